@@ -1,0 +1,105 @@
+"""The records of a run log: which fields each line has, in which order, and how an event becomes one.
+
+The fields and their order are a contract with programs outside this repository: extend them, don't rename or remove.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from typing import Any
+
+from core.types import Event, Finished, RunStarted, Step, Summary
+
+SCHEMA = "outrider.run/1"
+"""Schema of a log's first line. The number rises only when a reader of the old one would misread the new one."""
+
+Record = dict[str, Any]
+
+CONFIG_FIELDS = (
+    "target", "draft", "method", "revision", "device", "dtype", "num_draft_tokens", "temperature", "top_k", "top_p",
+    "min_p", "seed", "coupling", "max_new_tokens", "prompt", "prompt_token_ids", "chat",
+)  # fmt: skip
+ENVIRONMENT_FIELDS = ("python", "torch", "transformers", "platform", "device_name", "threads")
+STEP_FIELDS = (
+    "index", "position", "num_draft_tokens", "temperature", "drafted", "draft_probs", "target_probs",
+    "acceptance_probs", "expected_acceptance", "num_accepted", "emitted", "emitted_kinds", "emitted_text", "draft_ms",
+    "verify_ms", "sample_ms", "total_ms",
+)  # fmt: skip
+SUMMARY_FIELDS = (
+    "finish_reason", "text", "num_tokens", "num_drafts", "num_draft_tokens", "num_accepted_tokens",
+    "num_accepted_tokens_per_pos", "draft_acceptance_rate", "block_efficiency", "cost_coefficient",
+    "tokens_per_second", "prefill_ms", "peak_memory_mb", "predicted_speedup",
+)  # fmt: skip
+BASELINE_FIELDS = ("baseline_tokens_per_second", "measured_speedup")
+
+
+def to_record(event: Event) -> Record | None:
+    """The log's line for an event, ready for JSON; None for the events that are not logged.
+
+    NaN and infinity, which JSON has no word for, become None.
+    """
+    if isinstance(event, RunStarted):
+        return {
+            "schema": SCHEMA,
+            "type": "run",
+            "id": event.run_id,
+            "started_at": event.started_at,
+            "outrider_version": event.version,
+            "config": _in_order(event.config, CONFIG_FIELDS),
+            "environment": _in_order(event.environment, ENVIRONMENT_FIELDS),
+        }
+    if isinstance(event, Step):
+        values = {**_values(event), "emitted_text": event.emitted_text}
+        return {"type": "step", **_in_order(values, STEP_FIELDS)}
+    if isinstance(event, Finished):
+        return {"type": "summary", **_summary_fields(event.summary)}
+    return None
+
+
+def _summary_fields(summary: Summary) -> Record:
+    values = _values(summary)
+    names: tuple[str, ...] = SUMMARY_FIELDS
+    if summary.baseline_tokens_per_second is None:
+        for name in (*BASELINE_FIELDS, "baseline_text"):
+            del values[name]
+    else:
+        names += BASELINE_FIELDS
+    if summary.error is None:
+        del values["error"]
+    return _in_order(values, names)
+
+
+def _values(event: Step | Summary) -> Record:
+    # Not asdict, which copies every number of every list.
+    return {item.name: getattr(event, item.name) for item in fields(event)}
+
+
+def _in_order(values: Mapping[str, Any], names: Iterable[str]) -> Record:
+    """The named fields first, null where there is no value; then whatever else there is."""
+    ordered = {name: _plain(values.get(name)) for name in names}
+    ordered.update({name: _plain(value) for name, value in values.items() if name not in ordered})
+    return ordered
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, str):
+        return str(value)  # An enum's member becomes its value.
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, Iterable):
+        return [_plain(item) for item in value]
+    return str(value)
+
+
+def to_line(record: Mapping[str, Any]) -> bytes:
+    """The record as one line of UTF-8 JSON, its end included."""
+    text = json.dumps(_plain(record), ensure_ascii=False, allow_nan=False, separators=(", ", ": "))
+    # A lone surrogate has no UTF-8; \udxxx, which backslashreplace writes, is how JSON itself spells it.
+    return text.encode("utf-8", "backslashreplace") + b"\n"

@@ -1,0 +1,265 @@
+"""The run log: JSON Lines, one record an event, written as the run goes and readable although it was cut off."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+import os
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Self
+
+from core.errors import RunLogError
+from core.files import explain_write_error, write_atomically
+from core.records import SCHEMA, STEP_FIELDS, Record, to_line, to_record
+from core.types import Event
+
+__all__ = [
+    "SCHEMA",
+    "Record",
+    "RunLog",
+    "RunLogWriter",
+    "export_csv",
+    "export_jsonl",
+    "read_run_log",
+    "run_csv_rows",
+    "to_record",
+]
+
+# --- Writing as the run goes ------------------------------------------------------------------------------------
+
+
+class RunLogWriter:
+    """Appends a line for each event and hands it to the system at once, so that a crash loses no earlier line.
+
+    A log that is already there is replaced when the first line is written, not before: a run that never starts
+    leaves it as it was.
+
+    Raises:
+        RunLogError: when it is made, if the file can't be written; so the refusal comes before a model is loaded.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._length = 0
+        self._error: str | None = None
+        self._is_new = not self.path.exists()
+        flags = os.O_WRONLY | os.O_CREAT | getattr(os, "O_BINARY", 0)
+        try:
+            self._file: BinaryIO = os.fdopen(os.open(self.path, flags, 0o666), "wb", buffering=0)
+        except OSError as error:
+            raise RunLogError(explain_write_error(error, path)) from error
+        self._is_regular = stat.S_ISREG(os.fstat(self._file.fileno()).st_mode)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            # What went wrong inside matters more than what the disk says on top of it.
+            with contextlib.suppress(RunLogError):
+                self.close()
+
+    def write(self, event: Event) -> None:
+        """Append the event's line; events that are not logged are passed over.
+
+        Raises:
+            RunLogError: the disk refuses it. Whole lines written before stay; every later call raises it again.
+        """
+        if self._error is not None:
+            raise RunLogError(self._error)
+        record = to_record(event)
+        if record is None:
+            return
+        line = to_line(record)
+        try:
+            if self._length == 0 and self._is_regular:
+                self._file.truncate(0)
+            rest = memoryview(line)
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError as error:
+            self._fail(error)
+        self._length += len(line)
+
+    def _fail(self, error: OSError) -> None:
+        self._error = explain_write_error(error, self.path)
+        # Drop the part of a line that did get through, so that what stays is whole.
+        with contextlib.suppress(OSError):
+            if self._is_regular:
+                self._file.truncate(self._length)
+        raise RunLogError(self._error) from error
+
+    def close(self) -> None:
+        """Bring the log to the disk. May be called more than once.
+
+        Raises:
+            RunLogError: some of it did not get there.
+        """
+        if self._file.closed:
+            return
+        try:
+            with self._file:
+                if self._length and self._is_regular:
+                    os.fsync(self._file.fileno())
+        except OSError as error:
+            raise RunLogError(explain_write_error(error, self.path)) from error
+        if self._is_new and self._is_regular and not self._length:
+            with contextlib.suppress(OSError):
+                self.path.unlink()
+
+
+# --- Reading ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class RunLog:
+    """A log that was read: its records as they stand in the file.
+
+    Attributes:
+        run: the first line.
+        steps: the lines of type "step".
+        summary: the last line; None where the run was cut off or is still going.
+        problems: a sentence for each thing that is wrong with the file but did not stop it from being read.
+    """
+
+    run: Record
+    steps: list[Record] = field(default_factory=list)
+    summary: Record | None = None
+    problems: list[str] = field(default_factory=list)
+
+    def records(self) -> Iterator[Record]:
+        """Every record, in the file's order."""
+        yield self.run
+        yield from self.steps
+        if self.summary is not None:
+            yield self.summary
+
+
+def read_run_log(path: str | os.PathLike[str]) -> RunLog:
+    """Read a run log; a torn last line and a missing summary are tolerated and named in `problems`.
+
+    Raises:
+        RunLogError: the file can't be read, or is not a run log that this version knows.
+    """
+    name = os.fspath(path)
+    try:
+        with Path(path).open("rb") as file:
+            return _read_lines(file, name)
+    except IsADirectoryError:
+        raise RunLogError(f"{name!r} is a folder; name a run log inside it.") from None
+    except FileNotFoundError:
+        raise RunLogError(f"There is no file {name!r}; check the path.") from None
+    except OSError as error:
+        if os.path.isdir(path):  # Windows reports a folder as "permission denied".
+            raise RunLogError(f"{name!r} is a folder; name a run log inside it.") from None
+        raise RunLogError(f"{name!r} can't be read ({error.strerror or error}); check its permissions.") from error
+
+
+def _read_lines(file: BinaryIO, name: str) -> RunLog:
+    # Lines end at \n only: text may hold the other characters that str.splitlines takes for an end.
+    log = RunLog(_read_head(file.readline(), name))
+    torn: list[int] = []
+    number = 1
+    for number, line in enumerate(file, start=2):
+        if not line.strip():
+            continue
+        record = _parse(line)
+        if record is None:
+            torn.append(number)
+        else:
+            _add(log, record, number)
+    for line_number in torn:
+        where = "is cut off" if line_number == number else "is damaged"
+        log.problems.append(f"Line {line_number} {where} and was left out.")
+    if log.summary is None:
+        log.problems.append("The log has no summary: the run was cut off, or is still going.")
+    return log
+
+
+def _parse(line: bytes) -> Record | None:
+    try:
+        record = json.loads(line.decode("utf-8"), parse_constant=lambda _: None)
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _read_head(line: bytes, name: str) -> Record:
+    if not line.strip():
+        raise RunLogError(f"{name!r} is empty; a run log begins with a line about the run.")
+    record = _parse(line.removeprefix(b"\xef\xbb\xbf"))
+    schema = record.get("schema") if record else None
+    if record is None or not isinstance(schema, str):
+        raise RunLogError(f"{name!r} is not a run log: its first line names no schema such as {SCHEMA!r}.")
+    if schema != SCHEMA:
+        kind, _, version = schema.rpartition("/")
+        if kind == SCHEMA.rpartition("/")[0] and version.isdecimal() and int(version) > 1:
+            raise RunLogError(f"{name!r} was written by a newer Outrider ({schema}); update this one to read it.")
+        raise RunLogError(f"{name!r} has the schema {schema!r}, which this Outrider does not read; it reads {SCHEMA}.")
+    if record.get("type") != "run" or not isinstance(record.get("config"), dict):
+        raise RunLogError(f"{name!r} is damaged: its first line does not describe a run.")
+    return record
+
+
+def _add(log: RunLog, record: Record, number: int) -> None:
+    kind = record.get("type")
+    if kind == "step":
+        missing = [name for name in STEP_FIELDS if name not in record]
+        if missing:
+            log.problems.append(f"Line {number} lacks {', '.join(missing)} and was left out.")
+        else:
+            log.steps.append(record)
+    elif kind == "summary" and log.summary is None:
+        log.summary = record
+    elif kind in {"run", "summary"}:
+        log.problems.append(f"Line {number} is a second {kind} and was left out.")
+    # Another type comes from a later Outrider with the same schema, and is safe to pass over.
+
+
+# --- Taking a run away ------------------------------------------------------------------------------------------
+
+
+def export_jsonl(path: str | os.PathLike[str], records: RunLog | Iterable[Mapping[str, Any]]) -> None:
+    """Write a whole run log, or nothing.
+
+    Raises:
+        RunLogError: it can't be written.
+    """
+    items = records.records() if isinstance(records, RunLog) else records
+    write_atomically(path, b"".join(to_line(record) for record in items))
+
+
+def export_csv(path: str | os.PathLike[str], log: RunLog) -> None:
+    """Write one row a step under a row of names, or nothing. Lists are joined by spaces.
+
+    Raises:
+        RunLogError: it can't be written.
+    """
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows(run_csv_rows(log))
+    write_atomically(path, text.getvalue())
+
+
+def run_csv_rows(log: RunLog) -> Iterator[list[str]]:
+    """The rows of the CSV file: the schema's fields of a step, in its order; an empty cell stands for null."""
+    yield list(STEP_FIELDS)
+    for step in log.steps:
+        yield [_cell(step[name]) for name in STEP_FIELDS]
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, list):
+        return " ".join(_cell(item) for item in value)
+    return str(value)
