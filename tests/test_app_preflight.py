@@ -1,0 +1,182 @@
+"""Where no window can be opened, the reason is a sentence and never a core dump."""
+
+import os
+import shutil
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from app.preflight import find_problem
+
+linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks for Linux's displays")
+
+
+class Libraries:
+    """A machine's shared libraries: which are missing, and whether its displays answer."""
+
+    def __init__(self, missing=(), *, x11=True, wayland=True):
+        self.missing, self.x11, self.wayland = set(missing), x11, wayland
+        self.opened = []
+
+    def __call__(self, name):
+        self.opened.append(name)
+        base = os.path.basename(name)
+        if base in self.missing or (base.startswith("libq") and self.missing):
+            raise OSError(f"{next(iter(self.missing))}: cannot open shared object file: No such file or directory")
+
+        def function(result):
+            # An object, because the caller declares argtypes and restype on it.
+            class Function:
+                def __call__(self, *_):
+                    return result
+
+            return Function()
+
+        return SimpleNamespace(
+            xcb_connect=function(1),
+            xcb_connection_has_error=function(0 if self.x11 else 1),
+            xcb_disconnect=function(None),
+            wl_display_connect=function(1 if self.wayland else None),
+            wl_display_disconnect=function(None),
+        )
+
+
+@pytest.fixture
+def plugins(tmp_path):
+    for name in ("xcb", "wayland", "offscreen", "minimal", "minimalegl"):
+        (tmp_path / f"libq{name}.so").touch()
+    return tmp_path
+
+
+@pytest.fixture
+def ask(plugins):
+    def find(environment, libraries=None, distribution="debian", system="linux"):
+        return find_problem(
+            environment,
+            system=system,
+            load=libraries or Libraries(),
+            plugins=plugins,
+            distribution=distribution,
+        )
+
+    return find
+
+
+X11 = {"DISPLAY": ":0"}
+
+
+def test_a_display_that_answers_is_no_problem(ask):
+    assert ask(X11) is None
+    assert ask({"WAYLAND_DISPLAY": "wayland-0"}) is None
+
+
+def test_without_a_display_the_terminal_command_is_named(ask):
+    problem = ask({})
+    assert "no display" in problem
+    assert "outrider run" in problem
+    assert ask({"DISPLAY": ""}) == problem
+
+
+@pytest.mark.parametrize(
+    ("distribution", "command"),
+    [
+        ("debian", "sudo apt install libxcb-cursor0 libxcb-icccm4 libxcb-keysyms1"),
+        ("fedora", "sudo dnf install xcb-util-cursor xcb-util-wm xcb-util-keysyms"),
+        ("arch", "sudo pacman -S xcb-util-cursor xcb-util-wm xcb-util-keysyms"),
+    ],
+)
+def test_all_missing_libraries_are_named_at_once_with_the_command(ask, distribution, command):
+    missing = ["libxcb-keysyms.so.1", "libxcb-cursor.so.0", "libxcb-icccm.so.4"]
+    problem = ask(X11, Libraries(missing), distribution)
+    assert all(name in problem for name in missing)
+    assert [line.strip() for line in problem.splitlines() if "sudo" in line] == [command]
+
+
+def test_an_unknown_distribution_gets_every_command(ask):
+    problem = ask(X11, Libraries(["libxcb-cursor.so.0"]), "suse")
+    assert sum("sudo" in line for line in problem.splitlines()) == 3
+
+
+def test_a_library_that_is_not_in_the_table_is_still_named(ask):
+    problem = ask(X11, Libraries(["libnew.so.9"]))
+    assert "libnew.so.9" in problem
+
+
+def test_libraries_of_the_other_platform_do_not_matter(ask, plugins):
+    class NoWayland(Libraries):
+        def __call__(self, name):
+            if "wayland" in os.path.basename(name):
+                raise OSError("libwayland-cursor.so.0: cannot open shared object file")
+            return super().__call__(name)
+
+    assert ask({"WAYLAND_DISPLAY": "w", "DISPLAY": ":0"}, NoWayland()) is None
+    assert "libwayland-cursor0" in ask({"WAYLAND_DISPLAY": "w"}, NoWayland())
+
+
+def test_a_display_that_does_not_answer_is_a_sentence(ask):
+    assert "does not answer" in ask(X11, Libraries(x11=False))
+    assert "does not answer" in ask({"WAYLAND_DISPLAY": "w"}, Libraries(wayland=False))
+    assert ask({"WAYLAND_DISPLAY": "w", "DISPLAY": ":0"}, Libraries(wayland=False)) is None
+
+
+def test_a_chosen_platform_needs_no_display_but_must_exist(ask):
+    assert ask({"QT_QPA_PLATFORM": "offscreen"}) is None
+    assert ask({"QT_QPA_PLATFORM": "minimal:size=1x1"}) is None
+    problem = ask({"QT_QPA_PLATFORM": "nonsense"})
+    assert "'nonsense'" in problem
+    assert "offscreen" in problem
+
+
+@pytest.mark.parametrize("system", ["darwin", "win32"])
+def test_other_systems_are_not_asked(ask, system):
+    libraries = Libraries(["libxcb-cursor.so.0"], x11=False)
+    assert ask({}, libraries, system=system) is None
+    assert libraries.opened == []
+
+
+def test_a_pyside_from_the_distribution_is_trusted_with_its_libraries(tmp_path):
+    libraries = Libraries(["libxcb-cursor.so.0"])
+    assert find_problem(X11, system="linux", load=libraries, plugins=tmp_path / "missing") is None
+
+
+# --- The real thing ---------------------------------------------------------------------------------------------
+
+
+def outrider(*arguments, **changes):
+    names = {"DISPLAY", "WAYLAND_DISPLAY", "XDG_SESSION_TYPE", "QT_QPA_PLATFORM"}
+    environment = {name: value for name, value in os.environ.items() if name not in names} | changes
+    return subprocess.run(
+        [sys.executable, "-m", "app", *arguments], capture_output=True, text=True, env=environment, timeout=60
+    )
+
+
+@linux_only
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [({}, "no display"), ({"DISPLAY": ":987"}, "does not answer"), ({"QT_QPA_PLATFORM": "nonsense"}, "no platform")],
+)
+def test_the_command_ends_with_a_sentence_and_no_dump(changes, sentence):
+    done = outrider(**changes)
+    assert done.returncode == 1
+    # Where the machine lacks Qt's libraries as well, the command names those.
+    assert sentence in done.stderr or "install them" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+@linux_only
+@pytest.mark.skipif(shutil.which("ldd") is None, reason="needs ldd")
+def test_the_table_knows_every_library_that_the_plugins_link_outside_qt():
+    from app import preflight
+
+    folder = preflight._plugin_folder()
+    needed = set()
+    for plugin in ("libqxcb.so", "libqwayland.so"):
+        if (folder / plugin).exists():
+            listing = subprocess.run(["ldd", str(folder / plugin)], capture_output=True, text=True, check=True).stdout
+            needed |= {line.split()[0] for line in listing.splitlines() if "=>" in line}
+    graphical = {name for name in needed if name.startswith(("libxcb", "libX11", "libxkb", "libGL.", "libEGL"))}
+    assert graphical
+    assert graphical <= set(preflight._PACKAGES)
