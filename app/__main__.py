@@ -1,0 +1,112 @@
+"""The `outrider` command: with no argument it opens the window, otherwise it runs in the terminal.
+
+Neither Qt nor torch is imported until it is needed, so that `--help` and a mistake in the arguments answer at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from app import __version__
+from app.cli import export, models, run
+from app.cli.errors import Exit, guard, say
+from app.cli.parsing import Parser
+from app.preflight import find_problem
+from core.threads import wait_passively
+
+if TYPE_CHECKING:
+    from PySide6.QtWidgets import QApplication
+
+_COMMANDS = (run, export, models)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run `outrider` with these arguments, by default the process's own; returns its exit code."""
+    _speak_utf8()
+    return int(guard(lambda: _dispatch(sys.argv[1:] if arguments is None else arguments)))
+
+
+def build_parser() -> Parser:
+    """The whole command line."""
+    parser = Parser(
+        prog="outrider",
+        description="A desktop playground for speculative decoding. With no command, the window opens.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"outrider {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND")
+    for command in _COMMANDS:
+        command.add_parser(commands)
+    return parser
+
+
+def _dispatch(arguments: Sequence[str]) -> int:
+    args = build_parser().parse_args(arguments)
+    execute = getattr(args, "execute", None)
+    return open_window() if execute is None else execute(args)
+
+
+def _speak_utf8() -> None:
+    """Models speak every script; a console or a pipe that was opened for an older encoding must not fail at it."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, ValueError, OSError):
+            if stream.encoding.lower().replace("-", "") != "utf8":
+                stream.reconfigure(encoding="utf-8", errors="replace")  # type: ignore[union-attr]
+
+
+def open_window() -> int:
+    """Open the window and stay until it is closed; where there can be none, say why."""
+    problem = find_problem(os.environ)
+    if problem is not None:
+        say(problem)
+        return Exit.FAILED
+    wait_passively()
+    try:
+        from PySide6.QtWidgets import QApplication
+    except ImportError as error:
+        say(f"PySide6, which draws the window, can't be loaded ({error}); install Outrider again.")
+        return Exit.FAILED
+
+    from app.main_window import MainWindow
+
+    application = QApplication(sys.argv[:1])
+    window = MainWindow()
+    window.show()
+    with _closing_on_interrupt(application):
+        return application.exec()
+
+
+@contextlib.contextmanager
+def _closing_on_interrupt(application: QApplication) -> Any:
+    """Let Ctrl-C in the terminal close the window as a click does, so that a run's log is finished.
+
+    Python runs a signal's handler only when Python code runs, which may be never while Qt waits; so the signal also
+    writes to a socket, and Qt wakes up on that.
+    """
+    from PySide6.QtCore import QSocketNotifier
+
+    reader, writer = socket.socketpair()
+    reader.setblocking(False)
+    writer.setblocking(False)
+    notifier = QSocketNotifier(reader.fileno(), QSocketNotifier.Type.Read)
+    notifier.activated.connect(lambda: reader.recv(64))
+    previous_wakeup = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+    previous = signal.signal(signal.SIGINT, lambda *_: application.closeAllWindows())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+        signal.set_wakeup_fd(previous_wakeup)
+        notifier.setEnabled(False)
+        reader.close()
+        writer.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

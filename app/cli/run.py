@@ -1,0 +1,178 @@
+"""`outrider run`: one prompt, from the command line to the text, with a log of how it came about."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import signal
+from collections.abc import Callable, Generator, Iterator
+from types import FrameType
+from typing import Any, Protocol
+
+from app.cli.errors import Exit, OutputClosed, OutputError, say
+from app.cli.report import Report
+from app.cli.run_arguments import add_arguments, build_request
+from app.cli.text import Transcript, open_sink
+from core.controls import RunControls
+from core.errors import RunLogError
+from core.threads import wait_passively
+from core.trace import RunLogWriter
+from core.types import Event, Finished, FinishReason, RunRequest, RunStarted, StageChanged, Step
+
+
+class Engine(Protocol):
+    """What this command needs of `core.session.Session`."""
+
+    def run(self, request: RunRequest, controls: RunControls) -> Generator[Event, None, None]: ...
+
+
+def make_engine() -> Engine:
+    """The real engine; imported here, because it brings torch along."""
+    from core.session import Session
+
+    engine: Engine = Session()
+    return engine
+
+
+def add_parser(commands: Any) -> None:
+    """Register `run` with the subparsers of `outrider`."""
+    parser = commands.add_parser(
+        "run",
+        help="run a prompt in the terminal",
+        description="Run a prompt with speculative decoding. The text goes to standard output, the rest to stderr.",
+        epilog="Exit codes: 0 done, 1 failed while running, 2 bad usage or input, 130 stopped.",
+        allow_abbrev=False,
+    )
+    parser.set_defaults(execute=execute)
+    add_arguments(parser)
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Run, and return the exit code.
+
+    Raises:
+        OutriderError: bad input, before anything was printed.
+    """
+    request = build_request(args)
+    log = _Log(RunLogWriter(args.log)) if args.log is not None else None
+    try:
+        wait_passively()
+        code = _Run(request, Report(quiet=args.quiet), log, styled=not args.quiet).go(make_engine())
+    finally:
+        log_is_whole = log is None or log.close()
+    return code if log_is_whole or code != Exit.DONE else Exit.FAILED
+
+
+class _Log:
+    """A log that may fail without taking the run with it: the failure is said once, and the run goes on."""
+
+    def __init__(self, writer: RunLogWriter) -> None:
+        self._writer = writer
+        self._is_whole = True
+
+    def write(self, event: Event) -> None:
+        if self._is_whole:
+            self._try(lambda: self._writer.write(event))
+
+    def close(self) -> bool:
+        """Whether everything was written."""
+        self._try(self._writer.close)
+        return self._is_whole
+
+    def _try(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except RunLogError as error:
+            if self._is_whole:
+                say(f"The log is incomplete: {error}")
+            self._is_whole = False
+
+
+class _Run:
+    """One run: events in, text and figures out."""
+
+    def __init__(self, request: RunRequest, report: Report, log: _Log | None, *, styled: bool) -> None:
+        self._request = request
+        self._report = report
+        self._log = log
+        self._controls = RunControls.from_request(request)
+        sink, self._on_terminal = open_sink(styled=styled)
+        self._styled = styled and self._on_terminal
+        self._transcript: Transcript | None = Transcript(sink, request.stop)
+        self._has_started = False
+        self._has_steps = False
+        self._code: Exit | None = None
+
+    def go(self, engine: Engine) -> int:
+        with self._stop_on_interrupt(), contextlib.closing(engine.run(self._request, self._controls)) as events:
+            for event in events:
+                if self._log is not None:
+                    self._log.write(event)
+                self._on_event(event)
+        if self._code is None:
+            say("The engine ended without a result.")
+            return Exit.FAILED
+        return self._code
+
+    def _on_event(self, event: Event) -> None:
+        if isinstance(event, RunStarted):
+            self._has_started = True
+            self._report.started(event, legend=self._styled)
+        elif isinstance(event, Step):
+            self._has_steps = True
+            self._show(lambda transcript: transcript.add(event))
+        elif isinstance(event, StageChanged):
+            # The baseline's stage is said below the text, not at its end.
+            if self._has_steps and self._on_terminal:
+                self._show(Transcript.settle)
+            self._report.stage(event.text)
+        elif isinstance(event, Finished):
+            self._on_finished(event)
+
+    def _on_finished(self, event: Finished) -> None:
+        summary = event.summary
+        if self._code is None:
+            codes = {FinishReason.ERROR: Exit.FAILED, FinishReason.CANCELLED: Exit.STOPPED}
+            self._code = codes.get(summary.finish_reason, Exit.DONE)
+        self._show(lambda transcript: transcript.finish(summary.text))
+        self._report.results(summary, baseline_wanted=self._request.baseline)
+        if summary.finish_reason is FinishReason.ERROR:
+            say(summary.error or "The run failed; the engine gave no reason.")
+
+    def _show(self, action: Callable[[Transcript], None]) -> None:
+        """Write text; if nobody can read it any more, end the run as if it was stopped, so that its log is whole."""
+        if self._transcript is None:
+            return
+        try:
+            action(self._transcript)
+        except (OutputClosed, OutputError) as error:
+            self._transcript = None
+            self._controls.cancel()
+            if isinstance(error, OutputError):
+                say(str(error))
+                self._code = Exit.FAILED
+            elif self._code is None:
+                self._code = Exit.STOPPED
+
+    @contextlib.contextmanager
+    def _stop_on_interrupt(self) -> Iterator[None]:
+        """The first Ctrl-C lets the forward end and the summary be written; the second one leaves at once.
+
+        Before the run has started there is nothing to save, and loading can't be asked to stop, so that the first
+        one leaves at once as well.
+        """
+
+        def on_interrupt(number: int, frame: FrameType | None) -> None:
+            if self._controls.is_cancelled or not self._has_started:
+                raise KeyboardInterrupt
+            self._controls.cancel()
+
+        try:
+            previous = signal.signal(signal.SIGINT, on_interrupt)
+        except ValueError:  # Not the main thread, where there are no signals.
+            yield
+            return
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, previous)

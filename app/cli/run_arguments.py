@@ -1,0 +1,160 @@
+"""The arguments of `outrider run`, and the request that they make."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import MISSING, fields
+from typing import Any
+
+from app.cli.errors import UsageError
+from app.cli.parsing import number, whole_number, whole_number_or_auto
+from app.cli.prompt import read_prompt
+from core.drafters.methods import METHODS, Method, get_method
+from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET
+from core.types import Coupling, Device, DType, RunRequest, SamplingParams
+
+_OPTION = "option_"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Give a parser every flag of a run, those of the drafting methods included."""
+    ref = "a catalogue name, a Hub id, a local folder (safetensors) or a .gguf file"
+    models = parser.add_argument_group("models")
+    models.add_argument("--target", metavar="REF", help=f"the model to sample from: {ref} (default: {DEFAULT_TARGET})")
+    models.add_argument("--draft", metavar="REF", help="the model that drafts (default: the embedded one's)")
+    models.add_argument(
+        "--method",
+        metavar="NAME",
+        help=f"how to draft: {', '.join(METHODS)} (default: draft-model; prompt-lookup if only a target is named)",
+    )
+    models.add_argument("--device", choices=[*map(str, Device)], default="auto", help="where to run (default: auto)")
+    models.add_argument("--dtype", choices=[*map(str, DType)], default="auto", help="precision (default: by device)")
+
+    sampling = parser.add_argument_group("sampling")
+    sampling.add_argument(
+        "-k", "--k", metavar="N|auto", type=whole_number_or_auto("-k"), default=4, help="tokens to draft (default: 4)"
+    )
+    _number(sampling, "--temperature", 1.0, "0 picks the likeliest token (default: 1)", "T")
+    _whole(sampling, "--top-k", 0, "keep the N likeliest tokens (default: 0, off)")
+    _number(sampling, "--top-p", 1.0, "keep the likeliest tokens that sum to P (default: 1, off)", "P")
+    _number(sampling, "--min-p", 0.0, "drop tokens below P times the likeliest (default: 0, off)", "P")
+    _whole(sampling, "--seed", 0, "of the random numbers (default: 0)")
+    sampling.add_argument(
+        "--coupling",
+        choices=[*map(str, Coupling)],
+        default=str(Coupling.REJECTION),
+        help="how draft and target share randomness; gumbel gives plain sampling's text (default: rejection)",
+    )
+    _whole(sampling, "--max-new-tokens", 128, "length of the text (default: 128)")
+    sampling.add_argument(
+        "--stop", metavar="TEXT", action="append", default=[], help="end before TEXT; may be repeated"
+    )
+
+    prompt = parser.add_argument_group("prompt")
+    source = prompt.add_mutually_exclusive_group()
+    source.add_argument("--prompt", metavar="TEXT", help="the prompt (default: what is piped in)")
+    source.add_argument(
+        "--prompt-file", metavar="FILE", help="a file with the prompt, - for a pipe; one line end at its end is dropped"
+    )
+    template = prompt.add_mutually_exclusive_group()
+    template.add_argument("--chat", dest="chat", action="store_true", default=None, help="apply the chat template")
+    template.add_argument("--raw", dest="chat", action="store_false", help="don't (default: apply it if there is one)")
+
+    output = parser.add_argument_group("output")
+    output.add_argument("--baseline", action="store_true", help="run plain decoding too, and report the speedup")
+    output.add_argument("--log", metavar="FILE.jsonl", help="write the run log here, line by line as the run goes")
+    output.add_argument("--quiet", action="store_true", help="only the text, uncoloured, and errors")
+    _add_method_options(parser)
+
+
+def _number(group: Any, flag: str, default: float, text: str, metavar: str) -> None:
+    group.add_argument(flag, metavar=metavar, type=number(flag), default=default, help=text)
+
+
+def _whole(group: Any, flag: str, default: int, text: str) -> None:
+    group.add_argument(flag, metavar="N", type=whole_number(flag), default=default, help=text)
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _add_method_options(parser: argparse.ArgumentParser) -> None:
+    """A flag for each option of each method, from its dataclass; methods that share a name share the flag."""
+    seen: set[str] = set()
+    for method in METHODS.values():
+        names = [item for item in fields(method.options) if item.name not in seen]
+        if not names:
+            continue
+        group = parser.add_argument_group(f"method {method.name}")
+        for item in names:
+            seen.add(item.name)
+            default = None if item.default is MISSING else item.default
+            kind = number if isinstance(default, float) else whole_number
+            text = f"{item.metadata['help']} ({item.metadata['min']} to {item.metadata['max']}; default: {default})"
+            group.add_argument(
+                _flag(item.name),
+                dest=_OPTION + item.name,
+                metavar="N",
+                type=kind(_flag(item.name)),
+                help=text.replace("%", "%%"),
+            )
+
+
+# --- From arguments to a request --------------------------------------------------------------------------------
+
+
+def build_request(args: argparse.Namespace) -> RunRequest:
+    """The run that the arguments ask for.
+
+    Raises:
+        SettingsError: a value is out of range, or there is no such method.
+        UsageError: arguments that don't go together, or no prompt.
+    """
+    method, target, draft = _choose_models(args.method, args.target, args.draft)
+    options = _method_options(method, args)
+    sampling = SamplingParams(temperature=args.temperature, top_k=args.top_k, top_p=args.top_p, min_p=args.min_p)
+    return RunRequest(
+        target=target,
+        draft=draft,
+        prompt=read_prompt(args.prompt, args.prompt_file, quiet=args.quiet),
+        method=method.name,
+        method_options=options,
+        num_draft_tokens=args.k,
+        sampling=sampling,
+        seed=args.seed,
+        coupling=Coupling(args.coupling),
+        max_new_tokens=args.max_new_tokens,
+        stop=tuple(args.stop),
+        chat=args.chat,
+        device=Device(args.device),
+        dtype=DType(args.dtype),
+        baseline=args.baseline,
+    )
+
+
+def _choose_models(name: str | None, target: str | None, draft: str | None) -> tuple[Method, str, str | None]:
+    if name is None:
+        name = "prompt-lookup" if target is not None and draft is None else "draft-model"
+    method = get_method(name)
+    if method.needs_draft_model:
+        if draft is None and target not in {None, DEFAULT_TARGET}:
+            raise UsageError(f"The method {name} needs a draft model; name it with --draft.")
+        return method, target or DEFAULT_TARGET, draft or DEFAULT_DRAFT
+    if draft is not None:
+        raise UsageError(f"The method {name} uses no draft model; leave --draft out, or choose another --method.")
+    return method, target or DEFAULT_TARGET, None
+
+
+def _method_options(method: Method, args: argparse.Namespace) -> dict[str, Any]:
+    given = {
+        name.removeprefix(_OPTION): value
+        for name, value in vars(args).items()
+        if name.startswith(_OPTION) and value is not None
+    }
+    known = {item.name for item in fields(method.options)}
+    for name in given:
+        if name not in known:
+            raise UsageError(f"{_flag(name)} is no option of the method {method.name}; choose the --method it is for.")
+    method.options(**given)  # Refuses values out of range before a model is loaded.
+    return given
