@@ -1,0 +1,1 @@
+"""Outrider's engine: exact speculative sampling, with no window attached."""

@@ -1,0 +1,72 @@
+"""What may change while a run goes: K, the temperature, and whether to go on.
+
+The window's thread writes, the engine's thread reads before each forward. Every field is a single reference, which
+Python replaces atomically, so no lock is needed.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+from core.errors import SettingsError
+from core.types import MAX_DRAFT_TOKENS, RunRequest, SamplingParams
+
+
+class Cancelled(Exception):  # noqa: N818 - a message to unwind, not an error
+    """Unwinds a step that was asked to stop; never leaves `core.decode`."""
+
+
+class RunControls:
+    """Live settings of one run."""
+
+    def __init__(self, sampling: SamplingParams | None = None, num_draft_tokens: int | None = 4) -> None:
+        self._sampling = sampling or SamplingParams()
+        self._num_draft_tokens = num_draft_tokens
+        self._cancelled = threading.Event()
+
+    @classmethod
+    def from_request(cls, request: RunRequest) -> RunControls:
+        return cls(request.sampling, request.num_draft_tokens)
+
+    @property
+    def sampling(self) -> SamplingParams:
+        return self._sampling
+
+    @property
+    def num_draft_tokens(self) -> int | None:
+        """K for the next step; None lets the engine choose."""
+        return self._num_draft_tokens
+
+    def set_temperature(self, temperature: float) -> None:
+        """Applies from the next step.
+
+        Raises:
+            SettingsError: if it is out of range; the run goes on as it was.
+        """
+        self._sampling = replace(self._sampling, temperature=temperature)
+
+    def set_num_draft_tokens(self, num_draft_tokens: int | None) -> None:
+        """Applies from the next step.
+
+        Raises:
+            SettingsError: if it is out of range; the run goes on as it was.
+        """
+        if num_draft_tokens is not None and not 0 <= num_draft_tokens <= MAX_DRAFT_TOKENS:
+            raise SettingsError(f"K must be a whole number from 0 to {MAX_DRAFT_TOKENS}, not {num_draft_tokens!r}.")
+        self._num_draft_tokens = num_draft_tokens
+
+    def cancel(self) -> None:
+        """Asks the run to stop before its next forward. May be called from any thread, and more than once."""
+        self._cancelled.set()
+
+    @property
+    def is_cancelled(self) -> bool:
+        return self._cancelled.is_set()
+
+    def check_cancelled(self) -> None:
+        """Raises:
+        Cancelled: if the run was asked to stop.
+        """
+        if self._cancelled.is_set():
+            raise Cancelled

@@ -1,0 +1,1 @@
+"""Drafting methods: anything that proposes tokens."""

@@ -1,0 +1,82 @@
+"""Drafting with a smaller model of the same vocabulary (Leviathan et al., 2211.17192; Chen et al., 2302.01318)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from core.drafters.base import chain, empty_draft
+from core.runners.base import Runner
+from core.sampling import draw, draw_gumbel, draw_uniforms, probabilities
+from core.target import prefill
+from core.types import Draft, DraftContext, TargetFeature, Verification
+
+if TYPE_CHECKING:
+    from core.models.loading import LanguageModel
+
+
+class DraftModelDrafter:
+    """Samples K tokens in a row from a draft model, whose cache is kept and rewound like the target's."""
+
+    needs: frozenset[TargetFeature] = frozenset()
+
+    def __init__(self, model: LanguageModel, *, capacity: int | None = None) -> None:
+        """
+        Args:
+            model: the draft.
+            capacity: positions that its cache gets, at most its context; the whole context if None.
+        """
+        self._model = model
+        self._capacity = min(capacity or model.context_length, model.context_length)
+        self._runner: Runner | None = None
+        self._num_committed = 0
+
+    def start(self, prompt: Tensor) -> None:
+        self._runner = self._model.runner(self._capacity)
+        self._num_committed = int(prompt.shape[0])
+
+    def propose(self, context: DraftContext) -> Draft:
+        runner = self._runner
+        assert runner is not None, "propose() before start()"
+        self._num_committed = len(context.ids)
+        # Beyond its own context the draft has nothing to say; the target goes on alone.
+        count = min(context.num_draft_tokens, runner.capacity - len(context.ids) + 1)
+        if count <= 0:
+            return empty_draft()
+        # All that was committed since the last proposal: one token, or two after a fully accepted block, or the
+        # whole prompt, or whatever plain steps have added meanwhile.
+        prefill(runner, context.ids[:-1], context.check_cancelled)
+        pending = torch.tensor(context.ids[runner.length :])
+        uniforms = None if context.gumbel else draw_uniforms(count, _generator(context))
+        tokens, rows = [], []
+        for index in range(count):
+            context.check_cancelled()
+            logits = runner.forward(pending, num_logits=1).logits[0]
+            row = _fit(probabilities(logits[: context.vocab_size], context.sampling), context.vocab_size)
+            if uniforms is None:
+                assert context.gumbel is not None
+                token = draw_gumbel(row, context.gumbel(len(context.ids) + index))
+            else:
+                token = draw(row, uniforms[index])
+            tokens.append(token)
+            rows.append(row)
+            pending = token.unsqueeze(0)
+        return chain(torch.stack(tokens), torch.stack(rows))
+
+    def observe(self, outcome: Verification) -> None:
+        assert self._runner is not None, "observe() before start()"
+        self._runner.rewind(min(self._runner.length, self._num_committed + outcome.num_accepted))
+
+
+def _generator(context: DraftContext) -> torch.Generator:
+    assert context.generator is not None, "rejection coupling needs a generator"
+    return context.generator
+
+
+def _fit(probs: Tensor, vocab_size: int) -> Tensor:
+    """Give a draft whose table is padded less than the target's probability 0 at the ids that it lacks."""
+    missing = vocab_size - probs.shape[-1]
+    return functional.pad(probs, (0, missing)) if missing > 0 else probs

@@ -1,0 +1,56 @@
+"""Drafting without a model: what followed the last few tokens the last time they stood in the text.
+
+Prompt lookup decoding (Saxena, 2023), also called n-gram speculation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from core.drafters.base import chain, empty_draft
+from core.drafters.methods import PromptLookupOptions
+from core.types import Draft, DraftContext, TargetFeature, Verification
+
+
+class PromptLookupDrafter:
+    """Proposes the continuation of the latest earlier occurrence of the longest matching n-gram.
+
+    The proposal is certain, not drawn: it has no distribution, so the target accepts each token with its own
+    probability for it.
+    """
+
+    needs: frozenset[TargetFeature] = frozenset()
+
+    def __init__(self, options: PromptLookupOptions | None = None) -> None:
+        options = options or PromptLookupOptions()
+        self._sizes = range(options.max_ngram, options.min_ngram - 1, -1)
+        self._continuations: dict[tuple[int, ...], int] = {}
+        self._num_indexed = 0
+
+    def start(self, prompt: Tensor) -> None:
+        self._continuations = {}
+        self._num_indexed = 0
+
+    def propose(self, context: DraftContext) -> Draft:
+        ids = context.ids
+        self._index(ids)
+        for size in self._sizes:
+            begin = self._continuations.get(tuple(ids[-size:])) if len(ids) >= size else None
+            if begin is not None:
+                found = ids[begin : begin + context.num_draft_tokens]
+                return chain(torch.tensor(found, dtype=torch.int64), None)
+        return empty_draft()
+
+    def observe(self, outcome: Verification) -> None:
+        """Nothing to rewind: only committed tokens are indexed."""
+
+    def _index(self, ids: Sequence[int]) -> None:
+        """Note where each n-gram continues, for all that end before the last token."""
+        for end in range(self._num_indexed, len(ids) - 1):
+            for size in self._sizes:
+                if end + 1 >= size:
+                    self._continuations[tuple(ids[end + 1 - size : end + 1])] = end + 1
+        self._num_indexed = max(self._num_indexed, len(ids) - 1)

@@ -1,0 +1,43 @@
+"""Errors that a person may cause or meet. Each carries one sentence that says what is wrong and what to do."""
+
+from __future__ import annotations
+
+
+class OutriderError(Exception):
+    """Base of every error whose message is fit to be shown as it stands."""
+
+
+class SettingsError(OutriderError, ValueError):
+    """A setting is outside its range."""
+
+
+class PromptError(OutriderError, ValueError):
+    """A prompt that this model can't continue: empty, or longer than its context."""
+
+
+class ModelNotFoundError(OutriderError):
+    """A reference names no model that is here."""
+
+
+class ModelUnreadableError(OutriderError):
+    """A model is here, but its files are incomplete, damaged, unsafe or of an unknown kind."""
+
+
+class PairMismatchError(OutriderError):
+    """Draft and target can't work together."""
+
+
+class DeviceError(OutriderError):
+    """A device was asked for that this machine does not have, or that failed."""
+
+
+class OutOfMemoryError(OutriderError):
+    """A model or its cache does not fit on the device."""
+
+
+class GenerationError(OutriderError):
+    """A model returned something that can't be sampled, such as NaN."""
+
+
+class RunLogError(OutriderError):
+    """A run log can't be written or read."""

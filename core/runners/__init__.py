@@ -1,0 +1,1 @@
+"""How a forward runs: over transformers' own module, or a leaner one over the same weights."""

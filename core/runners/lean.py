@@ -1,0 +1,194 @@
+"""A lean forward for Llama-shaped models: the same weights and arithmetic in fewer, larger operations.
+
+Against transformers' module it fuses the three attention projections, and the two of the gated MLP, into one product
+each, reads rotary factors from a table, and writes keys and values into a preallocated cache that is rewound by moving
+a number. Shapes below: n tokens, H query heads, G key-value heads, D head size, L positions in the cache.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from core.runners.base import ForwardOutput, check_rewind
+
+LEAN_MODEL_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
+"""Architectures whose forward is the one below. Each is still checked against its module before it is used."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    attention_norm: Tensor
+    qkv: Tensor  # ((H + 2 G) D, hidden)
+    qkv_bias: Tensor | None
+    query_norm: Tensor | None  # (D,), Qwen3 only
+    key_norm: Tensor | None
+    output_t: Tensor  # (H D, hidden)
+    mlp_norm: Tensor
+    gate_up: Tensor  # (2 F, hidden)
+    down_t: Tensor  # (F, hidden)
+
+
+class LeanWeights:
+    """A Llama-shaped model's weights, arranged for `LeanRunner`. Shared by any number of runners.
+
+    Fusing makes a new tensor of each group; the module's own parameters are then pointed into it, so that nothing is
+    held twice and both forwards read the same numbers.
+    """
+
+    def __init__(self, model: Any) -> None:
+        config = model.config
+        self.num_heads: int = config.num_attention_heads
+        self.num_kv_heads: int = getattr(config, "num_key_value_heads", None) or self.num_heads
+        self.head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // self.num_heads
+        self.epsilon: float = config.rms_norm_eps
+        self.embedding: Tensor = model.model.embed_tokens.weight
+        self.head: Tensor = model.lm_head.weight
+        self.final_norm: Tensor = model.model.norm.weight
+        self.layers = [self._arrange(layer) for layer in model.model.layers]
+        self._rotary = model.model.rotary_emb
+
+    @staticmethod
+    def _arrange(layer: Any) -> _Layer:
+        attention, mlp = layer.self_attn, layer.mlp
+        projections = [attention.q_proj, attention.k_proj, attention.v_proj]
+        qkv_bias = _fuse(projections, "bias") if attention.q_proj.bias is not None else None
+        return _Layer(
+            attention_norm=layer.input_layernorm.weight.detach(),
+            qkv=_fuse(projections, "weight"),
+            qkv_bias=qkv_bias,
+            query_norm=attention.q_norm.weight.detach() if hasattr(attention, "q_norm") else None,
+            key_norm=attention.k_norm.weight.detach() if hasattr(attention, "k_norm") else None,
+            output_t=attention.o_proj.weight.detach().t(),
+            mlp_norm=layer.post_attention_layernorm.weight.detach(),
+            gate_up=_fuse([mlp.gate_proj, mlp.up_proj], "weight"),
+            down_t=mlp.down_proj.weight.detach().t(),
+        )
+
+    def rotary_table(self, capacity: int) -> tuple[Tensor, Tensor]:
+        """Cosines, and sines with the sign of the half they multiply: (capacity, 1, D) each."""
+        positions = torch.arange(capacity, device=self.embedding.device)
+        cos, sin = self._rotary(self.embedding, positions.unsqueeze(0))
+        cos, sin = cos[0].unsqueeze(1), sin[0].unsqueeze(1)
+        half = self.head_dim // 2
+        return cos.contiguous(), torch.cat((-sin[..., :half], sin[..., half:]), -1).contiguous()
+
+
+def supports(model: Any) -> bool:
+    """Whether this model's configuration is one that the lean forward computes."""
+    config = model.config
+    if config.model_type not in LEAN_MODEL_TYPES or getattr(config, "sliding_window", None):
+        return False
+    if getattr(config, "hidden_act", "silu") != "silu" or getattr(config, "mlp_bias", False):
+        return False
+    rope = getattr(config, "rope_parameters", None) or {}
+    # Dynamic and long-context tables depend on the length of the text; one fixed table would be wrong.
+    if rope.get("rope_type", "default") not in {"default", "linear", "llama3"} or rope.get("partial_rotary_factor", 1) != 1:
+        return False
+    linears = (model.model.layers[0].self_attn.o_proj, model.model.layers[0].mlp.down_proj, model.lm_head)
+    return all(type(linear) is torch.nn.Linear and linear.bias is None for linear in linears)
+
+
+class LeanRunner:
+    """Runs a Llama-shaped model over `LeanWeights`, one text at a time."""
+
+    def __init__(self, weights: LeanWeights, capacity: int) -> None:
+        self._weights = weights
+        self._capacity = capacity
+        self._length = 0
+        dtype, device = weights.embedding.dtype, weights.embedding.device
+        shape = (len(weights.layers), weights.num_kv_heads, capacity, weights.head_dim)
+        self._keys = torch.zeros(shape, dtype=dtype, device=device)
+        self._values = torch.zeros(shape, dtype=dtype, device=device)
+        self._cos, self._sin = weights.rotary_table(capacity)
+
+    @property
+    def length(self) -> int:
+        return self._length
+
+    @property
+    def capacity(self) -> int:
+        return self._capacity
+
+    def rewind(self, length: int) -> None:
+        check_rewind(length, self._length)
+        self._length = length
+
+    @torch.inference_mode()
+    def forward(self, ids: Tensor, *, num_logits: int, with_hidden: bool = False) -> ForwardOutput:
+        weights = self._weights
+        count, start = ids.shape[0], self._length
+        end = start + count
+        if end > self._capacity:
+            raise ValueError(f"The cache has room for {self._capacity} positions, not {end}.")
+        hidden = functional.embedding(ids.to(weights.embedding.device), weights.embedding)
+        cos, sin = self._cos[start:end], self._sin[start:end]
+        mask = None
+        if count > 1:
+            mask = torch.full((count, end), -torch.inf, dtype=hidden.dtype, device=hidden.device).triu_(start + 1)
+        for index, layer in enumerate(weights.layers):
+            normed = functional.rms_norm(hidden, hidden.shape[-1:], layer.attention_norm, weights.epsilon)
+            mixed = self._attend(layer, index, normed, cos, sin, mask, start, end)
+            hidden = torch.addmm(hidden, mixed, layer.output_t)
+            normed = functional.rms_norm(hidden, hidden.shape[-1:], layer.mlp_norm, weights.epsilon)
+            gate, up = functional.linear(normed, layer.gate_up).chunk(2, -1)
+            hidden = torch.addmm(hidden, functional.silu(gate).mul_(up), layer.down_t)
+        self._length = end
+        hidden = functional.rms_norm(hidden, hidden.shape[-1:], weights.final_norm, weights.epsilon)
+        logits = functional.linear(hidden[count - num_logits :], weights.head)
+        return ForwardOutput(logits, hidden if with_hidden else None)
+
+    def _attend(
+        self,
+        layer: _Layer,
+        index: int,
+        normed: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        mask: Tensor | None,
+        start: int,
+        end: int,
+    ) -> Tensor:
+        """(n, hidden) -> (n, H D): causal grouped-query attention over the cache, this layer's positions appended."""
+        weights = self._weights
+        count, heads, groups, size = normed.shape[0], weights.num_heads, weights.num_kv_heads, weights.head_dim
+        qkv = functional.linear(normed, layer.qkv, layer.qkv_bias).view(count, heads + 2 * groups, size)
+        rotated = qkv[:, : heads + groups]
+        if layer.query_norm is not None and layer.key_norm is not None:
+            rotated = torch.cat(
+                (
+                    functional.rms_norm(rotated[:, :heads], (size,), layer.query_norm, weights.epsilon),
+                    functional.rms_norm(rotated[:, heads:], (size,), layer.key_norm, weights.epsilon),
+                ),
+                1,
+            )
+        # Rotary embedding (Su et al., 2104.09864): x cos + swap(x) sin, the sign of the swapped half in the table.
+        rotated = torch.addcmul(rotated * cos, rotated.roll(size // 2, -1), sin)
+        keys, values = self._keys[index], self._values[index]
+        keys[:, start:end] = rotated[:, heads:].transpose(0, 1)
+        values[:, start:end] = qkv[:, heads + groups :].transpose(0, 1)
+        query = rotated[:, :heads].transpose(0, 1).unsqueeze(0)  # (1, H, n, D)
+        mixed = functional.scaled_dot_product_attention(
+            query,
+            keys[:, :end].unsqueeze(0),
+            values[:, :end].unsqueeze(0),
+            attn_mask=mask,
+            enable_gqa=heads != groups,
+        )
+        return mixed[0].transpose(0, 1).reshape(count, heads * size)
+
+
+def _fuse(linears: list[Any], name: str) -> Tensor:
+    """Join parameters along their rows, and point each module at its slice of the joint tensor."""
+    joint = torch.cat([getattr(linear, name).detach() for linear in linears])
+    row = 0
+    for linear in linears:
+        parameter = getattr(linear, name)
+        rows = parameter.shape[0]
+        parameter.data = joint[row : row + rows]
+        row += rows
+    return joint

@@ -1,0 +1,73 @@
+"""Forwards through transformers' own module: every architecture, at that module's own cost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+from core.errors import ModelUnreadableError
+from core.runners.base import ForwardOutput, check_rewind
+
+
+class ModuleRunner:
+    """Runs a causal language model of transformers with a cache that can be rewound.
+
+    Every layer's cache keeps all positions, also in layers that attend through a sliding window: the module's mask
+    applies the window, and a cache that had dropped the positions behind it could not be rewound.
+    """
+
+    def __init__(self, model: Any, capacity: int) -> None:
+        if getattr(model.config, "is_encoder_decoder", False):
+            raise ModelUnreadableError("Encoder-decoder models can't be run yet. Choose a decoder-only model.")
+        self._model = model
+        self._device = model.get_input_embeddings().weight.device
+        self._capacity = capacity
+        self._cache = DynamicCache()
+        self._length = 0
+
+    @property
+    def length(self) -> int:
+        return self._length
+
+    @property
+    def capacity(self) -> int:
+        return self._capacity
+
+    @torch.inference_mode()
+    def forward(self, ids: Tensor, *, num_logits: int, with_hidden: bool = False) -> ForwardOutput:
+        count = ids.shape[0]
+        positions = torch.arange(self._length, self._length + count, device=self._device)
+        try:
+            output = self._model(
+                input_ids=ids.to(self._device).unsqueeze(0),
+                position_ids=positions.unsqueeze(0),
+                past_key_values=self._cache,
+                use_cache=True,
+                # transformers takes 0 for "all of them"; one row is the least it can be asked for.
+                logits_to_keep=max(num_logits, 1),
+                output_hidden_states=with_hidden,
+            )
+        except BaseException:
+            # Some layers may have appended before the failure: cut them all back to where they agree.
+            self._cut(self._length)
+            raise
+        self._length += count
+        rows = output.logits[0]
+        return ForwardOutput(
+            logits=rows[rows.shape[0] - num_logits :],
+            hidden=output.hidden_states[-1][0] if with_hidden else None,
+        )
+
+    def rewind(self, length: int) -> None:
+        check_rewind(length, self._length)
+        self._cut(length)
+        self._length = length
+
+    def _cut(self, length: int) -> None:
+        for layer in self._cache.layers:
+            if getattr(layer, "keys", None) is not None and layer.keys.numel():
+                layer.keys = layer.keys[..., :length, :]
+                layer.values = layer.values[..., :length, :]

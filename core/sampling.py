@@ -1,0 +1,124 @@
+"""Logits to probabilities to a token. Draft, target and the plain baseline all go through these functions."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from core.types import SamplingParams
+
+
+def probabilities(logits: Tensor, params: SamplingParams) -> Tensor:
+    """The distribution that tokens are drawn from.
+
+    Filters apply in the order of transformers' sampler: temperature, top-k, top-p, min-p. As there, tokens that tie
+    with the k-th stay, and the most probable token always does. At temperature 0 the result is a one-hot of the
+    argmax (the lowest id where several tie), whatever the filters.
+
+    Args:
+        logits: (..., V), any floating dtype; -inf marks ids that can't be drawn.
+        params: temperature and filters.
+
+    Returns:
+        (..., V) float32, each row summing to 1. A row whose logits hold NaN, or nothing finite, comes out as NaN.
+    """
+    logits = logits.float()
+    if params.is_greedy:
+        return _one_hot_argmax(logits)
+    # The maximum is taken off first, so that a small temperature can't overflow.
+    scaled = (logits - logits.amax(-1, keepdim=True)) / params.temperature
+    vocab_size = scaled.shape[-1]
+    if 0 < params.top_k < vocab_size:
+        kth = torch.topk(scaled, params.top_k, dim=-1).values[..., -1:]
+        scaled = scaled.masked_fill(scaled < kth, -torch.inf)
+    if params.top_p < 1.0:
+        scaled = _keep_nucleus(scaled, params)
+    probs = torch.softmax(scaled, dim=-1)
+    if params.min_p > 0.0:
+        floor = params.min_p * probs.amax(-1, keepdim=True)
+        probs = probs.masked_fill(probs < floor, 0.0)
+        probs = probs / probs.sum(-1, keepdim=True)
+    return probs
+
+
+def _one_hot_argmax(logits: Tensor) -> Tensor:
+    best = logits.argmax(-1, keepdim=True)
+    probs = torch.zeros_like(logits).scatter_(-1, best, 1.0)
+    # argmax of a row with NaN is that NaN's place: keep such a row recognisable.
+    broken = ~logits.gather(-1, best).isfinite()
+    return probs.masked_fill_(broken, torch.nan)
+
+
+def _keep_nucleus(scaled: Tensor, params: SamplingParams) -> Tensor:
+    """Mask all but the smallest set of most probable tokens that holds at least `top_p` of the mass."""
+    vocab_size = scaled.shape[-1]
+    # After top-k only those entries can be in the nucleus; ties with the k-th are the rare exception, so look.
+    width = vocab_size
+    if 0 < params.top_k < vocab_size:
+        width = int(torch.isfinite(scaled).sum(-1).max().clamp(1, vocab_size))
+    ordered, ids = torch.topk(scaled, width, dim=-1)
+    mass = torch.softmax(ordered, dim=-1)
+    before = mass.cumsum(-1) - mass
+    outside = before >= params.top_p
+    outside[..., 0] = False
+    ordered = ordered.masked_fill(outside, -torch.inf)
+    return torch.full_like(scaled, -torch.inf).scatter_(-1, ids, ordered)
+
+
+def draw_uniforms(count: int, generator: torch.Generator) -> Tensor:
+    """(count,) draws in [0, 1), float64 where the generator's device has it, on that device."""
+    dtype = torch.float32 if generator.device.type == "mps" else torch.float64
+    return torch.rand(count, generator=generator, dtype=dtype, device=generator.device)
+
+
+def draw(probs: Tensor, uniform: Tensor) -> Tensor:
+    """Inverse-CDF draw from one distribution.
+
+    Args:
+        probs: (V,) non-negative weights with a positive sum; they need not be normalised.
+        uniform: scalar in [0, 1).
+
+    Returns:
+        () int64, an id whose weight is positive.
+    """
+    wide = torch.float32 if probs.device.type == "mps" else torch.float64
+    cdf = probs.to(wide).cumsum(-1)
+    total = cdf[-1:]
+    point = uniform.to(device=probs.device, dtype=wide) * total
+    # right=True finds the first entry above the point, so an id of weight 0 can't be found. Only rounding can put the
+    # point at the very top; then the last id of positive weight, the first to reach the total, is the answer.
+    found = torch.searchsorted(cdf, point, right=True)
+    last = torch.searchsorted(cdf, total, right=False)
+    return torch.minimum(found, last)[0]
+
+
+def gumbel_noise(seed: int, position: int, vocab_size: int) -> Tensor:
+    """Standard Gumbel noise for one position, the same for every caller with this seed.
+
+    Args:
+        seed: the run's seed.
+        position: absolute position in the text of the token to be drawn.
+        vocab_size: V.
+
+    Returns:
+        (V,) float32 on the CPU.
+    """
+    # A multiplicative mix keeps neighbouring (seed, position) pairs from starting related streams.
+    key = (seed * 0x9E3779B97F4A7C15 + position * 0xD1B54A32D192ED03 + 0x2545F4914F6CDD1D) % (1 << 63)
+    generator = torch.Generator().manual_seed(key)
+    draws = torch.empty(vocab_size).exponential_(generator=generator)
+    # A draw of exactly 0 would make the noise infinite, and infinity at an id of probability 0 is NaN.
+    return -draws.clamp_(min=torch.finfo(draws.dtype).tiny).log()
+
+
+def draw_gumbel(probs: Tensor, noise: Tensor) -> Tensor:
+    """Gumbel-max draw: argmax of log-probability plus noise is distributed as `probs` (Gumbel, 1954).
+
+    Args:
+        probs: (V,).
+        noise: (V,) standard Gumbel noise.
+
+    Returns:
+        () int64; an id of probability 0 is never drawn.
+    """
+    return (probs.log() + noise.to(probs.device)).argmax(-1)

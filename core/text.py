@@ -1,0 +1,65 @@
+"""Token ids to text as they come: partial characters wait for their rest, stop texts are found across tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+_CONTEXT = 6
+"""Tokens decoded before a new one, so that tokenizers that drop a leading space see that it does not lead."""
+
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+
+class TextStream:
+    """Turns a growing list of ids into text, token by token."""
+
+    def __init__(self, tokenizer: Any, prompt_ids: Sequence[int]) -> None:
+        self._tokenizer = tokenizer
+        self._pending: list[int] = list(prompt_ids[-_CONTEXT:])
+        self._shown = len(self._decode(self._pending).rstrip(_REPLACEMENT))
+        self._text = ""
+
+    @property
+    def text(self) -> str:
+        return self._text
+
+    def push(self, token: int) -> str:
+        """The text that this token completes: empty for a special token, or for a part of a character."""
+        self._pending.append(token)
+        decoded = self._decode(self._pending)
+        if decoded.endswith(_REPLACEMENT) and len(self._pending) < 4 * _CONTEXT:
+            return ""
+        new = decoded[self._shown :]
+        self._pending = self._pending[-_CONTEXT:]
+        self._shown = len(self._decode(self._pending))
+        self._text += new
+        return new
+
+    def flush(self) -> str:
+        """What is still held back at the end: a character that never got its rest."""
+        new = self._decode(self._pending)[self._shown :]
+        self._shown += len(new)
+        self._text += new
+        return new
+
+    def find_stop(self, stops: Sequence[str], num_new: int) -> int | None:
+        """Where the first stop text begins, if one was completed by the last `num_new` characters; else None."""
+        found = []
+        for stop in stops:
+            at = self._text.find(stop, max(0, len(self._text) - num_new - len(stop) + 1))
+            if at >= 0:
+                found.append(at)
+        return min(found, default=None)
+
+    def cut(self, length: int) -> None:
+        """Drop all text after the first `length` characters; nothing may be pushed afterwards."""
+        self._text = self._text[:length]
+
+    def _decode(self, ids: list[int]) -> str:
+        return self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+
+def display_texts(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:
+    """Each token alone, for display; partial characters show as U+FFFD, special tokens by their name."""
+    return tuple(tokenizer.decode([token], clean_up_tokenization_spaces=False) for token in ids)

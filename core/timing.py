@@ -1,0 +1,50 @@
+"""Time that belongs to the models: a stopwatch that waits for the device, and the memory at its peak."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import psutil
+import torch
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until everything queued on this device is done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
+class Stopwatch:
+    """Splits a stretch of work into laps, each ended only when the device is done."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        synchronize(device)
+        self._start = self._last = time.perf_counter()
+
+    def lap(self) -> float:
+        """Milliseconds since the last lap, or since the start."""
+        synchronize(self._device)
+        now = time.perf_counter()
+        elapsed, self._last = now - self._last, now
+        return elapsed * 1e3
+
+    @property
+    def total(self) -> float:
+        """Milliseconds from the start to the end of the last lap."""
+        return (self._last - self._start) * 1e3
+
+
+def peak_memory_mb(device: torch.device) -> float | None:
+    """Most memory used so far, in MB of 10^6 bytes: of the device on CUDA, else of this process since it began."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 1e6
+    if sys.platform == "win32":
+        return float(psutil.Process().memory_info().peak_wset) / 1e6
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6

@@ -1,0 +1,367 @@
+"""The words of the engine as types: settings, drafts, verdicts and the events of a run.
+
+Nothing here imports torch, so that the window can use these types before the engine is loaded. What crosses a
+thread (settings in, events out) is frozen and holds CPU scalars, strings, tuples and enums only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from core.errors import SettingsError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+MAX_DRAFT_TOKENS = 16
+"""Longest block that the window and the command line offer; `verify` itself has no limit."""
+
+MAX_TEMPERATURE = 10.0
+"""Beyond this, softmax is uniform for every purpose, so a larger value is taken for a slip."""
+
+
+class TokenKind(StrEnum):
+    """What became of an emitted token."""
+
+    ACCEPTED = "accepted"
+    """Drafted, tested and kept."""
+    CORRECTION = "correction"
+    """Drawn from the residual after a rejection. On screen: resampled."""
+    BONUS = "bonus"
+    """Drawn from the target after a fully accepted block; also every token of plain decoding (K = 0)."""
+
+
+class Coupling(StrEnum):
+    """How the randomness of draft and target is shared."""
+
+    REJECTION = "rejection"
+    GUMBEL = "gumbel"
+
+
+class FinishReason(StrEnum):
+    LENGTH = "length"
+    EOS = "eos"
+    STOP = "stop"
+    CANCELLED = "cancelled"
+    ERROR = "error"
+
+
+class TargetFeature(StrEnum):
+    """What a drafter may ask the target to return beside its logits."""
+
+    HIDDEN_STATES = "hidden_states"
+
+
+class Device(StrEnum):
+    AUTO = "auto"
+    CPU = "cpu"
+    CUDA = "cuda"
+    MPS = "mps"
+
+
+class DType(StrEnum):
+    AUTO = "auto"
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+
+
+def _require(condition: bool, sentence: str) -> None:
+    if not condition:
+        raise SettingsError(sentence)
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How logits become a distribution. Filters apply in this order; 0, 1 and 0 switch them off.
+
+    Raises:
+        SettingsError: for a value outside its range, with a sentence that names the range.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+
+    def __post_init__(self) -> None:
+        _require(
+            _is_number(self.temperature) and 0.0 <= self.temperature <= MAX_TEMPERATURE,
+            f"Temperature must be a number from 0 to {MAX_TEMPERATURE:g}, not {self.temperature!r}.",
+        )
+        _require(
+            _is_int(self.top_k) and self.top_k >= 0,
+            f"Top-k must be a whole number, 0 (off) or more, not {self.top_k!r}.",
+        )
+        _require(
+            _is_number(self.top_p) and 0.0 < self.top_p <= 1.0,
+            f"Top-p must be a number above 0 and up to 1 (off), not {self.top_p!r}.",
+        )
+        _require(
+            _is_number(self.min_p) and 0.0 <= self.min_p <= 1.0,
+            f"Min-p must be a number from 0 (off) to 1, not {self.min_p!r}.",
+        )
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.temperature == 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """One run's settings: a snapshot taken when Run is pressed.
+
+    `draft` is None for methods that need no second model. `chat` None means: apply the chat template if the target's
+    tokenizer has one. `num_draft_tokens` None lets the engine choose K, 0 included, before each step.
+
+    Raises:
+        SettingsError: for a value outside its range.
+    """
+
+    target: str
+    draft: str | None
+    prompt: str
+    method: str = "draft-model"
+    method_options: Mapping[str, Any] = field(default_factory=dict)
+    num_draft_tokens: int | None = 4
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    seed: int = 0
+    coupling: Coupling = Coupling.REJECTION
+    max_new_tokens: int = 128
+    stop: tuple[str, ...] = ()
+    chat: bool | None = None
+    device: Device = Device.AUTO
+    dtype: DType = DType.AUTO
+    baseline: bool = False
+
+    def __post_init__(self) -> None:
+        k = self.num_draft_tokens
+        _require(bool(self.target.strip()), "Choose a target model.")
+        _require(bool(self.prompt), "The prompt is empty. Write a few words for the model to continue.")
+        _require(
+            k is None or (_is_int(k) and 1 <= k <= MAX_DRAFT_TOKENS),
+            f"K, the number of draft tokens, must be a whole number from 1 to {MAX_DRAFT_TOKENS}, not {k!r}.",
+        )
+        _require(
+            _is_int(self.max_new_tokens) and self.max_new_tokens >= 1,
+            f"The number of new tokens must be a whole number, 1 or more, not {self.max_new_tokens!r}.",
+        )
+        _require(
+            _is_int(self.seed) and 0 <= self.seed < 2**63,
+            f"The seed must be a whole number from 0 to 2^63 - 1, not {self.seed!r}.",
+        )
+        _require(all(self.stop), "A stop text is empty. Remove it, or write the text to stop at.")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Draft:
+    """A block of proposed tokens: a chain is the degenerate tree.
+
+    Attributes:
+        tokens: (N,) int64, proposed ids.
+        parents: (N,) int64, index of each token's parent within the block; -1 for the block's root.
+        probs: (N, V) float32, the distribution that each token was drawn from; None where the drafter proposes
+            without a distribution (a one-hot at each token).
+    """
+
+    tokens: Tensor
+    parents: Tensor
+    probs: Tensor | None
+
+    def __len__(self) -> int:
+        return int(self.tokens.shape[0])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DraftContext:
+    """What a drafter may look at when it proposes.
+
+    Attributes:
+        ids: committed ids, prompt included; the last one has not been seen by the target yet.
+        num_draft_tokens: K, the longest block wanted; fewer, or none, may be proposed.
+        sampling: the target's own parameters, which the draft's distribution goes through as well.
+        generator: source of randomness for this run; None means the sampler's default.
+        gumbel: absolute position -> (V,) noise, where the run is Gumbel-coupled; else None.
+        vocab_size: V, the number of ids that may be emitted.
+        check_cancelled: raises to abandon the step; to be called before each forward.
+        features: what `Drafter.needs` asked for, by name, for the positions that the last step kept.
+    """
+
+    ids: Sequence[int]
+    num_draft_tokens: int
+    sampling: SamplingParams
+    generator: torch.Generator | None
+    vocab_size: int
+    check_cancelled: Callable[[], None]
+    gumbel: Callable[[int], Tensor] | None = None
+    features: Mapping[TargetFeature, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """Outcome of testing one block.
+
+    Attributes:
+        num_accepted: how many of the K drafted tokens were kept, from the front.
+        next_token: the id that follows them.
+        next_kind: CORRECTION after a rejection, BONUS after a full block.
+        acceptance_probs: min(1, target / draft probability) of each drafted token, tested or not.
+        uniforms: the draw u that each drafted token was tested with; empty where the coupling draws none.
+    """
+
+    num_accepted: int
+    next_token: int
+    next_kind: TokenKind
+    acceptance_probs: tuple[float, ...] = ()
+    uniforms: tuple[float, ...] = ()
+
+
+# --- Events -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StageChanged:
+    """The engine is busy with something that a person waits for, such as loading a model."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarted:
+    """First event of a run: the run log's first line, ready for JSON.
+
+    `config` and `environment` hold what DESIGN.md's run log lists.
+    """
+
+    run_id: str
+    started_at: str
+    version: str
+    config: Mapping[str, Any]
+    environment: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillDone:
+    """The prompt is in the caches. Times in milliseconds.
+
+    `target_step_ms` is the median of a few one-position forwards of the target, timed here; it is the unit of the
+    cost coefficient and of the verify cost.
+    """
+
+    num_prompt_tokens: int
+    prefill_ms: float
+    target_step_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One draft-verify round, in the words of the run log.
+
+    Sequences over the drafted block have length `num_draft_tokens`; those over the emitted tokens have length
+    `num_accepted` + 1, or less where an end was reached within the block.
+
+    Attributes:
+        index: number of the step, from 0.
+        position: absolute position of the first emitted token, prompt included.
+        num_draft_tokens: tokens drafted in this step; 0 is a plain step.
+        temperature: in force for this step.
+        drafted, drafted_texts: the block; texts are for display.
+        draft_probs, target_probs: probability of each drafted id under the two models, after the filters.
+        acceptance_probs: min(1, p / q) of each drafted id.
+        expected_acceptance: sum over the vocabulary of min(p, q), by drafted position.
+        uniforms: the draw that each drafted token was tested with.
+        num_accepted: drafted tokens that were kept, after any cut at an end.
+        emitted, emitted_kinds, emitted_texts: what was added to the text.
+        draft_ms, verify_ms, sample_ms: draft proposals; the target's forward; filters, verdict and the next token.
+        total_ms: the whole step, without the capture of the figures above.
+    """
+
+    index: int
+    position: int
+    num_draft_tokens: int
+    temperature: float
+    drafted: tuple[int, ...]
+    drafted_texts: tuple[str, ...]
+    draft_probs: tuple[float, ...]
+    target_probs: tuple[float, ...]
+    acceptance_probs: tuple[float, ...]
+    expected_acceptance: tuple[float, ...]
+    uniforms: tuple[float, ...]
+    num_accepted: int
+    emitted: tuple[int, ...]
+    emitted_kinds: tuple[TokenKind, ...]
+    emitted_texts: tuple[str, ...]
+    draft_ms: float
+    verify_ms: float
+    sample_ms: float
+    total_ms: float
+
+    @property
+    def emitted_text(self) -> str:
+        return "".join(self.emitted_texts)
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineStep:
+    """One token of the plain baseline, which runs after the speculative run it is compared with."""
+
+    step: Step
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a run came to. Rates count decoding only; the prefill stands beside them.
+
+    Attributes:
+        num_drafts: steps in which at least one token was drafted.
+        num_accepted_tokens_per_pos: how often the drafted token at each position of the block was accepted.
+        draft_acceptance_rate: accepted / drafted; None where nothing was drafted.
+        block_efficiency: tokens emitted per target forward.
+        cost_coefficient: one draft step's time / one target step's time.
+        tokens_per_second: num_tokens / the sum of the steps' total_ms.
+        predicted_speedup: tau / (K c + v(K+1)) from this run's measured alpha, c and v.
+        measured_speedup: tokens_per_second / baseline_tokens_per_second; None where the baseline did not run.
+    """
+
+    finish_reason: FinishReason
+    text: str
+    num_tokens: int
+    num_steps: int
+    num_drafts: int
+    num_draft_tokens: int
+    num_accepted_tokens: int
+    num_accepted_tokens_per_pos: tuple[int, ...]
+    draft_acceptance_rate: float | None
+    block_efficiency: float | None
+    cost_coefficient: float | None
+    tokens_per_second: float | None
+    prefill_ms: float
+    peak_memory_mb: float | None
+    predicted_speedup: float | None
+    baseline_tokens_per_second: float | None = None
+    baseline_text: str | None = None
+    measured_speedup: float | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """Last event of a run, always sent."""
+
+    summary: Summary
+
+
+Event = StageChanged | RunStarted | PrefillDone | Step | BaselineStep | Finished

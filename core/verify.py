@@ -1,0 +1,165 @@
+"""Modified rejection sampling: which drafted tokens stand, and which token follows them.
+
+Leviathan et al., *Fast Inference from Transformers via Speculative Decoding* (arXiv 2211.17192), algorithm 1; Chen et
+al., *Accelerating Large Language Model Decoding with Speculative Sampling* (arXiv 2302.01318), algorithm 2. In the
+words used here: a drafted token x is accepted with probability min(1, target_probs[x] / draft_probs[x]); the first one
+that is not is replaced by a draw from the residual, max(0, target_probs - draft_probs) normalised; after a fully
+accepted block a bonus token is drawn from the target. The tokens that come out follow the target's law exactly.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from core.sampling import draw, draw_uniforms
+from core.types import TokenKind, Verification
+
+SUM_TOLERANCE = 1e-2
+"""How far a row's sum may be from 1: half-precision rounding passes, logits and unnormalised scores don't."""
+
+
+def verify(
+    draft_tokens: Tensor,
+    draft_probs: Tensor | None,
+    target_probs: Tensor,
+    *,
+    generator: torch.Generator | None = None,
+) -> Verification:
+    """Test a drafted block against the target's distributions.
+
+    Args:
+        draft_tokens: (K,) integer ids, each drawn from its row of `draft_probs`. K may be 0.
+        draft_probs: (K, V) distributions that the tokens were drawn from; None for a drafter that proposes without
+            one, which counts as a one-hot at each token.
+        target_probs: (K + 1, V) the target's distributions at the drafted positions and at the one behind them.
+        generator: source of randomness. None makes a fresh, non-deterministically seeded one: the global generator
+            is never touched.
+
+    Returns:
+        How many tokens are accepted, the token that follows them, and the draws that decided it.
+
+    Raises:
+        ValueError: shapes that don't fit, ids out of range, rows with NaN, negative entries or no mass, or a drafted
+            token that its own distribution gives probability 0.
+    """
+    _check(draft_tokens, draft_probs, target_probs)
+    draft_tokens = draft_tokens.long()
+    if generator is None:
+        generator = torch.Generator()
+        generator.seed()
+    return verify_block(draft_tokens, draft_probs, target_probs, generator=generator)
+
+
+def verify_block(
+    draft_tokens: Tensor,
+    draft_probs: Tensor | None,
+    target_probs: Tensor,
+    *,
+    generator: torch.Generator,
+) -> Verification:
+    """`verify` without the checks, for blocks that the engine made itself. Same arguments, same result."""
+    num_drafted = draft_tokens.shape[0]
+    # One draw a drafted token and one for the token behind them, whatever is accepted: the same state of the
+    # generator always gives the same result, and the draws can be shown.
+    uniforms = draw_uniforms(num_drafted + 1, generator)
+    rows = torch.arange(num_drafted, device=target_probs.device)
+    p = target_probs[rows, draft_tokens].cpu().double()
+    q = torch.ones_like(p) if draft_probs is None else draft_probs[rows, draft_tokens].cpu().double()
+    u = uniforms[:num_drafted].cpu().double()
+
+    # Written without a division, and with <: a token of target probability 0 is rejected even where u is 0.
+    kept = u * q < p
+    num_accepted = int(kept.long().cumprod(0).sum())
+    if num_accepted == num_drafted:
+        weights, kind = target_probs[-1], TokenKind.BONUS
+    else:
+        draft_row = None if draft_probs is None else draft_probs[num_accepted]
+        weights = residual(target_probs[num_accepted], draft_row, draft_tokens[num_accepted])
+        kind = TokenKind.CORRECTION
+    return Verification(
+        num_accepted=num_accepted,
+        next_token=int(draw(weights, uniforms[-1])),
+        next_kind=kind,
+        acceptance_probs=tuple((p / q).clamp(max=1.0).tolist()),
+        uniforms=tuple(u.tolist()),
+    )
+
+
+def residual(target_row: Tensor, draft_row: Tensor | None, draft_token: Tensor) -> Tensor:
+    """What the target has left where the draft fell short: max(0, target - draft), not normalised.
+
+    Args:
+        target_row: (V,) target's distribution at the rejected position.
+        draft_row: (V,) draft's distribution there; None for a one-hot at `draft_token`.
+        draft_token: () id that was rejected.
+
+    Returns:
+        (V,) weights with a positive sum.
+    """
+    if draft_row is None:
+        left = target_row.clone()
+        left[draft_token] = 0.0
+    else:
+        left = (target_row - draft_row).clamp_(min=0.0)
+    # The two can only be equal to within rounding here, since equal rows reject nothing: the target is then the law.
+    return left if float(left.sum()) > 0.0 else target_row
+
+
+def verify_gumbel(draft_tokens: Tensor, target_tokens: Tensor) -> Verification:
+    """Test a block whose randomness is shared: the target's own draws decide.
+
+    With Gumbel noise keyed by position, the target draws its token at every position from its own distribution and the
+    same noise as the draft. Drafted tokens stand as far as they agree, so that the text is plain sampling's, token for
+    token.
+
+    Args:
+        draft_tokens: (K,) drafted ids.
+        target_tokens: (K + 1,) ids that the target draws at these positions.
+    """
+    drafted, wanted = draft_tokens.tolist(), target_tokens.tolist()
+    num_accepted = next((i for i, token in enumerate(drafted) if token != wanted[i]), len(drafted))
+    return Verification(
+        num_accepted=num_accepted,
+        next_token=wanted[num_accepted],
+        next_kind=TokenKind.BONUS if num_accepted == len(drafted) else TokenKind.CORRECTION,
+        acceptance_probs=tuple(float(a == b) for a, b in zip(drafted, wanted, strict=False)),
+    )
+
+
+def _check(draft_tokens: Tensor, draft_probs: Tensor | None, target_probs: Tensor) -> None:
+    if target_probs.ndim != 2 or target_probs.shape[0] < 1 or target_probs.shape[1] < 1:
+        raise ValueError(f"target_probs must have shape (K + 1, V), not {tuple(target_probs.shape)}.")
+    num_drafted, vocab_size = target_probs.shape[0] - 1, target_probs.shape[1]
+    if draft_tokens.shape != (num_drafted,):
+        raise ValueError(
+            f"draft_tokens must have shape ({num_drafted},) to go with {num_drafted + 1} target rows, "
+            f"not {tuple(draft_tokens.shape)}."
+        )
+    if draft_tokens.is_floating_point() or draft_tokens.is_complex() or draft_tokens.dtype == torch.bool:
+        raise ValueError(f"draft_tokens must be integers, not {draft_tokens.dtype}.")
+    if num_drafted and not bool(((draft_tokens >= 0) & (draft_tokens < vocab_size)).all()):
+        raise ValueError(f"draft_tokens must be ids from 0 to {vocab_size - 1}.")
+    _check_rows("target_probs", target_probs)
+    if draft_probs is None:
+        return
+    if draft_probs.shape != (num_drafted, vocab_size):
+        raise ValueError(f"draft_probs must have shape ({num_drafted}, {vocab_size}), not {tuple(draft_probs.shape)}.")
+    _check_rows("draft_probs", draft_probs)
+    rows = torch.arange(num_drafted, device=draft_probs.device)
+    if not bool((draft_probs[rows, draft_tokens] > 0).all()):
+        raise ValueError("A drafted token has draft probability 0: it can't have been drawn from draft_probs.")
+
+
+def _check_rows(name: str, rows: Tensor) -> None:
+    if not rows.is_floating_point():
+        raise ValueError(f"{name} must be floating point, not {rows.dtype}.")
+    if not bool(rows.isfinite().all()):
+        raise ValueError(f"{name} holds NaN or infinity.")
+    if bool((rows < 0).any()):
+        raise ValueError(f"{name} holds a negative entry.")
+    sums = rows.double().sum(-1) if rows.device.type != "mps" else rows.float().sum(-1)
+    if bool((sums <= 0).any()):
+        raise ValueError(f"{name} holds a row that sums to 0.")
+    if bool(((sums - 1).abs() > SUM_TOLERANCE).any()):
+        raise ValueError(f"{name} holds a row that does not sum to 1.")
