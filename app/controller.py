@@ -1,0 +1,156 @@
+"""Turns intents into a run: owns the engine's thread and the run's state, and knows no widget."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+
+from PySide6.QtCore import QObject, QThread, Signal, Slot
+
+from app.services import Services
+from app.worker import EngineWorker, EventInbox
+from core.controls import RunControls
+from core.errors import SettingsError
+from core.types import Event, RunRequest
+
+BUSY_SENTENCE = "A run is going. Stop it, or wait for its end, before you start another."
+
+
+class RunState(StrEnum):
+    """Where a run stands, from the window's side."""
+
+    IDLE = "idle"
+    RUNNING = "running"
+    STOPPING = "stopping"
+
+
+class RunController(QObject):
+    """Starts, steers and stops runs.
+
+    Signals:
+        state_changed: the new `RunState`.
+        run_requested: a `RunRequest` is on its way to the engine.
+        engine_ready: the engine is imported.
+        failed: one sentence for a person.
+        run_ended: the run is over, however it ended; all its events can be taken now.
+        closed: the engine's thread has ended.
+    """
+
+    state_changed = Signal(object)
+    run_requested = Signal(object)
+    engine_ready = Signal()
+    failed = Signal(str)
+    run_ended = Signal()
+    closed = Signal()
+
+    _warm_up_wanted = Signal()
+    _run_wanted = Signal(object, object)
+    _shut_down_wanted = Signal()
+
+    def __init__(self, services: Services, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._state = RunState.IDLE
+        self._controls: RunControls | None = None
+        self._is_closing = False
+        self._inbox = EventInbox()
+        self._worker = EngineWorker(services, self._inbox)
+        self._thread = QThread()
+        self._thread.setObjectName("engine")
+        self._worker.moveToThread(self._thread)
+        self._warm_up_wanted.connect(self._worker.warm_up)
+        self._run_wanted.connect(self._worker.run)
+        self._shut_down_wanted.connect(self._worker.shut_down)
+        self._worker.ready.connect(self.engine_ready)
+        self._worker.failed.connect(self._on_failed)
+        self._worker.log_failed.connect(self._on_failed)
+        self._worker.finished.connect(self._on_finished)
+        self._thread.finished.connect(self.closed)
+        self._thread.start()
+
+    @property
+    def state(self) -> RunState:
+        """Where the run stands."""
+        return self._state
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the engine's thread has ended."""
+        return self._thread.isFinished()
+
+    def take_events(self) -> Iterator[Event]:
+        """The events since the last call, in order."""
+        return self._inbox.take_all()
+
+    @Slot()
+    def warm_up(self) -> None:
+        """Import the engine in its thread, so that the first run starts at once."""
+        if not self._is_closing:
+            self._warm_up_wanted.emit()
+
+    def start(self, request: RunRequest) -> bool:
+        """Start a run; refused, with a sentence, while another one goes."""
+        if self._is_closing:
+            return False
+        if self._state is not RunState.IDLE:
+            self.failed.emit(BUSY_SENTENCE)
+            return False
+        self._controls = RunControls.from_request(request)
+        self._set_state(RunState.RUNNING)
+        self.run_requested.emit(request)
+        self._run_wanted.emit(request, self._controls)
+        return True
+
+    @Slot()
+    def stop(self) -> None:
+        """Ask the run to end before its next forward. Asking twice, or with nothing to stop, does nothing."""
+        if self._controls is None:
+            return
+        self._controls.cancel()
+        if self._state is RunState.RUNNING:
+            self._set_state(RunState.STOPPING)
+
+    @Slot(int)
+    def set_num_draft_tokens(self, num_draft_tokens: int) -> None:
+        """Change K of the run that goes, from its next step."""
+        if self._controls is not None:
+            try:
+                self._controls.set_num_draft_tokens(num_draft_tokens)
+            except SettingsError as error:
+                self.failed.emit(str(error))
+
+    @Slot(float)
+    def set_temperature(self, temperature: float) -> None:
+        """Change the temperature of the run that goes, from its next step."""
+        if self._controls is not None:
+            try:
+                self._controls.set_temperature(temperature)
+            except SettingsError as error:
+                self.failed.emit(str(error))
+
+    def begin_close(self) -> None:
+        """Stop the run, drop the models, end the thread. Returns at once; `closed` says when it is done."""
+        if self._is_closing:
+            return
+        self._is_closing = True
+        if self._controls is not None:
+            self._controls.cancel()
+        self._shut_down_wanted.emit()
+
+    def join(self, milliseconds: int) -> bool:
+        """Wait for the thread after `begin_close`; true when it has ended."""
+        return self._thread.wait(milliseconds)
+
+    @Slot(str)
+    def _on_failed(self, sentence: str) -> None:
+        self.failed.emit(sentence)
+
+    @Slot()
+    def _on_finished(self) -> None:
+        self._controls = None
+        self._set_state(RunState.IDLE)
+        self.run_ended.emit()
+
+    def _set_state(self, state: RunState) -> None:
+        if state is not self._state:
+            self._state = state
+            self.state_changed.emit(state)

@@ -1,0 +1,132 @@
+"""The 30 Hz loop between the engine's events and the panels: the only place where the two meet."""
+
+from __future__ import annotations
+
+import time
+
+from PySide6.QtCore import QObject, Qt, QTimer, Signal, Slot
+
+from app.controller import RunController, RunState
+from app.view_models.run_view import RunView
+from app.widgets.measurements import MeasurementsPanel
+from app.widgets.status_strip import StatusStrip
+from app.widgets.transcript_panel import TranscriptPanel
+from core.types import RunRequest
+
+FRAME_MS = 33
+MAX_SHARE = 0.2
+"""Most of the time that drawing may take; beyond it frames come more rarely, since the engine needs the processor."""
+SLOWEST_FRAME_MS = 250
+
+
+class LiveView(QObject):
+    """Takes events on a timer, applies them to the `RunView`, and has the panels draw what is new.
+
+    Signals:
+        run_shown: a run is over and all of it is on screen.
+    """
+
+    run_shown = Signal()
+
+    def __init__(
+        self,
+        controller: RunController,
+        run: RunView,
+        transcript: TranscriptPanel,
+        measurements: MeasurementsPanel,
+        status: StatusStrip,
+        parent: QObject | None = None,
+    ) -> None:
+        super().__init__(parent)
+        self._controller = controller
+        self._run = run
+        self._transcript = transcript
+        self._measurements = measurements
+        self._status = status
+        self._timer = QTimer(self)
+        self._timer.setTimerType(Qt.TimerType.PreciseTimer)
+        self._timer.setInterval(FRAME_MS)
+        self._timer.timeout.connect(self._on_frame)
+        controller.run_requested.connect(self._on_run_requested)
+        controller.run_ended.connect(self._on_run_ended)
+        controller.engine_ready.connect(self._on_engine_ready)
+        controller.state_changed.connect(self._on_state_changed)
+        self._show_status()
+
+    @Slot()
+    def watch_warm_up(self) -> None:
+        """Show the engine's stages although no run goes yet."""
+        self._timer.start()
+
+    @Slot(object)
+    def _on_run_requested(self, request: RunRequest) -> None:
+        self._take_events()
+        self._run.begin(request)
+        self._transcript.begin(self._run.tokens)
+        self._measurements.begin()
+        self._show_status()
+        self._timer.setInterval(FRAME_MS)
+        self._timer.start()
+
+    @Slot()
+    def _on_frame(self) -> None:
+        started = time.perf_counter()
+        if self._take_events():
+            self._transcript.view.refresh()
+            self._measurements.refresh()
+        self._show_status()
+        spent_ms = 1000 * (time.perf_counter() - started)
+        self._timer.setInterval(min(SLOWEST_FRAME_MS, max(FRAME_MS, round(spent_ms / MAX_SHARE))))
+
+    @Slot()
+    def _on_run_ended(self) -> None:
+        self._timer.stop()
+        self._take_events()
+        self._transcript.view.refresh()
+        self._measurements.end()
+        self._show_status()
+        self.run_shown.emit()
+
+    @Slot()
+    def _on_engine_ready(self) -> None:
+        if self._controller.state is RunState.IDLE:
+            self._timer.stop()
+            self._take_events()
+            self._show_status()
+
+    @Slot(object)
+    def _on_state_changed(self, _state: RunState) -> None:
+        self._show_status()
+
+    def _take_events(self) -> bool:
+        is_any = False
+        for event in self._controller.take_events():
+            self._run.apply(event)
+            is_any = True
+        return is_any
+
+    def _show_status(self) -> None:
+        run, state = self._run, self._controller.state
+        is_idle = state is RunState.IDLE
+        if state is RunState.STOPPING:
+            stage = "Stopping…"
+        elif is_idle:
+            stage = run.stage or run.outcome or ("Not run" if run.request is not None else "Ready")
+        else:
+            stage = run.stage or ("Generating…" if run.started is not None else "Preparing…")
+        self._status.show_stage(stage)
+        self._status.show_place(_place(run))
+        wanted = run.request.max_new_tokens if run.request is not None else 0
+        self._status.show_count(f"{run.tokens.num_tokens:,} of {wanted:,} tokens" if wanted else "")
+        if is_idle and run.summary is None:
+            self._status.show_progress(None if run.stage else 0.0)
+        else:
+            self._status.show_progress(run.progress)
+
+
+def _place(run: RunView) -> str:
+    if run.started is None:
+        return ""
+    environment, config = run.started.environment, run.started.config
+    device = environment.get("device_name") or config.get("device")
+    return " · ".join(str(part) for part in (device, config.get("dtype")) if part)

@@ -1,0 +1,311 @@
+"""The window: composes the panels and connects their signals. What they mean is decided elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from PySide6.QtCore import QByteArray, Qt, QTimer, Slot
+from PySide6.QtGui import QAction, QCloseEvent, QGuiApplication, QIcon, QShowEvent
+from PySide6.QtWidgets import QMainWindow, QSplitter, QVBoxLayout, QWidget
+
+from app.controller import RunController, RunState
+from app.dialogs import Dialogs
+from app.live_view import LiveView
+from app.menus import Menus
+from app.model_checker import ModelCheckerThread, ModelRole, OpenedModel
+from app.services import Services
+from app.settings import WindowSettings, remember_model
+from app.theme import RESOURCES, ThemeMode, apply_theme, choose_color_scheme, resolve_theme, ui_font
+from app.view_models.model_library import ModelLibrary
+from app.view_models.presets import load_presets
+from app.view_models.run_view import RunView
+from app.widgets.banner import Banner
+from app.widgets.controls import ControlsPanel
+from app.widgets.measurements import MeasurementsPanel
+from app.widgets.model_picker import OpenKind
+from app.widgets.prompt_editor import PromptEditor
+from app.widgets.status_strip import StatusStrip
+from app.widgets.transcript_panel import TranscriptPanel
+from core.errors import OutriderError
+from core.trace import RunLog, export_csv, export_jsonl
+
+WARM_UP_DELAY_MS = 250
+CLOSE_WAIT_MS = 200
+FINAL_WAIT_MS = 120_000
+
+
+class MainWindow(QMainWindow):
+    """Outrider's window. Building it loads no model and imports no torch."""
+
+    def __init__(self, *, services: Services | None = None, dialogs: Dialogs | None = None) -> None:
+        super().__init__()
+        self._services = services or Services()
+        self._dialogs = dialogs or Dialogs()
+        self._settings = self._services.store.load()
+        self._was_shown = False
+        self._is_leaving = False
+        self.run_view = RunView()
+        self.controller = RunController(self._services, self)
+        self.checker = ModelCheckerThread(self._services, self)
+        self.controls = ControlsPanel(ModelLibrary(self._services.embedded_models()))
+        self.prompt = PromptEditor(load_presets())
+        self.transcript = TranscriptPanel()
+        self.measurements = MeasurementsPanel(self.run_view)
+        self.banner = Banner()
+        self.status = StatusStrip()
+        self.menus = Menus(self)
+        self.live = LiveView(
+            self.controller, self.run_view, self.transcript, self.measurements, self.status, parent=self
+        )
+        self._lay_out()
+        self._connect()
+        self._restore()
+
+    def _lay_out(self) -> None:
+        self.setWindowTitle("Outrider")
+        self.setObjectName("mainWindow")
+        self.setWindowIcon(QIcon(str(RESOURCES / "icons" / "outrider.svg")))
+        self.setFont(ui_font())
+        self.text_splitter = _splitter(Qt.Orientation.Vertical, "textSplitter", (self.prompt, 0), (self.transcript, 1))
+        self.main_splitter = _splitter(
+            Qt.Orientation.Horizontal,
+            "mainSplitter",
+            (self.controls, 0),
+            (self.text_splitter, 3),
+            (self.measurements, 2),
+        )
+        self.controls.setMinimumWidth(272)
+        self.text_splitter.setMinimumWidth(380)
+        self.measurements.setMinimumWidth(340)
+        centre = QWidget()
+        layout = QVBoxLayout(centre)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.setSpacing(0)
+        panels = QVBoxLayout()
+        panels.setContentsMargins(16, 12, 16, 12)
+        panels.setSpacing(8)
+        panels.addWidget(self.banner)
+        panels.addWidget(self.main_splitter, 1)
+        layout.addLayout(panels, 1)
+        layout.addWidget(self.status)
+        self.setCentralWidget(centre)
+        self.setMinimumSize(1040, 640)
+
+    def _connect(self) -> None:
+        for signal in (self.controls.changed, self.prompt.changed):
+            signal.connect(self._on_settings_changed)
+        self.controls.num_draft_tokens_changed.connect(self.controller.set_num_draft_tokens)
+        self.controls.temperature_changed.connect(self.controller.set_temperature)
+        self.controls.open_requested.connect(self._on_open_requested)
+        self.controls.check_requested.connect(self.checker.check_pairs)
+        self.checker.opened.connect(self._on_model_opened)
+        self.checker.open_failed.connect(self._on_open_failed)
+        self.checker.pairs_checked.connect(self.controls.on_pairs_checked)
+        self.prompt.run_requested.connect(self._on_run_requested)
+        self.prompt.stop_requested.connect(self.controller.stop)
+        self.controller.state_changed.connect(self._on_state_changed)
+        self.live.run_shown.connect(self._on_run_shown)
+        self.controller.failed.connect(self.banner.show_sentence)
+        self.controller.closed.connect(self.close)
+        self.transcript.ghosts_toggled.connect(self.menus.show_ghosts.setChecked)
+        self.menus.show_ghosts.toggled.connect(self.transcript.set_ghosts_shown)
+        self.menus.run.triggered.connect(self._on_run_requested)
+        self.menus.stop.triggered.connect(self.controller.stop)
+        self.menus.export.triggered.connect(self._on_export_requested)
+        self.menus.quit.triggered.connect(self.close)
+        self.menus.about.triggered.connect(self._on_about_requested)
+        self.menus.themes.triggered.connect(self._on_theme_chosen)
+        self.menus.open_actions[OpenKind.FOLDER].triggered.connect(self._on_open_folder)
+        self.menus.open_actions[OpenKind.GGUF].triggered.connect(self._on_open_gguf)
+        QGuiApplication.styleHints().colorSchemeChanged.connect(self._on_color_scheme_changed)
+        application = QGuiApplication.instance()
+        if application is not None:
+            application.aboutToQuit.connect(self._on_about_to_quit)
+
+    def _restore(self) -> None:
+        settings = self._settings
+        self.resize(1280, 800)
+        self.main_splitter.setSizes([296, 552, 384])
+        self.text_splitter.setSizes([210, 480])
+        if settings.geometry:
+            self.restoreGeometry(_bytes(settings.geometry))
+        for splitter in self.findChildren(QSplitter):
+            if state := settings.splitters.get(splitter.objectName()):
+                splitter.restoreState(_bytes(state))
+        self.menus.theme_actions[settings.theme].setChecked(True)
+        self.transcript.set_ghosts_shown(settings.show_ghosts)
+        self.menus.show_ghosts.setChecked(settings.show_ghosts)
+        self.prompt.set_text(settings.run.prompt)
+        self.controls.apply(settings.run)
+        for ref in reversed(settings.opened_models):
+            self.checker.open(ref, None)
+        self._apply_theme()
+        self._on_settings_changed()
+
+    # --- Runs ---
+
+    @Slot()
+    def _on_run_requested(self) -> None:
+        try:
+            request = self.controls.request(self.prompt.text())
+        except OutriderError as error:
+            self.banner.show_sentence(str(error))
+            return
+        if self.controller.start(request):
+            self.banner.dismiss()
+            self.menus.export.setEnabled(False)
+
+    @Slot(object)
+    def _on_state_changed(self, _state: RunState) -> None:
+        self._on_settings_changed()
+
+    @Slot()
+    def _on_run_shown(self) -> None:
+        self.menus.export.setEnabled(self.run_view.log() is not None)
+
+    @Slot()
+    def _on_settings_changed(self) -> None:
+        self.prompt.show_state(self.controller.state, self.controls.problem(self.prompt.text()))
+        self.measurements.set_baseline_ticked(self.controls.run.baseline.isChecked())
+
+    @Slot()
+    def _on_export_requested(self) -> None:
+        log = self.run_view.log()
+        if log is None:
+            return
+        path = self._dialogs.ask_export_path(self, f"{log.run['id']}.jsonl")
+        if path is None:
+            return
+        try:
+            export_run(path, log)
+        except OutriderError as error:
+            self.banner.show_sentence(str(error))
+        else:
+            self.status.show_stage(f"Exported to {path}")
+
+    # --- Models ---
+
+    @Slot()
+    def _on_open_folder(self) -> None:
+        self._on_open_requested(OpenKind.FOLDER, ModelRole.TARGET)
+
+    @Slot()
+    def _on_open_gguf(self) -> None:
+        self._on_open_requested(OpenKind.GGUF, ModelRole.TARGET)
+
+    @Slot(object, object)
+    def _on_open_requested(self, kind: OpenKind, role: ModelRole) -> None:
+        if path := self._dialogs.ask_model_path(self, kind):
+            self.checker.open(path, role)
+
+    @Slot(object)
+    def _on_model_opened(self, opened: OpenedModel) -> None:
+        self.controls.on_model_opened(opened)
+        if opened.role is not None:
+            self._settings = remember_model(self._settings, opened.entry.ref)
+            self._save()
+
+    @Slot(str, object)
+    def _on_open_failed(self, sentence: str, role: ModelRole | None) -> None:
+        # A remembered model may be on a disk that isn't there today; nobody asked for it just now.
+        if role is not None:
+            self.banner.show_sentence(sentence)
+
+    # --- Look ---
+
+    @Slot(QAction)
+    def _on_theme_chosen(self, action: QAction) -> None:
+        self._settings = replace(self._settings, theme=ThemeMode(action.data()))
+        self._apply_theme()
+
+    @Slot()
+    def _on_color_scheme_changed(self) -> None:
+        if self._settings.theme is ThemeMode.SYSTEM:
+            self._apply_theme()
+
+    def _apply_theme(self) -> None:
+        choose_color_scheme(self._settings.theme)
+        theme = resolve_theme(self._settings.theme)
+        apply_theme(self, theme)
+        self.transcript.set_theme(theme)
+        self.measurements.set_theme(theme)
+
+    @Slot()
+    def _on_about_requested(self) -> None:
+        self._dialogs.show_about(self)
+
+    # --- Coming and going ---
+
+    def showEvent(self, event: QShowEvent) -> None:
+        """Import the engine once the window has been drawn."""
+        super().showEvent(event)
+        if not self._was_shown:
+            self._was_shown = True
+            QTimer.singleShot(WARM_UP_DELAY_MS, self, self._on_first_shown)
+
+    @Slot()
+    def _on_first_shown(self) -> None:
+        self.live.watch_warm_up()
+        self.controller.warm_up()
+
+    def closeEvent(self, event: QCloseEvent) -> None:
+        """Disappear at once, and be gone as soon as the engine's thread has ended."""
+        if not self._is_leaving:
+            self._is_leaving = True
+            self._save()
+            self.controller.begin_close()
+            self.checker.close(CLOSE_WAIT_MS)
+        if self.controller.is_closed or self.controller.join(CLOSE_WAIT_MS):
+            event.accept()
+        else:
+            # A forward or the load of a file is under way; `closed` calls again when it is over.
+            self.hide()
+            event.ignore()
+
+    @Slot()
+    def _on_about_to_quit(self) -> None:
+        # The event loop ends without asking the window, such as at the end of a desktop session.
+        self.controller.begin_close()
+        self.controller.join(FINAL_WAIT_MS)
+        self.checker.close(FINAL_WAIT_MS)
+
+    def _save(self) -> None:
+        self._settings = replace(
+            self._settings,
+            show_ghosts=self.menus.show_ghosts.isChecked(),
+            geometry=_text(self.saveGeometry()),
+            splitters={item.objectName(): _text(item.saveState()) for item in self.findChildren(QSplitter)},
+            run=self.controls.settings(self.prompt.text()),
+        )
+        if sentence := self._services.store.save(self._settings):
+            self.banner.show_sentence(sentence)
+
+
+def export_run(path: Path, log: RunLog) -> None:
+    """Write a run whole or not at all; a name that ends in .csv asks for a table.
+
+    Raises:
+        RunLogError: it can't be written, with a sentence that says why.
+    """
+    write = export_csv if path.suffix.lower() == ".csv" else export_jsonl
+    write(path, log)
+
+
+def _splitter(orientation: Qt.Orientation, name: str, *parts: tuple[QWidget, int]) -> QSplitter:
+    splitter = QSplitter(orientation)
+    splitter.setObjectName(name)
+    splitter.setHandleWidth(8)
+    splitter.setChildrenCollapsible(False)
+    for index, (widget, stretch) in enumerate(parts):
+        splitter.addWidget(widget)
+        splitter.setStretchFactor(index, stretch)
+    return splitter
+
+
+def _text(data: QByteArray) -> str:
+    return bytes(data.toBase64().data()).decode("ascii")
+
+
+def _bytes(text: str) -> QByteArray:
+    return QByteArray.fromBase64(text.encode("ascii", "ignore"))

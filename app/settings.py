@@ -1,0 +1,216 @@
+"""What the window remembers: a versioned JSON file that is read with suspicion and written whole.
+
+A file that is missing, torn, from another version or edited by hand never stops the window: each value that can't be
+used falls back to its default by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, TypeVar
+
+import platformdirs
+
+from app.theme import ThemeMode
+from core.drafters.methods import METHODS
+from core.errors import OutriderError
+from core.files import write_atomically
+from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET
+from core.types import MAX_DRAFT_TOKENS, Coupling, Device, DType
+
+SCHEMA = 1
+APP_NAME = "outrider"
+MAX_NEW_TOKENS = 32768
+MAX_SEED = 2**63 - 1
+MAX_UI_TEMPERATURE = 2.0
+MAX_OPENED_MODELS = 20
+
+E = TypeVar("E", bound=StrEnum)
+
+
+def config_file() -> Path:
+    """Where the settings live."""
+    return Path(platformdirs.user_config_dir(APP_NAME, appauthor=False)) / "settings.json"
+
+
+def runs_folder() -> Path:
+    """Where every run's log is kept as it goes."""
+    return Path(platformdirs.user_data_dir(APP_NAME, appauthor=False)) / "runs"
+
+
+class ChatTemplate(StrEnum):
+    """Whether the prompt goes through the target's chat template."""
+
+    AUTO = "auto"
+    ON = "on"
+    OFF = "off"
+
+    @property
+    def as_flag(self) -> bool | None:
+        """The value of `RunRequest.chat`."""
+        return {ChatTemplate.AUTO: None, ChatTemplate.ON: True, ChatTemplate.OFF: False}[self]
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """What the controls hold, whether or not it could be run as it stands."""
+
+    target: str = DEFAULT_TARGET
+    draft: str = DEFAULT_DRAFT
+    method: str = "draft-model"
+    method_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    num_draft_tokens: int = 4
+    temperature: float = 0.8
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 0
+    coupling: Coupling = Coupling.REJECTION
+    max_new_tokens: int = 128
+    chat: ChatTemplate = ChatTemplate.AUTO
+    device: Device = Device.AUTO
+    dtype: DType = DType.AUTO
+    baseline: bool = True
+    prompt: str = 'def fibonacci(n):\n    """Return the n-th Fibonacci number."""\n'
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSettings:
+    """Everything that outlives the window. `geometry` and `splitters` are Qt's own, as base64."""
+
+    theme: ThemeMode = ThemeMode.SYSTEM
+    show_ghosts: bool = False
+    geometry: str = ""
+    splitters: Mapping[str, str] = field(default_factory=dict)
+    opened_models: tuple[str, ...] = ()
+    run: RunSettings = field(default_factory=RunSettings)
+
+
+class SettingsStore:
+    """Loads and saves the settings file."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path or config_file()
+
+    def load(self) -> WindowSettings:
+        """The saved settings; defaults wherever the file can't be used."""
+        try:
+            data = json.loads(self.path.read_text("utf-8"))
+        except (OSError, ValueError, RecursionError):
+            return WindowSettings()
+        if not isinstance(data, dict) or data.get("version") != SCHEMA:
+            return WindowSettings()
+        return parse_settings(data)
+
+    def save(self, settings: WindowSettings) -> str | None:
+        """Write the settings whole or not at all.
+
+        Returns:
+            None, or a sentence that says why they could not be kept.
+        """
+        text = json.dumps({"version": SCHEMA, **asdict(settings)}, indent=2) + "\n"
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(self.path, text)
+        except (OSError, OutriderError) as error:
+            return f"The settings could not be saved: {error}"
+        return None
+
+
+def parse_settings(data: Mapping[str, Any]) -> WindowSettings:
+    """Read settings value by value; one that can't be used falls back to its default."""
+    default = WindowSettings()
+    run = data.get("run")
+    return WindowSettings(
+        theme=_enum(data, "theme", default.theme),
+        show_ghosts=_checked(data, "show_ghosts", default.show_ghosts, _is_bool),
+        geometry=_checked(data, "geometry", default.geometry, _is_text),
+        splitters={k: v for k, v in _mapping(data.get("splitters")).items() if _is_text(v)},
+        opened_models=_refs(data.get("opened_models")),
+        run=_parse_run(run) if isinstance(run, dict) else default.run,
+    )
+
+
+def remember_model(settings: WindowSettings, ref: str) -> WindowSettings:
+    """Put a model at the front of the opened ones; the oldest are forgotten."""
+    others = tuple(known for known in settings.opened_models if known != ref)
+    return replace(settings, opened_models=(ref, *others)[:MAX_OPENED_MODELS])
+
+
+def _parse_run(data: Mapping[str, Any]) -> RunSettings:
+    default = RunSettings()
+    unit = _between(0.0, 1.0)
+    options = {name: dict(_mapping(values)) for name, values in _mapping(data.get("method_options")).items()}
+    return RunSettings(
+        target=_checked(data, "target", default.target, _is_text),
+        draft=_checked(data, "draft", default.draft, _is_text),
+        method=_checked(data, "method", default.method, lambda value: value in METHODS),
+        method_options={name: _plain(values) for name, values in options.items() if name in METHODS},
+        num_draft_tokens=_checked(data, "num_draft_tokens", default.num_draft_tokens, _whole(1, MAX_DRAFT_TOKENS)),
+        temperature=_checked(data, "temperature", default.temperature, _between(0.0, MAX_UI_TEMPERATURE)),
+        top_k=_checked(data, "top_k", default.top_k, _whole(0, 1_000_000)),
+        top_p=_checked(data, "top_p", default.top_p, lambda value: unit(value) and value > 0),
+        min_p=_checked(data, "min_p", default.min_p, unit),
+        seed=_checked(data, "seed", default.seed, _whole(0, MAX_SEED)),
+        coupling=_enum(data, "coupling", default.coupling),
+        max_new_tokens=_checked(data, "max_new_tokens", default.max_new_tokens, _whole(1, MAX_NEW_TOKENS)),
+        chat=_enum(data, "chat", default.chat),
+        device=_enum(data, "device", default.device),
+        dtype=_enum(data, "dtype", default.dtype),
+        baseline=_checked(data, "baseline", default.baseline, _is_bool),
+        prompt=_checked(data, "prompt", default.prompt, lambda value: isinstance(value, str)),
+    )
+
+
+def _checked(data: Mapping[str, Any], key: str, default: Any, is_valid: Callable[[Any], bool]) -> Any:
+    value = data.get(key, default)
+    try:
+        return value if is_valid(value) else default
+    except TypeError:  # an unhashable value where a name should be
+        return default
+
+
+def _enum(data: Mapping[str, Any], key: str, default: E) -> E:
+    try:
+        return type(default)(data.get(key, default))
+    except ValueError:
+        return default
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if _is_bool(value) or _is_text(value) or _is_finite(value)}
+
+
+def _refs(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        return ()
+    return tuple(dict.fromkeys(ref for ref in value if _is_text(ref)))[:MAX_OPENED_MODELS]
+
+
+def _is_bool(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value) and "\0" not in value
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _between(low: float, high: float) -> Callable[[Any], bool]:
+    return lambda value: _is_finite(value) and low <= value <= high
+
+
+def _whole(low: int, high: int) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, int) and not isinstance(value, bool) and low <= value <= high

@@ -1,0 +1,269 @@
+"""Colours, line styles and fonts: one set of tokens, from which palette, style sheet and plots are all made.
+
+Blue is the draft's work, green the target's own, orange the places where the two disagreed; transcript, plots and
+legends share that reading. The three hues follow Okabe and Ito's colour-blind-safe set, moved in lightness until
+they are readable as text, and each kind has a line style of its own, so that colour is never the only sign.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from pathlib import Path
+
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QColor, QFont, QFontDatabase, QFontInfo, QPalette, QTextCharFormat
+from PySide6.QtWidgets import QApplication, QWidget
+
+from core.types import TokenKind
+
+RESOURCES = Path(__file__).resolve().parents[1] / "resources"
+MIN_CONTRAST = 4.5
+"""WCAG AA for text; every pair of text and ground below keeps to it."""
+
+UnderlineStyle = QTextCharFormat.UnderlineStyle
+
+
+class ThemeMode(StrEnum):
+    """What a person chose; SYSTEM follows the desktop."""
+
+    SYSTEM = "system"
+    LIGHT = "light"
+    DARK = "dark"
+
+
+@dataclass(frozen=True, slots=True)
+class KindStyle:
+    """How a token of one kind looks."""
+
+    label: str
+    meaning: str
+    color: str
+    underline: UnderlineStyle
+    tint: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Theme:
+    """The design tokens, as #rrggbb."""
+
+    name: ThemeMode
+    window: str
+    surface: str
+    field: str
+    field_border: str
+    hover: str
+    border: str
+    text: str
+    muted: str
+    faint: str
+    accent: str
+    accent_hover: str
+    accent_pressed: str
+    on_accent: str
+    selection: str
+    danger: str
+    danger_surface: str
+    danger_border: str
+    accepted: str
+    correction: str
+    correction_tint: str
+    bonus: str
+    bonus_tint: str
+    track: str
+
+    def kind(self, kind: TokenKind) -> KindStyle:
+        """Colour and line style of a token kind."""
+        if kind is TokenKind.ACCEPTED:
+            meaning = "Drafted, tested by the target, and kept."
+            return KindStyle("accepted", meaning, self.accepted, UnderlineStyle.SingleUnderline, None)
+        if kind is TokenKind.CORRECTION:
+            meaning = "The draft's token was rejected; this one was drawn from the residual instead."
+            return KindStyle("resampled", meaning, self.correction, UnderlineStyle.WaveUnderline, self.correction_tint)
+        meaning = "The whole block was accepted; this extra token came from the target for free."
+        return KindStyle("bonus", meaning, self.bonus, UnderlineStyle.DotLine, self.bonus_tint)
+
+    def token_format(self, kind: TokenKind) -> QTextCharFormat:
+        """The text format of a token kind, for transcript and legend alike."""
+        style = self.kind(kind)
+        text_format = QTextCharFormat()
+        text_format.setForeground(QColor(style.color))
+        text_format.setUnderlineStyle(style.underline)
+        text_format.setUnderlineColor(QColor(style.color))
+        if style.tint is not None:
+            text_format.setBackground(QColor(style.tint))
+        return text_format
+
+    def ghost_format(self) -> QTextCharFormat:
+        """The text format of a drafted token that was not kept."""
+        text_format = QTextCharFormat()
+        text_format.setForeground(QColor(self.faint))
+        text_format.setFontStrikeOut(True)
+        return text_format
+
+    def prompt_format(self) -> QTextCharFormat:
+        """The text format of the prompt, which stands before the tokens."""
+        text_format = QTextCharFormat()
+        text_format.setForeground(QColor(self.muted))
+        return text_format
+
+
+LIGHT = Theme(
+    name=ThemeMode.LIGHT,
+    window="#f5f6f8",
+    surface="#ffffff",
+    field="#ffffff",
+    field_border="#cdd1d9",
+    hover="#eceef2",
+    border="#e2e5ea",
+    text="#1a1c21",
+    muted="#565c69",
+    faint="#676d7a",
+    accent="#3d4fd0",
+    accent_hover="#3344bd",
+    accent_pressed="#2a39a4",
+    on_accent="#ffffff",
+    selection="#d3d9fb",
+    danger="#a3210f",
+    danger_surface="#fdf0ee",
+    danger_border="#f1c4bd",
+    accepted="#07629e",
+    correction="#a84300",
+    correction_tint="#fdf0e4",
+    bonus="#006b52",
+    bonus_tint="#e5f5ef",
+    track="#e9ecf1",
+)
+
+DARK = Theme(
+    name=ThemeMode.DARK,
+    window="#121316",
+    surface="#1a1c20",
+    field="#212429",
+    field_border="#3a3e47",
+    hover="#282b32",
+    border="#2a2d34",
+    text="#e7e9ed",
+    muted="#a6acb8",
+    faint="#9097a4",
+    accent="#93a1ff",
+    accent_hover="#a6b1ff",
+    accent_pressed="#7f8ef2",
+    on_accent="#0f1220",
+    selection="#37407c",
+    danger="#ff9d92",
+    danger_surface="#2e1c1b",
+    danger_border="#5c312d",
+    accepted="#62b8f2",
+    correction="#f3a35c",
+    correction_tint="#35281c",
+    bonus="#4bcfa5",
+    bonus_tint="#1a3029",
+    track="#282b31",
+)
+
+
+def resolve_theme(mode: ThemeMode) -> Theme:
+    """The tokens for a mode; SYSTEM asks the desktop."""
+    if mode is ThemeMode.SYSTEM:
+        dark = QApplication.styleHints().colorScheme() is Qt.ColorScheme.Dark
+        return DARK if dark else LIGHT
+    return DARK if mode is ThemeMode.DARK else LIGHT
+
+
+def choose_color_scheme(mode: ThemeMode) -> None:
+    """Have the desktop draw what it draws for us, such as the title bar, in the same mode."""
+    hints = QApplication.styleHints()
+    if mode is ThemeMode.SYSTEM:
+        hints.unsetColorScheme()
+    else:
+        hints.setColorScheme(Qt.ColorScheme.Dark if mode is ThemeMode.DARK else Qt.ColorScheme.Light)
+
+
+def contrast(first: str, second: str) -> float:
+    """Contrast ratio of two colours after WCAG 2.2, from 1 to 21."""
+    lighter, darker = sorted((_luminance(first), _luminance(second)), reverse=True)
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def _luminance(color: str) -> float:
+    channels = (channel / 255 for channel in QColor(color).getRgb()[:3])  # type: ignore[index]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def style_sheet(theme: Theme) -> str:
+    """The window's style sheet, with the tokens filled in."""
+    text = (RESOURCES / "outrider.qss").read_text("utf-8")
+    tokens = {item.name: str(getattr(theme, item.name)) for item in fields(theme)}
+    tokens["icons"] = (RESOURCES / "icons").as_posix()
+    return re.sub(r"@(\w+)", lambda match: tokens.get(match[1], match[0]), text)
+
+
+def palette(theme: Theme) -> QPalette:
+    """For what a style sheet does not reach: tooltips, selections, placeholders, disabled text, dialogs."""
+    result = QPalette(QColor(theme.surface), QColor(theme.window))
+    role = QPalette.ColorRole
+    for target, color in {
+        role.Window: theme.window,
+        role.WindowText: theme.text,
+        role.Base: theme.field,
+        role.AlternateBase: theme.hover,
+        role.Text: theme.text,
+        role.Button: theme.surface,
+        role.ButtonText: theme.text,
+        role.BrightText: theme.danger,
+        role.Highlight: theme.selection,
+        role.HighlightedText: theme.text,
+        role.Link: theme.accent,
+        role.LinkVisited: theme.accent,
+        role.PlaceholderText: theme.faint,
+        role.ToolTipBase: theme.surface,
+        role.ToolTipText: theme.text,
+        role.Accent: theme.accent,
+    }.items():
+        result.setColor(target, QColor(color))
+    for target in (role.WindowText, role.Text, role.ButtonText):
+        result.setColor(QPalette.ColorGroup.Disabled, target, QColor(theme.faint))
+    return result
+
+
+def apply_theme(window: QWidget, theme: Theme) -> None:
+    """Put a theme on the application's palette and a window's style sheet. The same theme again costs nothing."""
+    application = QApplication.instance()
+    if not isinstance(application, QApplication) or window.property("themeName") == theme.name.value:
+        return
+    if application.style().objectName() != "fusion":
+        application.setStyle("Fusion")
+    application.setPalette(palette(theme))
+    window.setStyleSheet(style_sheet(theme))
+    window.setProperty("themeName", theme.name.value)
+
+
+def ui_font(pixels: int = 13, *, weight: QFont.Weight = QFont.Weight.Normal) -> QFont:
+    """The interface's font; figures are of one width, so that running numbers stay in place."""
+    font = QFontDatabase.systemFont(QFontDatabase.SystemFont.GeneralFont)
+    if sys.platform.startswith("linux"):
+        font.setFamilies(["Inter", "Inter Variable", "Cantarell", "Ubuntu", "Noto Sans", font.family(), "DejaVu Sans"])
+    font.setPixelSize(pixels)
+    font.setWeight(weight)
+    font.setFeature(QFont.Tag("tnum"), 1)
+    return font
+
+
+def mono_font(pixels: int = 13) -> QFont:
+    """The font of prompt and transcript."""
+    system = QFontDatabase.systemFont(QFontDatabase.SystemFont.FixedFont)
+    families = ["JetBrains Mono", "SF Mono", "Menlo", "Cascadia Mono", "Consolas", system.family(), "DejaVu Sans Mono"]
+    font = QFont(families)
+    font.setPixelSize(pixels)
+    font.setStyleHint(QFont.StyleHint.Monospace)
+    font.setFixedPitch(True)
+    # Ligatures would join the characters of neighbouring tokens.
+    font.setFeature(QFont.Tag("liga"), 0)
+    font.setFeature(QFont.Tag("calt"), 0)
+    if not QFontInfo(font).fixedPitch():
+        font.setFamilies([system.family()])
+    return font

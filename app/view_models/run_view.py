@@ -1,0 +1,153 @@
+"""Everything the window knows about the run at hand: events go in, panels read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from app.view_models.metrics import StepMetrics
+from app.view_models.token_stream import TokenStream
+from core.trace import RunLog, to_record
+from core.types import (
+    BaselineStep,
+    Event,
+    Finished,
+    FinishReason,
+    PrefillDone,
+    RunRequest,
+    RunStarted,
+    StageChanged,
+    Step,
+    Summary,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What the tiles show; None where it is not known, or not yet."""
+
+    tokens: int = 0
+    seconds: float = 0.0
+    tokens_per_second: float | None = None
+    acceptance: float | None = None
+    predicted_acceptance: float | None = None
+    block_efficiency: float | None = None
+    speedup: float | None = None
+    predicted_speedup: float | None = None
+    baseline_tokens_per_second: float | None = None
+    baseline_wanted: bool = False
+    is_over: bool = False
+
+
+class RunView:
+    """The state of one run, fed by `apply`."""
+
+    def __init__(self) -> None:
+        self.tokens = TokenStream()
+        self.metrics = StepMetrics()
+        self.stage = ""
+        self.request: RunRequest | None = None
+        self.started: RunStarted | None = None
+        self.prefill: PrefillDone | None = None
+        self.summary: Summary | None = None
+        self.baseline_tokens = 0
+        self.baseline_ms = 0.0
+        self._steps: list[Step] = []
+
+    def begin(self, request: RunRequest) -> None:
+        """Forget the run before and wait for this one's events."""
+        self.request = request
+        self.stage = ""
+        self.started = self.prefill = self.summary = None
+        self.baseline_tokens, self.baseline_ms = 0, 0.0
+        self._steps = []
+        self.tokens.clear(request.prompt)
+        self.metrics.clear()
+
+    def apply(self, event: Event) -> None:
+        """Take in one event."""
+        if isinstance(event, Step):
+            self._steps.append(event)
+            self.tokens.append(event)
+            self.metrics.append(event)
+            self.stage = ""
+        elif isinstance(event, BaselineStep):
+            self.baseline_tokens += len(event.step.emitted)
+            self.baseline_ms += event.step.total_ms
+        elif isinstance(event, StageChanged):
+            self.stage = event.text
+        elif isinstance(event, RunStarted):
+            self.started = event
+        elif isinstance(event, PrefillDone):
+            self.prefill = event
+        elif isinstance(event, Finished):
+            self.summary = event.summary
+            self.stage = ""
+
+    @property
+    def baseline_step_ms(self) -> float | None:
+        """Mean time of a plain step; None until the baseline has run a little."""
+        return self.baseline_ms / self.baseline_tokens if self.baseline_tokens else None
+
+    @property
+    def progress(self) -> float | None:
+        """Share of the tokens asked for, from 0 to 1; None while nothing can be counted."""
+        if self.summary is not None:
+            return 1.0
+        if self.request is None or self.started is None:
+            return None
+        if self.baseline_tokens:
+            # The baseline writes as many tokens as the run did, which may be fewer than were asked for.
+            return min(1.0, self.baseline_tokens / max(1, self.tokens.num_tokens))
+        return min(1.0, self.tokens.num_tokens / self.request.max_new_tokens)
+
+    @property
+    def figures(self) -> Figures:
+        """The figures so far, or the run's own summary once it is there."""
+        totals, summary = self.metrics.totals, self.summary
+        wanted = self.request is not None and self.request.baseline
+        live = Figures(
+            tokens=totals.tokens,
+            seconds=totals.total_ms / 1000,
+            tokens_per_second=totals.tokens_per_second,
+            acceptance=totals.draft_acceptance_rate,
+            predicted_acceptance=totals.predicted_acceptance_rate,
+            block_efficiency=totals.block_efficiency,
+            baseline_tokens_per_second=1000 / self.baseline_step_ms if self.baseline_step_ms else None,
+            baseline_wanted=wanted,
+        )
+        if summary is None:
+            return live
+        return Figures(
+            tokens=summary.num_tokens,
+            seconds=live.seconds,
+            tokens_per_second=summary.tokens_per_second,
+            acceptance=summary.draft_acceptance_rate,
+            predicted_acceptance=live.predicted_acceptance,
+            block_efficiency=summary.block_efficiency,
+            speedup=summary.measured_speedup,
+            predicted_speedup=summary.predicted_speedup,
+            baseline_tokens_per_second=summary.baseline_tokens_per_second,
+            baseline_wanted=wanted,
+            is_over=True,
+        )
+
+    @property
+    def outcome(self) -> str:
+        """How the run ended, in a few words; empty while it goes."""
+        if self.summary is None:
+            return ""
+        return {
+            FinishReason.LENGTH: "Done: reached the length asked for",
+            FinishReason.EOS: "Done: the model ended its text",
+            FinishReason.STOP: "Done: met a stop text",
+            FinishReason.CANCELLED: "Stopped",
+            FinishReason.ERROR: "Failed",
+        }[self.summary.finish_reason]
+
+    def log(self) -> RunLog | None:
+        """The run as a log to export, as far as it has come; None before a run has started."""
+        head = to_record(self.started) if self.started is not None else None
+        if head is None:
+            return None
+        steps = [record for record in map(to_record, self._steps) if record is not None]
+        return RunLog(head, steps, to_record(Finished(self.summary)) if self.summary is not None else None)

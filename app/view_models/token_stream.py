@@ -1,0 +1,107 @@
+"""The run's text as tokens that know where they came from: what the transcript shows and its tooltips say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from core.types import Step, TokenKind
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One emitted token.
+
+    `target_prob`, `draft_prob` and `acceptance_prob` are those of the drafted token at this place: of the token
+    itself where it was accepted, of `replaced` where it was resampled, None where nothing was drafted here.
+    """
+
+    position: int
+    step: int
+    kind: TokenKind
+    token_id: int
+    text: str
+    target_prob: float | None = None
+    draft_prob: float | None = None
+    acceptance_prob: float | None = None
+    replaced: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ghost:
+    """A drafted token that was not kept. `tested` tells the rejected one from those discarded behind it."""
+
+    step: int
+    token_id: int
+    text: str
+    tested: bool
+    target_prob: float
+    draft_prob: float
+    acceptance_prob: float
+
+
+@dataclass(frozen=True, slots=True)
+class StepText:
+    """What one step adds to the transcript: the accepted tokens, the ghosts, then the token that follows them."""
+
+    accepted: tuple[Token, ...]
+    ghosts: tuple[Ghost, ...]
+    following: tuple[Token, ...]
+
+
+class TokenStream:
+    """Grows by one `StepText` a step; never changes what it holds."""
+
+    def __init__(self) -> None:
+        self.prompt = ""
+        self.steps: list[StepText] = []
+        self.num_tokens = 0
+        self._by_position: dict[int, Token] = {}
+
+    def clear(self, prompt: str) -> None:
+        """Forget everything and start behind a prompt."""
+        self.prompt = prompt
+        self.steps = []
+        self.num_tokens = 0
+        self._by_position = {}
+
+    def append(self, step: Step) -> None:
+        """Add a step's tokens and ghosts."""
+        tokens = [_token(step, offset) for offset in range(len(step.emitted))]
+        split = next((i for i, token in enumerate(tokens) if token.kind is not TokenKind.ACCEPTED), len(tokens))
+        # Where the text ended within the block, the rest of the block was neither tested nor rejected.
+        ended_early = split == len(tokens)
+        kept = step.num_draft_tokens if ended_early else step.num_accepted
+        ghosts = tuple(_ghost(step, index) for index in range(kept, step.num_draft_tokens))
+        self.steps.append(StepText(tuple(tokens[:split]), ghosts, tuple(tokens[split:])))
+        self.num_tokens += len(tokens)
+        self._by_position.update((token.position, token) for token in tokens)
+
+    def at(self, position: int) -> Token | None:
+        """The token at an absolute position, prompt included; None where there is none."""
+        return self._by_position.get(position)
+
+    @property
+    def text(self) -> str:
+        """The generated text."""
+        return "".join(token.text for step in self.steps for token in (*step.accepted, *step.following))
+
+
+def _token(step: Step, offset: int) -> Token:
+    kind = step.emitted_kinds[offset]
+    token = (step.position + offset, step.index, kind, step.emitted[offset], step.emitted_texts[offset])
+    if kind is TokenKind.BONUS or offset >= step.num_draft_tokens:
+        return Token(*token)
+    probs = (step.target_probs[offset], step.draft_probs[offset], step.acceptance_probs[offset])
+    return Token(*token, *probs, replaced=step.drafted_texts[offset] if kind is TokenKind.CORRECTION else None)
+
+
+def _ghost(step: Step, index: int) -> Ghost:
+    return Ghost(
+        step.index,
+        step.drafted[index],
+        step.drafted_texts[index],
+        index == step.num_accepted,
+        step.target_probs[index],
+        step.draft_probs[index],
+        step.acceptance_probs[index],
+    )

@@ -1,0 +1,79 @@
+"""Acceptance per step: how much of each block was kept, and how the run's mean compares with what was predicted."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyqtgraph as pg
+
+from app.theme import Theme
+from app.view_models.metrics import Column, StepMetrics
+from app.widgets.legend import Mark, SeriesSample
+from app.widgets.step_plot import BAR_WIDTH, StepPlot, bar_centres, line_pen
+
+PREDICTED_HELP = (
+    "Dashed: the acceptance rate that the two distributions let expect. Each drafted position counts with the product "
+    "of sum(min(p, q)) up to it, since a token is kept only if all before it are; accumulated over the run. It meets "
+    "the solid line as the run goes on."
+)
+
+
+class PercentAxis(pg.AxisItem):
+    """Shows shares as percentages."""
+
+    def tickStrings(self, values: list[float], _scale: float, _spacing: float) -> list[str]:
+        """The ticks' labels."""
+        return [f"{value * 100:.0f}" for value in values]
+
+
+class AcceptancePlot(StepPlot):
+    """Bars: accepted share of the block. Lines: the running rate, and the predicted one."""
+
+    def __init__(self, metrics: StepMetrics) -> None:
+        super().__init__(metrics, object_name="acceptancePlot", title="Acceptance per step", y_label="accepted, % of K")
+        item = self.getPlotItem()
+        axis = PercentAxis("left")
+        axis.setTicks([[(share, f"{share * 100:.0f}") for share in (0, 0.25, 0.5, 0.75, 1)]])
+        axis.setStyle(tickFont=item.getAxis("left").style["tickFont"], tickLength=-4, autoExpandTextSpace=False)
+        axis.setWidth(50)
+        item.setAxisItems({"left": axis})
+        item.getViewBox().setYRange(0, 1.04, padding=0)
+        self.drafted_bars = pg.BarGraphItem(x=[], height=[], width=BAR_WIDTH)
+        self.accepted_bars = pg.BarGraphItem(x=[], height=[], width=BAR_WIDTH)
+        self.rate_line = pg.PlotDataItem(antialias=True, connect="finite")
+        self.predicted_line = pg.PlotDataItem(antialias=True, connect="finite")
+        for part in (self.drafted_bars, self.accepted_bars, self.predicted_line, self.rate_line):
+            item.addItem(part)
+        self.set_hint("One bar a step: how much of the draft was kept")
+
+    def legend(self) -> list[SeriesSample]:
+        """The series, for a legend beside the plot."""
+        return [
+            SeriesSample("accepted", Mark.BAR, "accepted", "Bar: accepted tokens / K of each step."),
+            SeriesSample("running rate", Mark.LINE, "text", "Line: accepted / drafted tokens of the run so far."),
+            SeriesSample("predicted", Mark.DASHES, "correction", PREDICTED_HELP),
+        ]
+
+    def readout(self, step: int) -> str:
+        """One step in words."""
+        metrics = self._metrics
+        drafted = int(metrics.column(Column.NUM_DRAFTED)[step])
+        if not drafted:
+            return f"step {step}: nothing drafted"
+        accepted = int(metrics.column(Column.NUM_ACCEPTED)[step])
+        return f"step {step}: {accepted} of {drafted}, running {metrics.column(Column.RUNNING_RATE)[step]:.0%}"
+
+    def _draw(self, first: int, last: int, width: int) -> None:
+        shares = self._metrics.binned(Column.ACCEPTED_SHARE, first, last, width)
+        x = bar_centres(first, shares.size, width)
+        was_drafted = np.isfinite(shares)
+        bar_width = BAR_WIDTH * width if width == 1 else float(width)
+        self.drafted_bars.setOpts(x=x, height=was_drafted.astype(float), width=bar_width)
+        self.accepted_bars.setOpts(x=x, height=np.nan_to_num(shares), width=bar_width)
+        self.rate_line.setData(x, self._metrics.binned(Column.RUNNING_RATE, first, last, width))
+        self.predicted_line.setData(x, self._metrics.binned(Column.PREDICTED_RATE, first, last, width))
+
+    def _restyle(self, theme: Theme) -> None:
+        self.drafted_bars.setOpts(brush=theme.track, pen=None)
+        self.accepted_bars.setOpts(brush=theme.accepted, pen=None)
+        self.rate_line.setPen(line_pen(theme.text))
+        self.predicted_line.setPen(line_pen(theme.correction, dashed=True))

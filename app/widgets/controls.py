@@ -1,0 +1,237 @@
+"""The settings panel: all forms on one page, read out as a frozen `RunRequest`."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QLocale, Qt, Signal, Slot
+from PySide6.QtWidgets import QFrame, QScrollArea, QVBoxLayout, QWidget
+
+from app.model_checker import ModelRole, OpenedModel, PairVerdicts
+from app.settings import RunSettings
+from app.view_models.model_library import ModelLibrary
+from app.widgets.fields import text_label
+from app.widgets.method_form import MethodForm
+from app.widgets.model_picker import ModelPicker, OpenKind
+from app.widgets.run_form import RunForm
+from app.widgets.sampling_form import SamplingForm
+from app.widgets.slider_spin import SliderSpin
+from core.errors import OutriderError, PairMismatchError, SettingsError
+from core.types import MAX_DRAFT_TOKENS, RunRequest, SamplingParams
+
+NO_TARGET = "There is no target model yet. Open a model folder or a .gguf file."
+
+
+class ControlsPanel(QScrollArea):
+    """Models, drafting, sampling, run.
+
+    Signals:
+        changed: some setting is new.
+        num_draft_tokens_changed, temperature_changed: live during a run.
+        open_requested: an `OpenKind` and a `ModelRole`.
+        check_requested: a target, and the drafts that should be held against it.
+    """
+
+    changed = Signal()
+    num_draft_tokens_changed = Signal(int)
+    temperature_changed = Signal(float)
+    open_requested = Signal(object, object)
+    check_requested = Signal(str, object)
+
+    def __init__(self, library: ModelLibrary) -> None:
+        super().__init__()
+        self.setObjectName("sidebarScroll")
+        self._library = library
+        self._kept = RunSettings()
+        self.target = ModelPicker("Target", "The model whose distribution the text is drawn from.", "targetCombo")
+        self.draft = ModelPicker("Draft", "The smaller model that runs ahead and proposes tokens.", "draftCombo")
+        self.method = MethodForm()
+        self.num_draft_tokens = SliderSpin(
+            "K, draft tokens per step",
+            "How many tokens are drafted before the target tests them in one forward. Live during a run.",
+            name="k",
+            low=1,
+            high=MAX_DRAFT_TOKENS,
+        )
+        self.sampling = SamplingForm()
+        self.run = RunForm()
+        self._lay_out()
+        self._connect()
+
+    def _lay_out(self) -> None:
+        body = QWidget()
+        body.setObjectName("sidebarBody")
+        layout = QVBoxLayout(body)
+        layout.setContentsMargins(0, 0, 8, 0)
+        layout.setSpacing(8)
+        sections: tuple[tuple[str, tuple[QWidget, ...]], ...] = (
+            ("Models", (self.target, self.draft)),
+            ("Drafting", (self.method, self.num_draft_tokens)),
+            ("Sampling", (self.sampling,)),
+            ("Run", (self.run,)),
+        )
+        for index, (title, widgets) in enumerate(sections):
+            if index:
+                layout.addSpacing(8)
+            layout.addWidget(text_label(title, "section"))
+            for widget in widgets:
+                layout.addWidget(widget)
+        layout.addStretch(1)
+        # One way to write numbers, whatever the desktop's language: that of the command line and the log.
+        body.setLocale(QLocale.c())
+        self.setWidget(body)
+        self.setWidgetResizable(True)
+        self.setFrameShape(QFrame.Shape.NoFrame)
+        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.viewport().setAutoFillBackground(False)
+
+    def _connect(self) -> None:
+        self.target.model_chosen.connect(self._on_model_chosen)
+        self.draft.model_chosen.connect(self._on_model_chosen)
+        self.target.open_requested.connect(self._on_open_target)
+        self.draft.open_requested.connect(self._on_open_draft)
+        self.method.method_changed.connect(self._on_method_changed)
+        self.method.changed.connect(self.changed)
+        self.num_draft_tokens.value_changed.connect(self._on_num_draft_tokens_changed)
+        self.sampling.temperature_changed.connect(self.temperature_changed)
+        self.sampling.changed.connect(self.changed)
+        self.run.changed.connect(self.changed)
+
+    def settings(self, prompt: str) -> RunSettings:
+        """What the controls hold, for the settings file; an unusable seed is left as it was."""
+        try:
+            seed = self.sampling.seed_value()
+        except SettingsError:
+            seed = self._kept.seed
+        return RunSettings(
+            target=self.target.wanted,
+            draft=self.draft.wanted,
+            method=self.method.method.name,
+            method_options=self.method.option_values(),
+            num_draft_tokens=int(self.num_draft_tokens.value()),
+            temperature=self.sampling.temperature.value(),
+            top_k=self.sampling.top_k.value(),
+            top_p=self.sampling.top_p.value(),
+            min_p=self.sampling.min_p.value(),
+            seed=seed,
+            coupling=self._kept.coupling,
+            max_new_tokens=self.run.length.value(),
+            chat=self.run.chat.member(),
+            device=self.run.device.member(),
+            dtype=self.run.dtype.member(),
+            baseline=self.run.baseline.isChecked(),
+            prompt=prompt,
+        )
+
+    def apply(self, settings: RunSettings) -> None:
+        """Show settings."""
+        self._kept = settings
+        self.method.apply(settings.method, settings.method_options)
+        self.num_draft_tokens.set_value(settings.num_draft_tokens)
+        self.sampling.temperature.set_value(settings.temperature)
+        self.sampling.top_k.setValue(settings.top_k)
+        self.sampling.top_p.setValue(settings.top_p)
+        self.sampling.min_p.setValue(settings.min_p)
+        self.sampling.seed.setText(str(settings.seed))
+        self.run.length.setValue(settings.max_new_tokens)
+        self.run.chat.choose(settings.chat)
+        self.run.device.choose(settings.device)
+        self.run.dtype.choose(settings.dtype)
+        self.run.baseline.setChecked(settings.baseline)
+        self.target.want(settings.target)
+        self.draft.want(settings.draft)
+        self._show_models()
+
+    def request(self, prompt: str) -> RunRequest:
+        """The settings as a request.
+
+        Raises:
+            OutriderError: they can't be run as they stand, with a sentence that says why.
+        """
+        method = self.method.method
+        if not self.target.ref:
+            raise SettingsError(NO_TARGET)
+        draft = self.draft.ref if method.needs_draft_model else None
+        if draft is not None and (problem := self._library.problem(draft, self.target.ref)):
+            raise PairMismatchError(problem)
+        if problem := self.method.problem():
+            raise SettingsError(problem)
+        settings = self.settings(prompt)
+        return RunRequest(
+            target=self.target.ref,
+            draft=draft,
+            prompt=prompt,
+            method=method.name,
+            method_options=self.method.options.values(),
+            num_draft_tokens=settings.num_draft_tokens,
+            sampling=SamplingParams(settings.temperature, settings.top_k, settings.top_p, settings.min_p),
+            seed=self.sampling.seed_value(),
+            coupling=settings.coupling,
+            max_new_tokens=settings.max_new_tokens,
+            chat=settings.chat.as_flag,
+            device=settings.device,
+            dtype=settings.dtype,
+            baseline=settings.baseline,
+        )
+
+    def problem(self, prompt: str) -> str | None:
+        """Why the settings can't be run; None if they can."""
+        try:
+            self.request(prompt)
+        except OutriderError as error:
+            return str(error)
+        return None
+
+    @Slot(object)
+    def on_model_opened(self, opened: OpenedModel) -> None:
+        """Add a model, and choose it for the role that it was opened for."""
+        self._library.add(opened.entry)
+        if opened.role is not None:
+            picker = self.target if opened.role is ModelRole.TARGET else self.draft
+            picker.want(opened.entry.ref)
+        self._show_models()
+        self.changed.emit()
+
+    @Slot(object)
+    def on_pairs_checked(self, verdicts: PairVerdicts) -> None:
+        """Take in which drafts fit a target."""
+        self._library.record(verdicts.target, verdicts.problems)
+        if verdicts.target == self.target.ref:
+            self._show_models()
+            self.changed.emit()
+
+    def _show_models(self) -> None:
+        entries = self._library.entries
+        self.target.show_models(entries)
+        target = self.target.ref
+        self.draft.show_models(entries, {ref: self._library.problem(ref, target) for ref in self._library.refs})
+        self._show_pair()
+        if target and (drafts := self._library.unchecked_drafts(target)):
+            self.check_requested.emit(target, drafts)
+
+    def _show_pair(self) -> None:
+        is_needed = self.method.method.needs_draft_model
+        self.draft.set_needed(is_needed)
+        if is_needed:
+            self.draft.show_problem(self._library.problem(self.draft.ref, self.target.ref))
+
+    @Slot(str)
+    def _on_model_chosen(self, _ref: str) -> None:
+        self._show_models()
+        self.changed.emit()
+
+    @Slot(object)
+    def _on_open_target(self, kind: OpenKind) -> None:
+        self.open_requested.emit(kind, ModelRole.TARGET)
+
+    @Slot(object)
+    def _on_open_draft(self, kind: OpenKind) -> None:
+        self.open_requested.emit(kind, ModelRole.DRAFT)
+
+    @Slot(str)
+    def _on_method_changed(self, _name: str) -> None:
+        self._show_pair()
+        self.changed.emit()
+
+    @Slot(float)
+    def _on_num_draft_tokens_changed(self, value: float) -> None:
+        self.num_draft_tokens_changed.emit(int(value))
+        self.changed.emit()

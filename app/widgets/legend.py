@@ -1,0 +1,107 @@
+"""Legends that stand beside the data and never on it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from PySide6.QtCore import QPointF, QRectF, QSize, Qt
+from PySide6.QtGui import QColor, QFontMetrics, QPainter, QPaintEvent, QPen, QTextCharFormat, QTextLayout
+from PySide6.QtWidgets import QSizePolicy, QWidget
+
+from app.theme import Theme, mono_font, ui_font
+
+
+class FormatSample(QWidget):
+    """A word in a token kind's own format, line style included, drawn as the transcript draws it."""
+
+    def __init__(self, text: str, tooltip: str) -> None:
+        super().__init__()
+        self._text = text
+        self._format = QTextCharFormat()
+        self._font = mono_font(12)
+        self.setToolTip(tooltip)
+        self.setAccessibleName(f"{text}: {tooltip}")
+        self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
+
+    def set_format(self, text_format: QTextCharFormat) -> None:
+        """Draw in this format."""
+        self._format = text_format
+        self.update()
+
+    def sizeHint(self) -> QSize:
+        """Room for the word and its line."""
+        metrics = QFontMetrics(self._font)
+        return QSize(metrics.horizontalAdvance(self._text) + 2, metrics.height() + 4)
+
+    def paintEvent(self, _event: QPaintEvent) -> None:
+        """Draw the word."""
+        layout = QTextLayout(self._text, self._font)
+        span = QTextLayout.FormatRange()
+        span.start, span.length, span.format = 0, len(self._text), self._format  # type: ignore[misc]
+        layout.setFormats([span])
+        layout.beginLayout()
+        layout.createLine()
+        layout.endLayout()
+        painter = QPainter(self)
+        layout.draw(painter, QPointF(1, 1))
+        painter.end()
+
+
+class Mark(StrEnum):
+    """How a series is drawn."""
+
+    BAR = "bar"
+    LINE = "line"
+    DASHES = "dashes"
+
+
+class SeriesSample(QWidget):
+    """A series' mark with its name."""
+
+    def __init__(self, text: str, mark: Mark, token: str, tooltip: str) -> None:
+        super().__init__()
+        self._text, self._mark, self._token = text, mark, token
+        self._color = QColor()
+        self._ink = QColor()
+        self._font = ui_font(12)
+        self.setToolTip(tooltip)
+        self.setAccessibleName(f"{text}: {tooltip}")
+        self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
+
+    def set_theme(self, theme: Theme) -> None:
+        """Draw in a theme's colours."""
+        self._color = QColor(getattr(theme, self._token))
+        self._ink = QColor(theme.muted)
+        self.update()
+
+    def sizeHint(self) -> QSize:
+        """Room for the mark and the name."""
+        metrics = QFontMetrics(self._font)
+        return QSize(self._mark_width() + 6 + metrics.horizontalAdvance(self._text) + 2, metrics.height() + 4)
+
+    def _mark_width(self) -> int:
+        return 10 if self._mark is Mark.BAR else 18
+
+    def paintEvent(self, _event: QPaintEvent) -> None:
+        """Draw mark and name."""
+        painter = QPainter(self)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        middle, width = self.height() / 2, self._mark_width()
+        if self._mark is Mark.BAR:
+            painter.setPen(Qt.PenStyle.NoPen)
+            painter.setBrush(self._color)
+            painter.drawRoundedRect(QRectF(0, middle - 5, 10, 10), 2, 2)
+        else:
+            pen = QPen(self._color, 2)
+            if self._mark is Mark.DASHES:
+                pen.setDashPattern([2.5, 2])
+            painter.setPen(pen)
+            painter.drawLine(QPointF(1, middle), QPointF(width - 1, middle))
+        painter.setFont(self._font)
+        painter.setPen(self._ink)
+        painter.drawText(
+            self.rect().adjusted(width + 6, 0, 0, 0),
+            Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignLeft,
+            self._text,
+        )
+        painter.end()

@@ -1,0 +1,70 @@
+"""The right-hand column: figures and plots."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QSplitter, QVBoxLayout, QWidget
+
+from app.theme import Theme
+from app.view_models.run_view import RunView
+from app.widgets.acceptance_plot import AcceptancePlot
+from app.widgets.latency_plot import LatencyPlot
+from app.widgets.metric_tiles import MetricTiles
+from app.widgets.plot_card import PlotCard
+
+
+class MeasurementsPanel(QWidget):
+    """Shows a `RunView`'s metrics."""
+
+    def __init__(self, run: RunView) -> None:
+        super().__init__()
+        self._run = run
+        self._baseline_ticked = True
+        self.tiles = MetricTiles()
+        self.acceptance = AcceptancePlot(run.metrics)
+        self.latency = LatencyPlot(run.metrics)
+        self._cards = (PlotCard("Acceptance", self.acceptance), PlotCard("Latency", self.latency))
+        self.splitter = QSplitter(Qt.Orientation.Vertical)
+        self.splitter.setObjectName("plotSplitter")
+        self.splitter.setHandleWidth(8)
+        self.splitter.setChildrenCollapsible(False)
+        for card in self._cards:
+            self.splitter.addWidget(card)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.setSpacing(8)
+        layout.addWidget(self.tiles)
+        layout.addWidget(self.splitter, 1)
+
+    def begin(self) -> None:
+        """A run starts."""
+        self.latency.set_baseline(None)
+        for plot in (self.acceptance, self.latency):
+            plot.begin()
+        self._show_figures()
+
+    def end(self) -> None:
+        """A run is over."""
+        self.refresh()
+        for plot in (self.acceptance, self.latency):
+            plot.end()
+
+    def refresh(self) -> None:
+        """Show what has come since the last time."""
+        self.acceptance.refresh()
+        self.latency.refresh()
+        self.latency.set_baseline(self._run.baseline_step_ms)
+        self._show_figures()
+
+    def set_baseline_ticked(self, ticked: bool) -> None:
+        """Whether the next run will measure its baseline; the empty tile says so."""
+        self._baseline_ticked = ticked
+        self._show_figures()
+
+    def set_theme(self, theme: Theme) -> None:
+        """Draw in a theme's colours."""
+        for card in self._cards:
+            card.set_theme(theme)
+
+    def _show_figures(self) -> None:
+        self.tiles.show_figures(self._run.figures, baseline_ticked=self._baseline_ticked)

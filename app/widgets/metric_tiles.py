@@ -1,0 +1,113 @@
+"""The four figures that a run is about, each with a word on how it is computed."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QFont
+from PySide6.QtWidgets import QFrame, QGridLayout, QLabel, QSizePolicy, QVBoxLayout, QWidget
+
+from app.theme import ui_font
+from app.view_models.run_view import Figures
+from app.widgets.fields import text_label
+
+UNKNOWN = "–"
+
+
+class Tile(QFrame):
+    """A title, a figure, a note. Its size doesn't depend on what it shows."""
+
+    def __init__(self, title: str, object_name: str, how: str) -> None:
+        super().__init__()
+        self.setObjectName("card")
+        self.setToolTip(how)
+        self.setAccessibleDescription(how)
+        self._title = title
+        self.value = QLabel(UNKNOWN)
+        self.value.setObjectName(object_name)
+        # The style sheet's size for all widgets would win over the font's, so the size is said there again.
+        self.value.setFont(ui_font(22, weight=QFont.Weight.DemiBold))
+        self.value.setStyleSheet("font-size: 22px;")
+        self.note = text_label("", "tileNote")
+        self.note.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(12, 8, 8, 8)
+        layout.setSpacing(1)
+        layout.addWidget(text_label(title, "tileTitle"))
+        layout.addWidget(self.value)
+        layout.addWidget(self.note)
+        for label in self.findChildren(QLabel):
+            label.setTextInteractionFlags(Qt.TextInteractionFlag.NoTextInteraction)
+
+    def show_figure(self, value: str, note: str) -> None:
+        """Show a figure and its note; costs nothing if they are shown already."""
+        if self.value.text() != value:
+            self.value.setText(value)
+            self.setAccessibleName(f"{self._title}: {value}")
+        if self.note.text() != note:
+            self.note.setText(note)
+
+
+class MetricTiles(QWidget):
+    """Tokens per second, measured speedup, acceptance, block efficiency."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.speed = Tile(
+            "Tokens per second",
+            "speedValue",
+            "New tokens / the sum of the steps' times. The prefill of the prompt is not part of it.",
+        )
+        self.speedup = Tile(
+            "Measured speedup",
+            "speedupValue",
+            "Tokens per second of this run / those of the target alone, run here right afterwards with the same "
+            "sampling. Wall clock, never an estimate; below 1 means that drafting doesn't pay here.",
+        )
+        self.acceptance = Tile(
+            "Acceptance",
+            "acceptanceValue",
+            "Accepted / drafted tokens. Tokens behind a rejected one count as drafted, so this is lower than the "
+            "chance of a tested token. Predicted: from sum(min(p, q)), the overlap of the two distributions, at each "
+            "drafted position.",
+        )
+        self.efficiency = Tile(
+            "Block efficiency",
+            "efficiencyValue",
+            "New tokens / forwards of the target, resampled and bonus tokens included. Plain decoding has 1.",
+        )
+        layout = QGridLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.setSpacing(8)
+        for index, tile in enumerate((self.speed, self.speedup, self.acceptance, self.efficiency)):
+            layout.addWidget(tile, index // 2, index % 2)
+        layout.setColumnStretch(0, 1)
+        layout.setColumnStretch(1, 1)
+        self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
+        self.show_figures(Figures(), baseline_ticked=True)
+
+    def show_figures(self, figures: Figures, *, baseline_ticked: bool) -> None:
+        """Show a run's figures as far as they are known."""
+        speed, note = UNKNOWN, "decoding only"
+        if figures.tokens_per_second is not None:
+            speed, note = f"{figures.tokens_per_second:,.1f}", f"{figures.tokens:,} tokens in {figures.seconds:.2f} s"
+        self.speed.show_figure(speed, note)
+        self.speedup.show_figure(*_speedup(figures, baseline_ticked))
+        predicted = figures.predicted_acceptance
+        self.acceptance.show_figure(
+            UNKNOWN if figures.acceptance is None else f"{figures.acceptance:.0%}",
+            "accepted of drafted" if predicted is None else f"predicted {predicted:.0%}",
+        )
+        efficiency = figures.block_efficiency
+        self.efficiency.show_figure(UNKNOWN if efficiency is None else f"{efficiency:.2f}", "tokens per target forward")
+
+
+def _speedup(figures: Figures, baseline_ticked: bool) -> tuple[str, str]:
+    if figures.speedup is not None and figures.baseline_tokens_per_second is not None:
+        return f"{figures.speedup:.2f}×", f"baseline {figures.baseline_tokens_per_second:,.1f} per second"
+    if figures.is_over and figures.baseline_wanted:
+        return UNKNOWN, "the baseline did not run"
+    if not (figures.baseline_wanted or (baseline_ticked and not figures.tokens)):
+        return UNKNOWN, "tick Measure the baseline"
+    if figures.baseline_tokens_per_second is not None:
+        return UNKNOWN, f"baseline {figures.baseline_tokens_per_second:,.1f} per second"
+    return UNKNOWN, "baseline runs after the run"

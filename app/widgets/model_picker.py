@@ -1,0 +1,139 @@
+"""Choosing a model: the ones that are here, and a way to open another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+
+from PySide6.QtCore import QSignalBlocker, Qt, Signal, Slot
+from PySide6.QtGui import QStandardItem, QStandardItemModel
+from PySide6.QtWidgets import QComboBox, QVBoxLayout, QWidget
+
+from app.view_models.model_library import describe as describe_model
+from app.widgets.fields import WheelGuard, labelled, text_label
+from core.models.catalogue import ModelEntry
+
+REF_ROLE = Qt.ItemDataRole.UserRole
+
+
+class OpenKind(StrEnum):
+    """What is opened: safetensors live in a folder, GGUF is a file."""
+
+    FOLDER = "folder"
+    GGUF = "gguf"
+
+
+OPEN_TITLES = {OpenKind.FOLDER: "Open model folder…", OpenKind.GGUF: "Open .gguf file…"}
+
+
+class ModelPicker(QWidget):
+    """A dropdown of models, with what is wrong with the choice beneath it.
+
+    Signals:
+        model_chosen: the reference that a person chose.
+        open_requested: an `OpenKind`; the choice stays as it was.
+    """
+
+    model_chosen = Signal(str)
+    open_requested = Signal(object)
+
+    def __init__(self, title: str, help_text: str, object_name: str) -> None:
+        super().__init__()
+        self._ref = ""
+        self._wanted = ""
+        self._help = help_text
+        self._is_needed = True
+        self.combo = QComboBox()
+        self.combo.setObjectName(object_name)
+        self.combo.setMinimumContentsLength(12)
+        self.combo.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
+        self.combo.setMaxVisibleItems(16)
+        self._items = QStandardItemModel(self.combo)
+        self.combo.setModel(self._items)
+        self.problem_label = text_label("", "problem")
+        self.problem_label.setObjectName(object_name.replace("Combo", "Problem"))
+        self.problem_label.setWordWrap(True)
+        self.problem_label.hide()
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.setSpacing(4)
+        layout.addWidget(labelled(title, self.combo, help_text))
+        layout.addWidget(self.problem_label)
+        self._guard = WheelGuard(self)
+        self._guard.watch(self.combo)
+        self.combo.activated.connect(self._on_activated)
+
+    @property
+    def ref(self) -> str:
+        """The chosen model's reference; empty if there is none to choose."""
+        return self._ref
+
+    @property
+    def wanted(self) -> str:
+        """The reference that was asked for last, although its model may not be here just now."""
+        return self._wanted
+
+    def want(self, ref: str) -> None:
+        """Choose this model as soon as, and as long as, it is in the list; takes effect with `show_models`."""
+        self._wanted = ref
+
+    def show_models(self, entries: Sequence[ModelEntry], problems: Mapping[str, str | None] | None = None) -> None:
+        """List the models; one with a problem can't be chosen and says why. Without the wanted one: the first."""
+        problems = problems or {}
+        refs = [entry.ref for entry in entries]
+        self._ref = self._wanted if self._wanted in refs else next(iter(refs), "")
+        with QSignalBlocker(self.combo):
+            self._items.clear()
+            for entry in entries:
+                self._items.appendRow(_model_item(entry, problems.get(entry.ref)))
+            if not entries:
+                self._items.appendRow(_plain_item("No model here yet", enabled=False))
+            self.combo.insertSeparator(self._items.rowCount())
+            for kind, title in OPEN_TITLES.items():
+                item = _plain_item(title)
+                item.setData(kind, REF_ROLE)
+                self._items.appendRow(item)
+            self._show_choice()
+        entry = next((entry for entry in entries if entry.ref == self._ref), None)
+        self.combo.setToolTip(describe_model(entry) if entry is not None else self._help)
+
+    def show_problem(self, sentence: str | None) -> None:
+        """Say what is wrong with the choice; None takes it away."""
+        self.problem_label.setText(sentence or "")
+        self.problem_label.setVisible(bool(sentence))
+
+    def set_needed(self, is_needed: bool) -> None:
+        """Whether the method makes use of this model at all."""
+        self._is_needed = is_needed
+        self.setEnabled(is_needed)
+        if not is_needed:
+            self.show_problem(None)
+
+    def _show_choice(self) -> None:
+        index = self.combo.findData(self._ref, REF_ROLE)
+        self.combo.setCurrentIndex(max(0, index))
+
+    @Slot(int)
+    def _on_activated(self, index: int) -> None:
+        data = self._items.item(index).data(REF_ROLE)
+        if isinstance(data, OpenKind) or data in list(OpenKind):
+            with QSignalBlocker(self.combo):
+                self._show_choice()
+            self.open_requested.emit(OpenKind(data))
+        elif data and data != self._ref:
+            self._ref = self._wanted = data
+            self.model_chosen.emit(data)
+
+
+def _model_item(entry: ModelEntry, problem: str | None) -> QStandardItem:
+    item = _plain_item(entry.title if problem is None else f"{entry.title} (doesn't fit)", enabled=problem is None)
+    item.setData(entry.ref, REF_ROLE)
+    item.setToolTip(problem or describe_model(entry))
+    return item
+
+
+def _plain_item(text: str, *, enabled: bool = True) -> QStandardItem:
+    item = QStandardItem(text)
+    item.setEnabled(enabled)
+    item.setEditable(False)
+    return item

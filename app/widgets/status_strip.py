@@ -1,0 +1,64 @@
+"""What the engine is doing, in one line at the window's foot."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QProgressBar, QSizePolicy
+
+from app.widgets.fields import text_label
+
+PROGRESS_STEPS = 1000
+
+
+class StatusStrip(QFrame):
+    """Stage, where it runs, count, progress bar."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setObjectName("statusStrip")
+        self.stage = text_label("", "hint")
+        self.stage.setObjectName("stageLabel")
+        self.stage.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
+        self.place = text_label("", "hint")
+        self.place.setObjectName("placeLabel")
+        self.count = text_label("", "hint")
+        self.count.setObjectName("countLabel")
+        self.count.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
+        self.count.setMinimumWidth(132)
+        self.bar = QProgressBar()
+        self.bar.setObjectName("progressBar")
+        self.bar.setAccessibleName("Progress")
+        self.bar.setTextVisible(False)
+        self.bar.setFixedWidth(200)
+        self.bar.setRange(0, PROGRESS_STEPS)
+        layout = QHBoxLayout(self)
+        layout.setContentsMargins(16, 6, 16, 6)
+        layout.setSpacing(16)
+        layout.addWidget(self.stage, 1)
+        layout.addWidget(self.place)
+        layout.addWidget(self.count)
+        layout.addWidget(self.bar)
+
+    def show_stage(self, text: str) -> None:
+        """Say what is going on."""
+        if self.stage.text() != text:
+            self.stage.setText(text)
+            self.stage.setToolTip(text)
+
+    def show_place(self, text: str) -> None:
+        """Say where the models run."""
+        if self.place.text() != text:
+            self.place.setText(text)
+
+    def show_count(self, text: str) -> None:
+        """Say how many tokens there are."""
+        if self.count.text() != text:
+            self.count.setText(text)
+
+    def show_progress(self, share: float | None) -> None:
+        """Fill the bar to a share from 0 to 1; None: busy, with no end in sight yet."""
+        maximum = 0 if share is None else PROGRESS_STEPS
+        if self.bar.maximum() != maximum:
+            self.bar.setMaximum(maximum)
+        if share is not None:
+            self.bar.setValue(round(share * PROGRESS_STEPS))

@@ -1,0 +1,192 @@
+"""What both plots share: steps along x, a window that follows the run, and drawing whose cost doesn't grow with it."""
+
+from __future__ import annotations
+
+import math
+
+import pyqtgraph as pg
+from PySide6.QtCore import QPointF, Qt, Signal, Slot
+from PySide6.QtGui import QColor, QFont, QPen
+from PySide6.QtWidgets import QGraphicsSceneMouseEvent
+
+from app.theme import LIGHT, Theme, ui_font
+from app.view_models.metrics import Array, StepMetrics
+
+FOLLOWED_STEPS = 80
+"""How many of the latest steps are shown while a run goes."""
+MAX_BARS = 320
+"""More steps than this are drawn as means over bins: no wider screen shows them apart, and the cost stays flat."""
+BAR_WIDTH = 0.76
+
+
+class StepPlot(pg.PlotWidget):
+    """Base of the two plots. A subclass adds its items and fills them in `_draw`.
+
+    The view follows the latest steps until a person pans or zooms; a double click has it follow again. After the run
+    it shows all steps.
+
+    Signals:
+        step_hovered: the step under the pointer, or -1.
+    """
+
+    step_hovered = Signal(int)
+
+    def __init__(self, metrics: StepMetrics, *, object_name: str, title: str, y_label: str) -> None:
+        super().__init__(background=None)
+        self.setObjectName(object_name)
+        self.setAccessibleName(title)
+        self.setFrameShape(self.Shape.NoFrame)
+        self.setMinimumHeight(110)
+        self._metrics = metrics
+        self._theme = LIGHT
+        self._y_label = y_label
+        self._follows = True
+        self._shows_all = False
+        self._drawn: tuple[int, int, int] | None = None
+        item = self.getPlotItem()
+        item.hideButtons()
+        item.setMenuEnabled(False)
+        item.setMouseEnabled(x=True, y=False)
+        item.setContentsMargins(0, 4, 4, 0)
+        box = item.getViewBox()
+        box.setDefaultPadding(0.0)
+        box.disableAutoRange()
+        box.setLimits(xMin=-1, minXRange=4)
+        for name in ("left", "bottom"):
+            axis = item.getAxis(name)
+            axis.enableAutoSIPrefix(False)
+            axis.setStyle(tickFont=ui_font(11), tickLength=-4, autoExpandTextSpace=False)
+        item.getAxis("left").setWidth(50)
+        item.getAxis("bottom").setHeight(38)
+        item.getAxis("bottom").setTickSpacing()
+        self._hint = pg.TextItem(anchor=(0.5, 0.5))
+        self._hint.setFont(ui_font(12))
+        self._hint.setParentItem(box)
+        box.sigRangeChangedManually.connect(self._on_moved_by_hand)
+        box.sigXRangeChanged.connect(self._on_range_changed)
+        box.sigResized.connect(self._on_resized)
+        self.scene().sigMouseMoved.connect(self._on_mouse_moved)
+        self.scene().sigMouseClicked.connect(self._on_mouse_clicked)
+
+    # --- For subclasses ---
+
+    def _draw(self, first: int, last: int, width: int) -> None:
+        """Fill the items with steps first to last - 1, `width` steps a bar."""
+        raise NotImplementedError
+
+    def _restyle(self, theme: Theme) -> None:
+        """Give the items a theme's colours."""
+        raise NotImplementedError
+
+    # --- For the window ---
+
+    def set_theme(self, theme: Theme) -> None:
+        """Draw in a theme's colours."""
+        self._theme = theme
+        item = self.getPlotItem()
+        label_style = {"color": theme.muted, "font-size": "11px"}
+        item.getAxis("left").setLabel(self._y_label, **label_style)
+        item.getAxis("bottom").setLabel("step", **label_style)
+        for name in ("left", "bottom"):
+            axis = item.getAxis(name)
+            axis.setPen(QPen(QColor(theme.border), 1))
+            axis.setTextPen(QColor(theme.muted))
+        item.showGrid(x=False, y=True, alpha=0.25)
+        self._hint.setColor(theme.muted)
+        self._restyle(theme)
+        self.redraw()
+
+    def set_hint(self, text: str) -> None:
+        """What an empty plot says."""
+        self._hint.setPlainText(text)
+
+    def begin(self) -> None:
+        """A run starts: follow it."""
+        self._follows, self._shows_all = True, False
+        self.redraw()
+
+    def end(self) -> None:
+        """A run is over: show all of it, unless a person is looking at some part."""
+        self._shows_all = True
+        self.redraw()
+
+    def refresh(self) -> None:
+        """Show the steps that have come since the last time."""
+        count = len(self._metrics)
+        self._hint.setVisible(count == 0)
+        if self._follows:
+            shown = count if self._shows_all else FOLLOWED_STEPS
+            first = 0 if self._shows_all else max(0, count - FOLLOWED_STEPS)
+            self.getViewBox().setXRange(first - 0.6, first + max(shown, 8) - 0.4, padding=0)
+        self._draw_visible()
+
+    def redraw(self) -> None:
+        """Draw again although no step has come."""
+        self._drawn = None
+        self.refresh()
+
+    def _draw_visible(self) -> None:
+        left, right = self.getViewBox().viewRange()[0]
+        count = len(self._metrics)
+        first, last = max(0, math.floor(left)), min(count, math.ceil(right) + 1)
+        width = max(1, math.ceil((last - first) / MAX_BARS))
+        # Bins start at multiples of their width, so that bars don't change their contents while the view moves.
+        first -= first % width
+        if (first, last, width) != self._drawn:
+            self._drawn = (first, last, width)
+            self._draw(first, max(first, last), width)
+
+    @Slot()
+    def _on_moved_by_hand(self) -> None:
+        self._follows = False
+
+    @Slot()
+    def _on_range_changed(self) -> None:
+        if not self._follows:
+            self._draw_visible()
+
+    @Slot()
+    def _on_resized(self) -> None:
+        self._hint.setPos(self.getViewBox().boundingRect().center())
+
+    @Slot(object)
+    def _on_mouse_moved(self, point: QPointF) -> None:
+        box = self.getViewBox()
+        step = -1
+        if box.sceneBoundingRect().contains(point):
+            nearest = round(box.mapSceneToView(point).x())
+            step = nearest if 0 <= nearest < len(self._metrics) else -1
+        self.step_hovered.emit(step)
+
+    @Slot(object)
+    def _on_mouse_clicked(self, event: QGraphicsSceneMouseEvent) -> None:
+        if event.double():  # type: ignore[attr-defined]
+            self._follows = True
+            self.redraw()
+
+    def leaveEvent(self, event: object) -> None:
+        """Nothing is hovered any more."""
+        super().leaveEvent(event)
+        self.step_hovered.emit(-1)
+
+
+def bar_centres(first: int, count: int, width: int) -> Array:
+    """Where the bars of `count` bins stand on the x axis."""
+    import numpy as np
+
+    return first + np.arange(count) * float(width) + (width - 1) / 2
+
+
+def line_pen(color: str, *, dashed: bool = False) -> QPen:
+    """The pen of a plot's line."""
+    pen = pg.mkPen(color, width=2)
+    if dashed:
+        pen.setStyle(Qt.PenStyle.CustomDashLine)
+        pen.setDashPattern([3, 2])
+    return pen
+
+
+def bold(font: QFont) -> QFont:
+    """The same font, heavier."""
+    font.setWeight(QFont.Weight.DemiBold)
+    return font

@@ -1,0 +1,74 @@
+"""The transcript under its title, with the legend and the switch for ghosts."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtWidgets import QHBoxLayout, QToolButton, QVBoxLayout, QWidget
+
+from app.theme import LIGHT, Theme
+from app.view_models.token_stream import TokenStream
+from app.widgets.fields import card, describe, text_label
+from app.widgets.legend import FormatSample
+from app.widgets.transcript import TranscriptView
+from core.types import TokenKind
+
+GHOST_HELP = "A drafted token that was not kept. It is shown, but never copied."
+
+
+class TranscriptPanel(QWidget):
+    """Signals:
+    ghosts_toggled: whether ghosts are to be shown.
+    """
+
+    ghosts_toggled = Signal(bool)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.view = TranscriptView()
+        self._samples = {
+            kind: FormatSample(LIGHT.kind(kind).label, LIGHT.kind(kind).meaning)
+            for kind in (TokenKind.ACCEPTED, TokenKind.CORRECTION, TokenKind.BONUS)
+        }
+        self._ghost_sample = FormatSample("rejected", GHOST_HELP)
+        self.ghosts_button = QToolButton()
+        self.ghosts_button.setObjectName("ghostsButton")
+        self.ghosts_button.setText("Show rejected")
+        self.ghosts_button.setCheckable(True)
+        self.ghosts_button.setProperty("role", "quiet")
+        self.ghosts_button.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        describe(self.ghosts_button, "Show rejected drafts", "Show the drafted tokens that were not kept, struck through")
+        frame, layout = card()
+        layout.setContentsMargins(12, 10, 8, 8)
+        header = QHBoxLayout()
+        header.setSpacing(14)
+        header.addWidget(text_label("Transcript", "section"))
+        header.addSpacing(2)
+        for sample in (*self._samples.values(), self._ghost_sample):
+            header.addWidget(sample)
+        header.addStretch(1)
+        header.addWidget(self.ghosts_button)
+        layout.addLayout(header)
+        layout.addWidget(self.view, 1)
+        outer = QVBoxLayout(self)
+        outer.setContentsMargins(0, 0, 0, 0)
+        outer.addWidget(frame)
+        self._ghost_sample.hide()
+        self.ghosts_button.toggled.connect(self.set_ghosts_shown)
+        self.ghosts_button.toggled.connect(self.ghosts_toggled)
+
+    def begin(self, stream: TokenStream) -> None:
+        """Show a stream from its start."""
+        self.view.set_stream(stream)
+
+    def set_theme(self, theme: Theme) -> None:
+        """Draw in a theme's colours."""
+        self.view.set_theme(theme)
+        for kind, sample in self._samples.items():
+            sample.set_format(theme.token_format(kind))
+        self._ghost_sample.set_format(theme.ghost_format())
+
+    def set_ghosts_shown(self, shown: bool) -> None:
+        """Show or hide ghosts, here and in the legend."""
+        self.ghosts_button.setChecked(shown)
+        self._ghost_sample.setVisible(shown)
+        self.view.set_ghosts_shown(shown)

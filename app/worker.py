@@ -1,0 +1,144 @@
+"""The engine's side of the thread boundary: the one place in the window's process that runs models.
+
+Events go into an `EventInbox` instead of one signal each: the window empties it 30 times a second, so a fast model
+doesn't flood the window's event loop, and the engine never waits for the window.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+
+from PySide6.QtCore import QObject, QThread, Signal, Slot
+
+from app.services import LogWriter, Services, Session
+from core.controls import RunControls
+from core.errors import OutriderError
+from core.types import Event, Finished, FinishReason, RunRequest, RunStarted, StageChanged
+
+WARM_UP_STAGE = "Starting the engine…"
+
+
+class EventInbox:
+    """Events on their way from the engine's thread to the window's. A deque's ends are thread-safe by themselves."""
+
+    def __init__(self) -> None:
+        self._events: deque[Event] = deque()
+
+    def put(self, event: Event) -> None:
+        """Called in the engine's thread."""
+        self._events.append(event)
+
+    def take_all(self) -> Iterator[Event]:
+        """What has come since the last call. Called in the window's thread."""
+        for _ in range(len(self._events)):
+            yield self._events.popleft()
+
+
+class EngineWorker(QObject):
+    """Lives in its own thread, holds the session and runs one request at a time.
+
+    Signals:
+        ready: the engine is imported.
+        failed: one sentence for a person: a run, or the start of the engine, went wrong.
+        log_failed: one sentence: the run goes on, but its log can't be kept.
+        finished: a run is over, however it ended. Always sent.
+    """
+
+    ready = Signal()
+    failed = Signal(str)
+    log_failed = Signal(str)
+    finished = Signal()
+
+    def __init__(self, services: Services, inbox: EventInbox) -> None:
+        super().__init__()
+        self._services = services
+        self._inbox = inbox
+        self._session: Session | None = None
+        self._log: LogWriter | None = None
+
+    @Slot()
+    def warm_up(self) -> None:
+        """Import the engine, so that the first run doesn't have to. Loads no model."""
+        if self._session is not None:
+            return
+        self._inbox.put(StageChanged(WARM_UP_STAGE))
+        try:
+            self._session = self._services.open_session()
+        except Exception as error:
+            self.failed.emit(_sentence(error, "The engine could not be started"))
+        self._inbox.put(StageChanged(""))
+        self.ready.emit()
+
+    @Slot(object, object)
+    def run(self, request: RunRequest, controls: RunControls) -> None:
+        """Run a request to its end, its failure or its cancellation."""
+        try:
+            self._run(request, controls)
+        except Exception as error:
+            self.failed.emit(_sentence(error, "The run failed"))
+        finally:
+            self._close_log()
+            self.finished.emit()
+
+    def _run(self, request: RunRequest, controls: RunControls) -> None:
+        if self._session is None:
+            self._inbox.put(StageChanged(WARM_UP_STAGE))
+            self._session = self._services.open_session()
+        for event in self._session.run(request, controls):
+            if isinstance(event, RunStarted):
+                self._open_log(event)
+            self._write_log(event)
+            self._inbox.put(event)
+            if isinstance(event, Finished) and event.summary.finish_reason is FinishReason.ERROR:
+                self.failed.emit(event.summary.error or "The run failed, and the engine did not say why.")
+
+    def _open_log(self, event: RunStarted) -> None:
+        folder = self._services.runs_folder()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._log = self._services.open_log(folder / f"{Path(event.run_id).name}.jsonl")
+        except (OSError, OutriderError) as error:
+            self._give_up_log(error)
+
+    def _write_log(self, event: Event) -> None:
+        if self._log is None or isinstance(event, StageChanged):
+            return
+        try:
+            self._log.write(event)
+        except (OSError, OutriderError) as error:
+            self._give_up_log(error)
+
+    def _give_up_log(self, error: Exception) -> None:
+        # A full disk is no reason to stop a run that a person is watching.
+        self._close_log()
+        self.log_failed.emit(f"{_sentence(error, 'The log of this run can not be kept')} The run goes on without it.")
+
+    def _close_log(self) -> None:
+        log, self._log = self._log, None
+        if log is None:
+            return
+        try:
+            log.close()
+        except (OSError, OutriderError) as error:
+            self.log_failed.emit(_sentence(error, "The log of this run could not be closed"))
+
+    @Slot()
+    def shut_down(self) -> None:
+        """Drop the models and end this thread's event loop."""
+        session, self._session = self._session, None
+        try:
+            if session is not None:
+                session.close()
+        finally:
+            QThread.currentThread().quit()
+
+
+def _sentence(error: Exception, what: str) -> str:
+    if isinstance(error, OutriderError):
+        return str(error)
+    if isinstance(error, OSError):
+        return f"{what}: {error.strerror or error}."
+    detail = (str(error).strip().splitlines() or [""])[0].rstrip(".")
+    return f"{what}: {type(error).__name__}{': ' + detail if detail else ''}."

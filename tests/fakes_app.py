@@ -1,0 +1,268 @@
+"""A scripted session for tests of the window: no weights, no torch, every event under the test's control."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from app.services import Services
+from app.settings import SettingsStore
+from core.controls import RunControls
+from core.errors import OutriderError
+from core.models.catalogue import ModelEntry, ModelFormat
+from core.types import (
+    BaselineStep,
+    Event,
+    Finished,
+    FinishReason,
+    PrefillDone,
+    RunRequest,
+    RunStarted,
+    StageChanged,
+    Step,
+    Summary,
+    TokenKind,
+)
+
+TARGET = ModelEntry("tiny-target", "Tiny target", Path("/nowhere/target"), ModelFormat.SAFETENSORS, 40_000_000, True)
+DRAFT = ModelEntry("tiny-draft", "Tiny draft", Path("/nowhere/draft"), ModelFormat.SAFETENSORS, 5_000_000, True)
+STRANGER = ModelEntry("stranger", "Stranger", Path("/nowhere/stranger.gguf"), ModelFormat.GGUF, 90_000_000)
+MISMATCH = "Stranger and Tiny target have different tokenizers. Choose a draft with the target's tokenizer."
+
+WORDS = (
+    "    if n < 2 :\n        return n\n    a , b = 0 , 1\n    for _ in range ( n - 1 ) :\n        a , b = b , a + b\n"
+    "    return b\n\n\ndef main ( ) :\n    print ( fibonacci ( 10 ) )\n\n"
+)
+
+
+def words() -> tuple[str, ...]:
+    """The script's tokens: words and spaces of a small program."""
+    found: list[str] = []
+    for line in WORDS.splitlines(keepends=True):
+        body = line.rstrip("\n")
+        indent = body[: len(body) - len(body.lstrip())]
+        parts = [indent] if indent else []
+        parts += [part if not index else f" {part}" for index, part in enumerate(body.split())]
+        found += [*parts, "\n"]
+    return tuple(found)
+
+
+def make_step(
+    index: int,
+    position: int,
+    *,
+    num_draft_tokens: int = 4,
+    num_accepted: int = 2,
+    temperature: float = 0.8,
+    texts: Callable[[int], str] = lambda position: f" t{position}",
+    ms: float = 10.0,
+) -> Step:
+    """A step as the engine would send it: accepted tokens, then a correction or a bonus."""
+    drafted = tuple(range(1000 + position, 1000 + position + num_draft_tokens))
+    kept = drafted[:num_accepted]
+    last = TokenKind.BONUS if num_accepted == num_draft_tokens else TokenKind.CORRECTION
+    return Step(
+        index=index,
+        position=position,
+        num_draft_tokens=num_draft_tokens,
+        temperature=temperature,
+        drafted=drafted,
+        drafted_texts=tuple(
+            texts(position + i) if i < num_accepted else f" no{position + i}" for i in range(num_draft_tokens)
+        ),
+        draft_probs=tuple(0.5 for _ in drafted),
+        target_probs=tuple(0.6 if i < num_accepted else 0.1 for i in range(num_draft_tokens)),
+        acceptance_probs=tuple(1.0 if i < num_accepted else 0.2 for i in range(num_draft_tokens)),
+        expected_acceptance=tuple(0.8 for _ in drafted),
+        uniforms=tuple(0.3 for _ in drafted),
+        num_accepted=num_accepted,
+        emitted=(*kept, 7),
+        emitted_kinds=(*(TokenKind.ACCEPTED for _ in kept), last),
+        emitted_texts=tuple(texts(position + i) for i in range(num_accepted + 1)),
+        draft_ms=0.1 * ms * num_draft_tokens,
+        verify_ms=0.5 * ms,
+        sample_ms=0.06 * ms,
+        total_ms=0.1 * ms * num_draft_tokens + 0.56 * ms,
+    )
+
+
+def make_summary(steps: list[Step], reason: FinishReason, **changes: object) -> Summary:
+    """The summary of these steps."""
+    tokens = sum(len(step.emitted) for step in steps)
+    drafted = sum(step.num_draft_tokens for step in steps)
+    accepted = sum(step.num_accepted for step in steps)
+    total_ms = sum(step.total_ms for step in steps)
+    values: dict[str, object] = {
+        "finish_reason": reason,
+        "text": "".join(step.emitted_text for step in steps),
+        "num_tokens": tokens,
+        "num_steps": len(steps),
+        "num_drafts": sum(step.num_draft_tokens > 0 for step in steps),
+        "num_draft_tokens": drafted,
+        "num_accepted_tokens": accepted,
+        "num_accepted_tokens_per_pos": (),
+        "draft_acceptance_rate": accepted / drafted if drafted else None,
+        "block_efficiency": tokens / len(steps) if steps else None,
+        "cost_coefficient": 0.2,
+        "tokens_per_second": 1000 * tokens / total_ms if total_ms else None,
+        "prefill_ms": 12.0,
+        "peak_memory_mb": 210.0,
+        "predicted_speedup": 1.7,
+        **changes,
+    }
+    return Summary(**values)  # type: ignore[arg-type]
+
+
+@dataclass
+class FakeSession:
+    """Plays a run by a script. Class-wide seams a test sets before the run.
+
+    Attributes:
+        fail_before: raised before the run starts.
+        fail_after: the sentence of a failure after this many steps, as (steps, sentence).
+        gate: if set, the session waits for it before each step; so a test decides how far a run comes.
+        load_gate: if set, the session waits for it while it "loads".
+        requests, controls: what it was asked for.
+    """
+
+    fail_before: Exception | None = None
+    fail_after: tuple[int, str] | None = None
+    gate: threading.Semaphore | None = None
+    load_gate: threading.Event | None = None
+    step_ms: float = 10.0
+    pace_s: float = 0.0
+    requests: list[RunRequest] = field(default_factory=list)
+    controls: list[RunControls] = field(default_factory=list)
+    is_closed: bool = False
+    started: int = 0
+
+    def run(self, request: RunRequest, controls: RunControls) -> Iterator[Event]:
+        """Yield the script's events."""
+        self.requests.append(request)
+        self.controls.append(controls)
+        yield StageChanged("Loading the target…")
+        self._wait_for_load(controls)
+        if self.fail_before is not None:
+            raise self.fail_before
+        self.started += 1
+        yield self._head(request)
+        yield PrefillDone(num_prompt_tokens=9, prefill_ms=12.0, target_step_ms=5.0)
+        steps: list[Step] = []
+        reason, error = FinishReason.LENGTH, None
+        for step in self._steps(request, controls):
+            steps.append(step)
+            yield step
+            if self.fail_after is not None and len(steps) == self.fail_after[0]:
+                reason, error = FinishReason.ERROR, self.fail_after[1]
+                break
+        if controls.is_cancelled:
+            reason = FinishReason.CANCELLED
+        baseline: dict[str, object] = {}
+        if request.baseline and reason is FinishReason.LENGTH:
+            yield StageChanged("Measuring the baseline…")
+            tokens = sum(len(step.emitted) for step in steps)
+            for index in range(tokens):
+                plain = make_step(index, 9 + index, num_draft_tokens=0, num_accepted=0, ms=0.9 * self.step_ms)
+                yield BaselineStep(plain)
+            speed = 1000 / plain.total_ms
+            speedup = 1000 * tokens / sum(step.total_ms for step in steps) / speed
+            baseline = {"baseline_tokens_per_second": speed, "measured_speedup": speedup}
+        yield Finished(make_summary(steps, reason, error=error, **baseline))
+
+    def close(self) -> None:
+        """Remember that the models were dropped."""
+        self.is_closed = True
+
+    def _wait_for_load(self, controls: RunControls) -> None:
+        while self.load_gate is not None and not self.load_gate.wait(0.005):
+            if controls.is_cancelled:
+                break
+
+    def _steps(self, request: RunRequest, controls: RunControls) -> Iterator[Step]:
+        random_source = random.Random(request.seed)
+        script, position, index = words(), 9, 0
+        while position - 9 < request.max_new_tokens:
+            while self.gate is not None and not self.gate.acquire(timeout=0.005):
+                if controls.is_cancelled:
+                    return
+            if controls.is_cancelled:
+                return
+            if self.pace_s:
+                threading.Event().wait(self.pace_s)
+            k = controls.num_draft_tokens or 0
+            k = min(k, request.max_new_tokens - (position - 9) - 1)
+            accepted = next((i for i in range(k) if random_source.random() > 0.8), k)
+            step = make_step(
+                index,
+                position,
+                num_draft_tokens=k,
+                num_accepted=accepted,
+                temperature=controls.sampling.temperature,
+                texts=lambda place: script[(place - 9) % len(script)],
+                ms=self.step_ms * random_source.uniform(0.85, 1.2),
+            )
+            yield step
+            index += 1
+            position += len(step.emitted)
+
+    def _head(self, request: RunRequest) -> RunStarted:
+        return RunStarted(
+            run_id=f"20260101-120000-{self.started}",
+            started_at="2026-01-01T12:00:00+00:00",
+            version="0.1.0",
+            config={
+                "target": request.target,
+                "draft": request.draft,
+                "method": request.method,
+                "revision": None,
+                "device": "cpu",
+                "dtype": "float32",
+                "num_draft_tokens": request.num_draft_tokens,
+                "temperature": request.sampling.temperature,
+                "top_k": request.sampling.top_k,
+                "top_p": request.sampling.top_p,
+                "min_p": request.sampling.min_p,
+                "seed": request.seed,
+                "coupling": request.coupling,
+                "max_new_tokens": request.max_new_tokens,
+                "prompt": request.prompt,
+                "prompt_token_ids": list(range(9)),
+                "chat": False,
+            },
+            environment={
+                "python": "3.11",
+                "torch": "2.13",
+                "transformers": "5.0",
+                "platform": "Linux",
+                "device_name": "CPU",
+                "threads": 2,
+            },
+        )
+
+
+def fake_resolve(ref: str) -> ModelEntry:
+    """Find one of the three models above."""
+    for entry in (TARGET, DRAFT, STRANGER):
+        if entry.ref == ref:
+            return entry
+    raise OutriderError(f"There is no model {ref!r} here.")
+
+
+def fake_pair_problem(draft: str, target: str) -> str | None:
+    """Only the stranger doesn't fit."""
+    return MISMATCH if STRANGER.ref in {draft, target} and draft != target else None
+
+
+def fake_services(session: FakeSession, folder: Path) -> Services:
+    """Services around a session, with every file under a folder."""
+    return Services(
+        open_session=lambda: session,
+        pair_problem=fake_pair_problem,
+        embedded_models=lambda: (TARGET, DRAFT),
+        resolve=fake_resolve,
+        runs_folder=lambda: folder / "runs",
+        store=SettingsStore(folder / "settings.json"),
+    )
