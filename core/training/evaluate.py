@@ -1,0 +1,145 @@
+"""Measures a pair: perplexity on held-out files, acceptance on the target's own continuations, a step's time."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import TypedDict
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+from core.training.corpus import Document
+from core.training.data import BLOCK, Tokens, block_count, read_blocks
+from core.training.distill import overlap
+from core.training.forward import hidden_states, logits_of
+from core.training.rollout import BatchDecoder, continuations
+from core.training.train import rope_for
+
+TEMPERATURES = (0.0, 0.5, 0.8, 1.0)
+
+
+class Acceptance(TypedDict):
+    """Means over the positions of all continuations; `by_prompt_sd` is the deviation between prompts."""
+
+    temperature: float
+    positions: int
+    acceptance: float
+    by_prompt_sd: float
+
+
+def logits_at_float32(model: LlamaForCausalLM, ids: Tensor) -> Tensor:
+    """(batch, length, vocabulary) in float32 for ids (batch, length)."""
+    return logits_of(model, hidden_states(model, ids, *rope_for(model, ids.shape[1]), dtype=torch.float32))
+
+
+@torch.no_grad()
+def perplexity(model: LlamaForCausalLM, stream: Tokens, max_blocks: int | None = None) -> float:
+    """exp of the mean nats per token over consecutive blocks of BLOCK tokens, float32."""
+    total = min(block_count(stream), max_blocks or block_count(stream))
+    nats = 0.0
+    for b in range(total):
+        ids, targets = read_blocks(stream, [b], BLOCK)
+        nats += float(functional.cross_entropy(logits_at_float32(model, ids)[0], targets[0]))
+    return math.exp(nats / total)
+
+
+def held_out_prompts(
+    documents: Sequence[Document], tokenizer: PreTrainedTokenizerFast, count: int, length: int, seed: int
+) -> Tensor:
+    """(count, length) ids: windows of held-out Python files that start at a line, at most a few from one file."""
+    rng = np.random.default_rng(seed)
+    prompts: list[list[int]] = []
+    sources = [document for document in documents if document.path.endswith(".py") and len(document.text) > 8 * length]
+    while len(prompts) < count:
+        document = sources[len(prompts) % len(sources)]
+        lines = document.text.splitlines(keepends=True)
+        text = "".join(lines[int(rng.integers(0, max(1, len(lines) // 2))) :])
+        ids = tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
+        if len(ids) >= length:
+            prompts.append(ids[:length])
+    return torch.tensor(prompts)
+
+
+def at_temperature(logits: Tensor, temperature: float) -> Tensor:
+    """Probabilities of logits (..., vocabulary); at 0 the one-hot of the largest."""
+    if temperature == 0:
+        return functional.one_hot(logits.argmax(-1), logits.shape[-1]).float()
+    return (logits / temperature).softmax(-1)
+
+
+@torch.no_grad()
+def acceptance(
+    target: LlamaForCausalLM,
+    draft: LlamaForCausalLM,
+    prompts: Tensor,
+    *,
+    new_tokens: int,
+    temperature: float,
+    seed: int,
+) -> Acceptance:
+    """Mean sum(min(p, q)) where the target itself wrote, both models at the same temperature, float32 throughout."""
+    generator = torch.Generator().manual_seed(seed)
+    ids = continuations(target, prompts, new_tokens, torch.full((len(prompts),), temperature), generator, torch.float32)
+    means: list[float] = []
+    for row in ids.split(8):
+        at = slice(prompts.shape[1] - 1, -1)
+        p = at_temperature(logits_at_float32(target, row)[:, at], temperature)
+        q = at_temperature(logits_at_float32(draft, row)[:, at], temperature)
+        means += overlap(p, q).mean(-1).tolist()
+    return Acceptance(
+        temperature=temperature,
+        positions=len(means) * new_tokens,
+        acceptance=float(np.mean(means)),
+        by_prompt_sd=float(np.std(means)),
+    )
+
+
+@torch.no_grad()
+def step_ms(model: LlamaForCausalLM, *, context: int = 256, repeats: int = 60) -> float:
+    """Median milliseconds of one cached single-token step at batch 1 in float32."""
+    decoder = BatchDecoder(model, 1, context + repeats, torch.float32)
+    decoder(torch.zeros(1, context, dtype=torch.long))
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        decoder(torch.zeros(1, 1, dtype=torch.long))
+        times.append(time.perf_counter() - start)
+    return float(np.median(times)) * 1e3
+
+
+def evaluate(
+    target: LlamaForCausalLM,
+    draft: LlamaForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    documents: Sequence[Document],
+    stream: Tokens,
+    *,
+    prompts: int = 96,
+    prompt_tokens: int = 128,
+    new_tokens: int = 128,
+    max_blocks: int | None = None,
+    seed: int = 7,
+) -> dict[str, object]:
+    """Every figure of the model card."""
+    starts = held_out_prompts(documents, tokenizer, prompts, prompt_tokens, seed)
+    timings = {"target": step_ms(target), "draft": step_ms(draft)}
+    return {
+        "parameters": {
+            name: sum(p.numel() for p in model.parameters()) for name, model in (("target", target), ("draft", draft))
+        },
+        "perplexity": {
+            "target": perplexity(target, stream, max_blocks),
+            "draft": perplexity(draft, stream, max_blocks),
+        },
+        "acceptance": [
+            acceptance(target, draft, starts, new_tokens=new_tokens, temperature=t, seed=seed) for t in TEMPERATURES
+        ],
+        "step_ms": timings,
+        "cost_coefficient": timings["draft"] / timings["target"],
+        "threads": torch.get_num_threads(),
+    }
