@@ -89,7 +89,7 @@ def draw(probs: Tensor, uniform: Tensor) -> Tensor:
     # point at the very top; then the last id of positive weight, the first to reach the total, is the answer.
     found = torch.searchsorted(cdf, point, right=True)
     last = torch.searchsorted(cdf, total, right=False)
-    return torch.minimum(found, last)[0]
+    return torch.minimum(found, last).clamp_(max=probs.shape[-1] - 1)[0]
 
 
 def gumbel_noise(seed: int, position: int, vocab_size: int) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -23,13 +24,21 @@ class DraftModelDrafter:
 
     needs: frozenset[TargetFeature] = frozenset()
 
-    def __init__(self, model: LanguageModel, *, capacity: int | None = None) -> None:
+    def __init__(
+        self,
+        model: LanguageModel,
+        *,
+        capacity: int | None = None,
+        check_cancelled: Callable[[], None] = lambda: None,
+    ) -> None:
         """
         Args:
             model: the draft.
             capacity: positions that its cache gets, at most its context; the whole context if None.
+            check_cancelled: raises to abandon `start` between two forwards over a long prompt.
         """
         self._model = model
+        self._check_cancelled = check_cancelled
         self._capacity = min(capacity or model.context_length, model.context_length)
         self._runner: Runner | None = None
         self._num_committed = 0
@@ -37,6 +46,8 @@ class DraftModelDrafter:
     def start(self, prompt: Tensor) -> None:
         self._runner = self._model.runner(self._capacity)
         self._num_committed = int(prompt.shape[0])
+        known = prompt[: min(self._num_committed, self._capacity) - 1].tolist()
+        prefill(self._runner, known, self._check_cancelled)
 
     def propose(self, context: DraftContext) -> Draft:
         runner = self._runner
@@ -46,8 +57,8 @@ class DraftModelDrafter:
         count = min(context.num_draft_tokens, runner.capacity - len(context.ids) + 1)
         if count <= 0:
             return empty_draft()
-        # All that was committed since the last proposal: one token, or two after a fully accepted block, or the
-        # whole prompt, or whatever plain steps have added meanwhile.
+        # All that was committed since the last proposal: one token, or two after a fully accepted block, or
+        # whatever plain steps have added meanwhile.
         prefill(runner, context.ids[:-1], context.check_cancelled)
         pending = torch.tensor(context.ids[runner.length :])
         uniforms = None if context.gumbel else draw_uniforms(count, _generator(context))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,12 @@ if TYPE_CHECKING:
 
 
 def build_drafter(
-    name: str, *, draft: LanguageModel | None, options: Mapping[str, Any] | None = None, capacity: int | None = None
+    name: str,
+    *,
+    draft: LanguageModel | None,
+    options: Mapping[str, Any] | None = None,
+    capacity: int | None = None,
+    check_cancelled: Callable[[], None] = lambda: None,
 ) -> Drafter:
     """Make a drafter of the method called `name`.
 
@@ -24,6 +29,7 @@ def build_drafter(
         draft: the draft model, for methods that need one.
         options: values for the method's options dataclass.
         capacity: positions that a draft model's cache gets.
+        check_cancelled: raises to abandon the drafter's work between two forwards.
 
     Raises:
         SettingsError: an unknown method or option, a value out of range, or a missing draft model.
@@ -33,11 +39,15 @@ def build_drafter(
         parsed = method.options(**(options or {}))
     except TypeError:
         known = ", ".join(method.options.__dataclass_fields__) or "none"
-        raise SettingsError(f"{method.title} does not know one of these options: {', '.join(options or {})}. It knows: {known}.") from None
+        raise SettingsError(
+            f"{method.title} does not know one of these options: {', '.join(options or {})}. It knows: {known}."
+        ) from None
     module, _, attribute = method.factory.partition(":")
     factory = getattr(import_module(module), attribute)
     if not method.needs_draft_model:
         return factory(parsed)
     if draft is None:
-        raise SettingsError(f"{method.title} needs a draft model. Choose one, or choose prompt lookup, which needs none.")
-    return factory(draft, capacity=capacity)
+        raise SettingsError(
+            f"{method.title} needs a draft model. Choose one, or choose prompt lookup, which needs none."
+        )
+    return factory(draft, capacity=capacity, check_cancelled=check_cancelled)

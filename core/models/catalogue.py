@@ -69,7 +69,9 @@ def resolve(ref: str) -> ModelEntry:
     if path.is_dir():
         return _folder_entry(path, ref=ref, title=path.resolve().name)
     if path.is_file():
-        raise ModelUnreadableError(f"{ref!r} is a file, but not a .gguf file. Name the model's folder, or a .gguf file.")
+        raise ModelUnreadableError(
+            f"{ref!r} is a file, but not a .gguf file. Name the model's folder, or a .gguf file."
+        )
     names = ", ".join(entry.ref for entry in embedded_models())
     raise ModelNotFoundError(
         f"There is no model {ref!r} here. Name one of {names}, a folder with safetensors, or a .gguf file."

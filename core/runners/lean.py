@@ -87,7 +87,10 @@ def supports(model: Any) -> bool:
         return False
     rope = getattr(config, "rope_parameters", None) or {}
     # Dynamic and long-context tables depend on the length of the text; one fixed table would be wrong.
-    if rope.get("rope_type", "default") not in {"default", "linear", "llama3"} or rope.get("partial_rotary_factor", 1) != 1:
+    if (
+        rope.get("rope_type", "default") not in {"default", "linear", "llama3"}
+        or rope.get("partial_rotary_factor", 1) != 1
+    ):
         return False
     linears = (model.model.layers[0].self_attn.o_proj, model.model.layers[0].mlp.down_proj, model.lm_head)
     return all(type(linear) is torch.nn.Linear and linear.bias is None for linear in linears)

@@ -1,0 +1,344 @@
+"""Decoding as generators of events: plain, and speculative. One loop, since plain decoding is K = 0.
+
+A step drafts K tokens, scores them and one position more in a single forward of the target, keeps what the verdict
+keeps, and rewinds both caches to one position fewer than the text. Closing a generator ends the run; models are left
+as they were, because caches belong to the run.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from core.controls import Cancelled, RunControls
+from core.drafters.base import Drafter, empty_draft
+from core.drafters.draft_model import DraftModelDrafter
+from core.errors import GenerationError, OutOfMemoryError, PromptError
+from core.models.loading import LanguageModel, check_pair
+from core.policy import AutoDraftLength
+from core.sampling import draw_gumbel, gumbel_noise, probabilities
+from core.tally import Tally
+from core.target import TargetScorer, features_of
+from core.text import TextStream, display_texts
+from core.timing import Stopwatch, peak_memory_mb
+from core.types import (
+    Coupling,
+    Draft,
+    DraftContext,
+    Finished,
+    FinishReason,
+    PrefillDone,
+    SamplingParams,
+    Step,
+    Summary,
+    TargetFeature,
+    TokenKind,
+    Verification,
+)
+from core.verify import verify_block, verify_gumbel
+
+if TYPE_CHECKING:
+    DecodeEvent = PrefillDone | Step | Finished
+
+
+def autoregressive(
+    target: LanguageModel,
+    prompt_ids: Sequence[int],
+    *,
+    sampling: SamplingParams | None = None,
+    max_new_tokens: int = 128,
+    seed: int = 0,
+    coupling: Coupling = Coupling.REJECTION,
+    stop: Sequence[str] = (),
+    controls: RunControls | None = None,
+) -> Iterator[DecodeEvent]:
+    """Decode one token a forward, through the same sampler and loop as `speculative`: the baseline.
+
+    Arguments, events and errors are those of `speculative`.
+    """
+    controls = controls or RunControls(sampling, 0)
+    run = _Run(target, None, prompt_ids, controls, max_new_tokens, seed, coupling, stop)
+    return run.events()
+
+
+def speculative(
+    target: LanguageModel,
+    drafter: Drafter | LanguageModel,
+    prompt_ids: Sequence[int],
+    *,
+    num_draft_tokens: int | None = 4,
+    sampling: SamplingParams | None = None,
+    max_new_tokens: int = 128,
+    seed: int = 0,
+    coupling: Coupling = Coupling.REJECTION,
+    stop: Sequence[str] = (),
+    controls: RunControls | None = None,
+) -> Iterator[DecodeEvent]:
+    """Decode with drafts; the text follows the target's law exactly.
+
+    Args:
+        target: the model whose law the text follows.
+        drafter: any drafter, or a model to draft with.
+        prompt_ids: at least one id.
+        num_draft_tokens: K; None chooses it before each step. `controls`, where given, decides instead.
+        sampling: temperature and filters; `controls`, where given, decides instead.
+        max_new_tokens: most tokens to add; the target's context may end the text earlier.
+        seed: of this run's own generator.
+        coupling: how draft and target share randomness.
+        stop: texts to stop at; they are cut from the text.
+        controls: live settings, and the way to stop from another thread.
+
+    Yields:
+        `PrefillDone`, a `Step` each round, and `Finished`, also when stopped through `controls`.
+
+    Raises:
+        PromptError: no ids, ids that the target doesn't have, or too many for its context.
+        PairMismatchError: a draft model with another tokenizer.
+        OutOfMemoryError: a cache or a forward that does not fit.
+        GenerationError: logits that hold NaN.
+    """
+    controls = controls or RunControls(sampling, num_draft_tokens)
+    if isinstance(drafter, LanguageModel):
+        check_pair(drafter, target)
+        capacity = len(prompt_ids) + max_new_tokens
+        drafter = DraftModelDrafter(drafter, capacity=capacity, check_cancelled=controls.check_cancelled)
+    run = _Run(target, drafter, prompt_ids, controls, max_new_tokens, seed, coupling, stop)
+    return run.events()
+
+
+@dataclass(slots=True, eq=False)
+class _Round:
+    """What one round of drafting and testing came to, still with its tensors."""
+
+    draft: Draft
+    target_probs: Tensor  # (K + 1, V)
+    outcome: Verification
+    temperature: float
+    draft_ms: float
+    verify_ms: float
+    sample_ms: float
+    total_ms: float
+
+
+class _Run:
+    def __init__(
+        self,
+        target: LanguageModel,
+        drafter: Drafter | None,
+        prompt_ids: Sequence[int],
+        controls: RunControls,
+        max_new_tokens: int,
+        seed: int,
+        coupling: Coupling,
+        stop: Sequence[str],
+    ) -> None:
+        _check_prompt(prompt_ids, target)
+        self._target = target
+        self._drafter = drafter
+        self._controls = controls
+        self._stop = tuple(stop)
+        self._ids = list(prompt_ids)
+        self._num_prompt = len(self._ids)
+        self._limit = min(self._num_prompt + max_new_tokens, target.context_length)
+        self._scorer = TargetScorer(target, self._limit, drafter.needs if drafter else frozenset())
+        self._features: dict[TargetFeature, Tensor] = {}
+        self._generator = torch.Generator().manual_seed(seed)
+        self._noise: Callable[[int], Tensor] | None = None
+        if coupling is Coupling.GUMBEL:
+            self._noise = functools.lru_cache(maxsize=32)(lambda at: gumbel_noise(seed, at, target.vocab_size))
+        self._stream = TextStream(target.tokenizer, self._ids)
+        self._tally = Tally()
+        self._prefill_ms = 0.0
+        self._target_step_ms: float | None = None
+
+    def events(self) -> Iterator[DecodeEvent]:
+        reason = FinishReason.CANCELLED
+        try:
+            yield self._prefill()
+            policy = AutoDraftLength(self._target_step_ms or 1.0)
+            ended: FinishReason | None = None
+            while ended is None:
+                step, ended = self._step(policy)
+                policy.record(step)
+                yield step
+            reason = ended
+        except Cancelled:
+            pass
+        except (torch.OutOfMemoryError, MemoryError) as error:
+            raise OutOfMemoryError(
+                "The device ran out of memory. Ask for fewer new tokens, shorten the prompt, or choose a smaller model."
+            ) from error
+        yield Finished(self._summary(reason))
+
+    def _prefill(self) -> PrefillDone:
+        watch = Stopwatch(self._target.device)
+        self._scorer.prefill(self._ids, self._controls.check_cancelled)
+        if self._drafter is not None:
+            self._drafter.start(torch.tensor(self._ids))
+        self._prefill_ms = watch.lap()
+        self._target_step_ms = self._scorer.time_one_step(self._ids[-1], self._controls.check_cancelled)
+        return PrefillDone(self._num_prompt, self._prefill_ms, self._target_step_ms)
+
+    def _step(self, policy: AutoDraftLength) -> tuple[Step, FinishReason | None]:
+        position = len(self._ids)
+        wanted = self._controls.num_draft_tokens
+        if wanted is None:
+            wanted = policy.choose()
+        # The last token of a full block is the target's own, so a draft never fills all the room that is left.
+        wanted = min(wanted, self._limit - position - 1)
+        done = self._round(wanted if self._drafter is not None else 0, self._controls.sampling)
+        step, ended = self._commit(done, position)
+        self._tally.add(step)
+        return step, ended
+
+    @torch.inference_mode()
+    def _round(self, num_draft_tokens: int, sampling: SamplingParams) -> _Round:
+        """Draft, score and test one block, and rewind both caches to what stands. Everything timed happens here."""
+        position = len(self._ids)
+        self._controls.check_cancelled()
+        watch = Stopwatch(self._target.device)
+        draft = self._propose(num_draft_tokens, sampling)
+        draft_ms = watch.lap()
+
+        self._controls.check_cancelled()
+        output = self._scorer.score(self._ids[-1], draft)
+        verify_ms = watch.lap()
+
+        target_probs = probabilities(output.logits[:, : self._target.vocab_size], sampling)
+        outcome = self._test(draft, target_probs)
+        self._scorer.rewind(position + outcome.num_accepted)
+        self._features = features_of(output, outcome.num_accepted + 1)
+        if self._drafter is not None and num_draft_tokens:
+            self._drafter.observe(outcome)
+        sample_ms = watch.lap()
+        return _Round(draft, target_probs, outcome, sampling.temperature, draft_ms, verify_ms, sample_ms, watch.total)
+
+    def _propose(self, num_draft_tokens: int, sampling: SamplingParams) -> Draft:
+        if self._drafter is None or num_draft_tokens <= 0:
+            return empty_draft()
+        draft = self._drafter.propose(
+            DraftContext(
+                ids=self._ids,
+                num_draft_tokens=num_draft_tokens,
+                sampling=sampling,
+                generator=self._generator,
+                vocab_size=self._target.vocab_size,
+                check_cancelled=self._controls.check_cancelled,
+                gumbel=self._noise,
+                features=self._features,
+            )
+        )
+        if draft.probs is not None and not bool(draft.probs[:, 0].isfinite().all()):
+            raise GenerationError("The draft's logits hold NaN. Choose float32, or another draft model.")
+        return draft
+
+    def _test(self, draft: Draft, target_probs: Tensor) -> Verification:
+        if not bool(target_probs[:, 0].isfinite().all()):
+            raise GenerationError("The target's logits hold NaN. Choose float32, or another target model.")
+        if self._noise is None:
+            tokens = draft.tokens.to(target_probs.device)
+            return verify_block(tokens, draft.probs, target_probs, generator=self._generator)
+        first = len(self._ids)
+        drawn = [draw_gumbel(row, self._noise(first + index)) for index, row in enumerate(target_probs)]
+        return verify_gumbel(draft.tokens, torch.stack(drawn))
+
+    def _commit(self, done: _Round, position: int) -> tuple[Step, FinishReason | None]:
+        """Add a round's tokens to the text, up to an end if one is among them, and describe it."""
+        outcome = done.outcome
+        drafted = tuple(done.draft.tokens.tolist())
+        tokens = [*drafted[: outcome.num_accepted], outcome.next_token]
+        kinds = [TokenKind.ACCEPTED] * outcome.num_accepted + [outcome.next_kind]
+        texts: list[str] = []
+        ended: FinishReason | None = None
+        for token in tokens:
+            texts.append(self._stream.push(token))
+            self._ids.append(token)
+            ended = self._end_at(token, texts)
+            if ended is not None:
+                break
+        count = len(texts)
+        if ended is not None:
+            # Both caches and all statistics forget what lay behind the end. The draft's is dropped with the run.
+            self._scorer.rewind(len(self._ids) - 1)
+        step = Step(
+            index=self._tally.num_steps,
+            position=position,
+            num_draft_tokens=len(drafted),
+            temperature=done.temperature,
+            drafted=drafted,
+            drafted_texts=display_texts(self._target.tokenizer, drafted),
+            **_figures(done),
+            uniforms=outcome.uniforms,
+            num_accepted=min(count, outcome.num_accepted),
+            emitted=tuple(tokens[:count]),
+            emitted_kinds=tuple(kinds[:count]),
+            emitted_texts=tuple(texts),
+            draft_ms=done.draft_ms,
+            verify_ms=done.verify_ms,
+            sample_ms=done.sample_ms,
+            total_ms=done.total_ms,
+        )
+        return step, ended
+
+    def _end_at(self, token: int, texts: list[str]) -> FinishReason | None:
+        """Whether the text ends with the token just added; the last of `texts` is its own, and may be cut."""
+        at = self._stream.find_stop(self._stop, len(texts[-1])) if self._stop else None
+        if at is not None:
+            surplus = len(self._stream.text) - at
+            self._stream.cut(at)
+            # What began in earlier tokens was emitted with them; the summary's text is the one that counts.
+            texts[-1] = texts[-1][: max(0, len(texts[-1]) - surplus)]
+            return FinishReason.STOP
+        is_eos = token in self._target.eos_ids
+        if is_eos or len(self._ids) >= self._limit:
+            texts[-1] += self._stream.flush()
+            return FinishReason.EOS if is_eos else FinishReason.LENGTH
+        return None
+
+    def _summary(self, reason: FinishReason) -> Summary:
+        return self._tally.summary(
+            reason,
+            self._stream.text,
+            prefill_ms=self._prefill_ms,
+            target_step_ms=self._target_step_ms,
+            peak_memory_mb=peak_memory_mb(self._target.device),
+        )
+
+
+def _check_prompt(prompt_ids: Sequence[int], target: LanguageModel) -> None:
+    if not prompt_ids:
+        raise PromptError("The prompt is empty. Write a few words for the model to continue.")
+    if len(prompt_ids) >= target.context_length:
+        raise PromptError(
+            f"The prompt is {len(prompt_ids):,} tokens long, but {target.ref} reads {target.context_length:,} with its "
+            "answer. Shorten the prompt."
+        )
+    if not all(0 <= token < target.vocab_size for token in prompt_ids):
+        raise PromptError(f"The prompt holds an id outside 0 to {target.vocab_size - 1}.")
+
+
+@torch.inference_mode()
+def _figures(done: _Round) -> dict[str, tuple[float, ...]]:
+    """Per drafted position, for the log: p and q of the drafted id, min(1, p / q), and the sum of min(p, q)."""
+    count = len(done.draft)
+    if count == 0:
+        return {"draft_probs": (), "target_probs": (), "acceptance_probs": (), "expected_acceptance": ()}
+    tokens = done.draft.tokens.to(done.target_probs.device).unsqueeze(1)
+    target_rows = done.target_probs[:count]
+    p = target_rows.gather(1, tokens).squeeze(1)
+    if done.draft.probs is None:
+        q, overlap = torch.ones_like(p), p
+    else:
+        q = done.draft.probs.gather(1, tokens).squeeze(1)
+        overlap = torch.minimum(target_rows, done.draft.probs).sum(-1)
+    return {
+        "draft_probs": tuple(q.tolist()),
+        "target_probs": tuple(p.tolist()),
+        "acceptance_probs": tuple((p / q).clamp(max=1.0).tolist()),
+        "expected_acceptance": tuple(overlap.clamp(max=1.0).tolist()),
+    }

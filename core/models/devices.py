@@ -1,0 +1,67 @@
+"""Which device and precision a model runs with."""
+
+from __future__ import annotations
+
+import platform
+
+import torch
+
+from core.errors import DeviceError, SettingsError
+from core.types import Device, DType
+
+
+def resolve_device(device: str) -> torch.device:
+    """The device that a setting names; `auto` is CUDA, else MPS, else the CPU.
+
+    Raises:
+        SettingsError: an unknown name.
+        DeviceError: a device that this machine, or this build of torch, does not have.
+    """
+    try:
+        wanted = Device(device)
+    except ValueError:
+        raise SettingsError(f"There is no device {device!r}. Choose one of: {', '.join(Device)}.") from None
+    has_cuda, has_mps = torch.cuda.is_available(), torch.backends.mps.is_available()
+    if wanted is Device.AUTO:
+        wanted = Device.CUDA if has_cuda else Device.MPS if has_mps else Device.CPU
+    if (wanted is Device.CUDA and not has_cuda) or (wanted is Device.MPS and not has_mps):
+        raise DeviceError(f"This machine offers no {wanted.upper()} device to torch. Choose auto or cpu.")
+    return torch.device(wanted.value)
+
+
+def resolve_dtype(dtype: str, device: torch.device) -> torch.dtype:
+    """The precision that a setting names; `auto` is bfloat16 on CUDA (float16 where it lacks that), float16 on MPS,
+    float32 on the CPU.
+
+    Raises:
+        SettingsError: an unknown name.
+    """
+    try:
+        wanted = DType(dtype)
+    except ValueError:
+        raise SettingsError(f"There is no precision {dtype!r}. Choose one of: {', '.join(DType)}.") from None
+    if wanted is not DType.AUTO:
+        return getattr(torch, wanted.value)
+    if device.type == "cuda":
+        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+    return torch.float16 if device.type == "mps" else torch.float32
+
+
+def device_name(device: torch.device) -> str:
+    """What a person calls this device."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    if device.type == "mps":
+        return f"{platform.processor() or 'Apple'} GPU"
+    return _processor_name()
+
+
+def _processor_name() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine() or "CPU"

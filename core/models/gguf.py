@@ -1,0 +1,63 @@
+"""GGUF files, read by dequantising them once into a folder of safetensors that is kept."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tempfile
+from pathlib import Path
+
+import platformdirs
+import torch
+
+from core.errors import ModelUnreadableError
+
+
+def converted_folder(path: Path) -> Path:
+    """Where the converted form of this .gguf file is, or will be, kept: named by its content."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return platformdirs.user_cache_path("outrider", appauthor=False) / "gguf" / digest[:32]
+
+
+def convert(path: Path) -> Path:
+    """Dequantise a .gguf file to float32 safetensors, unless that was done before.
+
+    Returns:
+        A folder that loads like any other model's.
+
+    Raises:
+        ModelUnreadableError: a damaged file, one of an unknown architecture, or no room for the result.
+    """
+    folder = converted_folder(path)
+    if (folder / "config.json").is_file():
+        return folder
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    scratch: Path | None = None
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix=".converting-", dir=folder.parent))
+        source = {"gguf_file": path.name, "local_files_only": True}
+        tokenizer = AutoTokenizer.from_pretrained(path.parent, **source)
+        model = AutoModelForCausalLM.from_pretrained(
+            path.parent, dtype=torch.float32, trust_remote_code=False, **source
+        )
+        tokenizer.save_pretrained(scratch)
+        model.save_pretrained(scratch)
+        scratch.rename(folder)
+    except Exception as error:
+        if (folder / "config.json").is_file():  # Another process was faster.
+            return folder
+        raise ModelUnreadableError(
+            f"{path.name!r} can't be read as a GGUF model ({_short(error)}). Download it again, or choose another file."
+        ) from error
+    finally:
+        if scratch is not None:
+            shutil.rmtree(scratch, ignore_errors=True)
+    return folder
+
+
+def _short(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:160].rstrip(".") if lines else type(error).__name__

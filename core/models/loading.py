@@ -1,0 +1,217 @@
+"""From a reference to a model that runs: files checked, placed by accelerate, its fastest exact forward chosen."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from core.errors import ModelUnreadableError, OutOfMemoryError, PairMismatchError
+from core.models.catalogue import ModelEntry, ModelFormat, resolve
+from core.models.compatibility import tokenizer_problem
+from core.models.devices import resolve_device, resolve_dtype
+from core.runners import lean
+from core.runners.base import Runner
+from core.runners.module import ModuleRunner
+
+_log = logging.getLogger(__name__)
+
+_DEFAULT_CONTEXT = 2048
+"""For models whose configuration names no limit."""
+
+_PROBE_LENGTH = 12
+
+
+@dataclass(slots=True, eq=False)
+class LanguageModel:
+    """A loaded model with its tokenizer.
+
+    Attributes:
+        ref: the reference it was loaded from.
+        model: transformers' module.
+        tokenizer: transformers' tokenizer.
+        device, dtype: where and in which precision it runs.
+        vocab_size: number of ids that stand for a token; a table padded beyond it is never emitted from.
+        context_length: positions that the model was made for.
+        eos_ids: ids that end a text.
+        lean_weights: weights arranged for the lean forward; None where transformers' module is used.
+    """
+
+    ref: str
+    model: Any
+    tokenizer: Any
+    device: torch.device
+    dtype: torch.dtype
+    vocab_size: int
+    context_length: int
+    eos_ids: frozenset[int]
+    lean_weights: lean.LeanWeights | None = field(default=None, repr=False)
+
+    def runner(self, capacity: int) -> Runner:
+        """A fresh cache of `capacity` positions, and the forward that fills it.
+
+        Raises:
+            OutOfMemoryError: where the cache does not fit.
+        """
+        try:
+            if self.lean_weights is not None:
+                return lean.LeanRunner(self.lean_weights, capacity)
+            return ModuleRunner(self.model, capacity)
+        except (torch.OutOfMemoryError, MemoryError) as error:
+            raise OutOfMemoryError(
+                f"The cache of {self.ref} for {capacity} positions does not fit in memory. Ask for fewer new tokens, "
+                "or choose a smaller model."
+            ) from error
+
+
+def load(
+    ref: str, device: str = "auto", dtype: str = "auto", *, report: Callable[[str], None] | None = None
+) -> LanguageModel:
+    """Load a model and its tokenizer.
+
+    Only safetensors are read (GGUF is converted to it first), and no code that comes with a model is run.
+
+    Args:
+        ref: an embedded model's name, a folder, or a .gguf file.
+        device: auto, cpu, cuda or mps.
+        dtype: auto, float32, bfloat16 or float16.
+        report: called with a short text as loading moves on.
+
+    Raises:
+        ModelNotFoundError, ModelUnreadableError, DeviceError, SettingsError, OutOfMemoryError: each with a sentence.
+    """
+    report = report or (lambda text: None)
+    entry = resolve(ref)
+    where = resolve_device(device)
+    precision = resolve_dtype(dtype, where)
+    folder = entry.path
+    if entry.format is ModelFormat.GGUF:
+        report(f"Converting {entry.title}, once…")
+        from core.models.gguf import convert
+
+        folder = convert(entry.path)
+    report(f"Loading {entry.title}…")
+    tokenizer = _load_tokenizer(entry, folder)
+    model = _load_module(entry, folder, where, precision)
+    loaded = _describe(ref, model, tokenizer, where, precision)
+    loaded.lean_weights = _lean_weights(loaded)
+    return loaded
+
+
+def check_pair(draft: LanguageModel, target: LanguageModel) -> None:
+    """Raises:
+    PairMismatchError: if the two loaded models' tokenizers differ, with the first token that does.
+    """
+    if draft.tokenizer is target.tokenizer:
+        return
+    problem = tokenizer_problem(_tokenizer_json(draft.tokenizer), _tokenizer_json(target.tokenizer))
+    if problem is not None:
+        raise PairMismatchError(problem)
+
+
+def _tokenizer_json(tokenizer: Any) -> dict[str, Any]:
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None:
+        return json.loads(backend.to_str())
+    return {"model": {"vocab": tokenizer.get_vocab()}}
+
+
+def _load_tokenizer(entry: ModelEntry, folder: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    except Exception as error:
+        raise ModelUnreadableError(
+            f"The tokenizer of {entry.title} is missing or can't be read. Download the model again."
+        ) from error
+    if not tokenizer.get_vocab():
+        raise ModelUnreadableError(f"The tokenizer of {entry.title} is missing or empty. Download the model again.")
+    return tokenizer
+
+
+def _load_module(entry: ModelEntry, folder: Path, device: torch.device, dtype: torch.dtype) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    try:
+        model, info = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=dtype,
+            device_map={"": device},
+            use_safetensors=True,
+            trust_remote_code=False,
+            local_files_only=True,
+            output_loading_info=True,
+        )
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        raise OutOfMemoryError(
+            f"{entry.title} does not fit in the memory of {device}. Choose a smaller model, or another device."
+        ) from error
+    except Exception as error:
+        _log.debug("loading failed", exc_info=True)
+        raise ModelUnreadableError(
+            f"The files of {entry.title} are damaged, incomplete or of an unknown kind ({_first_line(error)}). "
+            "Download the model again, or choose another."
+        ) from error
+    # transformers fills what a file lacks with random numbers and goes on; a person must not.
+    lacking = sorted(info.get("missing_keys") or ())
+    if lacking:
+        raise ModelUnreadableError(
+            f"The weight file of {entry.title} lacks {lacking[0]!r} and {len(lacking) - 1} more. "
+            "Download the model again."
+        )
+    return model.eval().requires_grad_(False)
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:160].rstrip(".") if lines else type(error).__name__
+
+
+def _describe(ref: str, model: Any, tokenizer: Any, device: torch.device, dtype: torch.dtype) -> LanguageModel:
+    config = model.config.get_text_config()
+    table = int(model.get_output_embeddings().weight.shape[0])
+    highest = max(tokenizer.get_vocab().values())
+    limits = (getattr(config, name, None) for name in ("max_position_embeddings", "n_positions"))
+    return LanguageModel(
+        ref=ref,
+        model=model,
+        tokenizer=tokenizer,
+        device=device,
+        dtype=dtype,
+        vocab_size=min(table, highest + 1),
+        context_length=next((int(limit) for limit in limits if limit), _DEFAULT_CONTEXT),
+        eos_ids=_eos_ids(model, tokenizer),
+    )
+
+
+def _eos_ids(model: Any, tokenizer: Any) -> frozenset[int]:
+    for source in (getattr(model, "generation_config", None), model.config, tokenizer):
+        ids = getattr(source, "eos_token_id", None)
+        if ids is not None:
+            return frozenset(ids if isinstance(ids, list | tuple) else [ids])
+    return frozenset()
+
+
+def _lean_weights(loaded: LanguageModel) -> lean.LeanWeights | None:
+    """The lean forward's weights, if it computes what the module does; any difference beyond rounding rules it out."""
+    if not lean.supports(loaded.model):
+        return None
+    probe = torch.arange(_PROBE_LENGTH) * 7 % loaded.vocab_size
+    expected = ModuleRunner(loaded.model, _PROBE_LENGTH).forward(probe, num_logits=_PROBE_LENGTH).logits.float()
+    weights = lean.LeanWeights(loaded.model)
+    runner = lean.LeanRunner(weights, _PROBE_LENGTH)
+    # In two parts, so that the cache is read as well as written.
+    half = _PROBE_LENGTH // 2
+    parts = [runner.forward(part, num_logits=half).logits.float() for part in (probe[:half], probe[half:])]
+    difference = float((torch.cat(parts) - expected).abs().max())
+    tolerance = (1e-4 if loaded.dtype is torch.float32 else 5e-2) * max(1.0, float(expected.abs().max()))
+    if difference <= tolerance:
+        return weights
+    _log.warning("%s: the lean forward differs by %.3g, so transformers' module is used.", loaded.ref, difference)
+    return None

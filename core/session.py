@@ -1,0 +1,235 @@
+"""Carries out run requests: loads what they name, decodes, and measures the baseline where it is wanted."""
+
+from __future__ import annotations
+
+import gc
+import platform
+import uuid
+from collections.abc import Generator, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+
+from core.controls import Cancelled, RunControls
+from core.decode import autoregressive, speculative
+from core.drafters.methods import get_method
+from core.drafters.registry import build_drafter
+from core.errors import OutriderError
+from core.models.devices import device_name, resolve_device
+from core.models.loading import LanguageModel, check_pair, load
+from core.models.prompting import EncodedPrompt, encode_prompt
+from core.tally import Tally
+from core.types import (
+    BaselineStep,
+    Event,
+    Finished,
+    FinishReason,
+    RunRequest,
+    RunStarted,
+    StageChanged,
+    Step,
+    Summary,
+)
+
+
+class Session:
+    """Keeps the last request's models, so that the next run with them starts at once. For one thread."""
+
+    def __init__(self) -> None:
+        self._models: dict[tuple[str, str, str], LanguageModel] = {}
+
+    def close(self) -> None:
+        """Give the models' memory back."""
+        self._models.clear()
+        _release_memory()
+
+    def run(self, request: RunRequest, controls: RunControls | None = None) -> Generator[Event, None, None]:
+        """Carry out a request.
+
+        Args:
+            request: its settings.
+            controls: live settings and the way to stop; made from the request if None.
+
+        Yields:
+            `StageChanged` while something is prepared, then `RunStarted`, `PrefillDone`, a `Step` each round, a
+            `BaselineStep` each token where the baseline was asked for, and `Finished`. A failure after `RunStarted`
+            ends the run with a `Finished` that names it.
+
+        Raises:
+            OutriderError: before `RunStarted`: the request can't be carried out, in one sentence.
+        """
+        controls = controls or RunControls.from_request(request)
+        try:
+            target, draft = yield from self._load(request, controls)
+        except Cancelled:
+            yield Finished(_empty_summary(FinishReason.CANCELLED))
+            return
+        prompt = encode_prompt(target, request.prompt, request.chat)
+        capacity = len(prompt.ids) + request.max_new_tokens
+        drafter = build_drafter(
+            request.method,
+            draft=draft,
+            options=request.method_options,
+            capacity=capacity,
+            check_cancelled=controls.check_cancelled,
+        )
+        yield _started(request, target, prompt)
+        tally = Tally()
+        try:
+            summary = yield from self._decode(request, controls, target, drafter, prompt, tally)
+        except OutriderError as error:
+            _release_memory()
+            summary = replace(_empty_summary(FinishReason.ERROR, tally), error=str(error))
+        except (RuntimeError, ValueError, IndexError) as error:
+            # What torch or a model throws in the middle of a forward; its traceback belongs in a debugger.
+            _release_memory()
+            text = f"The run failed in the model: {_first_line(error)}. Try another device or precision."
+            summary = replace(_empty_summary(FinishReason.ERROR, tally), error=text)
+        yield Finished(summary)
+
+    def _load(
+        self, request: RunRequest, controls: RunControls
+    ) -> Generator[Event, None, tuple[LanguageModel, LanguageModel | None]]:
+        needs_draft = get_method(request.method).needs_draft_model
+        refs = [request.target] + ([request.draft] if needs_draft and request.draft else [])
+        where = str(resolve_device(request.device))
+        wanted = {(ref, where, str(request.dtype)) for ref in refs}
+        # What this run doesn't use makes room for what it does.
+        if self._models.keys() - wanted:
+            self._models = {key: model for key, model in self._models.items() if key in wanted}
+            _release_memory()
+        loaded = []
+        for ref in refs:
+            key = (ref, where, str(request.dtype))
+            controls.check_cancelled()
+            if key not in self._models:
+                yield StageChanged(f"Loading {ref}…")
+                self._models[key] = load(ref, request.device, request.dtype)
+            loaded.append(self._models[key])
+        controls.check_cancelled()
+        target, draft = loaded[0], loaded[1] if len(loaded) > 1 else None
+        if draft is not None:
+            check_pair(draft, target)
+        return target, draft
+
+    def _decode(
+        self,
+        request: RunRequest,
+        controls: RunControls,
+        target: LanguageModel,
+        drafter: Any,
+        prompt: EncodedPrompt,
+        tally: Tally,
+    ) -> Generator[Event, None, Summary]:
+        yield StageChanged("Reading the prompt…")
+        shared: dict[str, Any] = {
+            "max_new_tokens": request.max_new_tokens,
+            "seed": request.seed,
+            "coupling": request.coupling,
+            "stop": request.stop,
+        }
+        summary = None
+        for event in speculative(target, drafter, prompt.ids, controls=controls, **shared):
+            if isinstance(event, Finished):
+                summary = event.summary
+                break
+            if isinstance(event, Step):
+                tally.add(event)
+            yield event
+        assert summary is not None, "decoding ends with Finished"
+        if not request.baseline or summary.finish_reason is FinishReason.CANCELLED:
+            return summary
+        yield StageChanged("Measuring the baseline…")
+        # With the settings that the run ended with, should K or the temperature have been moved meanwhile.
+        plain = _PlainControls(controls)
+        return (yield from _with_baseline(summary, autoregressive(target, prompt.ids, controls=plain, **shared)))
+
+
+class _PlainControls(RunControls):
+    """The run's own temperature and stop, without drafts."""
+
+    def __init__(self, controls: RunControls) -> None:
+        super().__init__(controls.sampling, 0)
+        self._cancelled = controls._cancelled
+
+
+def _with_baseline(summary: Summary, events: Iterator[Any]) -> Generator[Event, None, Summary]:
+    for event in events:
+        if isinstance(event, Step):
+            yield BaselineStep(event)
+        elif isinstance(event, Finished) and event.summary.finish_reason is not FinishReason.CANCELLED:
+            plain, ours = event.summary.tokens_per_second, summary.tokens_per_second
+            return replace(
+                summary,
+                baseline_tokens_per_second=plain,
+                baseline_text=event.summary.text,
+                measured_speedup=ours / plain if ours and plain else None,
+            )
+    return summary
+
+
+def _started(request: RunRequest, target: LanguageModel, prompt: EncodedPrompt) -> RunStarted:
+    started_at = datetime.now(UTC)
+    sampling = request.sampling
+    return RunStarted(
+        run_id=f"{started_at:%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}",
+        started_at=started_at.isoformat(timespec="milliseconds"),
+        version=_version("outrider"),
+        config={
+            "target": request.target,
+            "draft": request.draft,
+            "method": request.method,
+            "method_options": dict(request.method_options),
+            "revision": None,
+            "device": str(target.device),
+            "dtype": str(target.dtype).removeprefix("torch."),
+            "num_draft_tokens": "auto" if request.num_draft_tokens is None else request.num_draft_tokens,
+            "temperature": sampling.temperature,
+            "top_k": sampling.top_k,
+            "top_p": sampling.top_p,
+            "min_p": sampling.min_p,
+            "seed": request.seed,
+            "coupling": str(request.coupling),
+            "max_new_tokens": request.max_new_tokens,
+            "stop": list(request.stop),
+            "prompt": request.prompt,
+            "prompt_token_ids": prompt.ids,
+            "chat": prompt.is_chat,
+        },
+        environment={
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "transformers": _version("transformers"),
+            "platform": platform.platform(),
+            "device_name": device_name(target.device),
+            "threads": torch.get_num_threads(),
+        },
+    )
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:160].rstrip(".") if lines else type(error).__name__
+
+
+def _empty_summary(reason: FinishReason, tally: Tally | None = None) -> Summary:
+    """A summary for a run that ended without one of its own."""
+    return (tally or Tally()).summary(reason, "", prefill_ms=0.0, target_step_ms=None, peak_memory_mb=None)
+
+
+def _release_memory() -> None:
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    elif torch.backends.mps.is_available():
+        torch.mps.empty_cache()

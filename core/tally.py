@@ -1,0 +1,95 @@
+"""Adds up a run's steps into its summary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from core.analysis import predicted_speedup
+from core.types import FinishReason, Step, Summary, TokenKind
+
+
+class Tally:
+    """Counts and times of one run so far. Each figure is defined in `core.types.Summary`."""
+
+    def __init__(self) -> None:
+        self.num_steps = 0
+        self.num_tokens = 0
+        self.num_drafts = 0
+        self.num_draft_tokens = 0
+        self.num_accepted = 0
+        self.num_tested = 0
+        self.accepted_per_position: list[int] = []
+        self.decode_ms = 0.0
+        self.draft_ms = 0.0
+        self.scoring_ms = 0.0
+
+    def add(self, step: Step) -> None:
+        self.num_steps += 1
+        self.num_tokens += len(step.emitted)
+        self.decode_ms += step.total_ms
+        self.draft_ms += step.draft_ms
+        if not step.num_draft_tokens:
+            return
+        self.num_drafts += 1
+        self.num_draft_tokens += step.num_draft_tokens
+        self.num_accepted += step.num_accepted
+        self.num_tested += step.num_accepted + (TokenKind.CORRECTION in step.emitted_kinds)
+        self.scoring_ms += step.verify_ms
+        missing = step.num_draft_tokens - len(self.accepted_per_position)
+        self.accepted_per_position += [0] * missing
+        for position in range(step.num_accepted):
+            self.accepted_per_position[position] += 1
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        return self.num_tokens / self.decode_ms * 1e3 if self.decode_ms else None
+
+    @property
+    def alpha(self) -> float | None:
+        """Share of the tested tokens that was accepted; tokens behind a rejection are not tested."""
+        return self.num_accepted / self.num_tested if self.num_tested else None
+
+    def summary(
+        self,
+        reason: FinishReason,
+        text: str,
+        *,
+        prefill_ms: float,
+        target_step_ms: float | None,
+        peak_memory_mb: float | None,
+        error: str | None = None,
+    ) -> Summary:
+        """The run's result. `target_step_ms`, the time of a one-position forward, is the unit of c and v."""
+        cost = predicted = None
+        if self.num_draft_tokens and target_step_ms:
+            cost = self.draft_ms / self.num_draft_tokens / target_step_ms
+            mean_block = self.num_draft_tokens / self.num_drafts
+            verify_cost = self.scoring_ms / self.num_drafts / target_step_ms
+            if self.alpha is not None:
+                predicted = predicted_speedup(self.alpha, mean_block, cost, verify_cost)
+        return Summary(
+            finish_reason=reason,
+            text=text,
+            num_tokens=self.num_tokens,
+            num_steps=self.num_steps,
+            num_drafts=self.num_drafts,
+            num_draft_tokens=self.num_draft_tokens,
+            num_accepted_tokens=self.num_accepted,
+            num_accepted_tokens_per_pos=tuple(self.accepted_per_position),
+            draft_acceptance_rate=self.num_accepted / self.num_draft_tokens if self.num_draft_tokens else None,
+            block_efficiency=self.num_tokens / self.num_steps if self.num_steps else None,
+            cost_coefficient=cost,
+            tokens_per_second=self.tokens_per_second,
+            prefill_ms=prefill_ms,
+            peak_memory_mb=peak_memory_mb,
+            predicted_speedup=predicted,
+            error=error,
+        )
+
+
+def tally(steps: Sequence[Step]) -> Tally:
+    """The tally of steps that are all here."""
+    result = Tally()
+    for step in steps:
+        result.add(step)
+    return result
