@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Protocol, TextIO
 
 from rich.console import Console
+from rich.segment import Segment, Segments
 from rich.style import Style
 
 from app.cli.errors import writing_output
@@ -106,7 +107,9 @@ class TerminalSink:
 
     def write(self, text: str, kind: TokenKind | None) -> None:
         style = STYLES[kind] if self._styled and kind is not None else None
-        self._console.out(text.translate(_VISIBLE_CONTROLS), style=style, end="", highlight=False)
+        # A bare segment, because rich would turn the tabs of a string into spaces.
+        segment = Segment(text.translate(_VISIBLE_CONTROLS), style)
+        self._console.print(Segments([segment]), end="", soft_wrap=True)
 
     def flush(self) -> None:
         self._console.file.flush()

@@ -1,0 +1,88 @@
+"""A run without a model, for the tests of the terminal commands."""
+
+from core.types import Finished, FinishReason, PrefillDone, RunStarted, StageChanged, Step, Summary
+from core.types import TokenKind as Kind
+
+STARTED = RunStarted("id", "2026-01-02T03:04:05+00:00", "0.1.0", {"target": "t", "device": "cpu"}, {})
+
+
+def step(*texts, index=0):
+    kinds = (*[Kind.ACCEPTED] * (len(texts) - 1), Kind.BONUS)
+    ids = tuple(range(len(texts)))
+    drafted = len(texts) - 1
+    return Step(
+        index=index,
+        position=3,
+        num_draft_tokens=drafted,
+        temperature=1.0,
+        drafted=ids[:drafted],
+        drafted_texts=texts[:drafted],
+        draft_probs=(0.5,) * drafted,
+        target_probs=(0.5,) * drafted,
+        acceptance_probs=(1.0,) * drafted,
+        expected_acceptance=(0.9,) * drafted,
+        uniforms=(0.1,) * drafted,
+        num_accepted=drafted,
+        emitted=ids,
+        emitted_kinds=kinds,
+        emitted_texts=texts,
+        draft_ms=1.0,
+        verify_ms=1.0,
+        sample_ms=1.0,
+        total_ms=3.0,
+    )
+
+
+def finished(text, reason=FinishReason.LENGTH, **changes):
+    values = {
+        "finish_reason": reason,
+        "text": text,
+        "num_tokens": 4,
+        "num_steps": 2,
+        "num_drafts": 2,
+        "num_draft_tokens": 4,
+        "num_accepted_tokens": 3,
+        "num_accepted_tokens_per_pos": (2, 1),
+        "draft_acceptance_rate": 0.75,
+        "block_efficiency": 2.0,
+        "cost_coefficient": 0.1,
+        "tokens_per_second": 123.4,
+        "prefill_ms": 12.3,
+        "peak_memory_mb": None,
+        "predicted_speedup": 1.5,
+    }
+    return Finished(Summary(**values | changes))
+
+
+class FakeEngine:
+    """Plays a list of events; a function in it is called with the controls, an exception is raised."""
+
+    def __init__(self, script):
+        self.script = script
+        self.requests = []
+        self.closed = False
+
+    def run(self, request, controls):
+        self.requests.append(request)
+        try:
+            for item in self.script:
+                if isinstance(item, BaseException):
+                    raise item
+                if callable(item):
+                    item(controls)
+                elif isinstance(item, Finished) and controls.is_cancelled:
+                    yield finished(item.summary.text, FinishReason.CANCELLED)
+                else:
+                    yield item
+        finally:
+            self.closed = True
+
+
+GOOD = [
+    StageChanged("Loading the target"),
+    STARTED,
+    PrefillDone(3, 12.3, 2.0),
+    step("def", " f"),
+    step("(x)", ":\n", index=1),
+    finished("def f(x):\n"),
+]

@@ -1,0 +1,134 @@
+"""The other commands, and what holds for all of them."""
+
+import csv
+import subprocess
+import sys
+
+import pytest
+from cli_fakes import STARTED, finished, step
+
+import app.__main__ as entry
+from app import __version__
+from app.__main__ import main
+from app.cli import models
+from core.models.catalogue import ModelEntry, ModelFormat
+from core.threads import wait_passively
+from core.trace import export_jsonl, read_run_log, to_record
+
+
+@pytest.fixture
+def log(tmp_path):
+    path = tmp_path / "run.jsonl"
+    export_jsonl(path, [to_record(event) for event in (STARTED, step("a", "b"), step("c", index=1), finished("abc"))])
+    return path
+
+
+# --- export -----------------------------------------------------------------------------------------------------
+
+
+def test_export_writes_csv_and_jsonl(log, tmp_path, capsys):
+    assert main(["export", str(log), "--csv", str(tmp_path / "run.csv")]) == 0
+    assert main(["export", str(log), "--jsonl", str(tmp_path / "copy.jsonl")]) == 0
+    assert capsys.readouterr() == ("", "")
+    with (tmp_path / "run.csv").open(newline="", encoding="utf-8") as file:
+        assert [row["emitted_text"] for row in csv.DictReader(file)] == ["ab", "c"]
+    assert (tmp_path / "copy.jsonl").read_bytes() == log.read_bytes()
+
+
+def test_export_mends_a_torn_log_and_says_so(log, tmp_path, capsys):
+    log.write_bytes(log.read_bytes()[:-20])
+    assert main(["export", str(log), "--jsonl", str(log)]) == 0
+    assert "Line 4 is cut off" in capsys.readouterr().err
+    assert len(read_run_log(log).steps) == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["missing.jsonl", "--csv", "out.csv"],
+        ["{log}"],
+        ["{log}", "--csv", "a", "--jsonl", "b"],
+        ["{log}", "--csv", "missing/out.csv"],
+        ["{log}", "--csv", "."],
+        [".", "--csv", "out.csv"],
+    ],
+    ids=" ".join,
+)
+def test_export_refuses_in_one_sentence(log, tmp_path, monkeypatch, capsys, arguments):
+    monkeypatch.chdir(tmp_path)
+    assert main(["export", *(word.format(log=log) for word in arguments)]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run.jsonl"]
+
+
+# --- models -----------------------------------------------------------------------------------------------------
+
+
+def test_models_are_listed_one_a_line(monkeypatch, capsys, tmp_path):
+    entries = (ModelEntry("pair-target", "Target", tmp_path, ModelFormat.SAFETENSORS, 12_345_678, True),)
+    monkeypatch.setattr(models, "embedded_models", lambda: entries)
+    assert main(["models", "list"]) == 0
+    assert capsys.readouterr().out == f"pair-target\tsafetensors\t12.3 MB\t{tmp_path}\n"
+
+
+def test_an_empty_catalogue_is_said(monkeypatch, capsys):
+    monkeypatch.setattr(models, "embedded_models", lambda: ())
+    assert main(["models", "list"]) == 0
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "--target" in err
+
+
+# --- All of them ------------------------------------------------------------------------------------------------
+
+
+def test_the_version_is_the_packages(capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["--version"])
+    assert caught.value.code == 0
+    assert capsys.readouterr().out == f"outrider {__version__}\n"
+
+
+def test_no_argument_opens_the_window(monkeypatch):
+    monkeypatch.setattr(entry, "open_window", lambda: 7)
+    assert main([]) == 7
+
+
+def test_a_window_that_cannot_be_opened_is_a_sentence_and_exit_1(monkeypatch, capsys):
+    monkeypatch.setattr(entry, "find_problem", lambda _: "There is no display here.")
+    assert main([]) == 1
+    assert capsys.readouterr() == ("", "There is no display here.\n")
+
+
+def test_ctrl_c_outside_a_run_is_not_a_traceback(monkeypatch, capsys):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(entry, "open_window", interrupted)
+    assert main([]) == 130
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_parsing_imports_neither_qt_nor_torch():
+    code = (
+        "import sys; from app.__main__ import main; code = main(['run', '-k', '0', '--prompt', 'x']);"
+        "heavy = {'torch', 'transformers', 'PySide6', 'numpy'} & set(sys.modules);"
+        "sys.exit(repr(heavy) if heavy else code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2, done.stderr
+
+
+def test_a_choice_about_waiting_threads_stays_the_users(monkeypatch):
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("GOMP_SPINCOUNT", "1000")
+    assert not wait_passively()
+    monkeypatch.delenv("GOMP_SPINCOUNT")
+    monkeypatch.setenv("OMP_WAIT_POLICY", "restored after the test")
+    monkeypatch.delenv("OMP_WAIT_POLICY")
+    assert wait_passively()
+    assert not wait_passively()

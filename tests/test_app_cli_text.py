@@ -1,0 +1,185 @@
+"""Text as it streams: held back where a stop text may begin, styled on a terminal, whole in the end."""
+
+import io
+import re
+
+import pytest
+from cli_fakes import step
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.color import Color
+
+from app.cli.text import STYLES, PlainSink, StopTail, TerminalSink, Transcript, open_sink
+from core.types import TokenKind as Kind
+
+
+class Pieces:
+    """A sink that remembers."""
+
+    def __init__(self):
+        self.pieces = []
+
+    def write(self, text, kind):
+        self.pieces.append((text, kind))
+
+    def flush(self):
+        pass
+
+    @property
+    def text(self):
+        return "".join(text for text, _ in self.pieces)
+
+
+def until_stop(text, stops):
+    return text[: min([text.find(stop) for stop in stops if stop in text], default=len(text))]
+
+
+# --- Stop texts -------------------------------------------------------------------------------------------------
+
+
+def test_text_that_may_begin_a_stop_text_waits_until_it_is_decided():
+    tail = StopTail(["\n\ndef"])
+    assert tail.add("a\n", Kind.ACCEPTED) == [("a", Kind.ACCEPTED)]
+    assert tail.add("\nd", Kind.CORRECTION) == []
+    assert tail.add("o", Kind.BONUS) == [("\n", Kind.ACCEPTED), ("\nd", Kind.CORRECTION), ("o", Kind.BONUS)]
+
+
+def test_nothing_of_a_stop_text_gets_through():
+    tail = StopTail(["END"])
+    assert tail.add("xE", Kind.ACCEPTED) == [("x", Kind.ACCEPTED)]
+    assert tail.add("NDy", Kind.BONUS) == []
+    assert tail.add("z", Kind.BONUS) == []
+    assert tail.release_all() == []
+
+
+def test_what_was_held_back_in_vain_is_released_at_the_end():
+    tail = StopTail(["END"])
+    tail.add("EN", Kind.BONUS)
+    assert tail.release_all() == [("EN", Kind.BONUS)]
+
+
+@given(
+    pieces=st.lists(st.text("ab", max_size=3), max_size=12),
+    stops=st.lists(st.text("ab", min_size=1, max_size=4)).map(tuple),
+)
+def test_what_is_printed_is_the_text_up_to_the_stop(pieces, stops):
+    sink = Pieces()
+    transcript = Transcript(sink, stops)
+    so_far = ""
+    for piece in pieces:
+        so_far += piece
+        transcript.add(step(piece))
+        # Never more than what the text turns out to be, whichever stop text comes first.
+        assert until_stop(so_far, stops).startswith(sink.text)
+        if any(stop in so_far for stop in stops):
+            break
+    final = until_stop(so_far, stops)
+    transcript.finish(final)
+    assert sink.text == final + "\n"
+
+
+def test_without_stop_texts_nothing_waits():
+    sink = Pieces()
+    Transcript(sink).add(step("a", "b"))
+    assert sink.pieces == [("a", Kind.ACCEPTED), ("b", Kind.BONUS)]
+
+
+def test_the_summary_has_the_last_word():
+    sink = Pieces()
+    transcript = Transcript(sink, ["END"])
+    transcript.add(step("a", "E"))
+    transcript.finish("aE tail")
+    assert sink.pieces == [("a", Kind.ACCEPTED), ("E", Kind.BONUS), (" tail", None), ("\n", None)]
+
+
+def test_a_settled_text_is_ended_once():
+    sink = Pieces()
+    transcript = Transcript(sink, ["END"])
+    transcript.add(step("aE"))
+    transcript.settle()
+    transcript.settle()
+    transcript.finish("aE")
+    assert sink.text == "aE\n"
+
+
+# --- Terminal and pipe ------------------------------------------------------------------------------------------
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    for name in ("NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLORTERM", "truecolor")
+    return Terminal()
+
+
+def shown(stream, *, styled=True):
+    sink = TerminalSink(stream, styled=styled)
+    for text, kind in [("acc", Kind.ACCEPTED), ("cor", Kind.CORRECTION), ("bon", Kind.BONUS)]:
+        sink.write(text, kind)
+    return dict(re.findall(r"\x1b\[([\d;]*)m(\w+)\x1b\[0m", stream.getvalue()))
+
+
+def test_kinds_differ_by_colour_and_by_line(terminal):
+    codes = {text: set(code.split(";")) for code, text in shown(terminal).items()}
+    assert set(codes) == {"acc", "cor", "bon"}
+    lines = {text: code & {"4", "21"} for text, code in codes.items()}
+    assert lines == {"acc": set(), "cor": {"4"}, "bon": {"21"}}
+    assert all("38" in code for code in codes.values())
+
+
+def test_no_color_keeps_the_lines(terminal, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    codes = shown(terminal)
+    assert "acc" in terminal.getvalue()
+    assert codes == {"4": "cor", "21": "bon"}
+
+
+def test_quiet_text_is_plain_on_a_terminal(terminal):
+    shown(terminal, styled=False)
+    assert terminal.getvalue() == "acccorbon"
+
+
+def test_a_dumb_terminal_gets_no_codes(terminal, monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    shown(terminal)
+    assert terminal.getvalue() == "acccorbon"
+
+
+def test_a_model_cannot_steer_the_terminal(terminal):
+    TerminalSink(terminal).write("\x1b]0;title\x07\r\x9b2J\ttab\n", None)
+    assert terminal.getvalue() == "␛]0;title␇␍�2J\ttab\n"
+
+
+def test_long_lines_are_not_wrapped_and_markup_is_text(terminal):
+    text = "[bold]word[/bold] " * 50 + ":smile:"
+    TerminalSink(terminal, styled=False).write(text, Kind.BONUS)
+    assert terminal.getvalue() == text
+
+
+def test_the_sink_follows_stdout(terminal, monkeypatch):
+    monkeypatch.setattr("sys.stdout", terminal)
+    sink, on_terminal = open_sink(styled=True)
+    assert isinstance(sink, TerminalSink)
+    assert on_terminal
+    monkeypatch.setattr("sys.stdout", io.StringIO())
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    sink, on_terminal = open_sink(styled=True)
+    assert isinstance(sink, PlainSink)
+    assert not on_terminal
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_colours_are_legible_on_black_and_on_white(kind):
+    triplet = Color.parse(STYLES[kind].color.name).triplet
+    channels = [value / 255 for value in triplet]
+    linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in channels]
+    luminance = sum(weight * value for weight, value in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+    assert (luminance + 0.05) / 0.05 >= 4
+    assert 1.05 / (luminance + 0.05) >= 4
