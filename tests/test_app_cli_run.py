@@ -250,6 +250,13 @@ def test_text_in_any_script_survives_an_old_encoding(play, monkeypatch):
     assert raw.getvalue() == "日本\r\né\n".encode()
 
 
+def test_a_closed_stdout_means_that_only_the_log_is_wanted(play, monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "stdout", None)
+    play()
+    assert outrider("--log", str(tmp_path / "run.jsonl")) == 0
+    assert read_run_log(tmp_path / "run.jsonl").summary["finish_reason"] == "length"
+
+
 class BrokenStream(io.TextIOWrapper):
     def __init__(self, error):
         super().__init__(io.BytesIO())
@@ -340,7 +347,7 @@ def test_ctrl_c_keeps_the_text_so_far_and_the_summary(play, capsys, tmp_path):
     assert outrider("--log", str(log)) == 130
     out, err = capsys.readouterr()
     assert out == "def f\n"
-    assert "stopped by you" in err
+    assert "your stop" in err
     assert read_run_log(log).summary["finish_reason"] == "cancelled"
     assert signal.getsignal(signal.SIGINT) is before
 

@@ -14,10 +14,10 @@ from core.types import FinishReason, RunStarted, Summary, TokenKind
 
 _LEGEND = {TokenKind.ACCEPTED: "accepted", TokenKind.CORRECTION: "resampled", TokenKind.BONUS: "bonus"}
 _REASONS = {
-    FinishReason.LENGTH: "the length that was asked for",
+    FinishReason.LENGTH: "the length asked for",
     FinishReason.EOS: "the model's end of text",
     FinishReason.STOP: "a stop text",
-    FinishReason.CANCELLED: "stopped by you",
+    FinishReason.CANCELLED: "your stop",
     FinishReason.ERROR: "an error",
 }
 
@@ -44,7 +44,8 @@ class Report:
         where = f"{config.get('device')} {config.get('dtype')}"
         self.stage(f"{config.get('target')}, drafted by {draft}, on {where}")
         if legend and self._console.is_terminal:
-            line = Text("Tokens: ", style="dim")
+            line = Text()
+            line.append("Tokens: ", "dim")
             for kind, name in _LEGEND.items():
                 line.append(name, STYLES[kind])
                 line.append("  ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import sys
 from collections.abc import Sequence
 from typing import Protocol, TextIO
@@ -178,6 +179,8 @@ class Transcript:
 def open_sink(*, styled: bool) -> tuple[Sink, bool]:
     """The sink for this process's standard output, and whether it is a terminal."""
     stream = sys.stdout
+    if stream is None:  # Closed by whoever started the process: the text is not wanted, its log may be.
+        return PlainSink(io.StringIO()), False
     if _is_terminal(stream):
         return TerminalSink(stream, styled=styled), True
     return PlainSink(stream), False
