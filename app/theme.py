@@ -22,6 +22,8 @@ from core.types import TokenKind
 RESOURCES = Path(__file__).resolve().parents[1] / "resources"
 MIN_CONTRAST = 4.5
 """WCAG AA for text; every pair of text and ground below keeps to it."""
+MIN_BAR_CONTRAST = 3.0
+"""WCAG AA for graphics: a plot's bars against the panel behind them."""
 
 UnderlineStyle = QTextCharFormat.UnderlineStyle
 
@@ -73,6 +75,9 @@ class Theme:
     bonus: str
     bonus_tint: str
     track: str
+    draft_bar: str
+    target_bar: str
+    sample_bar: str
 
     def kind(self, kind: TokenKind) -> KindStyle:
         """Colour and line style of a token kind."""
@@ -135,6 +140,9 @@ LIGHT = Theme(
     bonus="#006b52",
     bonus_tint="#e5f5ef",
     track="#e9ecf1",
+    draft_bar="#3d8ccb",
+    target_bar="#2a9c78",
+    sample_bar="#d9742a",
 )
 
 DARK = Theme(
@@ -162,6 +170,9 @@ DARK = Theme(
     bonus="#4bcfa5",
     bonus_tint="#1a3029",
     track="#282b31",
+    draft_bar="#4f9fdb",
+    target_bar="#37ab86",
+    sample_bar="#e0904a",
 )
 
 
@@ -238,6 +249,7 @@ def apply_theme(window: QWidget, theme: Theme) -> None:
     if application.style().objectName() != "fusion":
         application.setStyle("Fusion")
     application.setPalette(palette(theme))
+    application.setFont(ui_font())
     window.setStyleSheet(style_sheet(theme))
     window.setProperty("themeName", theme.name.value)
 

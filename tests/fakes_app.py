@@ -38,6 +38,10 @@ WORDS = (
 )
 
 
+WRONG = (" self", " x", "(", " None", ".append", " ==", "\n", " value", ")", " i", "_", " print")
+"""What the scripted draft proposes where it is wrong."""
+
+
 def words() -> tuple[str, ...]:
     """The script's tokens: words and spaces of a small program."""
     found: list[str] = []
@@ -71,7 +75,8 @@ def make_step(
         temperature=temperature,
         drafted=drafted,
         drafted_texts=tuple(
-            texts(position + i) if i < num_accepted else f" no{position + i}" for i in range(num_draft_tokens)
+            texts(position + i) if i < num_accepted else WRONG[(position + i) % len(WRONG)]
+            for i in range(num_draft_tokens)
         ),
         draft_probs=tuple(0.5 for _ in drafted),
         target_probs=tuple(0.6 if i < num_accepted else 0.1 for i in range(num_draft_tokens)),

@@ -24,6 +24,16 @@ class ModelLibrary:
         """The references of all models."""
         return tuple(self._entries)
 
+    @property
+    def default_target(self) -> str:
+        """The first model; empty if there is none."""
+        return next(iter(self._entries), "")
+
+    @property
+    def default_draft(self) -> str:
+        """The smallest model, since a draft pays by being quick; empty if there is none."""
+        return min(self._entries.values(), key=lambda entry: entry.size_bytes).ref if self._entries else ""
+
     def add(self, entry: ModelEntry) -> None:
         """Add a model, or replace it; what was known about its pairs is asked again."""
         self._entries[entry.ref] = entry

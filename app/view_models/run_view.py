@@ -20,6 +20,9 @@ from core.types import (
     Summary,
 )
 
+COMPLETE = frozenset({FinishReason.LENGTH, FinishReason.EOS, FinishReason.STOP})
+"""Ends that a run reaches by itself."""
+
 
 @dataclass(frozen=True, slots=True)
 class Figures:
@@ -91,10 +94,10 @@ class RunView:
     @property
     def progress(self) -> float | None:
         """Share of the tokens asked for, from 0 to 1; None while nothing can be counted."""
-        if self.summary is not None:
-            return 1.0
-        if self.request is None or self.started is None:
+        if self.request is None or (self.started is None and self.summary is None):
             return None
+        if self.summary is not None and self.summary.finish_reason in COMPLETE:
+            return 1.0
         if self.baseline_tokens:
             # The baseline writes as many tokens as the run did, which may be fewer than were asked for.
             return min(1.0, self.baseline_tokens / max(1, self.tokens.num_tokens))

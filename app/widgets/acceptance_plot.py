@@ -33,9 +33,7 @@ class AcceptancePlot(StepPlot):
         item = self.getPlotItem()
         axis = PercentAxis("left")
         axis.setTicks([[(share, f"{share * 100:.0f}") for share in (0, 0.25, 0.5, 0.75, 1)]])
-        axis.setStyle(tickFont=item.getAxis("left").style["tickFont"], tickLength=-4, autoExpandTextSpace=False)
-        axis.setWidth(50)
-        item.setAxisItems({"left": axis})
+        self.replace_left_axis(axis)
         item.getViewBox().setYRange(0, 1.04, padding=0)
         self.drafted_bars = pg.BarGraphItem(x=[], height=[], width=BAR_WIDTH)
         self.accepted_bars = pg.BarGraphItem(x=[], height=[], width=BAR_WIDTH)
@@ -48,7 +46,7 @@ class AcceptancePlot(StepPlot):
     def legend(self) -> list[SeriesSample]:
         """The series, for a legend beside the plot."""
         return [
-            SeriesSample("accepted", Mark.BAR, "accepted", "Bar: accepted tokens / K of each step."),
+            SeriesSample("accepted", Mark.BAR, "draft_bar", "Bar: accepted tokens / K of each step."),
             SeriesSample("running rate", Mark.LINE, "text", "Line: accepted / drafted tokens of the run so far."),
             SeriesSample("predicted", Mark.DASHES, "correction", PREDICTED_HELP),
         ]
@@ -74,6 +72,6 @@ class AcceptancePlot(StepPlot):
 
     def _restyle(self, theme: Theme) -> None:
         self.drafted_bars.setOpts(brush=theme.track, pen=None)
-        self.accepted_bars.setOpts(brush=theme.accepted, pen=None)
+        self.accepted_bars.setOpts(brush=theme.draft_bar, pen=None)
         self.rate_line.setPen(line_pen(theme.text))
         self.predicted_line.setPen(line_pen(theme.correction, dashed=True))

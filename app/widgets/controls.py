@@ -199,10 +199,11 @@ class ControlsPanel(QScrollArea):
             self.changed.emit()
 
     def _show_models(self) -> None:
-        entries = self._library.entries
-        self.target.show_models(entries)
+        library = self._library
+        self.target.show_models(library.entries, fallback=library.default_target)
         target = self.target.ref
-        self.draft.show_models(entries, {ref: self._library.problem(ref, target) for ref in self._library.refs})
+        problems = {ref: library.problem(ref, target) for ref in library.refs}
+        self.draft.show_models(library.entries, fallback=library.default_draft, problems=problems)
         self._show_pair()
         if target and (drafts := self._library.unchecked_drafts(target)):
             self.check_requested.emit(target, drafts)

@@ -6,7 +6,16 @@ from enum import StrEnum
 from typing import Generic, TypeVar
 
 from PySide6.QtCore import QEvent, QObject, Qt
-from PySide6.QtWidgets import QComboBox, QFrame, QLabel, QSizePolicy, QVBoxLayout, QWidget
+from PySide6.QtWidgets import (
+    QAbstractSpinBox,
+    QComboBox,
+    QFrame,
+    QLabel,
+    QLineEdit,
+    QSizePolicy,
+    QVBoxLayout,
+    QWidget,
+)
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -59,8 +68,15 @@ def set_flag(widget: QWidget, name: str, value: object) -> None:
         widget.style().polish(widget)
 
 
+def inset(spin: QAbstractSpinBox) -> None:
+    """Indent a spin box's text as far as other fields' text; the style sheet's padding does not reach it."""
+    editor = spin.findChild(QLineEdit)
+    if editor is not None:
+        editor.setTextMargins(6, 0, 0, 0)
+
+
 class WheelGuard(QObject):
-    """Keeps the wheel from changing a field that the pointer only passes while a form is scrolled."""
+    """Prepares the fields of a form: keeps the wheel from changing a field that the pointer only passes while a form is scrolled."""
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         """Let the wheel through to a field only if it has the focus."""
@@ -70,10 +86,12 @@ class WheelGuard(QObject):
         return super().eventFilter(watched, event)
 
     def watch(self, *widgets: QWidget) -> None:
-        """Guard these fields."""
+        """Guard these fields, and bring them into line with each other."""
         for widget in widgets:
             widget.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
             widget.installEventFilter(self)
+            if isinstance(widget, QAbstractSpinBox):
+                inset(widget)
 
 
 class EnumCombo(QComboBox, Generic[E]):

@@ -33,9 +33,9 @@ class LatencyPlot(StepPlot):
     def legend(self) -> list[SeriesSample]:
         """The series, for a legend beside the plot."""
         return [
-            SeriesSample("draft", Mark.BAR, "accepted", "Time to propose the block."),
-            SeriesSample("verify", Mark.BAR, "bonus", "Time of the target's one forward over the block."),
-            SeriesSample("sample", Mark.BAR, "correction", "Filters, verdict and the next token."),
+            SeriesSample("draft", Mark.BAR, "draft_bar", "Time to propose the block."),
+            SeriesSample("verify", Mark.BAR, "target_bar", "Time of the target's one forward over the block."),
+            SeriesSample("sample", Mark.BAR, "sample_bar", "Filters, verdict and the next token."),
             SeriesSample("baseline", Mark.DASHES, "text", "Mean time of a plain step, which gives one token."),
         ]
 
@@ -73,6 +73,6 @@ class LatencyPlot(StepPlot):
             self.getViewBox().setYRange(0, wanted or 1.0, padding=0)
 
     def _restyle(self, theme: Theme) -> None:
-        for part, color in zip(self.parts, (theme.accepted, theme.bonus, theme.correction), strict=True):
+        for part, color in zip(self.parts, (theme.draft_bar, theme.target_bar, theme.sample_bar), strict=True):
             part.setOpts(brush=color, pen=None)
         self.baseline_line.setPen(line_pen(theme.text, dashed=True))

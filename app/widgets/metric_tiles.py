@@ -24,9 +24,7 @@ class Tile(QFrame):
         self._title = title
         self.value = QLabel(UNKNOWN)
         self.value.setObjectName(object_name)
-        # The style sheet's size for all widgets would win over the font's, so the size is said there again.
         self.value.setFont(ui_font(22, weight=QFont.Weight.DemiBold))
-        self.value.setStyleSheet("font-size: 22px;")
         self.note = text_label("", "tileNote")
         self.note.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
         layout = QVBoxLayout(self)

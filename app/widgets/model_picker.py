@@ -77,11 +77,13 @@ class ModelPicker(QWidget):
         """Choose this model as soon as, and as long as, it is in the list; takes effect with `show_models`."""
         self._wanted = ref
 
-    def show_models(self, entries: Sequence[ModelEntry], problems: Mapping[str, str | None] | None = None) -> None:
-        """List the models; one with a problem can't be chosen and says why. Without the wanted one: the first."""
+    def show_models(
+        self, entries: Sequence[ModelEntry], *, fallback: str, problems: Mapping[str, str | None] | None = None
+    ) -> None:
+        """List the models; one with a problem can't be chosen and says why. Without the wanted one: `fallback`."""
         problems = problems or {}
         refs = [entry.ref for entry in entries]
-        self._ref = self._wanted if self._wanted in refs else next(iter(refs), "")
+        self._ref = self._wanted if self._wanted in refs else fallback
         with QSignalBlocker(self.combo):
             self._items.clear()
             for entry in entries:

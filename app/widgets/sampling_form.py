@@ -56,6 +56,8 @@ class SamplingForm(QWidget):
         self.problem_label.setWordWrap(True)
         self.problem_label.hide()
         self._lay_out()
+        for field in (self.top_k, self.top_p, self.min_p, self.seed):
+            field.setMinimumWidth(48)  # or the widest value, which hardly anyone needs, would set the panel's width
         self._guard = WheelGuard(self)
         self._guard.watch(self.top_k, self.top_p, self.min_p)
         self.temperature.value_changed.connect(self._on_temperature_changed)
@@ -68,24 +70,24 @@ class SamplingForm(QWidget):
         seed_row = QWidget()
         row = QHBoxLayout(seed_row)
         row.setContentsMargins(0, 0, 0, 0)
-        row.setSpacing(6)
+        row.setSpacing(4)
         row.addWidget(self.seed, 1)
         row.addWidget(self.new_seed)
         layout = QGridLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setHorizontalSpacing(8)
         layout.setVerticalSpacing(8)
-        layout.addWidget(self.temperature, 0, 0, 1, 3)
+        layout.addWidget(self.temperature, 0, 0, 1, 2)
         layout.addWidget(labelled("Top-k", self.top_k, "Only the k likeliest tokens stay; off keeps all."), 1, 0)
         top_p_help = "Only the likeliest tokens whose probabilities add up to this stay; 1 keeps all."
         layout.addWidget(labelled("Top-p", self.top_p, top_p_help), 1, 1)
         min_p_help = "Only tokens at least this fraction as likely as the likeliest stay; off keeps all."
-        layout.addWidget(labelled("Min-p", self.min_p, min_p_help), 1, 2)
+        layout.addWidget(labelled("Min-p", self.min_p, min_p_help), 2, 0)
         seed_box = labelled("Seed", seed_row, "The same seed and settings give the same text.")
         self.seed.setAccessibleName("Seed")
-        layout.addWidget(seed_box, 2, 0, 1, 3)
-        layout.addWidget(self.problem_label, 3, 0, 1, 3)
-        for column in range(3):
+        layout.addWidget(seed_box, 2, 1)
+        layout.addWidget(self.problem_label, 3, 0, 1, 2)
+        for column in range(2):
             layout.setColumnStretch(column, 1)
 
     def seed_value(self) -> int:

@@ -9,7 +9,7 @@ from PySide6.QtWidgets import QDoubleSpinBox, QGridLayout, QSlider, QSpinBox, QW
 
 from app.widgets.fields import WheelGuard, describe, text_label
 
-SPIN_WIDTH = 76
+SPIN_WIDTH = 84
 
 
 class SliderSpin(QWidget):

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pyqtgraph as pg
 from PySide6.QtCore import QPointF, Qt, Signal, Slot
-from PySide6.QtGui import QColor, QFont, QPen
+from PySide6.QtGui import QColor, QPen
 from PySide6.QtWidgets import QGraphicsSceneMouseEvent
 
 from app.theme import LIGHT, Theme, ui_font
 from app.view_models.metrics import Array, StepMetrics
 
-FOLLOWED_STEPS = 80
+FOLLOWED_STEPS = 48
 """How many of the latest steps are shown while a run goes."""
+MIN_STEPS = 24
+"""How many steps there is room for after a short run, so that its bars are not as wide as walls."""
 MAX_BARS = 320
 """More steps than this are drawn as means over bins: no wider screen shows them apart, and the cost stays flat."""
 BAR_WIDTH = 0.76
@@ -52,13 +55,8 @@ class StepPlot(pg.PlotWidget):
         box.setDefaultPadding(0.0)
         box.disableAutoRange()
         box.setLimits(xMin=-1, minXRange=4)
-        for name in ("left", "bottom"):
-            axis = item.getAxis(name)
-            axis.enableAutoSIPrefix(False)
-            axis.setStyle(tickFont=ui_font(11), tickLength=-4, autoExpandTextSpace=False)
-        item.getAxis("left").setWidth(50)
-        item.getAxis("bottom").setHeight(38)
-        item.getAxis("bottom").setTickSpacing()
+        _prepare_axis(item.getAxis("left"))
+        _prepare_axis(item.getAxis("bottom"))
         self._hint = pg.TextItem(anchor=(0.5, 0.5))
         self._hint.setFont(ui_font(12))
         self._hint.setParentItem(box)
@@ -69,6 +67,11 @@ class StepPlot(pg.PlotWidget):
         self.scene().sigMouseClicked.connect(self._on_mouse_clicked)
 
     # --- For subclasses ---
+
+    def replace_left_axis(self, axis: pg.AxisItem) -> None:
+        """Put another scale in place of the plain one."""
+        _prepare_axis(axis)
+        self.getPlotItem().setAxisItems({"left": axis})
 
     def _draw(self, first: int, last: int, width: int) -> None:
         """Fill the items with steps first to last - 1, `width` steps a bar."""
@@ -83,6 +86,7 @@ class StepPlot(pg.PlotWidget):
     def set_theme(self, theme: Theme) -> None:
         """Draw in a theme's colours."""
         self._theme = theme
+        self.setBackground(theme.surface)
         item = self.getPlotItem()
         label_style = {"color": theme.muted, "font-size": "11px"}
         item.getAxis("left").setLabel(self._y_label, **label_style)
@@ -113,17 +117,24 @@ class StepPlot(pg.PlotWidget):
     def refresh(self) -> None:
         """Show the steps that have come since the last time."""
         count = len(self._metrics)
-        self._hint.setVisible(count == 0)
+        self._show_emptiness(count == 0)
         if self._follows:
             shown = count if self._shows_all else FOLLOWED_STEPS
             first = 0 if self._shows_all else max(0, count - FOLLOWED_STEPS)
-            self.getViewBox().setXRange(first - 0.6, first + max(shown, 8) - 0.4, padding=0)
+            self.getViewBox().setXRange(first - 0.6, first + max(shown, MIN_STEPS) - 0.4, padding=0)
         self._draw_visible()
 
     def redraw(self) -> None:
         """Draw again although no step has come."""
         self._drawn = None
         self.refresh()
+
+    def _show_emptiness(self, is_empty: bool) -> None:
+        if self._hint.isVisible() != is_empty or self._drawn is None:
+            self._hint.setVisible(is_empty)
+            # Numbers on the axes of an empty plot would be about nothing.
+            for name in ("left", "bottom"):
+                self.getPlotItem().getAxis(name).setStyle(showValues=not is_empty)
 
     def _draw_visible(self) -> None:
         left, right = self.getViewBox().viewRange()[0]
@@ -170,10 +181,20 @@ class StepPlot(pg.PlotWidget):
         self.step_hovered.emit(-1)
 
 
+def _prepare_axis(axis: pg.AxisItem) -> None:
+    axis.enableAutoSIPrefix(False)
+    axis.setStyle(tickFont=ui_font(11), tickLength=-4, autoExpandTextSpace=False, maxTickLevel=0)
+    axis.label.setFont(ui_font(11))
+    # Behind the data: a grid is there to read bars by, not to cut them.
+    axis.setZValue(-100)
+    if axis.orientation == "left":
+        axis.setWidth(50)
+    else:
+        axis.setHeight(38)
+
+
 def bar_centres(first: int, count: int, width: int) -> Array:
     """Where the bars of `count` bins stand on the x axis."""
-    import numpy as np
-
     return first + np.arange(count) * float(width) + (width - 1) / 2
 
 
@@ -185,8 +206,3 @@ def line_pen(color: str, *, dashed: bool = False) -> QPen:
         pen.setDashPattern([3, 2])
     return pen
 
-
-def bold(font: QFont) -> QFont:
-    """The same font, heavier."""
-    font.setWeight(QFont.Weight.DemiBold)
-    return font

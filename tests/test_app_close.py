@@ -1,0 +1,96 @@
+"""Closing the window, whatever the engine is doing: no thread stays, no log is lost."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+
+from core.trace import read_run_log
+from tests.fakes_app import fake_services
+
+
+def close_and_join(window, qtbot):
+    started = time.monotonic()
+    window.close()
+    took = time.monotonic() - started
+    qtbot.waitUntil(lambda: window.controller.is_closed, timeout=10_000)
+    return took
+
+
+def test_closing_at_rest_ends_the_thread_and_drops_the_models(window, qtbot, session, run_to_end):
+    run_to_end(window)
+    close_and_join(window, qtbot)
+    assert session.is_closed
+
+
+def test_closing_in_the_middle_of_a_run_keeps_a_complete_log(make_window, qtbot, session, tmp_path):
+    session.gate = threading.Semaphore(2)
+    window = make_window(is_shown=True)
+    window.prompt.run_button.click()
+    qtbot.waitUntil(lambda: window.run_view.metrics.totals.steps == 2)
+    close_and_join(window, qtbot)
+    assert not window.isVisible()
+    (path,) = (tmp_path / "runs").glob("*.jsonl")
+    log = read_run_log(path)
+    assert log.problems == []
+    assert len(log.steps) == 2
+    assert log.summary["finish_reason"] == "cancelled"
+
+
+def test_closing_in_the_middle_of_a_load_leaves_nothing_behind(make_window, qtbot, session):
+    session.load_gate = threading.Event()
+    window = make_window(is_shown=True)
+    window.prompt.run_button.click()
+    qtbot.waitUntil(lambda: window.status.stage.text() == "Loading the target…")
+    close_and_join(window, qtbot)
+    assert session.controls[0].is_cancelled
+    assert session.is_closed
+
+
+def test_an_engine_that_does_not_answer_hides_the_window_at_once(make_window, qtbot, session, tmp_path):
+    importing, release = threading.Event(), threading.Event()
+
+    def open_slowly():
+        importing.set()
+        release.wait(10)
+        return session
+
+    window = make_window(replace(fake_services(session, tmp_path), open_session=open_slowly), is_shown=True)
+    qtbot.waitUntil(importing.is_set)
+    started = time.monotonic()
+    window.close()
+    assert time.monotonic() - started < 1.0
+    assert not window.isVisible()
+    assert not window.controller.is_closed
+    release.set()
+    qtbot.waitUntil(lambda: window.controller.is_closed)
+    assert session.is_closed
+
+
+def test_nothing_can_be_started_once_the_window_is_closing(window, qtbot, session):
+    close_and_join(window, qtbot)
+    window.menus.run.trigger()
+    window.controller.warm_up()
+    assert session.requests == []
+
+
+def test_the_end_of_the_application_waits_for_the_engine(make_window, qtbot, session, tmp_path):
+    session.gate = threading.Semaphore(1)
+    window = make_window(is_shown=True)
+    window.prompt.run_button.click()
+    qtbot.waitUntil(lambda: window.run_view.metrics.totals.steps == 1)
+    window._on_about_to_quit()
+    assert window.controller.is_closed
+    (path,) = (tmp_path / "runs").glob("*.jsonl")
+    assert read_run_log(path).summary is not None
+
+
+@pytest.mark.parametrize("times", [2, 5])
+def test_closing_again_and_again_is_closing_once(make_window, qtbot, times):
+    window = make_window(is_shown=True)
+    for _ in range(times):
+        window.close()
+    qtbot.waitUntil(lambda: window.controller.is_closed)
