@@ -9,6 +9,7 @@ import io
 import re
 import sysconfig
 import zipfile
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +44,8 @@ SHINGLE_LINES = 5
 MIN_CHARS, MAX_CHARS = 300, 150_000
 DUPLICATE_OVERLAP = 0.5
 LEAK_OVERLAP = 0.05
+LEAK_LINES = 0.3
+LONG_LINE = 25
 TEST_FILES_KEPT = 0.25
 VALIDATION_SHARE = 0.02
 
@@ -63,7 +66,11 @@ class Document:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Documents by split. No validation document shares over LEAK_OVERLAP of its shingles with the training split."""
+    """Documents by split.
+
+    No validation document has more than LEAK_OVERLAP of its shingles in the training split, nor more than LEAK_LINES of
+    its long lines in one training document.
+    """
 
     train: tuple[Document, ...]
     validation: tuple[Document, ...]
@@ -125,6 +132,11 @@ def shingles(text: str) -> set[int]:
 
 def overlap(ours: set[int], seen: set[int]) -> float:
     return len(ours & seen) / len(ours)
+
+
+def long_lines(text: str) -> set[str]:
+    """Distinct lines long enough to be recognised elsewhere."""
+    return {line.strip() for line in text.split("\n") if len(line.strip()) >= LONG_LINE}
 
 
 def wanted(path: str) -> bool:
@@ -202,10 +214,26 @@ def collect(files: Iterable[tuple[Source, str, bytes]]) -> list[Document]:
     return kept
 
 
+def most_lines_shared(line_sets: Sequence[set[str]], documents: Iterable[Document]) -> list[float]:
+    """For each set of lines, the largest share of it that any one document holds."""
+    holders: dict[str, list[int]] = {}
+    for i, lines in enumerate(line_sets):
+        for line in lines:
+            holders.setdefault(line, []).append(i)
+    largest = [0.0] * len(line_sets)
+    for document in documents:
+        counts = Counter(i for line in long_lines(document.text) for i in holders.get(line, ()))
+        for i, count in counts.items():
+            largest[i] = max(largest[i], count / len(line_sets[i]))
+    return largest
+
+
 def split(documents: Sequence[Document], validation_share: float = VALIDATION_SHARE) -> Corpus:
     """By file, by hash. A held-out file that shares text with the training split is dropped from both."""
     train = [d for d in documents if fraction_of("split:" + d.key) >= validation_share]
     held_out = [d for d in documents if fraction_of("split:" + d.key) < validation_share]
     seen: set[int] = set().union(*(shingles(d.text) for d in train))
-    validation = [d for d in held_out if overlap(shingles(d.text), seen) <= LEAK_OVERLAP]
+    unseen = [d for d in held_out if overlap(shingles(d.text), seen) <= LEAK_OVERLAP]
+    shared = most_lines_shared([long_lines(d.text) for d in unseen], train)
+    validation = [d for d, share in zip(unseen, shared, strict=True) if share <= LEAK_LINES]
     return Corpus(tuple(train), tuple(validation))

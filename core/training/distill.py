@@ -54,7 +54,7 @@ def distillation_loss(
 ) -> tuple[Tensor, Tensor]:
     """Mean over positions of (1 - tv) KL(p || q) + tv 2 TV(p, q), and of the acceptance 1 - TV.
 
-    ids (batch, length); target_logits (batch, length, vocabulary); tv is a scalar tensor, so that it recompiles nothing.
+    ids (batch, length); target_logits (batch, length, vocabulary); tv is a scalar tensor: no recompilation.
     """
     log_p = target_logits.float().log_softmax(-1)
     log_q = logits_of(draft, hidden_states(draft, ids, cos, sin)).float().log_softmax(-1)
