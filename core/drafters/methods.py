@@ -15,7 +15,7 @@ class NoOptions:
 
 @dataclass(frozen=True, slots=True)
 class PromptLookupOptions:
-    """Parameters of prompt lookup. A field's metadata builds its form in the window and its flag on the command line."""
+    """Parameters of prompt lookup. A field's metadata builds its form in the window and its command-line flag."""
 
     max_ngram: int = field(
         default=3,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +39,7 @@ def build_drafter(
     try:
         parsed = method.options(**(options or {}))
     except TypeError:
-        known = ", ".join(method.options.__dataclass_fields__) or "none"
+        known = ", ".join(item.name for item in fields(method.options)) or "none"
         raise SettingsError(
             f"{method.title} does not know one of these options: {', '.join(options or {})}. It knows: {known}."
         ) from None

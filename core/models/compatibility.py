@@ -45,7 +45,10 @@ def tokenizer_problem(draft: Mapping[str, Any], target: Mapping[str, Any]) -> st
     if ours_merges and theirs_merges and ours_merges != theirs_merges:
         pairs = zip(ours_merges, theirs_merges, strict=False)
         at = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(ours_merges), len(theirs_merges)))
-        return f"The tokenizers differ in how they join characters, first at merge {at}. Choose a draft of the target's own family."
+        return (
+            f"The tokenizers differ in how they join characters, first at merge {at}. "
+            "Choose a draft of the target's own family."
+        )
     return None
 
 

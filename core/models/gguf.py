@@ -6,6 +6,7 @@ import hashlib
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import platformdirs
 import torch
@@ -32,17 +33,25 @@ def convert(path: Path) -> Path:
     folder = converted_folder(path)
     if (folder / "config.json").is_file():
         return folder
+    import transformers
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     scratch: Path | None = None
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(prefix=".converting-", dir=folder.parent))
-        source = {"gguf_file": path.name, "local_files_only": True}
+        source: dict[str, Any] = {"gguf_file": path.name, "local_files_only": True}
         tokenizer = AutoTokenizer.from_pretrained(path.parent, **source)
+        # Releases of transformers that can keep the blocks as they are have to be asked to unpack them.
+        if hasattr(transformers, "GgufConfig"):
+            source["quantization_config"] = transformers.GgufConfig(dequantize=True)
         model = AutoModelForCausalLM.from_pretrained(
             path.parent, dtype=torch.float32, trust_remote_code=False, **source
         )
+        # The weights are plain by now; what remembers that they were not refuses to be saved.
+        model.hf_quantizer = None
+        if hasattr(model.config, "quantization_config"):
+            del model.config.quantization_config
         tokenizer.save_pretrained(scratch)
         model.save_pretrained(scratch)
         scratch.rename(folder)

@@ -15,6 +15,7 @@ from core.errors import ModelUnreadableError, OutOfMemoryError, PairMismatchErro
 from core.models.catalogue import ModelEntry, ModelFormat, resolve
 from core.models.compatibility import tokenizer_problem
 from core.models.devices import resolve_device, resolve_dtype
+from core.models.quiet import quiet_transformers
 from core.runners import lean
 from core.runners.base import Runner
 from core.runners.module import ModuleRunner
@@ -90,6 +91,7 @@ def load(
     where = resolve_device(device)
     precision = resolve_dtype(dtype, where)
     folder = entry.path
+    quiet_transformers()
     if entry.format is ModelFormat.GGUF:
         report(f"Converting {entry.title}, once…")
         from core.models.gguf import convert
