@@ -59,6 +59,7 @@ class FakeEngine:
 
     def __init__(self, script):
         self.script = script
+        self.keep = None  # A last event that comes although the run was stopped, as it is.
         self.requests = []
         self.closed = False
 
@@ -74,6 +75,8 @@ class FakeEngine:
                     yield finished(item.summary.text, FinishReason.CANCELLED)
                 else:
                     yield item
+            if self.keep is not None:
+                yield self.keep
         finally:
             self.closed = True
 

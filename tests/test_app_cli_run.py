@@ -352,6 +352,18 @@ def test_ctrl_c_keeps_the_text_so_far_and_the_summary(play, capsys, tmp_path):
     assert signal.getsignal(signal.SIGINT) is before
 
 
+def test_ctrl_c_during_the_baseline_keeps_the_run_and_says_stopped(play, capsys):
+    def last_word(controls):
+        assert controls.is_cancelled
+
+    engine = play(STARTED, step("def", " f"), StageChanged("Measuring the baseline"), interrupt, last_word)
+    engine.keep = finished("def f")
+    assert outrider("--baseline") == 130
+    out, err = capsys.readouterr()
+    assert out == "def f\n"
+    assert "the baseline did not finish" in err
+
+
 @pytest.mark.parametrize("script", [[StageChanged("Loading"), interrupt], [STARTED, step("a"), interrupt, interrupt]])
 def test_ctrl_c_during_a_load_or_twice_leaves_at_once(play, capsys, script):
     engine = play(*script, finished("never"))

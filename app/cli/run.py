@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import signal
 from collections.abc import Callable, Generator, Iterator
 from types import FrameType
@@ -27,7 +28,10 @@ class Engine(Protocol):
 
 
 def make_engine() -> Engine:
-    """The real engine; imported here, because it brings torch along."""
+    """The real engine; imported here, because it brings torch and transformers along."""
+    # Their bars and warnings would stand among the stages, and in spite of --quiet.
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     from core.session import Session
 
     engine: Engine = Session()
@@ -133,7 +137,9 @@ class _Run:
         summary = event.summary
         if self._code is None:
             codes = {FinishReason.ERROR: Exit.FAILED, FinishReason.CANCELLED: Exit.STOPPED}
-            self._code = codes.get(summary.finish_reason, Exit.DONE)
+            # A Ctrl-C that came during the baseline leaves the run itself whole; what was asked for is not.
+            otherwise = Exit.STOPPED if self._controls.is_cancelled else Exit.DONE
+            self._code = codes.get(summary.finish_reason, otherwise)
         self._show(lambda transcript: transcript.finish(summary.text))
         self._report.results(summary, baseline_wanted=self._request.baseline)
         if summary.finish_reason is FinishReason.ERROR:

@@ -1,0 +1,68 @@
+"""`outrider run` on the models that ship with it, from the command line to the log."""
+
+import json
+
+import pytest
+from test_core_trace import CONFIG, ENVIRONMENT, STEP, SUMMARY
+
+from app.__main__ import main
+from core.trace import read_run_log
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def log(tmp_path):
+    return tmp_path / "run.jsonl"
+
+
+def outrider(log, *arguments):
+    return main(["run", "--prompt", "def fibonacci(n):", "--device", "cpu", "--log", str(log), *arguments])
+
+
+def test_with_no_model_named_the_embedded_pair_writes_text_and_a_log_that_holds_to_the_schema(log, capfdbinary):
+    assert outrider(log, "--max-new-tokens", "24", "--quiet") == 0
+    out, err = capfdbinary.readouterr()
+    assert err == b""
+    run, *steps, summary = [json.loads(line) for line in log.read_bytes().splitlines()]
+    assert run["schema"] == "outrider.run/1"
+    assert list(run["config"])[: len(CONFIG)] == CONFIG
+    assert list(run["environment"])[: len(ENVIRONMENT)] == ENVIRONMENT
+    assert all(value is not None for value in run["environment"].values())
+    assert all(list(step)[1 : 1 + len(STEP)] == STEP for step in steps)
+    assert list(summary)[1 : 1 + len(SUMMARY)] == SUMMARY
+    assert out == summary["text"].encode() + b"\n"
+    assert "".join(step["emitted_text"] for step in steps) == summary["text"]
+    assert sum(len(step["emitted"]) for step in steps) == summary["num_tokens"] == 24
+    for step in steps:
+        drafted = step["num_draft_tokens"]
+        lists = ("drafted", "draft_probs", "target_probs", "acceptance_probs", "expected_acceptance")
+        assert [len(step[name]) for name in lists] == [drafted] * len(lists)
+        assert all(0 <= value <= 1 for value in step["acceptance_probs"])
+        assert len(step["emitted"]) == len(step["emitted_kinds"])
+        assert step["draft_ms"] + step["verify_ms"] + step["sample_ms"] <= step["total_ms"] + 0.01
+
+
+def test_greedy_text_equals_the_baselines(log):
+    arguments = ("--temperature", "0", "--dtype", "float32", "--max-new-tokens", "32", "--baseline", "--quiet")
+    assert outrider(log, *arguments) == 0
+    summary = read_run_log(log).summary
+    assert summary["text"] == summary["baseline_text"]
+    assert summary["measured_speedup"] > 0
+
+
+@pytest.mark.parametrize("stop", [" ", "\n", "):", "e"])
+def test_the_text_printed_is_the_text_logged_where_a_stop_text_ends_it(log, capfdbinary, stop):
+    assert outrider(log, "--max-new-tokens", "32", "--quiet", "--stop", stop, "--stop", "never there") == 0
+    summary = read_run_log(log).summary
+    assert capfdbinary.readouterr().out == summary["text"].encode() + b"\n"
+    assert stop not in summary["text"]
+
+
+def test_a_model_that_is_not_there_leaves_nothing_behind(log, capfd):
+    assert outrider(log, "--target", "no-such-model", "--quiet") == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "no-such-model" in err
+    assert err.count("\n") == 1
+    assert not log.exists()
