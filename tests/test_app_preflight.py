@@ -94,6 +94,11 @@ def test_all_missing_libraries_are_named_at_once_with_the_command(ask, distribut
     assert [line.strip() for line in problem.splitlines() if "sudo" in line] == [command]
 
 
+def test_a_package_that_holds_several_libraries_is_named_once(ask):
+    problem = ask(X11, Libraries(["libxcb-randr.so.0", "libxcb-xkb.so.1"]), "fedora")
+    assert "sudo dnf install libxcb\n" in problem
+
+
 def test_an_unknown_distribution_gets_every_command(ask):
     problem = ask(X11, Libraries(["libxcb-cursor.so.0"]), "suse")
     assert sum("sudo" in line for line in problem.splitlines()) == 3

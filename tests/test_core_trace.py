@@ -254,6 +254,7 @@ def test_a_disk_that_fills_up_keeps_the_whole_lines(path, monkeypatch):
     with pytest.raises(RunLogError, match="no space left"):
         log.write(STEP_EVENT)
     real.close()
+    assert path.read_bytes().endswith(b"\n")
     assert [record["type"] for record in lines(path)] == ["run"]
 
 
