@@ -15,7 +15,7 @@ from app.live_view import LiveView
 from app.menus import Menus
 from app.model_checker import ModelCheckerThread, ModelRole, OpenedModel
 from app.services import Services
-from app.settings import WindowSettings, remember_model
+from app.settings import remember_model
 from app.theme import RESOURCES, ThemeMode, apply_theme, choose_color_scheme, resolve_theme, ui_font
 from app.view_models.model_library import ModelLibrary
 from app.view_models.presets import load_presets

@@ -125,12 +125,12 @@ LIGHT = Theme(
     border="#e2e5ea",
     text="#1a1c21",
     muted="#565c69",
-    faint="#676d7a",
+    faint="#646a77",
     accent="#3d4fd0",
     accent_hover="#3344bd",
     accent_pressed="#2a39a4",
     on_accent="#ffffff",
-    selection="#d3d9fb",
+    selection="#dde2fc",
     danger="#a3210f",
     danger_surface="#fdf0ee",
     danger_border="#f1c4bd",
@@ -160,7 +160,7 @@ DARK = Theme(
     accent_hover="#a6b1ff",
     accent_pressed="#7f8ef2",
     on_accent="#0f1220",
-    selection="#37407c",
+    selection="#323a70",
     danger="#ff9d92",
     danger_surface="#2e1c1b",
     danger_border="#5c312d",
@@ -202,7 +202,7 @@ def contrast(first: str, second: str) -> float:
 def _luminance(color: str) -> float:
     channels = (channel / 255 for channel in QColor(color).getRgb()[:3])  # type: ignore[index]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return float(0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2])
 
 
 def style_sheet(theme: Theme) -> str:

@@ -40,7 +40,11 @@ def choose(combo: QComboBox, index: int) -> None:
 CHANGES = {
     "target": (lambda w: choose(w.controls.target.combo, 1), lambda r: r.target, "tiny-draft"),
     "draft": (lambda w: choose(w.controls.draft.combo, 0), lambda r: r.draft, "tiny-target"),
-    "method": (lambda w: w.controls.method.combo.setCurrentIndex(1), lambda r: (r.method, r.draft), ("prompt-lookup", None)),
+    "method": (
+        lambda w: w.controls.method.combo.setCurrentIndex(1),
+        lambda r: (r.method, r.draft),
+        ("prompt-lookup", None),
+    ),
     "k slider": (lambda w: w.controls.num_draft_tokens.slider.setValue(7), lambda r: r.num_draft_tokens, 7),
     "k spin": (lambda w: w.controls.num_draft_tokens.spin.setValue(16), lambda r: r.num_draft_tokens, 16),
     "temperature slider": (

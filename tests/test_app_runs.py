@@ -154,7 +154,7 @@ def test_a_failure_after_the_start_shows_one_sentence_and_keeps_what_came(window
     assert window.banner.sentence() == ""
 
 
-@pytest.mark.parametrize("error", [ValueError("dims\nTraceback (most recent call last)"), KeyError("x"), RuntimeError()])
+@pytest.mark.parametrize("error", [ValueError("a\nTraceback (most recent call last)"), KeyError("x"), RuntimeError()])
 def test_an_unforeseen_exception_becomes_one_line_without_a_traceback(window, session, run_to_end, error):
     session.fail_before = error
     run_to_end(window)

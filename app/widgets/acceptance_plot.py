@@ -17,7 +17,7 @@ PREDICTED_HELP = (
 )
 
 
-class PercentAxis(pg.AxisItem):
+class PercentAxis(pg.AxisItem):  # type: ignore[misc]  # pyqtgraph has no types
     """Shows shares as percentages."""
 
     def tickStrings(self, values: list[float], _scale: float, _spacing: float) -> list[str]:

@@ -76,7 +76,7 @@ def inset(spin: QAbstractSpinBox) -> None:
 
 
 class WheelGuard(QObject):
-    """Prepares the fields of a form: keeps the wheel from changing a field that the pointer only passes while a form is scrolled."""
+    """Prepares a form's fields, and keeps the wheel from changing one that the pointer only passes in a scroll."""
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         """Let the wheel through to a field only if it has the focus."""

@@ -37,7 +37,7 @@ class FormatSample(QWidget):
         """Draw the word."""
         layout = QTextLayout(self._text, self._font)
         span = QTextLayout.FormatRange()
-        span.start, span.length, span.format = 0, len(self._text), self._format  # type: ignore[misc]
+        span.start, span.length, span.format = 0, len(self._text), self._format
         layout.setFormats([span])
         layout.beginLayout()
         layout.createLine()

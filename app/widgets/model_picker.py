@@ -96,8 +96,8 @@ class ModelPicker(QWidget):
                 item.setData(kind, REF_ROLE)
                 self._items.appendRow(item)
             self._show_choice()
-        entry = next((entry for entry in entries if entry.ref == self._ref), None)
-        self.combo.setToolTip(describe_model(entry) if entry is not None else self._help)
+        chosen = next((entry for entry in entries if entry.ref == self._ref), None)
+        self.combo.setToolTip(describe_model(chosen) if chosen is not None else self._help)
 
     def show_problem(self, sentence: str | None) -> None:
         """Say what is wrong with the choice; None takes it away."""

@@ -21,9 +21,7 @@ class RunForm(QWidget):
         self.length.setObjectName("lengthSpin")
         self.length.setRange(1, MAX_NEW_TOKENS)
         self.length.setSingleStep(16)
-        self.chat = EnumCombo(
-            {ChatTemplate.AUTO: "Auto", ChatTemplate.ON: "On", ChatTemplate.OFF: "Off"}, "chatCombo"
-        )
+        self.chat = EnumCombo({ChatTemplate.AUTO: "Auto", ChatTemplate.ON: "On", ChatTemplate.OFF: "Off"}, "chatCombo")
         self.device = EnumCombo(
             {Device.AUTO: "Auto", Device.CPU: "CPU", Device.CUDA: "CUDA", Device.MPS: "MPS"}, "deviceCombo"
         )

@@ -89,7 +89,10 @@ class SliderSpin(QWidget):
     def _take(self, value: float) -> None:
         with QSignalBlocker(self.slider), QSignalBlocker(self.spin):
             self.slider.setValue(round(value * self._scale))
-            self.spin.setValue(value if isinstance(self.spin, QDoubleSpinBox) else int(value))
+            if isinstance(self.spin, QDoubleSpinBox):
+                self.spin.setValue(value)
+            else:
+                self.spin.setValue(int(value))
         if value != self._value:
             self._value = value
             self.value_changed.emit(value)

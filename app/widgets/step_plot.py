@@ -22,7 +22,7 @@ MAX_BARS = 320
 BAR_WIDTH = 0.76
 
 
-class StepPlot(pg.PlotWidget):
+class StepPlot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
     """Base of the two plots. A subclass adds its items and fills them in `_draw`.
 
     The view follows the latest steps until a person pans or zooms; a double click has it follow again. After the run
@@ -195,14 +195,14 @@ def _prepare_axis(axis: pg.AxisItem) -> None:
 
 def bar_centres(first: int, count: int, width: int) -> Array:
     """Where the bars of `count` bins stand on the x axis."""
-    return first + np.arange(count) * float(width) + (width - 1) / 2
+    return (first + np.arange(count) * float(width) + (width - 1) / 2).astype(np.float64)
 
 
 def line_pen(color: str, *, dashed: bool = False) -> QPen:
     """The pen of a plot's line."""
-    pen = pg.mkPen(color, width=2)
+    pen = QPen(QColor(color), 2)
+    pen.setCosmetic(True)
     if dashed:
         pen.setStyle(Qt.PenStyle.CustomDashLine)
         pen.setDashPattern([3, 2])
     return pen
-

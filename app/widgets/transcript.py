@@ -160,10 +160,10 @@ class TranscriptView(QPlainTextEdit):
         if span is not None:
             first, last = self._range(self._index_of(span))
             highlight = QTextEdit.ExtraSelection()
-            highlight.cursor = self._end()  # type: ignore[attr-defined]
-            highlight.cursor.setPosition(first)  # type: ignore[attr-defined]
-            highlight.cursor.setPosition(last, QTextCursor.MoveMode.KeepAnchor)  # type: ignore[attr-defined]
-            highlight.format.setBackground(QColor(self._theme.selection))  # type: ignore[attr-defined]
+            highlight.cursor = self._end()
+            highlight.cursor.setPosition(first)
+            highlight.cursor.setPosition(last, QTextCursor.MoveMode.KeepAnchor)
+            highlight.format.setBackground(QColor(self._theme.selection))
             selections.append(highlight)
         self.setExtraSelections(selections)
 
@@ -212,7 +212,9 @@ def tooltip(span: Span) -> str:
     if isinstance(span, Ghost):
         title = "rejected" if span.tested else "discarded"
         note = (
-            "Tested and turned down." if span.tested else "Behind the rejected token; never tested, so it does not count."
+            "Tested and turned down."
+            if span.tested
+            else "Behind the rejected token; never tested, so it does not count."
         )
     else:
         rows.append(("Position", str(span.position)))
@@ -232,7 +234,8 @@ def tooltip(span: Span) -> str:
             ("Acceptance probability", f"{span.acceptance_prob:.4f}"),
         ]
     rows.append(("Token id", str(span.token_id)))
-    cells = "".join(f"<tr><td>{escape(name)}&nbsp;&nbsp;</td><td align='right'>{value}</td></tr>" for name, value in rows)
+    row = "<tr><td>{}&nbsp;&nbsp;</td><td align='right'>{}</td></tr>"
+    cells = "".join(row.format(escape(name), value) for name, value in rows)
     return f"<b>{title}</b>&nbsp; {_quoted(span.text)}<br>{escape(note)}<table>{cells}</table>"
 
 

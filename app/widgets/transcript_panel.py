@@ -36,7 +36,7 @@ class TranscriptPanel(QWidget):
         self.ghosts_button.setCheckable(True)
         self.ghosts_button.setProperty("role", "quiet")
         self.ghosts_button.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
-        describe(self.ghosts_button, "Show rejected drafts", "Show the drafted tokens that were not kept, struck through")
+        describe(self.ghosts_button, "Show rejected drafts", "Show the draft's tokens that were not kept")
         frame, layout = card()
         layout.setContentsMargins(12, 10, 8, 8)
         header = QHBoxLayout()

@@ -1,0 +1,135 @@
+"""Choosing models: what can't work says why, and what is opened is remembered."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from app.model_checker import ModelRole
+from app.settings import SettingsStore, WindowSettings
+from app.view_models.model_library import ModelLibrary
+from app.widgets.model_picker import OPEN_TITLES, OpenKind
+from core.errors import ModelUnreadableError
+from tests.fakes_app import DRAFT, MISMATCH, STRANGER, TARGET, fake_services
+
+
+def texts(combo):
+    return [combo.itemText(index) for index in range(combo.count())]
+
+
+def open_stranger(window, qtbot, role):
+    with qtbot.waitSignal(window.checker.pairs_checked):
+        window.checker.open(STRANGER.ref, role)
+
+
+def test_the_embedded_pair_is_chosen_at_first(window):
+    assert (window.controls.target.ref, window.controls.draft.ref) == (TARGET.ref, DRAFT.ref)
+    assert window.prompt.run_button.isEnabled()
+
+
+def test_a_draft_that_does_not_fit_says_why_and_can_not_be_run(window, qtbot):
+    open_stranger(window, qtbot, ModelRole.DRAFT)
+    qtbot.waitUntil(lambda: window.controls.draft.problem_label.text() == MISMATCH)
+    assert window.prompt.note.text() == MISMATCH
+    assert not window.prompt.run_button.isEnabled()
+    window.menus.run.trigger()
+    assert window.banner.sentence() == MISMATCH
+
+
+def test_a_draft_that_does_not_fit_is_disabled_in_the_list_with_the_reason(window, qtbot):
+    open_stranger(window, qtbot, ModelRole.TARGET)
+    qtbot.waitUntil(lambda: window.controls.draft.combo.model().item(0).toolTip() == MISMATCH)
+    model = window.controls.draft.combo.model()
+    assert not model.item(0).isEnabled()
+    assert not model.item(1).isEnabled()
+    assert model.item(2).isEnabled()
+    assert "doesn't fit" in model.item(0).text()
+
+
+def test_a_method_without_a_draft_runs_where_the_pair_would_not(window, qtbot, run_to_end, session):
+    open_stranger(window, qtbot, ModelRole.TARGET)
+    qtbot.waitUntil(lambda: not window.prompt.run_button.isEnabled())
+    window.controls.method.combo.setCurrentIndex(1)
+    assert window.controls.draft.problem_label.text() == ""
+    run_to_end(window)
+    assert (session.requests[0].target, session.requests[0].draft) == (STRANGER.ref, None)
+
+
+def test_another_choice_takes_the_problem_away(window, qtbot):
+    open_stranger(window, qtbot, ModelRole.DRAFT)
+    qtbot.waitUntil(lambda: not window.prompt.run_button.isEnabled())
+    combo = window.controls.draft.combo
+    combo.setCurrentIndex(1)
+    combo.activated.emit(1)
+    assert window.prompt.run_button.isEnabled()
+    assert window.controls.draft.problem_label.text() == ""
+
+
+@pytest.mark.parametrize("kind", OpenKind)
+def test_open_in_the_list_asks_for_a_path_and_keeps_the_choice(window, dialogs, kind):
+    combo = window.controls.target.combo
+    index = texts(combo).index(OPEN_TITLES[kind])
+    combo.setCurrentIndex(index)
+    combo.activated.emit(index)
+    assert dialogs.asked == [kind]
+    assert combo.currentText() == TARGET.title
+    assert window.controls.target.ref == TARGET.ref
+
+
+def test_an_opened_model_is_chosen_and_remembered(make_window, dialogs, qtbot, session, tmp_path):
+    window = make_window()
+    dialogs.model_path = STRANGER.ref
+    with qtbot.waitSignal(window.checker.opened):
+        window.menus.open_actions[OpenKind.GGUF].trigger()
+    qtbot.waitUntil(lambda: window.controls.target.ref == STRANGER.ref)
+    again = make_window(fake_services(session, tmp_path))
+    qtbot.waitUntil(lambda: again.controls.target.ref == STRANGER.ref)
+    assert STRANGER.title in texts(again.controls.draft.combo)
+
+
+def test_a_path_that_holds_no_model_is_explained(window, dialogs, qtbot):
+    dialogs.model_path = "/nowhere"
+    with qtbot.waitSignal(window.checker.open_failed):
+        window.menus.open_actions[OpenKind.FOLDER].trigger()
+    assert "no model '/nowhere'" in window.banner.sentence()
+    assert window.controls.target.ref == TARGET.ref
+
+
+def test_a_remembered_model_that_is_gone_disturbs_nobody(make_window, qtbot, session, tmp_path):
+    SettingsStore(tmp_path / "settings.json").save(WindowSettings(opened_models=("/gone.gguf",)))
+    window = make_window()
+    qtbot.waitSignal(window.checker.open_failed).wait()
+    assert window.banner.sentence() == ""
+
+
+def test_without_any_model_the_window_says_what_to_do(make_window, session, tmp_path):
+    window = make_window(replace(fake_services(session, tmp_path), embedded_models=lambda: ()))
+    assert "Open a model" in window.prompt.note.text()
+    assert not window.prompt.run_button.isEnabled()
+
+
+def test_a_checker_that_fails_does_not_block_the_pair(make_window, qtbot, session, tmp_path):
+    def fail(_draft, _target):
+        raise ValueError("odd file")
+
+    window = make_window(replace(fake_services(session, tmp_path), pair_problem=fail))
+    qtbot.waitSignal(window.checker.pairs_checked, raising=False, timeout=500).wait()
+    assert window.prompt.run_button.isEnabled()
+
+
+def test_a_checker_that_can_not_read_a_model_passes_its_sentence_on(make_window, qtbot, session, tmp_path):
+    def fail(_draft, _target):
+        raise ModelUnreadableError("The tokenizer is damaged.")
+
+    window = make_window(replace(fake_services(session, tmp_path), pair_problem=fail))
+    qtbot.waitUntil(lambda: window.prompt.note.text() == "The tokenizer is damaged.")
+
+
+def test_the_library_asks_again_about_a_model_that_was_replaced():
+    library = ModelLibrary((TARGET, DRAFT))
+    library.record(TARGET.ref, {TARGET.ref: None, DRAFT.ref: "No."})
+    assert library.unchecked_drafts(TARGET.ref) == ()
+    library.add(DRAFT)
+    assert library.unchecked_drafts(TARGET.ref) == (DRAFT.ref,)
+    assert library.default_draft == DRAFT.ref
