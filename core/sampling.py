@@ -7,6 +7,9 @@ from torch import Tensor
 
 from core.types import SamplingParams
 
+_LEAST_TEMPERATURE = 1e-30
+"""Colder than this is greedy to the last bit, and float32 would soon call it 0, to divide by."""
+
 
 def probabilities(logits: Tensor, params: SamplingParams) -> Tensor:
     """The distribution that tokens are drawn from.
@@ -26,7 +29,7 @@ def probabilities(logits: Tensor, params: SamplingParams) -> Tensor:
     if params.is_greedy:
         return _one_hot_argmax(logits)
     # The maximum is taken off first, so that a small temperature can't overflow.
-    scaled = (logits - logits.amax(-1, keepdim=True)) / params.temperature
+    scaled = (logits - logits.amax(-1, keepdim=True)) / max(params.temperature, _LEAST_TEMPERATURE)
     vocab_size = scaled.shape[-1]
     if 0 < params.top_k < vocab_size:
         kth = torch.topk(scaled, params.top_k, dim=-1).values[..., -1:]
@@ -52,11 +55,15 @@ def _one_hot_argmax(logits: Tensor) -> Tensor:
 def _keep_nucleus(scaled: Tensor, params: SamplingParams) -> Tensor:
     """Mask all but the smallest set of most probable tokens that holds at least `top_p` of the mass."""
     vocab_size = scaled.shape[-1]
-    # After top-k only those entries can be in the nucleus; ties with the k-th are the rare exception, so look.
-    width = vocab_size
+    # Of equal tokens at the edge the lowest ids stay: the law must hang on the row alone, not on the rows beside it.
     if 0 < params.top_k < vocab_size:
+        # After top-k only those entries can be in the nucleus; ties with the k-th are the rare exception, so look.
         width = int(torch.isfinite(scaled).sum(-1).max().clamp(1, vocab_size))
-    ordered, ids = torch.topk(scaled, width, dim=-1)
+        ids = torch.topk(scaled, width, dim=-1).indices.sort(-1).values
+        ordered, order = scaled.gather(-1, ids).sort(dim=-1, descending=True, stable=True)
+        ids = ids.gather(-1, order)
+    else:
+        ordered, ids = scaled.sort(dim=-1, descending=True, stable=True)
     mass = torch.softmax(ordered, dim=-1)
     before = mass.cumsum(-1) - mass
     outside = before >= params.top_p

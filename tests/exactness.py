@@ -1,0 +1,206 @@
+"""Checks of a law as a whole, and mutants of the engine's source to show that the checks can fail.
+
+A marginal test of the first token misses many mistakes of a verifier. These look at all tokens of a block at once.
+"""
+
+import contextlib
+import inspect
+import itertools
+from collections.abc import Callable, Mapping
+from types import ModuleType
+
+import numpy as np
+import torch
+from scipy.stats import chi2
+
+from core.sampling import draw, draw_uniforms
+from core.types import Coupling, DraftContext, SamplingParams
+from tests.fakes import Law, ScriptDrafter, fixed_law, play, random_law, table_model
+
+V, K = 3, 2
+SIGNIFICANCE = 1e-4
+
+Laws = Mapping[tuple[int, ...], torch.Tensor]
+"""From a context to the distribution (V,) of the token after it."""
+
+StepFunction = Callable[[Laws, Laws, torch.Generator], list[int]]
+"""One draft-verify round: (draft laws, target laws, generator) -> the 1 to K + 1 tokens emitted."""
+
+
+@contextlib.contextmanager
+def global_generator_untouched():
+    """Fails if the block draws from, or seeds, torch's global generator."""
+    before = torch.random.get_rng_state()
+    yield
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def contexts(longest: int) -> list[tuple[int, ...]]:
+    """All contexts up to a length, the empty one first."""
+    return [context for size in range(longest + 1) for context in itertools.product(range(V), repeat=size)]
+
+
+def make_laws(seed: int) -> Laws:
+    """A different positive distribution for every context."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = {context: torch.rand(V, generator=generator) + 0.08 for context in contexts(K)}
+    return {context: row / row.sum() for context, row in rows.items()}
+
+
+def chi_squared_p_value(counts: np.ndarray, expected: np.ndarray) -> float:
+    """Goodness of fit. Cells expected fewer than 5 times are joined; a count where none can be is impossible: 0."""
+    if counts[expected == 0].any():
+        return 0.0
+    rare = expected < 5
+    cells = [*zip(counts[~rare], expected[~rare], strict=True)]
+    if expected[rare].sum() > 0:
+        cells.append((counts[rare].sum(), expected[rare].sum()))
+    statistic = sum((count - mean) ** 2 / mean for count, mean in cells)
+    return float(chi2.sf(statistic, max(len(cells) - 1, 1)))
+
+
+def joint_law_p_value(step: StepFunction, *, samples: int = 20_000, seed: int = 0) -> float:
+    """Chi-squared of all K + 1 tokens of a block together, completed from the target where the block is shorter.
+
+    A step that is hopelessly wrong is found out early.
+    """
+    draft_laws, target_laws = make_laws(seed + 1), make_laws(seed + 2)
+    cumulated = {context: np.cumsum(row.double().numpy()) for context, row in target_laws.items()}
+    generator, completion = torch.Generator().manual_seed(seed), np.random.default_rng(seed)
+    expected = np.array(
+        [np.prod([float(target_laws[cell[:i]][cell[i]]) for i in range(K + 1)]) for cell in _cells()]
+    )
+    counts = np.zeros(len(expected))
+    for done in range(1, samples + 1):
+        tokens = step(draft_laws, target_laws, generator)
+        assert 1 <= len(tokens) <= K + 1
+        while len(tokens) <= K:
+            tokens.append(int(np.searchsorted(cumulated[tuple(tokens)], completion.random() * 0.9999999)))
+        counts[tokens[0] * V * V + tokens[1] * V + tokens[2]] += 1
+        if done % 2_000 == 0 or done == samples:
+            p_value = chi_squared_p_value(counts, expected * done)
+            if p_value < 1e-9:
+                break
+    return p_value
+
+
+def _cells() -> list[tuple[int, ...]]:
+    return list(itertools.product(range(V), repeat=K + 1))
+
+
+def verify_step(verify_block: Callable) -> StepFunction:
+    """A round whose draft is drawn as it should be."""
+
+    def step(draft_laws: Laws, target_laws: Laws, generator: torch.Generator) -> list[int]:
+        tokens: list[int] = []
+        for uniform in draw_uniforms(K, generator):
+            tokens.append(int(draw(draft_laws[tuple(tokens)], uniform)))
+        draft_probs = torch.stack([draft_laws[tuple(tokens[:i])] for i in range(K)])
+        return _verified(verify_block, tokens, draft_probs, target_laws, generator)
+
+    return step
+
+
+def certain_step(verify_block: Callable) -> StepFunction:
+    """A round whose drafter proposes, without a distribution, the likeliest tokens."""
+
+    def step(draft_laws: Laws, target_laws: Laws, generator: torch.Generator) -> list[int]:
+        tokens: list[int] = []
+        for _ in range(K):
+            tokens.append(int(draft_laws[tuple(tokens)].argmax()))
+        return _verified(verify_block, tokens, None, target_laws, generator)
+
+    return step
+
+
+def drafter_step(drafter_class: Callable, verify_block: Callable) -> StepFunction:
+    """A round whose draft comes from a model through a `DraftModelDrafter`."""
+    drafters: list = []
+
+    def step(draft_laws: Laws, target_laws: Laws, generator: torch.Generator) -> list[int]:
+        if not drafters:
+            drafters.append(drafter_class(table_model(lambda ids: draft_laws[tuple(ids[1:])].log(), V)))
+            drafters[0].start(torch.tensor([0]))
+        context = DraftContext(
+            ids=[0],
+            num_draft_tokens=K,
+            sampling=SamplingParams(),
+            generator=generator,
+            vocab_size=V,
+            check_cancelled=lambda: None,
+        )
+        draft = drafters[0].propose(context)
+        # The next round starts from the same text again: no token of this one is committed.
+        drafters[0]._runner.rewind(0)
+        return _verified(verify_block, draft.tokens.tolist(), draft.probs, target_laws, generator)
+
+    return step
+
+
+def _verified(
+    verify_block: Callable,
+    tokens: list[int],
+    draft_probs: torch.Tensor | None,
+    target_laws: Laws,
+    generator: torch.Generator,
+) -> list[int]:
+    rows = torch.stack([target_laws[tuple(tokens[:i])] for i in range(len(tokens) + 1)])
+    outcome = verify_block(torch.tensor(tokens), draft_probs, rows, generator=generator)
+    return [*tokens[: outcome.num_accepted], outcome.next_token]
+
+
+def engine_law_p_value(
+    speculative: Callable,
+    *,
+    sampling: SamplingParams,
+    probabilities: Callable,
+    coupling: Coupling = Coupling.REJECTION,
+    num_draft_tokens: int = 2,
+    vocab_size: int = 6,
+    blocks: int = 3_000,
+    seed: int = 0,
+) -> float:
+    """Chi-squared of three tokens together, out of the whole loop: drafter, filters, verification, both caches.
+
+    One long text in which the laws forget everything at each third position is as good as many texts of three tokens,
+    and the blocks of draft and target run across its borders in every way. Anything outside the filters' support, and
+    any context that the caches got wrong, shows.
+    """
+    target_law = random_law(vocab_size, 10 + seed, period=3, scale=1.5)
+    target = table_model(target_law, vocab_size)
+    draft = table_model(random_law(vocab_size, 20 + seed, period=3, scale=1.5), vocab_size)
+    run = play(
+        speculative(
+            target, draft, [0, 0, 0], num_draft_tokens=num_draft_tokens, sampling=sampling, coupling=coupling,
+            max_new_tokens=3 * blocks, seed=seed,
+        )
+    )  # fmt: skip
+    tokens = np.array(run.ids).reshape(-1, 3)
+    shape = (vocab_size,) * 3
+    counts = np.bincount(np.ravel_multi_index(tokens.T, shape), minlength=vocab_size**3)
+    expected = np.zeros(shape)
+    for context in itertools.product(range(vocab_size), repeat=2):
+        rows = [probabilities(target_law([0, 0, 0, *context[:size]]), sampling).double() for size in range(3)]
+        expected[context] = float(rows[0][context[0]] * rows[1][context[1]]) * rows[2].numpy()
+    return chi_squared_p_value(counts, expected.ravel() * len(tokens))
+
+
+def always(tokens: list[int]) -> ScriptDrafter:
+    """A drafter that proposes the same tokens every time."""
+    return ScriptDrafter(lambda ids, count: tokens)
+
+
+def constant(probs: list[float]) -> Law:
+    """A law that gives the same probabilities after every text."""
+    return fixed_law(torch.tensor(probs).log().tolist())
+
+
+def mutate(module: ModuleType, old: str, new: str) -> ModuleType:
+    """The module with one piece of its source replaced. The piece must be there exactly once."""
+    source = inspect.getsource(module)
+    assert source.count(old) == 1, f"{old!r} stands {source.count(old)} times in {module.__name__}"
+    mutant = ModuleType(module.__name__)
+    mutant.__file__ = module.__file__
+    # Dataclasses look their module up by name; the real one does.
+    exec(compile(source.replace(old, new), f"<mutant of {module.__name__}>", "exec", dont_inherit=True), mutant.__dict__)
+    return mutant
