@@ -14,8 +14,8 @@ from app.widgets.transcript_panel import TranscriptPanel
 from core.types import RunRequest
 
 FRAME_MS = 33
-MAX_SHARE = 0.2
-"""Most of the time that drawing may take; beyond it frames come more rarely, since the engine needs the processor."""
+MAX_SHARE = 0.15
+"""Most of one processor that drawing may take; beyond it frames come more rarely, since the engine needs it more."""
 SLOWEST_FRAME_MS = 250
 
 
@@ -43,6 +43,7 @@ class LiveView(QObject):
         self._transcript = transcript
         self._measurements = measurements
         self._status = status
+        self._thread_time = 0.0
         self._timer = QTimer(self)
         self._timer.setTimerType(Qt.TimerType.PreciseTimer)
         self._timer.setInterval(FRAME_MS)
@@ -65,17 +66,22 @@ class LiveView(QObject):
         self._transcript.begin(self._run.tokens)
         self._measurements.begin()
         self._show_status()
+        self._thread_time = time.thread_time()
         self._timer.setInterval(FRAME_MS)
         self._timer.start()
 
     @Slot()
     def _on_frame(self) -> None:
-        started = time.perf_counter()
         if self._take_events():
             self._transcript.view.refresh()
             self._measurements.refresh()
         self._show_status()
-        spent_ms = 1000 * (time.perf_counter() - started)
+        self._pace()
+
+    def _pace(self) -> None:
+        # This thread's processor time since the frame before: what it took to apply, to draw and to paint.
+        now = time.thread_time()
+        spent_ms, self._thread_time = 1000 * (now - self._thread_time), now
         self._timer.setInterval(min(SLOWEST_FRAME_MS, max(FRAME_MS, round(spent_ms / MAX_SHARE))))
 
     @Slot()

@@ -58,7 +58,12 @@ class StatusStrip(QFrame):
     def show_progress(self, share: float | None) -> None:
         """Fill the bar to a share from 0 to 1; None: busy, with no end in sight yet."""
         maximum = 0 if share is None else PROGRESS_STEPS
-        if self.bar.maximum() != maximum:
-            self.bar.setMaximum(maximum)
+        value = round((share or 0.0) * PROGRESS_STEPS)
+        if (self.bar.maximum(), self.bar.value()) == (maximum, value):
+            return
+        # A progress bar paints itself at once, and with it all that waits to be painted; it should wait its turn.
+        self.bar.setUpdatesEnabled(False)
+        self.bar.setMaximum(maximum)
         if share is not None:
-            self.bar.setValue(round(share * PROGRESS_STEPS))
+            self.bar.setValue(value)
+        self.bar.setUpdatesEnabled(True)

@@ -8,13 +8,15 @@ import numpy as np
 import pyqtgraph as pg
 from PySide6.QtCore import QPointF, Qt, Signal, Slot
 from PySide6.QtGui import QColor, QPen
-from PySide6.QtWidgets import QGraphicsSceneMouseEvent
+from PySide6.QtWidgets import QGraphicsItem, QGraphicsSceneMouseEvent
 
 from app.theme import LIGHT, Theme, ui_font
 from app.view_models.metrics import Array, StepMetrics
 
 FOLLOWED_STEPS = 48
 """How many of the latest steps are shown while a run goes."""
+SCROLLED_STEPS = 12
+"""How far the view moves on when it is full: in strides, since a still axis is easier to read, and cheaper."""
 MIN_STEPS = 24
 """How many steps there is room for after a short run, so that its bars are not as wide as walls."""
 MAX_BARS = 320
@@ -46,6 +48,7 @@ class StepPlot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         self._follows = True
         self._shows_all = False
         self._drawn: tuple[int, int, int] | None = None
+        self._followed: tuple[float, float] | None = None
         item = self.getPlotItem()
         item.hideButtons()
         item.setMenuEnabled(False)
@@ -119,10 +122,18 @@ class StepPlot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         count = len(self._metrics)
         self._show_emptiness(count == 0)
         if self._follows:
-            shown = count if self._shows_all else FOLLOWED_STEPS
-            first = 0 if self._shows_all else max(0, count - FOLLOWED_STEPS)
-            self.getViewBox().setXRange(first - 0.6, first + max(shown, MIN_STEPS) - 0.4, padding=0)
+            self._follow(count)
         self._draw_visible()
+
+    def _follow(self, count: int) -> None:
+        first, shown = 0, max(count, MIN_STEPS)
+        if not self._shows_all:
+            strides = max(0, math.ceil((count - FOLLOWED_STEPS) / SCROLLED_STEPS))
+            first, shown = strides * SCROLLED_STEPS, FOLLOWED_STEPS
+        wanted = (first - 0.6, first + shown - 0.4)
+        if wanted != self._followed:
+            self._followed = wanted
+            self.getViewBox().setXRange(*wanted, padding=0)
 
     def redraw(self) -> None:
         """Draw again although no step has come."""
@@ -149,7 +160,7 @@ class StepPlot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
 
     @Slot()
     def _on_moved_by_hand(self) -> None:
-        self._follows = False
+        self._follows, self._followed = False, None
 
     @Slot()
     def _on_range_changed(self) -> None:
@@ -187,6 +198,8 @@ def _prepare_axis(axis: pg.AxisItem) -> None:
     axis.label.setFont(ui_font(11))
     # Behind the data: a grid is there to read bars by, not to cut them.
     axis.setZValue(-100)
+    # Painting labels is most of a plot's cost, and they rarely change.
+    axis.setCacheMode(QGraphicsItem.CacheMode.DeviceCoordinateCache)
     if axis.orientation == "left":
         axis.setWidth(50)
     else:
