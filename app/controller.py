@@ -109,9 +109,9 @@ class RunController(QObject):
         if self._state is RunState.RUNNING:
             self._set_state(RunState.STOPPING)
 
-    @Slot(int)
-    def set_num_draft_tokens(self, num_draft_tokens: int) -> None:
-        """Change K of the run that goes, from its next step."""
+    @Slot(object)
+    def set_num_draft_tokens(self, num_draft_tokens: int | None) -> None:
+        """Change K of the run that goes, from its next step; None lets the engine choose."""
         if self._controls is not None:
             try:
                 self._controls.set_num_draft_tokens(num_draft_tokens)

@@ -65,6 +65,7 @@ class RunSettings:
     method: str = "draft-model"
     method_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     num_draft_tokens: int = 4
+    auto_draft_tokens: bool = False
     temperature: float = 0.8
     top_k: int = 0
     top_p: float = 1.0
@@ -152,6 +153,7 @@ def _parse_run(data: Mapping[str, Any]) -> RunSettings:
         method=_checked(data, "method", default.method, lambda value: value in METHODS),
         method_options={name: _plain(values) for name, values in options.items() if name in METHODS},
         num_draft_tokens=_checked(data, "num_draft_tokens", default.num_draft_tokens, _whole(1, MAX_DRAFT_TOKENS)),
+        auto_draft_tokens=_checked(data, "auto_draft_tokens", default.auto_draft_tokens, _is_bool),
         temperature=_checked(data, "temperature", default.temperature, _between(0.0, MAX_UI_TEMPERATURE)),
         top_k=_checked(data, "top_k", default.top_k, _whole(0, 1_000_000)),
         top_p=_checked(data, "top_p", default.top_p, lambda value: unit(value) and value > 0),

@@ -197,7 +197,7 @@ class FakeSession:
                 return
             if self.pace_s:
                 threading.Event().wait(self.pace_s)
-            k = controls.num_draft_tokens or 0
+            k = 3 if controls.num_draft_tokens is None else controls.num_draft_tokens
             k = min(k, request.max_new_tokens - (position - 9) - 1)
             accepted = next((i for i in range(k) if random_source.random() > 0.8), k)
             step = make_step(

@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QAbstractSlider, QAbstractSpinBox, QApplication, Q
 
 from app.settings import ChatTemplate
 from core.drafters.methods import METHODS
-from core.types import Device, DType
+from core.types import Coupling, Device, DType
 
 NAMES = (
     "targetCombo",
@@ -45,8 +45,10 @@ CHANGES = {
         lambda r: (r.method, r.draft),
         ("prompt-lookup", None),
     ),
-    "k slider": (lambda w: w.controls.num_draft_tokens.slider.setValue(7), lambda r: r.num_draft_tokens, 7),
-    "k spin": (lambda w: w.controls.num_draft_tokens.spin.setValue(16), lambda r: r.num_draft_tokens, 16),
+    "k slider": (lambda w: w.controls.draft_length.number.slider.setValue(7), lambda r: r.num_draft_tokens, 7),
+    "k spin": (lambda w: w.controls.draft_length.number.spin.setValue(16), lambda r: r.num_draft_tokens, 16),
+    "auto k": (lambda w: w.controls.draft_length.auto.click(), lambda r: r.num_draft_tokens, None),
+    "coupling": (lambda w: w.controls.sampling.coupling.choose(Coupling.GUMBEL), lambda r: r.coupling, Coupling.GUMBEL),
     "temperature slider": (
         lambda w: w.controls.sampling.temperature.slider.setValue(150),
         lambda r: r.sampling.temperature,
@@ -111,8 +113,18 @@ def test_the_draft_can_only_be_chosen_where_the_method_has_one(window):
         assert window.controls.draft.combo.isEnabled() is method.needs_draft_model
 
 
+def test_k_can_not_be_set_by_hand_while_the_engine_chooses_it(window):
+    form = window.controls.draft_length
+    form.number.set_value(9)
+    form.auto.click()
+    assert not form.number.slider.isEnabled()
+    assert not form.number.spin.isEnabled()
+    form.auto.click()
+    assert request(window).num_draft_tokens == 9
+
+
 def test_slider_and_spin_box_follow_each_other_and_tell_a_value_once(window, qtbot):
-    k = window.controls.num_draft_tokens
+    k = window.controls.draft_length.number
     told = []
     k.value_changed.connect(told.append)
     k.slider.setValue(9)
@@ -176,7 +188,7 @@ def test_a_preset_fills_the_prompt_and_can_be_undone(window):
 
 def test_the_wheel_does_not_change_a_field_that_it_passes(make_window):
     window = make_window(is_shown=True)
-    slider = window.controls.num_draft_tokens.slider
+    slider = window.controls.draft_length.number.slider
     window.prompt.edit.setFocus()
     here = QPointF(5, 5)
     wheel = QWheelEvent(

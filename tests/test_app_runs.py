@@ -118,7 +118,7 @@ def test_k_and_temperature_are_live(window, qtbot, gated, session):
     window.prompt.run_button.click()
     gated.release()
     qtbot.waitUntil(lambda: steps_shown(window) == 1)
-    window.controls.num_draft_tokens.slider.setValue(9)
+    window.controls.draft_length.number.slider.setValue(9)
     window.controls.sampling.temperature.spin.setValue(0.25)
     assert session.controls[0].num_draft_tokens == 9
     assert session.controls[0].sampling.temperature == 0.25
@@ -126,6 +126,8 @@ def test_k_and_temperature_are_live(window, qtbot, gated, session):
     qtbot.waitUntil(lambda: steps_shown(window) == 2)
     step = window.run_view.log().steps[-1]
     assert (step["num_draft_tokens"], step["temperature"]) == (9, 0.25)
+    window.controls.draft_length.auto.click()
+    assert session.controls[0].num_draft_tokens is None
 
 
 def test_a_failure_before_the_start_shows_one_sentence_and_the_next_run_works(window, session, run_to_end):

@@ -20,7 +20,7 @@ from app.settings import (
     runs_folder,
 )
 from app.theme import ThemeMode
-from core.types import Device, DType
+from core.types import Coupling, Device, DType
 from tests.fakes_app import fake_services
 
 UNUSUAL = WindowSettings(
@@ -35,12 +35,14 @@ UNUSUAL = WindowSettings(
         method="prompt-lookup",
         method_options={"prompt-lookup": {"max_ngram": 5, "min_ngram": 2}},
         num_draft_tokens=9,
+        auto_draft_tokens=True,
         temperature=1.25,
         top_k=7,
         top_p=0.5,
         min_p=0.1,
         seed=2**63 - 1,
         max_new_tokens=33,
+        coupling=Coupling.GUMBEL,
         chat=ChatTemplate.ON,
         device=Device.CPU,
         dtype=DType.BFLOAT16,
@@ -96,6 +98,8 @@ def test_a_file_that_can_not_be_used_gives_the_defaults(tmp_path, content):
         ("method", []),
         ("device", "tpu"),
         ("dtype", None),
+        ("coupling", "magic"),
+        ("auto_draft_tokens", "yes"),
         ("chat", 7),
         ("target", ""),
         ("prompt", None),
@@ -130,7 +134,7 @@ def test_the_latest_model_is_remembered_first_and_the_oldest_forgotten():
 
 def test_the_window_comes_back_as_it_was_left(make_window, qtbot, session, tmp_path):
     window = make_window()
-    window.controls.num_draft_tokens.set_value(11)
+    window.controls.draft_length.number.set_value(11)
     window.controls.sampling.seed.setText("1234")
     window.controls.run.dtype.choose(DType.FLOAT32)
     window.controls.method.combo.setCurrentIndex(1)

@@ -8,14 +8,14 @@ from PySide6.QtWidgets import QFrame, QScrollArea, QVBoxLayout, QWidget
 from app.model_checker import ModelRole, OpenedModel, PairVerdicts
 from app.settings import RunSettings
 from app.view_models.model_library import ModelLibrary
+from app.widgets.draft_length import DraftLengthForm
 from app.widgets.fields import text_label
 from app.widgets.method_form import MethodForm
 from app.widgets.model_picker import ModelPicker, OpenKind
 from app.widgets.run_form import RunForm
 from app.widgets.sampling_form import SamplingForm
-from app.widgets.slider_spin import SliderSpin
 from core.errors import OutriderError, PairMismatchError, SettingsError
-from core.types import MAX_DRAFT_TOKENS, RunRequest, SamplingParams
+from core.types import RunRequest, SamplingParams
 
 NO_TARGET = "There is no target model yet. Open a model folder or a .gguf file."
 
@@ -31,7 +31,7 @@ class ControlsPanel(QScrollArea):
     """
 
     changed = Signal()
-    num_draft_tokens_changed = Signal(int)
+    num_draft_tokens_changed = Signal(object)
     temperature_changed = Signal(float)
     open_requested = Signal(object, object)
     check_requested = Signal(str, object)
@@ -44,13 +44,7 @@ class ControlsPanel(QScrollArea):
         self.target = ModelPicker("Target", "The model whose distribution the text is drawn from.", "targetCombo")
         self.draft = ModelPicker("Draft", "The smaller model that runs ahead and proposes tokens.", "draftCombo")
         self.method = MethodForm()
-        self.num_draft_tokens = SliderSpin(
-            "K, draft tokens per step",
-            "How many tokens are drafted before the target tests them in one forward. Live during a run.",
-            name="k",
-            low=1,
-            high=MAX_DRAFT_TOKENS,
-        )
+        self.draft_length = DraftLengthForm()
         self.sampling = SamplingForm()
         self.run = RunForm()
         self._lay_out()
@@ -64,7 +58,7 @@ class ControlsPanel(QScrollArea):
         layout.setSpacing(8)
         sections: tuple[tuple[str, tuple[QWidget, ...]], ...] = (
             ("Models", (self.target, self.draft)),
-            ("Drafting", (self.method, self.num_draft_tokens)),
+            ("Drafting", (self.method, self.draft_length)),
             ("Sampling", (self.sampling,)),
             ("Run", (self.run,)),
         )
@@ -90,7 +84,7 @@ class ControlsPanel(QScrollArea):
         self.draft.open_requested.connect(self._on_open_draft)
         self.method.method_changed.connect(self._on_method_changed)
         self.method.changed.connect(self.changed)
-        self.num_draft_tokens.value_changed.connect(self._on_num_draft_tokens_changed)
+        self.draft_length.changed.connect(self._on_draft_length_changed)
         self.sampling.temperature_changed.connect(self.temperature_changed)
         self.sampling.changed.connect(self.changed)
         self.run.changed.connect(self.changed)
@@ -106,13 +100,14 @@ class ControlsPanel(QScrollArea):
             draft=self.draft.wanted,
             method=self.method.method.name,
             method_options=self.method.option_values(),
-            num_draft_tokens=int(self.num_draft_tokens.value()),
+            num_draft_tokens=int(self.draft_length.number.value()),
+            auto_draft_tokens=self.draft_length.auto.isChecked(),
             temperature=self.sampling.temperature.value(),
             top_k=self.sampling.top_k.value(),
             top_p=self.sampling.top_p.value(),
             min_p=self.sampling.min_p.value(),
             seed=seed,
-            coupling=self._kept.coupling,
+            coupling=self.sampling.coupling.member(),
             max_new_tokens=self.run.length.value(),
             chat=self.run.chat.member(),
             device=self.run.device.member(),
@@ -125,12 +120,14 @@ class ControlsPanel(QScrollArea):
         """Show settings."""
         self._kept = settings
         self.method.apply(settings.method, settings.method_options)
-        self.num_draft_tokens.set_value(settings.num_draft_tokens)
+        self.draft_length.number.set_value(settings.num_draft_tokens)
+        self.draft_length.auto.setChecked(settings.auto_draft_tokens)
         self.sampling.temperature.set_value(settings.temperature)
         self.sampling.top_k.setValue(settings.top_k)
         self.sampling.top_p.setValue(settings.top_p)
         self.sampling.min_p.setValue(settings.min_p)
         self.sampling.seed.setText(str(settings.seed))
+        self.sampling.coupling.choose(settings.coupling)
         self.run.length.setValue(settings.max_new_tokens)
         self.run.chat.choose(settings.chat)
         self.run.device.choose(settings.device)
@@ -161,7 +158,7 @@ class ControlsPanel(QScrollArea):
             prompt=prompt,
             method=method.name,
             method_options=self.method.options.values(),
-            num_draft_tokens=settings.num_draft_tokens,
+            num_draft_tokens=self.draft_length.value(),
             sampling=SamplingParams(settings.temperature, settings.top_k, settings.top_p, settings.min_p),
             seed=self.sampling.seed_value(),
             coupling=settings.coupling,
@@ -202,17 +199,13 @@ class ControlsPanel(QScrollArea):
         library = self._library
         self.target.show_models(library.entries, fallback=library.default_target)
         target = self.target.ref
-        problems = {ref: library.problem(ref, target) for ref in library.refs}
+        is_needed = self.method.method.needs_draft_model
+        problems = {ref: library.problem(ref, target) for ref in library.refs} if is_needed else {}
         self.draft.show_models(library.entries, fallback=library.default_draft, problems=problems)
-        self._show_pair()
+        self.draft.set_needed(is_needed)
+        self.draft.show_problem(problems.get(self.draft.ref))
         if target and (drafts := self._library.unchecked_drafts(target)):
             self.check_requested.emit(target, drafts)
-
-    def _show_pair(self) -> None:
-        is_needed = self.method.method.needs_draft_model
-        self.draft.set_needed(is_needed)
-        if is_needed:
-            self.draft.show_problem(self._library.problem(self.draft.ref, self.target.ref))
 
     @Slot(str)
     def _on_model_chosen(self, _ref: str) -> None:
@@ -229,10 +222,10 @@ class ControlsPanel(QScrollArea):
 
     @Slot(str)
     def _on_method_changed(self, _name: str) -> None:
-        self._show_pair()
+        self._show_models()
         self.changed.emit()
 
-    @Slot(float)
-    def _on_num_draft_tokens_changed(self, value: float) -> None:
-        self.num_draft_tokens_changed.emit(int(value))
+    @Slot(object)
+    def _on_draft_length_changed(self, num_draft_tokens: int | None) -> None:
+        self.num_draft_tokens_changed.emit(num_draft_tokens)
         self.changed.emit()

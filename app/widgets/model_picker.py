@@ -42,7 +42,6 @@ class ModelPicker(QWidget):
         self._ref = ""
         self._wanted = ""
         self._help = help_text
-        self._is_needed = True
         self.combo = QComboBox()
         self.combo.setObjectName(object_name)
         self.combo.setMinimumContentsLength(12)
@@ -106,10 +105,7 @@ class ModelPicker(QWidget):
 
     def set_needed(self, is_needed: bool) -> None:
         """Whether the method makes use of this model at all."""
-        self._is_needed = is_needed
         self.setEnabled(is_needed)
-        if not is_needed:
-            self.show_problem(None)
 
     def _show_choice(self) -> None:
         index = self.combo.findData(self._ref, REF_ROLE)

@@ -8,15 +8,16 @@ from PySide6.QtCore import Signal, Slot
 from PySide6.QtWidgets import QDoubleSpinBox, QGridLayout, QHBoxLayout, QLineEdit, QSpinBox, QToolButton, QWidget
 
 from app.settings import MAX_SEED, MAX_UI_TEMPERATURE
-from app.widgets.fields import WheelGuard, labelled, set_flag, text_label
+from app.widgets.fields import EnumCombo, WheelGuard, labelled, set_flag, text_label
 from app.widgets.slider_spin import SliderSpin
 from core.errors import SettingsError
+from core.types import Coupling
 
-SEED_SENTENCE = "The seed must be a whole number from 0 to 2^63 - 1."
+SEED_SENTENCE = "The seed must be a whole number from 0 to 2^63\u00a0-\u00a01."
 
 
 class SamplingForm(QWidget):
-    """Temperature, top-k, top-p, min-p and seed.
+    """Temperature, top-k, top-p, min-p, seed and coupling.
 
     Signals:
         changed: some value is new.
@@ -51,6 +52,9 @@ class SamplingForm(QWidget):
         self.new_seed.setText("New")
         self.new_seed.setToolTip("Draw a new seed")
         self.new_seed.setAccessibleName("Draw a new seed")
+        self.coupling = EnumCombo(
+            {Coupling.REJECTION: "Rejection sampling", Coupling.GUMBEL: "Shared Gumbel noise"}, "couplingCombo"
+        )
         self.problem_label = text_label("", "problem")
         self.problem_label.setObjectName("seedProblem")
         self.problem_label.setWordWrap(True)
@@ -59,10 +63,11 @@ class SamplingForm(QWidget):
         for field in (self.top_k, self.top_p, self.min_p, self.seed):
             field.setMinimumWidth(48)  # or the widest value, which hardly anyone needs, would set the panel's width
         self._guard = WheelGuard(self)
-        self._guard.watch(self.top_k, self.top_p, self.min_p)
+        self._guard.watch(self.top_k, self.top_p, self.min_p, self.coupling)
         self.temperature.value_changed.connect(self._on_temperature_changed)
         for spin in (self.top_k, self.top_p, self.min_p):
             spin.valueChanged.connect(self._on_changed)
+        self.coupling.currentIndexChanged.connect(self._on_changed)
         self.seed.textChanged.connect(self._on_seed_edited)
         self.new_seed.clicked.connect(self._on_new_seed)
 
@@ -87,6 +92,11 @@ class SamplingForm(QWidget):
         self.seed.setAccessibleName("Seed")
         layout.addWidget(seed_box, 2, 1)
         layout.addWidget(self.problem_label, 3, 0, 1, 2)
+        coupling_help = (
+            "How draft and target share randomness. Both are exact. With shared noise, the same seed gives the same "
+            "text as plain sampling."
+        )
+        layout.addWidget(labelled("Coupling", self.coupling, coupling_help), 4, 0, 1, 2)
         for column in range(2):
             layout.setColumnStretch(column, 1)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from PySide6.QtCore import QSignalBlocker, Qt, Signal, Slot
-from PySide6.QtWidgets import QDoubleSpinBox, QGridLayout, QSlider, QSpinBox, QWidget
+from PySide6.QtWidgets import QDoubleSpinBox, QGridLayout, QHBoxLayout, QSlider, QSpinBox, QWidget
 
 from app.widgets.fields import WheelGuard, describe, text_label
 
@@ -58,13 +58,19 @@ class SliderSpin(QWidget):
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setHorizontalSpacing(12)
         layout.setVerticalSpacing(0)
-        layout.addWidget(label, 0, 0)
+        self._header = QHBoxLayout()
+        self._header.addWidget(label, 1)
+        layout.addLayout(self._header, 0, 0)
         layout.addWidget(self.slider, 1, 0)
         layout.addWidget(self.spin, 0, 1, 2, 1, Qt.AlignmentFlag.AlignBottom)
         self._guard = WheelGuard(self)
         self._guard.watch(self.slider, self.spin)
         self.slider.valueChanged.connect(self._on_slider_moved)
         self.spin.valueChanged.connect(self._on_spin_changed)
+
+    def add_beside_label(self, widget: QWidget) -> None:
+        """Put something that belongs to the number at the end of its label."""
+        self._header.addWidget(widget)
 
     def value(self) -> float:
         """The number that both show."""

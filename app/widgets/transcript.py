@@ -240,5 +240,5 @@ def tooltip(span: Span) -> str:
 
 
 def _quoted(text: str) -> str:
-    visible = escape(text.translate(VISIBLE)).replace(" ", "·")
-    return f"<code>{visible or '(no text of its own)'}</code>"
+    visible = escape(text.translate(VISIBLE)).replace(" ", "&nbsp;")
+    return f"“{visible}”" if visible else "(no text of its own)"
