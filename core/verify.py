@@ -147,7 +147,7 @@ def _check(draft_tokens: Tensor, draft_probs: Tensor | None, target_probs: Tenso
         raise ValueError(f"draft_probs must have shape ({num_drafted}, {vocab_size}), not {tuple(draft_probs.shape)}.")
     _check_rows("draft_probs", draft_probs)
     rows = torch.arange(num_drafted, device=draft_probs.device)
-    if not bool((draft_probs[rows, draft_tokens] > 0).all()):
+    if not bool((draft_probs[rows, draft_tokens.long()] > 0).all()):
         raise ValueError("A drafted token has draft probability 0: it can't have been drawn from draft_probs.")
 
 

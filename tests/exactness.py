@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from scipy.stats import chi2
 
-from core.sampling import draw, draw_uniforms
+from core.sampling import draw, draw_uniforms, probabilities
 from core.types import Coupling, DraftContext, SamplingParams
 from tests.fakes import Law, ScriptDrafter, fixed_law, play, random_law, table_model
 
@@ -67,9 +67,7 @@ def joint_law_p_value(step: StepFunction, *, samples: int = 20_000, seed: int = 
     draft_laws, target_laws = make_laws(seed + 1), make_laws(seed + 2)
     cumulated = {context: np.cumsum(row.double().numpy()) for context, row in target_laws.items()}
     generator, completion = torch.Generator().manual_seed(seed), np.random.default_rng(seed)
-    expected = np.array(
-        [np.prod([float(target_laws[cell[:i]][cell[i]]) for i in range(K + 1)]) for cell in _cells()]
-    )
+    expected = np.array([np.prod([float(target_laws[cell[:i]][cell[i]]) for i in range(K + 1)]) for cell in _cells()])
     counts = np.zeros(len(expected))
     for done in range(1, samples + 1):
         tokens = step(draft_laws, target_laws, generator)
@@ -153,11 +151,10 @@ def engine_law_p_value(
     speculative: Callable,
     *,
     sampling: SamplingParams,
-    probabilities: Callable,
     coupling: Coupling = Coupling.REJECTION,
     num_draft_tokens: int = 2,
     vocab_size: int = 6,
-    blocks: int = 3_000,
+    blocks: int = 1_500,
     seed: int = 0,
 ) -> float:
     """Chi-squared of three tokens together, out of the whole loop: drafter, filters, verification, both caches.
@@ -201,6 +198,6 @@ def mutate(module: ModuleType, old: str, new: str) -> ModuleType:
     assert source.count(old) == 1, f"{old!r} stands {source.count(old)} times in {module.__name__}"
     mutant = ModuleType(module.__name__)
     mutant.__file__ = module.__file__
-    # Dataclasses look their module up by name; the real one does.
-    exec(compile(source.replace(old, new), f"<mutant of {module.__name__}>", "exec", dont_inherit=True), mutant.__dict__)
+    code = compile(source.replace(old, new), f"<mutant of {module.__name__}>", "exec", dont_inherit=True)
+    exec(code, mutant.__dict__)
     return mutant

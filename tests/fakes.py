@@ -24,6 +24,10 @@ Law = Callable[[Sequence[int]], torch.Tensor]
 """From the ids so far to the logits (V,) of the next token."""
 
 
+class CacheError(Exception):
+    """A cache was asked to hold more than it has room for."""
+
+
 class TableRunner:
     """A `Runner` whose logits come from a law. Keeps what it was asked, and calls `on_forward` before each forward."""
 
@@ -41,7 +45,8 @@ class TableRunner:
         new = ids.tolist()
         assert new, "a forward needs a token"
         self._on_forward(self, new)
-        assert len(self.ids) + len(new) <= self.capacity, "the cache overflows"
+        if len(self.ids) + len(new) > self.capacity:
+            raise CacheError(f"no room for {len(new)} positions behind {len(self.ids)}")
         rows = []
         for index, token in enumerate(new):
             self.ids.append(token)
@@ -237,7 +242,9 @@ FAMILIES: dict[str, dict] = {
 """Configurations of a few thousand weights, the attention windows smaller than the texts of the tests."""
 
 
-def byte_tokenizer(merges: Sequence[tuple[str, str]] = (), *, specials: Sequence[str] = (EOS,)) -> PreTrainedTokenizerFast:
+def byte_tokenizer(
+    merges: Sequence[tuple[str, str]] = (), *, specials: Sequence[str] = (EOS,)
+) -> PreTrainedTokenizerFast:
     """A byte-level BPE: 256 bytes, then the merged pairs, then the special tokens. The first special ends a text."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: index for index, token in enumerate(alphabet)}

@@ -1,0 +1,194 @@
+"""Mistakes that speculative decoders make, made here on purpose: each must be found, else the suite proves nothing."""
+
+import pytest
+import torch
+
+import core.decode
+import core.drafters.draft_model
+import core.sampling
+import core.verify
+from core.sampling import draw
+from core.types import Coupling, SamplingParams
+from core.verify import verify_block
+from tests.exactness import (
+    SIGNIFICANCE,
+    always,
+    certain_step,
+    constant,
+    drafter_step,
+    engine_law_p_value,
+    joint_law_p_value,
+    mutate,
+    verify_step,
+)
+from tests.fakes import CacheError, play, table_model
+
+VERIFIERS = {
+    "lenience": ("kept = u * q < p", "kept = u * q < 1.3 * p"),
+    "a little lenience": ("kept = u * q < p", "kept = u * q < p + 0.03"),
+    "accepts with p, not p / q": ("kept = u * q < p", "kept = u < p"),
+    "accepts the other way round": ("kept = u * q < p", "kept = u * p < q"),
+    "accepts the likely alone": ("kept = u * q < p", "kept = p >= q"),
+    "accepts all": ("kept = u * q < p", "kept = p >= 0"),
+    "accepts nothing, yet corrects from the residual": ("kept = u * q < p", "kept = p < 0"),
+    "one draw for the whole block": ("u = uniforms[:num_drafted]", "u = uniforms[:1].expand(num_drafted)"),
+    "the correction's draw tests the last token too": ("u = uniforms[:num_drafted]", "u = uniforms[1:]"),
+    "counts what was kept behind a rejection": (".cumprod(0).sum()", ".sum()"),
+    "corrects from the target": (
+        "weights = residual(target_probs[num_accepted], draft_row, draft_tokens[num_accepted])",
+        "weights = target_probs[num_accepted]",
+    ),
+    "corrects from the target without the rejected token": (
+        "draft_row = None if draft_probs is None else draft_probs[num_accepted]",
+        "draft_row = None",
+    ),
+    "corrects from |p - q|": ("(target_row - draft_row).clamp_(min=0.0)", "(target_row - draft_row).abs()"),
+    "corrects with q - p": ("(target_row - draft_row).clamp_(min=0.0)", "(draft_row - target_row).clamp_(min=0.0)"),
+    "corrects at the next position": (
+        "residual(target_probs[num_accepted],", "residual(target_probs[num_accepted + 1],"
+    ),
+    "draws the bonus from the row before": ("weights, kind = target_probs[-1]", "weights, kind = target_probs[-2]"),
+    "takes the likeliest bonus": (
+        "next_token=int(draw(weights, uniforms[-1]))", "next_token=int(weights.argmax())"
+    ),
+    "compares with the draft's row of the position before": (
+        "else draft_probs[rows, draft_tokens]", "else draft_probs[(rows - 1).clamp(min=0), draft_tokens]"
+    ),
+}  # fmt: skip
+
+CERTAIN_VERIFIERS = {
+    "accepts certain drafts": ("torch.ones_like(p) if draft_probs is None", "p if draft_probs is None"),
+    "certain drafts may be drawn again": ("left[draft_token] = 0.0", "pass"),
+}
+
+DRAFTERS = {
+    "drafts by argmax, tested with the softmax": (
+        "token = draw(row, uniforms[index])",
+        "token = row.argmax()",
+    ),
+    "draws from the top 2, tested with the raw draft": (
+        "token = draw(row, uniforms[index])",
+        "token = draw(row.where(row >= row.topk(2).values[-1], 0), uniforms[index])",
+    ),
+    "drops a token that came out improbable": (
+        "            tokens.append(token)",
+        "            if index and float(row[token]) < 0.4: break\n            tokens.append(token)",
+    ),
+    "draws colder than it says": (
+        "token = draw(row, uniforms[index])",
+        "token = draw(row ** 1.5, uniforms[index])",
+    ),
+    "says a smoother law than it draws from": (
+        "rows.append(row)",
+        "rows.append(0.8 * row + 0.2 / len(row))",
+    ),
+    "says the law of the position before": (
+        "rows.append(row)",
+        "rows.append(rows[-1] if rows else row)",
+    ),
+    "one draw for the whole draft": ("draw(row, uniforms[index])", "draw(row, uniforms[0])"),
+}
+
+WORKING_SETTINGS = SamplingParams(0.8, 4, 0.9, 0.02)
+
+ENGINES = {
+    "the target's cache keeps what was rejected": (
+        Coupling.REJECTION, "self._scorer.rewind(position + outcome.num_accepted)", "pass"
+    ),
+    "the target reads the text anew, but for its last token twice": (
+        Coupling.REJECTION, "output = self._scorer.score(self._ids[-1], draft)",
+        "output = self._scorer.score(self._ids[-2], draft)",
+    ),
+    "the target's cache loses one position too many": (
+        Coupling.REJECTION,
+        "self._scorer.rewind(position + outcome.num_accepted)",
+        "self._scorer.rewind(position + outcome.num_accepted - 1)",
+    ),
+    "the target is not filtered": (
+        Coupling.REJECTION,
+        "probabilities(output.logits[:, : self._target.vocab_size], sampling)",
+        "probabilities(output.logits[:, : self._target.vocab_size], SamplingParams(sampling.temperature))",
+    ),
+    "every token of a block has the same noise": (
+        Coupling.GUMBEL, "self._noise(first + index)", "self._noise(first)"
+    ),
+    "the noise of all texts starts anew": (
+        Coupling.GUMBEL, "lambda at: gumbel_noise(seed, at,", "lambda at: gumbel_noise(seed, at % 5,"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", VERIFIERS)
+def test_a_wrong_verifier_is_found(name):
+    mutant = mutate(core.verify, *VERIFIERS[name])
+    assert joint_law_p_value(verify_step(mutant.verify_block)) < SIGNIFICANCE
+
+
+@pytest.mark.parametrize("name", CERTAIN_VERIFIERS)
+def test_a_wrong_verifier_of_certain_drafts_is_found(name):
+    mutant = mutate(core.verify, *CERTAIN_VERIFIERS[name])
+    assert joint_law_p_value(certain_step(mutant.verify_block)) < SIGNIFICANCE
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_a_wrong_drafter_is_found(name):
+    mutant = mutate(core.drafters.draft_model, *DRAFTERS[name])
+    assert joint_law_p_value(drafter_step(mutant.DraftModelDrafter, verify_block)) < SIGNIFICANCE
+
+
+def test_the_draws_of_the_draft_used_again_for_its_test_are_found():
+    step = verify_step(verify_block)
+
+    def cheat(draft_laws, target_laws, generator):
+        # The verifier draws K + 1 numbers of which the first K are the draft's own.
+        state = generator.get_state()
+        tokens = []
+        for uniform in torch.rand(2, generator=generator, dtype=torch.float64):
+            tokens.append(int(draw(draft_laws[tuple(tokens)], uniform)))
+        generator.set_state(state)
+        draft_probs = torch.stack([draft_laws[tuple(tokens[:i])] for i in range(2)])
+        rows = torch.stack([target_laws[tuple(tokens[:i])] for i in range(3)])
+        outcome = verify_block(torch.tensor(tokens), draft_probs, rows, generator=generator)
+        return [*tokens[: outcome.num_accepted], outcome.next_token]
+
+    assert joint_law_p_value(cheat) < SIGNIFICANCE < joint_law_p_value(step, samples=4_000)
+
+
+def test_accepting_where_u_equals_the_ratio_is_found(monkeypatch):
+    mutant = mutate(core.verify, "kept = u * q < p", "kept = u * q <= p")
+    rows = torch.tensor([[0.0, 1.0], [0.5, 0.5]])
+    for module, expected in ((core.verify, 0), (mutant, 1)):
+        monkeypatch.setattr(module, "draw_uniforms", lambda count, _: torch.zeros(count, dtype=torch.float64))
+        outcome = module.verify_block(torch.tensor([0]), None, rows, generator=torch.Generator())
+        assert outcome.num_accepted == expected
+
+
+def test_drawing_an_id_without_mass_is_found():
+    mutant = mutate(core.sampling, "torch.searchsorted(cdf, point, right=True)", "torch.searchsorted(cdf, point)")
+    weights, zero = torch.tensor([0.0, 1.0]), torch.tensor(0.0, dtype=torch.float64)
+    assert (int(draw(weights, zero)), int(mutant.draw(weights, zero))) == (1, 0)
+
+
+@pytest.mark.parametrize("coupling", Coupling)
+def test_the_engine_itself_passes(coupling):
+    p_value = engine_law_p_value(core.decode.speculative, sampling=WORKING_SETTINGS, coupling=coupling)
+    assert p_value > SIGNIFICANCE
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_a_wrong_engine_is_found(name):
+    coupling, old, new = ENGINES[name]
+    mutant = mutate(core.decode, old, new)
+    try:
+        p_value = engine_law_p_value(mutant.speculative, sampling=WORKING_SETTINGS, coupling=coupling)
+    except CacheError:
+        return  # The model itself noticed.
+    assert p_value < SIGNIFICANCE
+
+
+def test_the_helpers_of_this_file_are_honest():
+    with pytest.raises(AssertionError, match="stands 0 times"):
+        mutate(core.verify, "no such line", "")
+    target = table_model(constant([0.2, 0.8]), 2)
+    run = play(core.decode.speculative(target, always([0, 0]), [0], num_draft_tokens=2, max_new_tokens=50))
+    assert 0 < run.summary.num_accepted_tokens < run.summary.num_draft_tokens
