@@ -18,7 +18,7 @@ from app.cli import export, models, run
 from app.cli.errors import Exit, guard, say
 from app.cli.parsing import Parser
 from app.preflight import find_problem
-from core.threads import wait_passively
+from core.threads import limit_spinning
 
 if TYPE_CHECKING:
     from PySide6.QtWidgets import QApplication
@@ -66,7 +66,7 @@ def open_window() -> int:
     if problem is not None:
         say(problem)
         return Exit.FAILED
-    wait_passively()
+    limit_spinning()
     try:
         from PySide6.QtWidgets import QApplication
     except ImportError as error:

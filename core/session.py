@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import platform
 import uuid
 from collections.abc import Generator, Iterator
@@ -11,22 +12,28 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+import psutil
 import torch
 
 from core.controls import Cancelled, RunControls
 from core.decode import autoregressive, speculative
 from core.drafters.methods import get_method
 from core.drafters.registry import build_drafter
-from core.errors import OutriderError
+from core.errors import OutriderError, PairMismatchError
+from core.models.catalogue import resolve
+from core.models.compatibility import pair_problem
 from core.models.devices import device_name, resolve_device
 from core.models.loading import LanguageModel, check_pair, load
 from core.models.prompting import EncodedPrompt, encode_prompt
 from core.tally import Tally
+from core.target import TargetScorer
+from core.threads import ThreadGovernor
 from core.types import (
     BaselineStep,
     Event,
     Finished,
     FinishReason,
+    PrefillDone,
     RunRequest,
     RunStarted,
     StageChanged,
@@ -65,10 +72,14 @@ class Session:
         try:
             target, draft = yield from self._load(request, controls)
         except Cancelled:
-            yield Finished(_empty_summary(FinishReason.CANCELLED))
+            nothing = Tally().summary(
+                FinishReason.CANCELLED, "", prefill_ms=0.0, target_step_ms=None, peak_memory_mb=None
+            )
+            yield Finished(nothing)
             return
         prompt = encode_prompt(target, request.prompt, request.chat)
         capacity = len(prompt.ids) + request.max_new_tokens
+        governor = _thread_governor(target)
         drafter = build_drafter(
             request.method,
             draft=draft,
@@ -77,17 +88,18 @@ class Session:
             check_cancelled=controls.check_cancelled,
         )
         yield _started(request, target, prompt)
-        tally = Tally()
+        progress = _Progress()
         try:
-            summary = yield from self._decode(request, controls, target, drafter, prompt, tally)
+            summary = yield from self._decode(request, controls, target, drafter, prompt, progress, governor)
         except OutriderError as error:
             _release_memory()
-            summary = replace(_empty_summary(FinishReason.ERROR, tally), error=str(error))
+            summary = progress.failed(str(error))
         except (RuntimeError, ValueError, IndexError) as error:
             # What torch or a model throws in the middle of a forward; its traceback belongs in a debugger.
             _release_memory()
-            text = f"The run failed in the model: {_first_line(error)}. Try another device or precision."
-            summary = replace(_empty_summary(FinishReason.ERROR, tally), error=text)
+            summary = progress.failed(
+                f"The run failed in the model: {_first_line(error)}. Try another device or precision."
+            )
         yield Finished(summary)
 
     def _load(
@@ -95,6 +107,11 @@ class Session:
     ) -> Generator[Event, None, tuple[LanguageModel, LanguageModel | None]]:
         needs_draft = get_method(request.method).needs_draft_model
         refs = [request.target] + ([request.draft] if needs_draft and request.draft else [])
+        # What can be said without loading anything is said first.
+        titles = {ref: resolve(ref).title for ref in refs}
+        problem = pair_problem(refs[1], refs[0]) if len(refs) > 1 else None
+        if problem is not None:
+            raise PairMismatchError(problem)
         where = str(resolve_device(request.device))
         wanted = {(ref, where, str(request.dtype)) for ref in refs}
         # What this run doesn't use makes room for what it does.
@@ -106,7 +123,7 @@ class Session:
             key = (ref, where, str(request.dtype))
             controls.check_cancelled()
             if key not in self._models:
-                yield StageChanged(f"Loading {ref}…")
+                yield StageChanged(f"Loading {titles[ref]}…")
                 self._models[key] = load(ref, request.device, request.dtype)
             loaded.append(self._models[key])
         controls.check_cancelled()
@@ -122,7 +139,8 @@ class Session:
         target: LanguageModel,
         drafter: Any,
         prompt: EncodedPrompt,
-        tally: Tally,
+        progress: _Progress,
+        governor: ThreadGovernor | None,
     ) -> Generator[Event, None, Summary]:
         yield StageChanged("Reading the prompt…")
         shared: dict[str, Any] = {
@@ -136,8 +154,9 @@ class Session:
             if isinstance(event, Finished):
                 summary = event.summary
                 break
-            if isinstance(event, Step):
-                tally.add(event)
+            progress.add(event)
+            if governor is not None and isinstance(event, Step):
+                governor.record(event)
             yield event
         assert summary is not None, "decoding ends with Finished"
         if not request.baseline or summary.finish_reason is FinishReason.CANCELLED:
@@ -145,7 +164,8 @@ class Session:
         yield StageChanged("Measuring the baseline…")
         # With the settings that the run ended with, should K or the temperature have been moved meanwhile.
         plain = _PlainControls(controls)
-        return (yield from _with_baseline(summary, autoregressive(target, prompt.ids, controls=plain, **shared)))
+        plainly = autoregressive(target, prompt.ids, controls=plain, **shared)
+        return (yield from _with_baseline(summary, plainly, governor))
 
 
 class _PlainControls(RunControls):
@@ -156,9 +176,52 @@ class _PlainControls(RunControls):
         self._cancelled = controls._cancelled
 
 
-def _with_baseline(summary: Summary, events: Iterator[Any]) -> Generator[Event, None, Summary]:
+class _Progress:
+    """What a run has come to so far, should it fail before its own summary."""
+
+    def __init__(self) -> None:
+        self._tally = Tally()
+        self._texts: list[str] = []
+        self._prefill: PrefillDone | None = None
+
+    def add(self, event: PrefillDone | Step) -> None:
+        if isinstance(event, PrefillDone):
+            self._prefill = event
+        else:
+            self._tally.add(event)
+            self._texts.append(event.emitted_text)
+
+    def failed(self, error: str) -> Summary:
+        return self._tally.summary(
+            FinishReason.ERROR,
+            "".join(self._texts),
+            prefill_ms=self._prefill.prefill_ms if self._prefill else 0.0,
+            target_step_ms=self._prefill.target_step_ms if self._prefill else None,
+            peak_memory_mb=None,
+            error=error,
+        )
+
+
+def _thread_governor(target: LanguageModel) -> ThreadGovernor | None:
+    """Settles the number of threads for a run on the CPU; None where there is no choice."""
+    if target.device.type != "cpu":
+        return None
+    most = psutil.cpu_count(logical=False) or 1
+    if "OMP_NUM_THREADS" in os.environ or most == 1:
+        return None
+    scorer = TargetScorer(target, capacity=8)
+    governor = ThreadGovernor(lambda: scorer.time_one_step(0, lambda: None), torch.set_num_threads, most)
+    governor.settle()
+    return governor
+
+
+def _with_baseline(
+    summary: Summary, events: Iterator[Any], governor: ThreadGovernor | None
+) -> Generator[Event, None, Summary]:
     for event in events:
         if isinstance(event, Step):
+            if governor is not None:
+                governor.record(event)
             yield BaselineStep(event)
         elif isinstance(event, Finished) and event.summary.finish_reason is not FinishReason.CANCELLED:
             plain, ours = event.summary.tokens_per_second, summary.tokens_per_second
@@ -220,11 +283,6 @@ def _version(package: str) -> str:
 def _first_line(error: Exception) -> str:
     lines = str(error).strip().splitlines()
     return lines[0][:160].rstrip(".") if lines else type(error).__name__
-
-
-def _empty_summary(reason: FinishReason, tally: Tally | None = None) -> Summary:
-    """A summary for a run that ended without one of its own."""
-    return (tally or Tally()).summary(reason, "", prefill_ms=0.0, target_step_ms=None, peak_memory_mb=None)
 
 
 def _release_memory() -> None:

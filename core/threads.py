@@ -1,24 +1,94 @@
-"""How the engine's threads wait. To be settled before torch is imported, because OpenMP reads it once."""
+"""How many threads a forward uses on the CPU, and how they wait for each other.
+
+A forward is hundreds of short parallel stretches. Threads that spin between them answer at once, and on a quiet
+machine that more than doubles a small model's speed; but as soon as something else wants a core, every stretch waits
+for a thread that is not running, and decoding falls to a tenth. So threads spin briefly, and fall asleep after that;
+and where even so one thread alone is faster, one is used.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
+
+from core.types import Step
 
 _CHOICES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 
+_SPINS = "10000"
+"""Some 50 microseconds: longer than the gap between two stretches of a forward, shorter than a scheduler's slice."""
 
-def wait_passively() -> bool:
-    """Ask OpenMP's threads to sleep, rather than spin, while they wait for each other.
+_SLOW = 2.0
+"""A step this many times as long as the best of its kind is a slow one."""
+_SLOW_STEPS = 3
+_FIRST_PAUSE, _LONGEST_PAUSE = 64, 1024
 
-    Spinning is faster on a quiet machine, but with one other busy thread, such as the window's, every forward then
-    waits for a thread that is itself spinning, and decoding falls by an order of magnitude. A choice that the user
-    made in the environment stays.
+
+def limit_spinning() -> bool:
+    """Let OpenMP's threads spin only briefly while they wait.
+
+    To be called before torch is imported, because OpenMP reads the setting once. A choice that the user made in the
+    environment stays.
 
     Returns:
         Whether the setting was made; False where the user has chosen, or where torch is already here.
     """
     if "torch" in sys.modules or any(name in os.environ for name in _CHOICES):
         return False
-    os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+    if sys.platform == "linux":
+        os.environ["GOMP_SPINCOUNT"] = _SPINS
+    else:
+        os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
     return True
+
+
+class ThreadGovernor:
+    """Chooses between all threads and one by timing both, and looks again when steps become slow."""
+
+    def __init__(self, time_step: Callable[[], float], set_threads: Callable[[int], None], most: int) -> None:
+        """
+        Args:
+            time_step: runs and times a forward at the current number of threads, in milliseconds.
+            set_threads: puts a number of threads in force.
+            most: the number to use while the cores are free.
+        """
+        self._time_step = time_step
+        self._set_threads = set_threads
+        self._most = most
+        self._best: dict[int, float] = {}
+        self._slow_steps = 0
+        self._steps_left = 0
+        self._pause = _FIRST_PAUSE
+        self.num_threads = most
+
+    def settle(self) -> int:
+        """Time both, put the faster in force and return it. All threads win a tie."""
+        self._best.clear()
+        self._slow_steps = 0
+        times = {}
+        for count in (1, self._most):
+            self._set_threads(count)
+            times[count] = self._time_step()
+        self.num_threads = self._most if times[self._most] <= times[1] else 1
+        self._set_threads(self.num_threads)
+        self._steps_left = self._pause
+        return self.num_threads
+
+    def record(self, step: Step) -> None:
+        """Learn from a step; settle anew when steps turn slow, or after a while on one thread."""
+        if self._most == 1:
+            return
+        positions = step.num_draft_tokens + 1
+        best = self._best[positions] = min(self._best.get(positions, step.verify_ms), step.verify_ms)
+        self._slow_steps = self._slow_steps + 1 if step.verify_ms > _SLOW * best else 0
+        if self.num_threads == self._most:
+            if self._slow_steps >= _SLOW_STEPS:
+                self.settle()
+            return
+        self._steps_left -= 1
+        if self._steps_left <= 0:
+            # Each look that finds the cores still taken makes the next one rarer.
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+            if self.settle() == self._most:
+                self._pause = _FIRST_PAUSE

@@ -24,7 +24,6 @@ from app.main_window import MainWindow
 from app.services import Services
 from app.settings import SettingsStore
 from app.theme import ThemeMode
-from core.threads import limit_spinning
 from tests.fakes_app import FakeSession, fake_services
 
 SIZES = ((1280, 800), (1920, 1080))
@@ -99,7 +98,6 @@ def main() -> int:
     parser.add_argument("--real", action="store_true", help="the engine and the embedded pair")
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    limit_spinning()
     application = QApplication.instance() or QApplication(sys.argv[:1])
     for mode in (ThemeMode.LIGHT, ThemeMode.DARK):
         for size in SIZES:

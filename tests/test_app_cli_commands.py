@@ -12,7 +12,7 @@ from app import __version__
 from app.__main__ import main
 from app.cli import models
 from core.models.catalogue import ModelEntry, ModelFormat
-from core.threads import wait_passively
+from core.threads import limit_spinning
 from core.trace import export_jsonl, read_run_log, to_record
 
 
@@ -126,9 +126,10 @@ def test_a_choice_about_waiting_threads_stays_the_users(monkeypatch):
     for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("GOMP_SPINCOUNT", "1000")
-    assert not wait_passively()
+    assert not limit_spinning()
     monkeypatch.delenv("GOMP_SPINCOUNT")
-    monkeypatch.setenv("OMP_WAIT_POLICY", "restored after the test")
-    monkeypatch.delenv("OMP_WAIT_POLICY")
-    assert wait_passively()
-    assert not wait_passively()
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
+        monkeypatch.setenv(name, "restored after the test")
+        monkeypatch.delenv(name)
+    assert limit_spinning()
+    assert not limit_spinning()

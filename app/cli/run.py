@@ -16,7 +16,7 @@ from app.cli.run_arguments import add_arguments, build_request
 from app.cli.text import Transcript, open_sink
 from core.controls import RunControls
 from core.errors import RunLogError
-from core.threads import wait_passively
+from core.threads import limit_spinning
 from core.trace import RunLogWriter
 from core.types import Event, Finished, FinishReason, RunRequest, RunStarted, StageChanged, Step
 
@@ -60,7 +60,7 @@ def execute(args: argparse.Namespace) -> int:
     request = build_request(args)
     log = _Log(RunLogWriter(args.log)) if args.log is not None else None
     try:
-        wait_passively()
+        limit_spinning()
         code = _Run(request, Report(quiet=args.quiet), log, styled=not args.quiet).go(make_engine())
     finally:
         log_is_whole = log is None or log.close()

@@ -12,7 +12,7 @@ from torch.nn import functional
 from core.drafters.base import chain, empty_draft
 from core.runners.base import Runner
 from core.sampling import draw, draw_gumbel, draw_uniforms, probabilities
-from core.target import prefill
+from core.target import PREFILL_CHUNK, prefill
 from core.types import Draft, DraftContext, TargetFeature, Verification
 
 if TYPE_CHECKING:
@@ -58,8 +58,9 @@ class DraftModelDrafter:
         if count <= 0:
             return empty_draft()
         # All that was committed since the last proposal: one token, or two after a fully accepted block, or
-        # whatever plain steps have added meanwhile.
-        prefill(runner, context.ids[:-1], context.check_cancelled)
+        # whatever plain steps have added meanwhile. It is read by the first draft step's own forward.
+        if len(context.ids) - runner.length > PREFILL_CHUNK:
+            prefill(runner, context.ids[:-1], context.check_cancelled)
         pending = torch.tensor(context.ids[runner.length :])
         uniforms = None if context.gumbel else draw_uniforms(count, _generator(context))
         tokens, rows = [], []

@@ -2,7 +2,9 @@
 
 Against transformers' module it fuses the three attention projections, and the two of the gated MLP, into one product
 each, reads rotary factors from a table, and writes keys and values into a preallocated cache that is rewound by moving
-a number. Shapes below: n tokens, H query heads, G key-value heads, D head size, L positions in the cache.
+a number. At one to a few positions a small model's time goes into dispatching operations, not into arithmetic, so each
+operation saved here counts. Shapes below: n tokens, H query heads, G key-value heads, D head size, L positions in the
+cache.
 """
 
 from __future__ import annotations
@@ -16,16 +18,19 @@ from torch.nn import functional
 
 from core.runners.base import ForwardOutput, check_rewind
 
+_LONGEST_BLOCK = 32
+"""Up to here attention is three products by hand; beyond, in a prefill, the fused kernel that never holds n x L."""
+
 LEAN_MODEL_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 """Architectures whose forward is the one below. Each is still checked against its module before it is used."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    attention_norm: Tensor
+    attention_norm: Tensor  # (2 hidden,), see _rms_norm
     qkv: Tensor  # ((H + 2 G) D, hidden)
     qkv_bias: Tensor | None
-    query_norm: Tensor | None  # (D,), Qwen3 only
+    query_norm: Tensor | None  # (2 D,), Qwen3 only
     key_norm: Tensor | None
     output_t: Tensor  # (H D, hidden)
     mlp_norm: Tensor
@@ -48,7 +53,7 @@ class LeanWeights:
         self.epsilon: float = config.rms_norm_eps
         self.embedding: Tensor = model.model.embed_tokens.weight
         self.head: Tensor = model.lm_head.weight
-        self.final_norm: Tensor = model.model.norm.weight
+        self.final_norm: Tensor = _twice(model.model.norm.weight)
         self.layers = [self._arrange(layer) for layer in model.model.layers]
         self._rotary = model.model.rotary_emb
 
@@ -58,13 +63,13 @@ class LeanWeights:
         projections = [attention.q_proj, attention.k_proj, attention.v_proj]
         qkv_bias = _fuse(projections, "bias") if attention.q_proj.bias is not None else None
         return _Layer(
-            attention_norm=layer.input_layernorm.weight.detach(),
+            attention_norm=_twice(layer.input_layernorm.weight),
             qkv=_fuse(projections, "weight"),
             qkv_bias=qkv_bias,
-            query_norm=attention.q_norm.weight.detach() if hasattr(attention, "q_norm") else None,
-            key_norm=attention.k_norm.weight.detach() if hasattr(attention, "k_norm") else None,
+            query_norm=_twice(attention.q_norm.weight) if hasattr(attention, "q_norm") else None,
+            key_norm=_twice(attention.k_norm.weight) if hasattr(attention, "k_norm") else None,
             output_t=attention.o_proj.weight.detach().t(),
-            mlp_norm=layer.post_attention_layernorm.weight.detach(),
+            mlp_norm=_twice(layer.post_attention_layernorm.weight),
             gate_up=_fuse([mlp.gate_proj, mlp.up_proj], "weight"),
             down_t=mlp.down_proj.weight.detach().t(),
         )
@@ -104,9 +109,9 @@ class LeanRunner:
         self._capacity = capacity
         self._length = 0
         dtype, device = weights.embedding.dtype, weights.embedding.device
-        shape = (len(weights.layers), weights.num_kv_heads, capacity, weights.head_dim)
-        self._keys = torch.zeros(shape, dtype=dtype, device=device)
-        self._values = torch.zeros(shape, dtype=dtype, device=device)
+        # (capacity, 2 G, D) a layer, keys before values, in the order in which the fused projection leaves them.
+        shape = (capacity, 2 * weights.num_kv_heads, weights.head_dim)
+        self._cache = [torch.zeros(shape, dtype=dtype, device=device) for _ in weights.layers]
         self._cos, self._sin = weights.rotary_table(capacity)
 
     @property
@@ -133,22 +138,22 @@ class LeanRunner:
         mask = None
         if count > 1:
             mask = torch.full((count, end), -torch.inf, dtype=hidden.dtype, device=hidden.device).triu_(start + 1)
-        for index, layer in enumerate(weights.layers):
-            normed = functional.rms_norm(hidden, hidden.shape[-1:], layer.attention_norm, weights.epsilon)
-            mixed = self._attend(layer, index, normed, cos, sin, mask, start, end)
+        for layer, cache in zip(weights.layers, self._cache, strict=True):
+            normed = _rms_norm(hidden, layer.attention_norm, weights.epsilon)
+            mixed = self._attend(layer, cache, normed, cos, sin, mask, start, end)
             hidden = torch.addmm(hidden, mixed, layer.output_t)
-            normed = functional.rms_norm(hidden, hidden.shape[-1:], layer.mlp_norm, weights.epsilon)
+            normed = _rms_norm(hidden, layer.mlp_norm, weights.epsilon)
             gate, up = functional.linear(normed, layer.gate_up).chunk(2, -1)
             hidden = torch.addmm(hidden, functional.silu(gate).mul_(up), layer.down_t)
         self._length = end
-        hidden = functional.rms_norm(hidden, hidden.shape[-1:], weights.final_norm, weights.epsilon)
+        hidden = _rms_norm(hidden, weights.final_norm, weights.epsilon)
         logits = functional.linear(hidden[count - num_logits :], weights.head)
         return ForwardOutput(logits, hidden if with_hidden else None)
 
     def _attend(
         self,
         layer: _Layer,
-        index: int,
+        cache: Tensor,
         normed: Tensor,
         cos: Tensor,
         sin: Tensor,
@@ -162,27 +167,55 @@ class LeanRunner:
         qkv = functional.linear(normed, layer.qkv, layer.qkv_bias).view(count, heads + 2 * groups, size)
         rotated = qkv[:, : heads + groups]
         if layer.query_norm is not None and layer.key_norm is not None:
-            rotated = torch.cat(
-                (
-                    functional.rms_norm(rotated[:, :heads], (size,), layer.query_norm, weights.epsilon),
-                    functional.rms_norm(rotated[:, heads:], (size,), layer.key_norm, weights.epsilon),
-                ),
-                1,
-            )
+            rotated[:, :heads] = _rms_norm(rotated[:, :heads], layer.query_norm, weights.epsilon)
+            rotated[:, heads:] = _rms_norm(rotated[:, heads:], layer.key_norm, weights.epsilon)
         # Rotary embedding (Su et al., 2104.09864): x cos + swap(x) sin, the sign of the swapped half in the table.
-        rotated = torch.addcmul(rotated * cos, rotated.roll(size // 2, -1), sin)
-        keys, values = self._keys[index], self._values[index]
-        keys[:, start:end] = rotated[:, heads:].transpose(0, 1)
-        values[:, start:end] = qkv[:, heads + groups :].transpose(0, 1)
-        query = rotated[:, :heads].transpose(0, 1).unsqueeze(0)  # (1, H, n, D)
-        mixed = functional.scaled_dot_product_attention(
-            query,
-            keys[:, :end].unsqueeze(0),
-            values[:, :end].unsqueeze(0),
-            attn_mask=mask,
-            enable_gqa=heads != groups,
-        )
-        return mixed[0].transpose(0, 1).reshape(count, heads * size)
+        swapped = rotated.roll(size // 2, -1)
+        rotated.mul_(cos).addcmul_(swapped, sin)
+        cache[start:end] = qkv[:, heads:]
+        keys, values = cache[:end].transpose(0, 1).split(groups)  # (G, L, D) each
+        query = qkv[:, :heads].transpose(0, 1)  # (H, n, D)
+        attention = _attend_block if count <= _LONGEST_BLOCK else _attend_chunk
+        mixed = attention(query, keys, values, mask)
+        return mixed.transpose(0, 1).reshape(count, heads * size)
+
+
+def _attend_block(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+    """Attention for a few positions: query (H, n, D), keys and values (G, L, D), mask (n, L) -> (H, n, D)."""
+    heads, count, size = query.shape
+    groups, length = keys.shape[:2]
+    # The H / G query heads that share a key-value head are stacked along the rows of one product.
+    stacked = query.reshape(groups, heads // groups * count, size)
+    scores = torch.baddbmm(stacked.new_empty(()), stacked, keys.transpose(1, 2), beta=0, alpha=size**-0.5)
+    if mask is not None:
+        scores.view(heads, count, length).add_(mask)
+    return torch.bmm(scores.softmax(-1), values).view(heads, count, size)
+
+
+def _attend_chunk(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+    """The same for many positions."""
+    mixed = functional.scaled_dot_product_attention(
+        query.unsqueeze(0),
+        keys.unsqueeze(0),
+        values.unsqueeze(0),
+        attn_mask=mask,
+        enable_gqa=query.shape[0] != keys.shape[0],
+    )
+    return mixed[0]
+
+
+def _rms_norm(x: Tensor, weight_twice: Tensor, epsilon: float) -> Tensor:
+    """Root-mean-square norm of the last dimension, through the layer norm of (x, -x).
+
+    That vector's mean is 0 and its variance the mean square of x, so the two norms agree; torch has one kernel for the
+    layer norm on the CPU, and some ten small operations for the other.
+    """
+    mirrored = torch.cat((x, -x), -1)
+    return functional.layer_norm(mirrored, mirrored.shape[-1:], weight_twice, None, epsilon)[..., : x.shape[-1]]
+
+
+def _twice(weight: Tensor) -> Tensor:
+    return torch.cat((weight.detach(), weight.detach()))
 
 
 def _fuse(linears: list[Any], name: str) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 
 from core.training.corpus import collect, read_all, split
 from core.training.data import load_held_out, load_stream, prepare, prepared_tokenizer
-from core.training.distill import DistillSettings, distill, generate_rollouts
+from core.training.distill import DistillSettings, distill, distillation_stream, generate_rollouts, write_states
 from core.training.evaluate import evaluate
 from core.training.export import export, load_model
 from core.training.optim import Budget, Schedule
@@ -69,12 +69,21 @@ def run_rollouts(args: argparse.Namespace) -> None:
     )
 
 
-def run_distill(args: argparse.Namespace) -> None:
+def run_states(args: argparse.Namespace) -> None:
     target = load_model(args.work / "target.pt", "target")
-    draft = load_model(args.work / "draft.pt", "draft")
-    settings = DistillSettings(Budget(args.tokens, args.seconds), seed=args.seed)
     train, rollouts = load_stream(args.work / "data", "train"), load_stream(args.work, "rollouts")
-    say(str(distill(draft, target, train, rollouts, settings, args.work / "distilled.pt", say)))
+    stream = distillation_stream(rollouts, train, args.corpus_blocks, args.seed)
+    np.save(args.work / "distillation.npy", stream)
+    write_states(target, stream, args.work / "states.npy", log=say)
+
+
+def run_distill(args: argparse.Namespace) -> None:
+    head = load_model(args.work / "target.pt", "target").lm_head.weight
+    draft = load_model(args.work / "draft.pt", "draft")
+    states = np.load(args.work / "states.npy", mmap_mode="r")
+    settings = DistillSettings(Budget(args.tokens, args.seconds), seed=args.seed)
+    stream = load_stream(args.work, "distillation")
+    say(str(distill(draft, head, stream, states, settings, args.work / "distilled.pt", say)))
 
 
 def run_export(args: argparse.Namespace) -> None:
@@ -114,6 +123,9 @@ def parser() -> argparse.ArgumentParser:
     rollouts = stages.add_parser("rollouts", help="sample the target's own text for the distillation")
     rollouts.add_argument("--count", type=int, default=8192, help="sequences of 512 tokens")
     rollouts.set_defaults(run=run_rollouts)
+    states = stages.add_parser("states", help="the target's states on the text to distil from, computed once")
+    states.add_argument("--corpus-blocks", type=int, default=2048, help="blocks of 1024 tokens beside the rollouts")
+    states.set_defaults(run=run_states)
     distillation = stages.add_parser("distill", help="distil the pre-trained draft from the target")
     distillation.set_defaults(run=run_distill)
     for budgeted in (pretraining, distillation):

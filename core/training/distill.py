@@ -12,36 +12,35 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn import functional
 from transformers import LlamaForCausalLM
 
-from core.training.data import Tokens, block_count, blocks_of_step, read_blocks
+from core.training.data import BLOCK, Tokens, block_count, blocks_of_step, read_blocks
 from core.training.forward import hidden_states, logits_of
 from core.training.optim import Budget, Optimizers, Progress, Schedule, Stopwatch, load_checkpoint, save_checkpoint
 from core.training.rollout import continuations
-from core.training.train import length_at, rope_for
+from core.training.train import rope_for
+
+States = npt.NDArray[np.float16]
 
 
 @dataclass(frozen=True)
 class DistillSettings:
-    """`rollout_share` of the steps read the target's own text, the others the corpus.
-
-    TV's weight in the loss rises from 0 to 1 between the two shares of the budget in `tv_ramp`.
-    """
+    """TV's weight in the loss rises from 0 to 1 between the two shares of the budget in `tv_ramp`."""
 
     budget: Budget
     schedule: Schedule = field(default_factory=lambda: Schedule(warmup_steps=50, decay_from=0.4))
     matrix_lr: float = 3e-3
     embedding_lr: float = 3e-3
-    rollout_share: float = 0.7
     tv_ramp: tuple[float, float] = (0.3, 0.7)
-    lengths: tuple[tuple[float, int], ...] = ((0.0, 512), (0.85, 1024))
-    blocks_per_step: int = 8
+    blocks_per_step: int = 4
     seed: int = 0
     compile: bool = True
     checkpoint_seconds: float = 120.0
-    log_every: int = 20
+    log_every: int = 50
 
 
 def overlap(target_probs: Tensor, draft_probs: Tensor) -> Tensor:
@@ -50,13 +49,14 @@ def overlap(target_probs: Tensor, draft_probs: Tensor) -> Tensor:
 
 
 def distillation_loss(
-    draft: LlamaForCausalLM, ids: Tensor, target_logits: Tensor, tv: Tensor, cos: Tensor, sin: Tensor
+    draft: LlamaForCausalLM, ids: Tensor, states: Tensor, head: Tensor, tv: Tensor, cos: Tensor, sin: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Mean over positions of (1 - tv) KL(p || q) + tv 2 TV(p, q), and of the acceptance 1 - TV.
 
-    ids (batch, length); target_logits (batch, length, vocabulary); tv is a scalar tensor: no recompilation.
+    ids (batch, length); the target's p comes from its final states (batch, length, hidden) and head (vocabulary, hidden);
+    tv is a scalar tensor: no recompilation.
     """
-    log_p = target_logits.float().log_softmax(-1)
+    log_p = functional.linear(states, head).float().log_softmax(-1)
     log_q = logits_of(draft, hidden_states(draft, ids, cos, sin)).float().log_softmax(-1)
     p = log_p.exp()
     divergence = (p * (log_p - log_q)).sum(-1).mean()
@@ -94,54 +94,80 @@ def generate_rollouts(
     return np.concatenate([flat, np.zeros(1, dtype=np.uint16)])
 
 
+def distillation_stream(rollouts: Tokens, train: Tokens, corpus_blocks: int, seed: int) -> Tokens:
+    """The rollouts' whole blocks, then `corpus_blocks` of the training stream, drawn without replacement, as one stream."""
+    drawn = np.random.default_rng(seed).permutation(block_count(train))[:corpus_blocks]
+    corpus = [train[b * BLOCK : (b + 1) * BLOCK] for b in drawn]
+    return np.concatenate([rollouts[: block_count(rollouts) * BLOCK], *corpus, np.zeros(1, dtype=np.uint16)])
+
+
+@torch.no_grad()
+def write_states(
+    target: LlamaForCausalLM,
+    stream: Tokens,
+    path: Path,
+    *,
+    blocks_per_pass: int = 8,
+    compiled: bool = True,
+    log: Callable[[str], None] = print,
+) -> None:
+    """The target's final states at every position of the stream, float16 (blocks, BLOCK, hidden), computed once."""
+    forward = torch.compile(hidden_states, dynamic=False) if compiled else hidden_states
+    total = block_count(stream) // blocks_per_pass * blocks_per_pass
+    shape = (total, BLOCK, target.config.hidden_size)
+    states = np.lib.format.open_memmap(path, mode="w+", dtype=np.float16, shape=shape)
+    cos, sin = rope_for(target, BLOCK)
+    for start in range(0, total, blocks_per_pass):
+        ids, _ = read_blocks(stream, range(start, start + blocks_per_pass), BLOCK)
+        states[start : start + blocks_per_pass] = forward(target, ids, cos, sin).half().numpy()
+        if start % (blocks_per_pass * 20) == 0:
+            log(f"states {start} of {total} blocks")
+    states.flush()
+
+
 def tv_weight(ramp: tuple[float, float], progress: float) -> float:
     return min(1.0, max(0.0, (progress - ramp[0]) / (ramp[1] - ramp[0])))
 
 
 def distill(
     draft: LlamaForCausalLM,
-    target: LlamaForCausalLM,
-    train: Tokens,
-    rollouts: Tokens,
+    target_head: Tensor,
+    stream: Tokens,
+    states: States,
     settings: DistillSettings,
     checkpoint: Path,
     log: Callable[[str], None] = print,
 ) -> Progress:
-    """Trains the draft in place until the budget is used, going on from `checkpoint` if it exists."""
+    """Trains the draft in place until the budget is used, going on from `checkpoint` if it exists.
+
+    target_head (vocabulary, hidden) turns `states`, which write_states made of the stream, into the target's logits.
+    """
     optimizers = Optimizers(draft, settings.matrix_lr, settings.embedding_lr)
     progress = load_checkpoint(checkpoint, draft, optimizers) if checkpoint.exists() else Progress()
-    student, teacher = distillation_loss, hidden_states
-    if settings.compile:
-        student, teacher = torch.compile(student, dynamic=False), torch.compile(teacher, dynamic=False)
-    target.requires_grad_(False)
+    loss_fn = torch.compile(distillation_loss, dynamic=False) if settings.compile else distillation_loss
+    head = target_head.detach().bfloat16()
+    cos, sin = rope_for(draft, BLOCK)
     clock, since_save, recent = Stopwatch(), 0.0, []
     while (share := settings.budget.progress(progress.tokens, progress.seconds)) < 1.0:
-        length = length_at(settings.lengths, share)
-        own_text = np.random.default_rng([settings.seed, progress.step]).random() < settings.rollout_share
-        stream = rollouts if own_text else train
-        blocks = blocks_of_step(block_count(stream), settings.blocks_per_step, progress.step, settings.seed)
-        ids, _ = read_blocks(stream, blocks, length)
-        with torch.no_grad():
-            target_logits = logits_of(target, teacher(target, ids, *rope_for(target, length)))
+        blocks = blocks_of_step(len(states), settings.blocks_per_step, progress.step, settings.seed)
+        ids, _ = read_blocks(stream, blocks, BLOCK)
+        wanted = torch.from_numpy(states[blocks]).bfloat16()
         tv = torch.tensor(tv_weight(settings.tv_ramp, share))
-        loss, acceptance = student(draft, ids, target_logits, tv, *rope_for(draft, length))
+        loss, acceptance = loss_fn(draft, ids, wanted, head, tv, cos, sin)
         loss.backward()
         optimizers.step(settings.schedule.scale(progress.step, share))
-        recent.append((own_text, float(acceptance)))
+        recent.append(float(acceptance))
         elapsed = clock.lap()
         progress.step += 1
         progress.tokens += ids.numel()
         progress.seconds += elapsed
         since_save += elapsed
         if progress.step % settings.log_every == 0:
-            own = [a for is_own, a in recent if is_own] or [float("nan")]
-            corpus = [a for is_own, a in recent if not is_own] or [float("nan")]
-            recent = []
             log(
-                f"step {progress.step} tokens {progress.tokens / 1e6:.2f}M own text {sum(own) / len(own):.4f} "
-                f"corpus {sum(corpus) / len(corpus):.4f} tv {float(tv):.2f} "
-                f"tokens/s {ids.numel() / elapsed:.0f} seconds {progress.seconds:.0f} of budget {share:.3f}"
+                f"step {progress.step} tokens {progress.tokens / 1e6:.2f}M acceptance {sum(recent) / len(recent):.4f} "
+                f"tv {float(tv):.2f} tokens/s {ids.numel() / elapsed:.0f} seconds {progress.seconds:.0f} of budget {share:.3f}"
             )
+            recent = []
         if since_save > settings.checkpoint_seconds:
             save_checkpoint(checkpoint, draft, optimizers, progress)
             since_save = 0.0

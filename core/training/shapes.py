@@ -18,7 +18,7 @@ SHAPES: dict[str, dict[str, int]] = {
     "draft": {
         "hidden_size": 160,
         "num_hidden_layers": 2,
-        "intermediate_size": 320,
+        "intermediate_size": 512,
         "num_attention_heads": 5,
         "num_key_value_heads": 1,
     },
