@@ -12,7 +12,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from core.training import corpus as corpora
 from core.training.data import BLOCK, block_count, blocks_of_step, load_stream, prepare, prepared_tokenizer, read_blocks
-from core.training.distill import DistillSettings, distill, generate_rollouts, overlap
+from core.training.distill import (
+    DistillSettings,
+    distill,
+    distillation_stream,
+    generate_rollouts,
+    overlap,
+    write_states,
+)
 from core.training.evaluate import acceptance, at_temperature
 from core.training.export import FILES, export, load_model
 from core.training.forward import hidden_states, logits_of, rope_table
@@ -238,10 +245,12 @@ def test_a_trained_and_distilled_pair_learns_and_loads(data: Path, tmp_path: Pat
         return acceptance(target, draft, prompts, new_tokens=32, temperature=1.0, seed=0)["acceptance"]
 
     poor = accepted()
-    plan = DistillSettings(
-        Budget(tokens=30 * BLOCK), Schedule(2), lengths=((0.0, 256),), blocks_per_step=1, compile=False
-    )
-    distill(draft, target, train, rollouts, plan, tmp_path / "distilled.pt", quiet)
+    stream = distillation_stream(rollouts, train, 4, seed=0)
+    assert block_count(stream) == 6
+    write_states(target, stream, tmp_path / "states.npy", blocks_per_pass=2, compiled=False, log=quiet)
+    states = np.load(tmp_path / "states.npy", mmap_mode="r")
+    plan = DistillSettings(Budget(tokens=30 * BLOCK), Schedule(2), blocks_per_step=1, compile=False)
+    distill(draft, target.lm_head.weight, stream, states, plan, tmp_path / "distilled.pt", quiet)
     assert accepted() > poor + 0.1
 
     for name, model in (("target", target), ("draft", draft)):

@@ -53,8 +53,8 @@ def distillation_loss(
 ) -> tuple[Tensor, Tensor]:
     """Mean over positions of (1 - tv) KL(p || q) + tv 2 TV(p, q), and of the acceptance 1 - TV.
 
-    ids (batch, length); the target's p comes from its final states (batch, length, hidden) and head (vocabulary, hidden);
-    tv is a scalar tensor: no recompilation.
+    ids (batch, length); the target's p comes from its final states (batch, length, hidden) and its head
+    (vocabulary, hidden); tv is a scalar tensor: no recompilation.
     """
     log_p = functional.linear(states, head).float().log_softmax(-1)
     log_q = logits_of(draft, hidden_states(draft, ids, cos, sin)).float().log_softmax(-1)
@@ -95,7 +95,7 @@ def generate_rollouts(
 
 
 def distillation_stream(rollouts: Tokens, train: Tokens, corpus_blocks: int, seed: int) -> Tokens:
-    """The rollouts' whole blocks, then `corpus_blocks` of the training stream, drawn without replacement, as one stream."""
+    """One stream: the rollouts' whole blocks, then `corpus_blocks` of the training stream, drawn without repeats."""
     drawn = np.random.default_rng(seed).permutation(block_count(train))[:corpus_blocks]
     corpus = [train[b * BLOCK : (b + 1) * BLOCK] for b in drawn]
     return np.concatenate([rollouts[: block_count(rollouts) * BLOCK], *corpus, np.zeros(1, dtype=np.uint16)])
@@ -165,7 +165,8 @@ def distill(
         if progress.step % settings.log_every == 0:
             log(
                 f"step {progress.step} tokens {progress.tokens / 1e6:.2f}M acceptance {sum(recent) / len(recent):.4f} "
-                f"tv {float(tv):.2f} tokens/s {ids.numel() / elapsed:.0f} seconds {progress.seconds:.0f} of budget {share:.3f}"
+                f"tv {float(tv):.2f} tokens/s {ids.numel() / elapsed:.0f} "
+                f"seconds {progress.seconds:.0f} of budget {share:.3f}"
             )
             recent = []
         if since_save > settings.checkpoint_seconds:
