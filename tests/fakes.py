@@ -264,7 +264,7 @@ def tiny_module(family: str, *, vocab_size: int = 257, seed: int = 0, **changes)
         family, vocab_size=vocab_size, **{"bos_token_id": None, "eos_token_id": None, "pad_token_id": None,
                                           **FAMILIES.get(family, {}), **changes}
     )  # fmt: skip
-    module = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").eval().requires_grad_(False)
+    module = AutoModelForCausalLM.from_config(config).eval().requires_grad_(False)
     generator = torch.Generator().manual_seed(seed)
     for parameter in module.parameters():
         if parameter.ndim > 1:
@@ -276,6 +276,8 @@ def language_model(module, tokenizer=None, *, is_lean: bool = False, ref: str = 
     """A `LanguageModel` around a module, with the lean forward or with the module's own."""
     tokenizer = tokenizer or shared_tokenizer()
     model = _describe(ref, module, tokenizer, torch.device("cpu"), module.dtype)
+    if module.config.eos_token_id is None:
+        model.eos_ids = frozenset()  # As in `generate`, which does not ask the tokenizer.
     if is_lean:
         assert lean.supports(module)
         model.lean_weights = lean.LeanWeights(module)
