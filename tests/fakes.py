@@ -269,6 +269,8 @@ def tiny_module(family: str, *, vocab_size: int = 257, seed: int = 0, **changes)
     for parameter in module.parameters():
         if parameter.ndim > 1:
             parameter.normal_(std=0.3, generator=generator)
+        else:  # Norms and biases, which start as all ones and all zeros, and would hide what is done to them.
+            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.2)
     return module
 
 

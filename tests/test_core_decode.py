@@ -652,7 +652,7 @@ def test_the_chosen_length_keeps_the_text_exact():
 
 
 def test_a_hopeless_and_costly_draft_is_soon_left_alone(clock):
-    target, draft = tables()
+    target, _ = tables()
     wrong = table_model(lambda ids: -target.law(ids) * 4, 8)
     clock.charge(target, 10.0)
     clock.charge(wrong, 9.0)

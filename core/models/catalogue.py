@@ -63,19 +63,29 @@ def resolve(ref: str) -> ModelEntry:
     for entry in embedded_models():
         if entry.ref == ref:
             return entry
-    path = Path(ref).expanduser()
-    if path.suffix.lower() == ".gguf":
-        return _gguf_entry(path, ref)
-    if path.is_dir():
-        return _folder_entry(path, ref=ref, title=path.resolve().name)
-    if path.is_file():
-        raise ModelUnreadableError(
-            f"{ref!r} is a file, but not a .gguf file. Name the model's folder, or a .gguf file."
-        )
+    try:
+        path = Path(ref).expanduser()
+        if path.suffix.lower() == ".gguf":
+            return _gguf_entry(path, ref)
+        if path.is_dir():
+            return _folder_entry(path, ref=ref, title=path.resolve().name)
+        if path.is_file():
+            raise ModelUnreadableError(
+                f"{ref!r} is a file, but not a .gguf file. Name the model's folder, or a .gguf file."
+            )
+    except PermissionError:
+        raise ModelUnreadableError(f"{ref!r} may not be read. Ask its owner, or choose another model.") from None
+    except (OSError, RuntimeError, ValueError):
+        # No path at all: too long for one, the home of nobody, or with a character that none may have.
+        pass
     names = ", ".join(entry.ref for entry in embedded_models())
     raise ModelNotFoundError(
-        f"There is no model {ref!r} here. Name one of {names}, a folder with safetensors, or a .gguf file."
+        f"There is no model {_shortened(ref)!r} here. Name one of {names}, a folder with safetensors, or a .gguf file."
     )
+
+
+def _shortened(ref: str) -> str:
+    return ref if len(ref) <= 120 else f"{ref[:119]}…"
 
 
 def _gguf_entry(path: Path, ref: str) -> ModelEntry:

@@ -25,7 +25,10 @@ def pair_problem(draft_ref: str, target_ref: str) -> str | None:
     draft_tokenizer, target_tokenizer = _read_tokenizer(draft), _read_tokenizer(target)
     if draft_tokenizer is None or target_tokenizer is None:
         return None
-    return tokenizer_problem(draft_tokenizer, target_tokenizer)
+    try:
+        return tokenizer_problem(draft_tokenizer, target_tokenizer)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+        return None  # A damaged file, which loading reports.
 
 
 def tokenizer_problem(draft: Mapping[str, Any], target: Mapping[str, Any]) -> str | None:

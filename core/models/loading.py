@@ -25,6 +25,9 @@ _log = logging.getLogger(__name__)
 _DEFAULT_CONTEXT = 2048
 """For models whose configuration names no limit."""
 
+_TOKENIZER_FILES = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken", "tekken.json")
+"""One of these holds a tokenizer's vocabulary."""
+
 _PROBE_LENGTH = 12
 
 
@@ -101,6 +104,7 @@ def load(
     tokenizer = _load_tokenizer(entry, folder)
     model = _load_module(entry, folder, where, precision)
     loaded = _describe(ref, model, tokenizer, where, precision)
+    _check_cache(loaded)
     loaded.lean_weights = _lean_weights(loaded)
     return loaded
 
@@ -127,6 +131,9 @@ def _load_tokenizer(entry: ModelEntry, folder: Path) -> Any:
     from transformers import AutoTokenizer
 
     try:
+        # Without its files transformers makes up a tokenizer of a few special tokens and goes on.
+        if not any(any(folder.glob(pattern)) for pattern in _TOKENIZER_FILES):
+            raise FileNotFoundError(folder)
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     except Exception as error:
         raise ModelUnreadableError(
@@ -198,6 +205,45 @@ def _eos_ids(model: Any, tokenizer: Any) -> frozenset[int]:
         if ids is not None:
             return frozenset(ids if isinstance(ids, list | tuple) else [ids])
     return frozenset()
+
+
+def _check_cache(loaded: LanguageModel) -> None:
+    """Raises:
+    ModelUnreadableError: if the module, given a text in parts and rewound between them, loses its place. Recurrent
+        models do, and those with a cache of their own kind: their text would be wrong without a word.
+    """
+    probe = _probe(loaded)
+    third = max(1, len(probe) // 3)
+    try:
+        expected = ModuleRunner(loaded.model, len(probe)).forward(probe, num_logits=len(probe)).logits.float()
+        runner = ModuleRunner(loaded.model, len(probe))
+        runner.forward(probe[:third], num_logits=1)
+        runner.forward(probe[:third].flip(0), num_logits=1)
+        runner.rewind(third)
+        rest = runner.forward(probe[third:], num_logits=len(probe) - third).logits.float()
+    except ModelUnreadableError:
+        raise
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        raise OutOfMemoryError(
+            f"{loaded.ref} leaves no memory on {loaded.device} to run it. Choose a smaller model, or another device."
+        ) from error
+    except Exception as error:
+        _log.debug("the probe failed", exc_info=True)
+        raise ModelUnreadableError(
+            f"{loaded.ref} can't be run with a cache that is rewound ({_first_line(error)}). Choose another model."
+        ) from error
+    if not bool(expected.isfinite().all()):
+        return  # A matter of precision, which decoding reports.
+    # Whole rows are wrong where it loses its place; rounding, and an expert that is a close call, move far less.
+    difference = float((rest - expected[third:]).abs().mean())
+    if difference > (1e-3 if loaded.dtype is torch.float32 else 0.1) * float(expected.std()):
+        raise ModelUnreadableError(
+            f"{loaded.ref} keeps a state that can't be rewound, as speculative decoding must. Choose another model."
+        )
+
+
+def _probe(loaded: LanguageModel) -> torch.Tensor:
+    return torch.arange(min(_PROBE_LENGTH, loaded.context_length)) * 7 % loaded.vocab_size
 
 
 def _lean_weights(loaded: LanguageModel) -> lean.LeanWeights | None:

@@ -1,0 +1,397 @@
+"""Loading: what is there is found and loaded whole, and what is wrong with it is said in one sentence."""
+
+import json
+import struct
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from core.decode import autoregressive
+from core.errors import (
+    DeviceError,
+    ModelNotFoundError,
+    ModelUnreadableError,
+    OutriderError,
+    PairMismatchError,
+    SettingsError,
+)
+from core.models import load
+from core.models.catalogue import ModelFormat, embedded_models, resolve
+from core.models.compatibility import pair_problem, tokenizer_problem
+from core.models.gguf import converted_folder
+from core.models.loading import check_pair
+from core.types import SamplingParams
+from tests.fakes import (
+    EOS,
+    byte_tokenizer,
+    edit_json,
+    greedy_reference,
+    is_sentence,
+    language_model,
+    play,
+    save_model,
+    tiny_module,
+)
+
+GREEDY = SamplingParams(0.0)
+PROMPT = [10, 20, 30, 40]
+
+
+@pytest.fixture(scope="session")
+def saved(tmp_path_factory):
+    """A good model in a folder, never changed."""
+    return save_model(tmp_path_factory.mktemp("models") / "good")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A good model in a folder of the test's own, to be spoilt."""
+    return save_model(tmp_path / "model")
+
+
+def refusal(ref, error=ModelUnreadableError, **settings) -> str:
+    """Loads what can't be loaded, and returns what a person is told."""
+    with pytest.raises(error) as caught:
+        load(str(ref), **{"device": "cpu", **settings})
+    assert is_sentence(str(caught.value)), str(caught.value)
+    return str(caught.value)
+
+
+# --- What works -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gemma3_text"])
+def test_a_folder_loads_as_it_was_saved(tmp_path, family):
+    original = tiny_module(family)
+    model = load(str(save_model(tmp_path, family=family)), "cpu")
+    assert (model.device.type, model.dtype, model.vocab_size, model.context_length) == ("cpu", torch.float32, 257, 128)
+    assert (model.lean_weights is not None) == (family == "llama")
+    expected = greedy_reference(language_model(original), PROMPT, 20)
+    assert play(autoregressive(model, PROMPT, sampling=GREEDY, max_new_tokens=20)).ids == expected
+    assert not any(parameter.requires_grad for parameter in model.model.parameters())
+
+
+@pytest.mark.parametrize("name", ["with spaces", "Ünïcödé 模型", "dots.in.name", 'it\'s "quoted"'])
+def test_any_path_will_do(tmp_path, name, monkeypatch):
+    save_model(tmp_path / name)
+    assert load(str(tmp_path / name), "cpu").vocab_size == 257
+    monkeypatch.chdir(tmp_path)
+    entry = resolve(name)
+    assert (entry.title, entry.format) == (name, ModelFormat.SAFETENSORS)
+    assert entry.size_bytes == (tmp_path / name / "model.safetensors").stat().st_size
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_precision_is_what_was_asked_for(saved, dtype):
+    model = load(str(saved), "cpu", dtype)
+    assert model.dtype is getattr(torch, dtype)
+    assert model.model.dtype is model.dtype
+    assert len(play(autoregressive(model, PROMPT, sampling=GREEDY, max_new_tokens=5)).ids) == 5
+
+
+def test_ends_of_text_come_from_the_generation_config_first(folder):
+    assert load(str(folder), "cpu").eos_ids == {256}
+    edit_json(folder / "config.json", eos_token_id=7)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    assert load(str(folder), "cpu").eos_ids == {7}
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [3, 4]}))
+    assert load(str(folder), "cpu").eos_ids == {3, 4}
+
+
+def test_a_padded_table_is_not_emitted_from(tmp_path):
+    assert load(str(save_model(tmp_path, vocab_size=320)), "cpu").vocab_size == 257
+
+
+def test_loading_says_what_it_does(saved):
+    said = []
+    load(str(saved), "cpu", report=said.append)
+    assert said == ["Loading good…"]
+
+
+# --- What does not ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "ref", ["no/such-model", "nothing.gguf", "~nobody-of-this-name/model", "x" * 5_000, "x" * 5_000 + ".gguf", "a\0b",
+            "SmolLM2 135M"]
+)  # fmt: skip
+def test_an_unknown_model_is_said_to_be_unknown(ref):
+    refusal(ref, ModelNotFoundError)
+    assert is_sentence(pair_problem(ref, ref))
+
+
+def test_a_folder_without_a_model(tmp_path):
+    assert "config.json" in refusal(tmp_path)
+    (tmp_path / "notes.txt").write_text("nothing")
+    assert "config.json" in refusal(tmp_path)
+    assert "not a .gguf file" in refusal(tmp_path / "notes.txt")
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe\x00", b"[]", b"null", b"3", b"{}", b'{"model_type": 3}'])
+def test_a_config_that_is_no_config(folder, content):
+    (folder / "config.json").write_bytes(content)
+    refusal(folder)
+
+
+def test_an_unknown_architecture(folder):
+    edit_json(folder / "config.json", model_type="outlandish", architectures=["OutlandishForCausalLM"])
+    refusal(folder)
+
+
+def test_code_that_comes_with_a_model_is_not_run(folder):
+    (folder / "evil.py").write_text("raise SystemExit('ran')\n")
+    edit_json(folder / "config.json", model_type="outlandish",
+              auto_map={"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"})  # fmt: skip
+    refusal(folder)
+
+
+def test_config_and_weights_of_different_shapes(folder):
+    edit_json(folder / "config.json", hidden_size=64)
+    refusal(folder)
+
+
+@pytest.mark.parametrize("keep", [0, 4, 8, 200, 0.5, -1])
+def test_a_truncated_weight_file(folder, keep):
+    file = folder / "model.safetensors"
+    content = file.read_bytes()
+    file.write_bytes(content[: int(len(content) * keep) if isinstance(keep, float) else keep])
+    refusal(folder)
+
+
+def test_a_weight_file_of_garbage(folder):
+    size = (folder / "model.safetensors").stat().st_size
+    (folder / "model.safetensors").write_bytes(np.random.default_rng(0).bytes(size))
+    refusal(folder)
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", 2**62) + b"{}")
+    refusal(folder)
+
+
+def test_a_missing_tensor_is_not_made_up(folder):
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["model.layers.1.mlp.up_proj.weight"]
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    assert "layers.1.mlp.up_proj" in refusal(folder)
+
+
+def test_a_missing_shard(folder):
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors")
+    names = load_file(folder / "model-00001-of-00002.safetensors")
+    weight_map = dict.fromkeys(names, "model-00001-of-00002.safetensors")
+    weight_map["lm_head.weight"] = "model-00002-of-00002.safetensors"
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    refusal(folder)
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "consolidated.pth"])
+def test_pickles_are_never_opened(folder, name):
+    (folder / "model.safetensors").unlink()
+    (folder / name).write_bytes(b"cos\nsystem\n(S'exit 1'\ntR.")
+    assert "pickle" in refusal(folder)
+
+
+def test_no_weights_at_all(folder):
+    (folder / "model.safetensors").unlink()
+    assert ".safetensors" in refusal(folder)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "qwen2", "opt"])
+def test_a_missing_tokenizer(tmp_path, family):
+    folder = save_model(tmp_path, family=family)
+    for file in folder.glob("*token*"):
+        file.unlink()
+    assert "tokenizer" in refusal(folder)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b'{"model": {"type": "BPE", "vocab": {}, "merges": []}}'])
+def test_a_damaged_tokenizer(folder, content):
+    (folder / "tokenizer.json").write_bytes(content)
+    assert "tokenizer" in refusal(folder)
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        ("mamba", {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4}),
+        ("rwkv", {"hidden_size": 32, "num_hidden_layers": 2, "attention_hidden_size": 32}),
+        ("openai-gpt", {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128}),
+    ],
+)
+def test_models_that_cant_be_rewound_are_refused_not_run_wrongly(tmp_path, family, changes):
+    assert "rewound" in refusal(save_model(tmp_path, family=family, **changes))
+
+
+def test_an_encoder_is_refused(folder):
+    edit_json(folder / "config.json", model_type="t5", architectures=["T5ForConditionalGeneration"], d_model=32)
+    refusal(folder)
+
+
+def test_devices_and_precisions_that_are_not_there(saved):
+    refusal(saved, SettingsError, device="abacus")
+    refusal(saved, SettingsError, dtype="float7")
+    for device in ("cuda", "mps"):
+        if not {"cuda": torch.cuda, "mps": torch.backends.mps}[device].is_available():
+            assert "auto or cpu" in refusal(saved, DeviceError, device=device)
+
+
+# --- GGUF -------------------------------------------------------------------------------------------------------
+
+
+def write_gguf(path) -> None:
+    """A tiny llama in float32, as llama.cpp's converter writes it but for its rotary order, which is left as it is."""
+    config = tiny_module("llama").config
+    tokens = byte_tokenizer([("a", "b")]).convert_ids_to_tokens(range(258))
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_name("tiny")
+    writer.add_context_length(128)
+    writer.add_embedding_length(32)
+    writer.add_block_count(2)
+    writer.add_feed_forward_length(48)
+    writer.add_head_count(4)
+    writer.add_head_count_kv(2)
+    writer.add_rope_dimension_count(8)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_vocab_size(258)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([gguf.TokenType.NORMAL] * 257 + [gguf.TokenType.CONTROL])
+    writer.add_token_merges(["a b"])
+    writer.add_eos_token_id(257)
+    random = np.random.default_rng(0)
+    shapes = {"token_embd": (258, 32), "output_norm": (32,), "output": (258, 32)}
+    for block in range(2):
+        shapes |= {
+            f"blk.{block}.{name}": shape
+            for name, shape in {
+                "attn_norm": (32,), "attn_q": (32, 32), "attn_k": (16, 32), "attn_v": (16, 32),
+                "attn_output": (32, 32), "ffn_norm": (32,), "ffn_gate": (48, 32), "ffn_up": (48, 32),
+                "ffn_down": (32, 48),
+            }.items()
+        }  # fmt: skip
+    for name, shape in shapes.items():
+        writer.add_tensor(f"{name}.weight", random.normal(size=shape, scale=0.3).astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+@pytest.fixture(scope="session")
+def gguf_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("gguf") / "tiny ü.gguf"
+    write_gguf(path)
+    return path
+
+
+def test_a_gguf_file_is_converted_once_and_runs(gguf_file):
+    entry = resolve(str(gguf_file))
+    assert (entry.title, entry.format) == ("tiny ü", ModelFormat.GGUF)
+    said = []
+    model = load(str(gguf_file), "cpu", report=said.append)
+    assert said == ["Converting tiny ü, once…", "Loading tiny ü…"]
+    assert (model.vocab_size, model.context_length, model.dtype) == (258, 128, torch.float32)
+    run = play(autoregressive(model, PROMPT, sampling=GREEDY, max_new_tokens=8))
+    assert run.ids == greedy_reference(model, PROMPT, 8)
+    kept = converted_folder(gguf_file)
+    changed = (kept / "model.safetensors").stat().st_mtime_ns
+    again = load(str(gguf_file), "cpu")
+    assert play(autoregressive(again, PROMPT, sampling=GREEDY, max_new_tokens=8)).ids == run.ids
+    assert (kept / "model.safetensors").stat().st_mtime_ns == changed
+    # Nothing half done is left beside it.
+    assert [path.name for path in kept.parent.iterdir()] == [kept.name]
+    assert pair_problem(str(gguf_file), str(gguf_file)) is None
+
+
+@pytest.mark.parametrize("keep", [0.3, 0.9])
+def test_a_truncated_gguf_file(gguf_file, tmp_path, keep):
+    content = gguf_file.read_bytes()
+    (tmp_path / "torn.gguf").write_bytes(content[: int(len(content) * keep)])
+    refusal(tmp_path / "torn.gguf")
+    assert list(converted_folder(tmp_path / "torn.gguf").parent.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"GGU", b"not a model", b"GGUF", b"GGUF" + bytes(200), b"GGUF" + b"\xff" * 200]
+)
+def test_a_gguf_file_of_garbage(tmp_path, content):
+    (tmp_path / "bad.gguf").write_bytes(content)
+    refusal(tmp_path / "bad.gguf")
+
+
+def test_a_folder_whose_name_ends_in_gguf(tmp_path):
+    (tmp_path / "odd.gguf").mkdir()
+    assert "folder" in refusal(tmp_path / "odd.gguf")
+
+
+# --- Pairs ------------------------------------------------------------------------------------------------------
+
+
+def test_a_pair_with_one_tokenizer_fits_whatever_its_tables(saved, tmp_path):
+    padded = save_model(tmp_path / "padded", vocab_size=300)
+    assert pair_problem(str(padded), str(saved)) is None
+    assert pair_problem(str(saved), str(saved)) is None
+    check_pair(load(str(padded), "cpu"), load(str(saved), "cpu"))
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "words"),
+    [
+        (byte_tokenizer([("a", "b")]), ["id 256", "'ab' in the draft", f"{EOS!r} in the target"]),
+        (byte_tokenizer(specials=("<other>",)), ["id 256", "'<other>' in the draft"]),
+        (byte_tokenizer(specials=(EOS, "<more>")), ["id 257", "'<more>' in the draft", "missing in the target"]),
+    ],
+)
+def test_a_pair_of_two_tokenizers_is_refused_by_the_first_token_that_differs(saved, tmp_path, tokenizer, words):
+    other = save_model(tmp_path / "other", tokenizer=tokenizer)
+    problem = pair_problem(str(other), str(saved))
+    assert is_sentence(problem)
+    assert [word for word in words if word not in problem] == []
+    with pytest.raises(PairMismatchError) as caught:
+        check_pair(load(str(other), "cpu"), load(str(saved), "cpu"))
+    assert str(caught.value) == problem
+
+
+def test_tokenizers_that_join_differently_differ():
+    first, second = (json.loads(byte_tokenizer(merges).backend_tokenizer.to_str())
+                     for merges in ([("a", "b"), ("b", "c")], [("a", "b"), ("b", "c")]))  # fmt: skip
+    assert tokenizer_problem(first, second) is None
+    second["model"]["merges"] = [["b", "c"], ["a", "b"]]
+    assert "merge 0" in tokenizer_problem(first, second)
+    # The two ways in which tokenizer.json spells merges are one.
+    first["model"]["merges"] = ["b c", "a b"]
+    assert tokenizer_problem(first, second) is None
+
+
+def test_unigram_tokenizers_are_compared_too():
+    first = {"model": {"vocab": [["<unk>", 0.0], ["a", -1.0], ["b", -2.0]]}}
+    assert tokenizer_problem(first, {"model": {"vocab": [["<unk>", 0.0], ["a", -3.0], ["b", -2.0]]}}) is None
+    assert "id 2" in tokenizer_problem(first, {"model": {"vocab": [["<unk>", 0.0], ["a", -1.0], ["c", -2.0]]}})
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"model": null}', '{"model": {"vocab": 3}}',
+                                     '{"added_tokens": [{}]}'])  # fmt: skip
+def test_a_damaged_tokenizer_leaves_the_verdict_to_loading(saved, folder, content):
+    (folder / "tokenizer.json").write_text(content)
+    problem = pair_problem(str(folder), str(saved))
+    assert problem is None or is_sentence(problem)
+
+
+def test_a_problem_of_a_pair_is_that_of_its_models(saved, tmp_path):
+    for pair in ((str(tmp_path), str(saved)), (str(saved), str(tmp_path))):
+        assert "config.json" in pair_problem(*pair)
+
+
+# --- The embedded pair ------------------------------------------------------------------------------------------
+
+
+def test_the_embedded_models_are_found_by_name():
+    for entry in embedded_models():
+        assert resolve(entry.ref) == entry
+        assert entry.embedded
+        assert entry.size_bytes > 0
+
+
+def test_every_error_is_one_that_the_window_and_the_terminal_know():
+    assert all(issubclass(error, OutriderError) for error in (ModelNotFoundError, ModelUnreadableError, DeviceError))
