@@ -8,6 +8,9 @@ from typing import Any
 _CONTEXT = 6
 """Tokens decoded before a new one, so that tokenizers that drop a leading space see that it does not lead."""
 
+_LONGEST_CHARACTER = 4
+"""Bytes of UTF-8."""
+
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -17,7 +20,8 @@ class TextStream:
     def __init__(self, tokenizer: Any, prompt_ids: Sequence[int]) -> None:
         self._tokenizer = tokenizer
         self._pending: list[int] = list(prompt_ids[-_CONTEXT:])
-        self._shown = len(self._decode(self._pending).rstrip(_REPLACEMENT))
+        decoded = self._decode(self._pending)
+        self._shown = len(decoded) - _num_torn(decoded)
         self._text = ""
 
     @property
@@ -28,11 +32,15 @@ class TextStream:
         """The text that this token completes: empty for a special token, or for a part of a character."""
         self._pending.append(token)
         decoded = self._decode(self._pending)
-        if decoded.endswith(_REPLACEMENT) and len(self._pending) < 4 * _CONTEXT:
+        num_torn = _num_torn(decoded)
+        if num_torn and len(self._pending) < 4 * _CONTEXT:
             return ""
-        new = decoded[self._shown :]
+        # So many bytes that are no text are shown as that, but for the last, which may yet begin a character.
         self._pending = self._pending[-_CONTEXT:]
-        self._shown = len(self._decode(self._pending))
+        context = self._decode(self._pending)
+        num_held = min(num_torn, _num_torn(context), _LONGEST_CHARACTER - 1)
+        new = decoded[self._shown : len(decoded) - num_held]
+        self._shown = len(context) - num_held
         self._text += new
         return new
 
@@ -58,6 +66,11 @@ class TextStream:
 
     def _decode(self, ids: list[int]) -> str:
         return self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+
+def _num_torn(text: str) -> int:
+    """Characters at the end that may be parts of one."""
+    return len(text) - len(text.rstrip(_REPLACEMENT))
 
 
 def display_texts(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:

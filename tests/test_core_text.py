@@ -1,0 +1,125 @@
+"""Text as it comes: the pieces together are what the tokenizer makes of all ids, wherever characters are torn."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, normalizers
+from tokenizers.models import BPE
+from transformers import PreTrainedTokenizerFast
+
+from core.text import TextStream, display_texts
+from tests.fakes import EOS, byte_tokenizer
+
+TOKENIZER = byte_tokenizer([("h", "e"), ("l", "l"), ("Ġ", "w"), ("Ã", "©")], specials=(EOS, "<|user|>"))
+SAMPLES = [
+    "hello world",
+    "naïve café, déjà vu",
+    "日本語のテキスト",
+    "🙂🙃👩‍👩‍👧‍👦 flags 🇩🇪",
+    "mixed 🙂 текст\n\tand\r\n日本",
+    "\N{REPLACEMENT CHARACTER} stands here as itself",
+    "a" * 40,
+]
+
+
+def ids_of(text: str) -> list[int]:
+    return TOKENIZER(text)["input_ids"]
+
+
+def stream_of(ids, prompt=(), tokenizer=TOKENIZER) -> tuple[TextStream, list[str]]:
+    stream = TextStream(tokenizer, prompt)
+    return stream, [*(stream.push(token) for token in ids), stream.flush()]
+
+
+@given(st.sampled_from(SAMPLES) | st.text(max_size=30), st.sampled_from(["", "prompt é ", "日本", "🙂"]))
+@settings(max_examples=150)
+def test_pieces_of_any_text_join_to_the_text(text, prompt):
+    stream, pieces = stream_of(ids_of(text), ids_of(prompt))
+    assert "".join(pieces) == stream.text == TOKENIZER.decode(ids_of(text))
+
+
+@pytest.mark.parametrize("text", SAMPLES)
+def test_no_piece_shows_a_torn_character(text):
+    _, pieces = stream_of(ids_of(text))
+    assert "".join(pieces).count("\N{REPLACEMENT CHARACTER}") == text.count("\N{REPLACEMENT CHARACTER}")
+    assert "".join(pieces) == text
+
+
+@given(st.lists(st.integers(0, len(TOKENIZER) - 1), max_size=80))
+@settings(max_examples=300)
+def test_pieces_of_any_ids_join_to_what_the_tokenizer_makes_of_them(ids):
+    stream, pieces = stream_of(ids)
+    assert "".join(pieces) == stream.text == TOKENIZER.decode(ids, skip_special_tokens=True)
+
+
+def test_a_character_torn_by_the_end_of_the_prompt_is_completed():
+    ids = ids_of("a🙂b")
+    for cut in range(1, len(ids)):
+        stream, pieces = stream_of(ids[cut:], ids[:cut])
+        assert "".join(pieces) == stream.text
+        assert TOKENIZER.decode(ids[:cut]).rstrip("\N{REPLACEMENT CHARACTER}") + stream.text == "a🙂b"
+
+
+def test_a_character_appears_with_its_last_token():
+    ids = ids_of("é" * 3 + "🙂")
+    stream, pieces = stream_of(ids)
+    assert [piece for piece in pieces if piece] == ["é", "é", "é", "🙂"]
+    assert pieces[-2:] == ["🙂", ""]
+
+
+@pytest.mark.parametrize("length", [1, 2, 3])
+def test_a_character_that_never_got_its_rest_shows_when_the_text_ends(length):
+    ids = ids_of("ok🙂")[: 2 + length]
+    stream, pieces = stream_of(ids)
+    assert pieces[:-1] == ["o", "k"] + [""] * length
+    assert stream.text == TOKENIZER.decode(ids) == "ok\N{REPLACEMENT CHARACTER}"
+    assert stream.flush() == ""
+
+
+@pytest.mark.parametrize("count", range(1, 60, 2))
+def test_any_number_of_bytes_that_are_no_character_is_followed_by_the_characters_behind_them(count):
+    stray, smile = TOKENIZER.convert_tokens_to_ids("Ģ"), ids_of("🙂")
+    assert TOKENIZER.decode([stray]) == "\N{REPLACEMENT CHARACTER}"
+    ids = [*[stray] * count, *smile, *ids_of("ok")]
+    stream, pieces = stream_of(ids)
+    assert "".join(pieces) == stream.text == TOKENIZER.decode(ids)
+
+
+def test_special_tokens_have_no_text_but_a_name():
+    special = TOKENIZER.convert_tokens_to_ids("<|user|>")
+    stream, pieces = stream_of([*ids_of("a"), special, *ids_of("b"), TOKENIZER.eos_token_id])
+    assert pieces == ["a", "", "b", "", ""]
+    assert stream.text == "ab"
+    assert display_texts(TOKENIZER, [special, *ids_of("a")]) == ("<|user|>", "a")
+
+
+def test_special_tokens_in_a_row_hide_nothing_that_follows():
+    special = TOKENIZER.convert_tokens_to_ids("<|user|>")
+    ids = [*ids_of("x"), *[special] * 20, *ids_of(" wé")]
+    assert stream_of(ids)[0].text == "x wé"
+    assert stream_of(ids_of(" wé"), [special] * 20)[0].text == " wé"
+
+
+def test_a_leading_space_survives_a_tokenizer_that_strips_it():
+    words = ["▁hello", "▁world", "s", "▁", "<0xE2>", "<0x82>", "<0xAC>", "<s>"]
+    backend = Tokenizer(BPE(vocab={word: index for index, word in enumerate(words)}, merges=[], byte_fallback=True))
+    backend.normalizer = normalizers.Prepend("▁")
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>")
+    ids = [0, 1, 2, 1, 3, 4, 5, 6, 1] * 4
+    assert stream_of(ids, [7], tokenizer)[0].text == tokenizer.decode(ids)
+    assert stream_of(ids, [7, 0], tokenizer)[0].text == " " + tokenizer.decode(ids)
+    assert stream_of([4, 5], [7, 0], tokenizer)[0].text == "\N{REPLACEMENT CHARACTER}" * 2
+
+
+def test_stop_texts_are_found_where_they_begin_and_only_once_complete():
+    stream = TextStream(TOKENIZER, [])
+    found = []
+    for token in ids_of("one\n\ntwo"):
+        new = stream.push(token)
+        found.append(stream.find_stop(("\n\n", "x"), len(new)))
+    assert found == [None, None, None, None, 3, None, None, None]
+    stream.cut(3)
+    assert stream.text == "one"
