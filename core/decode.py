@@ -18,7 +18,7 @@ from torch import Tensor
 from core.controls import Cancelled, RunControls
 from core.drafters.base import Drafter, empty_draft
 from core.drafters.draft_model import DraftModelDrafter
-from core.errors import GenerationError, OutOfMemoryError, PromptError
+from core.errors import OutOfMemoryError, PromptError
 from core.models.loading import LanguageModel, check_pair
 from core.policy import AutoDraftLength
 from core.sampling import draw_gumbel, gumbel_noise, probabilities
@@ -40,7 +40,7 @@ from core.types import (
     TokenKind,
     Verification,
 )
-from core.verify import verify_block, verify_gumbel
+from core.verify import check_finite, verify_block, verify_gumbel
 
 if TYPE_CHECKING:
     DecodeEvent = PrefillDone | Step | Finished
@@ -221,7 +221,7 @@ class _Run:
     def _propose(self, num_draft_tokens: int, sampling: SamplingParams) -> Draft:
         if self._drafter is None or num_draft_tokens <= 0:
             return empty_draft()
-        draft = self._drafter.propose(
+        return self._drafter.propose(
             DraftContext(
                 ids=self._ids,
                 num_draft_tokens=num_draft_tokens,
@@ -233,16 +233,12 @@ class _Run:
                 features=self._features,
             )
         )
-        if draft.probs is not None and not bool(draft.probs[:, 0].isfinite().all()):
-            raise GenerationError("The draft's logits hold NaN. Choose float32, or another draft model.")
-        return draft
 
     def _test(self, draft: Draft, target_probs: Tensor) -> Verification:
-        if not bool(target_probs[:, 0].isfinite().all()):
-            raise GenerationError("The target's logits hold NaN. Choose float32, or another target model.")
         if self._noise is None:
             tokens = draft.tokens.to(target_probs.device)
             return verify_block(tokens, draft.probs, target_probs, generator=self._generator)
+        check_finite(draft.probs, target_probs)
         first = len(self._ids)
         drawn = [draw_gumbel(row, self._noise(first + index)) for index, row in enumerate(target_probs)]
         return verify_gumbel(draft.tokens, torch.stack(drawn))

@@ -11,6 +11,10 @@ _LEAST_TEMPERATURE = 1e-30
 """Colder than this is greedy to the last bit, and float32 would soon call it 0, to divide by."""
 
 
+_COLD = 1e-6
+"""Above this, no logit that a model gives overflows when it is divided by the temperature."""
+
+
 def probabilities(logits: Tensor, params: SamplingParams) -> Tensor:
     """The distribution that tokens are drawn from.
 
@@ -28,8 +32,12 @@ def probabilities(logits: Tensor, params: SamplingParams) -> Tensor:
     logits = logits.float()
     if params.is_greedy:
         return _one_hot_argmax(logits)
-    # The maximum is taken off first, so that a small temperature can't overflow.
-    scaled = (logits - logits.amax(-1, keepdim=True)) / max(params.temperature, _LEAST_TEMPERATURE)
+    scaled = logits
+    if params.temperature < _COLD:
+        # The maximum is taken off first, so that the quotient can't overflow.
+        scaled = (logits - logits.amax(-1, keepdim=True)) / max(params.temperature, _LEAST_TEMPERATURE)
+    elif params.temperature != 1.0:
+        scaled = logits / params.temperature
     vocab_size = scaled.shape[-1]
     if 0 < params.top_k < vocab_size:
         kth = torch.topk(scaled, params.top_k, dim=-1).values[..., -1:]
@@ -89,14 +97,13 @@ def draw(probs: Tensor, uniform: Tensor) -> Tensor:
         () int64, an id whose weight is positive.
     """
     wide = torch.float32 if probs.device.type == "mps" else torch.float64
-    cdf = probs.to(wide).cumsum(-1)
-    total = cdf[-1:]
+    cdf = probs.cumsum(-1, dtype=wide)
+    total = cdf[-1]
+    # right=True finds the first entry above the point, so an id of weight 0 can't be found; and the point stays below
+    # the total, where rounding could otherwise put it. The clamp is for NaN, which is found out about later.
     point = uniform.to(device=probs.device, dtype=wide) * total
-    # right=True finds the first entry above the point, so an id of weight 0 can't be found. Only rounding can put the
-    # point at the very top; then the last id of positive weight, the first to reach the total, is the answer.
-    found = torch.searchsorted(cdf, point, right=True)
-    last = torch.searchsorted(cdf, total, right=False)
-    return torch.minimum(found, last).clamp_(max=probs.shape[-1] - 1)[0]
+    point = torch.minimum(point, total * (1.0 - torch.finfo(wide).eps))
+    return torch.searchsorted(cdf, point, right=True).clamp_(max=probs.shape[-1] - 1)
 
 
 def gumbel_noise(seed: int, position: int, vocab_size: int) -> Tensor:

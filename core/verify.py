@@ -9,9 +9,13 @@ accepted block a bonus token is drawn from the target. The tokens that come out 
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
+from torch.nn import functional
 
+from core.errors import GenerationError
 from core.sampling import draw, draw_uniforms
 from core.types import TokenKind, Verification
 
@@ -58,19 +62,25 @@ def verify_block(
     *,
     generator: torch.Generator,
 ) -> Verification:
-    """`verify` without the checks, for blocks that the engine made itself. Same arguments, same result."""
+    """`verify` without its checks, for blocks that the engine made itself. Same arguments, same result.
+
+    Raises:
+        GenerationError: a model's logits held NaN.
+    """
     num_drafted = draft_tokens.shape[0]
     # One draw a drafted token and one for the token behind them, whatever is accepted: the same state of the
     # generator always gives the same result, and the draws can be shown.
     uniforms = draw_uniforms(num_drafted + 1, generator)
-    rows = torch.arange(num_drafted, device=target_probs.device)
-    p = target_probs[rows, draft_tokens].cpu().double()
-    q = torch.ones_like(p) if draft_probs is None else draft_probs[rows, draft_tokens].cpu().double()
-    u = uniforms[:num_drafted].cpu().double()
+    # A few numbers a block are compared: as Python's floats, which are doubles, rather than by a tensor operation each.
+    p = _probs_of(target_probs, draft_tokens)
+    q = [1.0] * num_drafted if draft_probs is None else _probs_of(draft_probs, draft_tokens)
+    u = uniforms.tolist()
+    if any(map(math.isnan, (*q, *p))):
+        check_finite(draft_probs, target_probs)
 
     # Written without a division, and with <: a token of target probability 0 is rejected even where u is 0.
-    kept = u * q < p
-    num_accepted = int(kept.long().cumprod(0).sum())
+    kept = [u[i] * q[i] < p[i] for i in range(num_drafted)]
+    num_accepted = [*kept, False].index(False)
     if num_accepted == num_drafted:
         weights, kind = target_probs[-1], TokenKind.BONUS
     else:
@@ -81,9 +91,26 @@ def verify_block(
         num_accepted=num_accepted,
         next_token=int(draw(weights, uniforms[-1])),
         next_kind=kind,
-        acceptance_probs=tuple((p / q).clamp(max=1.0).tolist()),
-        uniforms=tuple(u.tolist()),
+        acceptance_probs=tuple(min(1.0, a / b) for a, b in zip(p, q, strict=False)),
+        uniforms=tuple(u[:num_drafted]),
     )
+
+
+def _probs_of(rows: Tensor, tokens: Tensor) -> list[float]:
+    """Each row's probability of its token. Rows beyond the tokens' number, the bonus row, are asked for id 0."""
+    surplus = rows.shape[0] - tokens.shape[0]
+    ids = functional.pad(tokens, (0, surplus)) if surplus else tokens
+    return rows.gather(1, ids.unsqueeze(1)).squeeze(1).tolist()
+
+
+def check_finite(draft_probs: Tensor | None, target_probs: Tensor) -> None:
+    """Raises:
+    GenerationError: where a model's logits held NaN, or nothing finite; softmax then makes the whole row NaN.
+    """
+    if draft_probs is not None and not bool(draft_probs[:, 0].isfinite().all()):
+        raise GenerationError("The draft's logits hold NaN. Choose float32, or another draft model.")
+    if not bool(target_probs[:, 0].isfinite().all()):
+        raise GenerationError("The target's logits hold NaN. Choose float32, or another target model.")
 
 
 def residual(target_row: Tensor, draft_row: Tensor | None, draft_token: Tensor) -> Tensor:

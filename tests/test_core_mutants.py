@@ -24,16 +24,16 @@ from tests.exactness import (
 from tests.fakes import CacheError, play, table_model
 
 VERIFIERS = {
-    "lenience": ("kept = u * q < p", "kept = u * q < 1.3 * p"),
-    "a little lenience": ("kept = u * q < p", "kept = u * q < p + 0.03"),
-    "accepts with p, not p / q": ("kept = u * q < p", "kept = u < p"),
-    "accepts the other way round": ("kept = u * q < p", "kept = u * p < q"),
-    "accepts the likely alone": ("kept = u * q < p", "kept = p >= q"),
-    "accepts all": ("kept = u * q < p", "kept = p >= 0"),
-    "accepts nothing, yet corrects from the residual": ("kept = u * q < p", "kept = p < 0"),
-    "one draw for the whole block": ("u = uniforms[:num_drafted]", "u = uniforms[:1].expand(num_drafted)"),
-    "the correction's draw tests the last token too": ("u = uniforms[:num_drafted]", "u = uniforms[1:]"),
-    "counts what was kept behind a rejection": (".cumprod(0).sum()", ".sum()"),
+    "lenience": ("u[i] * q[i] < p[i]", "u[i] * q[i] < 1.3 * p[i]"),
+    "a little lenience": ("u[i] * q[i] < p[i]", "u[i] * q[i] < p[i] + 0.03"),
+    "accepts with p, not p / q": ("u[i] * q[i] < p[i]", "u[i] < p[i]"),
+    "accepts the other way round": ("u[i] * q[i] < p[i]", "u[i] * p[i] < q[i]"),
+    "accepts the likely alone": ("u[i] * q[i] < p[i]", "p[i] >= q[i]"),
+    "accepts all": ("u[i] * q[i] < p[i]", "p[i] >= 0"),
+    "accepts nothing, yet corrects from the residual": ("u[i] * q[i] < p[i]", "p[i] < 0"),
+    "one draw for the whole block": ("u = uniforms.tolist()", "u = uniforms[:1].tolist() * (num_drafted + 1)"),
+    "the correction's draw tests the last token too": ("u = uniforms.tolist()", "u = [*uniforms[1:].tolist(), 0.5]"),
+    "counts what was kept behind a rejection": ("num_accepted = [*kept, False].index(False)", "num_accepted = sum(kept)"),
     "corrects from the target": (
         "weights = residual(target_probs[num_accepted], draft_row, draft_tokens[num_accepted])",
         "weights = target_probs[num_accepted]",
@@ -52,12 +52,12 @@ VERIFIERS = {
         "next_token=int(draw(weights, uniforms[-1]))", "next_token=int(weights.argmax())"
     ),
     "compares with the draft's row of the position before": (
-        "else draft_probs[rows, draft_tokens]", "else draft_probs[(rows - 1).clamp(min=0), draft_tokens]"
+        "else _probs_of(draft_probs,", "else _probs_of(draft_probs[[0, *range(num_drafted - 1)]],"
     ),
 }  # fmt: skip
 
 CERTAIN_VERIFIERS = {
-    "accepts certain drafts": ("torch.ones_like(p) if draft_probs is None", "p if draft_probs is None"),
+    "accepts certain drafts": ("[1.0] * num_drafted if draft_probs is None", "p if draft_probs is None"),
     "certain drafts may be drawn again": ("left[draft_token] = 0.0", "pass"),
 }
 
@@ -155,7 +155,7 @@ def test_the_draws_of_the_draft_used_again_for_its_test_are_found():
 
 
 def test_accepting_where_u_equals_the_ratio_is_found(monkeypatch):
-    mutant = mutate(core.verify, "kept = u * q < p", "kept = u * q <= p")
+    mutant = mutate(core.verify, "u[i] * q[i] < p[i]", "u[i] * q[i] <= p[i]")
     rows = torch.tensor([[0.0, 1.0], [0.5, 0.5]])
     for module, expected in ((core.verify, 0), (mutant, 1)):
         monkeypatch.setattr(module, "draw_uniforms", lambda count, _: torch.zeros(count, dtype=torch.float64))

@@ -113,6 +113,9 @@ class LeanRunner:
         shape = (capacity, 2 * weights.num_kv_heads, weights.head_dim)
         self._cache = [torch.zeros(shape, dtype=dtype, device=device) for _ in weights.layers]
         self._cos, self._sin = weights.rotary_table(capacity)
+        # Within a block, a position sees those before it: -inf above the diagonal.
+        block = torch.full((_LONGEST_BLOCK, _LONGEST_BLOCK), -torch.inf, dtype=dtype, device=device)
+        self._causal = block.triu_(1)
 
     @property
     def length(self) -> int:
@@ -136,15 +139,19 @@ class LeanRunner:
         hidden = functional.embedding(ids.to(weights.embedding.device), weights.embedding)
         cos, sin = self._cos[start:end], self._sin[start:end]
         mask = None
-        if count > 1:
+        if count > _LONGEST_BLOCK:
             mask = torch.full((count, end), -torch.inf, dtype=hidden.dtype, device=hidden.device).triu_(start + 1)
+        elif count > 1:
+            mask = self._causal[:count, :count]
         for layer, cache in zip(weights.layers, self._cache, strict=True):
             normed = _rms_norm(hidden, layer.attention_norm, weights.epsilon)
             mixed = self._attend(layer, cache, normed, cos, sin, mask, start, end)
             hidden = torch.addmm(hidden, mixed, layer.output_t)
             normed = _rms_norm(hidden, layer.mlp_norm, weights.epsilon)
-            gate, up = functional.linear(normed, layer.gate_up).chunk(2, -1)
-            hidden = torch.addmm(hidden, functional.silu(gate).mul_(up), layer.down_t)
+            gate_up = functional.linear(normed, layer.gate_up)
+            width = layer.down_t.shape[0]
+            activated = functional.silu(gate_up[:, :width]).mul_(gate_up[:, width:])
+            hidden = torch.addmm(hidden, activated, layer.down_t)
         self._length = end
         hidden = _rms_norm(hidden, weights.final_norm, weights.epsilon)
         logits = functional.linear(hidden[count - num_logits :], weights.head)
@@ -170,10 +177,12 @@ class LeanRunner:
             rotated[:, :heads] = _rms_norm(rotated[:, :heads], layer.query_norm, weights.epsilon)
             rotated[:, heads:] = _rms_norm(rotated[:, heads:], layer.key_norm, weights.epsilon)
         # Rotary embedding (Su et al., 2104.09864): x cos + swap(x) sin, the sign of the swapped half in the table.
-        swapped = rotated.roll(size // 2, -1)
+        half = size // 2
+        swapped = torch.cat((rotated[..., half:], rotated[..., :half]), -1)
         rotated.mul_(cos).addcmul_(swapped, sin)
         cache[start:end] = qkv[:, heads:]
-        keys, values = cache[:end].transpose(0, 1).split(groups)  # (G, L, D) each
+        keys = cache[:end, :groups].transpose(0, 1)  # (G, L, D)
+        values = cache[:end, groups:].transpose(0, 1)
         query = qkv[:, :heads].transpose(0, 1)  # (H, n, D)
         attention = _attend_block if count <= _LONGEST_BLOCK else _attend_chunk
         mixed = attention(query, keys, values, mask)
@@ -181,19 +190,28 @@ class LeanRunner:
 
 
 def _attend_block(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-    """Attention for a few positions: query (H, n, D), keys and values (G, L, D), mask (n, L) -> (H, n, D)."""
+    """Attention for a few positions.
+
+    Args:
+        query: (H, n, D).
+        keys, values: (G, L, D), the block's own positions last.
+        mask: (n, n), added to the scores between the block's own positions.
+
+    Returns:
+        (H, n, D).
+    """
     heads, count, size = query.shape
     groups, length = keys.shape[:2]
     # The H / G query heads that share a key-value head are stacked along the rows of one product.
     stacked = query.reshape(groups, heads // groups * count, size)
     scores = torch.baddbmm(stacked.new_empty(()), stacked, keys.transpose(1, 2), beta=0, alpha=size**-0.5)
     if mask is not None:
-        scores.view(heads, count, length).add_(mask)
+        scores.view(heads, count, length)[..., length - count :].add_(mask)
     return torch.bmm(scores.softmax(-1), values).view(heads, count, size)
 
 
 def _attend_chunk(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-    """The same for many positions."""
+    """The same for many positions, with a mask (n, L) over all that the cache holds."""
     mixed = functional.scaled_dot_product_attention(
         query.unsqueeze(0),
         keys.unsqueeze(0),
@@ -211,7 +229,7 @@ def _rms_norm(x: Tensor, weight_twice: Tensor, epsilon: float) -> Tensor:
     layer norm on the CPU, and some ten small operations for the other.
     """
     mirrored = torch.cat((x, -x), -1)
-    return functional.layer_norm(mirrored, mirrored.shape[-1:], weight_twice, None, epsilon)[..., : x.shape[-1]]
+    return torch.layer_norm(mirrored, weight_twice.shape, weight_twice, None, epsilon)[..., : x.shape[-1]]
 
 
 def _twice(weight: Tensor) -> Tensor:
