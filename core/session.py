@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import platform
 import uuid
@@ -40,6 +41,8 @@ from core.types import (
     Step,
     Summary,
 )
+
+_log = logging.getLogger(__name__)
 
 
 class Session:
@@ -94,8 +97,9 @@ class Session:
         except OutriderError as error:
             _release_memory()
             summary = progress.failed(str(error))
-        except (RuntimeError, ValueError, IndexError) as error:
-            # What torch or a model throws in the middle of a forward; its traceback belongs in a debugger.
+        except Exception as error:
+            # Whatever torch, or any architecture's code, throws amid a forward; its traceback belongs in a debugger.
+            _log.debug("the run failed", exc_info=True)
             _release_memory()
             summary = progress.failed(
                 f"The run failed in the model: {_first_line(error)}. Try another device or precision."

@@ -62,7 +62,7 @@ def test_a_character_torn_by_the_end_of_the_prompt_is_completed():
 
 def test_a_character_appears_with_its_last_token():
     ids = ids_of("é" * 3 + "🙂")
-    stream, pieces = stream_of(ids)
+    _, pieces = stream_of(ids)
     assert [piece for piece in pieces if piece] == ["é", "é", "é", "🙂"]
     assert pieces[-2:] == ["🙂", ""]
 

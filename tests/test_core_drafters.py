@@ -1,0 +1,224 @@
+"""Every registered drafting method keeps one contract, whatever it proposes."""
+
+from dataclasses import fields
+
+import pytest
+import torch
+
+from core.drafters.base import Drafter
+from core.drafters.draft_model import DraftModelDrafter
+from core.drafters.methods import METHODS, PromptLookupOptions, get_method
+from core.drafters.prompt_lookup import PromptLookupDrafter
+from core.drafters.registry import build_drafter
+from core.errors import SettingsError
+from core.sampling import gumbel_noise, probabilities
+from core.types import DraftContext, SamplingParams, TargetFeature, TokenKind, Verification
+from tests.exactness import global_generator_untouched
+from tests.fakes import is_sentence, random_law, table_model
+
+V = 8
+SAMPLING = SamplingParams(0.9, top_k=5)
+PROMPT = [0, 1, 2, 3, 1, 2]
+
+
+def build(name: str) -> Drafter:
+    return build_drafter(name, draft=table_model(random_law(V, 2), V), capacity=400)
+
+
+def context(ids, count=4, *, seed=0, sampling=SAMPLING, gumbel=None, check_cancelled=lambda: None) -> DraftContext:
+    return DraftContext(
+        ids=list(ids), num_draft_tokens=count, sampling=sampling, generator=torch.Generator().manual_seed(seed),
+        vocab_size=V, check_cancelled=check_cancelled, gumbel=gumbel,
+    )  # fmt: skip
+
+
+def propose(drafter: Drafter, ids, count=4, **changes) -> list[int]:
+    return drafter.propose(context(ids, count, **changes)).tokens.tolist()
+
+
+@pytest.fixture(params=METHODS)
+def name(request):
+    return request.param
+
+
+def test_methods_describe_themselves(name):
+    method = get_method(name)
+    assert (method.name, bool(method.title)) == (name, True)
+    assert is_sentence(method.summary)
+    for option in fields(method.options):
+        assert option.metadata.keys() >= {"label", "help", "min", "max", "step"}
+        assert option.metadata["min"] <= option.default <= option.metadata["max"]
+    drafter = build(name)
+    assert isinstance(drafter, Drafter)
+    assert drafter.needs <= set(TargetFeature)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 16])
+def test_a_draft_is_a_chain_of_at_most_k_tokens_drawn_from_its_own_law(name, count):
+    drafter = build(name)
+    ids = list(PROMPT)
+    drafter.start(torch.tensor(ids))
+    generator = torch.Generator().manual_seed(0)
+    with global_generator_untouched():
+        for round_ in range(25):
+            draft = drafter.propose(context(ids, count, seed=round_))
+            size = len(draft)
+            assert 0 <= size <= count
+            assert draft.tokens.dtype is torch.int64
+            assert draft.parents.tolist() == list(range(-1, size - 1))
+            assert all(0 <= token < V for token in draft.tokens.tolist())
+            if draft.probs is not None:
+                assert draft.probs.shape == (size, V)
+                assert torch.allclose(draft.probs.sum(-1), torch.ones(size), atol=1e-5)
+                assert bool((draft.probs[torch.arange(size), draft.tokens] > 0).all())
+            accepted = int(torch.randint(size + 1, (1,), generator=generator))
+            following = int(torch.randint(V, (1,), generator=generator))
+            kind = TokenKind.BONUS if accepted == size else TokenKind.CORRECTION
+            drafter.observe(Verification(accepted, following, kind))
+            ids += [*draft.tokens.tolist()[:accepted], following]
+
+
+@pytest.mark.parametrize("num_accepted", range(5))
+def test_after_any_verdict_it_proposes_what_a_fresh_drafter_would(name, num_accepted):
+    drafter, fresh = build(name), build(name)
+    drafter.start(torch.tensor(PROMPT))
+    ids = list(PROMPT)
+    for round_ in range(6):
+        drafted = propose(drafter, ids, seed=round_)
+        fresh.start(torch.tensor(ids))
+        assert drafted == propose(fresh, ids, seed=round_)
+        accepted = min(num_accepted, len(drafted))
+        following = (sum(ids) + round_) % V
+        kind = TokenKind.BONUS if accepted == len(drafted) else TokenKind.CORRECTION
+        drafter.observe(Verification(accepted, following, kind))
+        ids += [*drafted[:accepted], following]
+
+
+def test_tokens_added_without_a_proposal_are_taken_in(name):
+    drafter, fresh = build(name), build(name)
+    drafter.start(torch.tensor(PROMPT))
+    ids = [*PROMPT, 5, 6, 0, 1, 2]
+    fresh.start(torch.tensor(ids))
+    assert propose(drafter, ids) == propose(fresh, ids)
+
+
+def test_a_start_forgets_the_text_before(name):
+    drafter, fresh = build(name), build(name)
+    drafter.start(torch.tensor([7, 6, 5, 4, 3, 2, 1, 0] * 4))
+    propose(drafter, [7, 6, 5, 4, 3, 2, 1, 0] * 4)
+    for each in (drafter, fresh):
+        each.start(torch.tensor(PROMPT))
+    assert propose(drafter, PROMPT) == propose(fresh, PROMPT)
+
+
+def test_a_prompt_of_one_token_will_do(name):
+    drafter = build(name)
+    drafter.start(torch.tensor([3]))
+    assert len(propose(drafter, [3])) <= 4
+
+
+# --- The draft model --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sampling", [SAMPLING, SamplingParams(0.0), SamplingParams(1.5, top_p=0.6, min_p=0.1)])
+@pytest.mark.parametrize("is_gumbel", [False, True])
+def test_the_law_that_is_told_is_the_one_that_was_drawn_from(sampling, is_gumbel):
+    model = table_model(random_law(V, 2), V)
+    drafter = DraftModelDrafter(model)
+    counts, total = torch.zeros(V), 800
+    for seed in range(total):
+        drafter.start(torch.tensor(PROMPT))
+        noise = (lambda at, seed=seed: gumbel_noise(seed, at, V)) if is_gumbel else None
+        draft = drafter.propose(context(PROMPT, 2, seed=seed, sampling=sampling, gumbel=noise))
+        counts[draft.tokens[0]] += 1
+        for index in range(2):
+            before = [*PROMPT, *draft.tokens[:index].tolist()]
+            assert torch.allclose(draft.probs[index], probabilities(model.law(before), sampling))
+    law = probabilities(model.law(PROMPT), sampling)
+    assert counts[law == 0].sum() == 0
+    # Six standard deviations.
+    assert bool(((counts / total - law).abs() <= 6 * (law * (1 - law) / total).sqrt() + 1e-6).all())
+
+
+def test_one_forward_a_drafted_token_and_none_for_what_was_read_before():
+    model = table_model(random_law(V, 2), V)
+    forwards = []
+    model.on_forward = lambda runner, ids: forwards.append(len(ids))
+    drafter = DraftModelDrafter(model)
+    drafter.start(torch.tensor(PROMPT))
+    assert forwards == [len(PROMPT) - 1]
+    forwards.clear()
+    first = propose(drafter, PROMPT, 3)
+    assert forwards == [1, 1, 1]
+    # After a full block two tokens are new: its last, which was not read, and the bonus.
+    drafter.observe(Verification(3, 4, TokenKind.BONUS))
+    forwards.clear()
+    second = propose(drafter, [*PROMPT, *first, 4], 3)
+    assert forwards == [2, 1, 1]
+    drafter.observe(Verification(1, 5, TokenKind.CORRECTION))
+    forwards.clear()
+    propose(drafter, [*PROMPT, *first, 4, second[0], 5], 3)
+    assert forwards == [1, 1, 1]
+
+
+def test_a_stop_is_looked_for_before_each_forward():
+    model = table_model(random_law(V, 2), V)
+    drafter = DraftModelDrafter(model)
+    drafter.start(torch.tensor(PROMPT))
+    looks = []
+    drafter.propose(context(PROMPT, 3, check_cancelled=lambda: looks.append(model.last_runner.length)))
+    assert looks == [5, 6, 7]
+
+
+def test_a_missing_draft_or_a_wrong_option_is_a_sentence():
+    wrong = [
+        ("draft-model", {}, None),
+        ("crystal-ball", {}, None),
+        ("prompt-lookup", {"size": 3}, None),
+        ("draft-model", {"max_ngram": 3}, table_model(random_law(V, 2), V)),
+        ("prompt-lookup", {"max_ngram": 0}, None),
+        ("prompt-lookup", {"max_ngram": 11}, None),
+        ("prompt-lookup", {"max_ngram": float("nan")}, None),
+        ("prompt-lookup", {"max_ngram": "3"}, None),
+        ("prompt-lookup", {"max_ngram": 2, "min_ngram": 3}, None),
+    ]
+    for method, options, draft in wrong:
+        with pytest.raises(SettingsError) as caught:
+            build_drafter(method, draft=draft, options=options)
+        assert is_sentence(str(caught.value))
+
+
+# --- Prompt lookup ----------------------------------------------------------------------------------------------
+
+
+def lookup(ids, count=4, **options) -> list[int]:
+    drafter = PromptLookupDrafter(PromptLookupOptions(**options))
+    drafter.start(torch.tensor(ids))
+    draft = drafter.propose(context(ids, count))
+    assert draft.probs is None
+    return draft.tokens.tolist()
+
+
+@pytest.mark.parametrize(
+    ("ids", "proposal"),
+    [
+        ([1, 2, 3, 4, 1, 2], [3, 4, 1, 2]),
+        ([1, 2, 3, 1, 2, 4, 1, 2], [4, 1, 2]),  # the latest occurrence
+        ([7, 2, 3, 5, 2, 6, 1, 7, 2], [3, 5, 2, 6]),  # the longest match goes before the latest
+        ([1, 2, 3, 4], []),
+        ([5], []),
+        ([5, 5], [5]),
+        ([5, 5, 5, 5], [5]),
+        ([0, 1, 0, 1, 0, 1], [0, 1]),
+    ],
+)
+def test_lookup_proposes_what_followed_the_longest_latest_match(ids, proposal):
+    assert lookup(ids) == proposal
+
+
+def test_lookup_keeps_to_its_sizes():
+    ids = [7, 2, 3, 5, 2, 6, 1, 7, 2]
+    assert lookup(ids, max_ngram=1) == [6, 1, 7, 2]
+    assert lookup(ids, min_ngram=2) == [3, 5, 2, 6]
+    assert lookup(ids, min_ngram=3) == []
+    assert lookup(ids, 2) == [3, 5]

@@ -1,0 +1,185 @@
+"""Runners: a cache that was read in parts and rewound gives the logits of one that was not."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from core.runners import lean
+from core.runners.base import Runner
+from core.runners.lean import LeanRunner
+from core.runners.module import ModuleRunner
+from core.target import PREFILL_CHUNK, TargetScorer, prefill
+from core.types import TargetFeature
+from tests.fakes import FAMILIES, random_law, table_model, tiny_model, tiny_module
+
+LEAN = sorted(lean.LEAN_MODEL_TYPES)
+IDS = torch.randint(0, 257, (60,), generator=torch.Generator().manual_seed(0))
+CASES = [(family, False) for family in FAMILIES] + [(family, True) for family in LEAN]
+
+
+def runner_of(family: str, is_lean: bool, capacity: int = 128) -> Runner:
+    runner = tiny_model(family, is_lean=is_lean).runner(capacity)
+    assert isinstance(runner, LeanRunner if is_lean else ModuleRunner)
+    return runner
+
+
+def reference(family: str, ids: torch.Tensor) -> torch.Tensor:
+    """All logits (n, V), by the module without a cache."""
+    with torch.inference_mode():
+        return tiny_model(family).model(input_ids=ids.unsqueeze(0), use_cache=False).logits[0]
+
+
+@pytest.mark.parametrize(("family", "is_lean"), CASES)
+def test_parts_and_rewinds_give_the_logits_of_the_whole(family, is_lean):
+    expected = reference(family, IDS)
+    runner = runner_of(family, is_lean)
+    plan = [(20, 20), (1, 20), (5, 23), (17, 30), (1, 31), (9, 33), (27, 60)]  # read so many, keep so many
+    for count, kept in plan:
+        start = runner.length
+        part = IDS[start : start + count]
+        rows = runner.forward(part, num_logits=len(part)).logits
+        assert torch.allclose(rows, expected[start : start + count], atol=2e-3, rtol=1e-3)
+        # A block that is rejected is another one than the text that comes in its place.
+        runner.rewind(start)
+        runner.forward(part.flip(0), num_logits=1)
+        runner.rewind(start)
+        runner.forward(part, num_logits=0)
+        runner.rewind(min(kept, runner.length))
+    assert runner.length == 60
+
+
+@given(st.lists(st.tuples(st.integers(1, 12), st.integers(0, 12)), max_size=8), st.sampled_from([True, False]))
+@settings(max_examples=25, deadline=None)
+def test_any_sequence_of_forwards_and_rewinds_counts_right(plan, is_lean):
+    runner, length = runner_of("llama", is_lean), 0
+    for count, back in plan:
+        rows = runner.forward(IDS[length : length + count], num_logits=1).logits
+        length += count
+        assert (runner.length, rows.shape) == (length, (1, 257))
+        length = max(0, length - back)
+        runner.rewind(length)
+        if length > 45:
+            runner.rewind(length := 0)
+    assert runner.length == length
+
+
+@pytest.mark.parametrize(("family", "is_lean"), [("llama", True), ("llama", False), ("gpt2", False)])
+@pytest.mark.parametrize("num_logits", [0, 1, 3, 5])
+def test_as_many_rows_as_were_asked_for_and_hidden_states_on_request(family, is_lean, num_logits):
+    expected = reference(family, IDS[:5])
+    output = runner_of(family, is_lean).forward(IDS[:5], num_logits=num_logits)
+    assert output.logits.shape == (num_logits, 257)
+    assert torch.allclose(output.logits, expected[5 - num_logits :], atol=2e-3, rtol=1e-3)
+    assert output.hidden is None
+    hidden = runner_of(family, is_lean).forward(IDS[:5], num_logits=1, with_hidden=True).hidden
+    assert torch.allclose(tiny_model(family).model.get_output_embeddings()(hidden), expected, atol=2e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("is_lean", [True, False])
+def test_a_cache_cant_be_rewound_to_what_it_does_not_hold(is_lean):
+    runner = runner_of("llama", is_lean)
+    runner.forward(IDS[:4], num_logits=1)
+    for length in (5, -1, -10):
+        with pytest.raises(ValueError, match="4 positions"):
+            runner.rewind(length)
+    assert runner.length == 4
+    runner.rewind(0)
+    assert torch.allclose(
+        runner.forward(IDS[:3], num_logits=3).logits, reference("llama", IDS[:3]), atol=2e-3, rtol=1e-3
+    )
+
+
+def test_the_lean_cache_does_not_overflow():
+    runner = runner_of("llama", True, capacity=4)
+    with pytest.raises(ValueError, match="room for 4"):
+        runner.forward(IDS[:5], num_logits=1)
+    assert runner.length == 0
+
+
+@pytest.mark.parametrize("is_lean", [True, False])
+def test_two_runners_of_one_model_hold_two_texts(is_lean):
+    first, second = runner_of("llama", is_lean), runner_of("llama", is_lean)
+    first.forward(IDS[:9], num_logits=1)
+    second.forward(IDS[20:40], num_logits=1)
+    assert torch.allclose(
+        first.forward(IDS[9:10], num_logits=1).logits, reference("llama", IDS[:10])[-1:], atol=2e-3, rtol=1e-3
+    )
+
+
+def test_a_module_that_fails_amid_a_forward_leaves_a_whole_cache():
+    model = tiny_model("llama", 7)
+    runner = model.runner(64)
+    runner.forward(IDS[:6], num_logits=1)
+
+    def fail(*_) -> None:
+        raise RuntimeError("a kernel failed")
+
+    handle = model.model.model.layers[1].register_forward_pre_hook(fail)
+    try:
+        with pytest.raises(RuntimeError, match="kernel"):
+            runner.forward(IDS[6:9], num_logits=1)
+    finally:
+        handle.remove()
+    assert runner.length == 6
+    expected = model.runner(64).forward(IDS[:9], num_logits=3).logits
+    assert torch.allclose(runner.forward(IDS[6:9], num_logits=3).logits, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        ("mistral", {"sliding_window": 8}),
+        ("llama", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}),
+        ("llama", {"hidden_act": "gelu"}),
+        ("llama", {"mlp_bias": True}),
+        ("llama", {"attention_bias": True}),
+        ("gpt2", {}),
+        ("gemma2", {}),
+    ],
+)
+def test_the_lean_forward_declines_what_it_does_not_compute(family, changes):
+    assert not lean.supports(tiny_module(family, **changes))
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        ("llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}}),
+        ("llama", {"num_key_value_heads": 4}),
+        ("llama", {"num_key_value_heads": 1, "head_dim": 16}),
+        ("llama", {"tie_word_embeddings": True}),
+        ("qwen3", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}),
+    ],
+)
+def test_the_lean_forward_computes_the_variants_it_takes(family, changes):
+    module = tiny_module(family, **changes)
+    with torch.inference_mode():
+        expected = module(input_ids=IDS.unsqueeze(0), use_cache=False).logits[0]
+    assert lean.supports(module)
+    runner = LeanRunner(lean.LeanWeights(module), 64)
+    rows = torch.cat([runner.forward(part, num_logits=len(part)).logits for part in IDS.split([40, 1, 4, 15])])
+    assert torch.allclose(rows, expected, atol=2e-3, rtol=1e-3)
+    # Fusing has pointed the module's own weights into the fused ones, without changing them.
+    with torch.inference_mode():
+        assert torch.equal(module(input_ids=IDS.unsqueeze(0), use_cache=False).logits[0], expected)
+
+
+def test_a_prefill_goes_in_chunks_and_looks_for_a_stop_before_each():
+    model = table_model(random_law(8, 1), 8)
+    forwards, looks = [], []
+    model.on_forward = lambda runner, ids: forwards.append(len(ids))
+    runner = model.runner(5_000)
+    prefill(runner, [1] * (2 * PREFILL_CHUNK + 5), lambda: looks.append(runner.length))
+    assert forwards == [PREFILL_CHUNK, PREFILL_CHUNK, 5]
+    assert looks == [0, PREFILL_CHUNK, 2 * PREFILL_CHUNK]
+    prefill(runner, [1] * (2 * PREFILL_CHUNK + 7), lambda: None)
+    assert forwards[3:] == [2]
+
+
+def test_timing_a_step_leaves_the_cache_as_it_was():
+    model = table_model(random_law(8, 1), 8)
+    scorer = TargetScorer(model, 20, frozenset({TargetFeature.HIDDEN_STATES}))
+    scorer.prefill([1, 2, 3], lambda: None)
+    assert scorer.time_one_step(3, lambda: None) >= 0
+    assert model.last_runner.ids == [1, 2]
