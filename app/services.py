@@ -42,6 +42,10 @@ class LogWriter(Protocol):
 
 def open_session() -> Session:
     """Import the engine, torch included, and start it. Takes seconds the first time; for the worker's thread only."""
+    from core.threads import limit_spinning
+
+    # A window and its engine share the processor, however the window was opened; torch reads this when it is imported.
+    limit_spinning()
     from core.session import Session as EngineSession
 
     return EngineSession()

@@ -1,0 +1,93 @@
+"""The window on the models that ship with it: the engine itself, in its thread."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from app.services import Services
+from app.settings import SettingsStore
+from core.models.catalogue import embedded_models
+from core.trace import read_run_log
+from core.types import FinishReason
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(len(embedded_models()) < 2, reason="the embedded pair is not here"),
+]
+
+
+@pytest.fixture
+def window(make_window, tmp_path):
+    store = SettingsStore(tmp_path / "settings.json")
+    window = make_window(Services(runs_folder=lambda: tmp_path / "runs", store=store))
+    window.controls.run.length.setValue(24)
+    return window
+
+
+def test_the_embedded_pair_runs_and_its_baseline_is_measured(window, run_to_end, tmp_path):
+    run_to_end(window, timeout=120_000)
+    assert window.banner.sentence() == ""
+    summary = window.run_view.summary
+    assert summary.finish_reason is FinishReason.LENGTH
+    assert summary.num_tokens == 24
+    assert window.transcript.view.toPlainText() == window.prompt.text() + summary.text
+    assert window.measurements.tiles.speedup.value.text() == f"{summary.measured_speedup:.2f}×"
+    assert window.measurements.latency.baseline_line.isVisible()
+    (path,) = (tmp_path / "runs").glob("*.jsonl")
+    assert read_run_log(path).problems == []
+
+
+def test_greedy_text_is_that_of_the_baseline(window, run_to_end):
+    window.controls.sampling.temperature.set_value(0.0)
+    window.controls.run.dtype.setCurrentText("float32")
+    run_to_end(window, timeout=120_000)
+    assert window.run_view.summary.text == window.run_view.summary.baseline_text
+
+
+def test_stop_in_a_run_keeps_the_engine_usable(window, qtbot, run_to_end):
+    window.controls.run.length.setValue(512)
+    window.prompt.run_button.click()
+    qtbot.waitUntil(lambda: window.run_view.tokens.num_tokens > 3, timeout=120_000)
+    with qtbot.waitSignal(window.live.run_shown, timeout=20_000):
+        window.prompt.stop_button.click()
+    assert window.run_view.summary.finish_reason is FinishReason.CANCELLED
+    window.controls.run.length.setValue(8)
+    run_to_end(window, timeout=120_000)
+    assert window.run_view.summary.num_tokens == 8
+
+
+def test_closing_during_a_load_leaves_no_thread(window, qtbot):
+    window.prompt.run_button.click()
+    qtbot.waitUntil(lambda: "ead" in window.status.stage.text() or "oad" in window.status.stage.text(), timeout=60_000)
+    window.close()
+    qtbot.waitUntil(lambda: window.controller.is_closed, timeout=60_000)
+
+
+def test_a_prompt_beyond_the_context_is_explained_and_kept(window, run_to_end):
+    prompt = "word " * 20_000
+    window.prompt.edit.setPlainText(prompt)
+    run_to_end(window, timeout=120_000)
+    assert "Shorten the prompt" in window.banner.sentence()
+    assert window.prompt.text() == prompt
+    window.prompt.edit.setPlainText("def f():")
+    run_to_end(window, timeout=120_000)
+    assert window.banner.sentence() == ""
+
+
+def test_a_model_that_disappeared_is_one_sentence(make_window, run_to_end, tmp_path):
+    (target, draft) = embedded_models()
+    gone = replace(draft, ref=str(tmp_path / "gone"), path=tmp_path / "gone")
+    window = make_window(
+        Services(
+            embedded_models=lambda: (target, gone),
+            pair_problem=lambda _draft, _target: None,
+            runs_folder=lambda: tmp_path / "runs",
+            store=SettingsStore(tmp_path / "settings.json"),
+        )
+    )
+    window.controls.draft.want(gone.ref)
+    window.controls._show_models()
+    run_to_end(window, timeout=120_000)
+    assert "gone" in window.banner.sentence()
