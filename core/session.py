@@ -215,7 +215,12 @@ def _thread_governor(target: LanguageModel) -> ThreadGovernor | None:
         return None
     scorer = TargetScorer(target, capacity=8)
     governor = ThreadGovernor(lambda: scorer.time_one_step(0, lambda: None), torch.set_num_threads, most)
-    governor.settle()
+    try:
+        governor.settle()
+    except Exception:
+        # A model that fails here fails in the run as well, which says so.
+        torch.set_num_threads(most)
+        return None
     return governor
 
 

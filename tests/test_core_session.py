@@ -19,6 +19,8 @@ from core.errors import (
 from core.models.loading import load
 from core.models.prompting import encode_prompt
 from core.records import CONFIG_FIELDS, ENVIRONMENT_FIELDS
+from core.runners.lean import LeanRunner
+from core.runners.module import ModuleRunner
 from core.session import Session
 from core.types import (
     BaselineStep,
@@ -242,6 +244,28 @@ def test_a_failure_in_a_run_is_its_last_event_and_the_next_run_works(request_for
     assert summary.text == "".join(step.emitted_text for step in steps)
     monkeypatch.undo()
     assert list(session.run(request_for()))[-1].summary.text == expected
+
+
+def test_a_model_that_fails_from_its_first_forward_on_fails_in_the_run(request_for, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr("psutil.cpu_count", lambda logical=True: 2)
+    session = Session()
+    threads = torch.get_num_threads()
+    try:
+        assert list(session.run(request_for()))[-1].summary.error is None
+        with monkeypatch.context() as patch:
+            for runner in (LeanRunner, ModuleRunner):
+                patch.setattr(runner, "forward", _fail)
+            events = list(session.run(request_for()))
+        assert kinds(events) == [RunStarted, Finished]
+        assert "kernel failed" in events[-1].summary.error
+        assert list(session.run(request_for()))[-1].summary.error is None
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _fail(*_, **__) -> None:
+    raise RuntimeError("a kernel failed")
 
 
 @pytest.mark.parametrize(
