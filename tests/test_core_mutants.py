@@ -33,7 +33,7 @@ VERIFIERS = {
     "accepts nothing, yet corrects from the residual": ("u[i] * q[i] < p[i]", "p[i] < 0"),
     "one draw for the whole block": ("u = uniforms.tolist()", "u = uniforms[:1].tolist() * (num_drafted + 1)"),
     "the correction's draw tests the last token too": ("u = uniforms.tolist()", "u = [*uniforms[1:].tolist(), 0.5]"),
-    "counts what was kept behind a rejection": ("num_accepted = [*kept, False].index(False)", "num_accepted = sum(kept)"),
+    "counts what was kept behind a rejection": ("[*kept, False].index(False)", "sum(kept)"),
     "corrects from the target": (
         "weights = residual(target_probs[num_accepted], draft_row, draft_tokens[num_accepted])",
         "weights = target_probs[num_accepted]",
@@ -186,7 +186,7 @@ def test_a_wrong_engine_is_found(name):
     assert p_value < SIGNIFICANCE
 
 
-def test_the_helpers_of_this_file_are_honest():
+def test_a_mutation_must_find_its_place_and_a_certain_draft_is_tested():
     with pytest.raises(AssertionError, match="stands 0 times"):
         mutate(core.verify, "no such line", "")
     target = table_model(constant([0.2, 0.8]), 2)
