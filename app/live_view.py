@@ -72,9 +72,10 @@ class LiveView(QObject):
 
     @Slot()
     def _on_frame(self) -> None:
-        if self._take_events():
+        has_news = self._take_events()
+        if has_news:
             self._transcript.view.refresh()
-            self._measurements.refresh()
+        self._measurements.refresh(has_news=has_news)
         self._show_status()
         self._pace()
 

@@ -87,7 +87,7 @@ class Theme:
         if kind is TokenKind.CORRECTION:
             meaning = "The draft's token was rejected; this one was drawn from the residual instead."
             return KindStyle("resampled", meaning, self.correction, UnderlineStyle.WaveUnderline, self.correction_tint)
-        meaning = "The whole block was accepted; this extra token came from the target for free."
+        meaning = "Drawn from the target itself, after a block that was accepted whole, or where nothing was drafted."
         return KindStyle("bonus", meaning, self.bonus, UnderlineStyle.DotLine, self.bonus_tint)
 
     def token_format(self, kind: TokenKind) -> QTextCharFormat:

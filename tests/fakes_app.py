@@ -235,7 +235,7 @@ class FakeSession:
                 "max_new_tokens": request.max_new_tokens,
                 "prompt": request.prompt,
                 "prompt_token_ids": list(range(9)),
-                "chat": False,
+                "chat": request.chat is True,
             },
             environment={
                 "python": "3.11",

@@ -8,6 +8,7 @@ import pytest
 from PySide6.QtCore import Qt
 
 from app.controller import BUSY_SENTENCE, RunState
+from app.settings import ChatTemplate
 from core.errors import ModelNotFoundError
 from core.types import FinishReason
 
@@ -38,6 +39,13 @@ def test_a_run_shows_its_text_and_its_figures(window, run_to_end):
     assert window.controller.state is RunState.IDLE
 
 
+def test_an_answer_in_a_chat_starts_on_a_line_of_its_own(window, run_to_end):
+    window.controls.run.chat.choose(ChatTemplate.ON)
+    run_to_end(window)
+    shown = window.transcript.view.toPlainText()
+    assert shown == window.prompt.text() + "\n\n" + window.run_view.summary.text
+
+
 def test_without_the_baseline_there_is_no_speedup_but_a_hint(window, run_to_end):
     window.controls.run.baseline.setChecked(False)
     run_to_end(window)
@@ -55,6 +63,15 @@ def test_tokens_are_on_screen_while_the_run_goes(window, qtbot, gated):
     qtbot.waitUntil(lambda: steps_shown(window) == 3)
     assert window.transcript.view.toPlainText() == window.prompt.text() + window.run_view.tokens.text
     assert 0 < window.status.bar.value() < window.status.bar.maximum()
+
+
+def test_a_single_step_reaches_every_panel_although_no_other_follows(window, qtbot, gated):
+    window.prompt.run_button.click()
+    gated.release()
+    panel = window.measurements
+    qtbot.waitUntil(lambda: len(panel.acceptance.accepted_bars.opts["x"]) == 1)
+    qtbot.waitUntil(lambda: len(panel.latency.parts[0].opts["x"]) == 1)
+    qtbot.waitUntil(lambda: panel.tiles.speed.value.text() != "–")
 
 
 def test_stop_ends_the_run_and_keeps_what_came(window, qtbot, gated):

@@ -80,6 +80,7 @@ class RunView:
             self.stage = event.text
         elif isinstance(event, RunStarted):
             self.started = event
+            self.tokens.gap = "\n\n" if event.config.get("chat") else ""
         elif isinstance(event, PrefillDone):
             self.prefill = event
         elif isinstance(event, Finished):

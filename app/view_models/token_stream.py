@@ -49,10 +49,14 @@ class StepText:
 
 
 class TokenStream:
-    """Grows by one `StepText` a step; never changes what it holds."""
+    """Grows by one `StepText` a step; never changes what it holds.
+
+    `gap` stands between prompt and answer on screen: an answer from a chat model doesn't continue the prompt's line.
+    """
 
     def __init__(self) -> None:
         self.prompt = ""
+        self.gap = ""
         self.steps: list[StepText] = []
         self.num_tokens = 0
         self._by_position: dict[int, Token] = {}
@@ -60,6 +64,7 @@ class TokenStream:
     def clear(self, prompt: str) -> None:
         """Forget everything and start behind a prompt."""
         self.prompt = prompt
+        self.gap = ""
         self.steps = []
         self.num_tokens = 0
         self._by_position = {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import Enum, auto
+
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QSplitter, QVBoxLayout, QWidget
 
@@ -13,6 +15,14 @@ from app.widgets.metric_tiles import MetricTiles
 from app.widgets.plot_card import PlotCard
 
 
+class _Part(Enum):
+    """What a frame may leave to the next one."""
+
+    ACCEPTANCE = auto()
+    LATENCY = auto()
+    FIGURES = auto()
+
+
 class MeasurementsPanel(QWidget):
     """Shows a `RunView`'s metrics."""
 
@@ -21,6 +31,7 @@ class MeasurementsPanel(QWidget):
         self._run = run
         self._baseline_ticked = True
         self._frame = 0
+        self._stale: set[_Part] = set()
         self.tiles = MetricTiles()
         self.acceptance = AcceptancePlot(run.metrics)
         self.latency = LatencyPlot(run.metrics)
@@ -40,31 +51,43 @@ class MeasurementsPanel(QWidget):
     def begin(self) -> None:
         """A run starts."""
         self._frame = 0
+        self._stale.clear()
         self.latency.set_baseline(None)
         for plot in (self.acceptance, self.latency):
             plot.begin()
         self._show_figures()
 
     def end(self) -> None:
-        """A run is over."""
+        """A run is over: show all of it."""
+        self._stale.clear()
         self.latency.set_baseline(self._run.baseline_step_ms)
         for plot in (self.acceptance, self.latency):
             plot.end()
         self._show_figures()
 
-    def refresh(self) -> None:
-        """Show what has come since the last time.
+    def refresh(self, *, has_news: bool) -> None:
+        """Show what has come, a part in each frame.
 
-        Called for each frame. The plots take turns, and the figures, which nobody reads 30 times a second, come every
-        third frame: painting takes processor time from the engine.
+        The plots take turns, and the figures, which nobody reads 30 times a second, come every third frame: painting
+        takes processor time from the engine. What is not drawn now is drawn in a later frame, news or not.
         """
+        if has_news:
+            self._stale = set(_Part)
         self._frame += 1
-        if self._frame % 2:
+        due = {_Part.ACCEPTANCE if self._frame % 2 else _Part.LATENCY}
+        if self._frame % 3 == 1:
+            due.add(_Part.FIGURES)
+        for part in due & self._stale:
+            self._show_part(part)
+        self._stale -= due
+
+    def _show_part(self, part: _Part) -> None:
+        if part is _Part.ACCEPTANCE:
             self.acceptance.refresh()
-        else:
+        elif part is _Part.LATENCY:
             self.latency.set_baseline(self._run.baseline_step_ms)
             self.latency.refresh()
-        if self._frame % 3 == 1:
+        else:
             self._show_figures()
 
     def set_baseline_ticked(self, ticked: bool) -> None:

@@ -52,9 +52,7 @@ class SamplingForm(QWidget):
         self.new_seed.setText("New")
         self.new_seed.setToolTip("Draw a new seed")
         self.new_seed.setAccessibleName("Draw a new seed")
-        self.coupling = EnumCombo(
-            {Coupling.REJECTION: "Rejection sampling", Coupling.GUMBEL: "Shared Gumbel noise"}, "couplingCombo"
-        )
+        self.coupling = EnumCombo({Coupling.REJECTION: "Rejection", Coupling.GUMBEL: "Shared Gumbel"}, "couplingCombo")
         self.problem_label = text_label("", "problem")
         self.problem_label.setObjectName("seedProblem")
         self.problem_label.setWordWrap(True)
@@ -82,22 +80,22 @@ class SamplingForm(QWidget):
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setHorizontalSpacing(8)
         layout.setVerticalSpacing(8)
-        layout.addWidget(self.temperature, 0, 0, 1, 2)
-        layout.addWidget(labelled("Top-k", self.top_k, "Only the k likeliest tokens stay; off keeps all."), 1, 0)
+        layout.addWidget(self.temperature, 0, 0, 1, 6)
+        layout.addWidget(labelled("Top-k", self.top_k, "Only the k likeliest tokens stay; off keeps all."), 1, 0, 1, 2)
         top_p_help = "Only the likeliest tokens whose probabilities add up to this stay; 1 keeps all."
-        layout.addWidget(labelled("Top-p", self.top_p, top_p_help), 1, 1)
+        layout.addWidget(labelled("Top-p", self.top_p, top_p_help), 1, 2, 1, 2)
         min_p_help = "Only tokens at least this fraction as likely as the likeliest stay; off keeps all."
-        layout.addWidget(labelled("Min-p", self.min_p, min_p_help), 2, 0)
+        layout.addWidget(labelled("Min-p", self.min_p, min_p_help), 1, 4, 1, 2)
         seed_box = labelled("Seed", seed_row, "The same seed and settings give the same text.")
         self.seed.setAccessibleName("Seed")
-        layout.addWidget(seed_box, 2, 1)
-        layout.addWidget(self.problem_label, 3, 0, 1, 2)
+        layout.addWidget(seed_box, 2, 0, 1, 3)
+        layout.addWidget(self.problem_label, 3, 0, 1, 6)
         coupling_help = (
             "How draft and target share randomness. Both are exact. With shared noise, the same seed gives the same "
             "text as plain sampling."
         )
-        layout.addWidget(labelled("Coupling", self.coupling, coupling_help), 4, 0, 1, 2)
-        for column in range(2):
+        layout.addWidget(labelled("Coupling", self.coupling, coupling_help), 2, 3, 1, 3)
+        for column in range(6):
             layout.setColumnStretch(column, 1)
 
     def seed_value(self) -> int:

@@ -75,6 +75,8 @@ class TranscriptView(QPlainTextEdit):
             self.setTextCursor(cursor)
         cursor = self._end()
         cursor.beginEditBlock()
+        if not self._num_steps:
+            cursor.insertText(self._stream.gap, self._prompt_format)
         for step in new:
             for token in step.accepted:
                 self._insert(cursor, token, token.text, self._formats[token.kind])
