@@ -261,6 +261,8 @@ class _Run:
         if ended is not None:
             # Both caches and all statistics forget what lay behind the end. The draft's is dropped with the run.
             self._scorer.rewind(len(self._ids) - 1)
+            drafted = drafted[:count]
+        figures = {name: values[: len(drafted)] for name, values in _figures(done).items()}
         step = Step(
             index=self._tally.num_steps,
             position=position,
@@ -268,8 +270,8 @@ class _Run:
             temperature=done.temperature,
             drafted=drafted,
             drafted_texts=display_texts(self._target.tokenizer, drafted),
-            **_figures(done),
-            uniforms=outcome.uniforms,
+            **figures,
+            uniforms=outcome.uniforms[: len(drafted)],
             num_accepted=min(count, outcome.num_accepted),
             emitted=tuple(tokens[:count]),
             emitted_kinds=tuple(kinds[:count]),

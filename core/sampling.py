@@ -94,15 +94,16 @@ def draw(probs: Tensor, uniform: Tensor) -> Tensor:
         uniform: scalar in [0, 1).
 
     Returns:
-        () int64, an id whose weight is positive.
+        () int64, an id whose weight is positive; on the CPU where the device is MPS.
     """
-    wide = torch.float32 if probs.device.type == "mps" else torch.float64
-    cdf = probs.cumsum(-1, dtype=wide)
+    if probs.device.type == "mps":  # which has no float64
+        probs = probs.cpu()
+    cdf = probs.cumsum(-1, dtype=torch.float64)
     total = cdf[-1]
     # right=True finds the first entry above the point, so an id of weight 0 can't be found; and the point stays below
     # the total, where rounding could otherwise put it. The clamp is for NaN, which is found out about later.
-    point = uniform.to(device=probs.device, dtype=wide) * total
-    point = torch.minimum(point, total * (1.0 - torch.finfo(wide).eps))
+    point = uniform.to(device=probs.device, dtype=torch.float64) * total
+    point = torch.minimum(point, total * (1.0 - torch.finfo(torch.float64).eps))
     return torch.searchsorted(cdf, point, right=True).clamp_(max=probs.shape[-1] - 1)
 
 

@@ -276,7 +276,7 @@ class Step:
     Attributes:
         index: number of the step, from 0.
         position: absolute position of the first emitted token, prompt included.
-        num_draft_tokens: tokens drafted in this step; 0 is a plain step.
+        num_draft_tokens: tokens drafted in this step, up to an end within the block; 0 is a plain step.
         temperature: in force for this step.
         drafted, drafted_texts: the block; texts are for display.
         draft_probs, target_probs: probability of each drafted id under the two models, after the filters.

@@ -54,6 +54,18 @@ def countdown(tokens) -> "core.decode.LanguageModel":
     return table_model(lambda ids: rows[min(len(ids) - 1, len(rows) - 1)], 8)
 
 
+def test_statistics_end_where_the_text_ends():
+    target = countdown([1, 2, 3, 7, 1, 2, 3])
+    target.eos_ids = frozenset({7})
+    run = play(speculative(target, target, [0], num_draft_tokens=6, sampling=GREEDY, max_new_tokens=30))
+    (step,) = run.steps
+    assert step.emitted == step.drafted == (1, 2, 3, 7)
+    assert step.num_draft_tokens == step.num_accepted == 4
+    sizes = {len(values) for values in (step.draft_probs, step.target_probs, step.uniforms, step.expected_acceptance)}
+    assert sizes == {4}
+    assert run.summary.draft_acceptance_rate == 1.0
+
+
 # --- Temperature 0 ----------------------------------------------------------------------------------------------
 
 

@@ -95,7 +95,8 @@ def run_export(args: argparse.Namespace) -> None:
 def run_evaluate(args: argparse.Namespace) -> None:
     data = args.work / "data"
     target, draft = (load_model(args.out / FOLDERS[shape], shape) for shape in ("target", "draft"))
-    figures = evaluate(target, draft, prepared_tokenizer(data), load_held_out(data), load_stream(data, "validation"))
+    tokenizer, stream = prepared_tokenizer(data), load_stream(data, "validation")
+    figures = evaluate(target, draft, tokenizer, load_held_out(data), stream, max_blocks=args.blocks)
     say(json.dumps(figures, indent=1))
 
 
@@ -132,7 +133,9 @@ def parser() -> argparse.ArgumentParser:
         budgeted.add_argument("--tokens", type=int, help="stop after this many tokens")
         budgeted.add_argument("--seconds", type=float, help="or after this much wall clock")
     stages.add_parser("export", help="write the pair in bfloat16").set_defaults(run=run_export)
-    stages.add_parser("evaluate", help="measure the written pair").set_defaults(run=run_evaluate)
+    evaluation = stages.add_parser("evaluate", help="measure the written pair")
+    evaluation.add_argument("--blocks", type=int, help="blocks of 1024 tokens for the perplexities (default: all)")
+    evaluation.set_defaults(run=run_evaluate)
     return root
 
 
