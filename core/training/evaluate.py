@@ -132,6 +132,7 @@ def evaluate(
         "parameters": {
             name: sum(p.numel() for p in model.parameters()) for name, model in (("target", target), ("draft", draft))
         },
+        "perplexity_tokens": min(block_count(stream), max_blocks or block_count(stream)) * BLOCK,
         "perplexity": {
             "target": perplexity(target, stream, max_blocks),
             "draft": perplexity(draft, stream, max_blocks),
