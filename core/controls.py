@@ -14,7 +14,7 @@ from core.types import MAX_DRAFT_TOKENS, RunRequest, SamplingParams
 
 
 class Cancelled(Exception):  # noqa: N818 - a message to unwind, not an error
-    """Unwinds a step that was asked to stop; never leaves `core.decode`."""
+    """Unwinds work that was asked to stop; what decodes or loads catches it, and says so in its last event."""
 
 
 class RunControls:
@@ -37,6 +37,12 @@ class RunControls:
     def num_draft_tokens(self) -> int | None:
         """K for the next step; None lets the engine choose."""
         return self._num_draft_tokens
+
+    def plain(self) -> RunControls:
+        """Controls for a baseline: the sampling in force now, no drafts, and the same way to stop."""
+        controls = RunControls(self._sampling, 0)
+        controls._cancelled = self._cancelled
+        return controls
 
     def set_temperature(self, temperature: float) -> None:
         """Applies from the next step.

@@ -18,14 +18,15 @@ from torch import Tensor
 from core.controls import Cancelled, RunControls
 from core.drafters.base import Drafter, empty_draft
 from core.drafters.draft_model import DraftModelDrafter
-from core.errors import OutOfMemoryError, PromptError
+from core.errors import DrafterError, OutOfMemoryError, PromptError, SettingsError
 from core.models.loading import LanguageModel, check_pair
+from core.models.prompting import check_prompt_length
 from core.policy import AutoDraftLength
 from core.sampling import draw_gumbel, gumbel_noise, probabilities
 from core.tally import Tally
 from core.target import TargetScorer, features_of
 from core.text import TextStream, display_texts
-from core.timing import Stopwatch, peak_memory_mb
+from core.timing import Stopwatch, peak_memory_mb, reset_peak_memory
 from core.types import (
     Coupling,
     Draft,
@@ -100,7 +101,9 @@ def speculative(
         PromptError: no ids, ids that the target doesn't have, or too many for its context.
         PairMismatchError: a draft model with another tokenizer.
         OutOfMemoryError: a cache or a forward that does not fit.
+        SettingsError: fewer than one new token.
         GenerationError: logits that hold NaN.
+        DrafterError: a drafter that breaks its contract.
     """
     controls = controls or RunControls(sampling, num_draft_tokens)
     if isinstance(drafter, LanguageModel):
@@ -138,6 +141,8 @@ class _Run:
         stop: Sequence[str],
     ) -> None:
         _check_prompt(prompt_ids, target)
+        if max_new_tokens < 1:
+            raise SettingsError(f"The number of new tokens must be 1 or more, not {max_new_tokens!r}.")
         self._target = target
         self._drafter = drafter
         self._controls = controls
@@ -176,6 +181,7 @@ class _Run:
         yield Finished(self._summary(reason))
 
     def _prefill(self) -> PrefillDone:
+        reset_peak_memory(self._target.device)
         watch = Stopwatch(self._target.device)
         self._scorer.prefill(self._ids, self._controls.check_cancelled)
         if self._drafter is not None:
@@ -221,7 +227,7 @@ class _Run:
     def _propose(self, num_draft_tokens: int, sampling: SamplingParams) -> Draft:
         if self._drafter is None or num_draft_tokens <= 0:
             return empty_draft()
-        return self._drafter.propose(
+        draft = self._drafter.propose(
             DraftContext(
                 ids=self._ids,
                 num_draft_tokens=num_draft_tokens,
@@ -233,6 +239,8 @@ class _Run:
                 features=self._features,
             )
         )
+        _check_draft(draft, num_draft_tokens, self._target.vocab_size, type(self._drafter).__name__)
+        return draft
 
     def _test(self, draft: Draft, target_probs: Tensor) -> Verification:
         if self._noise is None:
@@ -308,14 +316,23 @@ class _Run:
         )
 
 
+def _check_draft(draft: Draft, most: int, vocab_size: int, name: str) -> None:
+    """Refuse what can't be tested, before the caches see it."""
+    tokens = draft.tokens.tolist()
+    count = len(tokens)
+    if count > most:
+        raise DrafterError(f"{name} proposed {count} tokens where {most} were asked for. Mend its code.")
+    if draft.parents.tolist() != list(range(-1, count - 1)):
+        raise DrafterError(f"{name} proposed a tree, and only chains can be tested yet. Mend its code.")
+    if not all(0 <= token < vocab_size for token in tokens):
+        raise DrafterError(f"{name} proposed an id outside 0 to {vocab_size - 1}. Mend its code.")
+    if draft.probs is not None and tuple(draft.probs.shape) != (count, vocab_size):
+        shape = tuple(draft.probs.shape)
+        raise DrafterError(f"{name} gave distributions of shape {shape}, not {(count, vocab_size)}. Mend its code.")
+
+
 def _check_prompt(prompt_ids: Sequence[int], target: LanguageModel) -> None:
-    if not prompt_ids:
-        raise PromptError("The prompt is empty. Write a few words for the model to continue.")
-    if len(prompt_ids) >= target.context_length:
-        raise PromptError(
-            f"The prompt is {len(prompt_ids):,} tokens long, but {target.ref} reads {target.context_length:,} with its "
-            "answer. Shorten the prompt."
-        )
+    check_prompt_length(len(prompt_ids), target)
     if not all(0 <= token < target.vocab_size for token in prompt_ids):
         raise PromptError(f"The prompt holds an id outside 0 to {target.vocab_size - 1}.")
 

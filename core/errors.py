@@ -39,5 +39,15 @@ class GenerationError(OutriderError):
     """A model returned something that can't be sampled, such as NaN."""
 
 
+class DrafterError(OutriderError):
+    """A drafter returned something that can't be tested: a mistake in its code."""
+
+
 class RunLogError(OutriderError):
     """A run log can't be written or read."""
+
+
+def first_line(error: Exception) -> str:
+    """The start of somebody else's message, to be quoted within a sentence."""
+    lines = str(error).strip().splitlines()
+    return lines[0][:160].rstrip(".") if lines else type(error).__name__

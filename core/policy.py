@@ -60,7 +60,7 @@ class AutoDraftLength:
         return expected_tokens(alpha, count) / (count * (self._draft_ms or 0.0) + self._scoring_time(count + 1))
 
     def _scoring_time(self, positions: int) -> float:
-        """t(n): as measured, else on the line through its measured neighbours; never less than for fewer positions."""
+        """t(n): as measured, else on the line through its measured neighbours."""
         known = self._scoring_ms
         if positions in known:
             return known[positions]

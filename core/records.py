@@ -63,7 +63,7 @@ def _summary_fields(summary: Summary) -> Record:
     values = _values(summary)
     names: tuple[str, ...] = SUMMARY_FIELDS
     if summary.baseline_tokens_per_second is None:
-        for name in (*BASELINE_FIELDS, "baseline_text"):
+        for name in (*BASELINE_FIELDS, "baseline_text", "baseline_num_threads"):
             del values[name]
     else:
         names += BASELINE_FIELDS

@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import os
-import platform
-import uuid
 from collections.abc import Generator, Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-import psutil
 import torch
 
 from core.controls import Cancelled, RunControls
 from core.decode import autoregressive, speculative
 from core.drafters.methods import get_method
 from core.drafters.registry import build_drafter
-from core.errors import OutriderError, PairMismatchError
-from core.models.catalogue import resolve
+from core.errors import OutriderError, PairMismatchError, first_line
+from core.models.catalogue import ModelEntry, ModelFormat, resolve
 from core.models.compatibility import pair_problem
-from core.models.devices import device_name, resolve_device
+from core.models.devices import resolve_device
 from core.models.loading import LanguageModel, check_pair, load
 from core.models.prompting import EncodedPrompt, encode_prompt
+from core.run_header import run_started
 from core.tally import Tally
 from core.target import TargetScorer
-from core.threads import ThreadGovernor
+from core.threads import ThreadGovernor, num_processors
 from core.types import (
     BaselineStep,
     Event,
@@ -36,7 +33,6 @@ from core.types import (
     FinishReason,
     PrefillDone,
     RunRequest,
-    RunStarted,
     StageChanged,
     Step,
     Summary,
@@ -75,14 +71,15 @@ class Session:
         try:
             target, draft = yield from self._load(request, controls)
         except Cancelled:
-            nothing = Tally().summary(
-                FinishReason.CANCELLED, "", prefill_ms=0.0, target_step_ms=None, peak_memory_mb=None
-            )
-            yield Finished(nothing)
+            yield _stopped()
             return
         prompt = encode_prompt(target, request.prompt, request.chat)
         capacity = len(prompt.ids) + request.max_new_tokens
-        governor = _thread_governor(target)
+        try:
+            governor = _thread_governor(target, controls)
+        except Cancelled:
+            yield _stopped()
+            return
         drafter = build_drafter(
             request.method,
             draft=draft,
@@ -90,7 +87,7 @@ class Session:
             capacity=capacity,
             check_cancelled=controls.check_cancelled,
         )
-        yield _started(request, target, prompt)
+        yield run_started(request, target, prompt)
         progress = _Progress()
         try:
             summary = yield from self._decode(request, controls, target, drafter, prompt, progress, governor)
@@ -102,7 +99,7 @@ class Session:
             _log.debug("the run failed", exc_info=True)
             _release_memory()
             summary = progress.failed(
-                f"The run failed in the model: {_first_line(error)}. Try another device or precision."
+                f"The run failed in the model: {first_line(error)}. Try another device or precision."
             )
         yield Finished(summary)
 
@@ -112,12 +109,13 @@ class Session:
         needs_draft = get_method(request.method).needs_draft_model
         refs = [request.target] + ([request.draft] if needs_draft and request.draft else [])
         # What can be said without loading anything is said first.
-        titles = {ref: resolve(ref).title for ref in refs}
-        problem = pair_problem(refs[1], refs[0]) if len(refs) > 1 else None
-        if problem is not None:
-            raise PairMismatchError(problem)
+        entries = {ref: resolve(ref) for ref in refs}
         where = str(resolve_device(request.device))
         wanted = {(ref, where, str(request.dtype)) for ref in refs}
+        if len(refs) > 1 and not wanted <= self._models.keys():
+            problem = pair_problem(refs[1], refs[0])
+            if problem is not None:
+                raise PairMismatchError(problem)
         # What this run doesn't use makes room for what it does.
         if self._models.keys() - wanted:
             self._models = {key: model for key, model in self._models.items() if key in wanted}
@@ -127,7 +125,7 @@ class Session:
             key = (ref, where, str(request.dtype))
             controls.check_cancelled()
             if key not in self._models:
-                yield StageChanged(f"Loading {titles[ref]}…")
+                yield StageChanged(_loading_stage(entries[ref]))
                 self._models[key] = load(ref, request.device, request.dtype)
             loaded.append(self._models[key])
         controls.check_cancelled()
@@ -159,25 +157,23 @@ class Session:
                 summary = event.summary
                 break
             progress.add(event)
-            if governor is not None and isinstance(event, Step):
-                governor.record(event)
+            if isinstance(event, Step):
+                _govern(governor, event)
             yield event
         assert summary is not None, "decoding ends with Finished"
+        summary = replace(summary, num_threads=torch.get_num_threads())
         if not request.baseline or summary.finish_reason is FinishReason.CANCELLED:
             return summary
         yield StageChanged("Measuring the baseline…")
         # With the settings that the run ended with, should K or the temperature have been moved meanwhile.
-        plain = _PlainControls(controls)
-        plainly = autoregressive(target, prompt.ids, controls=plain, **shared)
-        return (yield from _with_baseline(summary, plainly, governor))
-
-
-class _PlainControls(RunControls):
-    """The run's own temperature and stop, without drafts."""
-
-    def __init__(self, controls: RunControls) -> None:
-        super().__init__(controls.sampling, 0)
-        self._cancelled = controls._cancelled
+        plainly = autoregressive(target, prompt.ids, controls=controls.plain(), **shared)
+        try:
+            return (yield from _with_baseline(summary, plainly, governor))
+        except Exception as error:
+            # The run itself is whole; what it was to be held against is not.
+            _log.debug("the baseline failed", exc_info=True)
+            _release_memory()
+            return replace(summary, error=f"The run is whole, but its baseline failed: {first_line(error)}.")
 
 
 class _Progress:
@@ -206,17 +202,41 @@ class _Progress:
         )
 
 
-def _thread_governor(target: LanguageModel) -> ThreadGovernor | None:
+def _stopped() -> Finished:
+    """The end of a run that was stopped before it started."""
+    reason = FinishReason.CANCELLED
+    return Finished(Tally().summary(reason, "", prefill_ms=0.0, target_step_ms=None, peak_memory_mb=None))
+
+
+def _loading_stage(entry: ModelEntry) -> str:
+    if entry.format is ModelFormat.GGUF:
+        from core.models.gguf import is_converted
+
+        if not is_converted(entry.path):
+            return f"Converting {entry.title}, once…"
+    return f"Loading {entry.title}…"
+
+
+def _govern(governor: ThreadGovernor | None, step: Step) -> None:
+    if governor is not None:
+        # A stop while threads are timed is for decoding to see, which ends the run in order.
+        with contextlib.suppress(Cancelled):
+            governor.record(step)
+
+
+def _thread_governor(target: LanguageModel, controls: RunControls) -> ThreadGovernor | None:
     """Settles the number of threads for a run on the CPU; None where there is no choice."""
     if target.device.type != "cpu":
         return None
-    most = psutil.cpu_count(logical=False) or 1
+    most = num_processors()
     if "OMP_NUM_THREADS" in os.environ or most == 1:
         return None
     scorer = TargetScorer(target, capacity=8)
-    governor = ThreadGovernor(lambda: scorer.time_one_step(0, lambda: None), torch.set_num_threads, most)
+    governor = ThreadGovernor(lambda: scorer.time_one_step(0, controls.check_cancelled), torch.set_num_threads, most)
     try:
         governor.settle()
+    except Cancelled:
+        raise
     except Exception:
         # A model that fails here fails in the run as well, which says so.
         torch.set_num_threads(most)
@@ -229,8 +249,7 @@ def _with_baseline(
 ) -> Generator[Event, None, Summary]:
     for event in events:
         if isinstance(event, Step):
-            if governor is not None:
-                governor.record(event)
+            _govern(governor, event)
             yield BaselineStep(event)
         elif isinstance(event, Finished) and event.summary.finish_reason is not FinishReason.CANCELLED:
             plain, ours = event.summary.tokens_per_second, summary.tokens_per_second
@@ -238,60 +257,10 @@ def _with_baseline(
                 summary,
                 baseline_tokens_per_second=plain,
                 baseline_text=event.summary.text,
+                baseline_num_threads=torch.get_num_threads(),
                 measured_speedup=ours / plain if ours and plain else None,
             )
     return summary
-
-
-def _started(request: RunRequest, target: LanguageModel, prompt: EncodedPrompt) -> RunStarted:
-    started_at = datetime.now(UTC)
-    sampling = request.sampling
-    return RunStarted(
-        run_id=f"{started_at:%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}",
-        started_at=started_at.isoformat(timespec="milliseconds"),
-        version=_version("outrider"),
-        config={
-            "target": request.target,
-            "draft": request.draft,
-            "method": request.method,
-            "method_options": dict(request.method_options),
-            "revision": None,
-            "device": str(target.device),
-            "dtype": str(target.dtype).removeprefix("torch."),
-            "num_draft_tokens": "auto" if request.num_draft_tokens is None else request.num_draft_tokens,
-            "temperature": sampling.temperature,
-            "top_k": sampling.top_k,
-            "top_p": sampling.top_p,
-            "min_p": sampling.min_p,
-            "seed": request.seed,
-            "coupling": str(request.coupling),
-            "max_new_tokens": request.max_new_tokens,
-            "stop": list(request.stop),
-            "prompt": request.prompt,
-            "prompt_token_ids": prompt.ids,
-            "chat": prompt.is_chat,
-        },
-        environment={
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "transformers": _version("transformers"),
-            "platform": platform.platform(),
-            "device_name": device_name(target.device),
-            "threads": torch.get_num_threads(),
-        },
-    )
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "unknown"
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:160].rstrip(".") if lines else type(error).__name__
 
 
 def _release_memory() -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
 
-from core.analysis import predicted_speedup
+from core.analysis import expected_tokens
 from core.types import FinishReason, Step, Summary, TokenKind
 
 
@@ -13,6 +13,8 @@ class Tally:
 
     def __init__(self) -> None:
         self.num_steps = 0
+        self.num_plain = 0
+        self.timed_blocks: Counter[int] = Counter()
         self.num_tokens = 0
         self.num_drafts = 0
         self.num_draft_tokens = 0
@@ -27,14 +29,18 @@ class Tally:
         self.num_steps += 1
         self.num_tokens += len(step.emitted)
         self.decode_ms += step.total_ms
-        self.draft_ms += step.draft_ms
         if not step.num_draft_tokens:
+            self.num_plain += 1
             return
         self.num_drafts += 1
         self.num_draft_tokens += step.num_draft_tokens
         self.num_accepted += step.num_accepted
         self.num_tested += step.num_accepted + (TokenKind.CORRECTION in step.emitted_kinds)
-        self.scoring_ms += step.verify_ms
+        if step.emitted_kinds[-1] is not TokenKind.ACCEPTED:
+            # Where the text ended within a block, the times are those of more tokens than are counted.
+            self.timed_blocks[step.num_draft_tokens] += 1
+            self.draft_ms += step.draft_ms
+            self.scoring_ms += step.verify_ms
         missing = step.num_draft_tokens - len(self.accepted_per_position)
         self.accepted_per_position += [0] * missing
         for position in range(step.num_accepted):
@@ -49,6 +55,11 @@ class Tally:
         """Share of the tested tokens that was accepted; tokens behind a rejection are not tested."""
         return self.num_accepted / self.num_tested if self.num_tested else None
 
+    @property
+    def timed_blocks_tokens(self) -> int:
+        """Tokens drafted in the blocks whose times count."""
+        return sum(k * n for k, n in self.timed_blocks.items())
+
     def summary(
         self,
         reason: FinishReason,
@@ -61,12 +72,13 @@ class Tally:
     ) -> Summary:
         """The run's result. `target_step_ms`, the time of a one-position forward, is the unit of c and v."""
         cost = predicted = None
-        if self.num_draft_tokens and target_step_ms:
-            cost = self.draft_ms / self.num_draft_tokens / target_step_ms
-            mean_block = self.num_draft_tokens / self.num_drafts
-            verify_cost = self.scoring_ms / self.num_drafts / target_step_ms
+        if self.timed_blocks and target_step_ms:
+            cost = self.draft_ms / self.timed_blocks_tokens / target_step_ms
             if self.alpha is not None:
-                predicted = predicted_speedup(self.alpha, mean_block, cost, verify_cost)
+                # tau / (K c + v), summed over the blocks as they came; a plain step is one token at the cost of one.
+                expected = sum(n * expected_tokens(self.alpha, k) for k, n in self.timed_blocks.items())
+                spent = (self.draft_ms + self.scoring_ms) / target_step_ms
+                predicted = (self.num_plain + expected) / (self.num_plain + spent)
         return Summary(
             finish_reason=reason,
             text=text,
@@ -85,11 +97,3 @@ class Tally:
             predicted_speedup=predicted,
             error=error,
         )
-
-
-def tally(steps: Sequence[Step]) -> Tally:
-    """The tally of steps that are all here."""
-    result = Tally()
-    for step in steps:
-        result.add(step)
-    return result

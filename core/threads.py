@@ -12,6 +12,8 @@ import os
 import sys
 from collections.abc import Callable
 
+import psutil
+
 from core.types import Step
 
 _CHOICES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
@@ -43,6 +45,12 @@ def limit_spinning() -> bool:
     return True
 
 
+def num_processors() -> int:
+    """Cores that this process may use: physical ones, and no more than its affinity or container allows."""
+    most = psutil.cpu_count(logical=False) or 1
+    return min(most, len(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else most
+
+
 class ThreadGovernor:
     """Chooses between all threads and one by timing both, and looks again when steps become slow."""
 
@@ -67,11 +75,13 @@ class ThreadGovernor:
         self._best.clear()
         self._slow_steps = 0
         times = {}
-        for count in (1, self._most):
-            self._set_threads(count)
-            times[count] = self._time_step()
-        self.num_threads = self._most if times[self._most] <= times[1] else 1
-        self._set_threads(self.num_threads)
+        try:
+            for count in (1, self._most):
+                self._set_threads(count)
+                times[count] = self._time_step()
+            self.num_threads = self._most if times[self._most] <= times[1] else 1
+        finally:
+            self._set_threads(self.num_threads)
         self._steps_left = self._pause
         return self.num_threads
 

@@ -38,8 +38,14 @@ class Stopwatch:
         return (self._last - self._start) * 1e3
 
 
+def reset_peak_memory(device: torch.device) -> None:
+    """Start counting anew, where the device keeps count."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
 def peak_memory_mb(device: torch.device) -> float | None:
-    """Most memory used so far, in MB of 10^6 bytes: of the device on CUDA, else of this process since it began."""
+    """Most memory used, in MB of 10^6 bytes: on CUDA of the device since the reset, else of this process so far."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 1e6
     if sys.platform == "win32":

@@ -22,7 +22,7 @@ MAX_DRAFT_TOKENS = 16
 """Longest block that the window and the command line offer; `verify` itself has no limit."""
 
 MAX_TEMPERATURE = 10.0
-"""Beyond this, softmax is uniform for every purpose, so a larger value is taken for a slip."""
+"""Far beyond what anyone samples at; a larger value is taken for a slip."""
 
 
 class TokenKind(StrEnum):
@@ -81,7 +81,12 @@ def _is_int(value: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # A whole number beyond every float.
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +198,7 @@ class DraftContext:
         ids: committed ids, prompt included; the last one has not been seen by the target yet.
         num_draft_tokens: K, the longest block wanted; fewer, or none, may be proposed.
         sampling: the target's own parameters, which the draft's distribution goes through as well.
-        generator: source of randomness for this run; None means the sampler's default.
+        generator: source of randomness for this run; not used where `gumbel` is given.
         gumbel: absolute position -> (V,) noise, where the run is Gumbel-coupled; else None.
         vocab_size: V, the number of ids that may be emitted.
         check_cancelled: raises to abandon the step; to be called before each forward.
@@ -334,6 +339,8 @@ class Summary:
         tokens_per_second: num_tokens / the sum of the steps' total_ms.
         predicted_speedup: tau / (K c + v(K+1)) from this run's measured alpha, c and v.
         measured_speedup: tokens_per_second / baseline_tokens_per_second; None where the baseline did not run.
+        num_threads, baseline_num_threads: processor threads in force at the end of each.
+        error: what went wrong; with another finish reason than ERROR, in the baseline.
     """
 
     finish_reason: FinishReason
@@ -353,13 +360,15 @@ class Summary:
     predicted_speedup: float | None
     baseline_tokens_per_second: float | None = None
     baseline_text: str | None = None
+    num_threads: int | None = None
+    baseline_num_threads: int | None = None
     measured_speedup: float | None = None
     error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """Last event of a run, always sent."""
+    """Last event of a run that has started, or that was stopped before it could."""
 
     summary: Summary
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from core.errors import GenerationError
+from core.errors import DrafterError, GenerationError
 from core.sampling import draw, draw_uniforms
 from core.types import TokenKind, Verification
 
@@ -66,6 +66,7 @@ def verify_block(
 
     Raises:
         GenerationError: a model's logits held NaN.
+        DrafterError: a drafted token has draft probability 0.
     """
     num_drafted = draft_tokens.shape[0]
     # One draw a drafted token and one for the token behind them, whatever is accepted: the same state of the
@@ -77,6 +78,8 @@ def verify_block(
     u = uniforms.tolist()
     if any(map(math.isnan, (*q, *p))):
         check_finite(draft_probs, target_probs)
+    if 0.0 in q:
+        raise DrafterError("The drafter proposed a token that its own distribution gives probability 0. Mend its code.")
 
     # Written without a division, and with <: a token of target probability 0 is rejected even where u is 0.
     kept = [u[i] * q[i] < p[i] for i in range(num_drafted)]
@@ -163,7 +166,8 @@ def _check(draft_tokens: Tensor, draft_probs: Tensor | None, target_probs: Tenso
             f"draft_tokens must have shape ({num_drafted},) to go with {num_drafted + 1} target rows, "
             f"not {tuple(draft_tokens.shape)}."
         )
-    if draft_tokens.is_floating_point() or draft_tokens.is_complex() or draft_tokens.dtype == torch.bool:
+    is_integer = not (draft_tokens.is_floating_point() or draft_tokens.is_complex() or draft_tokens.dtype == torch.bool)
+    if num_drafted and not is_integer:
         raise ValueError(f"draft_tokens must be integers, not {draft_tokens.dtype}.")
     if num_drafted and not bool(((draft_tokens >= 0) & (draft_tokens < vocab_size)).all()):
         raise ValueError(f"draft_tokens must be ids from 0 to {vocab_size - 1}.")

@@ -1,6 +1,7 @@
 """What theory expects, against numbers worked out elsewhere; and a run's own figures against its steps."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from core.analysis import best_num_draft_tokens, expected_tokens, predicted_speedup
 from core.policy import AutoDraftLength
-from core.tally import Tally, tally
+from core.tally import Tally
 from core.types import MAX_DRAFT_TOKENS, FinishReason, Step, TokenKind
 
 alphas = st.floats(0.0, 1.0)
@@ -78,9 +79,20 @@ def test_what_is_no_probability_or_no_length_is_refused(alpha, k):
         expected_tokens(alpha, k)
 
 
+def tallied(steps) -> Tally:
+    tally = Tally()
+    for step in steps:
+        tally.add(step)
+    return tally
+
+
+def summarise(tally: Tally, target_step_ms: float):
+    return tally.summary(FinishReason.LENGTH, "", prefill_ms=0.0, target_step_ms=target_step_ms, peak_memory_mb=None)
+
+
 def test_a_tally_counts_what_its_words_say():
     steps = [make_step(4, 4), make_step(4, 1), make_step(4, 0), make_step(0, 0), make_step(2, 1, is_cut=True)]
-    counted = tally(steps)
+    counted = tallied(steps)
     summary = counted.summary(FinishReason.EOS, "text", prefill_ms=3.0, target_step_ms=5.0, peak_memory_mb=None)
     assert (summary.num_steps, summary.num_drafts, summary.num_draft_tokens) == (5, 4, 14)
     assert (summary.num_tokens, summary.num_accepted_tokens) == (5 + 2 + 1 + 1 + 1, 6)
@@ -91,7 +103,28 @@ def test_a_tally_counts_what_its_words_say():
     assert counted.alpha == pytest.approx(6 / 8)
     assert summary.cost_coefficient == pytest.approx(14 / 14 / 5)
     assert summary.tokens_per_second == pytest.approx(10 / sum(step.total_ms for step in steps) * 1e3)
-    assert summary.predicted_speedup == pytest.approx(predicted_speedup(6 / 8, 3.5, 0.2, 2.0))
+    # Three blocks of 4 whose times count and a plain step; the block that the text ended in is left out.
+    expected = (3 * expected_tokens(6 / 8, 4) + 1) / (3 * (4 * 0.2 + 2.0) + 1)
+    assert summary.predicted_speedup == pytest.approx(expected)
+
+
+def test_a_prediction_counts_the_steps_that_drafted_nothing():
+    # Ten full blocks of three among ninety plain steps, drafting and scoring for free: 130 tokens in 100 steps' time.
+    steps = [make_step(3, 3, draft_ms=0.0)] * 10 + [make_step(0, 0)] * 90
+    summary = summarise(tallied(steps), target_step_ms=10.0)
+    assert summary.predicted_speedup == pytest.approx(1.3)
+
+
+def test_blocks_of_one_length_are_predicted_by_the_papers_formula():
+    steps = [make_step(4, 4), make_step(4, 2), make_step(4, 0)]
+    summary = summarise(tallied(steps), target_step_ms=5.0)
+    assert summary.predicted_speedup == pytest.approx(predicted_speedup(6 / 8, 4, 0.2, 2.0))
+
+
+def test_a_text_that_ends_early_in_a_long_block_does_not_make_the_draft_look_dear():
+    cut = replace(make_step(1, 1, is_cut=True), draft_ms=16.0)
+    summary = summarise(tallied([make_step(16, 3), cut]), target_step_ms=10.0)
+    assert summary.cost_coefficient == pytest.approx(0.1)
 
 
 def test_an_empty_tally_has_no_figures_rather_than_false_ones():

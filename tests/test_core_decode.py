@@ -12,9 +12,9 @@ from core.controls import RunControls
 from core.decode import autoregressive, speculative
 from core.drafters.draft_model import DraftModelDrafter
 from core.drafters.prompt_lookup import PromptLookupDrafter
-from core.errors import GenerationError, OutOfMemoryError, PairMismatchError, PromptError, SettingsError
+from core.errors import DrafterError, GenerationError, OutOfMemoryError, PairMismatchError, PromptError, SettingsError
 from core.sampling import probabilities
-from core.types import Coupling, FinishReason, PrefillDone, SamplingParams, Step, TokenKind
+from core.types import Coupling, Draft, FinishReason, PrefillDone, SamplingParams, Step, TokenKind
 from tests.exactness import SIGNIFICANCE, always, engine_law_p_value, global_generator_untouched
 from tests.fakes import (
     FAMILIES,
@@ -64,6 +64,42 @@ def test_statistics_end_where_the_text_ends():
     sizes = {len(values) for values in (step.draft_probs, step.target_probs, step.uniforms, step.expected_acceptance)}
     assert sizes == {4}
     assert run.summary.draft_acceptance_rate == 1.0
+
+
+def broken_drafts() -> dict[str, Draft]:
+    tokens, parents = torch.tensor([1, 2]), torch.tensor([-1, 0])
+    return {
+        "too many": Draft(torch.ones(3, dtype=torch.int64), torch.tensor([-1, 0, 1]), None),
+        "a tree": Draft(tokens, torch.tensor([-1, -1]), None),
+        "a strange id": Draft(torch.tensor([1, 8]), parents, None),
+        "wrong shape": Draft(tokens, parents, torch.full((2, 7), 1 / 7)),
+        "probability 0": Draft(tokens, parents, torch.eye(8)[:2]),
+    }
+
+
+@pytest.mark.parametrize("what", broken_drafts())
+def test_a_drafter_that_breaks_its_contract_is_named_for_it(what):
+    target, _ = tables()
+    drafter = always([1])
+    drafter.propose = lambda context: broken_drafts()[what]
+    with pytest.raises(DrafterError) as caught:
+        play(speculative(target, drafter, [0], num_draft_tokens=2, max_new_tokens=9))
+    assert is_sentence(str(caught.value).removesuffix(" Mend its code."))
+
+
+def test_a_draft_goes_quiet_at_an_id_that_it_lacks():
+    target, draft = tiny_model(vocab_size=257), tiny_model(seed=1, vocab_size=250)
+    for prompt in ([5, 252, 7], [5, 6, 7]):
+        drafter = DraftModelDrafter(draft)
+        run = play(speculative(target, drafter, prompt, num_draft_tokens=3, max_new_tokens=8, sampling=GREEDY))
+        assert run.ids == greedy_reference(target, prompt, 8)
+        assert bool(run.summary.num_draft_tokens) is (252 not in prompt)
+
+
+def test_fewer_than_one_new_token_is_refused():
+    target, _ = tables()
+    with pytest.raises(SettingsError):
+        play(autoregressive(target, [0], max_new_tokens=0))
 
 
 # --- Temperature 0 ----------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from core.drafters.base import chain, empty_draft
+from core.drafters.methods import NoOptions
 from core.runners.base import Runner
 from core.sampling import draw, draw_gumbel, draw_uniforms, probabilities
 from core.target import PREFILL_CHUNK, prefill
@@ -27,6 +28,7 @@ class DraftModelDrafter:
     def __init__(
         self,
         model: LanguageModel,
+        options: NoOptions | None = None,
         *,
         capacity: int | None = None,
         check_cancelled: Callable[[], None] = lambda: None,
@@ -34,6 +36,7 @@ class DraftModelDrafter:
         """
         Args:
             model: the draft.
+            options: none are known.
             capacity: positions that its cache gets, at most its context; the whole context if None.
             check_cancelled: raises to abandon `start` between two forwards over a long prompt.
         """
@@ -42,10 +45,14 @@ class DraftModelDrafter:
         self._capacity = min(capacity or model.context_length, model.context_length)
         self._runner: Runner | None = None
         self._num_committed = 0
+        self._is_lost = False
 
     def start(self, prompt: Tensor) -> None:
         self._runner = self._model.runner(self._capacity)
         self._num_committed = int(prompt.shape[0])
+        self._is_lost = False
+        if self._lacks(prompt):
+            return
         known = prompt[: min(self._num_committed, self._capacity) - 1].tolist()
         prefill(self._runner, known, self._check_cancelled)
 
@@ -55,13 +62,14 @@ class DraftModelDrafter:
         self._num_committed = len(context.ids)
         # Beyond its own context the draft has nothing to say; the target goes on alone.
         count = min(context.num_draft_tokens, runner.capacity - len(context.ids) + 1)
-        if count <= 0:
+        pending = torch.tensor(context.ids[runner.length :])
+        if count <= 0 or self._is_lost or self._lacks(pending):
             return empty_draft()
         # All that was committed since the last proposal: one token, or two after a fully accepted block, or
         # whatever plain steps have added meanwhile. It is read by the first draft step's own forward.
         if len(context.ids) - runner.length > PREFILL_CHUNK:
             prefill(runner, context.ids[:-1], context.check_cancelled)
-        pending = torch.tensor(context.ids[runner.length :])
+            pending = torch.tensor(context.ids[runner.length :])
         uniforms = None if context.gumbel else draw_uniforms(count, _generator(context))
         tokens, rows = [], []
         for index in range(count):
@@ -77,6 +85,11 @@ class DraftModelDrafter:
             rows.append(row)
             pending = token.unsqueeze(0)
         return chain(torch.stack(tokens), torch.stack(rows))
+
+    def _lacks(self, ids: Tensor) -> bool:
+        """Whether the text now holds an id that is not in the draft's table, which then can't read on."""
+        self._is_lost = self._is_lost or int(ids.max()) >= self._model.vocab_size
+        return self._is_lost
 
     def observe(self, outcome: Verification) -> None:
         assert self._runner is not None, "observe() before start()"

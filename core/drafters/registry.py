@@ -51,4 +51,4 @@ def build_drafter(
         raise SettingsError(
             f"{method.title} needs a draft model. Choose one, or choose prompt lookup, which needs none."
         )
-    return factory(draft, capacity=capacity, check_cancelled=check_cancelled)
+    return factory(draft, parsed, capacity=capacity, check_cancelled=check_cancelled)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,6 +15,7 @@ EMBEDDED = RESOURCES / "models"
 
 DEFAULT_TARGET = "outrider-code-target"
 DEFAULT_DRAFT = "outrider-code-draft"
+EMBEDDED_TITLES = {DEFAULT_TARGET: "Outrider Code target", DEFAULT_DRAFT: "Outrider Code draft"}
 
 
 class ModelFormat(StrEnum):
@@ -43,13 +45,12 @@ class ModelEntry:
 
 
 def embedded_models() -> tuple[ModelEntry, ...]:
-    """The pair that ships with Outrider, target first; empty if its files are missing."""
-    titles = {DEFAULT_TARGET: "Outrider Code target", DEFAULT_DRAFT: "Outrider Code draft"}
+    """The pair that ships with Outrider, target first; without those that are missing or damaged."""
     found = []
-    for ref, title in titles.items():
-        folder = EMBEDDED / ref
-        if (folder / "config.json").is_file():
-            found.append(_folder_entry(folder, ref=ref, title=title, embedded=True))
+    for ref in EMBEDDED_TITLES:
+        # What is wrong with a damaged one is said to whoever asks for it; the others work.
+        with contextlib.suppress(ModelUnreadableError, OSError):
+            found.append(_embedded_entry(ref))
     return tuple(found)
 
 
@@ -60,10 +61,9 @@ def resolve(ref: str) -> ModelEntry:
         ModelNotFoundError: nothing is there.
         ModelUnreadableError: something is there that is not a model.
     """
-    for entry in embedded_models():
-        if entry.ref == ref:
-            return entry
     try:
+        if ref in EMBEDDED_TITLES and (EMBEDDED / ref).is_dir():
+            return _embedded_entry(ref)
         path = Path(ref).expanduser()
         if path.suffix.lower() == ".gguf":
             return _gguf_entry(path, ref)
@@ -78,10 +78,14 @@ def resolve(ref: str) -> ModelEntry:
     except (OSError, RuntimeError, ValueError):
         # No path at all: too long for one, the home of nobody, or with a character that none may have.
         pass
-    names = ", ".join(entry.ref for entry in embedded_models())
+    names = ", ".join(EMBEDDED_TITLES)
     raise ModelNotFoundError(
         f"There is no model {_shortened(ref)!r} here. Name one of {names}, a folder with safetensors, or a .gguf file."
     )
+
+
+def _embedded_entry(ref: str) -> ModelEntry:
+    return _folder_entry(EMBEDDED / ref, ref=ref, title=EMBEDDED_TITLES[ref], embedded=True)
 
 
 def _shortened(ref: str) -> str:
@@ -106,7 +110,7 @@ def _folder_entry(folder: Path, *, ref: str, title: str, embedded: bool = False)
         raise ModelUnreadableError(f"{ref!r} holds no model: its config.json is missing. Name a folder that has one.")
     try:
         json.loads(config.read_text("utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         raise ModelUnreadableError(f"The config.json of {ref!r} can't be read. Download the model again.") from None
     weights = sorted(folder.glob("*.safetensors"))
     if not weights:

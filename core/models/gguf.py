@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import functools
 import hashlib
 import shutil
 import tempfile
@@ -11,14 +13,27 @@ from typing import Any
 import platformdirs
 import torch
 
-from core.errors import ModelUnreadableError
+from core.errors import ModelUnreadableError, OutOfMemoryError, first_line
+from core.files import explain_write_error
 
 
 def converted_folder(path: Path) -> Path:
     """Where the converted form of this .gguf file is, or will be, kept: named by its content."""
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    state = path.stat()
+    digest = _digest(path, state.st_size, state.st_mtime_ns)
     return platformdirs.user_cache_path("outrider", appauthor=False) / "gguf" / digest[:32]
+
+
+@functools.lru_cache(maxsize=64)
+def _digest(path: Path, _size: int, _modified_ns: int) -> str:
+    # Asked for again with every verdict on a pair; a file of gigabytes is read once, until it changes.
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def is_converted(path: Path) -> bool:
+    """Whether this file's converted form is kept already."""
+    return (converted_folder(path) / "config.json").is_file()
 
 
 def convert(path: Path) -> Path:
@@ -28,7 +43,8 @@ def convert(path: Path) -> Path:
         A folder that loads like any other model's.
 
     Raises:
-        ModelUnreadableError: a damaged file, one of an unknown architecture, or no room for the result.
+        ModelUnreadableError: a damaged file, one of an unknown architecture, or no room on disk for the result.
+        OutOfMemoryError: no room in memory for it.
     """
     folder = converted_folder(path)
     if (folder / "config.json").is_file():
@@ -55,18 +71,18 @@ def convert(path: Path) -> Path:
         tokenizer.save_pretrained(scratch)
         model.save_pretrained(scratch)
         scratch.rename(folder)
+    except MemoryError as error:
+        raise OutOfMemoryError(f"{path.name!r} does not fit in memory unpacked. Choose a smaller model.") from error
     except Exception as error:
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            raise ModelUnreadableError(explain_write_error(error, folder)) from error
         if (folder / "config.json").is_file():  # Another process was faster.
             return folder
         raise ModelUnreadableError(
-            f"{path.name!r} can't be read as a GGUF model ({_short(error)}). Download it again, or choose another file."
+            f"{path.name!r} can't be read as a GGUF model ({first_line(error)}). "
+            "Download it again, or choose another file."
         ) from error
     finally:
         if scratch is not None:
             shutil.rmtree(scratch, ignore_errors=True)
     return folder
-
-
-def _short(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:160].rstrip(".") if lines else type(error).__name__

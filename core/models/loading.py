@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from core.errors import ModelUnreadableError, OutOfMemoryError, PairMismatchError
+from core.errors import ModelUnreadableError, OutOfMemoryError, PairMismatchError, first_line
 from core.models.catalogue import ModelEntry, ModelFormat, resolve
 from core.models.compatibility import tokenizer_problem
 from core.models.devices import resolve_device, resolve_dtype
@@ -73,9 +72,7 @@ class LanguageModel:
             ) from error
 
 
-def load(
-    ref: str, device: str = "auto", dtype: str = "auto", *, report: Callable[[str], None] | None = None
-) -> LanguageModel:
+def load(ref: str, device: str = "auto", dtype: str = "auto") -> LanguageModel:
     """Load a model and its tokenizer.
 
     Only safetensors are read (GGUF is converted to it first), and no code that comes with a model is run.
@@ -84,28 +81,27 @@ def load(
         ref: an embedded model's name, a folder, or a .gguf file.
         device: auto, cpu, cuda or mps.
         dtype: auto, float32, bfloat16 or float16.
-        report: called with a short text as loading moves on.
 
     Raises:
         ModelNotFoundError, ModelUnreadableError, DeviceError, SettingsError, OutOfMemoryError: each with a sentence.
     """
-    report = report or (lambda text: None)
     entry = resolve(ref)
     where = resolve_device(device)
     precision = resolve_dtype(dtype, where)
     folder = entry.path
     quiet_transformers()
     if entry.format is ModelFormat.GGUF:
-        report(f"Converting {entry.title}, once…")
         from core.models.gguf import convert
 
         folder = convert(entry.path)
-    report(f"Loading {entry.title}…")
     tokenizer = _load_tokenizer(entry, folder)
     model = _load_module(entry, folder, where, precision)
     loaded = _describe(ref, model, tokenizer, where, precision)
     _check_cache(loaded)
-    loaded.lean_weights = _lean_weights(loaded)
+    try:
+        loaded.lean_weights = _lean_weights(loaded)
+    except (torch.OutOfMemoryError, MemoryError):
+        _log.warning("%s: no memory to arrange its weights, so transformers' module is used.", ref)
     return loaded
 
 
@@ -164,7 +160,7 @@ def _load_module(entry: ModelEntry, folder: Path, device: torch.device, dtype: t
     except Exception as error:
         _log.debug("loading failed", exc_info=True)
         raise ModelUnreadableError(
-            f"The files of {entry.title} are damaged, incomplete or of an unknown kind ({_first_line(error)}). "
+            f"The files of {entry.title} are damaged, incomplete or of an unknown kind ({first_line(error)}). "
             "Download the model again, or choose another."
         ) from error
     # transformers fills what a file lacks with random numbers and goes on; a person must not.
@@ -175,11 +171,6 @@ def _load_module(entry: ModelEntry, folder: Path, device: torch.device, dtype: t
             "Download the model again."
         )
     return model.eval().requires_grad_(False)
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:160].rstrip(".") if lines else type(error).__name__
 
 
 def _describe(ref: str, model: Any, tokenizer: Any, device: torch.device, dtype: torch.dtype) -> LanguageModel:
@@ -230,7 +221,7 @@ def _check_cache(loaded: LanguageModel) -> None:
     except Exception as error:
         _log.debug("the probe failed", exc_info=True)
         raise ModelUnreadableError(
-            f"{loaded.ref} can't be run with a cache that is rewound ({_first_line(error)}). Choose another model."
+            f"{loaded.ref} can't be run with a cache that is rewound ({first_line(error)}). Choose another model."
         ) from error
     if not bool(expected.isfinite().all()):
         return  # A matter of precision, which decoding reports.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from core.errors import PromptError, SettingsError
+from core.errors import PromptError, SettingsError, first_line
 from core.models.loading import LanguageModel
 
 
@@ -37,16 +37,28 @@ def encode_prompt(target: LanguageModel, prompt: str, chat: bool | None = None) 
     is_chat = has_template if chat is None else chat
     if is_chat:
         messages = [{"role": "user", "content": text}]
-        rendered = str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+        try:
+            rendered = str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+        except Exception as error:  # A template is a program, and may do anything but work.
+            raise PromptError(
+                f"The chat template of {target.ref} failed ({first_line(error)}). Run the prompt raw instead."
+            ) from error
         ids = tokenizer(rendered, add_special_tokens=False)["input_ids"]
     else:
         rendered = text
         ids = tokenizer(text)["input_ids"]
-    if not ids:
+    check_prompt_length(len(ids), target)
+    return EncodedPrompt(list(ids), rendered, is_chat)
+
+
+def check_prompt_length(num_ids: int, target: LanguageModel) -> None:
+    """Raises:
+    PromptError: nothing to continue, or no room left in the context to continue it.
+    """
+    if not num_ids:
         raise PromptError("The prompt is empty. Write a few words for the model to continue.")
-    if len(ids) >= target.context_length:
+    if num_ids >= target.context_length:
         raise PromptError(
-            f"The prompt is {len(ids):,} tokens long, but {target.ref} reads {target.context_length:,} with its "
+            f"The prompt is {num_ids:,} tokens long, but {target.ref} reads {target.context_length:,} with its "
             "answer. Shorten the prompt."
         )
-    return EncodedPrompt(list(ids), rendered, is_chat)
