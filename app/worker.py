@@ -15,7 +15,7 @@ from PySide6.QtCore import QObject, QThread, Signal, Slot
 from app.services import LogWriter, Services, Session
 from core.controls import RunControls
 from core.errors import OutriderError
-from core.types import Event, Finished, FinishReason, RunRequest, RunStarted, StageChanged
+from core.types import Event, Finished, FinishReason, RunRequest, RunStarted, StageChanged, Summary
 
 WARM_UP_STAGE = "Starting the engine…"
 
@@ -80,6 +80,8 @@ class EngineWorker(QObject):
             self.failed.emit(_sentence(error, "The run failed"))
         finally:
             self._close_log()
+            # A run that failed while it loaded is loading no more.
+            self._inbox.put(StageChanged(""))
             self.finished.emit()
 
     def _run(self, request: RunRequest, controls: RunControls) -> None:
@@ -91,8 +93,15 @@ class EngineWorker(QObject):
                 self._open_log(event)
             self._write_log(event)
             self._inbox.put(event)
-            if isinstance(event, Finished) and event.summary.finish_reason is FinishReason.ERROR:
-                self.failed.emit(event.summary.error or "The run failed, and the engine did not say why.")
+            if isinstance(event, Finished):
+                self._tell_error(event.summary)
+
+    def _tell_error(self, summary: Summary) -> None:
+        # A run that is whole may still have an error to tell: that of its baseline.
+        if summary.error is not None:
+            self.failed.emit(summary.error)
+        elif summary.finish_reason is FinishReason.ERROR:
+            self.failed.emit("The run failed, and the engine did not say why.")
 
     def _open_log(self, event: RunStarted) -> None:
         folder = self._services.runs_folder()

@@ -141,9 +141,11 @@ class _Run:
             otherwise = Exit.STOPPED if self._controls.is_cancelled else Exit.DONE
             self._code = codes.get(summary.finish_reason, otherwise)
         self._show(lambda transcript: transcript.finish(summary.text))
-        self._report.results(summary, baseline_wanted=self._request.baseline)
-        if summary.finish_reason is FinishReason.ERROR:
-            say(summary.error or "The run failed; the engine gave no reason.")
+        self._report.results(summary, self._request)
+        if summary.error is not None:  # Also where the run is whole, but its baseline is not.
+            say(summary.error)
+        elif summary.finish_reason is FinishReason.ERROR:
+            say("The run failed; the engine gave no reason.")
 
     def _show(self, action: Callable[[Transcript], None]) -> None:
         """Write text; if nobody can read it any more, end the run as if it was stopped, so that its log is whole."""

@@ -1,0 +1,130 @@
+"""All threads while the cores are free, one while they are not; and whoever stops a run needn't wait for the timing."""
+
+from __future__ import annotations
+
+import psutil
+import pytest
+
+import core.session
+from core.controls import Cancelled, RunControls
+from core.session import Session
+from core.threads import ThreadGovernor, num_processors
+from core.types import Finished, FinishReason, RunRequest, SamplingParams
+from tests.fakes import save_model
+from tests.test_core_analysis import make_step
+
+FREE, TAKEN = {1: 10.0, 4: 4.0}, {1: 11.0, 4: 60.0}
+
+
+class Machine:
+    """Says how long a step takes with as many threads as were set last."""
+
+    def __init__(self) -> None:
+        self.times = FREE
+        self.threads = 4
+        self.num_timed = 0
+
+    def set_threads(self, count: int) -> None:
+        self.threads = count
+
+    def time_step(self) -> float:
+        self.num_timed += 1
+        return self.times[self.threads]
+
+    def steps(self, governor: ThreadGovernor, count: int) -> None:
+        for _ in range(count):
+            governor.record(make_step(2, 1, verify_ms=self.times[self.threads]))
+
+
+@pytest.fixture
+def machine():
+    return Machine()
+
+
+@pytest.fixture
+def governor(machine):
+    governor = ThreadGovernor(machine.time_step, machine.set_threads, 4)
+    governor.settle()
+    return governor
+
+
+def test_all_threads_are_used_while_the_cores_are_free(machine, governor):
+    machine.steps(governor, 200)
+    assert machine.threads == governor.num_threads == 4
+    assert machine.num_timed == 2  # Once each at the start, and never again.
+
+
+def test_one_thread_is_used_when_the_cores_are_taken_and_all_again_when_they_are_free(machine, governor):
+    machine.steps(governor, 10)
+    machine.times = TAKEN
+    machine.steps(governor, 3)
+    assert machine.threads == 1
+    machine.times = FREE
+    machine.steps(governor, 64)
+    assert machine.threads == 4
+
+
+def test_a_single_slow_step_changes_nothing(machine, governor):
+    machine.steps(governor, 10)
+    governor.record(make_step(2, 1, verify_ms=1000.0))
+    machine.steps(governor, 10)
+    assert machine.num_timed == 2
+
+
+def test_looking_again_becomes_rarer_while_the_cores_stay_taken(machine, governor):
+    machine.steps(governor, 10)
+    machine.times = TAKEN
+    machine.steps(governor, 2_000)
+    assert machine.threads == 1
+    assert machine.num_timed <= 2 * 8
+
+
+def test_a_timing_that_is_broken_off_leaves_the_threads_as_they_were(machine, governor):
+    def stop() -> float:
+        raise Cancelled
+
+    governor._time_step = stop
+    with pytest.raises(Cancelled):
+        governor.settle()
+    assert machine.threads == governor.num_threads == 4
+
+
+def test_no_more_threads_than_the_process_may_use(monkeypatch):
+    monkeypatch.setattr(psutil, "cpu_count", lambda logical: 64)
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1}, raising=False)
+    assert num_processors() == 2
+    monkeypatch.delattr("os.sched_getaffinity")
+    assert num_processors() == 64
+
+
+@pytest.fixture
+def request_with_baseline(tmp_path):
+    save_model(tmp_path / "target", eos_token_id=None)
+    return RunRequest(
+        target=str(tmp_path / "target"), draft=None, method="prompt-lookup", prompt="def f(x):", max_new_tokens=12,
+        device="cpu", sampling=SamplingParams(0.0), baseline=True,
+    )  # fmt: skip
+
+
+def test_a_stop_while_threads_are_timed_ends_the_run_before_it_starts(monkeypatch, request_with_baseline):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(core.session, "num_processors", lambda: 2)
+    controls = RunControls.from_request(request_with_baseline)
+    monkeypatch.setattr(core.session.torch, "set_num_threads", lambda count: controls.cancel())
+    *_, last = Session().run(request_with_baseline, controls)
+    assert isinstance(last, Finished)
+    assert last.summary.finish_reason is FinishReason.CANCELLED
+    assert last.summary.num_tokens == 0
+
+
+def test_a_baseline_that_fails_leaves_the_run_whole(monkeypatch, request_with_baseline):
+    def fail(*args, **settings):
+        raise RuntimeError("no more room")
+        yield
+
+    monkeypatch.setattr(core.session, "autoregressive", fail)
+    *_, last = Session().run(request_with_baseline)
+    assert last.summary.finish_reason is FinishReason.LENGTH
+    assert last.summary.num_tokens == 12
+    assert last.summary.error == "The run is whole, but its baseline failed: no more room."
+    assert last.summary.measured_speedup is None
