@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from core.trace import read_run_log
 from tests.fakes_app import fake_services
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def close_and_join(window, qtbot):
@@ -94,3 +99,68 @@ def test_closing_again_and_again_is_closing_once(make_window, qtbot, times):
     for _ in range(times):
         window.close()
     qtbot.waitUntil(lambda: window.controller.is_closed)
+
+
+BUSY_CLOSE = """
+import os, signal, sys, threading
+from dataclasses import replace
+from pathlib import Path
+
+from PySide6.QtCore import QTimer
+
+import app.main_window
+from app.__main__ import open_window
+from tests.fakes_app import FakeSession, fake_services
+
+folder, close = Path(sys.argv[1]), sys.argv[2]
+importing, hidden = threading.Event(), threading.Event()
+session = FakeSession()
+
+def open_slowly():
+    importing.set()
+    hidden.wait(20)
+    threading.Event().wait(0.5)
+    return session
+
+class Window(app.main_window.MainWindow):
+    def __init__(self):
+        super().__init__(services=replace(fake_services(session, folder), open_session=open_slowly))
+        if close == "close":
+            self.timer = QTimer(self)
+            self.timer.timeout.connect(lambda: importing.is_set() and not hidden.is_set() and self.close())
+            self.timer.start(50)
+
+    def hideEvent(self, event):
+        super().hideEvent(event)
+        hidden.set()
+
+def interrupt():
+    importing.wait(20)
+    os.kill(os.getpid(), signal.SIGINT)
+
+if close == "interrupt":
+    threading.Thread(target=interrupt, daemon=True).start()
+app.main_window.MainWindow = Window
+code = open_window()
+print(hidden.is_set(), session.is_closed)
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize(
+    "close",
+    [
+        "close",
+        pytest.param("interrupt", marks=pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to send")),
+    ],
+)
+def test_the_application_ends_by_itself_although_its_window_was_hidden_first(tmp_path, close):
+    done = subprocess.run(
+        [sys.executable, "-c", BUSY_CLOSE, str(tmp_path), close],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout.split()) == (0, ["True", "True"]), done.stderr
