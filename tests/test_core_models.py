@@ -19,7 +19,7 @@ from core.errors import (
     SettingsError,
 )
 from core.models import load
-from core.models.catalogue import ModelFormat, embedded_models, resolve
+from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, ModelFormat, embedded_models, resolve
 from core.models.compatibility import pair_problem, tokenizer_problem
 from core.models.gguf import converted_folder, is_converted
 from core.models.loading import check_pair
@@ -385,6 +385,29 @@ def test_the_embedded_models_are_found_by_name():
         assert resolve(entry.ref) == entry
         assert entry.embedded
         assert entry.size_bytes > 0
+
+
+@pytest.mark.parametrize("damage", ["config.json", "model.safetensors"])
+def test_a_damaged_embedded_model_is_a_problem_of_its_own_only(tmp_path, monkeypatch, damage):
+    for name in (DEFAULT_TARGET, DEFAULT_DRAFT):
+        save_model(tmp_path / name)
+    monkeypatch.setattr("core.models.catalogue.EMBEDDED", tmp_path)
+    assert [entry.ref for entry in embedded_models()] == [DEFAULT_TARGET, DEFAULT_DRAFT]
+    if damage == "config.json":
+        (tmp_path / DEFAULT_TARGET / damage).write_bytes(b"{")
+    else:
+        (tmp_path / DEFAULT_TARGET / damage).unlink()
+    assert [entry.ref for entry in embedded_models()] == [DEFAULT_DRAFT]
+    assert resolve(DEFAULT_DRAFT).embedded
+    assert resolve(str(tmp_path / DEFAULT_DRAFT)).format is ModelFormat.SAFETENSORS
+    assert DEFAULT_TARGET in refusal(DEFAULT_TARGET)
+    assert DEFAULT_TARGET not in refusal("nothing-like-it", ModelNotFoundError)
+
+
+def test_without_embedded_models_one_is_still_told_what_to_name(tmp_path, monkeypatch):
+    monkeypatch.setattr("core.models.catalogue.EMBEDDED", tmp_path)
+    assert embedded_models() == ()
+    assert "Name a folder with safetensors" in refusal(DEFAULT_TARGET, ModelNotFoundError)
 
 
 def test_every_error_is_one_that_the_window_and_the_terminal_know():

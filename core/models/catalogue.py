@@ -78,9 +78,9 @@ def resolve(ref: str) -> ModelEntry:
     except (OSError, RuntimeError, ValueError):
         # No path at all: too long for one, the home of nobody, or with a character that none may have.
         pass
-    names = ", ".join(EMBEDDED_TITLES)
+    names = "".join(f"{entry.ref}, " for entry in embedded_models())
     raise ModelNotFoundError(
-        f"There is no model {_shortened(ref)!r} here. Name one of {names}, a folder with safetensors, or a .gguf file."
+        f"There is no model {_shortened(ref)!r} here. Name {names}a folder with safetensors, or a .gguf file."
     )
 
 
