@@ -1,10 +1,12 @@
 """`outrider run` without a model: arguments, streams, exit codes, the log, and Ctrl-C."""
 
+import contextlib
 import errno
 import io
 import json
 import signal
 import sys
+from dataclasses import replace
 
 import pytest
 from cli_fakes import GOOD, STARTED, FakeEngine, finished, step
@@ -188,6 +190,16 @@ def test_a_piped_prompt_is_used_where_none_is_named(play, monkeypatch):
     assert [request.prompt for request in engine.requests] == ["naïve", "dash"]
 
 
+@pytest.mark.parametrize("flags", [("-k", "99"), ("--temperature", "-1"), ("--max-new-tokens", "0"), ("--stop", "")])
+def test_a_mistake_in_the_flags_is_said_before_the_prompt_is_read(play, monkeypatch, capsys, flags):
+    play()
+    stdin = piped(b"typed in by hand")
+    monkeypatch.setattr(sys, "stdin", stdin)
+    assert outrider(*flags, prompt=None) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert stdin.read() == "typed in by hand"
+
+
 def test_without_any_prompt_a_terminal_is_told_how_to_give_one(play, monkeypatch, capsys):
     play()
     terminal = piped(b"")
@@ -223,6 +235,33 @@ def test_the_text_and_nothing_else_goes_to_stdout(play, capfdbinary):
     for figure in ("123.4", "75.0%", "3 of 4", "1.50×", "12.3 ms", "2.00"):
         assert figure in err
     assert "\x1b" not in err
+
+
+@pytest.mark.parametrize(
+    ("length", "expected"), [("4", "ended by the length asked for"), ("5", "ended by the end of the model's context")]
+)
+def test_the_end_is_the_contexts_where_fewer_tokens_came_than_were_asked_for(play, capsys, length, expected):
+    play()
+    assert outrider("--max-new-tokens", length) == 0
+    assert expected in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("device", "expected"), [("cpu", "of this process so far"), ("cuda:0", "on the device, in this run")]
+)
+def test_the_peak_of_memory_says_what_it_is_of(play, capsys, device, expected):
+    started = replace(STARTED, config={"target": "t", "device": device})
+    play(started, step("a", "b"), finished("ab", peak_memory_mb=321.0))
+    assert outrider() == 0
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "peak memory" in line]
+    assert "321 MB" in line
+    assert expected in line
+
+
+def test_the_help_offers_no_kind_of_model_that_can_not_be_loaded(capsys):
+    with contextlib.suppress(SystemExit):
+        main(["run", "--help"])
+    assert "Hub" not in capsys.readouterr().out
 
 
 def test_quiet_leaves_the_text_only(play, capsys):

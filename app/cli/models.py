@@ -30,7 +30,6 @@ def execute(args: argparse.Namespace) -> int:
     """Print the catalogue, and return the exit code.
 
     Raises:
-        ModelUnreadableError: an embedded model's files are damaged.
         OutputClosed, OutputError: standard output can't be written.
     """
     models = embedded_models()

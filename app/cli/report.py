@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from app.cli.text import STYLES
-from core.types import FinishReason, RunStarted, Summary, TokenKind
+from core.types import FinishReason, RunRequest, RunStarted, Summary, TokenKind
 
 _LEGEND = {TokenKind.ACCEPTED: "accepted", TokenKind.CORRECTION: "resampled", TokenKind.BONUS: "bonus"}
 _REASONS = {
@@ -34,12 +34,14 @@ class Report:
     def __init__(self, *, quiet: bool) -> None:
         quiet = quiet or sys.stderr is None  # Given no file, rich would write into the text.
         self._console = _Stderr(file=sys.stderr, highlight=False, markup=False, emoji=False, quiet=quiet)
+        self._device = ""
 
     def stage(self, text: str) -> None:
         self._console.print(Text(text, style="dim"), soft_wrap=True)
 
     def started(self, event: RunStarted, *, legend: bool) -> None:
         config = event.config
+        self._device = str(config.get("device"))
         draft = config.get("draft") or config.get("method")
         where = f"{config.get('device')} {config.get('dtype')}"
         self.stage(f"{config.get('target')}, drafted by {draft}, on {where}")
@@ -52,21 +54,21 @@ class Report:
             line.rstrip()
             self._console.print(line, soft_wrap=True)
 
-    def results(self, summary: Summary, *, baseline_wanted: bool) -> None:
+    def results(self, summary: Summary, request: RunRequest) -> None:
         """A table of the run's figures, each with how it is computed."""
         table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
         table.add_column(style="bold", no_wrap=True)
         table.add_column(justify="right", no_wrap=True)
         table.add_column(style="dim", overflow="fold")
-        for name, value, meaning in _rows(summary, baseline_wanted):
+        for name, value, meaning in _rows(summary, request, self._device):
             table.add_row(name, value, meaning)
         self._console.print(table)
 
 
-def _rows(summary: Summary, baseline_wanted: bool) -> list[tuple[str, str, str]]:
+def _rows(summary: Summary, request: RunRequest, device: str) -> list[tuple[str, str, str]]:
     steps = "step" if summary.num_steps == 1 else "steps"
     rows = [
-        ("tokens", str(summary.num_tokens), f"in {summary.num_steps} {steps}; ended by {_end(summary)}"),
+        ("tokens", str(summary.num_tokens), f"in {summary.num_steps} {steps}; ended by {_end(summary, request)}"),
         ("tokens/s", _figure(summary.tokens_per_second, ".1f"), "tokens / the steps' time, prefill apart"),
     ]
     if summary.baseline_tokens_per_second is not None:
@@ -76,21 +78,24 @@ def _rows(summary: Summary, baseline_wanted: bool) -> list[tuple[str, str, str]]
         ]
     else:
         meaning = (
-            "the baseline did not finish" if baseline_wanted else "--baseline runs plain decoding too, and compares"
+            "the baseline did not finish" if request.baseline else "--baseline runs plain decoding too, and compares"
         )
         rows.append(("measured speedup", "–", meaning))
+    memory = "on the device, in this run" if device.startswith("cuda") else "of this process so far"
     accepted = f"{summary.num_accepted_tokens} of {summary.num_draft_tokens} drafted tokens"
     rows += [
         ("block efficiency", _figure(summary.block_efficiency, ".2f"), "tokens per forward of the target"),
         ("acceptance", _figure(summary.draft_acceptance_rate, ".1%"), accepted),
         ("predicted speedup", _figure(summary.predicted_speedup, ".2f", "×"), "from acceptance and step times"),
         ("prefill", _figure(summary.prefill_ms, ".1f", " ms"), "the prompt's forward"),
-        ("peak memory", _figure(summary.peak_memory_mb, ".0f", " MB"), ""),
+        ("peak memory", _figure(summary.peak_memory_mb, ".0f", " MB"), memory),
     ]
     return rows
 
 
-def _end(summary: Summary) -> str:
+def _end(summary: Summary, request: RunRequest) -> str:
+    if summary.finish_reason is FinishReason.LENGTH and summary.num_tokens < request.max_new_tokens:
+        return "the end of the model's context"
     return _REASONS.get(summary.finish_reason, str(summary.finish_reason))
 
 

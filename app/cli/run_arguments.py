@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from typing import Any
 
 from app.cli.errors import UsageError
@@ -18,7 +18,7 @@ _OPTION = "option_"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Give a parser every flag of a run, those of the drafting methods included."""
-    ref = "a catalogue name, a Hub id, a local folder (safetensors) or a .gguf file"
+    ref = "a catalogue name, a local folder (safetensors) or a .gguf file"
     models = parser.add_argument_group("models")
     models.add_argument("--target", metavar="REF", help=f"the model to sample from: {ref} (default: {DEFAULT_TARGET})")
     models.add_argument("--draft", metavar="REF", help="the model that drafts (default: the embedded one's)")
@@ -114,10 +114,10 @@ def build_request(args: argparse.Namespace) -> RunRequest:
     method, target, draft = _choose_models(args.method, args.target, args.draft)
     options = _method_options(method, args)
     sampling = SamplingParams(temperature=args.temperature, top_k=args.top_k, top_p=args.top_p, min_p=args.min_p)
-    return RunRequest(
+    request = RunRequest(
         target=target,
         draft=draft,
-        prompt=read_prompt(args.prompt, args.prompt_file, quiet=args.quiet),
+        prompt="not read yet",
         method=method.name,
         method_options=options,
         num_draft_tokens=args.k,
@@ -131,6 +131,8 @@ def build_request(args: argparse.Namespace) -> RunRequest:
         dtype=DType(args.dtype),
         baseline=args.baseline,
     )
+    # A prompt may be typed in by hand: what is wrong beside it is said before.
+    return replace(request, prompt=read_prompt(args.prompt, args.prompt_file, quiet=args.quiet))
 
 
 def _choose_models(name: str | None, target: str | None, draft: str | None) -> tuple[Method, str, str | None]:
