@@ -82,6 +82,7 @@ def test_a_file_that_can_not_be_used_gives_the_defaults(tmp_path, content):
     [
         ("temperature", float("nan")),
         ("temperature", "1"),
+        ("temperature", 10**400),
         ("temperature", -1),
         ("temperature", True),
         ("num_draft_tokens", 0),
@@ -165,6 +166,15 @@ def test_the_window_opens_over_a_corrupt_file(make_window, tmp_path):
     (tmp_path / "settings.json").write_bytes(b'{"version": 1, "geometry": "\\u2603", "splitters": {"a": "!"}}')
     window = make_window()
     assert window.prompt.run_button.isEnabled()
+
+
+def test_integers_beyond_every_number_do_not_stop_the_window(make_window, tmp_path):
+    options = {"prompt-lookup": {"max_ngram": 10**400, "min_ngram": 10**30}}
+    data = {"version": SCHEMA, "run": {"method": "prompt-lookup", "method_options": options, "min_p": 10**400}}
+    (tmp_path / "settings.json").write_text(json.dumps(data))
+    window = make_window()
+    assert window.controls.settings("x").min_p == 0.0
+    assert window.controls.settings("x").method == "prompt-lookup"
 
 
 def test_files_live_in_the_users_own_folders(user_folders):

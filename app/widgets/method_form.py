@@ -164,10 +164,10 @@ def _option_widget(item: Field[Any], value: Any) -> OptionWidget:
         spin.setDecimals(max(2, len(f"{step:g}".partition(".")[2])))
         spin.setRange(low, high)
         spin.setSingleStep(step)
-        spin.setValue(float(value))
+        spin.setValue(float(min(max(value, low), high)))
     else:
         spin = QSpinBox()
         spin.setRange(int(low), int(high))
         spin.setSingleStep(int(step))
-        spin.setValue(int(value))
+        spin.setValue(int(min(max(value, low), high)))
     return spin
