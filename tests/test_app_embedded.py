@@ -8,14 +8,15 @@ import pytest
 
 from app.services import Services
 from app.settings import SettingsStore
-from core.models.catalogue import embedded_models
+from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, embedded_models
 from core.trace import read_run_log
 from core.types import FinishReason
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(len(embedded_models()) < 2, reason="the embedded pair is not here"),
-]
+pytestmark = pytest.mark.slow
+
+
+def test_the_pair_is_here():
+    assert [entry.ref for entry in embedded_models()] == [DEFAULT_TARGET, DEFAULT_DRAFT]
 
 
 @pytest.fixture
