@@ -34,7 +34,7 @@ class RunForm(QWidget):
         describe(
             self.baseline,
             "Measure the baseline",
-            "After the run, the target alone writes as many tokens, so that the speedup is measured and not guessed.",
+            "The target alone, with the same settings and the same limit of new tokens, after the run.",
         )
         layout = QGridLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
