@@ -41,7 +41,6 @@ class KindStyle:
     """How a token of one kind looks."""
 
     label: str
-    meaning: str
     color: str
     underline: UnderlineStyle
     tint: str | None
@@ -82,13 +81,10 @@ class Theme:
     def kind(self, kind: TokenKind) -> KindStyle:
         """Colour and line style of a token kind."""
         if kind is TokenKind.ACCEPTED:
-            meaning = "Drafted, tested by the target, and kept."
-            return KindStyle("accepted", meaning, self.accepted, UnderlineStyle.SingleUnderline, None)
+            return KindStyle("accepted", self.accepted, UnderlineStyle.SingleUnderline, None)
         if kind is TokenKind.CORRECTION:
-            meaning = "The draft's token was rejected; this one was drawn from the residual instead."
-            return KindStyle("resampled", meaning, self.correction, UnderlineStyle.WaveUnderline, self.correction_tint)
-        meaning = "Drawn from the target itself, after a block that was accepted whole, or where nothing was drafted."
-        return KindStyle("bonus", meaning, self.bonus, UnderlineStyle.DotLine, self.bonus_tint)
+            return KindStyle("resampled", self.correction, UnderlineStyle.WaveUnderline, self.correction_tint)
+        return KindStyle("bonus", self.bonus, UnderlineStyle.DotLine, self.bonus_tint)
 
     def token_format(self, kind: TokenKind) -> QTextCharFormat:
         """The text format of a token kind, for transcript and legend alike."""

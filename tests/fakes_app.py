@@ -130,6 +130,7 @@ class FakeSession:
         fail_after: the sentence of a failure after this many steps, as (steps, sentence).
         gate: if set, the session waits for it before each step; so a test decides how far a run comes.
         load_gate: if set, the session waits for it while it "loads".
+        context_tokens: if set, how many tokens the context has room for.
         requests, controls: what it was asked for.
     """
 
@@ -137,6 +138,7 @@ class FakeSession:
     fail_after: tuple[int, str] | None = None
     gate: threading.Semaphore | None = None
     load_gate: threading.Event | None = None
+    context_tokens: int | None = None
     step_ms: float = 10.0
     pace_s: float = 0.0
     requests: list[RunRequest] = field(default_factory=list)
@@ -189,7 +191,8 @@ class FakeSession:
     def _steps(self, request: RunRequest, controls: RunControls) -> Iterator[Step]:
         random_source = random.Random(request.seed)
         script, position, index = words(), 9, 0
-        while position - 9 < request.max_new_tokens:
+        room = request.max_new_tokens if self.context_tokens is None else self.context_tokens
+        while position - 9 < room:
             while self.gate is not None and not self.gate.acquire(timeout=0.005):
                 if controls.is_cancelled:
                     return
@@ -198,7 +201,7 @@ class FakeSession:
             if self.pace_s:
                 threading.Event().wait(self.pace_s)
             k = 3 if controls.num_draft_tokens is None else controls.num_draft_tokens
-            k = min(k, request.max_new_tokens - (position - 9) - 1)
+            k = min(k, room - (position - 9) - 1)
             accepted = next((i for i in range(k) if random_source.random() > 0.8), k)
             step = make_step(
                 index,

@@ -39,6 +39,15 @@ def test_a_run_shows_its_text_and_its_figures(window, run_to_end):
     assert window.controller.state is RunState.IDLE
 
 
+def test_a_run_that_fills_the_context_is_not_said_to_have_reached_the_length_asked_for(window, session, run_to_end):
+    run_to_end(window)
+    assert window.status.stage.text() == "Done: reached the length asked for"
+    session.context_tokens = 20
+    run_to_end(window)
+    assert window.run_view.summary.num_tokens == 20
+    assert window.status.stage.text() == "Done: reached the end of the model's context"
+
+
 def test_an_answer_in_a_chat_starts_on_a_line_of_its_own(window, run_to_end):
     window.controls.run.chat.choose(ChatTemplate.ON)
     run_to_end(window)
@@ -155,6 +164,8 @@ def test_a_failure_before_the_start_shows_one_sentence_and_the_next_run_works(wi
     assert window.controller.state is RunState.IDLE
     assert window.prompt.text() == prompt
     assert not window.menus.export.isEnabled()
+    assert window.status.stage.text() == "Not run"
+    assert window.status.bar.maximum() > 0, "a bar that is always busy"
     session.fail_before = None
     run_to_end(window)
     assert window.banner.sentence() == ""

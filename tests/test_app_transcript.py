@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from PySide6.QtCore import QPoint
-from PySide6.QtGui import QTextCursor
+from PySide6.QtCore import QEvent, QPoint
+from PySide6.QtGui import QHelpEvent, QTextCursor
 
 from app.theme import DARK, LIGHT
 from app.view_models.token_stream import Ghost, TokenStream
 from app.widgets.transcript import TranscriptView, tooltip
-from core.types import TokenKind
+from core.types import Coupling, TokenKind
 from tests.fakes_app import make_step
 
 
@@ -132,7 +132,38 @@ def test_the_tooltip_tells_step_kind_and_probabilities(stream):
         assert part in resampled
     ghost = tooltip(stream.steps[0].ghosts[0])
     assert "rejected" in ghost
-    assert "discarded" in tooltip(stream.steps[0].ghosts[1])
+    discarded = tooltip(stream.steps[0].ghosts[1])
+    assert "discarded" in discarded
+    assert "counts as drafted, not as rejected" in discarded
+
+
+def test_with_shared_gumbel_noise_the_tooltip_tells_of_the_targets_own_draw(view, stream, monkeypatch):
+    stream.clear("Once upon", Coupling.GUMBEL)
+    view.set_stream(stream)
+    add(view, stream, make_step(0, 2, num_accepted=1))
+    rejected, discarded = stream.steps[0].ghosts[:2]
+    told = [tooltip(span, stream.coupling) for span in (stream.at(2), stream.at(3), rejected, discarded)]
+    assert not any("esidual" in text or "Acceptance probability" in text for text in told)
+    assert "own draw under the shared noise equals" in told[0]
+    assert all("own draw under the shared noise" in text and "differs" in text for text in told[1:3])
+    shown = []
+    monkeypatch.setattr("app.widgets.transcript.QToolTip.showText", lambda _place, text, _widget: shown.append(text))
+    monkeypatch.setattr(view, "span_at", lambda _point: stream.at(2))
+    view.viewportEvent(QHelpEvent(QEvent.Type.ToolTip, QPoint(5, 5), QPoint(5, 5)))
+    assert shown == told[:1]
+
+
+def test_the_legend_explains_the_coupling_of_the_run(window, run_to_end):
+    resampled = window.transcript._samples[TokenKind.CORRECTION]
+    assert "residual" in resampled.toolTip()
+    window.controls.sampling.coupling.choose(Coupling.GUMBEL)
+    run_to_end(window)
+    assert window.run_view.tokens.coupling is Coupling.GUMBEL
+    assert "residual" not in resampled.toolTip()
+    assert "differs" in resampled.accessibleName()
+    window.controls.sampling.coupling.choose(Coupling.REJECTION)
+    run_to_end(window)
+    assert "residual" in resampled.toolTip()
 
 
 def test_the_tooltip_of_a_bonus_token_has_no_probabilities_to_tell(stream):

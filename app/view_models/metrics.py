@@ -30,26 +30,29 @@ class Column(IntEnum):
     TEMPERATURE = 10
 
 
-def predicted_accepted(expected_acceptance: tuple[float, ...]) -> float:
-    """How many of a block's tokens were to be expected to be kept: the token at each place is kept only if all before
-    it are, so this is the sum of the cumulative products of sum(min(p, q)).
+def predicted_accepted(step: Step) -> float:
+    """How many of a block's tokens were to be expected to be kept, by rejection sampling.
+
+    A place's sum(min(p, q)) is the chance that the token drafted there is kept, given the tokens before it; it counts
+    only if those are kept, which for the tokens that were drafted has the probability of their own tests. The mean
+    over blocks is the mean number of accepted tokens, exactly.
     """
     kept, total = 1.0, 0.0
-    for probability in expected_acceptance:
-        kept *= probability
-        total += kept
+    for own, overlap in zip(step.acceptance_probs, step.expected_acceptance, strict=True):
+        total += kept * overlap
+        kept *= own
     return total
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Running sums over the steps."""
+    """Running sums over the steps. `predicted` is None where nothing is predicted."""
 
     steps: int = 0
     tokens: int = 0
     drafted: int = 0
     accepted: int = 0
-    predicted: float = 0.0
+    predicted: float | None = 0.0
     total_ms: float = 0.0
 
     @property
@@ -65,7 +68,7 @@ class Totals:
     @property
     def predicted_acceptance_rate(self) -> float | None:
         """Expected accepted / drafted, from sum(min(p, q)) at each drafted position."""
-        return self.predicted / self.drafted if self.drafted else None
+        return self.predicted / self.drafted if self.drafted and self.predicted is not None else None
 
     @property
     def block_efficiency(self) -> float | None:
@@ -88,9 +91,19 @@ class StepMetrics:
         """The running sums."""
         return self._totals
 
-    def clear(self) -> None:
-        """Forget all steps; the buffer stays."""
-        self._totals = Totals()
+    @property
+    def is_predicting(self) -> bool:
+        """Whether an acceptance is predicted."""
+        return self._totals.predicted is not None
+
+    def clear(self, *, is_predicting: bool = True) -> None:
+        """Forget all steps; the buffer stays.
+
+        Args:
+            is_predicting: False where the steps to come are not tested by rejection sampling, whose acceptance is the
+                one that can be predicted.
+        """
+        self._totals = Totals(predicted=0.0 if is_predicting else None)
 
     def append(self, step: Step) -> None:
         """Add a step."""
@@ -103,7 +116,7 @@ class StepMetrics:
             tokens=old.tokens + len(step.emitted),
             drafted=old.drafted + drafted,
             accepted=old.accepted + step.num_accepted,
-            predicted=old.predicted + predicted_accepted(step.expected_acceptance),
+            predicted=None if old.predicted is None else old.predicted + predicted_accepted(step),
             total_ms=old.total_ms + step.total_ms,
         )
         rate, predicted = self._totals.draft_acceptance_rate, self._totals.predicted_acceptance_rate

@@ -9,6 +9,7 @@ from app.view_models.token_stream import TokenStream
 from core.trace import RunLog, to_record
 from core.types import (
     BaselineStep,
+    Coupling,
     Event,
     Finished,
     FinishReason,
@@ -63,8 +64,8 @@ class RunView:
         self.started = self.prefill = self.summary = None
         self.baseline_tokens, self.baseline_ms = 0, 0.0
         self._steps = []
-        self.tokens.clear(request.prompt)
-        self.metrics.clear()
+        self.tokens.clear(request.prompt, request.coupling)
+        self.metrics.clear(is_predicting=request.coupling is Coupling.REJECTION)
 
     def apply(self, event: Event) -> None:
         """Take in one event."""
@@ -100,7 +101,7 @@ class RunView:
         if self.summary is not None and self.summary.finish_reason in COMPLETE:
             return 1.0
         if self.baseline_tokens:
-            # The baseline writes as many tokens as the run did, which may be fewer than were asked for.
+            # At temperature 0 the baseline writes as many tokens as the run did; above it, this is only a guess.
             return min(1.0, self.baseline_tokens / max(1, self.tokens.num_tokens))
         return min(1.0, self.tokens.num_tokens / self.request.max_new_tokens)
 
@@ -140,6 +141,8 @@ class RunView:
         """How the run ended, in a few words; empty while it goes."""
         if self.summary is None:
             return ""
+        if self.summary.finish_reason is FinishReason.LENGTH and self._is_context_full(self.summary):
+            return "Done: reached the end of the model's context"
         return {
             FinishReason.LENGTH: "Done: reached the length asked for",
             FinishReason.EOS: "Done: the model ended its text",
@@ -147,6 +150,9 @@ class RunView:
             FinishReason.CANCELLED: "Stopped",
             FinishReason.ERROR: "Failed",
         }[self.summary.finish_reason]
+
+    def _is_context_full(self, summary: Summary) -> bool:
+        return self.request is not None and summary.num_tokens < self.request.max_new_tokens
 
     def log(self) -> RunLog | None:
         """The run as a log to export, as far as it has come; None before a run has started."""

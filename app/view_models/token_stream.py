@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from core.types import Step, TokenKind
+from core.types import Coupling, Step, TokenKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +52,21 @@ class TokenStream:
     """Grows by one `StepText` a step; never changes what it holds.
 
     `gap` stands between prompt and answer on screen: an answer from a chat model doesn't continue the prompt's line.
+    `coupling` is how the tokens came to be kept or not.
     """
 
     def __init__(self) -> None:
         self.prompt = ""
+        self.coupling = Coupling.REJECTION
         self.gap = ""
         self.steps: list[StepText] = []
         self.num_tokens = 0
         self._by_position: dict[int, Token] = {}
 
-    def clear(self, prompt: str) -> None:
+    def clear(self, prompt: str, coupling: Coupling = Coupling.REJECTION) -> None:
         """Forget everything and start behind a prompt."""
         self.prompt = prompt
+        self.coupling = coupling
         self.gap = ""
         self.steps = []
         self.num_tokens = 0

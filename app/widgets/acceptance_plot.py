@@ -11,9 +11,9 @@ from app.widgets.legend import Mark, SeriesSample
 from app.widgets.step_plot import BAR_WIDTH, StepPlot, bar_centres, line_pen
 
 PREDICTED_HELP = (
-    "Dashed: the acceptance rate that the two distributions let expect. Each drafted position counts with the product "
-    "of sum(min(p, q)) up to it, since a token is kept only if all before it are; accumulated over the run. It meets "
-    "the solid line as the run goes on."
+    "Dashed: the acceptance rate that the two distributions let expect. Each drafted position counts with its "
+    "sum(min(p, q)), weighted by the chance that the tokens before it are kept; accumulated over the run. It meets the "
+    "solid line as the run goes on."
 )
 
 
@@ -39,6 +39,7 @@ class AcceptancePlot(StepPlot):
         self.accepted_bars = pg.BarGraphItem(x=[], height=[], width=BAR_WIDTH)
         self.rate_line = pg.PlotDataItem(antialias=True, connect="finite")
         self.predicted_line = pg.PlotDataItem(antialias=True, connect="finite")
+        self.predicted_sample = SeriesSample("predicted", Mark.DASHES, "correction", PREDICTED_HELP)
         for part in (self.drafted_bars, self.accepted_bars, self.predicted_line, self.rate_line):
             item.addItem(part)
         self.set_hint("One bar a step: how much of the draft was kept")
@@ -48,7 +49,7 @@ class AcceptancePlot(StepPlot):
         return [
             SeriesSample("accepted", Mark.BAR, "draft_bar", "Bar: accepted tokens / K of each step."),
             SeriesSample("running rate", Mark.LINE, "text", "Line: accepted / drafted tokens of the run so far."),
-            SeriesSample("predicted", Mark.DASHES, "correction", PREDICTED_HELP),
+            self.predicted_sample,
         ]
 
     def readout(self, step: int) -> str:
@@ -59,6 +60,12 @@ class AcceptancePlot(StepPlot):
             return f"step {step}: nothing drafted"
         accepted = int(metrics.column(Column.NUM_ACCEPTED)[step])
         return f"step {step}: {accepted} of {drafted}, running {metrics.column(Column.RUNNING_RATE)[step]:.0%}"
+
+    def begin(self) -> None:
+        """Follow a run from its start."""
+        for part in (self.predicted_line, self.predicted_sample):
+            part.setVisible(self._metrics.is_predicting)
+        super().begin()
 
     def _draw(self, first: int, last: int, width: int) -> None:
         shares = self._metrics.binned(Column.ACCEPTED_SHARE, first, last, width)

@@ -19,9 +19,13 @@ class FormatSample(QWidget):
         self._text = text
         self._format = QTextCharFormat()
         self._font = mono_font(12)
-        self.setToolTip(tooltip)
-        self.setAccessibleName(f"{text}: {tooltip}")
+        self.set_meaning(tooltip)
         self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
+
+    def set_meaning(self, tooltip: str) -> None:
+        """Say what the format stands for."""
+        self.setToolTip(tooltip)
+        self.setAccessibleName(f"{self._text}: {tooltip}")
 
     def set_format(self, text_format: QTextCharFormat) -> None:
         """Draw in this format."""

@@ -66,7 +66,8 @@ class MetricTiles(QWidget):
             "acceptanceValue",
             "Accepted / drafted tokens. Tokens behind a rejected one count as drafted, so this is lower than the "
             "chance of a tested token. Predicted: from sum(min(p, q)), the overlap of the two distributions, at each "
-            "drafted position.",
+            "drafted position, weighted by the chance that the tokens before it are kept; nothing is predicted with "
+            "shared Gumbel noise.",
         )
         self.efficiency = Tile(
             "Block efficiency",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from dataclasses import dataclass
 from html import escape
 
 from PySide6.QtCore import QEvent, QMimeData, QPoint, Qt
@@ -11,11 +12,33 @@ from PySide6.QtWidgets import QPlainTextEdit, QTextEdit, QToolTip, QWidget
 
 from app.theme import LIGHT, Theme, mono_font
 from app.view_models.token_stream import Ghost, Token, TokenStream
-from core.types import TokenKind
+from core.types import Coupling, TokenKind
 
 Span = Token | Ghost
 VISIBLE = str.maketrans({"\n": "↵", "\r": "↵", "\t": "⇥", "\u2028": "↵", "\u2029": "↵"})
 """Ghosts are shown on one line: text that was never emitted must not break lines."""
+
+
+DISCARDED_NOTE = "Behind the rejected token: never tested; it counts as drafted, not as rejected."
+
+
+@dataclass(frozen=True, slots=True)
+class _Notes:
+    """Why a token of each fate is there."""
+
+    accepted: str
+    rejected: str
+    resampled: str
+
+
+_NOTES = {
+    Coupling.REJECTION: _Notes(accepted="", rejected="Tested and turned down.", resampled="Drawn from the residual."),
+    Coupling.GUMBEL: _Notes(
+        accepted="The target's own draw under the shared noise equals the draft's.",
+        rejected="The target's own draw under the shared noise differs from it.",
+        resampled="The target's own draw under the shared noise; it differs from the draft's.",
+    ),
+}
 
 
 class TranscriptView(QPlainTextEdit):
@@ -143,7 +166,8 @@ class TranscriptView(QPlainTextEdit):
         """Show a token's tooltip; take the highlight away when the pointer leaves."""
         if isinstance(event, QHelpEvent) and event.type() is QEvent.Type.ToolTip:
             span = self.span_at(event.pos())
-            QToolTip.showText(event.globalPos(), tooltip(span) if span is not None else "", self.viewport())
+            text = tooltip(span, self._stream.coupling) if span is not None else ""
+            QToolTip.showText(event.globalPos(), text, self.viewport())
             return True
         if event.type() is QEvent.Type.Leave:
             self._hover(None)
@@ -208,22 +232,19 @@ class TranscriptView(QPlainTextEdit):
         bar.setValue(bar.maximum() if follows else place)
 
 
-def tooltip(span: Span) -> str:
+def tooltip(span: Span, coupling: Coupling = Coupling.REJECTION) -> str:
     """What is known about a token, as rich text."""
     rows: list[tuple[str, str]] = [("Step", str(span.step))]
+    notes = _NOTES[coupling]
     if isinstance(span, Ghost):
         title = "rejected" if span.tested else "discarded"
-        note = (
-            "Tested and turned down."
-            if span.tested
-            else "Behind the rejected token; never tested, so it does not count."
-        )
+        note = notes.rejected if span.tested else DISCARDED_NOTE
     else:
         rows.append(("Position", str(span.position)))
         title = {TokenKind.ACCEPTED: "accepted", TokenKind.CORRECTION: "resampled", TokenKind.BONUS: "bonus"}[span.kind]
         note = {
-            TokenKind.ACCEPTED: "",
-            TokenKind.CORRECTION: "Drawn from the residual.",
+            TokenKind.ACCEPTED: notes.accepted,
+            TokenKind.CORRECTION: notes.resampled,
             TokenKind.BONUS: "Drawn from the target.",
         }[span.kind]
         if span.replaced is not None:
@@ -233,8 +254,9 @@ def tooltip(span: Span) -> str:
         rows += [
             (f"Target probability{of_draft}", f"{span.target_prob:.4f}"),
             (f"Draft probability{of_draft}", f"{span.draft_prob:.4f}"),
-            ("Acceptance probability", f"{span.acceptance_prob:.4f}"),
         ]
+        if coupling is Coupling.REJECTION:
+            rows.append(("Acceptance probability", f"{span.acceptance_prob:.4f}"))
     rows.append(("Token id", str(span.token_id)))
     row = "<tr><td>{}&nbsp;&nbsp;</td><td align='right'>{}</td></tr>"
     cells = "".join(row.format(escape(name), value) for name, value in rows)

@@ -10,9 +10,23 @@ from app.view_models.token_stream import TokenStream
 from app.widgets.fields import card, describe, text_label
 from app.widgets.legend import FormatSample
 from app.widgets.transcript import TranscriptView
-from core.types import TokenKind
+from core.types import Coupling, TokenKind
 
 GHOST_HELP = "A drafted token that was not kept. It is shown, but never copied."
+
+BONUS_MEANING = "Drawn from the target itself, after a block that was accepted whole, or where nothing was drafted."
+MEANINGS = {
+    Coupling.REJECTION: {
+        TokenKind.ACCEPTED: "Drafted, tested by the target, and kept.",
+        TokenKind.CORRECTION: "The draft's token was rejected; this one was drawn from the residual instead.",
+        TokenKind.BONUS: BONUS_MEANING,
+    },
+    Coupling.GUMBEL: {
+        TokenKind.ACCEPTED: "Drafted, and kept: the target's own draw under the shared noise equals it.",
+        TokenKind.CORRECTION: "The target's own draw under the shared noise, which differs from the draft's.",
+        TokenKind.BONUS: BONUS_MEANING,
+    },
+}
 
 
 class TranscriptPanel(QWidget):
@@ -26,7 +40,7 @@ class TranscriptPanel(QWidget):
         super().__init__()
         self.view = TranscriptView()
         self._samples = {
-            kind: FormatSample(LIGHT.kind(kind).label, LIGHT.kind(kind).meaning)
+            kind: FormatSample(LIGHT.kind(kind).label, MEANINGS[Coupling.REJECTION][kind])
             for kind in (TokenKind.ACCEPTED, TokenKind.CORRECTION, TokenKind.BONUS)
         }
         self._ghost_sample = FormatSample("rejected", GHOST_HELP)
@@ -58,6 +72,8 @@ class TranscriptPanel(QWidget):
 
     def begin(self, stream: TokenStream) -> None:
         """Show a stream from its start."""
+        for kind, sample in self._samples.items():
+            sample.set_meaning(MEANINGS[stream.coupling][kind])
         self.view.set_stream(stream)
 
     def set_theme(self, theme: Theme) -> None:
