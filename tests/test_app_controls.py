@@ -225,3 +225,10 @@ def test_numbers_are_written_as_on_the_command_line_in_every_language(make_windo
         assert window.controls.sampling.temperature.spin.text() == "0.80"
     finally:
         QLocale.setDefault(before)
+
+
+def test_the_baseline_is_not_said_to_have_the_runs_length(window):
+    # Above temperature 0 it is another draw, which may end elsewhere.
+    text = window.controls.run.baseline.toolTip()
+    assert "same limit of new tokens" in text
+    assert "as many" not in text
