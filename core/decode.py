@@ -210,6 +210,8 @@ class _Run:
         watch = Stopwatch(self._target.device)
         draft = self._propose(num_draft_tokens, sampling)
         draft_ms = watch.lap()
+        _check_draft(draft, num_draft_tokens, self._target.vocab_size, type(self._drafter).__name__)
+        watch.skip()
 
         self._controls.check_cancelled()
         output = self._scorer.score(self._ids[-1], draft)
@@ -227,7 +229,7 @@ class _Run:
     def _propose(self, num_draft_tokens: int, sampling: SamplingParams) -> Draft:
         if self._drafter is None or num_draft_tokens <= 0:
             return empty_draft()
-        draft = self._drafter.propose(
+        return self._drafter.propose(
             DraftContext(
                 ids=self._ids,
                 num_draft_tokens=num_draft_tokens,
@@ -239,8 +241,6 @@ class _Run:
                 features=self._features,
             )
         )
-        _check_draft(draft, num_draft_tokens, self._target.vocab_size, type(self._drafter).__name__)
-        return draft
 
     def _test(self, draft: Draft, target_probs: Tensor) -> Verification:
         if self._noise is None:
@@ -320,6 +320,8 @@ def _check_draft(draft: Draft, most: int, vocab_size: int, name: str) -> None:
     """Refuse what can't be tested, before the caches see it."""
     tokens = draft.tokens.tolist()
     count = len(tokens)
+    if not count:
+        return
     if count > most:
         raise DrafterError(f"{name} proposed {count} tokens where {most} were asked for. Mend its code.")
     if draft.parents.tolist() != list(range(-1, count - 1)):

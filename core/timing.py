@@ -23,19 +23,26 @@ class Stopwatch:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         synchronize(device)
-        self._start = self._last = time.perf_counter()
+        self._last = time.perf_counter()
+        self._total = 0.0
 
     def lap(self) -> float:
         """Milliseconds since the last lap, or since the start."""
         synchronize(self._device)
         now = time.perf_counter()
-        elapsed, self._last = now - self._last, now
-        return elapsed * 1e3
+        elapsed, self._last = (now - self._last) * 1e3, now
+        self._total += elapsed
+        return elapsed
+
+    def skip(self) -> None:
+        """Leave what was done since the last lap out of every figure."""
+        synchronize(self._device)
+        self._last = time.perf_counter()
 
     @property
     def total(self) -> float:
-        """Milliseconds from the start to the end of the last lap."""
-        return (self._last - self._start) * 1e3
+        """Milliseconds of all laps together."""
+        return self._total
 
 
 def reset_peak_memory(device: torch.device) -> None:

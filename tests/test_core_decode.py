@@ -665,15 +665,15 @@ def clock(monkeypatch):
         now = 0.0
 
         def __init__(self, device) -> None:
-            self._start = self._last = Clock.now
+            self._last, self.total = Clock.now, 0.0
 
         def lap(self) -> float:
             elapsed, self._last = Clock.now - self._last, Clock.now
+            self.total += elapsed
             return elapsed
 
-        @property
-        def total(self) -> float:
-            return self._last - self._start
+        def skip(self) -> None:
+            self._last = Clock.now
 
     def charge(model, milliseconds: float) -> None:
         def spend(runner, ids) -> None:
