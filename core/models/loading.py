@@ -97,9 +97,9 @@ def load(ref: str, device: str = "auto", dtype: str = "auto") -> LanguageModel:
     tokenizer = _load_tokenizer(entry, folder)
     model = _load_module(entry, folder, where, precision)
     loaded = _describe(ref, model, tokenizer, where, precision)
-    _check_cache(loaded)
+    expected = _check_cache(loaded)
     try:
-        loaded.lean_weights = _lean_weights(loaded)
+        loaded.lean_weights = _lean_weights(loaded, expected)
     except (torch.OutOfMemoryError, MemoryError):
         _log.warning("%s: no memory to arrange its weights, so transformers' module is used.", ref)
     return loaded
@@ -198,10 +198,12 @@ def _eos_ids(model: Any, tokenizer: Any) -> frozenset[int]:
     return frozenset()
 
 
-def _check_cache(loaded: LanguageModel) -> None:
-    """Raises:
-    ModelUnreadableError: if the module, given a text in parts and rewound between them, loses its place. Recurrent
-        models do, and those with a cache of their own kind: their text would be wrong without a word.
+def _check_cache(loaded: LanguageModel) -> torch.Tensor:
+    """The module's logits (n, V) for a short text.
+
+    Raises:
+        ModelUnreadableError: if the module, given that text in parts and rewound between them, loses its place.
+            Recurrent models do, and those with a cache of their own kind: their text would be wrong without a word.
     """
     probe = _probe(loaded)
     third = max(1, len(probe) // 3)
@@ -224,30 +226,29 @@ def _check_cache(loaded: LanguageModel) -> None:
             f"{loaded.ref} can't be run with a cache that is rewound ({first_line(error)}). Choose another model."
         ) from error
     if not bool(expected.isfinite().all()):
-        return  # A matter of precision, which decoding reports.
+        return expected  # A matter of precision, which decoding reports.
     # Whole rows are wrong where it loses its place; rounding, and an expert that is a close call, move far less.
     difference = float((rest - expected[third:]).abs().mean())
     if difference > (1e-3 if loaded.dtype is torch.float32 else 0.1) * float(expected.std()):
         raise ModelUnreadableError(
             f"{loaded.ref} keeps a state that can't be rewound, as speculative decoding must. Choose another model."
         )
+    return expected
 
 
 def _probe(loaded: LanguageModel) -> torch.Tensor:
     return torch.arange(min(_PROBE_LENGTH, loaded.context_length)) * 7 % loaded.vocab_size
 
 
-def _lean_weights(loaded: LanguageModel) -> lean.LeanWeights | None:
+def _lean_weights(loaded: LanguageModel, expected: torch.Tensor) -> lean.LeanWeights | None:
     """The lean forward's weights, if it computes what the module does; any difference beyond rounding rules it out."""
     if not lean.supports(loaded.model):
         return None
-    probe = torch.arange(_PROBE_LENGTH) * 7 % loaded.vocab_size
-    expected = ModuleRunner(loaded.model, _PROBE_LENGTH).forward(probe, num_logits=_PROBE_LENGTH).logits.float()
+    probe = _probe(loaded)
     weights = lean.LeanWeights(loaded.model)
-    runner = lean.LeanRunner(weights, _PROBE_LENGTH)
+    runner = lean.LeanRunner(weights, len(probe))
     # In two parts, so that the cache is read as well as written.
-    half = _PROBE_LENGTH // 2
-    parts = [runner.forward(part, num_logits=half).logits.float() for part in (probe[:half], probe[half:])]
+    parts = [runner.forward(part, num_logits=len(part)).logits.float() for part in probe.tensor_split(2) if len(part)]
     difference = float((torch.cat(parts) - expected).abs().max())
     tolerance = (1e-4 if loaded.dtype is torch.float32 else 5e-2) * max(1.0, float(expected.abs().max()))
     if difference <= tolerance:
