@@ -84,7 +84,7 @@ class TableModel(LanguageModel):
     on_forward: Callable[[TableRunner, list[int]], None] = lambda runner, ids: None
     last_runner: TableRunner | None = None
 
-    def runner(self, capacity: int) -> TableRunner:
+    def runner(self, capacity: int, *, drafting: bool = False) -> TableRunner:
         assert self.law is not None
         self.last_runner = TableRunner(self.law, capacity, lambda runner, ids: self.on_forward(runner, ids))
         return self.last_runner

@@ -412,3 +412,20 @@ def test_without_embedded_models_one_is_still_told_what_to_name(tmp_path, monkey
 
 def test_every_error_is_one_that_the_window_and_the_terminal_know():
     assert all(issubclass(error, OutriderError) for error in (ModelNotFoundError, ModelUnreadableError, DeviceError))
+
+
+def test_a_model_may_list_the_ids_that_it_drafts_from(tmp_path):
+    save_model(tmp_path / "draft")
+    edit_json(tmp_path / "draft" / "config.json", draft_vocabulary=[5, 3, 200])
+    model = load(str(tmp_path / "draft"), "cpu")
+    ids = torch.tensor(PROMPT)
+    whole = model.runner(32).forward(ids, num_logits=2).logits
+    trimmed = model.runner(32, drafting=True).forward(ids, num_logits=2).logits
+    assert torch.allclose(trimmed, whole[:, [5, 3, 200]], atol=1e-5)
+
+
+@pytest.mark.parametrize("listed", [[], [1, 1], [-1], [100_000], ["a"], "abc", [1.5]])
+def test_a_list_of_ids_that_makes_no_sense_is_refused(tmp_path, listed):
+    save_model(tmp_path / "draft")
+    edit_json(tmp_path / "draft" / "config.json", draft_vocabulary=listed)
+    refusal(str(tmp_path / "draft"), ModelUnreadableError)

@@ -48,7 +48,7 @@ class DraftModelDrafter:
         self._is_lost = False
 
     def start(self, prompt: Tensor) -> None:
-        self._runner = self._model.runner(self._capacity)
+        self._runner = self._model.runner(self._capacity, drafting=True)
         self._num_committed = int(prompt.shape[0])
         self._is_lost = False
         if self._lacks(prompt):
@@ -75,7 +75,7 @@ class DraftModelDrafter:
         for index in range(count):
             context.check_cancelled()
             logits = runner.forward(pending, num_logits=1).logits[0]
-            row = _fit(probabilities(logits[: context.vocab_size], context.sampling), context.vocab_size)
+            row = self._distribution(logits, context)
             if uniforms is None:
                 assert context.gumbel is not None
                 token = draw_gumbel(row, context.gumbel(len(context.ids) + index))
@@ -85,6 +85,14 @@ class DraftModelDrafter:
             rows.append(row)
             pending = token.unsqueeze(0)
         return chain(torch.stack(tokens), torch.stack(rows))
+
+    def _distribution(self, logits: Tensor, context: DraftContext) -> Tensor:
+        """(V,) probabilities over the target's ids; 0 at those that the draft does not propose."""
+        ids = self._model.draft_ids
+        if ids is None:
+            return _fit(probabilities(logits[: context.vocab_size], context.sampling), context.vocab_size)
+        probs = probabilities(logits, context.sampling)
+        return probs.new_zeros(context.vocab_size).index_copy_(0, ids, probs)
 
     def _lacks(self, ids: Tensor) -> bool:
         """Whether the text now holds an id that is not in the draft's table, which then can't read on."""

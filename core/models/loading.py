@@ -42,6 +42,7 @@ class LanguageModel:
         vocab_size: number of ids that stand for a token; a table padded beyond it is never emitted from.
         context_length: positions that the model was made for.
         eos_ids: ids that end a text.
+        draft_ids: (R,) ids that it proposes as a draft, in the order of its trimmed head; None for all.
         lean_weights: weights arranged for the lean forward; None where transformers' module is used.
     """
 
@@ -53,18 +54,23 @@ class LanguageModel:
     vocab_size: int
     context_length: int
     eos_ids: frozenset[int]
+    draft_ids: torch.Tensor | None = field(default=None, repr=False)
     lean_weights: lean.LeanWeights | None = field(default=None, repr=False)
 
-    def runner(self, capacity: int) -> Runner:
+    def runner(self, capacity: int, *, drafting: bool = False) -> Runner:
         """A fresh cache of `capacity` positions, and the forward that fills it.
+
+        Drafting, its logits are (n, R), those of `draft_ids` where there are any: a head over the ids that come up
+        often costs less, and a draft may leave out what it likes.
 
         Raises:
             OutOfMemoryError: where the cache does not fit.
         """
+        draft_ids = self.draft_ids if drafting else None
         try:
             if self.lean_weights is not None:
-                return lean.LeanRunner(self.lean_weights, capacity)
-            return ModuleRunner(self.model, capacity)
+                return lean.LeanRunner(self.lean_weights, capacity, draft_ids)
+            return ModuleRunner(self.model, capacity, draft_ids)
         except (torch.OutOfMemoryError, MemoryError) as error:
             raise OutOfMemoryError(
                 f"The cache of {self.ref} for {capacity} positions does not fit in memory. Ask for fewer new tokens, "
@@ -187,7 +193,22 @@ def _describe(ref: str, model: Any, tokenizer: Any, device: torch.device, dtype:
         vocab_size=min(table, highest + 1),
         context_length=next((int(limit) for limit in limits if limit), _DEFAULT_CONTEXT),
         eos_ids=_eos_ids(model, tokenizer),
+        draft_ids=_draft_ids(ref, config, min(table, highest + 1), device),
     )
+
+
+def _draft_ids(ref: str, config: Any, vocab_size: int, device: torch.device) -> torch.Tensor | None:
+    """The list `draft_vocabulary` of a model's configuration, which models made to be drafts have."""
+    listed = getattr(config, "draft_vocabulary", None)
+    if listed is None:
+        return None
+    are_ids = isinstance(listed, list) and all(type(item) is int and 0 <= item < vocab_size for item in listed)
+    if not are_ids or not listed or len(set(listed)) != len(listed):
+        raise ModelUnreadableError(
+            f"The draft_vocabulary in the config.json of {ref} must list different ids from 0 to {vocab_size - 1}. "
+            "Download the model again."
+        )
+    return torch.tensor(listed, device=device)
 
 
 def _eos_ids(model: Any, tokenizer: Any) -> frozenset[int]:

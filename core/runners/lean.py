@@ -104,8 +104,15 @@ def supports(model: Any) -> bool:
 class LeanRunner:
     """Runs a Llama-shaped model over `LeanWeights`, one text at a time."""
 
-    def __init__(self, weights: LeanWeights, capacity: int) -> None:
+    def __init__(self, weights: LeanWeights, capacity: int, head_ids: Tensor | None = None) -> None:
+        """
+        Args:
+            weights: the model's.
+            capacity: positions that the cache gets.
+            head_ids: (R,) ids whose logits are wanted, in this order; None for all.
+        """
         self._weights = weights
+        self._head = weights.head if head_ids is None else weights.head[head_ids]
         self._capacity = capacity
         self._length = 0
         dtype, device = weights.embedding.dtype, weights.embedding.device
@@ -154,7 +161,7 @@ class LeanRunner:
             hidden = torch.addmm(hidden, activated, layer.down_t)
         self._length = end
         hidden = _rms_norm(hidden, weights.final_norm, weights.epsilon)
-        logits = functional.linear(hidden[count - num_logits :], weights.head)
+        logits = functional.linear(hidden[count - num_logits :], self._head)
         return ForwardOutput(logits, hidden if with_hidden else None)
 
     def _attend(

@@ -19,10 +19,17 @@ class ModuleRunner:
     applies the window, and a cache that had dropped the positions behind it could not be rewound.
     """
 
-    def __init__(self, model: Any, capacity: int) -> None:
+    def __init__(self, model: Any, capacity: int, head_ids: Tensor | None = None) -> None:
+        """
+        Args:
+            model: of transformers.
+            capacity: positions that the text may get.
+            head_ids: (R,) ids whose logits are wanted, in this order; None for all.
+        """
         if getattr(model.config, "is_encoder_decoder", False):
             raise ModelUnreadableError("Encoder-decoder models can't be run yet. Choose a decoder-only model.")
         self._model = model
+        self._head_ids = head_ids
         self._device = model.get_input_embeddings().weight.device
         self._capacity = capacity
         self._cache = DynamicCache()
@@ -56,6 +63,8 @@ class ModuleRunner:
             raise
         self._length += count
         rows = output.logits[0]
+        if self._head_ids is not None:
+            rows = rows[:, self._head_ids]
         return ForwardOutput(
             logits=rows[rows.shape[0] - num_logits :],
             hidden=output.hidden_states[-1][0] if with_hidden else None,
