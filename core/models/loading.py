@@ -102,7 +102,17 @@ def load(ref: str, device: str = "auto", dtype: str = "auto") -> LanguageModel:
         folder = convert(entry.path)
     tokenizer = _load_tokenizer(entry, folder)
     model = _load_module(entry, folder, where, precision)
-    loaded = _describe(ref, model, tokenizer, where, precision)
+    return prepare(ref, model, tokenizer, where, precision)
+
+
+def prepare(ref: str, model: Any, tokenizer: Any, device: torch.device, dtype: torch.dtype) -> LanguageModel:
+    """A module that is in place, checked and given its fastest exact forward.
+
+    Raises:
+        ModelUnreadableError: it can't be run with a cache that is rewound.
+        OutOfMemoryError: there is no memory left to run it.
+    """
+    loaded = _describe(ref, model, tokenizer, device, dtype)
     expected = _check_cache(loaded)
     try:
         loaded.lean_weights = _lean_weights(loaded, expected)
