@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from dataclasses import MISSING, fields, replace
 from typing import Any
 
 from app.cli.errors import UsageError
+from app.cli.models.rendering import REF_HELP
 from app.cli.parsing import number, whole_number, whole_number_or_auto
 from app.cli.prompt import read_prompt
 from core.drafters.methods import METHODS, Method, get_method
-from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET
+from core.errors import OutriderError
+from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, embedded_models, resolve
 from core.types import Coupling, Device, DType, RunRequest, SamplingParams
 
 _OPTION = "option_"
@@ -18,14 +21,17 @@ _OPTION = "option_"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Give a parser every flag of a run, those of the drafting methods included."""
-    ref = "a catalogue name, a local folder (safetensors) or a .gguf file"
     models = parser.add_argument_group("models")
-    models.add_argument("--target", metavar="REF", help=f"the model to sample from: {ref} (default: {DEFAULT_TARGET})")
-    models.add_argument("--draft", metavar="REF", help="the model that drafts (default: the embedded one's)")
+    models.add_argument(
+        "--target", metavar="REF", help=f"the model to sample from: {REF_HELP} (default: {DEFAULT_TARGET})"
+    )
+    models.add_argument(
+        "--draft", metavar="REF", help="the model that drafts (default: the embedded one for the target)"
+    )
     models.add_argument(
         "--method",
         metavar="NAME",
-        help=f"how to draft: {', '.join(METHODS)} (default: draft-model; prompt-lookup if only a target is named)",
+        help=f"how to draft: {', '.join(METHODS)} (default: draft-model; prompt-lookup if there is no draft)",
     )
     models.add_argument("--device", choices=[*map(str, Device)], default="auto", help="where to run (default: auto)")
     models.add_argument("--dtype", choices=[*map(str, DType)], default="auto", help="precision (default: by device)")
@@ -136,6 +142,8 @@ def build_request(args: argparse.Namespace) -> RunRequest:
 
 
 def _choose_models(name: str | None, target: str | None, draft: str | None) -> tuple[Method, str, str | None]:
+    if draft is None and target is not None and name in {None, "draft-model"}:
+        draft = _embedded_drafter(target)
     if name is None:
         name = "prompt-lookup" if target is not None and draft is None else "draft-model"
     method = get_method(name)
@@ -146,6 +154,18 @@ def _choose_models(name: str | None, target: str | None, draft: str | None) -> t
     if draft is not None:
         raise UsageError(f"The method {name} uses no draft model; leave --draft out, or choose another --method.")
     return method, target or DEFAULT_TARGET, None
+
+
+def _embedded_drafter(target: str) -> str | None:
+    """The drafter shipped for this target, under whatever name the target goes; None if there is none."""
+    for entry in embedded_models():
+        if entry.serves == target:
+            return entry.ref
+        if entry.serves is not None:
+            with contextlib.suppress(OutriderError, OSError):
+                if resolve(target).path.samefile(resolve(entry.serves).path):
+                    return entry.ref
+    return None
 
 
 def _method_options(method: Method, args: argparse.Namespace) -> dict[str, Any]:

@@ -1,0 +1,92 @@
+"""`outrider models get`: download a model, with its progress, so that Ctrl-C loses nothing."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import shlex
+import signal
+import sys
+import threading
+from types import FrameType
+from typing import Any
+
+from app.cli.errors import Exit, say, writing_output
+from app.cli.models.progress import open_progress
+from app.cli.models.rendering import byte_text
+from core.controls import Cancelled
+
+
+def add_parser(actions: Any) -> None:
+    """Register `get` with the subparsers of `outrider models`."""
+    parser = actions.add_parser(
+        "get",
+        help="download a model from the Hub",
+        description=(
+            "Download a model into the Hub cache, after a look at the space on the disk, and print its path. What came "
+            "before a Ctrl-C or a lost connection is kept, and the same command goes on from there."
+        ),
+        epilog=(
+            "With HF_HUB_OFFLINE=1 in the environment the network is left alone, and only what is here is found. "
+            "Exit codes: 0 here, 1 the download failed, 2 bad usage or no such model, 130 stopped."
+        ),
+        allow_abbrev=False,
+    )
+    parser.add_argument("ref", metavar="REF", help="a Hub id, such as those of `outrider models list --suggested`")
+    parser.add_argument("--restart", action="store_true", help="discard what came of it so far, and begin anew")
+    parser.set_defaults(execute=execute)
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Download, and return the exit code.
+
+    Raises:
+        OutriderError: there is no such model, no network, no space…
+        OutputClosed, OutputError: standard output can't be written.
+    """
+    from core.models.downloads import download
+
+    progress = open_progress()
+    try:
+        with _Interrupt() as interrupt, progress:
+            entry = download(
+                args.ref, on_progress=progress.update, check_cancelled=interrupt.check, restart=args.restart
+            )
+    except Cancelled:
+        kept = f"{byte_text(progress.done_bytes)} are kept" if progress.done_bytes else "Nothing had come yet"
+        say(f"Stopped. {kept}; `outrider models get {shlex.quote(args.ref)}` goes on from there.")
+        return Exit.STOPPED
+    if sys.stdout is not None:
+        with writing_output():
+            sys.stdout.write(f"{entry.path}\n")
+            sys.stdout.flush()
+    return Exit.DONE
+
+
+class _Interrupt:
+    """The first Ctrl-C asks the download to stop, so that it can keep what came; the second leaves at once."""
+
+    def __init__(self) -> None:
+        self._asked = threading.Event()
+        self._restore = contextlib.ExitStack()
+
+    def check(self) -> None:
+        """Raises:
+        Cancelled: Ctrl-C was pressed.
+        """
+        if self._asked.is_set():
+            raise Cancelled
+
+    def __enter__(self) -> _Interrupt:
+        with contextlib.suppress(ValueError):  # Not the main thread, where there are no signals.
+            previous = signal.signal(signal.SIGINT, self._on_interrupt)
+            self._restore.callback(signal.signal, signal.SIGINT, previous)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._restore.close()
+
+    def _on_interrupt(self, number: int, frame: FrameType | None) -> None:
+        if self._asked.is_set():
+            raise KeyboardInterrupt
+        self._asked.set()

@@ -1,0 +1,160 @@
+"""Records about models on standard output: a table on a terminal, tab-separated lines in a pipe, or JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from app.cli.errors import writing_output
+
+REF_HELP = "a catalogue name, a Hub id, a local folder (safetensors) or a .gguf file"
+_GAP = 2
+
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table, or one line of a description.
+
+    Attributes:
+        key: of the value in a record; None there is shown as a dash, and in a pipe as nothing.
+        title: above the column.
+        show: how a terminal shows the value; a pipe gets it exactly.
+        is_number: set to the right.
+        rank: where the terminal is too narrow, the highest go first; those of rank 0 stay, and are folded.
+    """
+
+    key: str
+    title: str
+    show: Callable[[Any], str] = str
+    is_number: bool = False
+    rank: int = 0
+
+    def shown(self, record: Record) -> str:
+        value = record.get(self.key)
+        return "–" if value is None else "\n".join(map(printable, self.show(value).split("\n")))
+
+    def exact(self, record: Record) -> str:
+        value = record.get(self.key)
+        return "" if value is None else printable(", ".join(value) if isinstance(value, tuple | list) else str(value))
+
+
+def write_rows(columns: Sequence[Column], records: Sequence[Record], *, as_json: bool = False) -> None:
+    """One line a record.
+
+    Raises:
+        OutputClosed, OutputError: standard output can't be written.
+    """
+    lines = ("\t".join(column.exact(record) for column in columns) for record in records)
+    _write(list(records), lines, lambda console: _table(columns, records, console.width), as_json)
+
+
+def write_fields(columns: Sequence[Column], record: Record, *, as_json: bool = False) -> None:
+    """One line a value, each after its name; values that are None are left out on a terminal.
+
+    Raises:
+        OutputClosed, OutputError: standard output can't be written.
+    """
+    lines = (f"{column.key}\t{column.exact(record)}" for column in columns)
+    _write(record, lines, lambda _: _fields(columns, record), as_json)
+
+
+def _write(document: Any, lines: Any, table: Callable[[Console], Table], as_json: bool) -> None:
+    if sys.stdout is None:
+        return
+    with writing_output():
+        if as_json:
+            sys.stdout.write(json.dumps(document, indent=2) + "\n")
+        elif sys.stdout.isatty():
+            console = Console(highlight=False, markup=False, emoji=False)
+            console.print(table(console))
+        else:
+            sys.stdout.writelines(line + "\n" for line in lines)
+        sys.stdout.flush()
+
+
+def _table(columns: Sequence[Column], records: Sequence[Record], width: int) -> Table:
+    table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="bold")
+    kept = _columns_that_fit(columns, records, width)
+    for column in kept:
+        table.add_column(
+            column.title,
+            justify="right" if column.is_number else "left",
+            overflow="fold",
+            no_wrap=column.rank > 0,
+        )
+    for record in records:
+        table.add_row(*(Text(column.shown(record)) for column in kept))
+    return table
+
+
+def _columns_that_fit(columns: Sequence[Column], records: Sequence[Record], width: int) -> list[Column]:
+    def needed(column: Column) -> int:
+        texts = (column.title, *(column.shown(record) for record in records))
+        return max(cell_len(line) for text in texts for line in text.split("\n")) + _GAP
+
+    kept = list(columns)
+    while sum(map(needed, kept)) - _GAP > width and any(column.rank for column in kept):
+        kept.remove(max(kept, key=lambda column: column.rank))
+    return kept
+
+
+def _fields(columns: Sequence[Column], record: Record) -> Table:
+    table = Table(box=None, show_header=False, padding=(0, _GAP, 0, 0), pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for column in columns:
+        if record.get(column.key) is not None:
+            table.add_row(column.title, Text(column.shown(record)))
+    return table
+
+
+# --- Figures ----------------------------------------------------------------------------------------------------
+
+
+def printable(text: str) -> str:
+    """The same on one line: what a model's name or file says must not be able to move the cursor."""
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
+
+
+def byte_text(size: int) -> str:
+    """Bytes in the decimal units of disks and downloads."""
+    value = float(size)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 999.95:
+            return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} TB"
+
+
+def parameter_text(count: int) -> str:
+    """A number of parameters as models are named after it: 1.6M, 135M, 1.5B."""
+    for unit, factor in (("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        value = count / factor
+        if value >= 0.9995:
+            return f"{value:.0f}{unit}" if value >= 99.5 else f"{value:.3g}{unit}"
+    return str(count)
+
+
+def count_text(count: int) -> str:
+    """A whole number with its thousands apart."""
+    return f"{count:,}"
+
+
+def day_text(moment: str) -> str:
+    """The day of an ISO time, in the reader's own zone."""
+    return datetime.fromisoformat(moment).astimezone().strftime("%Y-%m-%d")
+
+
+def yes_or_no(value: bool) -> str:
+    return "yes" if value else "no"
