@@ -12,7 +12,7 @@ from app.services import Services
 from app.settings import SettingsStore
 from core.controls import RunControls
 from core.errors import OutriderError
-from core.models.catalogue import ModelEntry, ModelFormat
+from core.models.catalogue import ModelEntry, ModelFormat, ModelOrigin
 from core.types import (
     BaselineStep,
     Event,
@@ -27,8 +27,12 @@ from core.types import (
     TokenKind,
 )
 
-TARGET = ModelEntry("tiny-target", "Tiny target", Path("/nowhere/target"), ModelFormat.SAFETENSORS, 40_000_000, True)
-DRAFT = ModelEntry("tiny-draft", "Tiny draft", Path("/nowhere/draft"), ModelFormat.SAFETENSORS, 5_000_000, True)
+TARGET = ModelEntry(
+    "tiny-target", "Tiny target", Path("/nowhere/target"), ModelFormat.SAFETENSORS, 40_000_000, ModelOrigin.EMBEDDED
+)
+DRAFT = ModelEntry(
+    "tiny-draft", "Tiny draft", Path("/nowhere/draft"), ModelFormat.SAFETENSORS, 5_000_000, ModelOrigin.EMBEDDED
+)
 STRANGER = ModelEntry("stranger", "Stranger", Path("/nowhere/stranger.gguf"), ModelFormat.GGUF, 90_000_000)
 MISMATCH = "Stranger and Tiny target have different tokenizers. Choose a draft with the target's tokenizer."
 

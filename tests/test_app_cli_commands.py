@@ -11,7 +11,7 @@ import app.__main__ as entry
 from app import __version__
 from app.__main__ import main
 from app.cli import models
-from core.models.catalogue import ModelEntry, ModelFormat
+from core.models.catalogue import ModelEntry, ModelFormat, ModelOrigin
 from core.threads import limit_spinning
 from core.trace import export_jsonl, read_run_log, to_record
 
@@ -67,7 +67,9 @@ def test_export_refuses_in_one_sentence(log, tmp_path, monkeypatch, capsys, argu
 
 
 def test_models_are_listed_one_a_line(monkeypatch, capsys, tmp_path):
-    entries = (ModelEntry("pair-target", "Target", tmp_path, ModelFormat.SAFETENSORS, 12_345_678, True),)
+    entries = (
+        ModelEntry("pair-target", "Target", tmp_path, ModelFormat.SAFETENSORS, 12_345_678, ModelOrigin.EMBEDDED),
+    )
     monkeypatch.setattr(models, "embedded_models", lambda: entries)
     assert main(["models", "list"]) == 0
     assert capsys.readouterr().out == f"pair-target\tsafetensors\t12.3 MB\t{tmp_path}\n"

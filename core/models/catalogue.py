@@ -1,25 +1,52 @@
-"""The models that are here, by name. Reads small files only; never imports torch."""
+"""The models that are here, by name. Reads small files only; never imports torch, never touches the network."""
 
 from __future__ import annotations
 
-import contextlib
 import json
+import logging
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
-from core.errors import ModelNotFoundError, ModelUnreadableError
+import platformdirs
+
+from core.errors import ModelNotFoundError, ModelUnreadableError, OutriderError
+from core.models import hub
+
+_log = logging.getLogger(__name__)
 
 RESOURCES = Path(__file__).resolve().parents[2] / "resources"
 EMBEDDED = RESOURCES / "models"
 
 DEFAULT_TARGET = "outrider-code-target"
 DEFAULT_DRAFT = "outrider-code-draft"
-EMBEDDED_TITLES = {DEFAULT_TARGET: "Outrider Code target", DEFAULT_DRAFT: "Outrider Code draft"}
+SMOLLM2_DRAFTER = "outrider-smollm2-drafter"
+EMBEDDED_TITLES = {
+    DEFAULT_TARGET: "Outrider Code target",
+    DEFAULT_DRAFT: "Outrider Code draft",
+    SMOLLM2_DRAFTER: "Outrider SmolLM2 drafter",
+}
+
+_PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+_TEXT_GENERATORS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+_INDEX = "model.safetensors.index.json"
 
 
 class ModelFormat(StrEnum):
     SAFETENSORS = "safetensors"
+    GGUF = "gguf"
+
+
+class ModelOrigin(StrEnum):
+    """Where a model's files lie: HUB is the user's Hugging Face cache, KEPT Outrider's own data folder."""
+
+    EMBEDDED = "embedded"
+    HUB = "hub"
+    KEPT = "kept"
+    FOLDER = "folder"
     GGUF = "gguf"
 
 
@@ -33,7 +60,10 @@ class ModelEntry:
         path: its folder, or its .gguf file.
         format: how its weights are stored.
         size_bytes: of its weights.
-        embedded: whether it ships with Outrider.
+        origin: where its files lie.
+        last_used: when its weights were last read, in seconds since the epoch; of models in the Hub's cache only.
+        revision: the commit of a model in the Hub's cache.
+        serves: of a drafter that borrows its target's tables, the reference of that target.
     """
 
     ref: str
@@ -41,21 +71,37 @@ class ModelEntry:
     path: Path
     format: ModelFormat
     size_bytes: int
-    embedded: bool = False
+    origin: ModelOrigin = ModelOrigin.FOLDER
+    last_used: float | None = None
+    revision: str | None = None
+    serves: str | None = None
+
+    @property
+    def embedded(self) -> bool:
+        """Whether it ships with Outrider."""
+        return self.origin is ModelOrigin.EMBEDDED
 
 
 def embedded_models() -> tuple[ModelEntry, ...]:
-    """The pair that ships with Outrider, target first; without those that are missing or damaged."""
-    found = []
-    for ref in EMBEDDED_TITLES:
-        # What is wrong with a damaged one is said to whoever asks for it; the others work.
-        with contextlib.suppress(ModelUnreadableError, OSError):
-            found.append(_embedded_entry(ref))
+    """The models that ship with Outrider, the default target first; without those that are missing or damaged."""
+    # What is wrong with a damaged one is said to whoever asks for it; the others work.
+    return tuple(_sound(_embedded_entry, EMBEDDED_TITLES))
+
+
+def local_models() -> tuple[ModelEntry, ...]:
+    """Every model that is here and has a name: embedded, kept, then the Hub's cache by name; damaged ones left out.
+
+    The Hub's cache may take a while to scan: not for the window's thread.
+    """
+    found = [*embedded_models(), *_sound(_kept_entry, _kept_refs())]
+    known = {entry.ref for entry in found}
+    cached = (ref for ref in hub.cached_refs() if ref not in known)
+    found.extend(entry for entry in _sound(_hub_entry, cached) if _writes_text(entry.path))
     return tuple(found)
 
 
 def resolve(ref: str) -> ModelEntry:
-    """Find the model that a reference names: an embedded model, a folder, or a .gguf file.
+    """Find the model that a reference names: an embedded or kept model, a folder, a .gguf file, or a cached Hub id.
 
     Raises:
         ModelNotFoundError: nothing is there.
@@ -73,6 +119,8 @@ def resolve(ref: str) -> ModelEntry:
             raise ModelUnreadableError(
                 f"{ref!r} is a file, but not a .gguf file. Name the model's folder, or a .gguf file."
             )
+        if hub.is_hub_id(ref):
+            return _named_entry(ref)
     except PermissionError:
         raise ModelUnreadableError(f"{ref!r} may not be read. Ask its owner, or choose another model.") from None
     except (OSError, RuntimeError, ValueError):
@@ -80,12 +128,74 @@ def resolve(ref: str) -> ModelEntry:
         pass
     names = "".join(f"{entry.ref}, " for entry in embedded_models())
     raise ModelNotFoundError(
-        f"There is no model {_shortened(ref)!r} here. Name {names}a folder with safetensors, or a .gguf file."
+        f"There is no model {_shortened(ref)!r} here. Name {names}a folder with safetensors, a .gguf file, "
+        "or a model of the Hub that was downloaded."
     )
 
 
+def kept_folder(ref: str) -> Path:
+    """Where Outrider keeps, or will keep, a model that it made safetensors of itself."""
+    return _kept_models() / ref.replace("/", "--")
+
+
+def _kept_models() -> Path:
+    return platformdirs.user_data_path("outrider", appauthor=False) / "models"
+
+
+def _kept_refs() -> list[str]:
+    try:
+        return sorted(folder.name.replace("--", "/") for folder in _kept_models().iterdir() if folder.is_dir())
+    except OSError:
+        return []
+
+
+def _named_entry(ref: str) -> ModelEntry:
+    if hub.revisions(ref):
+        try:
+            return _hub_entry(ref)
+        except ModelUnreadableError:
+            if not kept_folder(ref).is_dir():
+                raise
+    if kept_folder(ref).is_dir():
+        return _kept_entry(ref)
+    if "/" not in ref:
+        raise FileNotFoundError(ref)
+    raise ModelNotFoundError(
+        f"{ref!r} is not downloaded yet: get it with `outrider models get {ref}`, or in the window under Models."
+    )
+
+
+def _sound(entry_of: Any, refs: Any) -> Iterator[ModelEntry]:
+    for ref in refs:
+        try:
+            yield entry_of(ref)
+        except (OutriderError, OSError) as error:
+            _log.debug("%s is left out: %s", ref, error)
+
+
 def _embedded_entry(ref: str) -> ModelEntry:
-    return _folder_entry(EMBEDDED / ref, ref=ref, title=EMBEDDED_TITLES[ref], embedded=True)
+    return _folder_entry(EMBEDDED / ref, ref=ref, title=EMBEDDED_TITLES[ref], origin=ModelOrigin.EMBEDDED)
+
+
+def _kept_entry(ref: str) -> ModelEntry:
+    return _folder_entry(kept_folder(ref), ref=ref, title=_title(ref), origin=ModelOrigin.KEPT)
+
+
+def _hub_entry(ref: str) -> ModelEntry:
+    """The newest whole revision in the Hub's cache; the branch `main` first."""
+    problem: ModelUnreadableError | None = None
+    for commit in hub.revisions(ref):
+        folder = hub.snapshot_folder(ref, commit)
+        try:
+            hub.refuse_links_out(folder, ref)
+            return _folder_entry(folder, ref=ref, title=_title(ref), origin=ModelOrigin.HUB, revision=commit)
+        except ModelUnreadableError as error:
+            problem = problem or error
+    raise problem or ModelNotFoundError(f"{ref!r} is not downloaded yet: get it with `outrider models get {ref}`.")
+
+
+def _title(ref: str) -> str:
+    return ref.rpartition("/")[2]
 
 
 def _shortened(ref: str) -> str:
@@ -101,25 +211,68 @@ def _gguf_entry(path: Path, ref: str) -> ModelEntry:
         magic = file.read(4)
     if magic != b"GGUF":
         raise ModelUnreadableError(f"{ref!r} is not a GGUF file, or is damaged. Download it again.")
-    return ModelEntry(ref, path.stem, path, ModelFormat.GGUF, path.stat().st_size)
+    return ModelEntry(ref, path.stem, path, ModelFormat.GGUF, path.stat().st_size, ModelOrigin.GGUF)
 
 
-def _folder_entry(folder: Path, *, ref: str, title: str, embedded: bool = False) -> ModelEntry:
-    config = folder / "config.json"
-    if not config.is_file():
+def _folder_entry(
+    folder: Path, *, ref: str, title: str, origin: ModelOrigin = ModelOrigin.FOLDER, revision: str | None = None
+) -> ModelEntry:
+    if not (folder / "config.json").is_file():
         raise ModelUnreadableError(f"{ref!r} holds no model: its config.json is missing. Name a folder that has one.")
     try:
-        json.loads(config.read_text("utf-8"))
+        config = json.loads((folder / "config.json").read_text("utf-8"))
     except (OSError, ValueError, RecursionError):
         raise ModelUnreadableError(f"The config.json of {ref!r} can't be read. Download the model again.") from None
+    states = [os.stat(weight) for weight in _weight_files(folder, ref)]
+    return ModelEntry(
+        ref,
+        title,
+        folder,
+        ModelFormat.SAFETENSORS,
+        sum(state.st_size for state in states),
+        origin,
+        # Of the weights alone: the small files are read whenever models are listed.
+        last_used=max(state.st_atime for state in states) if origin is ModelOrigin.HUB else None,
+        revision=revision,
+        serves=_served(config),
+    )
+
+
+def _weight_files(folder: Path, ref: str) -> list[Path]:
     weights = sorted(folder.glob("*.safetensors"))
     if not weights:
-        pickled = any(folder.glob("*.bin")) or any(folder.glob("*.pt"))
+        pickled = any(any(folder.glob(pattern)) for pattern in _PICKLED)
         reason = (
             "its weights are pickle files, which can run code when they are opened; convert them to safetensors"
             if pickled
             else "it has no .safetensors file; download the model again"
         )
         raise ModelUnreadableError(f"{ref!r} can't be loaded: {reason}.")
-    size = sum(weight.stat().st_size for weight in weights)
-    return ModelEntry(ref, title, folder, ModelFormat.SAFETENSORS, size, embedded)
+    missing = _indexed_names(folder) - {weight.name for weight in weights}
+    if missing and not (folder / "model.safetensors").is_file():
+        raise ModelUnreadableError(
+            f"{ref!r} is incomplete: {min(missing)!r} is missing. Download it again; what is here already is kept."
+        )
+    return weights
+
+
+def _indexed_names(folder: Path) -> set[str]:
+    """The weight files that the index names; none where there is no index that can be read."""
+    try:
+        index = json.loads((folder / _INDEX).read_text("utf-8"))
+        return {str(name) for name in index["weight_map"].values()}
+    except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
+        return set()
+
+
+def _served(config: Any) -> str | None:
+    """The target whose tables a drafter borrows, from its config.json."""
+    borrowed = config.get("shares_tables_with") if isinstance(config, dict) else None
+    target = borrowed.get("model") if isinstance(borrowed, dict) else None
+    return target if isinstance(target, str) else None
+
+
+def _writes_text(folder: Path) -> bool:
+    """Whether a folder's config.json is that of a model that continues text, as far as it says."""
+    architectures = json.loads((folder / "config.json").read_text("utf-8")).get("architectures")
+    return not architectures or any(str(name).endswith(_TEXT_GENERATORS) for name in architectures)
