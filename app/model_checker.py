@@ -1,53 +1,60 @@
-"""Answers questions about model files in a thread of its own: what is this, and do these two fit together?
+"""Answers questions about model files in a thread of its own: what is here, what is this, do these two fit together?
 
-Small files only, but disks and network folders are slow, and the engine's thread may be in a run.
+Small files only, but disks and network folders are slow, and the engine's thread may be in a run. Deleting a model,
+which is a matter of the disk too, is done here as well.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import StrEnum
+import time
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from PySide6.QtCore import QObject, QThread, Signal, Slot
 
+from app.model_questions import (
+    ModelRole,
+    OpenedModel,
+    PairVerdicts,
+    RenderedPrompt,
+    RenderQuestion,
+    VerdictAnswer,
+    VerdictQuestion,
+)
 from app.services import Services
 from core.errors import OutriderError
 from core.models.catalogue import ModelEntry
 
+BATCH_S = 0.25
+"""Answers about many models come in parts, each after about this long."""
 
-class ModelRole(StrEnum):
-    """What a model is opened as."""
-
-    TARGET = "target"
-    DRAFT = "draft"
-
-
-@dataclass(frozen=True, slots=True)
-class PairVerdicts:
-    """Which drafts can't work with a target: by reference, a sentence why, or None."""
-
-    target: str
-    problems: dict[str, str | None]
-
-
-@dataclass(frozen=True, slots=True)
-class OpenedModel:
-    """A reference that names a model. `role` None: remembered from an earlier time."""
-
-    entry: ModelEntry
-    role: ModelRole | None
+T = TypeVar("T")
 
 
 class ModelChecker(QObject):
-    """Lives in its own thread."""
+    """Lives in its own thread. Its signals are those of `ModelCheckerThread`.
+
+    Attributes:
+        latest: the newest question of each kind, set by the window's thread; older ones need no answer any more.
+        is_closing: set by the window's thread; ends a long answer early.
+    """
 
     opened = Signal(object)
     open_failed = Signal(str, object)
+    scanned = Signal(object)
+    details_read = Signal(object)
     pairs_checked = Signal(object)
+    verdict_given = Signal(object)
+    prompt_rendered = Signal(object)
+    removal_planned = Signal(object)
+    removed = Signal(str, object)
+    failed = Signal(str)
 
     def __init__(self, services: Services) -> None:
         super().__init__()
         self._services = services
+        self.latest: dict[type, object] = {}
+        self.is_closing = False
 
     @Slot(str, object)
     def open(self, ref: str, role: ModelRole | None) -> None:
@@ -59,10 +66,89 @@ class ModelChecker(QObject):
         else:
             self.opened.emit(OpenedModel(entry, role))
 
+    @Slot()
+    def scan(self) -> None:
+        """Find the models that are here."""
+        try:
+            self.scanned.emit(self._services.find_models())
+        except Exception as error:
+            self.failed.emit(_sentence(error, "The models on this computer could not be listed"))
+
+    @Slot(object)
+    def read_details(self, entries: tuple[ModelEntry, ...]) -> None:
+        """Read what the models' files say of themselves; a sentence in place of what can't be read."""
+        by_ref = {entry.ref: entry for entry in entries}
+        for part in self._batches(tuple(by_ref), lambda ref: self._details(by_ref[ref])):
+            self.details_read.emit(part)
+
     @Slot(str, object)
     def check_pairs(self, target: str, drafts: tuple[str, ...]) -> None:
         """Find out which drafts fit a target."""
-        self.pairs_checked.emit(PairVerdicts(target, {draft: self._problem(draft, target) for draft in drafts}))
+        for part in self._batches(drafts, lambda draft: self._problem(draft, target)):
+            self.pairs_checked.emit(PairVerdicts(target, part))
+
+    @Slot(object)
+    def judge(self, question: VerdictQuestion) -> None:
+        """Forecast memory and cost of a pair. Imports torch."""
+        if self._is_stale(question):
+            return
+        try:
+            verdict = self._services.pair_verdict(
+                question.draft, question.target, question.device, question.dtype, question.context
+            )
+        except Exception:
+            # Only a forecast: what is wrong with the files is told by the check of the pair, and by the engine.
+            verdict = None
+        self.verdict_given.emit(VerdictAnswer(question, verdict))
+
+    @Slot(object)
+    def render(self, question: RenderQuestion) -> None:
+        """Put a prompt through the target's tokenizer."""
+        if self._is_stale(question):
+            return
+        try:
+            rendered = self._services.render_prompt(question)
+        except Exception as error:
+            rendered = RenderedPrompt(question, problem=_sentence(error, "The prompt could not be rendered"))
+        self.prompt_rendered.emit(rendered)
+
+    @Slot(str)
+    def plan_removal(self, ref: str) -> None:
+        """Find out what deleting a model would free."""
+        try:
+            self.removal_planned.emit(self._services.plan_removal(ref))
+        except Exception as error:
+            self.failed.emit(_sentence(error, f"{ref} can't be deleted"))
+
+    @Slot(str)
+    def remove(self, ref: str) -> None:
+        """Delete a model."""
+        try:
+            self.removed.emit(ref, self._services.remove(ref))
+        except Exception as error:
+            self.failed.emit(_sentence(error, f"{ref} could not be deleted"))
+
+    def _is_stale(self, question: object) -> bool:
+        return self.is_closing or self.latest.get(type(question)) is not question
+
+    def _batches(self, refs: tuple[str, ...], ask: Callable[[str], T]) -> Iterator[dict[str, T]]:
+        answers: dict[str, T] = {}
+        told_at = time.monotonic()
+        for ref in refs:
+            if self.is_closing:
+                return
+            answers[ref] = ask(ref)
+            if time.monotonic() - told_at >= BATCH_S:
+                yield answers
+                answers, told_at = {}, time.monotonic()
+        if answers:
+            yield answers
+
+    def _details(self, entry: ModelEntry) -> object:
+        try:
+            return self._services.read_details(entry)
+        except Exception as error:
+            return _sentence(error, f"{entry.title} could not be read")
 
     def _problem(self, draft: str, target: str) -> str | None:
         try:
@@ -75,37 +161,125 @@ class ModelChecker(QObject):
 
 
 class ModelCheckerThread(QObject):
-    """The window's handle on the checker: owns the thread and hands questions over."""
+    """The window's handle on the checker: owns the thread and hands questions over.
+
+    Signals:
+        opened: an `OpenedModel`; open_failed: a sentence and the role it was to have.
+        scanned: `FoundModels`.
+        details_read: by reference, `ModelDetails` or the sentence that says why there are none.
+        pairs_checked: `PairVerdicts`, perhaps of some of the drafts only.
+        verdict_given: a `VerdictAnswer`; prompt_rendered: a `RenderedPrompt`. Only of the latest question.
+        removal_planned: a `Removal`; removed: a reference and the bytes that were freed.
+        failed: one sentence for a person.
+        closed: the thread has ended.
+    """
 
     opened = Signal(object)
     open_failed = Signal(str, object)
+    scanned = Signal(object)
+    details_read = Signal(object)
     pairs_checked = Signal(object)
+    verdict_given = Signal(object)
+    prompt_rendered = Signal(object)
+    removal_planned = Signal(object)
+    removed = Signal(str, object)
+    failed = Signal(str)
+    closed = Signal()
 
     _open_wanted = Signal(str, object)
+    _scan_wanted = Signal()
+    _details_wanted = Signal(object)
     _check_wanted = Signal(str, object)
+    _verdict_wanted = Signal(object)
+    _render_wanted = Signal(object)
+    _plan_wanted = Signal(str)
+    _remove_wanted = Signal(str)
 
     def __init__(self, services: Services, parent: QObject | None = None) -> None:
         super().__init__(parent)
-        self._checker = ModelChecker(services)
+        self._checker = checker = ModelChecker(services)
         self._thread = QThread()
         self._thread.setObjectName("model checker")
-        self._checker.moveToThread(self._thread)
-        self._open_wanted.connect(self._checker.open)
-        self._check_wanted.connect(self._checker.check_pairs)
-        self._checker.opened.connect(self.opened)
-        self._checker.open_failed.connect(self.open_failed)
-        self._checker.pairs_checked.connect(self.pairs_checked)
+        checker.moveToThread(self._thread)
+        for question, slot in (
+            (self._open_wanted, checker.open),
+            (self._scan_wanted, checker.scan),
+            (self._details_wanted, checker.read_details),
+            (self._check_wanted, checker.check_pairs),
+            (self._verdict_wanted, checker.judge),
+            (self._render_wanted, checker.render),
+            (self._plan_wanted, checker.plan_removal),
+            (self._remove_wanted, checker.remove),
+        ):
+            question.connect(slot)
+        for answer, told in (
+            (checker.opened, self.opened),
+            (checker.open_failed, self.open_failed),
+            (checker.scanned, self.scanned),
+            (checker.details_read, self.details_read),
+            (checker.pairs_checked, self.pairs_checked),
+            (checker.verdict_given, self.verdict_given),
+            (checker.prompt_rendered, self.prompt_rendered),
+            (checker.removal_planned, self.removal_planned),
+            (checker.removed, self.removed),
+            (checker.failed, self.failed),
+            (self._thread.finished, self.closed),
+        ):
+            answer.connect(told)
         self._thread.start()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the thread has ended."""
+        return self._thread.isFinished()
 
     def open(self, ref: str, role: ModelRole | None) -> None:
         """Ask what a reference names; answered by `opened` or `open_failed`."""
         self._open_wanted.emit(ref, role)
 
+    @Slot()
+    def scan(self) -> None:
+        """Ask which models are here; answered by `scanned`."""
+        self._scan_wanted.emit()
+
+    def read_details(self, entries: tuple[ModelEntry, ...]) -> None:
+        """Ask what models are like; answered by `details_read`, perhaps in parts."""
+        self._details_wanted.emit(entries)
+
+    @Slot(str, object)
     def check_pairs(self, target: str, drafts: tuple[str, ...]) -> None:
-        """Ask which drafts fit; answered by `pairs_checked`."""
+        """Ask which drafts fit; answered by `pairs_checked`, perhaps in parts."""
         self._check_wanted.emit(target, drafts)
 
-    def close(self, milliseconds: int) -> bool:
-        """End the thread after the question at hand; true when it has ended."""
+    def judge(self, question: VerdictQuestion) -> None:
+        """Ask for a forecast; answered by `verdict_given`."""
+        self._checker.latest[VerdictQuestion] = question
+        self._verdict_wanted.emit(question)
+
+    @Slot(object)
+    def render(self, question: RenderQuestion) -> None:
+        """Ask what a model reads; answered by `prompt_rendered`."""
+        self._checker.latest[RenderQuestion] = question
+        self._render_wanted.emit(question)
+
+    @Slot(str)
+    def plan_removal(self, ref: str) -> None:
+        """Ask what deleting a model would free; answered by `removal_planned` or `failed`."""
+        self._plan_wanted.emit(ref)
+
+    def remove(self, ref: str) -> None:
+        """Have a model deleted; answered by `removed` or `failed`."""
+        self._remove_wanted.emit(ref)
+
+    def begin_close(self) -> None:
+        """End the thread after the file at hand. Returns at once; `closed` says when it is done."""
+        self._checker.is_closing = True
         self._thread.quit()
+
+    def join(self, milliseconds: int) -> bool:
+        """Wait for the thread after `begin_close`; true when it has ended."""
         return self._thread.wait(milliseconds)
+
+
+def _sentence(error: Exception, what: str) -> str:
+    return str(error) if isinstance(error, OutriderError) else f"{what}: {error or type(error).__name__}."

@@ -1,0 +1,137 @@
+"""The process that unpacks one GGUF file: `python -m core.models.gguf_child SOURCE DESTINATION MEMORY_BYTES`.
+
+It runs apart from the app because what it reads comes from strangers. It writes JSON objects to stdout, one a line:
+`{"done": 3, "total": 20}` for tensors, and, before it ends with 1, `{"failure": "space" | "memory" | "file",
+"reason": ...}`. It ends by itself when its stdin is closed, that is, when the process that started it is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+_NO_SPACE = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
+_MEMORY_WORDS = ("can't allocate memory", "not enough memory", "std::bad_alloc", "cannot allocate memory")
+
+
+def main(arguments: list[str]) -> int:
+    source, destination, memory_bytes = Path(arguments[0]), Path(arguments[1]), int(arguments[2])
+    channel = _claim_stdout()
+
+    def send(**message: Any) -> None:
+        channel.write(json.dumps(message) + "\n")
+        channel.flush()
+
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    _be_modest(memory_bytes)
+    try:
+        unpack(source, destination, lambda done, total: send(done=done, total=total))
+    except Exception as error:
+        send(failure=_kind(error), reason=_first_line(error))
+        raise
+    return 0
+
+
+def unpack(source: Path, destination: Path, on_progress: Callable[[int, int], None]) -> None:
+    """Write the model and tokenizer of a .gguf file as a folder of float32 safetensors."""
+    import torch
+    import transformers
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    options: dict[str, Any] = {"gguf_file": source.name, "local_files_only": True, "trust_remote_code": False}
+    tokenizer = AutoTokenizer.from_pretrained(source.parent, **options)
+    # Releases of transformers that can keep the blocks as they are have to be asked to unpack them, and those that
+    # can't tell how far they are don't.
+    if hasattr(transformers, "GgufConfig"):
+        options["quantization_config"] = transformers.GgufConfig(dequantize=True)
+    if hasattr(logging, "set_tqdm_hook"):
+        logging.set_tqdm_hook(lambda _factory, items, settings: _Counted(items, settings, on_progress))
+    model = AutoModelForCausalLM.from_pretrained(source.parent, dtype=torch.float32, **options)
+    # The weights are plain by now; what remembers that they were not refuses to be saved.
+    model.hf_quantizer = None
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+    tokenizer.save_pretrained(destination)
+    model.save_pretrained(destination)
+
+
+class _Counted:
+    """Stands in for a progress bar, and passes its count on."""
+
+    def __init__(
+        self, items: tuple[Any, ...], settings: dict[str, Any], on_progress: Callable[[int, int], None]
+    ) -> None:
+        self._items: Iterable[Any] = items[0] if items else settings.get("iterable") or ()
+        self._total = settings.get("total") or (len(self._items) if hasattr(self._items, "__len__") else 0)
+        self._on_progress = on_progress
+        self._done = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in self._items:
+            yield item
+            self.update()
+
+    def __enter__(self) -> _Counted:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def __getattr__(self, _name: str) -> Callable[..., None]:
+        return lambda *_, **__: None
+
+    def update(self, count: int = 1) -> None:
+        self._done += count
+        self._on_progress(self._done, max(self._total, self._done))
+
+
+def _claim_stdout() -> IO[str]:
+    """Keep stdout for messages: whatever a library prints goes to stderr."""
+    channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return channel
+
+
+def _end_with_parent() -> None:
+    with contextlib.suppress(OSError, ValueError):
+        while os.read(0, 4096):
+            pass
+    os._exit(1)
+
+
+def _be_modest(memory_bytes: int) -> None:
+    """Step back behind whatever else runs, and let allocations fail before the machine runs out of memory."""
+    if hasattr(os, "nice"):
+        os.nice(10)
+    try:
+        import resource
+    except ImportError:  # Windows, where the process that started this one watches it.
+        return
+    with contextlib.suppress(OSError, ValueError):
+        # Not the address space: torch reserves many times what it uses.
+        resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
+
+
+def _kind(error: Exception) -> str:
+    if isinstance(error, MemoryError) or any(words in str(error) for words in _MEMORY_WORDS):
+        return "memory"
+    is_full = isinstance(error, OSError) and error.errno in _NO_SPACE
+    return "space" if is_full or "No space left" in str(error) else "file"
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:160].rstrip(".") if lines else type(error).__name__
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
