@@ -1,34 +1,89 @@
-"""Whether a draft can serve a target: both must mean the same text by the same ids."""
+"""Whether a draft can serve a target, told before anything is loaded: both must mean the same text by the same ids."""
 
 from __future__ import annotations
 
-import json
+import functools
 from collections.abc import Mapping
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 from core.errors import OutriderError
-from core.models.catalogue import ModelEntry, ModelFormat, resolve
+from core.models.catalogue import ModelEntry, resolve
+from core.models.details import ModelDetails, read_details
+from core.models.memory import MemoryForecast
+from core.models.vocabularies import (
+    TokenizerSource,
+    TokenTable,
+    parse_tokenizer,
+    read_table,
+    tokenizer_source,
+)
+
+_MAX_PADDING = 128
+"""Rows by which the tables of one family's models may differ, as Qwen's do; said of tables whose tokens are unknown."""
+
+_LARGE_COST = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class PairVerdict:
+    """What can be said of a draft and a target before they are loaded.
+
+    Attributes:
+        problem: why they can't work together, in a sentence; None if they can, or if only loading will tell.
+        warnings: what to know beforehand, a sentence each.
+        memory: what they will need; None if it was not asked for, or can't be told.
+        cost_coefficient: what one draft step is expected to cost in target steps, from the parameters that each
+            multiplies. An expectation for forwards that are bound by reading weights: small models spend their time
+            elsewhere, and only measuring decides. None if the files don't tell.
+    """
+
+    problem: str | None = None
+    warnings: tuple[str, ...] = ()
+    memory: MemoryForecast | None = None
+    cost_coefficient: float | None = None
+
+
+def pair_verdict(
+    draft_ref: str,
+    target_ref: str,
+    *,
+    device: str = "auto",
+    dtype: str = "auto",
+    context: int | None = None,
+    with_memory: bool = True,
+) -> PairVerdict:
+    """Judge a pair by its files. Never raises for what is wrong with them: that is the problem.
+
+    Args:
+        draft_ref, target_ref: as `core.models.load` takes them.
+        device, dtype: what the pair would run with, for the memory.
+        context: positions that the text may get; None for the target's own limit, within reason.
+        with_memory: whether to forecast the memory, for which torch is imported and the device asked.
+    """
+    try:
+        draft, target = resolve(draft_ref), resolve(target_ref)
+        draft_details, target_details = read_details(draft), read_details(target)
+    except OutriderError as error:
+        return PairVerdict(problem=str(error))
+    problem = _tokenizer_problem(draft, target) or _table_problem(draft_details, target_details)
+    if problem is not None:
+        return PairVerdict(problem=problem)
+    cost = _cost_coefficient(draft_details, target_details)
+    warnings = _warnings(draft_details, target_details, cost)
+    return PairVerdict(None, tuple(warnings), None, cost)
 
 
 def pair_problem(draft_ref: str, target_ref: str) -> str | None:
     """Why these two can't work together, in one sentence; None if they can, or if only loading will tell.
 
-    Reads tokenizer files only. A .gguf file that was not converted yet has none, so its verdict comes with loading.
+    Reads tokenizer files only.
     """
     try:
         draft, target = resolve(draft_ref), resolve(target_ref)
     except OutriderError as error:
         return str(error)
-    if draft.path == target.path:
-        return None
-    draft_tokenizer, target_tokenizer = _read_tokenizer(draft), _read_tokenizer(target)
-    if draft_tokenizer is None or target_tokenizer is None:
-        return None
-    try:
-        return tokenizer_problem(draft_tokenizer, target_tokenizer)
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
-        return None  # A damaged file, which loading reports.
+    return _tokenizer_problem(draft, target)
 
 
 def tokenizer_problem(draft: Mapping[str, Any], target: Mapping[str, Any]) -> str | None:
@@ -36,18 +91,47 @@ def tokenizer_problem(draft: Mapping[str, Any], target: Mapping[str, Any]) -> st
 
     Tables that a model pads beyond its tokenizer don't count: only ids that stand for a token do.
     """
-    ours, theirs = _tokens_by_id(draft), _tokens_by_id(target)
-    for token_id in sorted(ours.keys() | theirs.keys()):
-        mine, other = ours.get(token_id), theirs.get(token_id)
-        if mine != other:
-            return (
-                f"The tokenizers differ: id {token_id} is {_quote(mine)} in the draft and {_quote(other)} in the "
-                "target. Choose a draft of the target's own family."
-            )
-    ours_merges, theirs_merges = _merges(draft), _merges(target)
-    if ours_merges and theirs_merges and ours_merges != theirs_merges:
-        pairs = zip(ours_merges, theirs_merges, strict=False)
-        at = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(ours_merges), len(theirs_merges)))
+    return _difference(parse_tokenizer(draft), parse_tokenizer(target))
+
+
+def _tokenizer_problem(draft: ModelEntry, target: ModelEntry) -> str | None:
+    if draft.path == target.path:
+        return None
+    sources = tokenizer_source(draft), tokenizer_source(target)
+    if sources[0] is None or sources[1] is None or sources[0] == sources[1]:
+        return None
+    return _compare(sources[0], sources[1])
+
+
+@functools.lru_cache(maxsize=1024)
+def _compare(draft: TokenizerSource, target: TokenizerSource) -> str | None:
+    ours, theirs = read_table(draft), read_table(target)
+    return None if ours is None or theirs is None else _difference(ours, theirs)
+
+
+def _difference(draft: TokenTable, target: TokenTable) -> str | None:
+    is_partial = draft.is_partial or target.is_partial
+    ours, theirs = draft.tokens, target.tokens
+    skipped = draft.unused | target.unused
+    # What a GGUF header leaves out is no difference; loading, which makes a tokenizer of it, tells.
+    ids = ours.keys() & theirs.keys() if is_partial else ours.keys() | theirs.keys()
+    different = (
+        token_id
+        for token_id in ids
+        if ours.get(token_id) != theirs.get(token_id)
+        and token_id not in skipped
+        and not (is_partial and _is_same_text(ours[token_id], theirs[token_id]))
+    )
+    first = min(different, default=None)
+    if first is not None:
+        return (
+            f"The tokenizers differ: id {first} is {_quote(ours.get(first))} in the draft and "
+            f"{_quote(theirs.get(first))} in the target. Choose a draft of the target's own family."
+        )
+    if draft.merges and target.merges and draft.merges != target.merges:
+        pairs = zip(draft.merges, target.merges, strict=False)
+        shorter = min(len(draft.merges), len(target.merges))
+        at = next((rank for rank, (mine, other) in enumerate(pairs) if mine != other), shorter)
         return (
             f"The tokenizers differ in how they join characters, first at merge {at}. "
             "Choose a draft of the target's own family."
@@ -55,33 +139,28 @@ def tokenizer_problem(draft: Mapping[str, Any], target: Mapping[str, Any]) -> st
     return None
 
 
-def _tokens_by_id(tokenizer: Mapping[str, Any]) -> dict[int, str]:
-    vocabulary = tokenizer.get("model", {}).get("vocab", {})
-    if isinstance(vocabulary, list):  # Unigram models list [piece, score] in the order of ids.
-        tokens = {index: str(piece[0]) for index, piece in enumerate(vocabulary)}
-    else:
-        tokens = {int(token_id): token for token, token_id in vocabulary.items()}
-    tokens.update({int(added["id"]): str(added["content"]) for added in tokenizer.get("added_tokens") or ()})
-    return tokens
-
-
-def _merges(tokenizer: Mapping[str, Any]) -> list[str]:
-    merges = tokenizer.get("model", {}).get("merges") or []
-    return [merge if isinstance(merge, str) else " ".join(merge) for merge in merges]
-
-
-def _read_tokenizer(entry: ModelEntry) -> Mapping[str, Any] | None:
-    folder: Path = entry.path
-    if entry.format is ModelFormat.GGUF:
-        from core.models.gguf import converted_folder
-
-        folder = converted_folder(entry.path)
-    try:
-        tokenizer = json.loads((folder / "tokenizer.json").read_text("utf-8"))
-    except (OSError, ValueError):
-        return None
-    return tokenizer if isinstance(tokenizer, dict) else None
+def _is_same_text(first: str, second: str) -> bool:
+    return first.replace("▁", " ") == second.replace("▁", " ")
 
 
 def _quote(token: str | None) -> str:
     return "missing" if token is None else repr(token)
+
+
+def _table_problem(draft: ModelDetails, target: ModelDetails) -> str | None:
+    return None
+
+
+def _cost_coefficient(draft: ModelDetails, target: ModelDetails) -> float | None:
+    ours, theirs = draft.parameters_per_step(drafting=True), target.parameters_per_step()
+    return ours / theirs if ours and theirs else None
+
+
+def _warnings(draft: ModelDetails, target: ModelDetails, cost: float | None) -> list[str]:
+    warnings = []
+    if cost is not None and cost > _LARGE_COST:
+        warnings.append(
+            f"A step of the draft is expected to cost {cost:.2f} of the target's, which leaves little to gain. "
+            "Choose a smaller draft."
+        )
+    return warnings
