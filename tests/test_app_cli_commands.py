@@ -10,8 +10,6 @@ from cli_fakes import STARTED, finished, step
 import app.__main__ as entry
 from app import __version__
 from app.__main__ import main
-from app.cli import models
-from core.models.catalogue import ModelEntry, ModelFormat, ModelOrigin
 from core.threads import limit_spinning
 from core.trace import export_jsonl, read_run_log, to_record
 
@@ -61,26 +59,6 @@ def test_export_refuses_in_one_sentence(log, tmp_path, monkeypatch, capsys, argu
     assert out == ""
     assert err.count("\n") == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run.jsonl"]
-
-
-# --- models -----------------------------------------------------------------------------------------------------
-
-
-def test_models_are_listed_one_a_line(monkeypatch, capsys, tmp_path):
-    entries = (
-        ModelEntry("pair-target", "Target", tmp_path, ModelFormat.SAFETENSORS, 12_345_678, ModelOrigin.EMBEDDED),
-    )
-    monkeypatch.setattr(models, "embedded_models", lambda: entries)
-    assert main(["models", "list"]) == 0
-    assert capsys.readouterr().out == f"pair-target\tsafetensors\t12.3 MB\t{tmp_path}\n"
-
-
-def test_an_empty_catalogue_is_said(monkeypatch, capsys):
-    monkeypatch.setattr(models, "embedded_models", lambda: ())
-    assert main(["models", "list"]) == 0
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert "--target" in err
 
 
 # --- All of them ------------------------------------------------------------------------------------------------

@@ -6,8 +6,9 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from app.cli.errors import Exit, UsageError
-from app.cli.models.rendering import REF_HELP, Column, byte_text, count_text, write_fields
+from app.cli.models.rendering import REF_HELP, Column, thousands, write_fields, yes_or_no
 from app.cli.parsing import whole_number
+from app.view_models.model_text import bytes_text
 from core.types import Device, DType
 
 if TYPE_CHECKING:
@@ -16,12 +17,12 @@ if TYPE_CHECKING:
 _FIELDS = (
     Column("verdict", "verdict"),
     Column("warnings", "note", "\n".join),
-    Column("weights_bytes", "weights", byte_text),
-    Column("cache_bytes", "caches", byte_text),
-    Column("working_bytes", "working memory", byte_text),
-    Column("total_bytes", "needed in all", byte_text),
-    Column("available_bytes", "free", byte_text),
-    Column("fits", "fits", lambda fits: "yes" if fits else "no"),
+    Column("weights_bytes", "weights", bytes_text),
+    Column("cache_bytes", "caches", bytes_text),
+    Column("working_bytes", "working memory", bytes_text),
+    Column("total_bytes", "needed in all", bytes_text),
+    Column("available_bytes", "free", bytes_text),
+    Column("fits", "fits", yes_or_no),
     Column("cost_coefficient", "expected cost", lambda cost: f"{cost:.3f} of a target's step for a draft's step"),
 )
 
@@ -46,7 +47,7 @@ def add_parser(actions: Any) -> None:
         "--context",
         metavar="N",
         type=whole_number("--context"),
-        help="tokens that the caches shall hold (default: the longest that both models take)",
+        help="tokens that the caches shall hold (default: what the target takes, within reason)",
     )
     parser.add_argument("--json", action="store_true", help="print a JSON object")
     parser.set_defaults(execute=execute)
@@ -61,7 +62,7 @@ def execute(args: argparse.Namespace) -> int:
         OutputClosed, OutputError: standard output can't be written.
     """
     if args.context is not None and args.context < 1:
-        raise UsageError(f"--context must be at least 1, not {count_text(args.context)}.")
+        raise UsageError(f"--context must be at least 1, not {thousands(args.context)}.")
     from core.models.catalogue import resolve
     from core.models.compatibility import pair_verdict
 

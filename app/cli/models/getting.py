@@ -13,7 +13,7 @@ from typing import Any
 
 from app.cli.errors import Exit, say, writing_output
 from app.cli.models.progress import open_progress
-from app.cli.models.rendering import byte_text
+from app.view_models.model_text import bytes_text
 from core.controls import Cancelled
 
 
@@ -53,7 +53,7 @@ def execute(args: argparse.Namespace) -> int:
                 args.ref, on_progress=progress.update, check_cancelled=interrupt.check, restart=args.restart
             )
     except Cancelled:
-        kept = f"{byte_text(progress.done_bytes)} are kept" if progress.done_bytes else "Nothing had come yet"
+        kept = f"{bytes_text(progress.done_bytes)} are kept" if progress.done_bytes else "Nothing had come yet"
         say(f"Stopped. {kept}; `outrider models get {shlex.quote(args.ref)}` goes on from there.")
         return Exit.STOPPED
     if sys.stdout is not None:

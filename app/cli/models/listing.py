@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 from app.cli.errors import Exit, say
 from app.cli.models.rendering import (
     Column,
-    byte_text,
-    count_text,
     day_text,
-    parameter_text,
     printable,
+    thousands,
     write_rows,
     yes_or_no,
 )
+from app.view_models.model_text import bytes_text, count_text
 from core.errors import OutriderError
 
 if TYPE_CHECKING:
@@ -27,21 +26,21 @@ _LOCAL = (
     Column("origin", "origin", rank=4),
     Column("format", "format", rank=6),
     Column("precision", "precision", rank=3),
-    Column("parameters", "params", parameter_text, is_number=True, rank=1),
-    Column("context", "context", count_text, is_number=True, rank=2),
-    Column("vocabulary", "vocab", count_text, is_number=True, rank=5),
-    Column("size_bytes", "size", byte_text, is_number=True),
+    Column("parameters", "params", count_text, is_number=True, rank=1),
+    Column("context", "context", thousands, is_number=True, rank=2),
+    Column("vocabulary", "vocab", thousands, is_number=True, rank=5),
+    Column("size_bytes", "size", bytes_text, is_number=True),
     Column("last_used", "last used", day_text, rank=7),
     Column("path", "path", rank=8),
 )
 _SUGGESTED = (
     Column("ref", "model"),
-    Column("parameters", "params", parameter_text, is_number=True, rank=2),
-    Column("download_bytes", "download", byte_text, is_number=True, rank=1),
-    Column("licence", "licence", rank=4),
-    Column("gated", "gated", yes_or_no, rank=5),
-    Column("here", "here", yes_or_no, rank=3),
-    Column("drafts", "drafts that suit it", "\n".join),
+    Column("parameters", "params", count_text, is_number=True, rank=3),
+    Column("download_bytes", "download", bytes_text, is_number=True, rank=1),
+    Column("licence", "licence", rank=5),
+    Column("gated", "gated", yes_or_no, rank=4),
+    Column("here", "here", yes_or_no, rank=2),
+    Column("drafts", "drafts that suit it", lambda refs: "\n".join(ref.rpartition("/")[2] for ref in refs)),
 )
 
 

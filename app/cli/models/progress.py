@@ -1,4 +1,4 @@
-"""How far a download is, on stderr: a bar on a terminal, one line a stage elsewhere."""
+"""How far a download is, on stderr: a bar on a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import sys
 from typing import TYPE_CHECKING, Protocol
 
 from app.cli.errors import say
-from app.cli.models.rendering import byte_text, printable
+from app.cli.models.rendering import printable
+from app.view_models.model_text import bytes_text, progress_text
 
 if TYPE_CHECKING:
     from core.models.downloads import DownloadProgress
@@ -38,19 +39,23 @@ def open_progress() -> Display:
 
 
 class _Lines:
-    """For a pipe or a file: a line whenever the stage changes."""
+    """For a pipe or a file: a line for each stage and for each file, whatever comes back to it."""
 
     def __init__(self) -> None:
         self.done_bytes = 0
-        self._stage = ""
+        self._said: set[str] = set()
 
     def update(self, progress: DownloadProgress) -> None:
-        if progress.done_bytes:
-            self.done_bytes = progress.done_bytes
-        if progress.stage != self._stage:
-            self._stage = progress.stage
-            total = f" {byte_text(progress.total_bytes)}" if progress.total_bytes else ""
-            say(f"{progress.stage}{total}")
+        self.done_bytes = progress.done_bytes or self.done_bytes
+        if progress.total_bytes:
+            self._say_once("total", f"{bytes_text(progress.total_bytes)} in all")
+        stage = f"{progress.stage.rstrip('…')} {progress.file}" if progress.file else progress.stage
+        self._say_once(progress.file or progress.stage, printable(stage))
+
+    def _say_once(self, key: str, line: str) -> None:
+        if key not in self._said:
+            self._said.add(key)
+            say(line)
 
     def __enter__(self) -> _Lines:
         return self
@@ -78,15 +83,14 @@ class _Bar:
         self._task = self._progress.add_task("", total=None, figures="")
 
     def update(self, progress: DownloadProgress) -> None:
-        if progress.done_bytes:
-            self.done_bytes = progress.done_bytes
+        self.done_bytes = progress.done_bytes or self.done_bytes
         self._progress.update(
             self._task,
             description=printable(progress.stage),
             completed=progress.done_bytes,
             # Without a total rich draws a bar that pulses, and it keeps a total that is not given.
             total=progress.total_bytes,
-            figures=_figures(progress),
+            figures=progress_text(progress) if progress.done_bytes else "",
         )
 
     def __enter__(self) -> _Bar:
@@ -95,22 +99,3 @@ class _Bar:
 
     def __exit__(self, *details: object) -> None:
         self._progress.stop()
-
-
-def _figures(progress: DownloadProgress) -> str:
-    parts = []
-    if progress.done_bytes or progress.total_bytes:
-        total = f" of {byte_text(progress.total_bytes)}" if progress.total_bytes else ""
-        parts.append(f"{byte_text(progress.done_bytes)}{total}")
-    if progress.bytes_per_second:
-        parts.append(f"{byte_text(round(progress.bytes_per_second))}/s")
-    if progress.seconds_left is not None:
-        parts.append(f"{duration_text(progress.seconds_left)} left")
-    return "  ".join(parts)
-
-
-def duration_text(seconds: float) -> str:
-    """Minutes and seconds, 2:05; from an hour on, 1:02:05."""
-    minutes, rest = divmod(max(0, round(seconds)), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

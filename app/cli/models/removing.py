@@ -7,7 +7,8 @@ import sys
 from typing import Any
 
 from app.cli.errors import Exit, UsageError, say
-from app.cli.models.rendering import byte_text, printable
+from app.cli.models.rendering import printable
+from app.view_models.model_text import bytes_text
 
 
 def add_parser(actions: Any) -> None:
@@ -38,11 +39,11 @@ def execute(args: argparse.Namespace) -> int:
 
     plan = plan_removal(args.ref)
     name = printable(plan.entry.ref)
-    if not args.yes and not _agreed(f"Remove {name}? This frees {byte_text(plan.frees_bytes)}.", plan.note):
+    if not args.yes and not _agreed(f"Remove {name}? This frees {bytes_text(plan.frees_bytes)}.", plan.note):
         say("Nothing was removed.")
         return Exit.STOPPED
     freed = remove(args.ref)
-    say(f"Removed {name}; {byte_text(freed)} are free again.")
+    say(f"Removed {name}; {bytes_text(freed)} are free again.")
     return Exit.DONE
 
 

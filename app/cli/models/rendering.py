@@ -44,9 +44,11 @@ class Column:
         value = record.get(self.key)
         return "–" if value is None else "\n".join(map(printable, self.show(value).split("\n")))
 
-    def exact(self, record: Record) -> str:
+    def exact(self, record: Record) -> list[str]:
+        """The values for a pipe: none for None, several of a list."""
         value = record.get(self.key)
-        return "" if value is None else printable(", ".join(value) if isinstance(value, tuple | list) else str(value))
+        values = value if isinstance(value, tuple | list) else [] if value is None else [value]
+        return [printable(yes_or_no(item) if isinstance(item, bool) else str(item)) for item in values]
 
 
 def write_rows(columns: Sequence[Column], records: Sequence[Record], *, as_json: bool = False) -> None:
@@ -55,17 +57,17 @@ def write_rows(columns: Sequence[Column], records: Sequence[Record], *, as_json:
     Raises:
         OutputClosed, OutputError: standard output can't be written.
     """
-    lines = ("\t".join(column.exact(record) for column in columns) for record in records)
+    lines = ("\t".join(",".join(column.exact(record)) for column in columns) for record in records)
     _write(list(records), lines, lambda console: _table(columns, records, console.width), as_json)
 
 
 def write_fields(columns: Sequence[Column], record: Record, *, as_json: bool = False) -> None:
-    """One line a value, each after its name; values that are None are left out on a terminal.
+    """One line a value, each after its name; what is None is left out.
 
     Raises:
         OutputClosed, OutputError: standard output can't be written.
     """
-    lines = (f"{column.key}\t{column.exact(record)}" for column in columns)
+    lines = (f"{column.key}\t{value}" for column in columns for value in column.exact(record))
     _write(record, lines, lambda _: _fields(columns, record), as_json)
 
 
@@ -77,7 +79,9 @@ def _write(document: Any, lines: Any, table: Callable[[Console], Table], as_json
             sys.stdout.write(json.dumps(document, indent=2) + "\n")
         elif sys.stdout.isatty():
             console = Console(highlight=False, markup=False, emoji=False)
-            console.print(table(console))
+            drawn = table(console)
+            if drawn.row_count:
+                console.print(drawn)
         else:
             sys.stdout.writelines(line + "\n" for line in lines)
         sys.stdout.flush()
@@ -103,7 +107,7 @@ def _columns_that_fit(columns: Sequence[Column], records: Sequence[Record], widt
         texts = (column.title, *(column.shown(record) for record in records))
         return max(cell_len(line) for text in texts for line in text.split("\n")) + _GAP
 
-    kept = list(columns)
+    kept = [column for column in columns if any(record.get(column.key) is not None for record in records)]
     while sum(map(needed, kept)) - _GAP > width and any(column.rank for column in kept):
         kept.remove(max(kept, key=lambda column: column.rank))
     return kept
@@ -127,26 +131,7 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
 
 
-def byte_text(size: int) -> str:
-    """Bytes in the decimal units of disks and downloads."""
-    value = float(size)
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 999.95:
-            return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1000
-    return f"{value:.1f} TB"
-
-
-def parameter_text(count: int) -> str:
-    """A number of parameters as models are named after it: 1.6M, 135M, 1.5B."""
-    for unit, factor in (("B", 1e9), ("M", 1e6), ("k", 1e3)):
-        value = count / factor
-        if value >= 0.9995:
-            return f"{value:.0f}{unit}" if value >= 99.5 else f"{value:.3g}{unit}"
-    return str(count)
-
-
-def count_text(count: int) -> str:
+def thousands(count: int) -> str:
     """A whole number with its thousands apart."""
     return f"{count:,}"
 

@@ -9,12 +9,12 @@ from app.cli.errors import Exit
 from app.cli.models.rendering import (
     REF_HELP,
     Column,
-    byte_text,
-    count_text,
     day_text,
-    parameter_text,
+    thousands,
     write_fields,
+    yes_or_no,
 )
+from app.view_models.model_text import bytes_text, count_text
 from core.errors import OutriderError
 
 if TYPE_CHECKING:
@@ -29,18 +29,23 @@ _FIELDS = (
     Column("revision", "revision"),
     Column("last_used", "last used", day_text),
     Column("format", "format"),
-    Column("size_bytes", "size", byte_text),
+    Column("size_bytes", "size", bytes_text),
     Column("architecture", "architecture"),
     Column("kind", "kind"),
-    Column("parameters", "parameters", lambda count: f"{parameter_text(count)} ({count_text(count)})"),
+    Column("parameters", "parameters", lambda count: f"{count_text(count)} ({thousands(count)})"),
     Column("precision", "precision"),
-    Column("weight_bytes", "weights in memory", byte_text),
-    Column("context", "context", lambda count: f"{count_text(count)} tokens"),
-    Column("vocabulary", "vocabulary", lambda count: f"{count_text(count)} tokens"),
-    Column("layers", "layers", count_text),
-    Column("hidden_size", "hidden size", count_text),
-    Column("kv_heads", "key/value heads", count_text),
-    Column("head_dim", "head size", count_text),
+    Column("weight_bytes", "weights in memory", bytes_text),
+    Column("context", "context", lambda count: f"{thousands(count)} tokens"),
+    Column("vocabulary", "vocabulary", lambda count: f"{thousands(count)} tokens"),
+    Column("embedding_rows", "embedding rows", thousands),
+    Column("draft_vocabulary", "drafts from", lambda count: f"{thousands(count)} tokens"),
+    Column("chat_template", "chat template", yes_or_no),
+    Column("layers", "layers", thousands),
+    Column("hidden_size", "hidden size", thousands),
+    Column("intermediate_size", "intermediate size", thousands),
+    Column("heads", "heads", thousands),
+    Column("kv_heads", "key/value heads", thousands),
+    Column("head_dim", "head size", thousands),
     Column("serves", "drafts for"),
     Column("drafts", "drafts here that fit", lambda drafts: ", ".join(drafts) if drafts else "none"),
 )
@@ -88,19 +93,30 @@ def _record(entry: ModelEntry, details: ModelDetails) -> dict[str, Any]:
         "format": str(entry.format),
         "size_bytes": entry.size_bytes,
         "architecture": details.architecture,
-        "kind": "instruct" if details.is_instruct else "base",
+        "kind": _kind(entry, details),
         "parameters": details.num_parameters,
         "precision": details.precision,
         "weight_bytes": details.weight_bytes,
         "context": details.context_length,
         "vocabulary": details.vocab_size,
+        "embedding_rows": details.table_size,
+        "draft_vocabulary": details.draft_vocabulary_size,
+        "chat_template": details.has_chat_template,
         "layers": details.num_layers,
         "hidden_size": details.hidden_size,
+        "intermediate_size": details.intermediate_size,
+        "heads": details.num_heads,
         "kv_heads": details.num_kv_heads,
         "head_dim": details.head_dim,
         "serves": entry.serves,
         "drafts": _fitting_drafts(entry, details),
     }
+
+
+def _kind(entry: ModelEntry, details: ModelDetails) -> str:
+    if entry.serves is not None:
+        return "drafter"
+    return "instruct" if details.is_instruct else "base"
 
 
 def _fitting_drafts(target: ModelEntry, details: ModelDetails) -> list[str]:
