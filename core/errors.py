@@ -23,6 +23,30 @@ class ModelUnreadableError(OutriderError):
     """A model is here, but its files are incomplete, damaged, unsafe or of an unknown kind."""
 
 
+class DownloadError(OutriderError):
+    """A model can't be downloaded."""
+
+
+class HubUnreachableError(DownloadError):
+    """The Hub does not answer, or the connection broke; trying again may help."""
+
+
+class OfflineError(DownloadError):
+    """Something needs the network while offline mode is on."""
+
+
+class GatedModelError(DownloadError):
+    """A model's licence has to be accepted on the Hub first."""
+
+
+class NoSpaceError(DownloadError):
+    """The disk has no room for a model."""
+
+
+class RemovalError(OutriderError):
+    """A model can't be removed, or is not Outrider's to remove."""
+
+
 class PairMismatchError(OutriderError):
     """Draft and target can't work together."""
 

@@ -120,7 +120,7 @@ def resolve(ref: str) -> ModelEntry:
                 f"{ref!r} is a file, but not a .gguf file. Name the model's folder, or a .gguf file."
             )
         if hub.is_hub_id(ref):
-            return _named_entry(ref)
+            return downloaded_model(ref)
     except PermissionError:
         raise ModelUnreadableError(f"{ref!r} may not be read. Ask its owner, or choose another model.") from None
     except (OSError, RuntimeError, ValueError):
@@ -130,6 +130,28 @@ def resolve(ref: str) -> ModelEntry:
     raise ModelNotFoundError(
         f"There is no model {_shortened(ref)!r} here. Name {names}a folder with safetensors, a .gguf file, "
         "or a model of the Hub that was downloaded."
+    )
+
+
+def downloaded_model(ref: str) -> ModelEntry:
+    """The model of a Hub id that is in the Hub's cache, or that Outrider keeps.
+
+    Raises:
+        ModelNotFoundError: it is not downloaded yet.
+        ModelUnreadableError: it is incomplete or damaged.
+    """
+    if hub.revisions(ref):
+        try:
+            return _hub_entry(ref)
+        except ModelUnreadableError:
+            if not kept_folder(ref).is_dir():
+                raise
+    if kept_folder(ref).is_dir():
+        return _kept_entry(ref)
+    if "/" not in ref:
+        raise FileNotFoundError(ref)
+    raise ModelNotFoundError(
+        f"{ref!r} is not downloaded yet: get it with `outrider models get {ref}`, or in the window under Models."
     )
 
 
@@ -147,22 +169,6 @@ def _kept_refs() -> list[str]:
         return sorted(folder.name.replace("--", "/") for folder in _kept_models().iterdir() if folder.is_dir())
     except OSError:
         return []
-
-
-def _named_entry(ref: str) -> ModelEntry:
-    if hub.revisions(ref):
-        try:
-            return _hub_entry(ref)
-        except ModelUnreadableError:
-            if not kept_folder(ref).is_dir():
-                raise
-    if kept_folder(ref).is_dir():
-        return _kept_entry(ref)
-    if "/" not in ref:
-        raise FileNotFoundError(ref)
-    raise ModelNotFoundError(
-        f"{ref!r} is not downloaded yet: get it with `outrider models get {ref}`, or in the window under Models."
-    )
 
 
 def _sound(entry_of: Any, refs: Any) -> Iterator[ModelEntry]:

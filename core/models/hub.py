@@ -19,6 +19,9 @@ _HUB_ID = re.compile(rf"{_NAME}(?:/{_NAME})?", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _TRUE = {"1", "ON", "YES", "TRUE"}
 
+PARTIAL_SUFFIX = ".incomplete"
+"""Of files that a download was interrupted in; the cache's tools know it too."""
+
 
 def is_hub_id(ref: str) -> bool:
     """Whether a reference has the form of a Hub id: "name", or "owner/name"."""
@@ -27,8 +30,12 @@ def is_hub_id(ref: str) -> bool:
 
 def is_offline() -> bool:
     """Whether the user keeps programs from the Hub, by HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE."""
-    value = os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE") or ""
-    return value.upper() in _TRUE
+    return _is_set("HF_HUB_OFFLINE") or _is_set("TRANSFORMERS_OFFLINE")
+
+
+def avoids_links() -> bool:
+    """Whether the user wants files rather than links in the cache's snapshots, by HF_HUB_DISABLE_SYMLINKS."""
+    return _is_set("HF_HUB_DISABLE_SYMLINKS")
 
 
 def endpoint() -> str | None:
@@ -59,6 +66,11 @@ def repository_folder(ref: str) -> Path:
 def snapshot_folder(ref: str, commit: str) -> Path:
     """The folder with the files of one revision."""
     return repository_folder(ref) / "snapshots" / commit
+
+
+def lock_folder(ref: str) -> Path:
+    """Where programs that download a model tell each other so."""
+    return cache_folder() / ".locks" / repository_folder(ref).name
 
 
 def revisions(ref: str) -> list[str]:
@@ -100,11 +112,36 @@ def refuse_links_out(folder: Path, ref: str) -> None:
             )
 
 
+def set_main(ref: str, commit: str) -> None:
+    """Record which revision the branch `main` is at."""
+    path = repository_folder(ref) / "refs" / "main"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.tmp")
+    temporary.write_text(commit, "utf-8")
+    os.replace(temporary, path)
+
+
+def partial_bytes(ref: str) -> int:
+    """How much an interrupted download of a model has left in the cache."""
+    blobs = (repository_folder(ref) / "blobs").glob(f"*{PARTIAL_SUFFIX}")
+    return sum(path.stat().st_size for path in blobs)
+
+
+def interrupted_refs() -> list[str]:
+    """The ids of models of which a download was interrupted, sorted."""
+    found = (path.parents[1].name for path in cache_folder().glob(f"models--*/blobs/*{PARTIAL_SUFFIX}"))
+    return sorted({name.removeprefix("models--").replace("--", "/") for name in found})
+
+
 def _main_commit(ref: str) -> str | None:
     try:
         return (repository_folder(ref) / "refs" / "main").read_text("utf-8").strip()
     except (OSError, ValueError):
         return None
+
+
+def _is_set(variable: str) -> bool:
+    return os.environ.get(variable, "").upper() in _TRUE
 
 
 def _expanded(path: str) -> Path:

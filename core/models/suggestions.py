@@ -55,7 +55,7 @@ def _family(
     is_instruct: bool = False,
     is_gated: bool = False,
 ) -> tuple[Suggestion, ...]:
-    """Rows of (name, parameters, bytes, drafts). A draft is of the same owner, unless a = before it says: as it stands."""
+    """Rows of (name, parameters, bytes, drafts); a draft of another owner has a = before its reference."""
     return tuple(
         Suggestion(
             ref=f"{owner}/{title}",
