@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import platform
 
+import psutil
 import torch
 
 from core.errors import DeviceError, SettingsError
@@ -45,6 +47,35 @@ def resolve_dtype(dtype: str, device: torch.device) -> torch.dtype:
     if device.type == "cuda":
         return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
     return torch.float16 if device.type == "mps" else torch.float32
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that can still be taken on a device, what torch holds there without using it included."""
+    if device.type == "cuda":
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + unused
+    available = int(psutil.virtual_memory().available)
+    if device.type == "mps":
+        # It shares the memory of the processor, and may use a part of it.
+        return min(available, torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory())
+    return available
+
+
+def release_memory() -> None:
+    """Give back what nothing refers to any more."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    elif torch.backends.mps.is_available():
+        torch.mps.empty_cache()
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out, in whichever form torch and the devices say it."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    words = ("out of memory", "can't allocate memory", "not enough memory", "CUBLAS_STATUS_ALLOC_FAILED")
+    return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
 
 
 def device_name(device: torch.device) -> str:

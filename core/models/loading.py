@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from core.errors import ModelUnreadableError, OutOfMemoryError, PairMismatchError, first_line
+from core.errors import DeviceError, ModelUnreadableError, OutOfMemoryError, PairMismatchError, first_line
 from core.models.catalogue import ModelEntry, ModelFormat, resolve
 from core.models.compatibility import tokenizer_problem
-from core.models.devices import resolve_device, resolve_dtype
+from core.models.devices import free_memory, is_out_of_memory, release_memory, resolve_device, resolve_dtype
+from core.models.placement import DeviceMap, available_memory, choose_place, empty_model, is_spread, spread
+from core.models.probe import check_cache, find_lean_weights
 from core.models.quiet import quiet_transformers
+from core.models.room import does_not_fit, need_of
+from core.models.tokenizers import load_tokenizer
 from core.runners import lean
 from core.runners.base import Runner
 from core.runners.module import ModuleRunner
@@ -23,11 +28,6 @@ _log = logging.getLogger(__name__)
 
 _DEFAULT_CONTEXT = 2048
 """For models whose configuration names no limit."""
-
-_TOKENIZER_FILES = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken", "tekken.json")
-"""One of these holds a tokenizer's vocabulary."""
-
-_PROBE_LENGTH = 12
 
 
 @dataclass(slots=True, eq=False)
@@ -44,6 +44,7 @@ class LanguageModel:
         eos_ids: ids that end a text.
         draft_ids: (R,) ids that it proposes as a draft, in the order of its trimmed head; None for all.
         lean_weights: weights arranged for the lean forward; None where transformers' module is used.
+        revision: the commit of a model of the Hub; None of others.
     """
 
     ref: str
@@ -56,6 +57,7 @@ class LanguageModel:
     eos_ids: frozenset[int]
     draft_ids: torch.Tensor | None = field(default=None, repr=False)
     lean_weights: lean.LeanWeights | None = field(default=None, repr=False)
+    revision: str | None = None
 
     def runner(self, capacity: int, *, drafting: bool = False) -> Runner:
         """A fresh cache of `capacity` positions, and the forward that fills it.
@@ -78,31 +80,112 @@ class LanguageModel:
             ) from error
 
 
-def load(ref: str, device: str = "auto", dtype: str = "auto") -> LanguageModel:
+def load(
+    ref: str,
+    device: str = "auto",
+    dtype: str = "auto",
+    *,
+    target: LanguageModel | None = None,
+    check_cancelled: Callable[[], None] = lambda: None,
+) -> LanguageModel:
     """Load a model and its tokenizer.
 
-    Only safetensors are read (GGUF is converted to it first), and no code that comes with a model is run.
+    Only safetensors are read (GGUF is converted to it first), and no code that comes with a model is run. A model that
+    is too large for one GPU is spread over all of them, and over the processor's memory where even these lack room.
 
     Args:
-        ref: an embedded model's name, a folder, or a .gguf file.
+        ref: an embedded or kept model's name, a downloaded Hub id, a folder, or a .gguf file.
         device: auto, cpu, cuda or mps.
         dtype: auto, float32, bfloat16 or float16.
+        target: for a drafter that borrows its target's tables, that target; its device and precision count.
+        check_cancelled: raises to give up. Called between files; a file that is being read is read to its end.
 
     Raises:
         ModelNotFoundError, ModelUnreadableError, DeviceError, SettingsError, OutOfMemoryError: each with a sentence.
+            Whatever had been loaded until then is given back.
+        PairMismatchError: a drafter that borrows its target's tables, without that target.
     """
     entry = resolve(ref)
     where = resolve_device(device)
     precision = resolve_dtype(dtype, where)
-    folder = entry.path
+    if entry.serves is not None:
+        return _load_beside(entry, target)
     quiet_transformers()
+    folder = entry.path
     if entry.format is ModelFormat.GGUF:
         from core.models.gguf import convert
 
-        folder = convert(entry.path)
-    tokenizer = _load_tokenizer(entry, folder)
-    model = _load_module(entry, folder, where, precision)
-    return prepare(ref, model, tokenizer, where, precision)
+        folder = convert(entry.path, check_cancelled)
+    check_cancelled()
+    tokenizer = load_tokenizer(entry, folder)
+    check_cancelled()
+    loaded = _with_memory(entry, where, precision, lambda: _load_whole(entry, folder, tokenizer, where, precision))
+    loaded.revision = entry.revision
+    return loaded
+
+
+def _load_beside(entry: ModelEntry, target: LanguageModel | None) -> LanguageModel:
+    if target is None:
+        raise PairMismatchError(f"{entry.title} drafts only for {entry.serves}. Load it beside that target.")
+    if is_spread(target.model):
+        raise DeviceError(
+            f"{entry.title} borrows its target's tables, and {target.ref} is spread over several devices. "
+            "Choose another draft, or prompt lookup."
+        )
+    from core.models.shared_draft import load_shared_draft
+
+    loaded = _with_memory(entry, target.device, target.dtype, lambda: load_shared_draft(entry, target))
+    loaded.revision = entry.revision
+    return loaded
+
+
+def _with_memory(
+    entry: ModelEntry, device: torch.device, dtype: torch.dtype, make: Callable[[], LanguageModel]
+) -> LanguageModel:
+    """Call `make`; where memory runs out within, give it back, and say what would fit."""
+    free = free_memory(device)
+    ran_out = False
+    try:
+        return make()
+    except Exception as error:
+        if not isinstance(error, OutOfMemoryError) and not is_out_of_memory(error):
+            raise
+        _log.debug("%s: memory ran out: %s", entry.title, error)
+        ran_out = True
+    # Only here, where the error is gone and its frames with it, does nothing hold what was loaded any more.
+    assert ran_out
+    release_memory()
+    raise does_not_fit(need_of(entry, dtype), device, free_bytes=free)
+
+
+def _load_whole(
+    entry: ModelEntry, folder: Path, tokenizer: Any, device: torch.device, dtype: torch.dtype
+) -> LanguageModel:
+    model = _load_module(entry, folder, _device_map(entry, folder, device, dtype), dtype)
+    return prepare(entry.ref, model, tokenizer, _first_device(model), dtype)
+
+
+def _device_map(entry: ModelEntry, folder: Path, device: torch.device, dtype: torch.dtype) -> DeviceMap:
+    """Where a model's parts go.
+
+    Raises:
+        OutOfMemoryError: they have room nowhere.
+    """
+    available = available_memory(device)
+    place = choose_place(need_of(entry, dtype).total_bytes, device, available)
+    if place is not None:
+        return {"": place}
+    if device.type == "cuda":
+        device_map = spread(empty_model(folder, dtype), dtype, available)
+        if device_map is not None:
+            return device_map
+    raise OutOfMemoryError(f"{entry.title} has no room on {device}.")
+
+
+def _first_device(model: Any) -> torch.device:
+    """Where a text enters the model, and its logits come out."""
+    place = next(iter((getattr(model, "hf_device_map", None) or {"": "cpu"}).values()))
+    return torch.device("cuda", place) if isinstance(place, int) else torch.device(place)
 
 
 def prepare(ref: str, model: Any, tokenizer: Any, device: torch.device, dtype: torch.dtype) -> LanguageModel:
@@ -110,12 +193,12 @@ def prepare(ref: str, model: Any, tokenizer: Any, device: torch.device, dtype: t
 
     Raises:
         ModelUnreadableError: it can't be run with a cache that is rewound.
-        OutOfMemoryError: there is no memory left to run it.
+        torch.OutOfMemoryError, MemoryError, RuntimeError: there is no memory left to run it.
     """
     loaded = _describe(ref, model, tokenizer, device, dtype)
-    expected = _check_cache(loaded)
+    expected = check_cache(loaded)
     try:
-        loaded.lean_weights = _lean_weights(loaded, expected)
+        loaded.lean_weights = find_lean_weights(loaded, expected)
     except (torch.OutOfMemoryError, MemoryError):
         _log.warning("%s: no memory to arrange its weights, so transformers' module is used.", ref)
     return loaded
@@ -139,41 +222,22 @@ def _tokenizer_json(tokenizer: Any) -> dict[str, Any]:
     return {"model": {"vocab": tokenizer.get_vocab()}}
 
 
-def _load_tokenizer(entry: ModelEntry, folder: Path) -> Any:
-    from transformers import AutoTokenizer
-
-    try:
-        # Without its files transformers makes up a tokenizer of a few special tokens and goes on.
-        if not any(any(folder.glob(pattern)) for pattern in _TOKENIZER_FILES):
-            raise FileNotFoundError(folder)
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-    except Exception as error:
-        raise ModelUnreadableError(
-            f"The tokenizer of {entry.title} is missing or can't be read. Download the model again."
-        ) from error
-    if not tokenizer.get_vocab():
-        raise ModelUnreadableError(f"The tokenizer of {entry.title} is missing or empty. Download the model again.")
-    return tokenizer
-
-
-def _load_module(entry: ModelEntry, folder: Path, device: torch.device, dtype: torch.dtype) -> Any:
+def _load_module(entry: ModelEntry, folder: Path, device_map: DeviceMap, dtype: torch.dtype) -> Any:
     from transformers import AutoModelForCausalLM
 
     try:
         model, info = AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=dtype,
-            device_map={"": device},
+            device_map=device_map,
             use_safetensors=True,
             trust_remote_code=False,
             local_files_only=True,
             output_loading_info=True,
         )
-    except (torch.OutOfMemoryError, MemoryError) as error:
-        raise OutOfMemoryError(
-            f"{entry.title} does not fit in the memory of {device}. Choose a smaller model, or another device."
-        ) from error
     except Exception as error:
+        if is_out_of_memory(error):
+            raise
         _log.debug("loading failed", exc_info=True)
         raise ModelUnreadableError(
             f"The files of {entry.title} are damaged, incomplete or of an unknown kind ({first_line(error)}). "
@@ -227,62 +291,3 @@ def _eos_ids(model: Any, tokenizer: Any) -> frozenset[int]:
         if ids is not None:
             return frozenset(ids if isinstance(ids, list | tuple) else [ids])
     return frozenset()
-
-
-def _check_cache(loaded: LanguageModel) -> torch.Tensor:
-    """The module's logits (n, V) for a short text.
-
-    Raises:
-        ModelUnreadableError: if the module, given that text in parts and rewound between them, loses its place.
-            Recurrent models do, and those with a cache of their own kind: their text would be wrong without a word.
-    """
-    probe = _probe(loaded)
-    third = max(1, len(probe) // 3)
-    try:
-        expected = ModuleRunner(loaded.model, len(probe)).forward(probe, num_logits=len(probe)).logits.float()
-        runner = ModuleRunner(loaded.model, len(probe))
-        runner.forward(probe[:third], num_logits=1)
-        runner.forward(probe[:third].flip(0), num_logits=1)
-        runner.rewind(third)
-        rest = runner.forward(probe[third:], num_logits=len(probe) - third).logits.float()
-    except ModelUnreadableError:
-        raise
-    except (torch.OutOfMemoryError, MemoryError) as error:
-        raise OutOfMemoryError(
-            f"{loaded.ref} leaves no memory on {loaded.device} to run it. Choose a smaller model, or another device."
-        ) from error
-    except Exception as error:
-        _log.debug("the probe failed", exc_info=True)
-        raise ModelUnreadableError(
-            f"{loaded.ref} can't be run with a cache that is rewound ({first_line(error)}). Choose another model."
-        ) from error
-    if not bool(expected.isfinite().all()):
-        return expected  # A matter of precision, which decoding reports.
-    # Whole rows are wrong where it loses its place; rounding, and an expert that is a close call, move far less.
-    difference = float((rest - expected[third:]).abs().mean())
-    if difference > (1e-3 if loaded.dtype is torch.float32 else 0.1) * float(expected.std()):
-        raise ModelUnreadableError(
-            f"{loaded.ref} keeps a state that can't be rewound, as speculative decoding must. Choose another model."
-        )
-    return expected
-
-
-def _probe(loaded: LanguageModel) -> torch.Tensor:
-    return torch.arange(min(_PROBE_LENGTH, loaded.context_length)) * 7 % loaded.vocab_size
-
-
-def _lean_weights(loaded: LanguageModel, expected: torch.Tensor) -> lean.LeanWeights | None:
-    """The lean forward's weights, if it computes what the module does; any difference beyond rounding rules it out."""
-    if not lean.supports(loaded.model):
-        return None
-    probe = _probe(loaded)
-    weights = lean.LeanWeights(loaded.model)
-    runner = lean.LeanRunner(weights, len(probe))
-    # In two parts, so that the cache is read as well as written.
-    parts = [runner.forward(part, num_logits=len(part)).logits.float() for part in probe.tensor_split(2) if len(part)]
-    difference = float((torch.cat(parts) - expected).abs().max())
-    tolerance = (1e-4 if loaded.dtype is torch.float32 else 5e-2) * max(1.0, float(expected.abs().max()))
-    if difference <= tolerance:
-        return weights
-    _log.warning("%s: the lean forward differs by %.3g, so transformers' module is used.", loaded.ref, difference)
-    return None
