@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from enum import IntEnum
 
-from core.errors import GenerationError, OutOfMemoryError, OutriderError
+from core.errors import DownloadError, GenerationError, OutOfMemoryError, OutriderError
 
 DEBUG_VARIABLE = "OUTRIDER_DEBUG"
 
@@ -35,11 +35,11 @@ class OutputClosed(Exception):  # noqa: N818 - a message to unwind, not an error
     """Whoever read standard output, such as `head`, has gone; nothing is wrong."""
 
 
-_FAILURES = (GenerationError, OutOfMemoryError, OutputError)
+_FAILURES = (DownloadError, GenerationError, OutOfMemoryError, OutputError)
 
 
 def exit_code(error: OutriderError) -> Exit:
-    """FAILED for what only a run can meet, BAD_INPUT for what the user can mend in the command."""
+    """FAILED for what only a run or a download can meet, BAD_INPUT for what the user can mend in the command."""
     return Exit.FAILED if isinstance(error, _FAILURES) else Exit.BAD_INPUT
 
 

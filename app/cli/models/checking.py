@@ -23,7 +23,9 @@ _FIELDS = (
     Column("total_bytes", "needed in all", bytes_text),
     Column("available_bytes", "free", bytes_text),
     Column("fits", "fits", yes_or_no),
-    Column("cost_coefficient", "expected cost", lambda cost: f"{cost:.3f} of a target's step for a draft's step"),
+    Column(
+        "cost_coefficient", "expected cost", lambda cost: f"c ≈ {cost:.2f}, a draft step / a target step, by parameters"
+    ),
 )
 
 
