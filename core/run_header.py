@@ -28,7 +28,7 @@ def run_started(request: RunRequest, target: LanguageModel, prompt: EncodedPromp
             "draft": request.draft,
             "method": request.method,
             "method_options": dict(request.method_options),
-            "revision": None,
+            "revision": target.revision,
             "device": str(target.device),
             "dtype": str(target.dtype).removeprefix("torch."),
             "num_draft_tokens": "auto" if request.num_draft_tokens is None else request.num_draft_tokens,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import logging
 import os
 from collections.abc import Generator, Iterator
@@ -14,14 +13,14 @@ import torch
 
 from core.controls import Cancelled, RunControls
 from core.decode import autoregressive, speculative
-from core.drafters.methods import get_method
 from core.drafters.registry import build_drafter
-from core.errors import OutriderError, PairMismatchError, first_line
-from core.models.catalogue import ModelEntry, ModelFormat, resolve
-from core.models.compatibility import pair_problem
-from core.models.devices import resolve_device
-from core.models.loading import LanguageModel, check_pair, load
+from core.errors import OutOfMemoryError, OutriderError, first_line
+from core.models.devices import free_memory, is_out_of_memory, release_memory
+from core.models.loading import LanguageModel
+from core.models.pair_loader import load_models
 from core.models.prompting import EncodedPrompt, encode_prompt
+from core.models.room import run_does_not_fit
+from core.models.shelf import ModelShelf
 from core.run_header import run_started
 from core.tally import Tally
 from core.target import TargetScorer
@@ -42,15 +41,14 @@ _log = logging.getLogger(__name__)
 
 
 class Session:
-    """Keeps the last request's models, so that the next run with them starts at once. For one thread."""
+    """Keeps models while they fit, so that the next run with them starts at once. For one thread."""
 
-    def __init__(self) -> None:
-        self._models: dict[tuple[str, str, str], LanguageModel] = {}
+    def __init__(self, shelf: ModelShelf | None = None) -> None:
+        self._shelf = shelf or ModelShelf()
 
     def close(self) -> None:
         """Give the models' memory back."""
-        self._models.clear()
-        _release_memory()
+        self._shelf.clear()
 
     def run(self, request: RunRequest, controls: RunControls | None = None) -> Generator[Event, None, None]:
         """Carry out a request.
@@ -69,7 +67,7 @@ class Session:
         """
         controls = controls or RunControls.from_request(request)
         try:
-            target, draft = yield from self._load(request, controls)
+            target, draft = yield from load_models(self._shelf, request, controls.check_cancelled)
         except Cancelled:
             yield _stopped()
             return
@@ -80,7 +78,7 @@ class Session:
         except Cancelled:
             yield _stopped()
             return
-        drafter = build_drafter(
+        drafter: Any = build_drafter(
             request.method,
             draft=draft,
             options=request.method_options,
@@ -89,50 +87,25 @@ class Session:
         )
         yield run_started(request, target, prompt)
         progress = _Progress()
+        failure: str | None = None
+        has_room = True
         try:
             summary = yield from self._decode(request, controls, target, drafter, prompt, progress, governor)
-        except OutriderError as error:
-            _release_memory()
-            summary = progress.failed(str(error))
         except Exception as error:
             # Whatever torch, or any architecture's code, throws amid a forward; its traceback belongs in a debugger.
             _log.debug("the run failed", exc_info=True)
-            _release_memory()
-            summary = progress.failed(
-                f"The run failed in the model: {first_line(error)}. Try another device or precision."
-            )
+            failure = _failure(error)
+            has_room = not isinstance(error, OutOfMemoryError) and not is_out_of_memory(error)
+        if failure is not None:
+            # The error is gone by now, and with it the frames that held the caches; the drafter holds its own.
+            drafter = governor = None
+            release_memory()
+            if not has_room:
+                models = [target] if draft is None else [target, draft]
+                self._shelf.drop_all_but(self._shelf.keys_of(models))
+                failure = run_does_not_fit(models, capacity, free_memory(target.device))
+            summary = progress.failed(failure)
         yield Finished(summary)
-
-    def _load(
-        self, request: RunRequest, controls: RunControls
-    ) -> Generator[Event, None, tuple[LanguageModel, LanguageModel | None]]:
-        needs_draft = get_method(request.method).needs_draft_model
-        refs = [request.target] + ([request.draft] if needs_draft and request.draft else [])
-        # What can be said without loading anything is said first.
-        entries = {ref: resolve(ref) for ref in refs}
-        where = str(resolve_device(request.device))
-        wanted = {(ref, where, str(request.dtype)) for ref in refs}
-        if len(refs) > 1 and not wanted <= self._models.keys():
-            problem = pair_problem(refs[1], refs[0])
-            if problem is not None:
-                raise PairMismatchError(problem)
-        # What this run doesn't use makes room for what it does.
-        if self._models.keys() - wanted:
-            self._models = {key: model for key, model in self._models.items() if key in wanted}
-            _release_memory()
-        loaded = []
-        for ref in refs:
-            key = (ref, where, str(request.dtype))
-            controls.check_cancelled()
-            if key not in self._models:
-                yield StageChanged(_loading_stage(entries[ref]))
-                self._models[key] = load(ref, request.device, request.dtype)
-            loaded.append(self._models[key])
-        controls.check_cancelled()
-        target, draft = loaded[0], loaded[1] if len(loaded) > 1 else None
-        if draft is not None:
-            check_pair(draft, target)
-        return target, draft
 
     def _decode(
         self,
@@ -172,8 +145,9 @@ class Session:
         except Exception as error:
             # The run itself is whole; what it was to be held against is not.
             _log.debug("the baseline failed", exc_info=True)
-            _release_memory()
-            return replace(summary, error=f"The run is whole, but its baseline failed: {first_line(error)}.")
+            failure = first_line(error)
+        release_memory()
+        return replace(summary, error=f"The run is whole, but its baseline failed: {failure}.")
 
 
 class _Progress:
@@ -208,13 +182,10 @@ def _stopped() -> Finished:
     return Finished(Tally().summary(reason, "", prefill_ms=0.0, target_step_ms=None, peak_memory_mb=None))
 
 
-def _loading_stage(entry: ModelEntry) -> str:
-    if entry.format is ModelFormat.GGUF:
-        from core.models.gguf import is_converted
-
-        if not is_converted(entry.path):
-            return f"Converting {entry.title}, once…"
-    return f"Loading {entry.title}…"
+def _failure(error: Exception) -> str:
+    if isinstance(error, OutriderError):
+        return str(error)
+    return f"The run failed in the model: {first_line(error)}. Try another device or precision."
 
 
 def _govern(governor: ThreadGovernor | None, step: Step) -> None:
@@ -261,11 +232,3 @@ def _with_baseline(
                 measured_speedup=ours / plain if ours and plain else None,
             )
     return summary
-
-
-def _release_memory() -> None:
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-    elif torch.backends.mps.is_available():
-        torch.mps.empty_cache()

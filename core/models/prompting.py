@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import threading
+from collections import OrderedDict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from core.errors import PromptError, SettingsError, first_line
-from core.models.loading import LanguageModel
+from core.errors import ModelUnreadableError, PromptError, SettingsError, first_line
+from core.models.catalogue import ModelEntry, ModelFormat, resolve
+
+if TYPE_CHECKING:
+    from core.models.loading import LanguageModel
+
+_NUM_KEPT = 4
+_kept: OrderedDict[tuple[Path, int], Any] = OrderedDict()
+_lock = threading.Lock()
+"""Guards the kept tokenizers, which are not made to be used by two threads at once."""
 
 
 class EncodedPrompt(NamedTuple):
@@ -28,27 +39,66 @@ def encode_prompt(target: LanguageModel, prompt: str, chat: bool | None = None) 
         SettingsError: chat is wanted and the tokenizer has no template.
         PromptError: nothing to continue, or no room left in the context to continue it.
     """
+    encoded = _encode(target.tokenizer, target.ref, prompt, chat)
+    check_prompt_length(len(encoded.ids), target)
+    return encoded
+
+
+def render(ref: str, prompt: str, chat: bool | None = None) -> EncodedPrompt:
+    """What `encode_prompt` will make of a prompt, from the model's tokenizer alone: its weights are not read.
+
+    The length is not checked. May be called from any thread; reads files, so not for the window's.
+
+    Raises:
+        ModelNotFoundError, ModelUnreadableError: no such model, or none whose tokenizer can be read yet.
+        SettingsError, PromptError: the template is wanted and there is none, or it fails.
+    """
+    entry = resolve(ref)
+    folder = _tokenizer_folder(entry)
+    with _lock:
+        return _encode(_kept_tokenizer(entry, folder), ref, prompt, chat)
+
+
+def _tokenizer_folder(entry: ModelEntry) -> Path:
+    if entry.format is not ModelFormat.GGUF:
+        return entry.path
+    from core.models.gguf import converted_folder, is_converted
+
+    if not is_converted(entry.path):
+        raise ModelUnreadableError(f"{entry.title} was not unpacked yet. Run it once to see how its prompts are put.")
+    return converted_folder(entry.path)
+
+
+def _kept_tokenizer(entry: ModelEntry, folder: Path) -> Any:
+    from core.models.tokenizers import load_tokenizer
+
+    changed = max((file.stat().st_mtime_ns for file in folder.glob("*.json*")), default=0)
+    key = (folder.resolve(), changed)
+    if key not in _kept:
+        _kept[key] = load_tokenizer(entry, folder)
+    _kept.move_to_end(key)
+    while len(_kept) > _NUM_KEPT:
+        _kept.popitem(last=False)
+    return _kept[key]
+
+
+def _encode(tokenizer: Any, name: str, prompt: str, chat: bool | None) -> EncodedPrompt:
     # Lone surrogates, which a terminal or a clipboard can bring, are not text to a tokenizer.
     text = prompt.encode("utf-8", "replace").decode("utf-8")
-    tokenizer = target.tokenizer
     has_template = bool(getattr(tokenizer, "chat_template", None))
     if chat and not has_template:
-        raise SettingsError(f"{target.ref} has no chat template. Run it raw, or choose an instruct model.")
+        raise SettingsError(f"{name} has no chat template. Run it raw, or choose an instruct model.")
     is_chat = has_template if chat is None else chat
-    if is_chat:
-        messages = [{"role": "user", "content": text}]
-        try:
-            rendered = str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
-        except Exception as error:  # A template is a program, and may do anything but work.
-            raise PromptError(
-                f"The chat template of {target.ref} failed ({first_line(error)}). Run the prompt raw instead."
-            ) from error
-        ids = tokenizer(rendered, add_special_tokens=False)["input_ids"]
-    else:
-        rendered = text
-        ids = tokenizer(text)["input_ids"]
-    check_prompt_length(len(ids), target)
-    return EncodedPrompt(list(ids), rendered, is_chat)
+    if not is_chat:
+        return EncodedPrompt(list(tokenizer(text)["input_ids"]), text, False)
+    messages = [{"role": "user", "content": text}]
+    try:
+        rendered = str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+    except Exception as error:  # A template is a program, and may do anything but work.
+        raise PromptError(
+            f"The chat template of {name} failed ({first_line(error)}). Run the prompt raw instead."
+        ) from error
+    return EncodedPrompt(list(tokenizer(rendered, add_special_tokens=False)["input_ids"]), rendered, True)
 
 
 def check_prompt_length(num_ids: int, target: LanguageModel) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -12,11 +13,16 @@ from core.models.catalogue import ModelEntry, local_models
 from core.models.details import read_details
 from core.models.devices import free_memory
 
+if TYPE_CHECKING:
+    from core.models.loading import LanguageModel
+
 _SHORTER = {"cuda": torch.bfloat16, "mps": torch.float16, "cpu": torch.bfloat16}
 """The precision of half the size that each device computes in."""
 
 _WORKING_BYTES = 256 * 2**20
 """What the first forwards of any model take beside it."""
+
+_CACHE_SHARE = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,3 +122,31 @@ def _name(dtype: torch.dtype) -> str:
 
 def _either(choices: list[str]) -> str:
     return choices[0] if len(choices) == 1 else f"{', '.join(choices[:-1])} or {choices[-1]}"
+
+
+def bytes_per_position(model: LanguageModel) -> int:
+    """What one position of a text takes in a model's cache: keys and values of every layer."""
+    config = model.model.config.get_text_config()
+    heads = config.num_attention_heads
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    return int(2 * config.num_hidden_layers * kv_heads * head_dim * model.dtype.itemsize)
+
+
+def run_does_not_fit(models: Sequence[LanguageModel], capacity: int, free_bytes: int) -> str:
+    """One sentence for a run whose memory ran out.
+
+    Args:
+        models: that ran, the target first.
+        capacity: positions that the text was to get.
+        free_bytes: on their device, now that the run is over.
+    """
+    target = models[0]
+    told = f"{target.device} ran out of memory in a text of up to {capacity:,} tokens"
+    # A part is left for what a forward takes.
+    fitting = int(_CACHE_SHARE * free_bytes / max(1, sum(bytes_per_position(model) for model in models)))
+    fitting = fitting // 100 * 100
+    if 100 <= fitting < capacity:
+        told += f", and about {fitting:,} would fit"
+    halved = "" if target.dtype.itemsize <= 2 else f"{_name(_SHORTER.get(target.device.type, torch.bfloat16))} or "
+    return f"{told}. Shorten the prompt, ask for fewer new tokens, or choose {halved}a smaller model."
