@@ -5,12 +5,17 @@ from __future__ import annotations
 import platform
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QFileDialog, QMessageBox, QWidget
 
 from app import __version__
+from app.view_models.model_text import bytes_text
 from app.widgets.model_picker import OPEN_TITLES, OpenKind
+
+if TYPE_CHECKING:
+    from core.models.downloads import Removal
 
 EXPORT_FILTERS = {"Run log, JSON Lines (*.jsonl)": ".jsonl", "Table of steps, CSV (*.csv)": ".csv"}
 PACKAGES = ("PySide6-Essentials", "pyqtgraph", "numpy", "torch", "transformers")
@@ -40,6 +45,17 @@ class Dialogs:
             path, _ = QFileDialog.getOpenFileName(parent, title, "", "GGUF models (*.gguf)")
         return path or None
 
+    def ask_removal(self, parent: QWidget, removal: Removal) -> bool:
+        """Whether a model is to be deleted, after what that means."""
+        question = f"Delete {removal.entry.title}?"
+        details = f"This frees {bytes_text(removal.frees_bytes)}. {removal.note}\n\n{removal.entry.path}"
+        return _confirm(parent, question, details, "Delete")
+
+    def ask_too_large(self, parent: QWidget, forecast: str) -> bool:
+        """Whether models that won't fit by the forecast are to be loaded all the same."""
+        details = f"{forecast}.\n\nLoading may take long, slow the computer down, or fail."
+        return _confirm(parent, "This pair may not fit in memory. Load it?", details, "Load it")
+
     def show_about(self, parent: QWidget) -> None:
         """Versions, for a bug report."""
         box = QMessageBox(parent)
@@ -49,6 +65,23 @@ class Dialogs:
         box.setInformativeText("<br>".join(versions()))
         box.exec()
         box.deleteLater()
+
+
+def _confirm(parent: QWidget, question: str, details: str, verb: str) -> bool:
+    box = QMessageBox(parent)
+    box.setIcon(QMessageBox.Icon.NoIcon)
+    box.setWindowTitle("Outrider")
+    box.setTextFormat(Qt.TextFormat.PlainText)
+    box.setText(question)
+    box.setInformativeText(details)
+    yes = box.addButton(verb, QMessageBox.ButtonRole.AcceptRole)
+    no = box.addButton(QMessageBox.StandardButton.Cancel)
+    # The safe answer is the one that a slip of the Enter key gives.
+    box.setDefaultButton(no)
+    box.setEscapeButton(no)
+    box.exec()
+    box.deleteLater()
+    return box.clickedButton() is yes
 
 
 def versions() -> list[str]:

@@ -13,10 +13,13 @@ from app.controller import RunController, RunState
 from app.dialogs import Dialogs
 from app.live_view import LiveView
 from app.menus import Menus
-from app.model_checker import ModelCheckerThread, ModelRole, OpenedModel
+from app.model_questions import ModelRole
+from app.models_desk import ModelsDesk
+from app.prompt_reader import PromptReader
 from app.services import Services
 from app.settings import remember_model
 from app.theme import RESOURCES, ThemeMode, apply_theme, choose_color_scheme, resolve_theme, ui_font
+from app.threads import Threads
 from app.view_models.model_library import ModelLibrary
 from app.view_models.presets import load_presets
 from app.view_models.run_view import RunView
@@ -47,9 +50,13 @@ class MainWindow(QMainWindow):
         self._is_leaving = False
         self.run_view = RunView()
         self.controller = RunController(self._services, self)
-        self.checker = ModelCheckerThread(self._services, self)
-        self.controls = ControlsPanel(ModelLibrary(self._services.embedded_models()))
+        library = ModelLibrary(self._services.embedded_models(), self._services.suggestions)
+        self.controls = ControlsPanel(library)
+        self.models = ModelsDesk(self._services, library, self.controls.models, self._dialogs, self)
+        self.checker = self.models.checker
+        self.threads = Threads((self.controller, self.checker, self.models.store), self)
         self.prompt = PromptEditor(load_presets())
+        self.reader = PromptReader(self.prompt, self.controls, self.checker, self)
         self.transcript = TranscriptPanel()
         self.measurements = MeasurementsPanel(self.run_view)
         self.banner = Banner()
@@ -97,17 +104,21 @@ class MainWindow(QMainWindow):
             signal.connect(self._on_settings_changed)
         self.controls.num_draft_tokens_changed.connect(self.controller.set_num_draft_tokens)
         self.controls.temperature_changed.connect(self.controller.set_temperature)
-        self.controls.open_requested.connect(self._on_open_requested)
-        self.controls.check_requested.connect(self.checker.check_pairs)
-        self.checker.opened.connect(self._on_model_opened)
-        self.checker.open_failed.connect(self._on_open_failed)
-        self.checker.pairs_checked.connect(self.controls.on_pairs_checked)
+        self.models.failed.connect(self.banner.show_sentence)
+        self.models.model_opened.connect(self._on_model_opened)
+        self.models.line_changed.connect(self.status.show_download)
+        self.status.download_clicked.connect(self.models.browse)
+        self.menus.models.triggered.connect(self.models.open)
+        self.menus.get_models.triggered.connect(self.models.browse)
+        self.menus.show_reading.toggled.connect(self.prompt.reading_button.setChecked)
+        self.prompt.reading_toggled.connect(self.menus.show_reading.setChecked)
+        self.controller.engine_ready.connect(self.models.on_engine_ready)
         self.prompt.run_requested.connect(self._on_run_requested)
         self.prompt.stop_requested.connect(self.controller.stop)
         self.controller.state_changed.connect(self._on_state_changed)
         self.live.run_shown.connect(self._on_run_shown)
         self.controller.failed.connect(self.banner.show_sentence)
-        self.controller.closed.connect(self.close)
+        self.threads.closed.connect(self.close)
         self.transcript.ghosts_toggled.connect(self.menus.show_ghosts.setChecked)
         self.menus.show_ghosts.toggled.connect(self.transcript.set_ghosts_shown)
         self.menus.run.triggered.connect(self._on_run_requested)
@@ -152,6 +163,8 @@ class MainWindow(QMainWindow):
         except OutriderError as error:
             self.banner.show_sentence(str(error))
             return
+        if (forecast := self.models.too_large(request)) and not self._dialogs.ask_too_large(self, forecast):
+            return
         if self.controller.start(request):
             self.banner.dismiss()
             self.menus.export.setEnabled(False)
@@ -162,11 +175,13 @@ class MainWindow(QMainWindow):
 
     @Slot()
     def _on_run_shown(self) -> None:
+        self.models.on_run_over(self.run_view)
         self.menus.export.setEnabled(self.run_view.log() is not None)
 
     @Slot()
     def _on_settings_changed(self) -> None:
         self.prompt.show_state(self.controller.state, self.controls.problem(self.prompt.text()))
+        self.models.want_verdict(self.controls.verdict_question(self.prompt.text()))
         self.measurements.set_baseline_ticked(self.controls.run.baseline.isChecked())
 
     @Slot()
@@ -188,29 +203,16 @@ class MainWindow(QMainWindow):
 
     @Slot()
     def _on_open_folder(self) -> None:
-        self._on_open_requested(OpenKind.FOLDER, ModelRole.TARGET)
+        self.models.ask_for_model(OpenKind.FOLDER, ModelRole.TARGET)
 
     @Slot()
     def _on_open_gguf(self) -> None:
-        self._on_open_requested(OpenKind.GGUF, ModelRole.TARGET)
+        self.models.ask_for_model(OpenKind.GGUF, ModelRole.TARGET)
 
-    @Slot(object, object)
-    def _on_open_requested(self, kind: OpenKind, role: ModelRole) -> None:
-        if path := self._dialogs.ask_model_path(self, kind):
-            self.checker.open(path, role)
-
-    @Slot(object)
-    def _on_model_opened(self, opened: OpenedModel) -> None:
-        self.controls.on_model_opened(opened)
-        if opened.role is not None:
-            self._settings = remember_model(self._settings, opened.entry.ref)
-            self._save()
-
-    @Slot(str, object)
-    def _on_open_failed(self, sentence: str, role: ModelRole | None) -> None:
-        # A remembered model may be on a disk that isn't there today; nobody asked for it just now.
-        if role is not None:
-            self.banner.show_sentence(sentence)
+    @Slot(str)
+    def _on_model_opened(self, ref: str) -> None:
+        self._settings = remember_model(self._settings, ref)
+        self._save()
 
     # --- Look ---
 
@@ -246,17 +248,18 @@ class MainWindow(QMainWindow):
 
     @Slot()
     def _on_first_shown(self) -> None:
+        self.models.scan()
         self.live.watch_warm_up()
         self.controller.warm_up()
 
     def closeEvent(self, event: QCloseEvent) -> None:
-        """Disappear at once, and be gone as soon as the engine's thread has ended."""
+        """Disappear at once, and be gone as soon as the threads have ended."""
         if not self._is_leaving:
             self._is_leaving = True
             self._save()
-            self.controller.begin_close()
-            self.checker.close(CLOSE_WAIT_MS)
-        if self.controller.is_closed or self.controller.join(CLOSE_WAIT_MS):
+            self.models.close()
+            self.threads.begin_close()
+        if self.threads.is_closed or self.threads.join(CLOSE_WAIT_MS):
             event.accept()
         else:
             # A forward or the load of a file is under way; `closed` calls again when it is over.
@@ -266,9 +269,8 @@ class MainWindow(QMainWindow):
     @Slot()
     def _on_about_to_quit(self) -> None:
         # The event loop ends without asking the window, such as at the end of a desktop session.
-        self.controller.begin_close()
-        self.controller.join(FINAL_WAIT_MS)
-        self.checker.close(FINAL_WAIT_MS)
+        self.threads.begin_close()
+        self.threads.join(FINAL_WAIT_MS)
 
     def _save(self) -> None:
         self._settings = replace(

@@ -20,6 +20,8 @@ class Menus:
             kind: self._action(f"open{kind.value.capitalize()}Action", title) for kind, title in OPEN_TITLES.items()
         }
         self.open_actions[OpenKind.FOLDER].setShortcut(QKeySequence.StandardKey.Open)
+        self.models = self._action("modelsAction", "Models…", "Ctrl+M")
+        self.get_models = self._action("getModelsAction", "Get models…", "Ctrl+Shift+M")
         self.export = self._action("exportAction", "Export run…", "Ctrl+E")
         self.export.setEnabled(False)
         self.quit = self._action("quitAction", "Quit", QKeySequence(QKeySequence.StandardKey.Quit))
@@ -29,6 +31,8 @@ class Menus:
         self.stop = self._action("stopAction", "Stop", "Esc")
         self.show_ghosts = self._action("showGhostsAction", "Show rejected drafts", "Ctrl+G")
         self.show_ghosts.setCheckable(True)
+        self.show_reading = self._action("showReadingAction", "Prompt as the model reads it", "Ctrl+R")
+        self.show_reading.setCheckable(True)
         self.about = self._action("aboutAction", "About Outrider")
         self.about.setMenuRole(QAction.MenuRole.AboutRole)
         self.themes = QActionGroup(window)
@@ -37,6 +41,8 @@ class Menus:
 
     def _fill(self) -> None:
         file = self._menu("&File")
+        file.addActions([self.models, self.get_models])
+        file.addSeparator()
         file.addActions(list(self.open_actions.values()))
         file.addSeparator()
         file.addAction(self.export)
@@ -44,7 +50,7 @@ class Menus:
         file.addAction(self.quit)
         self._menu("&Run").addActions([self.run, self.stop])
         view = self._menu("&View")
-        view.addAction(self.show_ghosts)
+        view.addActions([self.show_reading, self.show_ghosts])
         view.addSeparator()
         view.addActions(self.themes.actions())
         self._menu("&Help").addAction(self.about)

@@ -89,13 +89,11 @@ class ModelChecker(QObject):
 
     @Slot(object)
     def judge(self, question: VerdictQuestion) -> None:
-        """Forecast memory and cost of a pair. Imports torch."""
+        """Forecast cost of a pair, and its memory where that is asked for."""
         if self._is_stale(question):
             return
         try:
-            verdict = self._services.pair_verdict(
-                question.draft, question.target, question.device, question.dtype, question.context
-            )
+            verdict = self._services.pair_verdict(question)
         except Exception:
             # Only a forecast: what is wrong with the files is told by the check of the pair, and by the engine.
             verdict = None

@@ -47,13 +47,14 @@ class PairVerdicts:
 
 @dataclass(frozen=True, slots=True)
 class VerdictQuestion:
-    """A pair, and where it is to run. `context`: positions of the caches."""
+    """A pair, and where it is to run. `context`: positions of the caches. `with_memory`: the forecast imports torch."""
 
     draft: str
     target: str
     device: str
     dtype: str
     context: int
+    with_memory: bool = False
 
 
 @dataclass(frozen=True, slots=True)

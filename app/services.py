@@ -5,15 +5,24 @@ Each function imports what it calls when it is called: the window is up before t
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from app.model_questions import FoundModels, RenderedPrompt, RenderQuestion, VerdictQuestion
 from app.settings import SettingsStore, runs_folder
 from core.controls import RunControls
-from core.models.catalogue import ModelEntry, embedded_models, resolve
+from core.models.catalogue import ModelEntry, embedded_models, local_models, resolve
+from core.models.hub import cache_folder, is_offline
+from core.models.suggestions import SUGGESTIONS, Suggestion
 from core.types import Event, RunRequest
+
+if TYPE_CHECKING:
+    from core.models.compatibility import PairVerdict
+    from core.models.details import ModelDetails
+    from core.models.downloads import DownloadProgress, Removal
 
 
 class Session(Protocol):
@@ -65,6 +74,69 @@ def find_pair_problem(draft: str, target: str) -> str | None:
     return pair_problem(draft, target)
 
 
+def judge_pair(question: VerdictQuestion) -> PairVerdict:
+    """What a pair will need and cost. Imports torch only for the memory."""
+    from core.models.compatibility import pair_verdict
+
+    return pair_verdict(
+        question.draft,
+        question.target,
+        device=question.device,
+        dtype=question.dtype,
+        context=question.context,
+        with_memory=question.with_memory,
+    )
+
+
+def find_models() -> FoundModels:
+    """The models on this computer, and the room for more."""
+    folder = cache_folder()
+    existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+    return FoundModels(local_models(), folder, shutil.disk_usage(existing).free)
+
+
+def read_model_details(entry: ModelEntry) -> ModelDetails:
+    """What a model's files say of it."""
+    from core.models.details import read_details
+
+    return read_details(entry)
+
+
+def download_model(
+    ref: str,
+    *,
+    on_progress: Callable[[DownloadProgress], None],
+    check_cancelled: Callable[[], None],
+    restart: bool,
+) -> ModelEntry:
+    """Download a model; see `core.models.downloads.download`."""
+    from core.models.downloads import download
+
+    return download(ref, on_progress=on_progress, check_cancelled=check_cancelled, restart=restart)
+
+
+def plan_model_removal(ref: str) -> Removal:
+    """What deleting a model would free."""
+    from core.models.downloads import plan_removal
+
+    return plan_removal(ref)
+
+
+def remove_model(ref: str) -> int:
+    """Delete a model; the bytes that were freed."""
+    from core.models.downloads import remove
+
+    return remove(ref)
+
+
+def render_prompt(question: RenderQuestion) -> RenderedPrompt:
+    """Put a prompt through a model's chat template and tokenizer, with nothing of the model loaded but those."""
+    from core.models.prompting import render
+
+    encoded = render(question.target, question.prompt, question.chat)
+    return RenderedPrompt(question, encoded.rendered, len(encoded.ids), encoded.is_chat)
+
+
 @dataclass(frozen=True, slots=True)
 class Services:
     """The engine's entry points that the window uses."""
@@ -72,7 +144,16 @@ class Services:
     open_session: Callable[[], Session] = open_session
     open_log: Callable[[Path], LogWriter] = open_log
     pair_problem: Callable[[str, str], str | None] = find_pair_problem
+    pair_verdict: Callable[[VerdictQuestion], PairVerdict] = judge_pair
     embedded_models: Callable[[], tuple[ModelEntry, ...]] = embedded_models
+    find_models: Callable[[], FoundModels] = find_models
+    suggestions: tuple[Suggestion, ...] = SUGGESTIONS
     resolve: Callable[[str], ModelEntry] = resolve
+    read_details: Callable[[ModelEntry], ModelDetails] = read_model_details
+    is_offline: Callable[[], bool] = is_offline
+    download: Callable[..., ModelEntry] = download_model
+    plan_removal: Callable[[str], Removal] = plan_model_removal
+    remove: Callable[[str], int] = remove_model
+    render_prompt: Callable[[RenderQuestion], RenderedPrompt] = render_prompt
     runs_folder: Callable[[], Path] = runs_folder
     store: SettingsStore = field(default_factory=SettingsStore)

@@ -56,6 +56,15 @@ class ScriptedDialogs:
         self.export_path = None
         self.model_path = None
         self.asked: list[str] = []
+        self.says_yes = False
+
+    def ask_removal(self, _parent, removal):
+        self.asked.append(removal)
+        return self.says_yes
+
+    def ask_too_large(self, _parent, forecast):
+        self.asked.append(forecast)
+        return self.says_yes
 
     def ask_export_path(self, _parent, suggestion):
         self.asked.append(suggestion)

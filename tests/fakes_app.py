@@ -26,6 +26,7 @@ from core.types import (
     Summary,
     TokenKind,
 )
+from tests.fakes_models import FakeHub
 
 TARGET = ModelEntry(
     "tiny-target", "Tiny target", Path("/nowhere/target"), ModelFormat.SAFETENSORS, 40_000_000, ModelOrigin.EMBEDDED
@@ -255,26 +256,35 @@ class FakeSession:
         )
 
 
-def fake_resolve(ref: str) -> ModelEntry:
-    """Find one of the three models above."""
-    for entry in (TARGET, DRAFT, STRANGER):
-        if entry.ref == ref:
-            return entry
-    raise OutriderError(f"There is no model {ref!r} here.")
-
-
 def fake_pair_problem(draft: str, target: str) -> str | None:
     """Only the stranger doesn't fit."""
     return MISMATCH if STRANGER.ref in {draft, target} and draft != target else None
 
 
-def fake_services(session: FakeSession, folder: Path) -> Services:
+def fake_services(session: FakeSession, folder: Path, hub: FakeHub | None = None) -> Services:
     """Services around a session, with every file under a folder."""
+    hub = hub or FakeHub()
+    hub.embedded = hub.embedded or (TARGET, DRAFT)
+
+    def resolve(ref: str) -> ModelEntry:
+        for entry in (*hub.embedded, STRANGER, *hub.entries):
+            if entry.ref == ref:
+                return entry
+        raise OutriderError(f"There is no model {ref!r} here.")
+
     return Services(
         open_session=lambda: session,
         pair_problem=fake_pair_problem,
-        embedded_models=lambda: (TARGET, DRAFT),
-        resolve=fake_resolve,
+        pair_verdict=hub.pair_verdict,
+        embedded_models=lambda: hub.embedded,
+        find_models=hub.find_models,
+        resolve=resolve,
+        read_details=hub.read_details,
+        is_offline=lambda: hub.is_offline,
+        download=hub.download,
+        plan_removal=hub.plan_removal,
+        remove=hub.remove,
+        render_prompt=hub.render_prompt,
         runs_folder=lambda: folder / "runs",
         store=SettingsStore(folder / "settings.json"),
     )

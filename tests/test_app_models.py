@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from PySide6.QtCore import Qt
 
-from app.model_checker import ModelRole
+from app.model_questions import ModelRole
 from app.settings import SettingsStore, WindowSettings
 from app.view_models.model_library import ModelLibrary
+from app.widgets.model_items import REASON_ROLE
 from app.widgets.model_picker import OPEN_TITLES, OpenKind
 from core.errors import ModelUnreadableError
 from tests.fakes_app import DRAFT, MISMATCH, STRANGER, TARGET, fake_services
@@ -37,14 +39,16 @@ def test_a_draft_that_does_not_fit_says_why_and_can_not_be_run(window, qtbot):
     assert window.banner.sentence() == MISMATCH
 
 
-def test_a_draft_that_does_not_fit_is_disabled_in_the_list_with_the_reason(window, qtbot):
+def test_a_draft_that_does_not_fit_comes_last_disabled_with_the_reason(window, qtbot):
     open_stranger(window, qtbot, ModelRole.TARGET)
-    qtbot.waitUntil(lambda: window.controls.draft.combo.model().item(0).toolTip() == MISMATCH)
     model = window.controls.draft.combo.model()
-    assert not model.item(0).isEnabled()
-    assert not model.item(1).isEnabled()
-    assert model.item(2).isEnabled()
-    assert "doesn't fit" in model.item(0).text()
+    qtbot.waitUntil(lambda: model.item(1).toolTip() == MISMATCH)
+    assert (model.item(0).text(), model.item(0).isEnabled()) == (STRANGER.title, True)
+    for row in (1, 2):
+        assert not model.item(row).isEnabled()
+        assert "doesn't fit" in model.item(row).text()
+        assert model.item(row).data(REASON_ROLE) == MISMATCH
+        assert MISMATCH in model.item(row).data(Qt.ItemDataRole.AccessibleTextRole)
 
 
 def test_a_method_without_a_draft_runs_where_the_pair_would_not(window, qtbot, run_to_end, session):

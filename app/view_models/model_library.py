@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from core.models.catalogue import ModelEntry, ModelFormat
+from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, ModelEntry, ModelOrigin
+from core.models.suggestions import Suggestion
+
+if TYPE_CHECKING:
+    from core.models.details import ModelDetails
+
+_SCANNED = {ModelOrigin.EMBEDDED, ModelOrigin.KEPT, ModelOrigin.HUB}
+"""Where a scan finds models by itself; others are here because they were opened."""
 
 
 class ModelLibrary:
-    """Embedded models first, then the opened ones in the order they came."""
+    """Embedded models first, then those that a scan found, then the opened ones in the order they came."""
 
-    def __init__(self, embedded: Iterable[ModelEntry] = ()) -> None:
+    def __init__(self, embedded: Iterable[ModelEntry] = (), suggestions: Sequence[Suggestion] = ()) -> None:
         self._entries: dict[str, ModelEntry] = {entry.ref: entry for entry in embedded}
+        self._details: dict[str, ModelDetails | str] = {}
         self._problems: dict[tuple[str, str], str | None] = {}
+        self.suggestions = tuple(suggestions)
 
     @property
     def entries(self) -> tuple[ModelEntry, ...]:
@@ -26,34 +36,106 @@ class ModelLibrary:
 
     @property
     def default_target(self) -> str:
-        """The first model; empty if there is none."""
-        return next(iter(self._entries), "")
+        """The first model that can be one; empty if there is none."""
+        return next((entry.ref for entry in self._entries.values() if not entry.serves), "")
 
     @property
     def default_draft(self) -> str:
-        """The smallest model, since a draft pays by being quick; empty if there is none."""
-        return min(self._entries.values(), key=lambda entry: entry.size_bytes).ref if self._entries else ""
+        """The smallest model of those that ship with Outrider, since a draft pays by being quick; else of all."""
+        able = [entry for entry in self._entries.values() if not entry.serves]
+        able = [entry for entry in able if entry.embedded] or able
+        return min(able, key=lambda entry: entry.size_bytes).ref if able else ""
+
+    def entry(self, ref: str) -> ModelEntry | None:
+        """A model by its reference."""
+        return self._entries.get(ref)
 
     def add(self, entry: ModelEntry) -> None:
-        """Add a model, or replace it; what was known about its pairs is asked again."""
+        """Add a model, or replace it; what was known about it and its pairs is asked again."""
         self._entries[entry.ref] = entry
-        self._problems = {pair: problem for pair, problem in self._problems.items() if entry.ref not in pair}
+        self._forget({entry.ref})
 
-    def record(self, target: str, problems: dict[str, str | None]) -> None:
+    def take_scan(self, found: Sequence[ModelEntry]) -> None:
+        """Take in what a scan found: models that are gone leave, those that were opened stay."""
+        before = self._entries
+        opened = [entry for entry in before.values() if entry.origin not in _SCANNED]
+        self._entries = {entry.ref: entry for entry in (*found, *opened)}
+        self._forget(
+            {ref for ref, entry in before.items() if ref not in self._entries or _is_other(entry, self._entries[ref])}
+        )
+
+    def record(self, target: str, problems: Mapping[str, str | None]) -> None:
         """Keep what was found out about a target's drafts."""
         self._problems.update({(draft, target): problem for draft, problem in problems.items()})
+
+    def record_details(self, details: Mapping[str, ModelDetails | str]) -> None:
+        """Keep what models are like, or why that can't be read."""
+        self._details.update(details)
+
+    def details(self, ref: str) -> ModelDetails | None:
+        """What a model is like; None if it isn't known."""
+        found = self._details.get(ref)
+        return None if isinstance(found, str) else found
+
+    def details_problem(self, ref: str) -> str:
+        """Why a model's details can't be read; empty if they can, or weren't yet."""
+        found = self._details.get(ref)
+        return found if isinstance(found, str) else ""
+
+    def undescribed(self) -> tuple[ModelEntry, ...]:
+        """The models whose details were not read yet."""
+        return tuple(entry for entry in self._entries.values() if entry.ref not in self._details)
 
     def problem(self, draft: str, target: str) -> str | None:
         """Why two models can't work together; None if they can, or if it isn't known yet."""
         return self._problems.get((draft, target))
 
+    def target_problem(self, ref: str) -> str | None:
+        """Why a model can't be a target at all; None if it can."""
+        entry = self._entries.get(ref)
+        if entry is None or not entry.serves:
+            return None
+        return f"{entry.title} only drafts: it borrows the tables of {entry.serves}. Choose it as a draft."
+
     def unchecked_drafts(self, target: str) -> tuple[str, ...]:
         """The drafts that have not been held against a target yet."""
         return tuple(ref for ref in self._entries if (ref, target) not in self._problems)
 
+    def made_for(self, target: str) -> str:
+        """The draft that was made for a target, or is known to suit it best; empty if none of those is here."""
+        for entry in self._entries.values():
+            if entry.serves == target:
+                return entry.ref
+        known = next((item.drafts for item in self.suggestions if item.ref == target), ())
+        if target == DEFAULT_TARGET:
+            known = (DEFAULT_DRAFT,)
+        return next((ref for ref in known if ref in self._entries), "")
 
-def describe(entry: ModelEntry) -> str:
-    """A model in one line, for a tooltip."""
-    kind = {ModelFormat.SAFETENSORS: "safetensors", ModelFormat.GGUF: "GGUF"}[entry.format]
-    origin = "ships with Outrider" if entry.embedded else str(entry.path)
-    return f"{entry.title}: {kind}, {entry.size_bytes / 1e6:,.0f} MB, {origin}"
+    def best_draft(self, target: str) -> str:
+        """The draft to offer with a target: the one made for it, or else the smallest that fits; empty if none does."""
+        made = self.made_for(target)
+        if made and not self._problems.get((made, target)):
+            return made
+        fitting = self.fitting_drafts(target)
+        return min(fitting, key=lambda entry: entry.size_bytes).ref if fitting else ""
+
+    def fitting_drafts(self, target: str) -> tuple[ModelEntry, ...]:
+        """The smaller models that are known to fit a target."""
+        aim = self._entries.get(target)
+        if aim is None:
+            return ()
+        return tuple(
+            entry
+            for entry in self._entries.values()
+            if entry.ref != target
+            and entry.size_bytes < aim.size_bytes
+            and self._problems.get((entry.ref, target), "unknown") is None
+        )
+
+    def _forget(self, refs: set[str]) -> None:
+        self._problems = {pair: problem for pair, problem in self._problems.items() if not refs & set(pair)}
+        self._details = {ref: details for ref, details in self._details.items() if ref not in refs}
+
+
+def _is_other(before: ModelEntry, now: ModelEntry) -> bool:
+    return (before.path, before.size_bytes, before.revision) != (now.path, now.size_bytes, now.revision)

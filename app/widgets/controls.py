@@ -5,19 +5,21 @@ from __future__ import annotations
 from PySide6.QtCore import QLocale, Qt, Signal, Slot
 from PySide6.QtWidgets import QFrame, QScrollArea, QVBoxLayout, QWidget
 
-from app.model_checker import ModelRole, OpenedModel, PairVerdicts
+from app.model_questions import RenderQuestion, VerdictQuestion
 from app.settings import RunSettings
 from app.view_models.model_library import ModelLibrary
 from app.widgets.draft_length import DraftLengthForm
 from app.widgets.fields import text_label
 from app.widgets.method_form import MethodForm
-from app.widgets.model_picker import ModelPicker, OpenKind
+from app.widgets.model_picker import ModelPicker
+from app.widgets.models_form import ModelsForm
 from app.widgets.run_form import RunForm
 from app.widgets.sampling_form import SamplingForm
 from core.errors import OutriderError, PairMismatchError, SettingsError
 from core.types import RunRequest, SamplingParams
 
-NO_TARGET = "There is no target model yet. Open a model folder or a .gguf file."
+CONTEXT_STEP = 256
+NO_TARGET = "There is no target model yet. Open a model folder or a .gguf file, or get one under Models."
 
 
 class ControlsPanel(QScrollArea):
@@ -26,29 +28,33 @@ class ControlsPanel(QScrollArea):
     Signals:
         changed: some setting is new.
         num_draft_tokens_changed, temperature_changed: live during a run.
-        open_requested: an `OpenKind` and a `ModelRole`.
-        check_requested: a target, and the drafts that should be held against it.
     """
 
     changed = Signal()
     num_draft_tokens_changed = Signal(object)
     temperature_changed = Signal(float)
-    open_requested = Signal(object, object)
-    check_requested = Signal(str, object)
 
     def __init__(self, library: ModelLibrary) -> None:
         super().__init__()
         self.setObjectName("sidebarScroll")
-        self._library = library
         self._kept = RunSettings()
-        self.target = ModelPicker("Target", "The model whose distribution the text is drawn from.", "targetCombo")
-        self.draft = ModelPicker("Draft", "The smaller model that runs ahead and proposes tokens.", "draftCombo")
+        self.models = ModelsForm(library)
         self.method = MethodForm()
         self.draft_length = DraftLengthForm()
         self.sampling = SamplingForm()
         self.run = RunForm()
         self._lay_out()
         self._connect()
+
+    @property
+    def target(self) -> ModelPicker:
+        """The target's dropdown."""
+        return self.models.target
+
+    @property
+    def draft(self) -> ModelPicker:
+        """The draft's dropdown."""
+        return self.models.draft
 
     def _lay_out(self) -> None:
         body = QWidget()
@@ -57,7 +63,7 @@ class ControlsPanel(QScrollArea):
         layout.setContentsMargins(0, 0, 8, 0)
         layout.setSpacing(8)
         sections: tuple[tuple[str, tuple[QWidget, ...]], ...] = (
-            ("Models", (self.target, self.draft)),
+            ("Models", (self.models,)),
             ("Drafting", (self.method, self.draft_length)),
             ("Sampling", (self.sampling,)),
             ("Run", (self.run,)),
@@ -78,16 +84,17 @@ class ControlsPanel(QScrollArea):
         self.viewport().setAutoFillBackground(False)
 
     def _connect(self) -> None:
-        self.target.model_chosen.connect(self._on_model_chosen)
-        self.draft.model_chosen.connect(self._on_model_chosen)
-        self.target.open_requested.connect(self._on_open_target)
-        self.draft.open_requested.connect(self._on_open_draft)
+        self.models.changed.connect(self.changed)
         self.method.method_changed.connect(self._on_method_changed)
         self.method.changed.connect(self.changed)
         self.draft_length.changed.connect(self._on_draft_length_changed)
         self.sampling.temperature_changed.connect(self.temperature_changed)
         self.sampling.changed.connect(self.changed)
         self.run.changed.connect(self.changed)
+
+    def render_question(self, prompt: str) -> RenderQuestion | None:
+        """What there is to render of a prompt; None without a target."""
+        return RenderQuestion(self.target.ref, prompt, self.run.chat.member().as_flag) if self.target.ref else None
 
     def settings(self, prompt: str) -> RunSettings:
         """What the controls hold, for the settings file; an unusable seed is left as it was."""
@@ -137,6 +144,19 @@ class ControlsPanel(QScrollArea):
         self.draft.want(settings.draft)
         self._show_models()
 
+    def verdict_question(self, prompt: str) -> VerdictQuestion | None:
+        """What there is to forecast about the chosen pair; None without a pair."""
+        if not (self.target.ref and self.draft.ref and self.method.method.needs_draft_model):
+            return None
+        return VerdictQuestion(
+            self.draft.ref,
+            self.target.ref,
+            str(self.run.device.member()),
+            str(self.run.dtype.member()),
+            # Three bytes a token is a rough count from above of the prompt; rounded, so that typing asks rarely.
+            self.run.length.value() + CONTEXT_STEP * (1 + len(prompt.encode()) // (3 * CONTEXT_STEP)),
+        )
+
     def request(self, prompt: str) -> RunRequest:
         """The settings as a request.
 
@@ -147,7 +167,7 @@ class ControlsPanel(QScrollArea):
         if not self.target.ref:
             raise SettingsError(NO_TARGET)
         draft = self.draft.ref if method.needs_draft_model else None
-        if draft is not None and (problem := self._library.problem(draft, self.target.ref)):
+        if problem := self.models.problem():
             raise PairMismatchError(problem)
         if problem := self.method.problem():
             raise SettingsError(problem)
@@ -177,48 +197,9 @@ class ControlsPanel(QScrollArea):
             return str(error)
         return None
 
-    @Slot(object)
-    def on_model_opened(self, opened: OpenedModel) -> None:
-        """Add a model, and choose it for the role that it was opened for."""
-        self._library.add(opened.entry)
-        if opened.role is not None:
-            picker = self.target if opened.role is ModelRole.TARGET else self.draft
-            picker.want(opened.entry.ref)
-        self._show_models()
-        self.changed.emit()
-
-    @Slot(object)
-    def on_pairs_checked(self, verdicts: PairVerdicts) -> None:
-        """Take in which drafts fit a target."""
-        self._library.record(verdicts.target, verdicts.problems)
-        if verdicts.target == self.target.ref:
-            self._show_models()
-            self.changed.emit()
-
     def _show_models(self) -> None:
-        library = self._library
-        self.target.show_models(library.entries, fallback=library.default_target)
-        target = self.target.ref
-        is_needed = self.method.method.needs_draft_model
-        problems = {ref: library.problem(ref, target) for ref in library.refs} if is_needed else {}
-        self.draft.show_models(library.entries, fallback=library.default_draft, problems=problems)
-        self.draft.set_needed(is_needed)
-        self.draft.show_problem(problems.get(self.draft.ref))
-        if target and (drafts := self._library.unchecked_drafts(target)):
-            self.check_requested.emit(target, drafts)
-
-    @Slot(str)
-    def _on_model_chosen(self, _ref: str) -> None:
-        self._show_models()
-        self.changed.emit()
-
-    @Slot(object)
-    def _on_open_target(self, kind: OpenKind) -> None:
-        self.open_requested.emit(kind, ModelRole.TARGET)
-
-    @Slot(object)
-    def _on_open_draft(self, kind: OpenKind) -> None:
-        self.open_requested.emit(kind, ModelRole.DRAFT)
+        self.models.set_draft_needed(self.method.method.needs_draft_model)
+        self.models.show_models()
 
     @Slot(str)
     def _on_method_changed(self, _name: str) -> None:

@@ -1,19 +1,23 @@
-"""Choosing a model: the ones that are here, and a way to open another."""
+"""Choosing a model: the ones that are here, and a way to open or get another."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
-from PySide6.QtCore import QSignalBlocker, Qt, Signal, Slot
+from PySide6.QtCore import QSignalBlocker, Qt, QTimer, Signal, Slot
 from PySide6.QtGui import QStandardItem, QStandardItemModel
 from PySide6.QtWidgets import QComboBox, QVBoxLayout, QWidget
 
-from app.view_models.model_library import describe as describe_model
+from app.view_models.model_text import bytes_text
+from app.view_models.model_text import describe as describe_model
 from app.widgets.fields import WheelGuard, labelled, text_label
+from app.widgets.model_items import NOTE_ROLE, REASON_ROLE, ModelItemDelegate
 from core.models.catalogue import ModelEntry
 
 REF_ROLE = Qt.ItemDataRole.UserRole
+ACTION_ROLE = Qt.ItemDataRole.UserRole + 1
+POPUP_WIDTH = 420
 
 
 class OpenKind(StrEnum):
@@ -24,6 +28,39 @@ class OpenKind(StrEnum):
 
 
 OPEN_TITLES = {OpenKind.FOLDER: "Open model folder…", OpenKind.GGUF: "Open .gguf file…"}
+BROWSE = "browse"
+BROWSE_TITLE = "Get more models…"
+
+
+class ModelCombo(QComboBox):
+    """A dropdown whose list is wider than itself, and stays as it is while it is open.
+
+    Signals:
+        popup_hidden: the list is closed again.
+    """
+
+    popup_hidden = Signal()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_open = False
+        self.setItemDelegate(ModelItemDelegate(self))
+
+    def showPopup(self) -> None:
+        """Open the list, with room for reasons."""
+        self.is_open = True
+        self.view().setMinimumWidth(max(self.width(), POPUP_WIDTH))
+        super().showPopup()
+
+    def hidePopup(self) -> None:
+        """Close the list; what it shows may change as soon as the choice has been told."""
+        super().hidePopup()
+        QTimer.singleShot(0, self, self._on_hidden)
+
+    @Slot()
+    def _on_hidden(self) -> None:
+        self.is_open = False
+        self.popup_hidden.emit()
 
 
 class ModelPicker(QWidget):
@@ -32,17 +69,20 @@ class ModelPicker(QWidget):
     Signals:
         model_chosen: the reference that a person chose.
         open_requested: an `OpenKind`; the choice stays as it was.
+        browse_requested: more models are wanted; the choice stays as it was.
     """
 
     model_chosen = Signal(str)
     open_requested = Signal(object)
+    browse_requested = Signal()
 
     def __init__(self, title: str, help_text: str, object_name: str) -> None:
         super().__init__()
         self._ref = ""
         self._wanted = ""
         self._help = help_text
-        self.combo = QComboBox()
+        self._shown: tuple[tuple[ModelEntry, ...], dict[str, str | None]] | None = None
+        self.combo = ModelCombo()
         self.combo.setObjectName(object_name)
         self.combo.setMinimumContentsLength(12)
         self.combo.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
@@ -80,20 +120,14 @@ class ModelPicker(QWidget):
         self, entries: Sequence[ModelEntry], *, fallback: str, problems: Mapping[str, str | None] | None = None
     ) -> None:
         """List the models; one with a problem can't be chosen and says why. Without the wanted one: `fallback`."""
-        problems = problems or {}
+        problems = dict(problems or {})
         refs = [entry.ref for entry in entries]
         self._ref = self._wanted if self._wanted in refs else fallback
+        shown = (tuple(entries), problems)
+        if shown != self._shown and not self.combo.is_open:
+            self._shown = shown
+            self._fill(entries, problems)
         with QSignalBlocker(self.combo):
-            self._items.clear()
-            for entry in entries:
-                self._items.appendRow(_model_item(entry, problems.get(entry.ref)))
-            if not entries:
-                self._items.appendRow(_plain_item("No model here yet", enabled=False))
-            self.combo.insertSeparator(self._items.rowCount())
-            for kind, title in OPEN_TITLES.items():
-                item = _plain_item(title)
-                item.setData(kind, REF_ROLE)
-                self._items.appendRow(item)
             self._show_choice()
         chosen = next((entry for entry in entries if entry.ref == self._ref), None)
         self.combo.setToolTip(describe_model(chosen) if chosen is not None else self._help)
@@ -107,26 +141,46 @@ class ModelPicker(QWidget):
         """Whether the method makes use of this model at all."""
         self.setEnabled(is_needed)
 
+    def _fill(self, entries: Sequence[ModelEntry], problems: Mapping[str, str | None]) -> None:
+        with QSignalBlocker(self.combo):
+            self._items.clear()
+            for entry in entries:
+                self._items.appendRow(_model_item(entry, problems.get(entry.ref)))
+            if not entries:
+                self._items.appendRow(_plain_item("No model here yet", enabled=False))
+            self.combo.insertSeparator(self._items.rowCount())
+            for action, title in {**OPEN_TITLES, BROWSE: BROWSE_TITLE}.items():
+                item = _plain_item(title)
+                item.setData(str(action), ACTION_ROLE)
+                self._items.appendRow(item)
+
     def _show_choice(self) -> None:
         index = self.combo.findData(self._ref, REF_ROLE)
         self.combo.setCurrentIndex(max(0, index))
 
     @Slot(int)
     def _on_activated(self, index: int) -> None:
-        data = self._items.item(index).data(REF_ROLE)
-        if isinstance(data, OpenKind) or data in list(OpenKind):
+        item = self._items.item(index)
+        action, ref = item.data(ACTION_ROLE), item.data(REF_ROLE)
+        if action:
             with QSignalBlocker(self.combo):
                 self._show_choice()
-            self.open_requested.emit(OpenKind(data))
-        elif data and data != self._ref:
-            self._ref = self._wanted = data
-            self.model_chosen.emit(data)
+            if action == BROWSE:
+                self.browse_requested.emit()
+            else:
+                self.open_requested.emit(OpenKind(action))
+        elif ref and ref != self._ref:
+            self._ref = self._wanted = ref
+            self.model_chosen.emit(ref)
 
 
 def _model_item(entry: ModelEntry, problem: str | None) -> QStandardItem:
     item = _plain_item(entry.title if problem is None else f"{entry.title} (doesn't fit)", enabled=problem is None)
     item.setData(entry.ref, REF_ROLE)
+    item.setData(bytes_text(entry.size_bytes), NOTE_ROLE)
+    item.setData(problem or "", REASON_ROLE)
     item.setToolTip(problem or describe_model(entry))
+    item.setData(item.text() if problem is None else f"{item.text()}: {problem}", Qt.ItemDataRole.AccessibleTextRole)
     return item
 
 

@@ -6,12 +6,23 @@ from collections.abc import Sequence
 
 from PySide6.QtCore import Qt, Signal, Slot
 from PySide6.QtGui import QAction, QTextCursor
-from PySide6.QtWidgets import QHBoxLayout, QMenu, QPlainTextEdit, QPushButton, QToolButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import (
+    QHBoxLayout,
+    QMenu,
+    QPlainTextEdit,
+    QPushButton,
+    QStackedWidget,
+    QToolButton,
+    QVBoxLayout,
+    QWidget,
+)
 
 from app.controller import RunState
+from app.model_questions import RenderedPrompt
 from app.theme import mono_font
 from app.view_models.presets import Preset
 from app.widgets.fields import card, describe, set_flag, text_label
+from app.widgets.prompt_reading import WAITING, PromptReading, reading_note
 
 READY_HINT = "Ctrl+Enter runs, Esc stops."
 
@@ -22,9 +33,11 @@ class PromptEditor(QWidget):
     Signals:
         changed: the prompt's text is new.
         run_requested, stop_requested: a button was pressed.
+        reading_toggled: whether the prompt is to be shown as the target reads it.
     """
 
     changed = Signal()
+    reading_toggled = Signal(bool)
     run_requested = Signal()
     stop_requested = Signal()
 
@@ -37,6 +50,15 @@ class PromptEditor(QWidget):
         self.edit.setPlaceholderText("Write a few words or lines of code for the model to continue.")
         self.edit.setMinimumHeight(64)
         describe(self.edit, "Prompt")
+        self.reading = PromptReading()
+        self.reading_button = QToolButton()
+        self.reading_button.setObjectName("readingButton")
+        self.reading_button.setText("As the model reads it")
+        self.reading_button.setCheckable(True)
+        self.reading_button.setProperty("role", "quiet")
+        self.reading_button.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        reading_help = "With the target's chat template and special tokens, and the number of tokens (Ctrl+R)"
+        describe(self.reading_button, "Show the prompt as the model reads it", reading_help)
         self.presets_button = QToolButton()
         self.presets_button.setObjectName("presetsButton")
         self.presets_button.setText("Presets")
@@ -56,7 +78,9 @@ class PromptEditor(QWidget):
         self.stop_button.setObjectName("stopButton")
         describe(self.stop_button, "Stop", "Stop the run before its next forward (Esc)")
         self.stop_button.setEnabled(False)
+        self._state, self._problem = RunState.IDLE, ""
         self._lay_out()
+        self.reading_button.toggled.connect(self._on_reading_toggled)
         self.edit.textChanged.connect(self.changed)
         self.run_button.clicked.connect(self.run_requested)
         self.stop_button.clicked.connect(self.stop_requested)
@@ -66,6 +90,7 @@ class PromptEditor(QWidget):
         header = QHBoxLayout()
         header.addWidget(text_label("Prompt", "section", buddy=self.edit))
         header.addStretch(1)
+        header.addWidget(self.reading_button)
         header.addWidget(self.presets_button)
         footer = QHBoxLayout()
         footer.setSpacing(8)
@@ -73,7 +98,10 @@ class PromptEditor(QWidget):
         footer.addWidget(self.stop_button)
         footer.addWidget(self.run_button)
         layout.addLayout(header)
-        layout.addWidget(self.edit, 1)
+        self._pages = QStackedWidget()
+        self._pages.addWidget(self.edit)
+        self._pages.addWidget(self.reading)
+        layout.addWidget(self._pages, 1)
         layout.addLayout(footer)
         outer = QVBoxLayout(self)
         outer.setContentsMargins(0, 0, 0, 0)
@@ -104,16 +132,46 @@ class PromptEditor(QWidget):
 
     def show_state(self, state: RunState, problem: str | None) -> None:
         """Enable what can be pressed, and say why Run can't."""
+        self._state, self._problem = state, problem or ""
         is_idle = state is RunState.IDLE
         self.run_button.setEnabled(is_idle and problem is None)
         self.stop_button.setEnabled(state is RunState.RUNNING)
+        if self.is_reading and not problem:
+            return
         if is_idle:
-            self.note.setText(problem or READY_HINT)
+            self._note(problem or READY_HINT, is_problem=bool(problem))
         else:
-            self.note.setText("K and temperature can be changed while it runs.")
-        set_flag(self.note, "role", "problem" if problem and is_idle else "hint")
+            self._note("K and temperature can be changed while it runs.")
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether the prompt is shown as the target reads it."""
+        return self.reading_button.isChecked()
+
+    def show_rendered(self, rendered: RenderedPrompt | None) -> None:
+        """Show what the target reads; None: it is being found out."""
+        if not self.is_reading:
+            return
+        if rendered is None:
+            self._note(WAITING)
+            return
+        self.reading.show_rendered(rendered)
+        self._note(rendered.problem or reading_note(rendered), is_problem=bool(rendered.problem))
+
+    def _note(self, text: str, *, is_problem: bool = False) -> None:
+        self.note.setText(text)
+        set_flag(self.note, "role", "problem" if is_problem else "hint")
+
+    @Slot(bool)
+    def _on_reading_toggled(self, is_reading: bool) -> None:
+        self._pages.setCurrentWidget(self.reading if is_reading else self.edit)
+        if not is_reading:
+            self.reading.clear()
+            self.show_state(self._state, self._problem or None)
+        self.reading_toggled.emit(is_reading)
 
     @Slot(QAction)
     def _on_preset_chosen(self, action: QAction) -> None:
+        self.reading_button.setChecked(False)
         self.set_text(action.data())
         self.edit.setFocus()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QProgressBar, QSizePolicy
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QProgressBar, QSizePolicy, QToolButton
 
 from app.widgets.fields import text_label
 
@@ -11,7 +11,13 @@ PROGRESS_STEPS = 1000
 
 
 class StatusStrip(QFrame):
-    """Stage, where it runs, count, progress bar."""
+    """Stage, downloads, where it runs, count, progress bar.
+
+    Signals:
+        download_clicked: a person wants to see the downloads.
+    """
+
+    download_clicked = Signal()
 
     def __init__(self) -> None:
         super().__init__()
@@ -19,6 +25,12 @@ class StatusStrip(QFrame):
         self.stage = text_label("", "hint")
         self.stage.setObjectName("stageLabel")
         self.stage.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
+        self.download = QToolButton()
+        self.download.setObjectName("downloadLine")
+        self.download.setToolTip("Show the downloads")
+        self.download.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        self.download.hide()
+        self.download.clicked.connect(self.download_clicked)
         self.place = text_label("", "hint")
         self.place.setObjectName("placeLabel")
         self.count = text_label("", "hint")
@@ -35,6 +47,7 @@ class StatusStrip(QFrame):
         layout.setContentsMargins(16, 6, 16, 6)
         layout.setSpacing(16)
         layout.addWidget(self.stage, 1)
+        layout.addWidget(self.download)
         layout.addWidget(self.place)
         layout.addWidget(self.count)
         layout.addWidget(self.bar)
@@ -44,6 +57,12 @@ class StatusStrip(QFrame):
         if self.stage.text() != text:
             self.stage.setText(text)
             self.stage.setToolTip(text)
+
+    def show_download(self, text: str) -> None:
+        """Say in a few words what is being downloaded; empty if nothing is."""
+        if self.download.text() != text:
+            self.download.setText(text)
+            self.download.setVisible(bool(text))
 
     def show_place(self, text: str) -> None:
         """Say where the models run."""

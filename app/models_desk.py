@@ -1,0 +1,288 @@
+"""Everything about models that goes on behind the panels: scans, verdicts, downloads, deletions, the models window."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from PySide6.QtCore import QObject, QTimer, QUrl, Signal, Slot
+from PySide6.QtGui import QDesktopServices
+from PySide6.QtWidgets import QWidget
+
+from app.dialogs import Dialogs
+from app.model_checker import ModelCheckerThread
+from app.model_questions import FoundModels, ModelRole, OpenedModel, VerdictAnswer, VerdictQuestion
+from app.model_store import Download, DownloadState, ModelStore
+from app.services import Services
+from app.view_models.model_library import ModelLibrary
+from app.view_models.model_text import memory_text
+from app.view_models.run_view import RunView
+from app.widgets.model_picker import OpenKind
+from app.widgets.models_form import ModelsForm
+from app.widgets.models_panel import GET, HERE, ModelsWindow, download_line
+from core.models.catalogue import ModelEntry
+from core.types import RunRequest
+
+VERDICT_DELAY_MS = 150
+
+
+class ModelsDesk(QObject):
+    """Connects the library, its threads, the form with the two dropdowns, and the models window.
+
+    Signals:
+        failed: one sentence for a person, where no models window shows it.
+        model_opened: the reference of a model that a person opened.
+        line_changed: the downloads in a few words.
+        verdict_changed: more or less is known of the chosen pair.
+    """
+
+    failed = Signal(str)
+    model_opened = Signal(str)
+    line_changed = Signal(str)
+    verdict_changed = Signal()
+
+    def __init__(
+        self, services: Services, library: ModelLibrary, form: ModelsForm, dialogs: Dialogs, parent: QWidget
+    ) -> None:
+        super().__init__(parent)
+        self._services = services
+        self._library = library
+        self._form = form
+        self._dialogs = dialogs
+        self._parent = parent
+        self._wanted: VerdictQuestion | None = None
+        self._answer: VerdictAnswer | None = None
+        self._is_engine_ready = False
+        self._resident: tuple[str | None, str] | None = None
+        """Draft and target of the last run that got going."""
+        self.window: ModelsWindow | None = None
+        self.checker = ModelCheckerThread(services, self)
+        self.store = ModelStore(services, self)
+        self._timer = QTimer(self)
+        self._timer.setSingleShot(True)
+        self._timer.setInterval(VERDICT_DELAY_MS)
+        self._connect()
+
+    def _connect(self) -> None:
+        self._timer.timeout.connect(self._on_verdict_due)
+        self._form.open_requested.connect(self.ask_for_model)
+        self._form.browse_requested.connect(self.browse)
+        self._form.check_requested.connect(self.checker.check_pairs)
+        self.checker.opened.connect(self._on_opened)
+        self.checker.open_failed.connect(self._on_open_failed)
+        self.checker.pairs_checked.connect(self._form.on_pairs_checked)
+        self.checker.pairs_checked.connect(self._on_library_changed)
+        self.checker.scanned.connect(self._on_scanned)
+        self.checker.details_read.connect(self._on_details_read)
+        self.checker.verdict_given.connect(self._on_verdict_given)
+        self.checker.removal_planned.connect(self._on_removal_planned)
+        self.checker.removed.connect(self._on_removed)
+        self.checker.failed.connect(self._tell)
+        self.store.changed.connect(self._on_download_changed)
+        self.store.dismissed.connect(self._on_download_dismissed)
+        self.store.arrived.connect(self._on_arrived)
+
+    # --- The models window ---
+
+    @Slot()
+    def open(self) -> None:
+        """Show what is on this computer."""
+        self._open(HERE)
+
+    @Slot()
+    def browse(self) -> None:
+        """Show what can be had."""
+        self._open(GET)
+
+    def close(self) -> None:
+        """Close the models window."""
+        if self.window is not None:
+            self.window.close()
+
+    def _open(self, page: int) -> None:
+        if self.window is None:
+            self.window = self._make_window()
+        self.window.set_offline(self._services.is_offline())
+        self.checker.scan()
+        self.window.open_page(page)
+
+    def _make_window(self) -> ModelsWindow:
+        window = ModelsWindow(self._library, self._parent)
+        window.model_selected.connect(self._on_model_selected)
+        window.use_requested.connect(self._form.choose)
+        window.removal_requested.connect(self.checker.plan_removal)
+        window.folder_requested.connect(self._on_folder_requested)
+        window.get_requested.connect(self._on_get_requested)
+        window.cancel_requested.connect(self.store.cancel)
+        window.dismiss_requested.connect(self.store.dismiss)
+        for download in self.store.downloads:
+            window.show_download(download)
+        self._on_model_selected(window.table.selected())
+        return window
+
+    def _tell(self, sentence: str) -> None:
+        if self.window is not None and self.window.isVisible():
+            self.window.banner.show_sentence(sentence)
+        else:
+            self.failed.emit(sentence)
+
+    # --- What is here ---
+
+    @Slot()
+    def scan(self) -> None:
+        """Look for models on this computer."""
+        self.checker.scan()
+
+    @Slot(object, object)
+    def ask_for_model(self, kind: OpenKind, role: ModelRole) -> None:
+        """Ask for a folder or file, and open it."""
+        if path := self._dialogs.ask_model_path(self._parent, kind):
+            self.checker.open(path, role)
+
+    @Slot(object)
+    def _on_opened(self, opened: OpenedModel) -> None:
+        self._form.on_model_opened(opened)
+        self._read_details()
+        self._on_library_changed()
+        if opened.role is not None:
+            self.model_opened.emit(opened.entry.ref)
+
+    @Slot(str, object)
+    def _on_open_failed(self, sentence: str, role: ModelRole | None) -> None:
+        # A remembered model may be on a disk that isn't there today; nobody asked for it just now.
+        if role is not None:
+            self._tell(sentence)
+
+    @Slot(object)
+    def _on_scanned(self, found: FoundModels) -> None:
+        self._library.take_scan(found.entries)
+        self._form.show_models()
+        self._form.changed.emit()
+        self._read_details()
+        if self.window is not None:
+            self.window.show_place(found)
+            self.window.refresh()
+            self._on_model_selected(self.window.table.selected())
+
+    def _read_details(self) -> None:
+        if missing := self._library.undescribed():
+            self.checker.read_details(missing)
+
+    @Slot(object)
+    def _on_details_read(self, details: object) -> None:
+        if isinstance(details, dict):
+            self._library.record_details(details)
+        self._on_library_changed()
+
+    @Slot()
+    def _on_library_changed(self) -> None:
+        if self.window is not None:
+            self.window.refresh()
+
+    @Slot(str)
+    def _on_model_selected(self, ref: str) -> None:
+        drafts = self._library.unchecked_drafts(ref) if ref and not self._library.target_problem(ref) else ()
+        if drafts:
+            self.checker.check_pairs(ref, drafts)
+
+    @Slot(str)
+    def _on_folder_requested(self, ref: str) -> None:
+        entry = self._library.entry(ref)
+        if entry is not None:
+            folder = entry.path if entry.path.is_dir() else entry.path.parent
+            if not QDesktopServices.openUrl(QUrl.fromLocalFile(str(folder))):
+                self._tell(f"This desktop opens no folders. It is {str(folder)!r}.")
+
+    # --- The chosen pair ---
+
+    @Slot()
+    def on_engine_ready(self) -> None:
+        """From now on torch is there, and memory can be forecast."""
+        self._is_engine_ready = True
+        self.want_verdict(self._wanted)
+
+    def want_verdict(self, question: VerdictQuestion | None) -> None:
+        """Ask for a forecast of this pair, unless it is what was asked last."""
+        self._wanted = question
+        asked = self._question()
+        if asked is None:
+            self._answer = None
+            self._form.verdict.show_verdict(None)
+            return
+        if self._answer is None or self._answer.question != asked:
+            if self._answer is not None and not _is_same_pair(self._answer.question, asked):
+                self._form.verdict.show_verdict(None)
+            self._timer.start()
+
+    def too_large(self, request: RunRequest) -> str:
+        """What to ask before this run's pair is loaded, if it won't fit by the forecast; empty if it will."""
+        answer = self._answer
+        if answer is None or answer.question != self._question() or answer.verdict is None:
+            return ""
+        is_asked = (request.draft, request.target) == (answer.question.draft, answer.question.target)
+        memory = answer.verdict.memory
+        is_too_large = memory is not None and memory.fits is False and answer.verdict.problem is None
+        return memory_text(memory) if is_asked and is_too_large else ""
+
+    def on_run_over(self, run: RunView) -> None:
+        """Take note of what is in memory now: the forecast of a pair that has run would count it twice."""
+        if run.started is not None and run.request is not None:
+            self._resident = (run.request.draft, run.request.target)
+            self.want_verdict(self._wanted)
+
+    def _question(self) -> VerdictQuestion | None:
+        wanted = self._wanted
+        if wanted is None:
+            return None
+        is_resident = self._resident == (wanted.draft, wanted.target)
+        return replace(wanted, with_memory=self._is_engine_ready and not is_resident)
+
+    @Slot()
+    def _on_verdict_due(self) -> None:
+        question = self._question()
+        if question is not None:
+            self.checker.judge(question)
+
+    @Slot(object)
+    def _on_verdict_given(self, answer: VerdictAnswer) -> None:
+        if answer.question == self._question():
+            self._answer = answer
+            self._form.verdict.show_verdict(answer.verdict)
+            self.verdict_changed.emit()
+
+    # --- Getting and deleting ---
+
+    @Slot(str, bool)
+    def _on_get_requested(self, ref: str, restart: bool) -> None:
+        self.store.get(ref, restart=restart)
+
+    @Slot(object)
+    def _on_download_changed(self, download: Download) -> None:
+        if self.window is not None:
+            self.window.show_download(download)
+        if download.state is DownloadState.FAILED and not (self.window is not None and self.window.isVisible()):
+            self.failed.emit(download.sentence)
+        self.line_changed.emit(download_line(self.store.downloads))
+
+    @Slot(str)
+    def _on_download_dismissed(self, ref: str) -> None:
+        if self.window is not None:
+            self.window.forget_download(ref)
+
+    @Slot(object)
+    def _on_arrived(self, _entry: ModelEntry) -> None:
+        self.checker.scan()
+
+    @Slot(object)
+    def _on_removal_planned(self, removal: object) -> None:
+        parent = self.window if self.window is not None else self._parent
+        if self._dialogs.ask_removal(parent, removal):
+            self.checker.remove(removal.entry.ref)
+
+    @Slot(str, object)
+    def _on_removed(self, ref: str, _freed: int) -> None:
+        self.store.dismiss(ref)
+        self.checker.scan()
+
+
+def _is_same_pair(one: VerdictQuestion, other: VerdictQuestion) -> bool:
+    return (one.draft, one.target) == (other.draft, other.target)

@@ -1,0 +1,206 @@
+"""All that is known of one model, and what can be done with it."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import Qt, Signal, Slot
+from PySide6.QtGui import QGuiApplication
+from PySide6.QtWidgets import (
+    QFormLayout,
+    QFrame,
+    QGridLayout,
+    QHBoxLayout,
+    QLabel,
+    QPushButton,
+    QScrollArea,
+    QSizePolicy,
+    QToolButton,
+    QVBoxLayout,
+    QWidget,
+)
+
+from app.model_questions import ModelRole
+from app.view_models.model_facts import drafts_text, facts
+from app.view_models.model_library import ModelLibrary
+from app.view_models.model_text import kind_text
+from app.widgets.fields import card, describe, set_flag, text_label
+from core.models.catalogue import ModelOrigin
+
+_REMOVABLE = {ModelOrigin.HUB, ModelOrigin.KEPT}
+NOT_OURS = "Only models in the Hub cache, and those that Outrider keeps itself, are deleted from here."
+
+
+class ModelDetailsPane(QWidget):
+    """A card about the selected model.
+
+    Signals:
+        use_requested: a `ModelRole` and a reference.
+        removal_requested, folder_requested: a reference.
+    """
+
+    use_requested = Signal(object, str)
+    removal_requested = Signal(str)
+    folder_requested = Signal(str)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ref = ""
+        self.title = text_label("", "title")
+        self.title.setObjectName("detailsTitle")
+        self.badge = text_label("", "badge")
+        self.name = _selectable(text_label("", "hint"), "detailsRef")
+        self.facts = QFormLayout()
+        self.problem = text_label("", "problem")
+        self.problem.setObjectName("detailsProblem")
+        self.drafts = _selectable(text_label("", "plain"), "detailsDrafts")
+        self.path = _selectable(text_label("", "path"), "detailsPath")
+        self.copy = QToolButton()
+        self.copy.setText("Copy path")
+        self.copy.setObjectName("copyPathButton")
+        self.copy.setProperty("role", "quiet")
+        self.use_target = QPushButton("Use as target")
+        self.use_target.setObjectName("useTargetButton")
+        self.use_draft = QPushButton("Use as draft")
+        self.use_draft.setObjectName("useDraftButton")
+        self.folder = QPushButton("Show in folder")
+        self.folder.setObjectName("showFolderButton")
+        self.delete = QPushButton("Delete…")
+        self.delete.setObjectName("deleteModelButton")
+        self.delete.setProperty("role", "danger")
+        self._lay_out()
+        self.use_target.clicked.connect(self._on_use_target)
+        self.use_draft.clicked.connect(self._on_use_draft)
+        self.folder.clicked.connect(self._on_folder)
+        self.delete.clicked.connect(self._on_delete)
+        self.copy.clicked.connect(self._on_copy)
+        describe(self.copy, "Copy the path")
+
+    def _lay_out(self) -> None:
+        frame, outer = card()
+        head = QHBoxLayout()
+        head.setSpacing(8)
+        head.addWidget(self.title)
+        head.addWidget(self.badge)
+        head.addStretch(1)
+        self.title.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
+        self.facts.setHorizontalSpacing(16)
+        self.facts.setVerticalSpacing(6)
+        self.facts.setLabelAlignment(Qt.AlignmentFlag.AlignLeft)
+        self.facts.setFieldGrowthPolicy(QFormLayout.FieldGrowthPolicy.ExpandingFieldsGrow)
+        path_head = QHBoxLayout()
+        path_head.addWidget(text_label("Where", "field"))
+        path_head.addStretch(1)
+        path_head.addWidget(self.copy)
+        body = QWidget()
+        body.setObjectName("detailsBody")
+        inner = QVBoxLayout(body)
+        inner.setContentsMargins(0, 0, 8, 0)
+        inner.setSpacing(6)
+        for label in (self.problem, self.drafts, self.path, self.name):
+            label.setWordWrap(True)
+        inner.addWidget(self.problem)
+        inner.addLayout(self.facts)
+        inner.addSpacing(8)
+        inner.addWidget(text_label("Drafts that suit it", "field"))
+        inner.addWidget(self.drafts)
+        inner.addSpacing(8)
+        inner.addLayout(path_head)
+        inner.addWidget(self.path)
+        inner.addStretch(1)
+        scroll = QScrollArea()
+        scroll.setObjectName("detailsScroll")
+        scroll.setWidget(body)
+        scroll.setWidgetResizable(True)
+        scroll.setFrameShape(QFrame.Shape.NoFrame)
+        scroll.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        scroll.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        buttons = QGridLayout()
+        buttons.setSpacing(8)
+        for index, button in enumerate((self.use_target, self.use_draft, self.folder, self.delete)):
+            button.setAutoDefault(False)
+            buttons.addWidget(button, index // 2, index % 2)
+        outer.addLayout(head)
+        outer.addWidget(self.name)
+        outer.addWidget(scroll, 1)
+        outer.addLayout(buttons)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.addWidget(frame)
+
+    @property
+    def ref(self) -> str:
+        """The model that is shown; empty if none is."""
+        return self._ref
+
+    def show_model(self, library: ModelLibrary, ref: str) -> None:
+        """Show one of the library's models."""
+        entry = library.entry(ref)
+        self._ref = ref if entry is not None else ""
+        for button in (self.use_target, self.use_draft, self.folder, self.delete, self.copy):
+            button.setEnabled(entry is not None)
+        if entry is None:
+            self.title.setText("No model selected")
+            self.badge.hide()
+            for label in (self.name, self.problem, self.drafts, self.path):
+                label.setText("")
+            self._show_facts([])
+            return
+        problem = library.details_problem(ref)
+        badge = "Damaged" if problem else kind_text(entry, library.details(ref))
+        self.title.setText(entry.title)
+        self.badge.setText(badge)
+        set_flag(self.badge, "kind", badge.lower())
+        self.badge.setVisible(bool(badge))
+        self.name.setText(ref)
+        self.name.setVisible(ref not in {entry.title, str(entry.path)})
+        self.problem.setText(problem)
+        self.problem.setVisible(bool(problem))
+        self._show_facts(facts(entry, library.details(ref)))
+        self.drafts.setText(drafts_text(library, entry))
+        self.path.setText(str(entry.path))
+        reason = library.target_problem(ref) or ""
+        self.use_target.setEnabled(not reason)
+        self.use_target.setToolTip(reason)
+        self.delete.setEnabled(entry.origin in _REMOVABLE)
+        self.delete.setToolTip("" if entry.origin in _REMOVABLE else NOT_OURS)
+
+    def _show_facts(self, shown: list[tuple[str, str]]) -> None:
+        while self.facts.rowCount() > len(shown):
+            self.facts.removeRow(self.facts.rowCount() - 1)
+        for row, (name, value) in enumerate(shown):
+            if row == self.facts.rowCount():
+                field = text_label("", "plain")
+                field.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+                self.facts.addRow(text_label("", "field"), field)
+            for place, text in ((QFormLayout.ItemRole.LabelRole, name), (QFormLayout.ItemRole.FieldRole, value)):
+                label = self.facts.itemAt(row, place).widget()
+                if isinstance(label, QLabel):
+                    label.setText(text)
+
+    @Slot()
+    def _on_use_target(self) -> None:
+        self.use_requested.emit(ModelRole.TARGET, self._ref)
+
+    @Slot()
+    def _on_use_draft(self) -> None:
+        self.use_requested.emit(ModelRole.DRAFT, self._ref)
+
+    @Slot()
+    def _on_folder(self) -> None:
+        self.folder_requested.emit(self._ref)
+
+    @Slot()
+    def _on_delete(self) -> None:
+        self.removal_requested.emit(self._ref)
+
+    @Slot()
+    def _on_copy(self) -> None:
+        QGuiApplication.clipboard().setText(self.path.text())
+
+
+def _selectable(label: QLabel, name: str) -> QLabel:
+    label.setObjectName(name)
+    label.setTextFormat(Qt.TextFormat.PlainText)
+    label.setTextInteractionFlags(
+        Qt.TextInteractionFlag.TextSelectableByMouse | Qt.TextInteractionFlag.TextSelectableByKeyboard
+    )
+    return label

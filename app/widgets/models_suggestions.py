@@ -1,0 +1,234 @@
+"""Models to get: a Hub id that is typed, and a short catalogue of families whose models go together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+from PySide6.QtCore import Qt, Signal, Slot
+from PySide6.QtWidgets import (
+    QFrame,
+    QGridLayout,
+    QHBoxLayout,
+    QLabel,
+    QLineEdit,
+    QPushButton,
+    QScrollArea,
+    QSizePolicy,
+    QStackedLayout,
+    QVBoxLayout,
+    QWidget,
+)
+
+from app.model_store import Download, DownloadState
+from app.view_models.model_text import bytes_text, count_text
+from app.widgets.fields import card, describe, set_flag, text_label
+from core.models.suggestions import Suggestion
+
+OFFLINE = "Offline mode is on (HF_HUB_OFFLINE), so nothing is downloaded. Models that are here work as always."
+ID_HINT = "What comes lands in the cache that other programs of the Hub share, and is checked before it is used."
+GATED_HELP = "Its licence has to be accepted on the Hub first, with the account whose token this computer has."
+ACTION_WIDTH = 92
+STATE_TEXTS = {
+    DownloadState.WAITING: "Waiting",
+    DownloadState.RUNNING: "Getting…",
+    DownloadState.STOPPING: "Stopping…",
+}
+
+
+class SuggestionRow(QWidget):
+    """One model of the catalogue: what it is, and a button, or a word where it is here or on its way."""
+
+    get_requested = Signal(str)
+
+    def __init__(self, suggestion: Suggestion) -> None:
+        super().__init__()
+        self.suggestion = suggestion
+        self._is_here = False
+        self._state: DownloadState | None = None
+        name = text_label(suggestion.title, "strong")
+        self.button = QPushButton("Get")
+        self.button.setObjectName(f"get_{suggestion.ref}")
+        self.button.setAutoDefault(False)
+        self.word = text_label("", "hint")
+        self.word.setAlignment(Qt.AlignmentFlag.AlignCenter)
+        action = QWidget()
+        action.setFixedWidth(ACTION_WIDTH)
+        self._action = QStackedLayout(action)
+        self._action.addWidget(self.button)
+        self._action.addWidget(self.word)
+        badges = QHBoxLayout()
+        badges.setSpacing(6)
+        badges.addWidget(name)
+        badges.addWidget(_badge("Instruct" if suggestion.is_instruct else "Base"))
+        if suggestion.is_gated:
+            badges.addWidget(_badge("Gated", GATED_HELP))
+        badges.addStretch(1)
+        layout = QGridLayout(self)
+        layout.setContentsMargins(0, 6, 0, 6)
+        layout.setHorizontalSpacing(16)
+        layout.setVerticalSpacing(2)
+        layout.addLayout(badges, 0, 0)
+        drafts = [ref.rpartition("/")[2] for ref in suggestion.drafts]
+        note = text_label(f"Drafts: {', '.join(drafts)}" if drafts else "A draft for the larger ones", "hint")
+        note.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
+        layout.addWidget(note, 1, 0)
+        for column, text, width in (
+            (1, count_text(suggestion.num_parameters), 64),
+            (2, bytes_text(suggestion.download_bytes), 72),
+        ):
+            label = text_label(text, "plain")
+            label.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
+            label.setFixedWidth(width)
+            layout.addWidget(label, 0, column, 2, 1)
+        layout.addWidget(action, 0, 3, 2, 1, Qt.AlignmentFlag.AlignVCenter)
+        layout.setColumnStretch(0, 1)
+        self.button.clicked.connect(self._on_clicked)
+
+    def show_state(self, *, is_here: bool, state: DownloadState | None, is_offline: bool) -> None:
+        """Show whether the model is here, on its way, or can be had."""
+        text = "On this computer" if is_here else STATE_TEXTS.get(state, "") if state is not None else ""
+        self.word.setText("Here" if is_here else text)
+        self.word.setToolTip(text)
+        set_flag(self.word, "role", "done" if is_here else "hint")
+        self._action.setCurrentIndex(1 if text else 0)
+        resumes = state in {DownloadState.STOPPED, DownloadState.FAILED}
+        self.button.setText("Resume" if resumes else "Get")
+        self.button.setEnabled(not is_offline)
+        size = bytes_text(self.suggestion.download_bytes)
+        help_text = OFFLINE if is_offline else f"Download {self.suggestion.title}, {size}"
+        describe(self.button, f"{self.button.text()} {self.suggestion.title}, {size}", help_text)
+
+    @Slot()
+    def _on_clicked(self) -> None:
+        self.get_requested.emit(self.suggestion.ref)
+
+
+class SuggestionsPage(QWidget):
+    """The field for a Hub id above the families.
+
+    Signals:
+        get_requested: a reference.
+    """
+
+    get_requested = Signal(str)
+
+    def __init__(self, suggestions: Sequence[Suggestion]) -> None:
+        super().__init__()
+        self._is_offline = False
+        self._states: dict[str, DownloadState] = {}
+        self._here: frozenset[str] = frozenset()
+        self.edit = QLineEdit()
+        self.edit.setObjectName("hubIdEdit")
+        self.edit.setPlaceholderText("owner/name of a model on the Hub")
+        self.edit.setClearButtonEnabled(True)
+        describe(self.edit, "Hub id of a model to get")
+        self.get = QPushButton("Get")
+        self.get.setObjectName("getButton")
+        self.get.setAutoDefault(False)
+        self.get.setMinimumWidth(ACTION_WIDTH)
+        self.note = text_label(ID_HINT, "hint")
+        self.note.setObjectName("getNote")
+        self.note.setWordWrap(True)
+        self.rows = [SuggestionRow(suggestion) for suggestion in suggestions]
+        self._lay_out()
+        for row in self.rows:
+            row.get_requested.connect(self.get_requested)
+        self.edit.textChanged.connect(self._on_text_changed)
+        self.edit.returnPressed.connect(self._on_get)
+        self.get.clicked.connect(self._on_get)
+        self._show()
+
+    def _lay_out(self) -> None:
+        field = QHBoxLayout()
+        field.setSpacing(8)
+        field.addWidget(self.edit, 1)
+        field.addWidget(self.get)
+        body = QWidget()
+        body.setObjectName("suggestionsBody")
+        inner = QVBoxLayout(body)
+        inner.setContentsMargins(0, 0, 8, 0)
+        inner.setSpacing(12)
+        for family, rows in groupby(self.rows, key=lambda row: row.suggestion.family):
+            inner.addWidget(_family_card(family, list(rows)))
+        inner.addStretch(1)
+        scroll = QScrollArea()
+        scroll.setObjectName("suggestionsScroll")
+        scroll.setWidget(body)
+        scroll.setWidgetResizable(True)
+        scroll.setFrameShape(QFrame.Shape.NoFrame)
+        scroll.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.setSpacing(8)
+        layout.addLayout(field)
+        layout.addWidget(self.note)
+        layout.addWidget(scroll, 1)
+
+    def show_here(self, refs: Iterable[str]) -> None:
+        """Mark the models that are on this computer."""
+        self._here = frozenset(refs)
+        self._show()
+
+    def show_download(self, download: Download) -> None:
+        """Show how a model's download stands."""
+        if self._states.get(download.ref) is not download.state:
+            self._states[download.ref] = download.state
+            self._show()
+
+    def forget_download(self, ref: str) -> None:
+        """A download is to be seen no longer."""
+        if self._states.pop(ref, None) is not None:
+            self._show()
+
+    def set_offline(self, is_offline: bool) -> None:
+        """Whether the network is to be left alone."""
+        self._is_offline = is_offline
+        self.note.setText(OFFLINE if is_offline else ID_HINT)
+        set_flag(self.note, "role", "warning" if is_offline else "hint")
+        self._show()
+
+    def _show(self) -> None:
+        for row in self.rows:
+            ref = row.suggestion.ref
+            row.show_state(is_here=ref in self._here, state=self._states.get(ref), is_offline=self._is_offline)
+        self._on_text_changed()
+
+    @Slot()
+    def _on_text_changed(self) -> None:
+        self.get.setEnabled(bool(self.edit.text().strip()) and not self._is_offline)
+        describe(self.get, "Get the model with this Hub id", OFFLINE if self._is_offline else "")
+
+    @Slot()
+    def _on_get(self) -> None:
+        ref = self.edit.text().strip()
+        if ref and self.get.isEnabled():
+            self.edit.clear()
+            self.get_requested.emit(ref)
+
+
+def _family_card(family: str, rows: list[SuggestionRow]) -> QFrame:
+    frame, layout = card()
+    layout.setSpacing(0)
+    head = QHBoxLayout()
+    head.addWidget(text_label(family, "section"))
+    head.addStretch(1)
+    licences = dict.fromkeys(row.suggestion.licence for row in rows)
+    head.addWidget(text_label(" · ".join(licences), "hint"))
+    layout.addLayout(head)
+    layout.addSpacing(2)
+    for index, row in enumerate(rows):
+        if index:
+            line = QFrame()
+            line.setObjectName("rule")
+            line.setFixedHeight(1)
+            layout.addWidget(line)
+        layout.addWidget(row)
+    return frame
+
+
+def _badge(text: str, help_text: str = "") -> QLabel:
+    label = text_label(text, "badge")
+    label.setProperty("kind", text.lower())
+    label.setToolTip(help_text)
+    return label

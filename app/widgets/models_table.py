@@ -1,0 +1,249 @@
+"""The models on this computer as a table: what each is, how big, and when it was last used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from PySide6.QtCore import (
+    QAbstractTableModel,
+    QItemSelectionModel,
+    QModelIndex,
+    QPersistentModelIndex,
+    QSortFilterProxyModel,
+    Qt,
+    Signal,
+    Slot,
+)
+from PySide6.QtWidgets import QAbstractItemView, QHeaderView, QTableView, QWidget
+
+from app.view_models.model_library import ModelLibrary
+from app.view_models.model_text import UNKNOWN, age_text, bytes_text, count_text, describe, kind_text, origin_text
+from app.widgets.models_cells import BADGE_ROLE, SUBTITLE_ROLE, NameDelegate
+from core.models.catalogue import ModelEntry, ModelOrigin
+
+SORT_ROLE = Qt.ItemDataRole.UserRole + 10
+REF_ROLE = Qt.ItemDataRole.UserRole + 11
+FILTER_ROLE = Qt.ItemDataRole.UserRole + 12
+ROW_HEIGHT = 46
+
+Index = QModelIndex | QPersistentModelIndex
+
+
+class Column(IntEnum):
+    """The columns, from left to right."""
+
+    NAME = 0
+    PARAMETERS = 1
+    PRECISION = 2
+    CONTEXT = 3
+    VOCABULARY = 4
+    SIZE = 5
+    USED = 6
+
+
+TITLES = ("Model", "Parameters", "Precision", "Context", "Vocabulary", "Size", "Last used")
+WIDTHS = (240, 92, 84, 76, 90, 76, 100)
+_TEXT_COLUMNS = {Column.NAME, Column.PRECISION, Column.USED}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A model as the table shows it: a text and a key to sort by for each column."""
+
+    entry: ModelEntry
+    badge: str
+    texts: tuple[str, ...]
+    keys: tuple[object, ...]
+    problem: str
+
+
+def make_row(library: ModelLibrary, entry: ModelEntry) -> Row:
+    """What is known of a model; dashes for what isn't, or not yet."""
+    details = library.details(entry.ref)
+    known = details is not None
+    parameters = details.num_parameters if details else 0
+    context = (details.context_length or 0) if details else 0
+    vocabulary = details.vocab_size if details else 0
+    precision = details.precision if details else UNKNOWN
+    return Row(
+        entry,
+        kind_text(entry, details),
+        (
+            entry.title,
+            count_text(parameters) if known else UNKNOWN,
+            precision,
+            f"{context:,}" if context else UNKNOWN,
+            f"{vocabulary:,}" if vocabulary else UNKNOWN,
+            bytes_text(entry.size_bytes),
+            age_text(entry.last_used),
+        ),
+        (
+            entry.title.lower(),
+            parameters,
+            precision,
+            context,
+            vocabulary,
+            entry.size_bytes,
+            entry.last_used or 0.0,
+        ),
+        library.details_problem(entry.ref),
+    )
+
+
+class ModelsTableModel(QAbstractTableModel):
+    """The library's models, one a row."""
+
+    def __init__(self, parent: QWidget) -> None:
+        super().__init__(parent)
+        self._rows: list[Row] = []
+
+    def show_rows(self, rows: list[Row]) -> None:
+        """Show these; where the models are the same, rows change in place and the selection stays."""
+        if [row.entry.ref for row in rows] == [row.entry.ref for row in self._rows]:
+            changed = [index for index, row in enumerate(rows) if row != self._rows[index]]
+            self._rows = rows
+            for index in changed:
+                self.dataChanged.emit(self.index(index, 0), self.index(index, len(TITLES) - 1))
+            return
+        self.beginResetModel()
+        self._rows = rows
+        self.endResetModel()
+
+    def rowCount(self, parent: Index = QModelIndex()) -> int:  # noqa: B008 - Qt's own signature
+        """Number of models."""
+        return 0 if parent.isValid() else len(self._rows)
+
+    def columnCount(self, parent: Index = QModelIndex()) -> int:  # noqa: B008 - Qt's own signature
+        """Number of columns."""
+        return 0 if parent.isValid() else len(TITLES)
+
+    def headerData(self, section: int, orientation: Qt.Orientation, role: int = Qt.ItemDataRole.DisplayRole) -> object:
+        """The columns' titles."""
+        if orientation is not Qt.Orientation.Horizontal:
+            return None
+        if role == Qt.ItemDataRole.DisplayRole:
+            return TITLES[section]
+        return _side(Column(section)) if role == Qt.ItemDataRole.TextAlignmentRole else None
+
+    def data(self, index: Index, role: int = Qt.ItemDataRole.DisplayRole) -> object:
+        """What a cell shows, and what it is sorted and filtered by."""
+        if not index.isValid():
+            return None
+        row, column = self._rows[index.row()], Column(index.column())
+        entry = row.entry
+        if role == Qt.ItemDataRole.DisplayRole:
+            return row.texts[column]
+        if role == Qt.ItemDataRole.TextAlignmentRole:
+            return _side(column)
+        if role == Qt.ItemDataRole.ToolTipRole:
+            return row.problem or describe(entry)
+        if role == SORT_ROLE:
+            return row.keys[column]
+        if role == REF_ROLE:
+            return entry.ref
+        if role == BADGE_ROLE:
+            return "Damaged" if row.problem else row.badge
+        if role == SUBTITLE_ROLE:
+            return subtitle(entry)
+        if role == FILTER_ROLE:
+            return " ".join((entry.ref, row.badge, *row.texts, origin_text(entry)))
+        if role == Qt.ItemDataRole.AccessibleTextRole and column is Column.NAME:
+            return ", ".join(part for part in (entry.title, row.badge, subtitle(entry)) if part)
+        return None
+
+
+def subtitle(entry: ModelEntry) -> str:
+    """Whose model it is, or in which folder, and where it comes from."""
+    if entry.origin in {ModelOrigin.FOLDER, ModelOrigin.GGUF}:
+        return f"{entry.path.parent} · {origin_text(entry)}"
+    owner = entry.ref.rpartition("/")[0]
+    return f"{owner} · {origin_text(entry)}" if owner else origin_text(entry)
+
+
+def _side(column: Column) -> Qt.AlignmentFlag:
+    side = Qt.AlignmentFlag.AlignLeft if column in _TEXT_COLUMNS else Qt.AlignmentFlag.AlignRight
+    return side | Qt.AlignmentFlag.AlignVCenter
+
+
+class ModelsTable(QTableView):
+    """A table that is sorted by its head and filtered by words.
+
+    Signals:
+        model_selected: the reference of the selected model; empty if none is.
+    """
+
+    model_selected = Signal(str)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setObjectName("modelsTable")
+        self.setAccessibleName("Models on this computer")
+        self._rows = ModelsTableModel(self)
+        self._proxy = QSortFilterProxyModel(self)
+        self._proxy.setSourceModel(self._rows)
+        self._proxy.setSortRole(SORT_ROLE)
+        self._proxy.setFilterRole(FILTER_ROLE)
+        self._proxy.setFilterKeyColumn(Column.NAME)
+        self._proxy.setFilterCaseSensitivity(Qt.CaseSensitivity.CaseInsensitive)
+        self.setModel(self._proxy)
+        self.setItemDelegateForColumn(Column.NAME, NameDelegate(self))
+        self.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
+        self.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
+        self.setTabKeyNavigation(False)
+        self.setShowGrid(False)
+        self.setWordWrap(False)
+        self.setVerticalScrollMode(QAbstractItemView.ScrollMode.ScrollPerPixel)
+        self.setSortingEnabled(True)
+        self.verticalHeader().hide()
+        self.verticalHeader().setDefaultSectionSize(ROW_HEIGHT)
+        self.verticalHeader().setSectionResizeMode(QHeaderView.ResizeMode.Fixed)
+        header = self.horizontalHeader()
+        header.setHighlightSections(False)
+        header.setSortIndicatorClearable(True)
+        header.setSortIndicator(-1, Qt.SortOrder.AscendingOrder)
+        for column, width in enumerate(WIDTHS):
+            self.setColumnWidth(column, width)
+        header.setSectionResizeMode(Column.NAME, QHeaderView.ResizeMode.Stretch)
+        self.selectionModel().selectionChanged.connect(self._on_selection_changed)
+
+    def show_models(self, library: ModelLibrary) -> None:
+        """Show the library; the selected model stays selected, or the first one is."""
+        selected = self.selected()
+        self._rows.show_rows([make_row(library, entry) for entry in library.entries])
+        if not self.selected():
+            self.select(selected) or self.select_first()
+
+    def filter(self, words: str) -> None:
+        """Show only what has these words in a row."""
+        self._proxy.setFilterFixedString(words.strip())
+        if not self.selected():
+            self.select_first()
+
+    def count(self) -> int:
+        """Number of models that are shown."""
+        return self._proxy.rowCount()
+
+    def selected(self) -> str:
+        """The selected model's reference; empty if there is none."""
+        rows = self.selectionModel().selectedRows()
+        return str(rows[0].data(REF_ROLE)) if rows else ""
+
+    def select(self, ref: str) -> bool:
+        """Select a model; false if it isn't shown."""
+        for row in range(self._proxy.rowCount()):
+            index = self._proxy.index(row, 0)
+            if index.data(REF_ROLE) == ref:
+                flags = QItemSelectionModel.SelectionFlag
+                self.selectionModel().setCurrentIndex(index, flags.ClearAndSelect | flags.Rows)
+                return True
+        return False
+
+    def select_first(self) -> None:
+        """Select the model at the top."""
+        if self._proxy.rowCount():
+            self.select(str(self._proxy.index(0, 0).data(REF_ROLE)))
+
+    @Slot()
+    def _on_selection_changed(self) -> None:
+        self.model_selected.emit(self.selected())
