@@ -8,19 +8,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from core.errors import OutriderError
-from core.models.catalogue import ModelEntry, resolve
+from core.models.catalogue import ModelEntry, ModelFormat, resolve
 from core.models.details import ModelDetails, read_details
-from core.models.memory import MemoryForecast
+from core.models.memory import MemoryForecast, forecast, positions_of
+from core.models.shared_draft import serves, shared_draft_problem
 from core.models.vocabularies import (
     TokenizerSource,
     TokenTable,
+    count_tokens,
     parse_tokenizer,
+    read_special_tokens,
     read_table,
     tokenizer_source,
 )
 
 _MAX_PADDING = 128
-"""Rows by which the tables of one family's models may differ, as Qwen's do; said of tables whose tokens are unknown."""
+"""Rows by which tables of one family may differ, as Qwen's do; asked where the tokens behind them can't be read."""
 
 _LARGE_COST = 0.5
 
@@ -66,18 +69,27 @@ def pair_verdict(
         draft_details, target_details = read_details(draft), read_details(target)
     except OutriderError as error:
         return PairVerdict(problem=str(error))
-    problem = _tokenizer_problem(draft, target) or _table_problem(draft_details, target_details)
+    problem = _tokenizer_problem(draft, target) or _table_problem(draft, target, draft_details, target_details)
     if problem is not None:
         return PairVerdict(problem=problem)
     cost = _cost_coefficient(draft_details, target_details)
-    warnings = _warnings(draft_details, target_details, cost)
-    return PairVerdict(None, tuple(warnings), None, cost)
+    warnings = [*_cost_warnings(cost), *_kind_warnings(draft, target, draft_details, target_details)]
+    memory = None
+    if with_memory:
+        models = (draft_details, target_details)
+        try:
+            memory = forecast(models, device=device, dtype=dtype, context=context)
+        except OutriderError as error:  # There is no such device, which is not the pair's fault.
+            warnings.insert(0, str(error))
+        else:
+            warnings[:0] = _memory_warnings(memory, max(positions_of(model, context) for model in models))
+    return PairVerdict(None, tuple(warnings), memory, cost)
 
 
 def pair_problem(draft_ref: str, target_ref: str) -> str | None:
     """Why these two can't work together, in one sentence; None if they can, or if only loading will tell.
 
-    Reads tokenizer files only.
+    Reads tokenizer files only; of a .gguf file, its header.
     """
     try:
         draft, target = resolve(draft_ref), resolve(target_ref)
@@ -95,12 +107,21 @@ def tokenizer_problem(draft: Mapping[str, Any], target: Mapping[str, Any]) -> st
 
 
 def _tokenizer_problem(draft: ModelEntry, target: ModelEntry) -> str | None:
+    if _served_by(target) is not None:
+        return f"{target.title} borrows its tables from {_served_by(target)}, so it can only draft for that model."
     if draft.path == target.path:
         return None
+    if _served_by(draft) is not None:
+        return shared_draft_problem(draft, target)
     sources = tokenizer_source(draft), tokenizer_source(target)
     if sources[0] is None or sources[1] is None or sources[0] == sources[1]:
         return None
     return _compare(sources[0], sources[1])
+
+
+def _served_by(entry: ModelEntry) -> str | None:
+    """The target whose tables a model borrows, if it does."""
+    return entry.serves or (serves(entry.path) if entry.format is ModelFormat.SAFETENSORS else None)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -147,8 +168,24 @@ def _quote(token: str | None) -> str:
     return "missing" if token is None else repr(token)
 
 
-def _table_problem(draft: ModelDetails, target: ModelDetails) -> str | None:
-    return None
+def _table_problem(
+    draft: ModelEntry, target: ModelEntry, draft_details: ModelDetails, target_details: ModelDetails
+) -> str | None:
+    """What the sizes of the tables say where the tokens of one can't be read; padding says nothing."""
+    if draft_details.shares_tables_with is not None or (_has_tokens(draft) and _has_tokens(target)):
+        return None
+    ours, theirs = draft_details.table_size, target_details.table_size
+    if not ours or not theirs or abs(ours - theirs) <= _MAX_PADDING:
+        return None
+    return (
+        f"The vocabularies differ: {ours:,} entries in the draft and {theirs:,} in the target. "
+        "Choose a draft of the target's own family."
+    )
+
+
+def _has_tokens(entry: ModelEntry) -> bool:
+    source = tokenizer_source(entry)
+    return source is not None and count_tokens(source) is not None
 
 
 def _cost_coefficient(draft: ModelDetails, target: ModelDetails) -> float | None:
@@ -156,11 +193,65 @@ def _cost_coefficient(draft: ModelDetails, target: ModelDetails) -> float | None
     return ours / theirs if ours and theirs else None
 
 
-def _warnings(draft: ModelDetails, target: ModelDetails, cost: float | None) -> list[str]:
+def _cost_warnings(cost: float | None) -> list[str]:
+    if cost is None or cost <= _LARGE_COST:
+        return []
+    return [
+        f"A step of the draft is expected to cost {cost:.2f} of the target's, which leaves little to gain. "
+        "Choose a smaller draft, or a larger target."
+    ]
+
+
+def _kind_warnings(
+    draft: ModelEntry, target: ModelEntry, draft_details: ModelDetails, target_details: ModelDetails
+) -> list[str]:
+    """How the two were trained, and for what lengths. Ids mean the same to both: none of it makes a text wrong."""
     warnings = []
-    if cost is not None and cost > _LARGE_COST:
+    # A drafter without a tokenizer of its own was trained on its target's texts.
+    if draft_details.shares_tables_with is None:
+        warnings += _training_warnings(draft, target, draft_details, target_details)
+    ours, theirs = draft_details.context_length, target_details.context_length
+    if ours and theirs and ours < theirs:
         warnings.append(
-            f"A step of the draft is expected to cost {cost:.2f} of the target's, which leaves little to gain. "
-            "Choose a smaller draft."
+            f"The draft reads {ours:,} tokens and the target {theirs:,}: in a longer text the target goes on alone."
         )
     return warnings
+
+
+def _training_warnings(
+    draft: ModelEntry, target: ModelEntry, draft_details: ModelDetails, target_details: ModelDetails
+) -> list[str]:
+    if draft_details.is_instruct != target_details.is_instruct:
+        kinds = ("instruct", "base") if draft_details.is_instruct else ("base", "instruct")
+        return [
+            f"The draft is {_article(kinds[0])} model and the target {_article(kinds[1])} model, so that fewer tokens "
+            "will be accepted than with two of a kind."
+        ]
+    ours, theirs = read_special_tokens(draft), read_special_tokens(target)
+    warnings = []
+    if ours.begin and theirs.begin and ours.begin != theirs.begin:
+        warnings.append(
+            f"The draft was taught to begin a text with {ours.begin!r} and the target with {theirs.begin!r}: "
+            "the target's way is followed."
+        )
+    if ours.ends and theirs.ends and not ours.ends & theirs.ends:
+        ends = ", ".join(map(repr, sorted(ours.ends))), ", ".join(map(repr, sorted(theirs.ends)))
+        warnings.append(f"The draft ends a text with {ends[0]} and the target with {ends[1]}: the target's end counts.")
+    return warnings
+
+
+def _article(kind: str) -> str:
+    return f"an {kind}" if kind == "instruct" else f"a {kind}"
+
+
+def _memory_warnings(memory: MemoryForecast, positions: int) -> list[str]:
+    if memory.fits is not False or memory.available_bytes is None:
+        return []
+    return [
+        f"With a text of {positions:,} tokens both models need about {_gigabytes(memory.total_bytes)}, and "
+        f"{_gigabytes(memory.available_bytes)} is free. Choose smaller models, a shorter text, or a lower precision."
+    ]
+
+
+def _gigabytes(count: int) -> str:
+    return f"{count / 1e9:,.1f} GB"
