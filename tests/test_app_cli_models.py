@@ -16,6 +16,7 @@ from app.__main__ import main
 from app.cli.run_arguments import build_request
 from core.errors import HubUnreachableError, ModelNotFoundError, NoSpaceError, OutriderError
 from core.models import catalogue
+from core.models import hub as hub_cache
 from core.models.catalogue import ModelEntry, ModelFormat, ModelOrigin
 from core.models.compatibility import PairVerdict
 from core.models.memory import MemoryForecast
@@ -163,6 +164,16 @@ def test_a_damaged_model_is_a_row_with_its_reason_and_the_others_are_whole(shelf
     assert sound[:5] == ["sound", "kept", "safetensors", "bfloat16", "44"]
     assert err.startswith("broken: ")
     assert is_sentence(err.rstrip("\n"))
+
+
+def test_a_download_that_was_stopped_is_told_beside_the_list(shelf, capsys):
+    blobs = shelf / "hub" / "models--owner--half" / "blobs"
+    blobs.mkdir(parents=True)
+    (blobs / ("0" * 64 + hub_cache.PARTIAL_SUFFIX)).write_bytes(bytes(2_000_000))
+    assert models("list") == 0
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines()[-1].startswith("owner/half: 2.0 MB of a stopped download")
 
 
 def test_a_wide_terminal_shows_every_column_and_a_narrow_one_the_names_and_sizes(cached, terminal):

@@ -27,7 +27,7 @@ def add_parser(actions: Any) -> None:
             "before a Ctrl-C or a lost connection is kept, and the same command goes on from there."
         ),
         epilog=(
-            "With HF_HUB_OFFLINE=1 in the environment the network is left alone, and only what is here is found. "
+            "With HF_HUB_OFFLINE=1 in the environment nothing touches the network, and nothing is downloaded. "
             "Exit codes: 0 here, 1 the download failed, 2 bad usage or no such model, 130 stopped."
         ),
         allow_abbrev=False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -78,7 +79,20 @@ def execute(args: argparse.Namespace) -> int:
     for record in records:
         if record["problem"] is not None:
             say(f"{printable(record['ref'])}: {record['problem']}")
+    _say_interrupted()
     return Exit.DONE
+
+
+def _say_interrupted() -> None:
+    """Downloads that were stopped are no models yet, but take up space."""
+    from core.models import hub
+
+    with contextlib.suppress(OSError):  # One that goes on elsewhere may end at this moment.
+        for ref in hub.interrupted_refs():
+            kept = bytes_text(hub.partial_bytes(ref))
+            say(
+                f"{printable(ref)}: {kept} of a stopped download; `models get` goes on with it, `models remove` ends it."
+            )
 
 
 def _names(columns: tuple[Column, ...]) -> str:

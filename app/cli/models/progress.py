@@ -74,7 +74,7 @@ class _Bar:
         self.done_bytes = 0
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=None),
+            BarColumn(bar_width=None, complete_style="cyan", finished_style="cyan", pulse_style="cyan"),
             TextColumn("{task.fields[figures]}", markup=False),
             console=Console(file=sys.stderr, highlight=False, markup=False, emoji=False),
             transient=True,
