@@ -90,9 +90,7 @@ def _say_interrupted() -> None:
     with contextlib.suppress(OSError):  # One that goes on elsewhere may end at this moment.
         for ref in hub.interrupted_refs():
             kept = bytes_text(hub.partial_bytes(ref))
-            say(
-                f"{printable(ref)}: {kept} of a stopped download; `models get` goes on with it, `models remove` ends it."
-            )
+            say(f"{printable(ref)}: {kept} of a stopped download; `models get` resumes it, `models remove` ends it.")
 
 
 def _names(columns: tuple[Column, ...]) -> str:
