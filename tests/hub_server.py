@@ -21,10 +21,10 @@ class Repository:
     files: dict[str, bytes]
     commit: str = "a" * 40
     gated: bool = False
-    discussions: list[dict] = field(default_factory=list)
+    discussions: list[dict[str, object]] = field(default_factory=list)
     revisions: dict[str, "Repository"] = field(default_factory=dict)
 
-    def sibling(self, name: str) -> dict:
+    def sibling(self, name: str) -> dict[str, object]:
         content = self.files[name]
         entry = {"rfilename": name, "size": len(content), "blobId": git_sha1(content)}
         if name.endswith((".safetensors", ".bin", ".gguf")):
@@ -44,6 +44,7 @@ class HubServer:
         break_after: after so many bytes of a file's answer the connection is cut, by file name.
         hold_after: after so many bytes the server waits for `released` before it goes on, by file name.
         status: answers every request with it.
+        body: answers every question about a model with it.
         ignores_ranges: sends whole files, whatever was asked for.
     """
 
@@ -56,9 +57,11 @@ class HubServer:
         self.hold_after: dict[str, int] = {}
         self.released = threading.Event()
         self.status: int | None = None
+        self.body: bytes | None = None
         self.ignores_ranges = False
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._server.daemon_threads = True
+        self._server.handle_error = lambda *_args: None  # A client that hangs up is part of the game.
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
         self._thread.start()
 
@@ -77,7 +80,7 @@ def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
-        def log_message(self, *_args) -> None:
+        def log_message(self, *_args: object) -> None:
             pass
 
         def do_GET(self) -> None:
@@ -94,7 +97,9 @@ def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
             ref, _, revision = path.partition("/revision/")
             is_about_discussions = ref.endswith("/discussions")
             repository = hub.repositories.get(ref.removesuffix("/discussions"))
-            if repository is None:
+            if hub.body is not None:
+                self._send_body(hub.body)
+            elif repository is None:
                 self._refuse(401, "RepoNotFound")
             elif is_about_discussions:
                 self._send_json(
@@ -153,7 +158,9 @@ def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
                 counts[position] += len(piece)
 
         def _send_json(self, value: object) -> None:
-            body = json.dumps(value).encode()
+            self._send_body(json.dumps(value).encode())
+
+        def _send_body(self, body: bytes) -> None:
             self.send_response(200)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))

@@ -280,5 +280,8 @@ def _served(config: Any) -> str | None:
 
 def _writes_text(folder: Path) -> bool:
     """Whether a folder's config.json is that of a model that continues text, as far as it says."""
-    architectures = json.loads((folder / "config.json").read_text("utf-8")).get("architectures")
-    return not architectures or any(str(name).endswith(_TEXT_GENERATORS) for name in architectures)
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    architectures = config.get("architectures") if isinstance(config, dict) else None
+    if not architectures or not isinstance(architectures, list):
+        return True
+    return any(str(name).endswith(_TEXT_GENERATORS) for name in architectures)

