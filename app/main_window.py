@@ -52,7 +52,7 @@ class MainWindow(QMainWindow):
         self.controller = RunController(self._services, self)
         library = ModelLibrary(self._services.embedded_models(), self._services.suggestions)
         self.controls = ControlsPanel(library)
-        self.models = ModelsDesk(self._services, library, self.controls.models, self._dialogs, self)
+        self.models = ModelsDesk(self._services, library, self.controls.models, self.controller, self._dialogs, self)
         self.checker = self.models.checker
         self.threads = Threads((self.controller, self.checker, self.models.store), self)
         self.prompt = PromptEditor(load_presets())
@@ -112,7 +112,6 @@ class MainWindow(QMainWindow):
         self.menus.get_models.triggered.connect(self.models.browse)
         self.menus.show_reading.toggled.connect(self.prompt.reading_button.setChecked)
         self.prompt.reading_toggled.connect(self.menus.show_reading.setChecked)
-        self.controller.engine_ready.connect(self.models.on_engine_ready)
         self.prompt.run_requested.connect(self._on_run_requested)
         self.prompt.stop_requested.connect(self.controller.stop)
         self.controller.state_changed.connect(self._on_state_changed)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QObject, QThread, Signal, Slot
+from PySide6.QtCore import QObject, QThread, QTimer, Signal, Slot
 
 from app.services import Services
 from core.controls import Cancelled
@@ -18,7 +16,7 @@ from core.errors import OutriderError
 if TYPE_CHECKING:
     from core.models.downloads import DownloadProgress
 
-EVENTS_INTERVAL_S = 0.1
+TELL_MS = 100
 """Progress is told no more often than this, however fast the pieces come."""
 
 
@@ -48,13 +46,20 @@ class Download:
     sentence: str = ""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class DownloadJob:
-    """What is handed to the thread. Setting `cancelled` stops it, or keeps it from starting."""
+    """What is handed to the thread.
+
+    Attributes:
+        ref, restart: what to get, and whether to begin anew.
+        cancelled: set by the window's thread; stops it, or keeps it from starting.
+        progress: set by the download's thread; the latest, which the window's thread looks up in its own time.
+    """
 
     ref: str
     restart: bool
     cancelled: threading.Event = field(default_factory=threading.Event)
+    progress: DownloadProgress | None = None
 
     def check_cancelled(self) -> None:
         """Raises:
@@ -62,6 +67,10 @@ class DownloadJob:
         """
         if self.cancelled.is_set():
             raise Cancelled
+
+    def take_progress(self, progress: DownloadProgress) -> None:
+        """Note how far it is."""
+        self.progress = progress
 
 
 class Downloader(QObject):
@@ -82,42 +91,26 @@ class Downloader(QObject):
     @Slot(object)
     def fetch(self, job: DownloadJob) -> None:
         """Download a model to its end, its failure or its cancellation; told by `changed` in each case."""
-        throttle = _Throttle(lambda progress: tell(DownloadState.RUNNING, progress))
 
-        def tell(state: DownloadState, progress: DownloadProgress | None, sentence: str = "") -> None:
-            self.changed.emit(job, Download(job.ref, state, progress, sentence))
+        def tell(state: DownloadState, sentence: str = "") -> None:
+            self.changed.emit(job, Download(job.ref, state, job.progress, sentence))
 
         try:
             job.check_cancelled()
-            tell(DownloadState.RUNNING, None)
+            tell(DownloadState.RUNNING)
             entry = self._services.download(
-                job.ref, on_progress=throttle.put, check_cancelled=job.check_cancelled, restart=job.restart
+                job.ref, on_progress=job.take_progress, check_cancelled=job.check_cancelled, restart=job.restart
             )
         except Cancelled:
-            tell(DownloadState.STOPPED, throttle.latest)
+            tell(DownloadState.STOPPED)
         except Exception as error:
-            sentence = str(error) if isinstance(error, OutriderError) else f"The download failed: {error}."
-            tell(DownloadState.FAILED, throttle.latest, sentence)
+            tell(
+                DownloadState.FAILED,
+                str(error) if isinstance(error, OutriderError) else f"The download failed: {error}.",
+            )
         else:
             self.arrived.emit(entry)
-            tell(DownloadState.DONE, throttle.latest)
-
-
-class _Throttle:
-    """Passes progress on at a readable pace; a new stage at once."""
-
-    def __init__(self, tell: Callable[[DownloadProgress], None]) -> None:
-        self._tell = tell
-        self._told_at = 0.0
-        self.latest: DownloadProgress | None = None
-
-    def put(self, progress: DownloadProgress) -> None:
-        is_new_stage = self.latest is None or self.latest.stage != progress.stage
-        self.latest = progress
-        now = time.monotonic()
-        if is_new_stage or now - self._told_at >= EVENTS_INTERVAL_S:
-            self._told_at = now
-            self._tell(progress)
+            tell(DownloadState.DONE)
 
 
 class ModelStore(QObject):
@@ -142,6 +135,9 @@ class ModelStore(QObject):
         self._jobs: dict[str, DownloadJob] = {}
         self._downloads: dict[str, Download] = {}
         self._downloader = Downloader(services)
+        self._timer = QTimer(self)
+        self._timer.setInterval(TELL_MS)
+        self._timer.timeout.connect(self._on_tick)
         self._thread = QThread()
         self._thread.setObjectName("model downloads")
         self._downloader.moveToThread(self._thread)
@@ -168,6 +164,7 @@ class ModelStore(QObject):
             return
         job = self._jobs[ref] = DownloadJob(ref, restart)
         self._put(Download(ref))
+        self._timer.start()
         self._fetch_wanted.emit(job)
 
     @Slot(str)
@@ -198,6 +195,16 @@ class ModelStore(QObject):
     def join(self, milliseconds: int) -> bool:
         """Wait for the thread after `begin_close`; true when it has ended."""
         return self._thread.wait(milliseconds)
+
+    @Slot()
+    def _on_tick(self) -> None:
+        active = [download for download in self._downloads.values() if download.state.is_active]
+        if not active:
+            self._timer.stop()
+        for download in active:
+            progress = self._jobs[download.ref].progress
+            if progress is not None and progress is not download.progress:
+                self._put(replace(download, progress=progress))
 
     @Slot(object, object)
     def _on_changed(self, job: DownloadJob, news: Download) -> None:

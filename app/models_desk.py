@@ -8,6 +8,7 @@ from PySide6.QtCore import QObject, QTimer, QUrl, Signal, Slot
 from PySide6.QtGui import QDesktopServices
 from PySide6.QtWidgets import QWidget
 
+from app.controller import RunController
 from app.dialogs import Dialogs
 from app.model_checker import ModelCheckerThread
 from app.model_questions import FoundModels, ModelRole, OpenedModel, VerdictAnswer, VerdictQuestion
@@ -41,12 +42,21 @@ class ModelsDesk(QObject):
     verdict_changed = Signal()
 
     def __init__(
-        self, services: Services, library: ModelLibrary, form: ModelsForm, dialogs: Dialogs, parent: QWidget
+        self,
+        services: Services,
+        library: ModelLibrary,
+        form: ModelsForm,
+        controller: RunController,
+        dialogs: Dialogs,
+        parent: QWidget,
     ) -> None:
         super().__init__(parent)
         self._services = services
         self._library = library
         self._form = form
+        self._controller = controller
+        self._running: frozenset[str | None] = frozenset()
+        """The models of the run that goes."""
         self._dialogs = dialogs
         self._parent = parent
         self._wanted: VerdictQuestion | None = None
@@ -64,6 +74,9 @@ class ModelsDesk(QObject):
 
     def _connect(self) -> None:
         self._timer.timeout.connect(self._on_verdict_due)
+        self._controller.engine_ready.connect(self._on_engine_ready)
+        self._controller.run_requested.connect(self._on_run_requested)
+        self._controller.run_ended.connect(self._on_run_ended)
         self._form.open_requested.connect(self.ask_for_model)
         self._form.browse_requested.connect(self.browse)
         self._form.check_requested.connect(self.checker.check_pairs)
@@ -109,7 +122,7 @@ class ModelsDesk(QObject):
         window = ModelsWindow(self._library, self._parent)
         window.model_selected.connect(self._on_model_selected)
         window.use_requested.connect(self._form.choose)
-        window.removal_requested.connect(self.checker.plan_removal)
+        window.removal_requested.connect(self._on_removal_requested)
         window.folder_requested.connect(self._on_folder_requested)
         window.get_requested.connect(self._on_get_requested)
         window.cancel_requested.connect(self.store.cancel)
@@ -195,7 +208,7 @@ class ModelsDesk(QObject):
     # --- The chosen pair ---
 
     @Slot()
-    def on_engine_ready(self) -> None:
+    def _on_engine_ready(self) -> None:
         """From now on torch is there, and memory can be forecast."""
         self._is_engine_ready = True
         self.want_verdict(self._wanted)
@@ -222,6 +235,14 @@ class ModelsDesk(QObject):
         memory = answer.verdict.memory
         is_too_large = memory is not None and memory.fits is False and answer.verdict.problem is None
         return memory_text(memory) if is_asked and is_too_large else ""
+
+    @Slot(object)
+    def _on_run_requested(self, request: RunRequest) -> None:
+        self._running = frozenset((request.target, request.draft))
+
+    @Slot()
+    def _on_run_ended(self) -> None:
+        self._running = frozenset()
 
     def on_run_over(self, run: RunView) -> None:
         """Take note of what is in memory now: the forecast of a pair that has run would count it twice."""
@@ -271,6 +292,13 @@ class ModelsDesk(QObject):
     @Slot(object)
     def _on_arrived(self, _entry: ModelEntry) -> None:
         self.checker.scan()
+
+    @Slot(str)
+    def _on_removal_requested(self, ref: str) -> None:
+        if ref in self._running:
+            self._tell("This model is in use by the run. Stop the run, or wait for its end, before you delete it.")
+        else:
+            self.checker.plan_removal(ref)
 
     @Slot(object)
     def _on_removal_planned(self, removal: object) -> None:

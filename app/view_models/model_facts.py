@@ -52,7 +52,7 @@ def drafts_text(library: ModelLibrary, entry: ModelEntry) -> str:
     here = sorted(library.fitting_drafts(entry.ref), key=lambda draft: draft.ref != made)
     lines = [draft.title for draft in here]
     suggested = next((item.drafts for item in library.suggestions if item.ref == entry.ref), ())
-    lines += [f"{ref.rpartition('/')[2]} (to get)" for ref in suggested if library.entry(ref) is None]
+    lines += [f"{ref.rpartition('/')[2]} (not here yet)" for ref in suggested if library.entry(ref) is None]
     if lines:
         return "\n".join(lines)
     return "Checking…" if library.unchecked_drafts(entry.ref) else "None here. Prompt lookup needs none."

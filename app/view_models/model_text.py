@@ -56,12 +56,12 @@ def count_text(count: int) -> str:
 
 def duration_text(seconds: float) -> str:
     """A time that is left, as exactly as anyone can know it."""
-    if seconds < _MINUTE:
+    if seconds < _MINUTE - 0.5:
         return f"{max(1, round(seconds))} s"
-    if seconds < 10 * _MINUTE:
+    if seconds < 10 * _MINUTE - 2.5:
         whole = round(seconds / 5) * 5
         return f"{whole // _MINUTE} min {whole % _MINUTE} s" if whole % _MINUTE else f"{whole // _MINUTE} min"
-    if seconds < _HOUR:
+    if seconds < _HOUR - _MINUTE / 2:
         return f"{round(seconds / _MINUTE)} min"
     minutes = round(seconds / _MINUTE)
     return f"{minutes // 60} h {minutes % 60} min"

@@ -10,7 +10,7 @@ NOTE_ROLE = Qt.ItemDataRole.UserRole + 2
 """A short text at the right end."""
 REASON_ROLE = Qt.ItemDataRole.UserRole + 3
 """A sentence on a second line."""
-LINE_HEIGHT, REASON_HEIGHT, INSET = 28, 18, 8
+LINE_HEIGHT, REASON_HEIGHT, SEPARATOR_HEIGHT, INSET = 28, 18, 9, 8
 SMALL_PX = 11
 
 
@@ -21,7 +21,7 @@ class ModelItemDelegate(QStyledItemDelegate):
         """One line, or two."""
         size = super().sizeHint(option, index)
         if index.data(Qt.ItemDataRole.AccessibleDescriptionRole) == "separator":
-            return size
+            return QSize(size.width(), SEPARATOR_HEIGHT)
         size.setHeight(LINE_HEIGHT + (REASON_HEIGHT if index.data(REASON_ROLE) else 0))
         return size
 

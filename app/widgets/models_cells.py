@@ -8,7 +8,7 @@ from PySide6.QtWidgets import QApplication, QStyle, QStyledItemDelegate, QStyleO
 
 BADGE_ROLE = Qt.ItemDataRole.UserRole + 20
 SUBTITLE_ROLE = Qt.ItemDataRole.UserRole + 21
-INSET, GAP = 12, 8
+INSET, GAP = 10, 8
 TITLE_HEIGHT, SUBTITLE_HEIGHT = 20, 16
 BADGE_HEIGHT, BADGE_PADDING, BADGE_RADIUS = 16, 6, 4
 SMALL_PX, TINY_PX = 12, 11

@@ -12,7 +12,6 @@ from PySide6.QtWidgets import (
     QLabel,
     QPushButton,
     QScrollArea,
-    QSizePolicy,
     QToolButton,
     QVBoxLayout,
     QWidget,
@@ -23,6 +22,7 @@ from app.view_models.model_facts import drafts_text, facts
 from app.view_models.model_library import ModelLibrary
 from app.view_models.model_text import kind_text
 from app.widgets.fields import card, describe, set_flag, text_label
+from app.widgets.models_labels import ElidedLabel
 from core.models.catalogue import ModelOrigin
 
 _REMOVABLE = {ModelOrigin.HUB, ModelOrigin.KEPT}
@@ -44,7 +44,7 @@ class ModelDetailsPane(QWidget):
     def __init__(self) -> None:
         super().__init__()
         self._ref = ""
-        self.title = text_label("", "title")
+        self.title = ElidedLabel("", "title")
         self.title.setObjectName("detailsTitle")
         self.badge = text_label("", "badge")
         self.name = _selectable(text_label("", "hint"), "detailsRef")
@@ -81,7 +81,6 @@ class ModelDetailsPane(QWidget):
         head.addWidget(self.title)
         head.addWidget(self.badge)
         head.addStretch(1)
-        self.title.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
         self.facts.setHorizontalSpacing(16)
         self.facts.setVerticalSpacing(6)
         self.facts.setLabelAlignment(Qt.AlignmentFlag.AlignLeft)
@@ -120,6 +119,7 @@ class ModelDetailsPane(QWidget):
             buttons.addWidget(button, index // 2, index % 2)
         outer.addLayout(head)
         outer.addWidget(self.name)
+        outer.addSpacing(4)
         outer.addWidget(scroll, 1)
         outer.addLayout(buttons)
         layout = QVBoxLayout(self)

@@ -18,15 +18,17 @@ from PySide6.QtWidgets import (
 from app.model_store import Download, DownloadState
 from app.view_models.model_text import bytes_of_text, bytes_text, progress_text
 from app.widgets.fields import describe, set_flag, text_label
+from app.widgets.models_labels import ElidedLabel
 
 BAR_STEPS = 1000
-ROW_HEIGHT = 64
+ROW_HEIGHT, TALL_ROW_HEIGHT = 64, 80
+"""A sentence about a failure has two lines."""
 MAX_ROWS_SHOWN = 3
 S = DownloadState
 
 
 class DownloadRow(QFrame):
-    """One download. Its height doesn't depend on what it shows.
+    """One download. Its height is the same all the way, unless it fails.
 
     Signals:
         get_requested: a reference, and whether to begin anew.
@@ -42,8 +44,7 @@ class DownloadRow(QFrame):
         self.ref = ref
         self.setObjectName("downloadRow")
         self.setFixedHeight(ROW_HEIGHT)
-        self.name = text_label(ref, "strong")
-        self.name.setTextFormat(Qt.TextFormat.PlainText)
+        self.name = ElidedLabel(ref, "strong", takes_all=True)
         self.note = text_label("", "hint")
         self.note.setObjectName("downloadNote")
         self.note.setTextFormat(Qt.TextFormat.PlainText)
@@ -99,13 +100,15 @@ class DownloadRow(QFrame):
         self.note.setText(note)
         self.note.setToolTip(download.sentence)
         set_flag(self.note, "role", "problem" if state is S.FAILED else "hint")
+        self.note.setWordWrap(state is S.FAILED)
+        self.setFixedHeight(TALL_ROW_HEIGHT if state is S.FAILED else ROW_HEIGHT)
         share = progress.done_bytes / progress.total_bytes if progress is not None and progress.total_bytes else 0.0
         share = 1.0 if state is S.DONE else min(1.0, share)
         is_unknown = state is S.RUNNING and (progress is None or not progress.total_bytes)
         self.bar.setMaximum(0 if is_unknown else BAR_STEPS)
         if not is_unknown:
             self.bar.setValue(round(share * BAR_STEPS))
-        self.percent.setText("" if is_unknown or state is S.WAITING else f"{share:.0%}")
+        self.percent.setText(f"{share:.0%}" if share and not is_unknown else "")
         self.bar.setAccessibleName(f"{self.ref}: {note}")
         self.setAccessibleName(self.bar.accessibleName())
 
@@ -190,8 +193,8 @@ class DownloadsShelf(QScrollArea):
             row.dismiss_requested.connect(self.dismiss_requested)
             self._layout.insertWidget(self._layout.count() - 1, row)
         row.show_download(download)
+        self._resize()
         if is_new:
-            self._resize()
             self.verticalScrollBar().setValue(self.verticalScrollBar().maximum())
 
     def forget(self, ref: str) -> None:
@@ -204,6 +207,6 @@ class DownloadsShelf(QScrollArea):
             self._resize()
 
     def _resize(self) -> None:
-        count = len(self._rows)
-        self.setFixedHeight(min(count, MAX_ROWS_SHOWN) * ROW_HEIGHT + 2)
-        self.setVisible(count > 0)
+        heights = [row.height() for row in self._rows.values()]
+        self.setFixedHeight(sum(heights[-MAX_ROWS_SHOWN:]) + 2)
+        self.setVisible(bool(heights))

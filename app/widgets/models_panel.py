@@ -110,7 +110,7 @@ class ModelsWindow(QDialog):
         self.splitter.addWidget(self.details)
         self.splitter.setStretchFactor(0, 1)
         self.details.setMinimumWidth(280)
-        self.splitter.setSizes([780, 320])
+        self.splitter.setSizes([840, 300])
         self.pages = QStackedWidget()
         self.pages.addWidget(self.splitter)
         self.pages.addWidget(self.suggestions)
@@ -123,7 +123,7 @@ class ModelsWindow(QDialog):
         layout.addWidget(self.shelf)
         layout.addWidget(self.foot)
         self.setMinimumSize(860, 520)
-        self.resize(1140, 700)
+        self.resize(1180, 700)
 
     def _connect(self) -> None:
         self.tabs.currentChanged.connect(self._on_tab_changed)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from PySide6.QtCore import Qt, Signal, Slot
+from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import (
     QFrame,
     QGridLayout,
@@ -14,7 +15,6 @@ from PySide6.QtWidgets import (
     QLineEdit,
     QPushButton,
     QScrollArea,
-    QSizePolicy,
     QStackedLayout,
     QVBoxLayout,
     QWidget,
@@ -23,12 +23,15 @@ from PySide6.QtWidgets import (
 from app.model_store import Download, DownloadState
 from app.view_models.model_text import bytes_text, count_text
 from app.widgets.fields import card, describe, set_flag, text_label
+from app.widgets.models_labels import ElidedLabel
+from core.models.catalogue import EMBEDDED_TITLES
 from core.models.suggestions import Suggestion
 
 OFFLINE = "Offline mode is on (HF_HUB_OFFLINE), so nothing is downloaded. Models that are here work as always."
 ID_HINT = "What comes lands in the cache that other programs of the Hub share, and is checked before it is used."
 GATED_HELP = "Its licence has to be accepted on the Hub first, with the account whose token this computer has."
-ACTION_WIDTH = 92
+ACTION_WIDTH = 84
+TWO_COLUMNS_FROM = 1000
 STATE_TEXTS = {
     DownloadState.WAITING: "Waiting",
     DownloadState.RUNNING: "Getting…",
@@ -46,7 +49,7 @@ class SuggestionRow(QWidget):
         self.suggestion = suggestion
         self._is_here = False
         self._state: DownloadState | None = None
-        name = text_label(suggestion.title, "strong")
+        name = ElidedLabel(suggestion.title, "strong")
         self.button = QPushButton("Get")
         self.button.setObjectName(f"get_{suggestion.ref}")
         self.button.setAutoDefault(False)
@@ -66,16 +69,16 @@ class SuggestionRow(QWidget):
         badges.addStretch(1)
         layout = QGridLayout(self)
         layout.setContentsMargins(0, 6, 0, 6)
-        layout.setHorizontalSpacing(16)
+        layout.setHorizontalSpacing(12)
         layout.setVerticalSpacing(2)
         layout.addLayout(badges, 0, 0)
-        drafts = [ref.rpartition("/")[2] for ref in suggestion.drafts]
-        note = text_label(f"Drafts: {', '.join(drafts)}" if drafts else "A draft for the larger ones", "hint")
-        note.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
+        drafts = [EMBEDDED_TITLES.get(ref) or ref.rpartition("/")[2] for ref in suggestion.drafts]
+        text = f"Drafts: {', '.join(drafts)}" if drafts else "A draft for the larger ones"
+        note = ElidedLabel(text, "hint", takes_all=True)
         layout.addWidget(note, 1, 0)
         for column, text, width in (
-            (1, count_text(suggestion.num_parameters), 64),
-            (2, bytes_text(suggestion.download_bytes), 72),
+            (1, count_text(suggestion.num_parameters), 56),
+            (2, bytes_text(suggestion.download_bytes), 64),
         ):
             label = text_label(text, "plain")
             label.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
@@ -116,6 +119,7 @@ class SuggestionsPage(QWidget):
     def __init__(self, suggestions: Sequence[Suggestion]) -> None:
         super().__init__()
         self._is_offline = False
+        self._num_columns = 0
         self._states: dict[str, DownloadState] = {}
         self._here: frozenset[str] = frozenset()
         self.edit = QLineEdit()
@@ -146,12 +150,17 @@ class SuggestionsPage(QWidget):
         field.addWidget(self.get)
         body = QWidget()
         body.setObjectName("suggestionsBody")
-        inner = QVBoxLayout(body)
+        inner = QHBoxLayout(body)
         inner.setContentsMargins(0, 0, 8, 0)
         inner.setSpacing(12)
-        for family, rows in groupby(self.rows, key=lambda row: row.suggestion.family):
-            inner.addWidget(_family_card(family, list(rows)))
-        inner.addStretch(1)
+        self._columns = [QVBoxLayout(), QVBoxLayout()]
+        for column in self._columns:
+            column.setSpacing(12)
+            column.setAlignment(Qt.AlignmentFlag.AlignTop)
+            inner.addLayout(column, 1)
+        families = groupby(self.rows, key=lambda row: row.suggestion.family)
+        self._cards = [_family_card(family, list(rows)) for family, rows in families]
+        self._arrange(1)
         scroll = QScrollArea()
         scroll.setObjectName("suggestionsScroll")
         scroll.setWidget(body)
@@ -164,6 +173,25 @@ class SuggestionsPage(QWidget):
         layout.addLayout(field)
         layout.addWidget(self.note)
         layout.addWidget(scroll, 1)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """Stand the families in two columns where there is room."""
+        super().resizeEvent(event)
+        self._arrange(2 if event.size().width() >= TWO_COLUMNS_FROM else 1)
+
+    def _arrange(self, count: int) -> None:
+        if count == self._num_columns:
+            return
+        self._num_columns = count
+        heights = [0] * count
+        for family in self._cards:
+            column = heights.index(min(heights))
+            self._columns[column].addWidget(family)
+            heights[column] += family.sizeHint().height()
+        body = self._columns[0].parentWidget().layout()
+        if isinstance(body, QHBoxLayout):
+            body.setStretch(1, count - 1)
+            body.setSpacing(12 * (count - 1))
 
     def show_here(self, refs: Iterable[str]) -> None:
         """Mark the models that are on this computer."""
@@ -210,6 +238,7 @@ class SuggestionsPage(QWidget):
 def _family_card(family: str, rows: list[SuggestionRow]) -> QFrame:
     frame, layout = card()
     layout.setSpacing(0)
+    layout.setContentsMargins(12, 10, 12, 6)
     head = QHBoxLayout()
     head.addWidget(text_label(family, "section"))
     head.addStretch(1)

@@ -43,7 +43,7 @@ class Column(IntEnum):
 
 
 TITLES = ("Model", "Parameters", "Precision", "Context", "Vocabulary", "Size", "Last used")
-WIDTHS = (240, 92, 84, 76, 90, 76, 100)
+WIDTHS = (240, 90, 84, 78, 90, 84, 114)
 _TEXT_COLUMNS = {Column.NAME, Column.PRECISION, Column.USED}
 
 

@@ -8,6 +8,7 @@ from PySide6.QtWidgets import QFrame, QHBoxLayout, QProgressBar, QSizePolicy, QT
 from app.widgets.fields import text_label
 
 PROGRESS_STEPS = 1000
+STRIP_HEIGHT = 29
 
 
 class StatusStrip(QFrame):
@@ -22,6 +23,8 @@ class StatusStrip(QFrame):
     def __init__(self) -> None:
         super().__init__()
         self.setObjectName("statusStrip")
+        # What comes and goes in it must not move the panels above.
+        self.setFixedHeight(STRIP_HEIGHT)
         self.stage = text_label("", "hint")
         self.stage.setObjectName("stageLabel")
         self.stage.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
@@ -44,7 +47,7 @@ class StatusStrip(QFrame):
         self.bar.setFixedWidth(200)
         self.bar.setRange(0, PROGRESS_STEPS)
         layout = QHBoxLayout(self)
-        layout.setContentsMargins(16, 6, 16, 6)
+        layout.setContentsMargins(16, 0, 16, 0)
         layout.setSpacing(16)
         layout.addWidget(self.stage, 1)
         layout.addWidget(self.download)
