@@ -1,0 +1,317 @@
+"""What a model is, told from its files' headers: the figures are those of the loaded model, and no file hangs it."""
+
+import json
+import struct
+
+import gguf
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from core.errors import ModelUnreadableError
+from core.models.catalogue import resolve
+from core.models.details import read_details
+from core.models.gguf_header import read_gguf_header
+from tests.fakes import byte_tokenizer, edit_json, is_sentence, save_model, tiny_module
+
+TEMPLATE = "{% for m in messages %}<|start|>{{ m.content }}<|stop|>{% endfor %}"
+
+
+def details(path):
+    return read_details(resolve(str(path)))
+
+
+def refusal(path) -> str:
+    with pytest.raises(ModelUnreadableError) as caught:
+        details(path)
+    assert is_sentence(str(caught.value)), str(caught.value)
+    return str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    return save_model(tmp_path_factory.mktemp("models") / "good")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return save_model(tmp_path / "model")
+
+
+# --- Folders ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gpt2", "gpt_neox", "gemma3_text", "opt", "phi"])
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_parameters_are_those_of_the_module(tmp_path, family, is_tied):
+    changes = {"tie_word_embeddings": is_tied, "vocab_size": 300}
+    found = details(save_model(tmp_path, family=family, **changes))
+    module = tiny_module(family, **changes)
+    assert found.num_parameters == module.num_parameters()
+    head = module.get_output_embeddings().weight.numel()
+    assert found.head_parameters == head
+    # A step multiplies all but what it looks up: positions, and the embedding where it is not the head as well.
+    looked_up = sum(p.numel() for name, p in module.named_parameters() if "wpe" in name or "embed_positions" in name)
+    looked_up += 0 if is_tied else module.get_input_embeddings().weight.numel()
+    biases = 0 if module.get_output_embeddings().bias is None else module.get_output_embeddings().bias.numel()
+    assert abs(found.parameters_per_step() - (module.num_parameters() - looked_up)) <= biases
+
+
+def test_a_model_is_described(saved):
+    found = details(saved)
+    assert (found.architecture, found.precision, found.context_length) == ("llama", "float32", 128)
+    assert (found.vocab_size, found.table_size, found.num_layers, found.hidden_size) == (257, 257, 2, 32)
+    assert (found.num_heads, found.num_kv_heads, found.head_dim, found.intermediate_size) == (4, 2, 8, 48)
+    assert found.weight_bytes == 4 * found.num_parameters
+    assert not found.is_instruct
+
+
+def test_a_padded_table_is_told_from_the_vocabulary(tmp_path):
+    found = details(save_model(tmp_path, vocab_size=320))
+    assert (found.vocab_size, found.table_size) == (257, 320)
+
+
+def test_the_precision_is_that_of_most_bytes(folder):
+    tensors = load_file(folder / "model.safetensors")
+    tensors = {name: tensor.astype(np.float16) if tensor.ndim > 1 else tensor for name, tensor in tensors.items()}
+    save_file(tensors, folder / "model.safetensors")
+    assert details(folder).precision == "float16"
+
+
+def test_a_nested_configuration_without_its_defaults(folder):
+    config = json.loads((folder / "config.json").read_text())
+    text = {name: config.pop(name) for name in ("hidden_size", "num_hidden_layers", "intermediate_size")}
+    left_out = ("num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size", "max_position_embeddings")
+    config = {name: value for name, value in config.items() if name not in left_out}
+    (folder / "config.json").write_text(json.dumps({**config, "text_config": text}))
+    found = details(folder)
+    assert (found.num_layers, found.hidden_size, found.vocab_size, found.context_length) == (2, 32, 257, None)
+    # The width of a layer's keys, which its cache takes, is in the weights.
+    assert found.num_kv_heads * found.head_dim == 16
+
+
+def test_masks_in_old_files_are_no_parameters(folder):
+    expected = details(folder).num_parameters
+    tensors = load_file(folder / "model.safetensors")
+    tensors["h.0.attn.bias"] = np.ones((1, 1, 128, 128), np.float32)
+    tensors["h.0.attn.masked_bias"] = np.ones((), np.float32)
+    save_file(tensors, folder / "model.safetensors")
+    assert details(folder).num_parameters == expected
+
+
+def test_of_experts_only_those_that_are_asked_cost_a_step(folder):
+    before = details(folder)
+    tensors = load_file(folder / "model.safetensors")
+    for expert in range(4):
+        tensors[f"model.layers.0.mlp.experts.{expert}.up.weight"] = np.zeros((48, 32), np.float32)
+    save_file(tensors, folder / "model.safetensors")
+    edit_json(folder / "config.json", num_local_experts=4, num_experts_per_tok=1)
+    assert details(folder).num_parameters == before.num_parameters + 4 * 48 * 32
+    assert details(folder).parameters_per_step() == before.parameters_per_step() + 48 * 32
+
+
+def test_a_trimmed_head_costs_its_rows_only(folder):
+    edit_json(folder / "config.json", draft_vocabulary=[1, 2, 3])
+    found = details(folder)
+    assert found.parameters_per_step() - found.parameters_per_step(drafting=True) == (257 - 3) * 32
+
+
+def test_a_drafter_that_borrows_its_tables_has_their_head_in_its_cost(folder):
+    tensors = load_file(folder / "model.safetensors")
+    layers = {name: tensor for name, tensor in tensors.items() if "embed_tokens" not in name and "lm_head" not in name}
+    save_file(layers, folder / "model.safetensors")
+    (folder / "tokenizer.json").unlink()
+    edit_json(folder / "config.json", shares_tables_with={"model": "some/target"}, draft_vocabulary=list(range(100)))
+    found = details(folder)
+    own = sum(tensor.size for tensor in layers.values())
+    assert (found.shares_tables_with, found.num_parameters) == ("some/target", own)
+    assert found.parameters_per_step(drafting=True) == own + 100 * 32
+
+
+# --- Base and instruct ------------------------------------------------------------------------------------------
+
+
+def test_a_model_with_a_chat_template_is_an_instruct_model(folder):
+    (folder / "chat_template.jinja").write_text(TEMPLATE + "{{ eos_token }}")
+    assert details(folder).is_instruct
+    (folder / "chat_template.jinja").unlink()
+    edit_json(folder / "tokenizer_config.json", chat_template=[{"name": "default", "template": "{{ eos_token }}"}])
+    assert details(folder).is_instruct
+
+
+def test_a_base_model_with_the_template_of_its_relatives_is_told_apart_by_its_end(tmp_path):
+    tokenizer = byte_tokenizer(specials=("<|end|>", "<|stop|>"))
+    folder = save_model(tmp_path, tokenizer=tokenizer)
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    found = details(folder)
+    assert found.has_chat_template
+    assert not found.is_instruct
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [256, 257]}))
+    assert details(folder).is_instruct
+
+
+@pytest.mark.parametrize("content", ["", "[", "[]", '{"chat_template": 3, "eos_token": 7}'])
+def test_a_damaged_tokenizer_config_says_nothing(folder, content):
+    (folder / "tokenizer_config.json").write_text(content)
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    assert not details(folder).is_instruct
+
+
+# --- Damaged folders --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("keep", [0, 4, 8, 200, 0.5, -1])
+def test_a_truncated_weight_file_is_noticed(folder, keep):
+    file = folder / "model.safetensors"
+    content = file.read_bytes()
+    file.write_bytes(content[: int(len(content) * keep) if isinstance(keep, float) else keep])
+    assert "truncated" in refusal(folder)
+
+
+def header_of(entries) -> bytes:
+    content = entries if isinstance(entries, bytes) else json.dumps(entries).encode()
+    return struct.pack("<Q", len(content)) + content
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        struct.pack("<Q", 2**62) + b"{}",
+        header_of(b"[1, 2]"),
+        header_of(b"{" * 50),
+        header_of(b"[" * 100_000),
+        header_of({"a": 3}),
+        header_of({"a": {"dtype": "F32", "shape": [2], "data_offsets": [8, 0]}}),
+        header_of({"a": {"dtype": "F32", "shape": [-2], "data_offsets": [0, 0]}}),
+        header_of({"a": {"dtype": "F32", "shape": ["x"], "data_offsets": [0, 0]}}),
+        header_of({"a": {"dtype": "F32", "shape": [10**40], "data_offsets": [0, 0]}}),
+        header_of({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0]}}),
+    ],
+)
+def test_a_header_that_makes_no_sense(folder, content):
+    (folder / "model.safetensors").write_bytes(content)
+    refusal(folder)
+
+
+def test_every_file_of_the_index_must_be_there(folder):
+    names = list(load_file(folder / "model.safetensors"))
+    expected = details(folder).num_parameters
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors")
+    weight_map = dict.fromkeys(names, "model-00001-of-00002.safetensors")
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {**weight_map, "x": "model-00002-of-00002.safetensors"}}))
+    assert "'model-00002-of-00002.safetensors'" in refusal(folder)
+    index.write_text(json.dumps({"weight_map": weight_map}))
+    assert details(folder).num_parameters == expected
+    for content in ("", "[]", '{"weight_map": [1]}', '{"weight_map": {"a": 3}}'):
+        index.write_text(content)
+        refusal(folder)
+
+
+@pytest.mark.parametrize("changes", [{"num_hidden_layers": "x"}, {"hidden_size": -1}, {"vocab_size": 10**100},
+                                     {"num_attention_heads": 0}, {"text_config": 3}, {"model_type": None},
+                                     {"draft_vocabulary": "abc"}, {"shares_tables_with": 3}])  # fmt: skip
+def test_odd_values_are_left_to_loading(folder, changes):
+    edit_json(folder / "config.json", **changes)
+    assert details(folder).num_parameters > 0
+
+
+# --- GGUF -------------------------------------------------------------------------------------------------------
+
+
+def write_gguf(path, *, template=None, tensor_type=None):
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(64)
+    writer.add_embedding_length(32)
+    writer.add_block_count(1)
+    writer.add_head_count(4)
+    writer.add_head_count_kv(2)
+    writer.add_token_list(["<s>", "</s>", "a", "b"])
+    writer.add_eos_token_id(1)
+    if template:
+        writer.add_chat_template(template)
+    for name, shape in {"token_embd": (4, 32), "output": (4, 32), "blk.0.attn_output": (32, 32)}.items():
+        data = np.zeros(shape, np.float32)
+        packed = gguf.quants.quantize(data, tensor_type) if tensor_type else data
+        writer.add_tensor(f"{name}.weight", packed, raw_dtype=tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+@pytest.mark.parametrize(("tensor_type", "precision"), [(None, "float32"), (gguf.GGMLQuantizationType.Q8_0, "Q8_0")])
+def test_a_gguf_file_is_described_by_its_header(tmp_path, tensor_type, precision):
+    found = details(write_gguf(tmp_path / "tiny.gguf", tensor_type=tensor_type))
+    assert (found.architecture, found.precision, found.context_length) == ("llama", precision, 64)
+    assert (found.num_layers, found.hidden_size, found.num_kv_heads, found.head_dim) == (1, 32, 2, 8)
+    assert (found.vocab_size, found.num_parameters) == (4, 4 * 32 * 2 + 32 * 32)
+    assert (found.head_parameters, found.body_parameters) == (4 * 32, 32 * 32)
+
+
+def test_a_gguf_file_with_a_chat_template_is_an_instruct_model(tmp_path):
+    assert not details(write_gguf(tmp_path / "base.gguf")).is_instruct
+    assert details(write_gguf(tmp_path / "chat.gguf", template="{{ messages }}</s>")).is_instruct
+
+
+@pytest.mark.parametrize("keep", [0.05, 0.3, 0.6, -1])
+def test_a_truncated_gguf_file_is_noticed(tmp_path, keep):
+    content = write_gguf(tmp_path / "whole.gguf").read_bytes()
+    (tmp_path / "torn.gguf").write_bytes(content[: int(len(content) * keep) if keep > 0 else -200])
+    assert "truncated" in refusal(tmp_path / "torn.gguf")
+
+
+def gguf_bytes(*, version=3, num_tensors=0, num_pairs=0, rest=b"") -> bytes:
+    return b"GGUF" + struct.pack("<IQQ", version, num_tensors, num_pairs) + rest + bytes(64)
+
+
+KEY = struct.pack("<Q", 1) + b"k"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        gguf_bytes(version=1),
+        gguf_bytes(version=0x03000000),
+        gguf_bytes(num_pairs=2**63),
+        gguf_bytes(num_tensors=2**63),
+        gguf_bytes(num_pairs=1, rest=struct.pack("<Q", 2**63)),
+        gguf_bytes(num_pairs=1, rest=KEY + struct.pack("<I", 77)),
+        gguf_bytes(num_pairs=1, rest=KEY + struct.pack("<IQ", 8, 2**40)),
+        gguf_bytes(num_pairs=1, rest=KEY + struct.pack("<IIQ", 9, 8, 2**40)),
+        gguf_bytes(num_pairs=1, rest=KEY + struct.pack("<IIQ", 9, 4, 2**22)),
+        gguf_bytes(num_pairs=1, rest=KEY + struct.pack("<I", 9) * 12),
+        gguf_bytes(num_tensors=1, rest=KEY + struct.pack("<I", 2**31)),
+        gguf_bytes(num_tensors=1, rest=KEY + struct.pack("<IQIQ", 1, 32, 4000, 0)),
+        gguf_bytes(num_tensors=1, rest=KEY + struct.pack("<IQIQ", 1, 2**62, 0, 0)),
+        gguf_bytes(num_tensors=1, rest=KEY + struct.pack("<IQIQ", 1, 32, 0, 2**63)),
+        b"GGUF",
+        b"GGUF" + b"\xff" * 200,
+    ],
+)
+def test_a_malformed_gguf_file_is_refused_in_a_sentence(tmp_path, content):
+    (tmp_path / "bad.gguf").write_bytes(content)
+    refusal(tmp_path / "bad.gguf")
+
+
+def test_no_random_damage_of_a_gguf_file_gets_through_as_another_error(tmp_path):
+    content = bytearray(write_gguf(tmp_path / "whole.gguf").read_bytes())
+    random = np.random.default_rng(0)
+    path = tmp_path / "bad.gguf"
+    for _ in range(150):
+        spoilt = bytearray(content)
+        for place in random.integers(4, len(content) // 2, 3):
+            spoilt[place] = random.integers(256)
+        path.write_bytes(spoilt)
+        try:
+            details(path)
+        except ModelUnreadableError as error:
+            assert is_sentence(str(error))  # noqa: PT017 - some damage is harmless, and then nothing is raised
+
+
+def test_a_gguf_header_is_read_again_when_the_file_changes(tmp_path):
+    path = write_gguf(tmp_path / "tiny.gguf")
+    assert read_gguf_header(path) is read_gguf_header(path)
+    write_gguf(path, template="{{ messages }}")
+    assert "tokenizer.chat_template" in read_gguf_header(path).fields
