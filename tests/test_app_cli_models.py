@@ -166,14 +166,11 @@ def test_a_damaged_model_is_a_row_with_its_reason_and_the_others_are_whole(shelf
     assert is_sentence(err.rstrip("\n"))
 
 
-def test_a_download_that_was_stopped_is_told_beside_the_list(shelf, capsys):
-    blobs = shelf / "hub" / "models--owner--half" / "blobs"
-    blobs.mkdir(parents=True)
-    (blobs / ("0" * 64 + hub_cache.PARTIAL_SUFFIX)).write_bytes(bytes(2_000_000))
+def test_a_download_that_was_stopped_is_told_beside_the_list(kept, capsys):
     assert models("list") == 0
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.splitlines()[-1].startswith("owner/half: 2.0 MB of a stopped download")
+    assert err.splitlines()[-1].startswith("owner/model: 4.0 MB of a stopped download")
 
 
 def test_a_wide_terminal_shows_every_column_and_a_narrow_one_the_names_and_sizes(cached, terminal):
@@ -297,6 +294,14 @@ def hub(monkeypatch, tmp_path):
     return played
 
 
+@pytest.fixture
+def kept(shelf):
+    """What a download that was stopped has left in the Hub cache: 4 MB."""
+    blobs = shelf / "hub" / "models--owner--model" / "blobs"
+    blobs.mkdir(parents=True)
+    (blobs / ("0" * 64 + hub_cache.PARTIAL_SUFFIX)).write_bytes(bytes(4_000_000))
+
+
 def press_ctrl_c():
     signal.raise_signal(signal.SIGINT)
 
@@ -314,21 +319,24 @@ def test_get_can_begin_anew(hub):
     assert hub.asked == [("owner/model", True)]
 
 
-def test_ctrl_c_stops_a_download_says_what_is_kept_and_how_to_go_on(hub, capsys):
+def test_ctrl_c_stops_a_download_says_what_is_kept_and_how_to_go_on(hub, kept, capsys):
     before = signal.getsignal(signal.SIGINT)
     hub.script[3:] = [press_ctrl_c, progress("Downloading", 5_000_000, 10_000_000)]
     assert models("get", "owner/model") == 130
     out, err = capsys.readouterr()
     assert out == ""
-    assert "4.0 MB" in err.splitlines()[-1]
-    assert "`outrider models get owner/model`" in err.splitlines()[-1]
+    assert err.splitlines()[-1] == (
+        "Stopped; 4.0 MB of it are kept. `outrider models get owner/model` goes on from there."
+    )
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_ctrl_c_before_the_first_byte_promises_nothing(hub, capsys):
-    hub.script[1:] = [press_ctrl_c, progress("Downloading", 5)]
+def test_where_nothing_is_kept_nothing_is_promised(hub, capsys):
+    hub.script[3:] = [press_ctrl_c, progress("Downloading", 5_000_000, 10_000_000)]
     assert models("get", "owner/model") == 130
-    assert "kept" not in capsys.readouterr().err
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "Stopped; nothing of it is kept. `outrider models get owner/model` begins again."
+    )
 
 
 def test_a_second_ctrl_c_does_not_wait_for_the_download(hub, capsys):
@@ -481,7 +489,7 @@ def test_a_pair_that_cannot_work_is_exit_1_with_the_reason(verdict, capsys):
     assert models("check", "owner/draft", "owner/target", "--json") == 1
     record = json.loads(capsys.readouterr().out)
     assert (record["can_work"], record["verdict"]) == (False, "The tokenizers differ: id 7.")
-    assert record["total_bytes"] is None
+    assert (record["total_bytes"], record["warnings"]) == (None, [])
 
 
 def test_a_terminal_shows_the_verdict_in_words(verdict, terminal):
@@ -490,6 +498,11 @@ def test_a_terminal_shows_the_verdict_in_words(verdict, terminal):
     text = streams.out.text
     assert "4.0 MB" in text
     assert "c ≈ 0.12" in text
+    assert "note" in text
+    verdict.verdict = PairVerdict(None, (), None, None)
+    streams = terminal(width=80)
+    assert models("check", "owner/draft", "owner/target") == 0
+    assert "note" not in streams.out.text
     assert max(map(len, text.splitlines())) <= 80
 
 

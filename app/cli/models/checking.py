@@ -82,7 +82,7 @@ def _record(draft: str, target: str, verdict: PairVerdict) -> dict[str, Any]:
         "target": target,
         "can_work": verdict.problem is None,
         "verdict": verdict.problem or f"{draft} can draft for {target}.",
-        "warnings": verdict.warnings or None,
+        "warnings": list(verdict.warnings),
         "weights_bytes": memory and memory.weights_bytes,
         "cache_bytes": memory and memory.cache_bytes,
         "working_bytes": memory and memory.working_bytes,

@@ -15,6 +15,7 @@ from app.cli.errors import Exit, say, writing_output
 from app.cli.models.progress import open_progress
 from app.view_models.model_text import bytes_text
 from core.controls import Cancelled
+from core.errors import OutriderError
 
 
 def add_parser(actions: Any) -> None:
@@ -24,7 +25,7 @@ def add_parser(actions: Any) -> None:
         help="download a model from the Hub",
         description=(
             "Download a model into the Hub cache, after a look at the space on the disk, and print its path. What came "
-            "before a Ctrl-C or a lost connection is kept, and the same command goes on from there."
+            "from the Hub before a Ctrl-C or a lost connection is kept, and the same command goes on from there."
         ),
         epilog=(
             "With HF_HUB_OFFLINE=1 in the environment nothing touches the network, and nothing is downloaded. "
@@ -53,14 +54,27 @@ def execute(args: argparse.Namespace) -> int:
                 args.ref, on_progress=progress.update, check_cancelled=interrupt.check, restart=args.restart
             )
     except Cancelled:
-        kept = f"{bytes_text(progress.done_bytes)} are kept" if progress.done_bytes else "Nothing had come yet"
-        say(f"Stopped. {kept}; `outrider models get {shlex.quote(args.ref)}` goes on from there.")
+        say(_farewell(args.ref))
         return Exit.STOPPED
     if sys.stdout is not None:
         with writing_output():
             sys.stdout.write(f"{entry.path}\n")
             sys.stdout.flush()
     return Exit.DONE
+
+
+def _farewell(ref: str) -> str:
+    """What a stopped download leaves, looked up on the disk: not every source can be resumed."""
+    from core.models.downloads import plan_removal
+
+    command = f"`outrider models get {shlex.quote(ref)}`"
+    try:
+        kept = plan_removal(ref).frees_bytes
+    except OutriderError:
+        kept = 0
+    if not kept:
+        return f"Stopped; nothing of it is kept. {command} begins again."
+    return f"Stopped; {bytes_text(kept)} of it are kept. {command} goes on from there."
 
 
 class _Interrupt:

@@ -15,13 +15,7 @@ if TYPE_CHECKING:
 
 
 class Display(Protocol):
-    """Shows a download while it is entered.
-
-    Attributes:
-        done_bytes: of the download, as last heard; 0 before its first byte.
-    """
-
-    done_bytes: int
+    """Shows a download while it is entered."""
 
     def update(self, progress: DownloadProgress) -> None: ...
 
@@ -42,11 +36,9 @@ class _Lines:
     """For a pipe or a file: a line for each stage and for each file, whatever comes back to it."""
 
     def __init__(self) -> None:
-        self.done_bytes = 0
         self._said: set[str] = set()
 
     def update(self, progress: DownloadProgress) -> None:
-        self.done_bytes = progress.done_bytes or self.done_bytes
         if progress.total_bytes:
             self._say_once("total", f"{bytes_text(progress.total_bytes)} in all")
         stage = f"{progress.stage.rstrip('…')} {progress.file}" if progress.file else progress.stage
@@ -71,7 +63,6 @@ class _Bar:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
 
-        self.done_bytes = 0
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None, complete_style="cyan", finished_style="cyan", pulse_style="cyan"),
@@ -83,7 +74,6 @@ class _Bar:
         self._task = self._progress.add_task("", total=None, figures="")
 
     def update(self, progress: DownloadProgress) -> None:
-        self.done_bytes = progress.done_bytes or self.done_bytes
         self._progress.update(
             self._task,
             description=printable(progress.stage),

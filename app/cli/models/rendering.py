@@ -62,7 +62,7 @@ def write_rows(columns: Sequence[Column], records: Sequence[Record], *, as_json:
 
 
 def write_fields(columns: Sequence[Column], record: Record, *, as_json: bool = False) -> None:
-    """One line a value, each after its name; what is None is left out.
+    """One line a value, each after its name; what is None or empty is left out.
 
     Raises:
         OutputClosed, OutputError: standard output can't be written.
@@ -118,8 +118,8 @@ def _fields(columns: Sequence[Column], record: Record) -> Table:
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for column in columns:
-        if record.get(column.key) is not None:
-            table.add_row(column.title, Text(column.shown(record)))
+        if record.get(column.key) is not None and (text := column.shown(record)):
+            table.add_row(column.title, Text(text))
     return table
 
 
