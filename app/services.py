@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from app.model_questions import FoundModels, RenderedPrompt, RenderQuestion, VerdictQuestion
+from app.rendering import render_prompt
 from app.settings import SettingsStore, runs_folder
 from core.controls import RunControls
 from core.models.catalogue import ModelEntry, embedded_models, local_models, resolve
@@ -127,14 +128,6 @@ def remove_model(ref: str) -> int:
     from core.models.downloads import remove
 
     return remove(ref)
-
-
-def render_prompt(question: RenderQuestion) -> RenderedPrompt:
-    """Put a prompt through a model's chat template and tokenizer, with nothing of the model loaded but those."""
-    from core.models.prompting import render
-
-    encoded = render(question.target, question.prompt, question.chat)
-    return RenderedPrompt(question, encoded.rendered, len(encoded.ids), encoded.is_chat)
 
 
 @dataclass(frozen=True, slots=True)

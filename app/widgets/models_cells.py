@@ -46,7 +46,9 @@ class NameDelegate(QStyledItemDelegate):
         small = QFont(item.font)
         small.setPixelSize(SMALL_PX)
         painter.setFont(small)
-        painter.setPen(QApplication.palette().color(QPalette.ColorRole.PlaceholderText))
+        # The faint ink of a subtitle would be too faint on a selected row.
+        ink = QPalette.ColorRole.Text if is_selected else QPalette.ColorRole.PlaceholderText
+        painter.setPen(QApplication.palette().color(ink))
         text = painter.fontMetrics().elidedText(str(index.data(SUBTITLE_ROLE)), Qt.TextElideMode.ElideMiddle, width)
         painter.drawText(below, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter, text)
         painter.restore()
@@ -82,4 +84,4 @@ def _badge_colors(text: str, palette: QPalette) -> tuple[QColor, QColor]:
         return palette.color(role.AlternateBase), palette.color(role.BrightText)
     if text == "Base":
         return palette.color(role.AlternateBase), palette.color(role.PlaceholderText)
-    return palette.color(role.Highlight), palette.color(role.Link)
+    return palette.color(role.AlternateBase), palette.color(role.Link)

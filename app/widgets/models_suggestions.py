@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from PySide6.QtCore import Qt, Signal, Slot
-from PySide6.QtGui import QResizeEvent
+from PySide6.QtGui import QResizeEvent, QShowEvent
 from PySide6.QtWidgets import (
     QFrame,
     QGridLayout,
@@ -134,10 +134,10 @@ class SuggestionsPage(QWidget):
         self.note = text_label(ID_HINT, "hint")
         self.note.setObjectName("getNote")
         self.note.setWordWrap(True)
-        self.rows = [SuggestionRow(suggestion) for suggestion in suggestions]
+        self._suggestions = tuple(suggestions)
+        self._rows: list[SuggestionRow] = []
+        self._cards: list[QFrame] = []
         self._lay_out()
-        for row in self.rows:
-            row.get_requested.connect(self.get_requested)
         self.edit.textChanged.connect(self._on_text_changed)
         self.edit.returnPressed.connect(self._on_get)
         self.get.clicked.connect(self._on_get)
@@ -158,9 +158,6 @@ class SuggestionsPage(QWidget):
             column.setSpacing(12)
             column.setAlignment(Qt.AlignmentFlag.AlignTop)
             inner.addLayout(column, 1)
-        families = groupby(self.rows, key=lambda row: row.suggestion.family)
-        self._cards = [_family_card(family, list(rows)) for family, rows in families]
-        self._arrange(1)
         scroll = QScrollArea()
         scroll.setObjectName("suggestionsScroll")
         scroll.setWidget(body)
@@ -174,13 +171,37 @@ class SuggestionsPage(QWidget):
         layout.addWidget(self.note)
         layout.addWidget(scroll, 1)
 
+    @property
+    def rows(self) -> list[SuggestionRow]:
+        """The catalogue's models."""
+        self._build()
+        return self._rows
+
+    def _build(self) -> None:
+        # There are many; they are built when somebody looks, so that the window's other page is there at once.
+        if self._rows:
+            return
+        self._rows = [SuggestionRow(suggestion) for suggestion in self._suggestions]
+        for row in self._rows:
+            row.get_requested.connect(self.get_requested)
+        families = groupby(self._rows, key=lambda row: row.suggestion.family)
+        self._cards = [_family_card(family, list(rows)) for family, rows in families]
+        self._arrange()
+        self._show()
+
+    def showEvent(self, event: QShowEvent) -> None:
+        """Build the catalogue."""
+        super().showEvent(event)
+        self._build()
+
     def resizeEvent(self, event: QResizeEvent) -> None:
         """Stand the families in two columns where there is room."""
         super().resizeEvent(event)
-        self._arrange(2 if event.size().width() >= TWO_COLUMNS_FROM else 1)
+        self._arrange()
 
-    def _arrange(self, count: int) -> None:
-        if count == self._num_columns:
+    def _arrange(self) -> None:
+        count = 2 if self.width() >= TWO_COLUMNS_FROM else 1
+        if count == self._num_columns or not self._cards:
             return
         self._num_columns = count
         heights = [0] * count
@@ -217,7 +238,7 @@ class SuggestionsPage(QWidget):
         self._show()
 
     def _show(self) -> None:
-        for row in self.rows:
+        for row in self._rows:
             ref = row.suggestion.ref
             row.show_state(is_here=ref in self._here, state=self._states.get(ref), is_offline=self._is_offline)
         self._on_text_changed()

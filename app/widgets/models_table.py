@@ -80,11 +80,12 @@ def make_row(library: ModelLibrary, entry: ModelEntry) -> Row:
         ),
         (
             entry.title.lower(),
-            parameters,
+            # Qt compares whole numbers in 32 bits.
+            float(parameters),
             precision,
-            context,
-            vocabulary,
-            entry.size_bytes,
+            float(context),
+            float(vocabulary),
+            float(entry.size_bytes),
             entry.last_used or 0.0,
         ),
         library.details_problem(entry.ref),

@@ -32,7 +32,6 @@ class PromptReading(QPlainTextEdit):
             return
         special = QTextCharFormat()
         palette = QApplication.palette()
-        special.setForeground(QColor(palette.color(palette.ColorRole.Link)))
         special.setBackground(QColor(palette.color(palette.ColorRole.Highlight)))
         longest_first = sorted(rendered.special_tokens, key=len, reverse=True)
         text = self.toPlainText()

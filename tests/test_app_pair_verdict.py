@@ -1,0 +1,216 @@
+"""What a pair will need is told before it is loaded, and what the target reads can be seen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from app.model_questions import ModelRole, RenderQuestion
+from app.rendering import with_unwritten
+from app.settings import ChatTemplate
+from app.widgets.prompt_reading import WAITING
+from core.errors import OutriderError
+from core.models.memory import MemoryForecast
+from tests.fakes_app import DRAFT, TARGET, fake_services
+from tests.fakes_models import FakeHub
+
+FITS = "Fits: 1.9 of 22.0 GB · expected cost c ≈ 0.13"
+COST_ONLY = "expected cost c ≈ 0.13"
+TOO_MUCH = MemoryForecast(30_000_000_000, 500_000_000, 0, 22_000_000_000)
+
+
+@pytest.fixture
+def hub():
+    return FakeHub()
+
+
+@pytest.fixture
+def make(make_window, session, tmp_path, hub):
+    return lambda **changes: make_window(replace(fake_services(session, tmp_path, hub), **changes))
+
+
+def line(window):
+    return window.controls.models.verdict.line
+
+
+def warm_up(window, qtbot):
+    with qtbot.waitSignal(window.controller.engine_ready):
+        window.controller.warm_up()
+
+
+# --- The verdict ---
+
+
+def test_the_cost_is_told_at_once_and_memory_once_the_engine_is_there(make, hub, qtbot):
+    window = make()
+    qtbot.waitUntil(lambda: line(window).text() == COST_ONLY)
+    assert not any(question.with_memory for question in hub.judged)
+    warm_up(window, qtbot)
+    qtbot.waitUntil(lambda: line(window).text() == FITS)
+    assert "Weights: 1.5 GB" in line(window).toolTip()
+    assert "Free on the device: 22.0 GB" in line(window).toolTip()
+
+
+def test_warnings_stand_beneath_the_figures(make, hub, qtbot):
+    hub.warnings = ("The draft is nearly as large as the target.",)
+    window = make()
+    label = window.controls.models.verdict.warnings
+    qtbot.waitUntil(lambda: label.text() == hub.warnings[0])
+    assert label.isVisibleTo(window)
+
+
+def test_the_question_follows_the_settings(make, hub, qtbot):
+    window = make()
+    qtbot.waitUntil(lambda: bool(hub.judged))
+    window.controls.run.length.setValue(4096)
+    qtbot.waitUntil(lambda: hub.judged[-1].context > 4096)
+    first = hub.judged[0]
+    assert (first.target, first.draft, first.device, first.dtype) == (TARGET.ref, DRAFT.ref, "auto", "auto")
+    assert 128 < first.context <= 128 + 512
+
+
+def test_without_a_draft_model_there_is_no_pair_to_judge(make, qtbot):
+    window = make()
+    qtbot.waitUntil(lambda: line(window).text() == COST_ONLY)
+    window.controls.method.combo.setCurrentIndex(1)
+    assert line(window).text() == ""
+
+
+def test_a_forecast_that_fails_says_nothing_and_stops_nobody(make, qtbot):
+    def fail(_question):
+        raise OutriderError("no")
+
+    window = make(pair_verdict=fail)
+    with qtbot.waitSignal(window.checker.verdict_given):
+        pass
+    assert line(window).text() == ""
+    assert window.prompt.run_button.isEnabled()
+
+
+@pytest.mark.parametrize("yes", [True, False])
+def test_a_pair_that_is_too_large_is_loaded_only_after_a_yes(make, hub, dialogs, session, qtbot, yes):
+    hub.memory = TOO_MUCH
+    dialogs.says_yes = yes
+    window = make()
+    warm_up(window, qtbot)
+    qtbot.waitUntil(lambda: line(window).text().startswith("Too large: 30.5 of 22.0 GB"))
+    assert line(window).property("role") == "problem"
+    window.prompt.run_button.click()
+    assert dialogs.asked == ["Too large: 30.5 of 22.0 GB"]
+    if yes:
+        qtbot.waitUntil(lambda: len(session.requests) == 1)
+        qtbot.waitUntil(lambda: not window.prompt.stop_button.isEnabled())
+    else:
+        assert session.requests == []
+
+
+def test_a_pair_that_has_run_is_not_asked_about_again(make, hub, dialogs, run_to_end, session, qtbot):
+    hub.memory = TOO_MUCH
+    dialogs.says_yes = True
+    window = make()
+    warm_up(window, qtbot)
+    qtbot.waitUntil(lambda: line(window).text().startswith("Too large"))
+    run_to_end(window)
+    qtbot.waitUntil(lambda: line(window).text() == COST_ONLY)
+    run_to_end(window)
+    assert len(dialogs.asked) == 1
+    assert len(session.requests) == 2
+
+
+def test_a_pair_with_a_problem_has_no_figures(make, qtbot):
+    window = make(pair_problem=lambda draft, _target: "They differ." if draft == DRAFT.ref else None)
+    qtbot.waitUntil(lambda: window.prompt.note.text() == "They differ.")
+    window.controls.models.choose(ModelRole.DRAFT, TARGET.ref)
+    qtbot.waitUntil(lambda: window.prompt.run_button.isEnabled())
+
+
+# --- What the target reads ---
+
+
+def test_the_prompt_can_be_seen_as_the_model_reads_it(make, qtbot):
+    window = make()
+    window.prompt.set_text("Hello")
+    window.menus.show_reading.setChecked(True)
+    reading = window.prompt.reading
+    qtbot.waitUntil(lambda: "<|im_start|>user\nHello<|im_end|>" in reading.toPlainText())
+    assert window.prompt.note.text() == "4 tokens · chat template applied"
+    assert reading.isReadOnly()
+    assert window.prompt.text() == "Hello"
+    window.prompt.reading_button.click()
+    assert not window.menus.show_reading.isChecked()
+    assert "Ctrl+Enter" in window.prompt.note.text()
+
+
+def test_special_tokens_are_set_apart(make, qtbot):
+    window = make()
+    window.prompt.set_text("a 🙂 b")
+    window.prompt.reading_button.click()
+    reading = window.prompt.reading
+    qtbot.waitUntil(lambda: "im_end" in reading.toPlainText())
+    cursor = reading.textCursor()
+    colored = ""
+    for position in range(reading.document().characterCount() - 1):
+        cursor.setPosition(position + 1)
+        if cursor.charFormat().background().style().value:
+            colored += reading.document().characterAt(position)
+    assert colored == "<|im_start|><|im_end|><|im_start|>"
+
+
+def test_the_view_follows_the_chat_setting(make, hub, qtbot):
+    window = make()
+    window.prompt.reading_button.click()
+    qtbot.waitUntil(lambda: "im_start" in window.prompt.reading.toPlainText())
+    window.controls.run.chat.choose(ChatTemplate.OFF)
+    qtbot.waitUntil(lambda: "raw" in window.prompt.note.text())
+    assert window.prompt.reading.toPlainText() == window.prompt.text()
+    assert hub.rendered[-1] == RenderQuestion(TARGET.ref, window.prompt.text(), False)
+
+
+def test_a_prompt_that_can_not_be_rendered_says_why(make, hub, qtbot):
+    hub.render_problem = "The target has no chat template. Run it raw."
+    window = make()
+    window.prompt.reading_button.click()
+    qtbot.waitUntil(lambda: window.prompt.note.text() == hub.render_problem)
+    assert window.prompt.note.property("role") == "problem"
+
+
+def test_nothing_is_rendered_while_nobody_looks(make, hub, qtbot):
+    window = make()
+    window.prompt.set_text("one")
+    window.prompt.reading_button.click()
+    assert window.prompt.note.text() in {
+        WAITING,
+        "3 tokens · chat template applied",
+        "4 tokens · chat template applied",
+    }
+    qtbot.waitUntil(lambda: len(hub.rendered) == 1)
+    window.prompt.reading_button.click()
+    window.prompt.set_text("two")
+    with qtbot.waitSignal(window.checker.verdict_given, raising=False, timeout=400):
+        window.controls.run.length.setValue(2000)
+    assert len(hub.rendered) == 1
+
+
+def test_a_preset_leads_back_to_the_editor(make):
+    window = make()
+    window.prompt.reading_button.click()
+    action = next(action for action in window.prompt.presets_button.menu().actions() if action.isEnabled())
+    action.trigger()
+    assert not window.prompt.is_reading
+    assert window.prompt.text() == action.data()
+
+
+@pytest.mark.parametrize(
+    ("text", "ids", "shown"),
+    [
+        ("hi", [5, 6], "hi"),
+        ("hi", [1, 5, 6], "<s>hi"),
+        ("hi", [1, 5, 2], "<s>hi</s>"),
+        ("<s>hi", [1, 5], "<s>hi"),
+        ("", [1], "<s>"),
+        ("<s>", [1], "<s>"),
+    ],
+)
+def test_tokens_that_a_tokenizer_adds_are_written_out(text, ids, shown):
+    assert with_unwritten(text, ids, {1: "<s>", 2: "</s>"}) == shown
