@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -229,7 +229,7 @@ class _Run:
     def _propose(self, num_draft_tokens: int, sampling: SamplingParams) -> Draft:
         if self._drafter is None or num_draft_tokens <= 0:
             return empty_draft()
-        return self._drafter.propose(
+        draft = self._drafter.propose(
             DraftContext(
                 ids=self._ids,
                 num_draft_tokens=num_draft_tokens,
@@ -241,6 +241,9 @@ class _Run:
                 features=self._features,
             )
         )
+        # A draft model may have found room on another GPU than the target's.
+        probs = None if draft.probs is None else draft.probs.to(self._target.device)
+        return draft if probs is draft.probs else replace(draft, probs=probs)
 
     def _test(self, draft: Draft, target_probs: Tensor) -> Verification:
         if self._noise is None:

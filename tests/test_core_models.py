@@ -3,7 +3,6 @@
 import json
 import struct
 
-import gguf
 import numpy as np
 import pytest
 import torch
@@ -21,7 +20,6 @@ from core.errors import (
 from core.models import load
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, ModelFormat, embedded_models, resolve
 from core.models.compatibility import pair_problem, tokenizer_problem
-from core.models.gguf import converted_folder, is_converted
 from core.models.loading import check_pair
 from core.types import SamplingParams
 from tests.fakes import (
@@ -228,95 +226,6 @@ def test_devices_and_precisions_that_are_not_there(saved):
     for device in ("cuda", "mps"):
         if not {"cuda": torch.cuda, "mps": torch.backends.mps}[device].is_available():
             assert "auto or cpu" in refusal(saved, DeviceError, device=device)
-
-
-# --- GGUF -------------------------------------------------------------------------------------------------------
-
-
-def write_gguf(path) -> None:
-    """A tiny llama in float32, as llama.cpp's converter writes it but for its rotary order, which is left as it is."""
-    config = tiny_module("llama").config
-    tokens = byte_tokenizer([("a", "b")]).convert_ids_to_tokens(range(258))
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_name("tiny")
-    writer.add_context_length(128)
-    writer.add_embedding_length(32)
-    writer.add_block_count(2)
-    writer.add_feed_forward_length(48)
-    writer.add_head_count(4)
-    writer.add_head_count_kv(2)
-    writer.add_rope_dimension_count(8)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_vocab_size(258)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_token_list(tokens)
-    writer.add_token_types([gguf.TokenType.NORMAL] * 257 + [gguf.TokenType.CONTROL])
-    writer.add_token_merges(["a b"])
-    writer.add_eos_token_id(257)
-    random = np.random.default_rng(0)
-    shapes = {"token_embd": (258, 32), "output_norm": (32,), "output": (258, 32)}
-    for block in range(2):
-        shapes |= {
-            f"blk.{block}.{name}": shape
-            for name, shape in {
-                "attn_norm": (32,), "attn_q": (32, 32), "attn_k": (16, 32), "attn_v": (16, 32),
-                "attn_output": (32, 32), "ffn_norm": (32,), "ffn_gate": (48, 32), "ffn_up": (48, 32),
-                "ffn_down": (32, 48),
-            }.items()
-        }  # fmt: skip
-    for name, shape in shapes.items():
-        writer.add_tensor(f"{name}.weight", random.normal(size=shape, scale=0.3).astype(np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
-@pytest.fixture(scope="session")
-def gguf_file(tmp_path_factory):
-    path = tmp_path_factory.mktemp("gguf") / "tiny ü.gguf"
-    write_gguf(path)
-    return path
-
-
-def test_a_gguf_file_is_converted_once_and_runs(gguf_file):
-    entry = resolve(str(gguf_file))
-    assert (entry.title, entry.format) == ("tiny ü", ModelFormat.GGUF)
-    assert not is_converted(gguf_file)
-    model = load(str(gguf_file), "cpu")
-    assert is_converted(gguf_file)
-    assert (model.vocab_size, model.context_length, model.dtype) == (258, 128, torch.float32)
-    run = play(autoregressive(model, PROMPT, sampling=GREEDY, max_new_tokens=8))
-    assert run.ids == greedy_reference(model, PROMPT, 8)
-    kept = converted_folder(gguf_file)
-    changed = (kept / "model.safetensors").stat().st_mtime_ns
-    again = load(str(gguf_file), "cpu")
-    assert play(autoregressive(again, PROMPT, sampling=GREEDY, max_new_tokens=8)).ids == run.ids
-    assert (kept / "model.safetensors").stat().st_mtime_ns == changed
-    # Nothing half done is left beside it.
-    assert [path.name for path in kept.parent.iterdir()] == [kept.name]
-    assert pair_problem(str(gguf_file), str(gguf_file)) is None
-
-
-@pytest.mark.parametrize("keep", [0.3, 0.9])
-def test_a_truncated_gguf_file(gguf_file, tmp_path, keep):
-    content = gguf_file.read_bytes()
-    (tmp_path / "torn.gguf").write_bytes(content[: int(len(content) * keep)])
-    refusal(tmp_path / "torn.gguf")
-    assert not list(converted_folder(tmp_path / "torn.gguf").parent.glob("*"))
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"GGU", b"not a model", b"GGUF", b"GGUF" + bytes(200), b"GGUF" + b"\xff" * 200]
-)
-def test_a_gguf_file_of_garbage(tmp_path, content):
-    (tmp_path / "bad.gguf").write_bytes(content)
-    refusal(tmp_path / "bad.gguf")
-
-
-def test_a_folder_whose_name_ends_in_gguf(tmp_path):
-    (tmp_path / "odd.gguf").mkdir()
-    assert "folder" in refusal(tmp_path / "odd.gguf")
 
 
 # --- Pairs ------------------------------------------------------------------------------------------------------

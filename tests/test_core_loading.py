@@ -1,0 +1,300 @@
+"""Where models go, what is kept of them, and what comes of it when there is no room."""
+
+import json
+import shutil
+import weakref
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+import core.models.loading as loading
+from core.controls import Cancelled
+from core.decode import autoregressive
+from core.errors import ModelUnreadableError, OutOfMemoryError, PairMismatchError, SettingsError
+from core.models.catalogue import resolve
+from core.models.loading import load
+from core.models.placement import available_memory, choose_place, empty_model, is_spread, spread
+from core.models.prompting import encode_prompt, render
+from core.models.room import Need, bytes_per_position, does_not_fit, gigabytes, need_of, run_does_not_fit
+from core.models.shelf import ModelShelf, ShelfKey
+from core.types import SamplingParams
+from tests.fakes import byte_tokenizer, edit_json, greedy_reference, is_sentence, play, save_model, tiny_model
+
+GREEDY = SamplingParams(0.0)
+PROMPT = [10, 20, 30, 40]
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+GB = 10**9
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A tiny Llama, never changed."""
+    return save_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+# --- Places -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("need", "device", "available", "place"),
+    [
+        (5, "cpu", {"cpu": 5}, "cpu"),
+        (6, "cpu", {"cpu": 5}, None),
+        (5, "mps", {"mps": 9}, "mps"),
+        (5, "cuda", {0: 5, "cpu": 99}, "cuda"),
+        (5, "cuda", {0: 4, 1: 6, "cpu": 99}, "cuda:1"),
+        (5, "cuda:1", {0: 9, 1: 9, "cpu": 99}, "cuda:1"),
+        (5, "cuda:1", {0: 9, 1: 4, "cpu": 99}, "cuda:0"),
+        (5, "cuda", {0: 4, 1: 4, "cpu": 99}, None),
+    ],
+)
+def test_one_device_is_chosen_where_one_has_room(need, device, available, place):
+    assert choose_place(need, torch.device(device), available) == (torch.device(place) if place else None)
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    """A model of 3.2 GB in bfloat16 that exists as a configuration only."""
+    path = tmp_path_factory.mktemp("large")
+    save_model(path)
+    edit_json(path / "config.json", hidden_size=4096, intermediate_size=11_008, num_hidden_layers=8,
+              num_attention_heads=32, num_key_value_heads=32, head_dim=128)  # fmt: skip
+    return empty_model(path, torch.bfloat16)
+
+
+@pytest.mark.parametrize(
+    ("available", "places"),
+    [
+        ({0: 3 * GB, 1: 3 * GB, "cpu": 9 * GB}, {0, 1}),
+        ({0: 3 * GB, "cpu": 9 * GB}, {0, "cpu"}),
+        ({0: 2 * GB, 1: 2 * GB, "cpu": 9 * GB}, {0, 1, "cpu"}),
+        ({0: 2 * GB, 1: 2 * GB, "cpu": GB // 10}, None),
+        ({0: GB // 10, "cpu": 99 * GB}, None),
+    ],
+)
+def test_a_model_too_large_for_one_gpu_is_spread_in_its_order_and_never_to_disk(large, available, places):
+    device_map = spread(large, torch.bfloat16, available)
+    if places is None:
+        assert device_map is None
+        return
+    assert set(device_map.values()) == places
+    order = [0, 1, "cpu"]
+    ranks = [order.index(device_map[f"model.layers.{layer}"]) for layer in range(8)]
+    assert ranks == sorted(ranks)
+    # The room left on each GPU is for caches.
+    taken = sum(parameter.nbytes for parameter in large.model.layers[0].parameters())
+    assert all(ranks.count(gpu) * taken < available[gpu] - 500e6 for gpu in (0, 1) if gpu in available)
+
+
+def test_a_spread_model_runs_by_its_modules_and_says_the_same(folder, tmp_path, monkeypatch):
+    expected = greedy_reference(load(str(folder), "cpu"), PROMPT, 12)
+    places = {"model.embed_tokens": "cpu", "model.layers.0": "cpu", "model.layers.1": "disk", "model.norm": "cpu",
+              "model.rotary_emb": "cpu", "lm_head": "cpu"}  # fmt: skip
+    monkeypatch.setattr(loading, "_device_map", lambda *_: places)
+    model = load(str(folder), "cpu")
+    assert is_spread(model.model)
+    assert model.lean_weights is None
+    assert model.device == CPU
+    assert play(autoregressive(model, PROMPT, sampling=GREEDY, max_new_tokens=12)).ids == expected
+
+
+def test_every_place_of_this_machine_has_a_size():
+    assert available_memory(CPU).keys() == {"cpu"}
+    assert available_memory(CPU)["cpu"] > 0
+
+
+# --- Out of memory ----------------------------------------------------------------------------------------------
+
+
+def advice(need, device, free, *, processor=0, others=()) -> str:
+    error = does_not_fit(
+        need, torch.device(device), room_of=lambda place: processor if place == CPU else free, others=lambda: others
+    )
+    assert is_sentence(str(error))
+    return str(error)
+
+
+def test_what_would_fit_is_said(folder):
+    need = Need("Big", 1_700_000_000, torch.float32)
+    told = advice(need, "cuda:0", 4 * GB)
+    assert told == "Big needs 7.1 GB at float32, and 4.0 GB is free on cuda:0. Choose bfloat16 (3.7 GB)."
+    assert "float16 (3.7 GB)" in advice(need, "mps", 4 * GB)
+    assert advice(need, "cuda:0", 4 * GB, processor=9 * GB).endswith("Choose bfloat16 (3.7 GB) or the CPU.")
+    tiny = replace(resolve(str(folder)), title="Tiny")
+    told = advice(need, "cuda:0", 3 * GB, others=(tiny, replace(tiny, title="Drafter", serves="x")))
+    assert "Choose Tiny (" in told
+    assert "Drafter" not in told
+    assert "bfloat16" not in told
+    assert "a smaller model" in advice(need, "cuda:0", 1)
+
+
+def test_sizes_are_those_of_the_files(folder):
+    entry = resolve(str(folder))
+    need = need_of(entry, torch.bfloat16)
+    assert need.num_parameters == sum(p.numel() for p in load(str(folder), "cpu").model.parameters())
+    assert need.weights_bytes == 2 * need.num_parameters
+    assert (gigabytes(2_340_000_000), gigabytes(4_200_000)) == ("2.3 GB", "4 MB")
+
+
+def test_a_model_without_room_is_refused_before_its_weights_are_read(folder, monkeypatch):
+    monkeypatch.setattr(loading, "available_memory", lambda _: {"cpu": 1_000})
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", None)
+    with pytest.raises(OutOfMemoryError, match=r"needs .* at float32") as caught:
+        load(str(folder), "cpu")
+    assert is_sentence(str(caught.value))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [torch.OutOfMemoryError("CUDA out of memory"), MemoryError(), RuntimeError("MPS backend out of memory (1 GB)"),
+     RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory")],
+    ids=["cuda", "python", "mps", "cpu"],
+)  # fmt: skip
+def test_a_load_that_runs_out_of_memory_gives_back_what_it_took(folder, monkeypatch, error):
+    seen = []
+
+    def fail(loaded) -> None:
+        seen.extend(weakref.ref(thing) for thing in (loaded, loaded.model, loaded.model.lm_head.weight))
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loading, "check_cache", fail)
+        with pytest.raises(OutOfMemoryError) as caught:
+            load(str(folder), "cpu")
+    # pytest's own record of the raised error, and the error's traceback, are still here.
+    error.__traceback__ = None
+    assert is_sentence(str(caught.value))
+    assert caught.value.__context__ is None
+    assert [ref() for ref in seen] == [None, None, None]
+    assert load(str(folder), "cpu").vocab_size == 257
+
+
+def test_the_length_that_would_fit_is_said():
+    model = tiny_model()
+    # 2 layers of 2 heads of 8, keys and values, in float32.
+    assert bytes_per_position(model) == 2 * 2 * 2 * 8 * 4
+    told = run_does_not_fit([model, model], 5_000, 1_000 * 2 * bytes_per_position(model))
+    assert is_sentence(told)
+    assert "about 800 would fit" in told
+    assert "bfloat16 or a smaller model" in told
+    assert "would fit" not in run_does_not_fit([model], 5_000, 10**9)
+
+
+# --- The shelf --------------------------------------------------------------------------------------------------
+
+
+def key(name: str, beside: ShelfKey | None = None) -> ShelfKey:
+    return ShelfKey(name, 0, "cpu", torch.float32, beside)
+
+
+class Room:
+    """A device of ten places, of which each model on the shelf takes three."""
+
+    def __init__(self) -> None:
+        self.shelf = ModelShelf(lambda _: 10 - 3 * len(self.names()))
+
+    def names(self) -> list[str]:
+        return [name for name in "abcd" if any(k.path == name for k in self.shelf._models)]
+
+
+def test_models_used_least_recently_make_room_first():
+    room = Room()
+    shelf = room.shelf
+    for name in "abc":
+        shelf.add(key(name), tiny_model())
+    assert shelf.make_room(1, CPU, keep=[])
+    assert room.names() == ["a", "b", "c"]
+    assert shelf.get(key("a")) is tiny_model()
+    assert shelf.make_room(3, CPU, keep=[])
+    assert room.names() == ["a", "c"]
+    assert not shelf.make_room(99, CPU, keep=[key("a")])
+    assert room.names() == ["a"]
+    assert shelf.get(key("c")) is None
+
+
+def test_what_borrows_goes_with_what_it_borrows_from_and_keeps_it():
+    room = Room()
+    shelf = room.shelf
+    shelf.add(key("a"), tiny_model())
+    shelf.add(key("b", beside=key("a")), tiny_model())
+    shelf.add(key("c"), tiny_model())
+    assert shelf.held_bytes([key("a"), key("b", key("a"))]) == shelf.held_bytes([key("a")]) > 0
+    assert not shelf.make_room(99, CPU, keep=[key("b", key("a"))])
+    assert room.names() == ["a", "b"]
+    assert shelf.make_room(10, CPU, keep=[])
+    assert room.names() == []
+
+
+# --- What is loaded ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def borrower(folder, tmp_path):
+    """A drafter that has a target's name in place of tables."""
+    path = shutil.copytree(folder, tmp_path / "borrower")
+    edit_json(path / "config.json", shares_tables_with={"model": "someone/target"})
+    return path
+
+
+def test_a_drafter_that_borrows_is_not_loaded_alone(borrower):
+    assert resolve(str(borrower)).serves == "someone/target"
+    with pytest.raises(PairMismatchError, match="drafts only for someone/target") as caught:
+        load(str(borrower), "cpu")
+    assert is_sentence(str(caught.value))
+
+
+def test_loading_can_be_given_up_before_the_weights_are_read(folder, monkeypatch):
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", None)
+
+    def check_cancelled() -> None:
+        raise Cancelled
+
+    with pytest.raises(Cancelled):
+        load(str(folder), "cpu", check_cancelled=check_cancelled)
+
+
+def test_the_revision_of_a_model_goes_with_it(folder, monkeypatch):
+    entry = replace(resolve(str(folder)), revision="c0ffee")
+    monkeypatch.setattr(loading, "resolve", lambda _: entry)
+    assert load(str(folder), "cpu").revision == "c0ffee"
+    assert tiny_model().revision is None
+
+
+# --- Prompts ----------------------------------------------------------------------------------------------------
+
+
+def test_a_prompt_is_rendered_as_it_will_be_encoded_without_the_weights(tmp_path, monkeypatch):
+    chat = byte_tokenizer()
+    chat.chat_template = "{% for message in messages %}<{{ message['role'] }}>{{ message['content'] }}{% endfor %}<a>"
+    path = save_model(tmp_path / "chat", tokenizer=chat)
+    model = load(str(path), "cpu")
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", None)
+    (path / "model.safetensors").write_bytes(b"")
+    for prompt, is_chat in (("hello", None), ("hello", False), ("", True), ("\ud83d", None)):
+        rendered = render(str(path), prompt, is_chat)
+        if rendered.ids:
+            assert rendered == encode_prompt(model, prompt, is_chat)
+    assert render(str(path), "hi").rendered == "<user>hi<a>"
+
+
+def test_a_prompt_that_cant_be_rendered_is_a_sentence(folder, tmp_path):
+    with pytest.raises(SettingsError, match="chat template"):
+        render(str(folder), "hi", True)
+    path = shutil.copytree(folder, tmp_path / "damaged")
+    (path / "tokenizer.json").write_text("{")
+    with pytest.raises(ModelUnreadableError, match="tokenizer"):
+        render(str(path), "hi")
+    (tmp_path / "x.gguf").write_bytes(b"GGUF" + json.dumps({}).encode())
+    with pytest.raises(ModelUnreadableError, match="not unpacked yet") as caught:
+        render(str(tmp_path / "x.gguf"), "hi")
+    assert is_sentence(str(caught.value))
+
+
+def test_a_tokenizer_that_changed_is_read_again(folder, tmp_path):
+    path = shutil.copytree(folder, tmp_path / "changing")
+    before = render(str(path), "ab").ids
+    assert len(before) == 2
+    byte_tokenizer([("a", "b")]).save_pretrained(path)
+    assert len(render(str(path), "ab").ids) == 1
