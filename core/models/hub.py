@@ -5,6 +5,7 @@ The environment is read whenever it is asked for, whereas huggingface_hub reads 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -123,8 +124,11 @@ def set_main(ref: str, commit: str) -> None:
 
 def partial_bytes(ref: str) -> int:
     """How much an interrupted download of a model has left in the cache."""
-    blobs = (repository_folder(ref) / "blobs").glob(f"*{PARTIAL_SUFFIX}")
-    return sum(path.stat().st_size for path in blobs)
+    total = 0
+    for path in (repository_folder(ref) / "blobs").glob(f"*{PARTIAL_SUFFIX}"):
+        with contextlib.suppress(FileNotFoundError):  # Another program has just finished it.
+            total += path.stat().st_size
+    return total
 
 
 def interrupted_refs() -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 from dataclasses import dataclass
@@ -39,17 +40,20 @@ def plan_removal(ref: str) -> Removal:
         ModelNotFoundError: nothing of it is here.
     """
     _refuse_others(ref)
-    folder = hub.repository_folder(ref)
-    if folder.is_dir():
-        entry, note = _cached_entry(ref, folder)
-        return Removal(entry, _files_bytes(folder), note)
-    kept = kept_folder(ref)
-    if kept.is_dir():
-        size = _files_bytes(kept)
-        return Removal(_entry(ref, kept, ModelOrigin.KEPT, size), size, _KEPT)
-    raise ModelNotFoundError(
-        f"There is no downloaded model {ref!r}. See those that are here with `outrider models list`."
-    )
+    folders = _folders(ref)
+    if not folders:
+        raise ModelNotFoundError(
+            f"There is no downloaded model {ref!r}. See those that are here with `outrider models list`."
+        )
+    num_bytes = sum(_files_bytes(folder) for folder in folders)
+    try:
+        entry = downloaded_model(ref)
+    except (OutriderError, OSError):
+        title = ref.rpartition("/")[2]
+        origin = ModelOrigin.HUB if hub.repository_folder(ref).is_dir() else ModelOrigin.KEPT
+        entry = ModelEntry(ref, title, folders[0], ModelFormat.SAFETENSORS, num_bytes, origin)
+        return Removal(entry, num_bytes, _PARTIAL if hub.partial_bytes(ref) else _SHARED)
+    return Removal(entry, num_bytes, _KEPT if entry.origin is ModelOrigin.KEPT else _SHARED)
 
 
 def remove(ref: str) -> int:
@@ -63,27 +67,29 @@ def remove(ref: str) -> int:
         ModelNotFoundError: nothing of it is here.
     """
     removal = plan_removal(ref)
-    if removal.entry.origin is ModelOrigin.KEPT:
-        folder = kept_folder(ref)
-        shutil.rmtree(folder, ignore_errors=True)
-    else:
-        folder = hub.repository_folder(ref)
+    if hub.repository_folder(ref).is_dir():
         _remove_revisions(ref)
-        # What no revision refers to, as after an interrupted download, is left to us.
-        shutil.rmtree(folder, ignore_errors=True)
         shutil.rmtree(hub.lock_folder(ref), ignore_errors=True)
-    if folder.exists():
+    # What no revision refers to, as after an interrupted download, is left to us.
+    for folder in _folders(ref):
+        shutil.rmtree(folder, ignore_errors=True)
+    if left := _folders(ref):
         raise RemovalError(
-            f"{ref!r} can't be removed whole: close the programs that use it, check the rights of {str(folder)!r}, "
+            f"{ref!r} can't be removed whole: close the programs that use it, check the rights of {str(left[0])!r}, "
             "and try again."
         )
     return removal.frees_bytes
 
 
+def _folders(ref: str) -> list[Path]:
+    """Those of a model: in the Hub's cache, and Outrider's own."""
+    return [folder for folder in (hub.repository_folder(ref), kept_folder(ref)) if folder.is_dir()]
+
+
 def _refuse_others(ref: str) -> None:
     if ref in EMBEDDED_TITLES:
         raise RemovalError(f"{ref!r} ships with Outrider, and can't be removed.")
-    is_named = hub.is_hub_id(ref) and (hub.repository_folder(ref).is_dir() or kept_folder(ref).is_dir())
+    is_named = hub.is_hub_id(ref) and bool(_folders(ref))
     if not is_named and os.path.exists(os.path.expanduser(ref)):
         raise RemovalError(f"{ref!r} is your own, not downloaded by Outrider. Remove it by hand if you want to.")
     if not hub.is_hub_id(ref):
@@ -92,35 +98,18 @@ def _refuse_others(ref: str) -> None:
         )
 
 
-def _cached_entry(ref: str, folder: Path) -> tuple[ModelEntry, str]:
-    try:
-        entry = downloaded_model(ref)
-        if entry.origin is ModelOrigin.HUB:
-            return entry, _SHARED
-    except (OutriderError, OSError):
-        pass
-    note = _PARTIAL if hub.partial_bytes(ref) else _SHARED
-    return _entry(ref, folder, ModelOrigin.HUB, _files_bytes(folder)), note
-
-
-def _entry(ref: str, folder: Path, origin: ModelOrigin, size: int) -> ModelEntry:
-    return ModelEntry(ref, ref.rpartition("/")[2], folder, ModelFormat.SAFETENSORS, size, origin)
-
-
 def _remove_revisions(ref: str) -> None:
     from huggingface_hub import scan_cache_dir
     from huggingface_hub.errors import CacheNotFound
 
     try:
         scan = scan_cache_dir(hub.cache_folder())
-        commits = [
-            revision.commit_hash
-            for repository in scan.repos
-            if repository.repo_type == "model" and repository.repo_id == ref
-            for revision in repository.revisions
-        ]
-        if commits:
-            scan.delete_revisions(*commits).execute()
+        for repository in scan.repos:
+            if repository.repo_type == "model" and repository.repo_id == ref:
+                commits = [revision.commit_hash for revision in repository.revisions]
+                # Revisions are named by their hash alone, which a copy of the model under another id may share.
+                alone = dataclasses.replace(scan, repos=frozenset({repository}))
+                alone.delete_revisions(*commits).execute()
     except (CacheNotFound, OSError, ValueError):
         pass  # A cache that can't be scanned is cleared folder by folder.
 

@@ -60,7 +60,9 @@ def ask(ref: str) -> Revision:
         OutriderError: the Hub can't be reached, has no such model, or the model is of no use here.
     """
     from huggingface_hub import HfApi
+    from huggingface_hub.utils import logging
 
+    logging.set_verbosity_error()  # Its advice would be written past what a person is shown.
     api = HfApi(endpoint=hub.endpoint())
     try:
         info = _info(api, ref)
