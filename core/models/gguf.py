@@ -28,7 +28,7 @@ from core.models.gguf_checks import UnpackingPlan, check_file, check_room
 
 _log = logging.getLogger(__name__)
 
-_STALL_S = 300.0
+_STALL_S = 600.0
 _SCRATCH = ".converting-"
 _ORPHAN_AGE_S = 24 * 3600
 _BASE_MEMORY = 3 * 2**30

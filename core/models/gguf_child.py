@@ -111,7 +111,7 @@ def _end_with_parent() -> None:
 def _be_modest(memory_bytes: int) -> None:
     """Step back behind whatever else runs, and let allocations fail before the machine runs out of memory."""
     if hasattr(os, "nice"):
-        os.nice(10)
+        os.nice(5)
     try:
         import resource
     except ImportError:  # Windows, where the process that started this one watches it.

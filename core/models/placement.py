@@ -68,7 +68,8 @@ def empty_model(folder: Path, dtype: torch.dtype) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-    with init_empty_weights():
+    # With the buffers, nothing is made on the processor first.
+    with init_empty_weights(include_buffers=True):
         model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)
     model.tie_weights()
     return model

@@ -1,0 +1,97 @@
+"""The forecast of the chosen pair: asked for when the choice has settled, and held against a run that is to start."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from PySide6.QtCore import QObject, QTimer, Slot
+
+from app.controller import RunController
+from app.model_checker import ModelCheckerThread
+from app.model_questions import VerdictAnswer, VerdictQuestion
+from app.view_models.model_text import memory_text
+from app.view_models.run_view import RunView
+from app.widgets.models_verdict import VerdictLine
+from core.types import RunRequest
+
+DELAY_MS = 150
+
+
+class PairJudge(QObject):
+    """Asks the checker about the chosen pair, and shows its answer in the line beneath the dropdowns.
+
+    Memory is asked for once the engine is there: the forecast needs torch, whose import is the engine's thread's work.
+    """
+
+    def __init__(
+        self, checker: ModelCheckerThread, controller: RunController, line: VerdictLine, parent: QObject | None = None
+    ) -> None:
+        super().__init__(parent)
+        self._checker = checker
+        self._line = line
+        self._wanted: VerdictQuestion | None = None
+        self._answer: VerdictAnswer | None = None
+        self._is_engine_ready = False
+        self._resident: tuple[str | None, str] | None = None
+        """Draft and target of the last run that got going."""
+        self._timer = QTimer(self)
+        self._timer.setSingleShot(True)
+        self._timer.setInterval(DELAY_MS)
+        self._timer.timeout.connect(self._on_due)
+        checker.verdict_given.connect(self._on_verdict_given)
+        controller.engine_ready.connect(self._on_engine_ready)
+
+    def want(self, question: VerdictQuestion | None) -> None:
+        """Ask for a forecast of this pair, unless it is what was answered last; None: there is no pair."""
+        self._wanted = question
+        asked = self._question()
+        if asked is None:
+            self._answer = None
+            self._line.show_verdict(None)
+        elif self._answer is None or self._answer.question != asked:
+            if self._answer is not None and _pair(self._answer.question) != _pair(asked):
+                self._line.show_verdict(None)
+            self._timer.start()
+
+    def too_large(self, request: RunRequest) -> str:
+        """What to ask before this run's pair is loaded, if it won't fit by the forecast; empty if it will."""
+        answer = self._answer
+        if answer is None or answer.question != self._question() or answer.verdict is None:
+            return ""
+        memory = answer.verdict.memory
+        is_too_large = memory is not None and memory.fits is False and answer.verdict.problem is None
+        is_asked = (request.draft, request.target) == _pair(answer.question)
+        return memory_text(memory) if memory is not None and is_asked and is_too_large else ""
+
+    def note_run(self, run: RunView) -> None:
+        """Take note of what is in memory now: the forecast of a pair that has run would count it twice."""
+        if run.started is not None and run.request is not None:
+            self._resident = (run.request.draft, run.request.target)
+            self.want(self._wanted)
+
+    def _question(self) -> VerdictQuestion | None:
+        wanted = self._wanted
+        if wanted is None:
+            return None
+        return replace(wanted, with_memory=self._is_engine_ready and self._resident != _pair(wanted))
+
+    @Slot()
+    def _on_engine_ready(self) -> None:
+        self._is_engine_ready = True
+        self.want(self._wanted)
+
+    @Slot()
+    def _on_due(self) -> None:
+        question = self._question()
+        if question is not None:
+            self._checker.judge(question)
+
+    @Slot(object)
+    def _on_verdict_given(self, answer: VerdictAnswer) -> None:
+        if answer.question == self._question():
+            self._answer = answer
+            self._line.show_verdict(answer.verdict)
+
+
+def _pair(question: VerdictQuestion) -> tuple[str, str]:
+    return question.draft, question.target
