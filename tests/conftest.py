@@ -11,6 +11,12 @@ import pytest
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 
 
+def pytest_collection_finish(session):
+    """One thread for the tests' models, which are so small that a second one only waits, and for long on a busy machine."""
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(1)
+
+
 @pytest.fixture(autouse=True)
 def user_folders(tmp_path_factory, monkeypatch):
     """No test reads or writes the settings and runs of the person who runs it."""
