@@ -1,0 +1,120 @@
+"""Drafts made for one target, which borrow its tables.
+
+Of a small model most parameters are its embedding and its output head. A draft that was distilled from a target can
+read with the target's own embedding and speak with rows of the target's own head; its folder then holds a few layers,
+and no tokenizer. Its `config.json` says so::
+
+    "shares_tables_with": {"model": "owner/name", "tokens_sha256": "…"}
+    "draft_vocabulary": [ids whose rows of the head it speaks with]
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from core.errors import ModelUnreadableError, PairMismatchError, first_line
+from core.models.vocabularies import read_tokens
+
+if TYPE_CHECKING:
+    from core.models.catalogue import ModelEntry
+    from core.models.loading import LanguageModel
+
+SHARES = "shares_tables_with"
+"""The key of `config.json` that marks such a draft."""
+
+_BORROWED = frozenset({"model.embed_tokens.weight", "lm_head.weight"})
+
+
+def tokens_sha256(tokens: Mapping[int, str]) -> str:
+    """Fingerprint of a vocabulary: which text each id stands for."""
+    listed = json.dumps(sorted(tokens.items()), ensure_ascii=True, separators=(",", ":"))
+    return hashlib.sha256(listed.encode("ascii")).hexdigest()
+
+
+def serves(folder: Path) -> str | None:
+    """The target that the draft in this folder was made for; None if it is a model of its own."""
+    try:
+        return _shares(folder).get("model") or None
+    except ModelUnreadableError:
+        return None
+
+
+def shared_draft_problem(draft: ModelEntry, target: ModelEntry) -> str | None:
+    """Why such a draft can't serve a target, in one sentence; None if it can, or if only loading will tell."""
+    try:
+        config = _read_json(draft.path / "config.json")
+        theirs = _read_json(target.path / "config.json")
+    except ModelUnreadableError:
+        return None
+    wanted, found = config.get("hidden_size"), theirs.get("hidden_size")
+    if found is not None and wanted != found:
+        return _mismatch(draft, f"its states have {wanted} numbers, and this target's {found}")
+    tokens = read_tokens(target)
+    if tokens is None:
+        return None
+    if tokens_sha256(tokens) != _shares(draft.path).get("tokens_sha256"):
+        return _mismatch(draft, "this target's vocabulary is another")
+    return None
+
+
+def load_shared_draft(entry: ModelEntry, target: LanguageModel) -> LanguageModel:
+    """Load a draft's layers onto the target's device and in its precision, beside the target's own tables.
+
+    Raises:
+        PairMismatchError: it was made for a target with other tables.
+        ModelUnreadableError: its files are damaged or incomplete.
+        OutOfMemoryError: no memory is left for it.
+    """
+    import torch
+    from accelerate import init_empty_weights
+    from safetensors.torch import load_file
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from core.models.loading import prepare
+
+    embedding, head = target.model.get_input_embeddings().weight, target.model.get_output_embeddings().weight
+    config = AutoConfig.from_pretrained(entry.path, local_files_only=True, trust_remote_code=False)
+    if (config.vocab_size, config.hidden_size) != tuple(embedding.shape):
+        raise PairMismatchError(_mismatch(entry, "this target's tables have another size"))
+    try:
+        weights = load_file(entry.path / "model.safetensors")
+        with init_empty_weights(include_buffers=False):
+            model = AutoModelForCausalLM.from_config(config, dtype=target.dtype, trust_remote_code=False)
+        weights = {name: tensor.to(target.device, target.dtype) for name, tensor in weights.items()}
+        left = model.load_state_dict(weights, strict=False, assign=True)
+    except Exception as error:
+        raise ModelUnreadableError(
+            f"The files of {entry.title} are damaged or incomplete ({first_line(error)}). Install Outrider again."
+        ) from error
+    lacking = set(left.missing_keys) - _BORROWED
+    if lacking or left.unexpected_keys:
+        raise ModelUnreadableError(f"The weight file of {entry.title} is incomplete. Install Outrider again.")
+    model.set_input_embeddings(target.model.get_input_embeddings())
+    model.set_output_embeddings(target.model.get_output_embeddings())
+    assert model.lm_head.weight is head
+    with torch.device(target.device):
+        model = model.to(target.device).eval().requires_grad_(False)
+    return prepare(entry.ref, model, target.tokenizer, target.device, target.dtype)
+
+
+def _mismatch(draft: ModelEntry, reason: str) -> str:
+    return f"{draft.title} drafts for {_shares(draft.path).get('model')} alone: {reason}. Choose that target."
+
+
+def _shares(folder: Path) -> Mapping[str, Any]:
+    shares = _read_json(folder / "config.json").get(SHARES)
+    return shares if isinstance(shares, dict) else {}
+
+
+def _read_json(path: Path) -> Mapping[str, Any]:
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        raise ModelUnreadableError(f"{path.name!r} of {path.parent.name!r} can't be read.") from None
+    if not isinstance(content, dict):
+        raise ModelUnreadableError(f"{path.name!r} of {path.parent.name!r} holds no object.")
+    return content
