@@ -9,14 +9,20 @@ cache.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+import functools
+import logging
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, Optional
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from core.runners.base import ForwardOutput, check_rewind
+
+_log = logging.getLogger(__name__)
 
 _LONGEST_BLOCK = 32
 """Up to here attention is three products by hand; beyond, in a prefill, the fused kernel that never holds n x L."""
@@ -55,6 +61,11 @@ class LeanWeights:
         self.head: Tensor = model.lm_head.weight
         self.final_norm: Tensor = _twice(model.model.norm.weight)
         self.layers = [self._arrange(layer) for layer in model.model.layers]
+        # In the order of _run_layers; what a model lacks is an empty list.
+        self.columns: tuple[list[Tensor], ...] = tuple(
+            [column for layer in self.layers if (column := getattr(layer, item.name)) is not None]
+            for item in fields(_Layer)
+        )
         self._rotary = model.model.rotary_emb
 
     @staticmethod
@@ -143,60 +154,106 @@ class LeanRunner:
         end = start + count
         if end > self._capacity:
             raise ValueError(f"The cache has room for {self._capacity} positions, not {end}.")
-        hidden = functional.embedding(ids.to(weights.embedding.device), weights.embedding)
+        ids = ids.to(weights.embedding.device)
         cos, sin = self._cos[start:end], self._sin[start:end]
         mask = None
         if count > _LONGEST_BLOCK:
-            mask = torch.full((count, end), -torch.inf, dtype=hidden.dtype, device=hidden.device).triu_(start + 1)
+            mask = torch.full((count, end), -torch.inf, dtype=cos.dtype, device=cos.device).triu_(start + 1)
         elif count > 1:
             mask = self._causal[:count, :count]
-        for layer, cache in zip(weights.layers, self._cache, strict=True):
-            normed = _rms_norm(hidden, layer.attention_norm, weights.epsilon)
-            mixed = self._attend(layer, cache, normed, cos, sin, mask, start, end)
-            hidden = torch.addmm(hidden, mixed, layer.output_t)
-            normed = _rms_norm(hidden, layer.mlp_norm, weights.epsilon)
-            gate_up = functional.linear(normed, layer.gate_up)
-            width = layer.down_t.shape[0]
-            activated = functional.silu(gate_up[:, :width]).mul_(gate_up[:, width:])
-            hidden = torch.addmm(hidden, activated, layer.down_t)
+        # The optimiser of scripts would compile each new number of positions anew; the interpreter is what is wanted.
+        with torch.jit.optimized_execution(False):
+            hidden = _scripted()(
+                functional.embedding(ids, weights.embedding),
+                *weights.columns,
+                self._cache,
+                cos,
+                sin,
+                mask,
+                count <= _LONGEST_BLOCK,
+                start,
+                weights.num_heads,
+                weights.num_kv_heads,
+                weights.epsilon,
+            )
         self._length = end
         hidden = _rms_norm(hidden, weights.final_norm, weights.epsilon)
         logits = functional.linear(hidden[count - num_logits :], self._head)
         return ForwardOutput(logits, hidden if with_hidden else None)
 
-    def _attend(
-        self,
-        layer: _Layer,
-        cache: Tensor,
-        normed: Tensor,
-        cos: Tensor,
-        sin: Tensor,
-        mask: Tensor | None,
-        start: int,
-        end: int,
-    ) -> Tensor:
-        """(n, hidden) -> (n, H D): causal grouped-query attention over the cache, this layer's positions appended."""
-        weights = self._weights
-        count, heads, groups, size = normed.shape[0], weights.num_heads, weights.num_kv_heads, weights.head_dim
-        qkv = functional.linear(normed, layer.qkv, layer.qkv_bias).view(count, heads + 2 * groups, size)
-        rotated = qkv[:, : heads + groups]
-        if layer.query_norm is not None and layer.key_norm is not None:
-            rotated[:, :heads] = _rms_norm(rotated[:, :heads], layer.query_norm, weights.epsilon)
-            rotated[:, heads:] = _rms_norm(rotated[:, heads:], layer.key_norm, weights.epsilon)
+
+@functools.cache
+def _scripted() -> Callable[..., Tensor]:
+    """The layers as TorchScript, whose interpreter dispatches an operation in half of Python's time.
+
+    Where this torch, or this Python, has no TorchScript, the same function is run by Python.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return torch.jit.script(_run_layers)
+    except Exception:
+        _log.debug("no TorchScript", exc_info=True)
+        return _run_layers
+
+
+def _run_layers(
+    hidden: Tensor,
+    attention_norm: list[Tensor],
+    qkv: list[Tensor],
+    qkv_bias: list[Tensor],
+    query_norm: list[Tensor],
+    key_norm: list[Tensor],
+    output_t: list[Tensor],
+    mlp_norm: list[Tensor],
+    gate_up: list[Tensor],
+    down_t: list[Tensor],
+    cache: list[Tensor],
+    cos: Tensor,
+    sin: Tensor,
+    mask: Optional[Tensor],  # noqa: UP045 - TorchScript reads no other form
+    is_block: bool,
+    start: int,
+    num_heads: int,
+    num_kv_heads: int,
+    epsilon: float,
+) -> Tensor:
+    """(n, hidden) -> (n, hidden): all layers, their keys and values written to the cache from `start` on.
+
+    mask is (n, n) for a block, (n, L) for a chunk, None for one position.
+
+    Written in the part of Python that TorchScript reads. A list holds one tensor a layer; it is empty where the model
+    has no such weights.
+    """
+    count, size = hidden.size(0), cos.size(2)
+    end, half = start + count, size // 2
+    for index, weight in enumerate(qkv):
+        normed = _rms_norm(hidden, attention_norm[index], epsilon)
+        bias = qkv_bias[index] if len(qkv_bias) > 0 else None
+        mixed = functional.linear(normed, weight, bias).view(count, num_heads + 2 * num_kv_heads, size)
+        rotated = mixed[:, : num_heads + num_kv_heads]
+        if len(query_norm) > 0:
+            rotated[:, :num_heads] = _rms_norm(rotated[:, :num_heads], query_norm[index], epsilon)
+            rotated[:, num_heads:] = _rms_norm(rotated[:, num_heads:], key_norm[index], epsilon)
         # Rotary embedding (Su et al., 2104.09864): x cos + swap(x) sin, the sign of the swapped half in the table.
-        half = size // 2
         swapped = torch.cat((rotated[..., half:], rotated[..., :half]), -1)
         rotated.mul_(cos).addcmul_(swapped, sin)
-        cache[start:end] = qkv[:, heads:]
-        keys = cache[:end, :groups].transpose(0, 1)  # (G, L, D)
-        values = cache[:end, groups:].transpose(0, 1)
-        query = qkv[:, :heads].transpose(0, 1)  # (H, n, D)
-        attention = _attend_block if count <= _LONGEST_BLOCK else _attend_chunk
-        mixed = attention(query, keys, values, mask)
-        return mixed.transpose(0, 1).reshape(count, heads * size)
+        store = cache[index]
+        store[start:end] = mixed[:, num_heads:]
+        query = mixed[:, :num_heads].transpose(0, 1)  # (H, n, D)
+        keys = store[:end, :num_kv_heads].transpose(0, 1)  # (G, L, D)
+        values = store[:end, num_kv_heads:].transpose(0, 1)
+        attended = _attend_block(query, keys, values, mask) if is_block else _attend_chunk(query, keys, values, mask)
+        attended = attended.transpose(0, 1).reshape(count, num_heads * size)
+        hidden = torch.addmm(hidden, attended, output_t[index])
+        gates = functional.linear(_rms_norm(hidden, mlp_norm[index], epsilon), gate_up[index])
+        width = down_t[index].size(0)
+        activated = functional.silu(gates[:, :width]).mul_(gates[:, width:])
+        hidden = torch.addmm(hidden, activated, down_t[index])
+    return hidden
 
 
-def _attend_block(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+def _attend_block(query: Tensor, keys: Tensor, values: Tensor, mask: Optional[Tensor]) -> Tensor:  # noqa: UP045
     """Attention for a few positions.
 
     Args:
@@ -217,7 +274,7 @@ def _attend_block(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | No
     return torch.bmm(scores.softmax(-1), values).view(heads, count, size)
 
 
-def _attend_chunk(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+def _attend_chunk(query: Tensor, keys: Tensor, values: Tensor, mask: Optional[Tensor]) -> Tensor:  # noqa: UP045
     """The same for many positions, with a mask (n, L) over all that the cache holds."""
     mixed = functional.scaled_dot_product_attention(
         query.unsqueeze(0),
