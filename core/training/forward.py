@@ -15,6 +15,20 @@ def rope_table(length: int, head_dim: int, theta: float) -> tuple[Tensor, Tensor
     return angles.cos(), angles.sin()
 
 
+def rope_for(model: LlamaForCausalLM, length: int) -> tuple[Tensor, Tensor]:
+    """The model's own table.
+
+    Raises:
+        ValueError: its rotary embedding is not the plain one.
+    """
+    config = model.config
+    rope = config.rope_parameters
+    if rope.get("rope_type", "default") != "default":
+        raise ValueError(f"rotary embeddings of the type {rope['rope_type']} are not trained here")
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return rope_table(length, head_dim, rope["rope_theta"])
+
+
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotary embedding (Su et al. 2021) of x (batch, heads, length, head_dim)."""
     half = x.shape[-1] // 2

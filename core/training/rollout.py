@@ -7,8 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import LlamaForCausalLM
 
-from core.training.forward import logits_of, rms_norm, rope_table, rotate
-from core.training.shapes import ROPE_THETA
+from core.training.forward import logits_of, rms_norm, rope_for, rotate
 
 
 def sample(logits: Tensor, temperature: Tensor, generator: torch.Generator) -> Tensor:
@@ -27,10 +26,9 @@ class BatchDecoder:
         config = model.config
         self.model, self.batch, self.dtype = model, batch, dtype
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
-        head_dim = config.hidden_size // self.heads
-        cos, sin = rope_table(capacity, head_dim, ROPE_THETA)
+        cos, sin = rope_for(model, capacity)
         self.cos, self.sin = cos.to(dtype), sin.to(dtype)
-        shape = (config.num_hidden_layers, batch, self.kv_heads, capacity, head_dim)
+        shape = (config.num_hidden_layers, batch, self.kv_heads, capacity, cos.shape[-1])
         self.keys, self.values = torch.zeros(shape, dtype=dtype), torch.zeros(shape, dtype=dtype)
         self.weights = {name: p.detach().to(dtype) for name, p in model.named_parameters()}
         self.position = 0

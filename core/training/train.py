@@ -7,13 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from torch import Tensor
 from transformers import LlamaForCausalLM
 
 from core.training.data import BLOCK, Tokens, block_count, blocks_of_step, read_blocks
-from core.training.forward import next_token_loss, rope_table
+from core.training.forward import next_token_loss, rope_for
 from core.training.optim import Budget, Optimizers, Progress, Schedule, Stopwatch, load_checkpoint, save_checkpoint
-from core.training.shapes import ROPE_THETA
 
 
 @dataclass(frozen=True)
@@ -29,11 +27,6 @@ class TrainSettings:
     checkpoint_seconds: float = 120.0
     evaluate_every: int = 250
     log_every: int = 20
-
-
-def rope_for(model: LlamaForCausalLM, length: int) -> tuple[Tensor, Tensor]:
-    head_dim = model.config.hidden_size // model.config.num_attention_heads
-    return rope_table(length, head_dim, ROPE_THETA)
 
 
 def length_at(lengths: tuple[tuple[float, int], ...], progress: float) -> int:
