@@ -12,7 +12,7 @@ os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 
 
 def pytest_collection_finish(session):
-    """One thread for the tests' models, which are so small that a second one only waits, and for long on a busy machine."""
+    """One thread for the tests' models, which are so small that a second one only waits."""
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)
 

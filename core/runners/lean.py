@@ -162,7 +162,7 @@ class LeanRunner:
         elif count > 1:
             mask = self._causal[:count, :count]
         # The optimiser of scripts would compile each new number of positions anew; the interpreter is what is wanted.
-        with torch.jit.optimized_execution(False):
+        with torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
             hidden = _scripted()(
                 functional.embedding(ids, weights.embedding),
                 *weights.columns,
