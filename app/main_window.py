@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from PySide6.QtCore import QByteArray, Qt, QTimer, Slot
+from PySide6.QtCore import Qt, QTimer, Slot
 from PySide6.QtGui import QAction, QCloseEvent, QGuiApplication, QIcon, QShowEvent
 from PySide6.QtWidgets import QMainWindow, QSplitter, QVBoxLayout, QWidget
 
@@ -15,6 +15,7 @@ from app.live_view import LiveView
 from app.menus import Menus
 from app.model_questions import ModelRole
 from app.models_desk import ModelsDesk
+from app.pair_judge import PairJudge
 from app.prompt_reader import PromptReader
 from app.services import Services
 from app.settings import remember_model
@@ -30,6 +31,7 @@ from app.widgets.model_picker import OpenKind
 from app.widgets.prompt_editor import PromptEditor
 from app.widgets.status_strip import StatusStrip
 from app.widgets.transcript_panel import TranscriptPanel
+from app.window_layout import from_text, splitter, to_text
 from core.errors import OutriderError
 from core.trace import RunLog, export_csv, export_jsonl
 
@@ -54,6 +56,7 @@ class MainWindow(QMainWindow):
         self.controls = ControlsPanel(library)
         self.models = ModelsDesk(self._services, library, self.controls.models, self.controller, self._dialogs, self)
         self.checker = self.models.checker
+        self.judge = PairJudge(self.checker, self.controller, self.controls.models.verdict, self)
         self.threads = Threads((self.controller, self.checker, self.models.store), self)
         self.prompt = PromptEditor(load_presets())
         self.reader = PromptReader(self.prompt, self.controls, self.checker, self)
@@ -74,8 +77,8 @@ class MainWindow(QMainWindow):
         self.setObjectName("mainWindow")
         self.setWindowIcon(QIcon(str(RESOURCES / "icons" / "outrider.svg")))
         self.setFont(ui_font())
-        self.text_splitter = _splitter(Qt.Orientation.Vertical, "textSplitter", (self.prompt, 0), (self.transcript, 1))
-        self.main_splitter = _splitter(
+        self.text_splitter = splitter(Qt.Orientation.Vertical, "textSplitter", (self.prompt, 0), (self.transcript, 1))
+        self.main_splitter = splitter(
             Qt.Orientation.Horizontal,
             "mainSplitter",
             (self.controls, 0),
@@ -139,10 +142,10 @@ class MainWindow(QMainWindow):
         self.main_splitter.setSizes([296, 552, 384])
         self.text_splitter.setSizes([210, 480])
         if settings.geometry:
-            self.restoreGeometry(_bytes(settings.geometry))
-        for splitter in self.findChildren(QSplitter):
-            if state := settings.splitters.get(splitter.objectName()):
-                splitter.restoreState(_bytes(state))
+            self.restoreGeometry(from_text(settings.geometry))
+        for item in self.findChildren(QSplitter):
+            if state := settings.splitters.get(item.objectName()):
+                item.restoreState(from_text(state))
         self.menus.theme_actions[settings.theme].setChecked(True)
         self.transcript.set_ghosts_shown(settings.show_ghosts)
         self.menus.show_ghosts.setChecked(settings.show_ghosts)
@@ -162,7 +165,7 @@ class MainWindow(QMainWindow):
         except OutriderError as error:
             self.banner.show_sentence(str(error))
             return
-        if (forecast := self.models.too_large(request)) and not self._dialogs.ask_too_large(self, forecast):
+        if (forecast := self.judge.too_large(request)) and not self._dialogs.ask_too_large(self, forecast):
             return
         if self.controller.start(request):
             self.banner.dismiss()
@@ -174,13 +177,13 @@ class MainWindow(QMainWindow):
 
     @Slot()
     def _on_run_shown(self) -> None:
-        self.models.on_run_over(self.run_view)
+        self.judge.note_run(self.run_view)
         self.menus.export.setEnabled(self.run_view.log() is not None)
 
     @Slot()
     def _on_settings_changed(self) -> None:
         self.prompt.show_state(self.controller.state, self.controls.problem(self.prompt.text()))
-        self.models.want_verdict(self.controls.verdict_question(self.prompt.text()))
+        self.judge.want(self.controls.verdict_question(self.prompt.text()))
         self.measurements.set_baseline_ticked(self.controls.run.baseline.isChecked())
 
     @Slot()
@@ -275,8 +278,8 @@ class MainWindow(QMainWindow):
         self._settings = replace(
             self._settings,
             show_ghosts=self.menus.show_ghosts.isChecked(),
-            geometry=_text(self.saveGeometry()),
-            splitters={item.objectName(): _text(item.saveState()) for item in self.findChildren(QSplitter)},
+            geometry=to_text(self.saveGeometry()),
+            splitters={item.objectName(): to_text(item.saveState()) for item in self.findChildren(QSplitter)},
             run=self.controls.settings(self.prompt.text()),
         )
         if sentence := self._services.store.save(self._settings):
@@ -291,22 +294,3 @@ def export_run(path: Path, log: RunLog) -> None:
     """
     write = export_csv if path.suffix.lower() == ".csv" else export_jsonl
     write(path, log)
-
-
-def _splitter(orientation: Qt.Orientation, name: str, *parts: tuple[QWidget, int]) -> QSplitter:
-    splitter = QSplitter(orientation)
-    splitter.setObjectName(name)
-    splitter.setHandleWidth(8)
-    splitter.setChildrenCollapsible(False)
-    for index, (widget, stretch) in enumerate(parts):
-        splitter.addWidget(widget)
-        splitter.setStretchFactor(index, stretch)
-    return splitter
-
-
-def _text(data: QByteArray) -> str:
-    return bytes(data.toBase64().data()).decode("ascii")
-
-
-def _bytes(text: str) -> QByteArray:
-    return QByteArray.fromBase64(text.encode("ascii", "ignore"))

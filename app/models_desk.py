@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from PySide6.QtCore import QObject, QTimer, QUrl, Signal, Slot
+from PySide6.QtCore import QObject, QUrl, Signal, Slot
 from PySide6.QtGui import QDesktopServices
 from PySide6.QtWidgets import QWidget
 
 from app.controller import RunController
 from app.dialogs import Dialogs
 from app.model_checker import ModelCheckerThread
-from app.model_questions import FoundModels, ModelRole, OpenedModel, VerdictAnswer, VerdictQuestion
+from app.model_questions import FoundModels, ModelRole, OpenedModel
 from app.model_store import Download, DownloadState, ModelStore
 from app.services import Services
 from app.view_models.model_library import ModelLibrary
-from app.view_models.model_text import memory_text
-from app.view_models.run_view import RunView
 from app.widgets.model_picker import OpenKind
 from app.widgets.models_form import ModelsForm
 from app.widgets.models_panel import GET, HERE, ModelsWindow, download_line
 from core.models.catalogue import ModelEntry
 from core.types import RunRequest
-
-VERDICT_DELAY_MS = 150
 
 
 class ModelsDesk(QObject):
@@ -33,13 +27,11 @@ class ModelsDesk(QObject):
         failed: one sentence for a person, where no models window shows it.
         model_opened: the reference of a model that a person opened.
         line_changed: the downloads in a few words.
-        verdict_changed: more or less is known of the chosen pair.
     """
 
     failed = Signal(str)
     model_opened = Signal(str)
     line_changed = Signal(str)
-    verdict_changed = Signal()
 
     def __init__(
         self,
@@ -59,22 +51,12 @@ class ModelsDesk(QObject):
         """The models of the run that goes."""
         self._dialogs = dialogs
         self._parent = parent
-        self._wanted: VerdictQuestion | None = None
-        self._answer: VerdictAnswer | None = None
-        self._is_engine_ready = False
-        self._resident: tuple[str | None, str] | None = None
-        """Draft and target of the last run that got going."""
         self.window: ModelsWindow | None = None
         self.checker = ModelCheckerThread(services, self)
         self.store = ModelStore(services, self)
-        self._timer = QTimer(self)
-        self._timer.setSingleShot(True)
-        self._timer.setInterval(VERDICT_DELAY_MS)
         self._connect()
 
     def _connect(self) -> None:
-        self._timer.timeout.connect(self._on_verdict_due)
-        self._controller.engine_ready.connect(self._on_engine_ready)
         self._controller.run_requested.connect(self._on_run_requested)
         self._controller.run_ended.connect(self._on_run_ended)
         self._form.open_requested.connect(self.ask_for_model)
@@ -86,7 +68,6 @@ class ModelsDesk(QObject):
         self.checker.pairs_checked.connect(self._on_library_changed)
         self.checker.scanned.connect(self._on_scanned)
         self.checker.details_read.connect(self._on_details_read)
-        self.checker.verdict_given.connect(self._on_verdict_given)
         self.checker.removal_planned.connect(self._on_removal_planned)
         self.checker.removed.connect(self._on_removed)
         self.checker.failed.connect(self._tell)
@@ -132,6 +113,7 @@ class ModelsDesk(QObject):
         self._on_model_selected(window.table.selected())
         return window
 
+    @Slot(str)
     def _tell(self, sentence: str) -> None:
         if self.window is not None and self.window.isVisible():
             self.window.banner.show_sentence(sentence)
@@ -193,8 +175,7 @@ class ModelsDesk(QObject):
 
     @Slot(str)
     def _on_model_selected(self, ref: str) -> None:
-        drafts = self._library.unchecked_drafts(ref) if ref and not self._library.target_problem(ref) else ()
-        if drafts:
+        if ref and not self._library.target_problem(ref) and (drafts := self._library.take_questions(ref)):
             self.checker.check_pairs(ref, drafts)
 
     @Slot(str)
@@ -205,36 +186,7 @@ class ModelsDesk(QObject):
             if not QDesktopServices.openUrl(QUrl.fromLocalFile(str(folder))):
                 self._tell(f"This desktop opens no folders. It is {str(folder)!r}.")
 
-    # --- The chosen pair ---
-
-    @Slot()
-    def _on_engine_ready(self) -> None:
-        """From now on torch is there, and memory can be forecast."""
-        self._is_engine_ready = True
-        self.want_verdict(self._wanted)
-
-    def want_verdict(self, question: VerdictQuestion | None) -> None:
-        """Ask for a forecast of this pair, unless it is what was asked last."""
-        self._wanted = question
-        asked = self._question()
-        if asked is None:
-            self._answer = None
-            self._form.verdict.show_verdict(None)
-            return
-        if self._answer is None or self._answer.question != asked:
-            if self._answer is not None and not _is_same_pair(self._answer.question, asked):
-                self._form.verdict.show_verdict(None)
-            self._timer.start()
-
-    def too_large(self, request: RunRequest) -> str:
-        """What to ask before this run's pair is loaded, if it won't fit by the forecast; empty if it will."""
-        answer = self._answer
-        if answer is None or answer.question != self._question() or answer.verdict is None:
-            return ""
-        is_asked = (request.draft, request.target) == (answer.question.draft, answer.question.target)
-        memory = answer.verdict.memory
-        is_too_large = memory is not None and memory.fits is False and answer.verdict.problem is None
-        return memory_text(memory) if is_asked and is_too_large else ""
+    # --- Getting and deleting ---
 
     @Slot(object)
     def _on_run_requested(self, request: RunRequest) -> None:
@@ -243,34 +195,6 @@ class ModelsDesk(QObject):
     @Slot()
     def _on_run_ended(self) -> None:
         self._running = frozenset()
-
-    def on_run_over(self, run: RunView) -> None:
-        """Take note of what is in memory now: the forecast of a pair that has run would count it twice."""
-        if run.started is not None and run.request is not None:
-            self._resident = (run.request.draft, run.request.target)
-            self.want_verdict(self._wanted)
-
-    def _question(self) -> VerdictQuestion | None:
-        wanted = self._wanted
-        if wanted is None:
-            return None
-        is_resident = self._resident == (wanted.draft, wanted.target)
-        return replace(wanted, with_memory=self._is_engine_ready and not is_resident)
-
-    @Slot()
-    def _on_verdict_due(self) -> None:
-        question = self._question()
-        if question is not None:
-            self.checker.judge(question)
-
-    @Slot(object)
-    def _on_verdict_given(self, answer: VerdictAnswer) -> None:
-        if answer.question == self._question():
-            self._answer = answer
-            self._form.verdict.show_verdict(answer.verdict)
-            self.verdict_changed.emit()
-
-    # --- Getting and deleting ---
 
     @Slot(str, bool)
     def _on_get_requested(self, ref: str, restart: bool) -> None:
@@ -310,7 +234,3 @@ class ModelsDesk(QObject):
     def _on_removed(self, ref: str, _freed: int) -> None:
         self.store.dismiss(ref)
         self.checker.scan()
-
-
-def _is_same_pair(one: VerdictQuestion, other: VerdictQuestion) -> bool:
-    return (one.draft, one.target) == (other.draft, other.target)

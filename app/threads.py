@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from PySide6.QtCore import QObject, Signal, Slot
 
@@ -12,7 +12,8 @@ from PySide6.QtCore import QObject, Signal, Slot
 class OwnsThread(Protocol):
     """What owns one thread."""
 
-    closed: Signal
+    closed: Any
+    """A signal: the thread has ended."""
 
     @property
     def is_closed(self) -> bool:

@@ -22,6 +22,7 @@ class ModelLibrary:
         self._entries: dict[str, ModelEntry] = {entry.ref: entry for entry in embedded}
         self._details: dict[str, ModelDetails | str] = {}
         self._problems: dict[tuple[str, str], str | None] = {}
+        self._asked: set[tuple[str, str]] = set()
         self.suggestions = tuple(suggestions)
 
     @property
@@ -66,7 +67,9 @@ class ModelLibrary:
 
     def record(self, target: str, problems: Mapping[str, str | None]) -> None:
         """Keep what was found out about a target's drafts."""
-        self._problems.update({(draft, target): problem for draft, problem in problems.items()})
+        found = {(draft, target): problem for draft, problem in problems.items()}
+        self._problems.update(found)
+        self._asked -= found.keys()
 
     def record_details(self, details: Mapping[str, ModelDetails | str]) -> None:
         """Keep what models are like, or why that can't be read."""
@@ -101,6 +104,12 @@ class ModelLibrary:
         """The drafts that have not been held against a target yet."""
         return tuple(ref for ref in self._entries if (ref, target) not in self._problems)
 
+    def take_questions(self, target: str) -> tuple[str, ...]:
+        """The drafts that nothing is known of and nobody asked about yet; from now on they are asked about."""
+        drafts = tuple(ref for ref in self.unchecked_drafts(target) if (ref, target) not in self._asked)
+        self._asked |= {(draft, target) for draft in drafts}
+        return drafts
+
     def made_for(self, target: str) -> str:
         """The draft that was made for a target, or is known to suit it best; empty if none of those is here."""
         for entry in self._entries.values():
@@ -134,6 +143,7 @@ class ModelLibrary:
 
     def _forget(self, refs: set[str]) -> None:
         self._problems = {pair: problem for pair, problem in self._problems.items() if not refs & set(pair)}
+        self._asked = {pair for pair in self._asked if not refs & set(pair)}
         self._details = {ref: details for ref, details in self._details.items() if ref not in refs}
 
 

@@ -29,7 +29,6 @@ class ModelsForm(QWidget):
     def __init__(self, library: ModelLibrary) -> None:
         super().__init__()
         self._library = library
-        self._asked: set[tuple[str, str]] = set()
         self._is_draft_needed = True
         self._is_draft_free = False
         """Whether the draft may follow the target: it was not chosen by hand since."""
@@ -90,7 +89,6 @@ class ModelsForm(QWidget):
     def on_model_opened(self, opened: OpenedModel) -> None:
         """Add a model, and choose it for the role that it was opened for."""
         self._library.add(opened.entry)
-        self._asked = {pair for pair in self._asked if opened.entry.ref not in pair}
         if opened.role is not None:
             self.choose(opened.role, opened.entry.ref)
         else:
@@ -101,7 +99,6 @@ class ModelsForm(QWidget):
     def on_pairs_checked(self, verdicts: PairVerdicts) -> None:
         """Take in which drafts fit a target."""
         self._library.record(verdicts.target, verdicts.problems)
-        self._asked -= {(draft, verdicts.target) for draft in verdicts.problems}
         if verdicts.target != self.target.ref:
             return
         is_known = not self._library.unchecked_drafts(verdicts.target)
@@ -111,9 +108,7 @@ class ModelsForm(QWidget):
         self.changed.emit()
 
     def _ask(self, target: str) -> None:
-        drafts = tuple(ref for ref in self._library.unchecked_drafts(target) if (ref, target) not in self._asked)
-        if target and drafts:
-            self._asked |= {(draft, target) for draft in drafts}
+        if target and (drafts := self._library.take_questions(target)):
             # The chosen one is what is waited for.
             self.check_requested.emit(target, tuple(sorted(drafts, key=lambda ref: ref != self.draft.ref)))
 

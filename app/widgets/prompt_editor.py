@@ -79,6 +79,8 @@ class PromptEditor(QWidget):
         describe(self.stop_button, "Stop", "Stop the run before its next forward (Esc)")
         self.stop_button.setEnabled(False)
         self._state, self._problem = RunState.IDLE, ""
+        self._read = (WAITING, False)
+        """What is to say about the rendered prompt, and whether that is a problem."""
         self._lay_out()
         self.reading_button.toggled.connect(self._on_reading_toggled)
         self.edit.textChanged.connect(self.changed)
@@ -137,9 +139,9 @@ class PromptEditor(QWidget):
         self.run_button.setEnabled(is_idle and problem is None)
         self.stop_button.setEnabled(state is RunState.RUNNING)
         if self.is_reading and not problem:
-            return
-        if is_idle:
-            self._note(problem or READY_HINT, is_problem=bool(problem))
+            self._note(*self._read)
+        elif is_idle:
+            self._note(problem or READY_HINT, bool(problem))
         else:
             self._note("K and temperature can be changed while it runs.")
 
@@ -152,13 +154,13 @@ class PromptEditor(QWidget):
         """Show what the target reads; None: it is being found out."""
         if not self.is_reading:
             return
-        if rendered is None:
-            self._note(WAITING)
-            return
-        self.reading.show_rendered(rendered)
-        self._note(rendered.problem or reading_note(rendered), is_problem=bool(rendered.problem))
+        self._read = (WAITING, False)
+        if rendered is not None:
+            self.reading.show_rendered(rendered)
+            self._read = (rendered.problem or reading_note(rendered), bool(rendered.problem))
+        self._note(*self._read)
 
-    def _note(self, text: str, *, is_problem: bool = False) -> None:
+    def _note(self, text: str, is_problem: bool = False) -> None:
         self.note.setText(text)
         set_flag(self.note, "role", "problem" if is_problem else "hint")
 
