@@ -27,6 +27,11 @@ LARGE = hub_entry("other/large", 3_400_000_000, days=40)
 NEW = SUGGESTIONS[1].ref
 
 
+def until(qtbot, holds):
+    """Wait longer than anything here takes, even on a machine that does much else."""
+    qtbot.waitUntil(holds, timeout=30_000)
+
+
 @pytest.fixture
 def hub():
     return FakeHub(
@@ -43,8 +48,8 @@ def make(make_window, session, tmp_path, hub, qtbot):
         window = make_window(replace(fake_services(session, tmp_path, hub), **changes))
         window.models.open()
         panel = window.models.window
-        qtbot.waitUntil(lambda: panel.table.count() == 2 + len(hub.entries))
-        qtbot.waitUntil(lambda: not window.models._library.undescribed())
+        until(qtbot, lambda: panel.table.count() == 2 + len(hub.entries))
+        until(qtbot, lambda: not window.models._library.undescribed())
         return window, panel
 
     return build
@@ -60,7 +65,7 @@ def download_of(window, ref):
 
 
 def wait_for_state(qtbot, window, ref, state):
-    qtbot.waitUntil(lambda: getattr(download_of(window, ref), "state", None) is state)
+    until(qtbot, lambda: getattr(download_of(window, ref), "state", None) is state)
 
 
 # --- What is here ---
@@ -120,7 +125,7 @@ def test_the_selection_outlives_a_scan(make, qtbot):
 def test_details_name_path_and_drafts_that_suit(make, qtbot):
     _, panel = make()
     panel.table.select(LARGE.ref)
-    qtbot.waitUntil(lambda: "small-instruct" in panel.details.drafts.text())
+    until(qtbot, lambda: "small-instruct" in panel.details.drafts.text())
     assert TARGET.title in panel.details.drafts.text()
     assert panel.details.path.text() == str(LARGE.path)
     panel.details.copy.click()
@@ -138,7 +143,7 @@ def test_a_scan_that_fails_is_told_in_the_models_window(make_window, session, tm
 
     window = make_window(replace(fake_services(session, tmp_path, hub), find_models=fail))
     window.models.open()
-    qtbot.waitUntil(lambda: window.models.window.banner.sentence() == "The cache can't be read.")
+    until(qtbot, lambda: window.models.window.banner.sentence() == "The cache can't be read.")
 
 
 # --- Use ---
@@ -173,11 +178,11 @@ def test_a_draft_that_fits_is_chosen_where_the_old_one_does_not(make_window, ses
 
     window = make_window(replace(fake_services(session, tmp_path, hub), pair_problem=problem))
     window.models.scan()
-    qtbot.waitUntil(lambda: LARGE.ref in window.models._library.refs)
+    until(qtbot, lambda: LARGE.ref in window.models._library.refs)
     combo = window.controls.target.combo
     combo.setCurrentIndex(combo.findText("large"))
     combo.activated.emit(combo.currentIndex())
-    qtbot.waitUntil(lambda: window.controls.draft.ref == SMALL.ref)
+    until(qtbot, lambda: window.controls.draft.ref == SMALL.ref)
     assert window.controls.models.problem() is None
 
 
@@ -205,15 +210,13 @@ def test_a_typed_id_is_downloaded_with_progress_and_listed(make, hub, qtbot):
     qtbot.keyClick(panel.suggestions.edit, Qt.Key.Key_Return)
     hub.gate.release(3)
     row = panel.shelf.row("someone/something")
-    qtbot.waitUntil(lambda: row.note.text() == "300 of 1.0 GB · 18 MB/s · 38 s left" or "300" in row.note.text())
-    assert "MB/s" in row.note.text()
-    assert "left" in row.note.text()
+    until(qtbot, lambda: row.note.text() == "300 MB of 1.0 GB · 18.2 MB/s · 38 s left")
     assert row.bar.value() == 300
     assert row.percent.text() == "30%"
     assert window.status.download.text() == "Getting something 30%"
     hub.gate.release(100)
     wait_for_state(qtbot, window, "someone/something", DownloadState.DONE)
-    qtbot.waitUntil(lambda: "something" in column(panel, Column.NAME))
+    until(qtbot, lambda: "something" in column(panel, Column.NAME))
     assert window.status.download.text() == ""
     assert hub.calls == [("someone/something", False)]
 
@@ -224,9 +227,9 @@ def test_a_suggestion_shows_its_size_and_where_it_stands(make, hub, qtbot):
     row = next(row for row in panel.suggestions.rows if row.suggestion.ref == NEW)
     assert bytes_text(row.suggestion.download_bytes) in row.button.accessibleName()
     row.button.click()
-    qtbot.waitUntil(lambda: row.word.text() == "Getting…")
+    until(qtbot, lambda: row.word.text() == "Getting…")
     hub.gate.release(100)
-    qtbot.waitUntil(lambda: row.word.text() == "Here")
+    until(qtbot, lambda: row.word.text() == "Here")
     assert NEW in window.models._library.refs
 
 
@@ -235,7 +238,7 @@ def test_cancel_keeps_what_came_and_resume_goes_on_from_there(make, hub, qtbot):
     window, panel = make()
     panel.get_requested.emit(NEW, False)
     row = panel.shelf.row(NEW)
-    qtbot.waitUntil(lambda: row.percent.text() == "40%")
+    until(qtbot, lambda: row.percent.text() == "40%")
     row.cancel.click()
     wait_for_state(qtbot, window, NEW, DownloadState.STOPPED)
     assert row.note.text() == "Stopped. 400 MB of 1.0 GB are kept."
@@ -254,13 +257,13 @@ def test_start_over_begins_anew(make, hub, qtbot):
     window, panel = make()
     panel.get_requested.emit(NEW, False)
     row = panel.shelf.row(NEW)
-    qtbot.waitUntil(lambda: row.percent.text() == "40%")
+    until(qtbot, lambda: row.percent.text() == "40%")
     row.cancel.click()
     wait_for_state(qtbot, window, NEW, DownloadState.STOPPED)
     row.restart.click()
     wait_for_state(qtbot, window, NEW, DownloadState.RUNNING)
     hub.gate.release(1)
-    qtbot.waitUntil(lambda: row.percent.text() == "10%")
+    until(qtbot, lambda: row.percent.text() == "10%")
     assert hub.calls[-1] == (NEW, True)
 
 
@@ -293,7 +296,7 @@ def test_downloads_come_one_after_the_other_and_a_waiting_one_can_be_cancelled(m
     window, panel = make()
     for ref in ("a/first", "b/second", "c/third"):
         panel.get_requested.emit(ref, False)
-    qtbot.waitUntil(lambda: window.status.download.text() == "Getting first 10%, 2 more")
+    until(qtbot, lambda: window.status.download.text() == "Getting first 10%, 2 more")
     panel.shelf.row("b/second").cancel.click()
     assert download_of(window, "b/second").state is DownloadState.STOPPED
     hub.gate.release(100)
@@ -317,7 +320,7 @@ def test_a_download_goes_on_while_its_window_is_closed_and_the_strip_leads_back(
     window, panel = make()
     panel.get_requested.emit(NEW, False)
     panel.close()
-    qtbot.waitUntil(lambda: "20%" in window.status.download.text())
+    until(qtbot, lambda: "20%" in window.status.download.text())
     window.status.download.click()
     assert panel.isVisible()
     panel.close()
@@ -331,7 +334,7 @@ def test_a_failure_while_its_window_is_closed_is_told_in_the_main_window(make, h
     window, panel = make()
     panel.close()
     panel.get_requested.emit(NEW, False)
-    qtbot.waitUntil(lambda: window.banner.sentence() == "There is no space left.")
+    until(qtbot, lambda: window.banner.sentence() == "There is no space left.")
 
 
 def test_what_comes_and_goes_moves_nothing_above_it(make, hub, qtbot):
@@ -344,8 +347,8 @@ def test_what_comes_and_goes_moves_nothing_above_it(make, hub, qtbot):
     ]
     sizes = window.prompt.size()
     panel.get_requested.emit(NEW, False)
-    qtbot.waitUntil(lambda: "30%" in window.status.download.text())
-    qtbot.waitUntil(lambda: panel.shelf.height() > 0)
+    until(qtbot, lambda: "30%" in window.status.download.text())
+    until(qtbot, lambda: panel.shelf.height() > 0)
     assert [(widget, widget.mapTo(widget.window(), widget.rect().topLeft())) for widget, _ in places] == places
     assert window.prompt.size() == sizes
 
@@ -376,7 +379,7 @@ def test_a_model_is_deleted_after_a_yes(make, hub, dialogs, qtbot):
     window, panel = make()
     panel.table.select(LARGE.ref)
     panel.details.delete.click()
-    qtbot.waitUntil(lambda: "large" not in column(panel, Column.NAME))
+    until(qtbot, lambda: "large" not in column(panel, Column.NAME))
     assert hub.removed == [LARGE.ref]
     assert dialogs.asked[-1].frees_bytes == LARGE.size_bytes
     assert LARGE.ref not in window.models._library.refs
@@ -387,7 +390,7 @@ def test_a_model_is_kept_after_a_no(make, hub, dialogs, qtbot):
     panel.table.select(LARGE.ref)
     with qtbot.waitSignal(window.checker.removal_planned):
         panel.details.delete.click()
-    qtbot.waitUntil(lambda: len(dialogs.asked) == 1)
+    until(qtbot, lambda: len(dialogs.asked) == 1)
     assert hub.removed == []
     assert "large" in column(panel, Column.NAME)
 
@@ -407,7 +410,7 @@ def test_a_deletion_that_fails_is_told(make, dialogs, qtbot):
     _, panel = make(remove=fail)
     panel.table.select(LARGE.ref)
     panel.details.delete.click()
-    qtbot.waitUntil(lambda: "could not be deleted" in panel.banner.sentence())
+    until(qtbot, lambda: "could not be deleted" in panel.banner.sentence())
 
 
 def test_models_of_a_run_that_goes_are_not_deleted(make, hub, session, dialogs, qtbot):
@@ -417,7 +420,7 @@ def test_models_of_a_run_that_goes_are_not_deleted(make, hub, session, dialogs, 
     panel.table.select(SMALL.ref)
     panel.details.use_draft.click()
     window.prompt.run_button.click()
-    qtbot.waitUntil(lambda: window.run_view.metrics.totals.steps == 1)
+    until(qtbot, lambda: window.run_view.metrics.totals.steps == 1)
     panel.details.delete.click()
     assert "run" in panel.banner.sentence()
     assert hub.removed == []
@@ -431,9 +434,9 @@ def test_closing_in_the_middle_of_a_download_stops_it_and_leaves_no_thread(make,
     window, panel = make()
     panel.get_requested.emit(NEW, False)
     panel.get_requested.emit("a/later", False)
-    qtbot.waitUntil(lambda: "20%" in window.status.download.text())
+    until(qtbot, lambda: "20%" in window.status.download.text())
     window.close()
-    qtbot.waitUntil(lambda: window.threads.is_closed)
+    until(qtbot, lambda: window.threads.is_closed)
     assert not panel.isVisible()
     assert hub.kept[NEW] == 2
     assert hub.calls == [(NEW, False)]
@@ -448,6 +451,7 @@ def test_a_run_goes_on_beneath_the_models_window(make, run_to_end, session):
 
 def test_everything_can_be_reached_and_is_named(make):
     _, panel = make()
+    assert panel.suggestions.rows
     for kind in (QAbstractButton, QLineEdit, QAbstractItemView):
         for widget in panel.findChildren(kind):
             if widget.objectName().startswith("qt_") or isinstance(widget.parent(), QLineEdit):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from PySide6.QtCore import Qt
 
 from app.model_questions import ModelRole, RenderQuestion
 from app.rendering import with_unwritten
@@ -18,6 +19,11 @@ from tests.fakes_models import FakeHub
 FITS = "Fits: 1.9 of 22.0 GB · expected cost c ≈ 0.13"
 COST_ONLY = "expected cost c ≈ 0.13"
 TOO_MUCH = MemoryForecast(30_000_000_000, 500_000_000, 0, 22_000_000_000)
+
+
+def until(qtbot, holds):
+    """Wait longer than anything here takes, even on a machine that does much else."""
+    qtbot.waitUntil(holds, timeout=30_000)
 
 
 @pytest.fixture
@@ -44,10 +50,10 @@ def warm_up(window, qtbot):
 
 def test_the_cost_is_told_at_once_and_memory_once_the_engine_is_there(make, hub, qtbot):
     window = make()
-    qtbot.waitUntil(lambda: line(window).text() == COST_ONLY)
+    until(qtbot, lambda: line(window).text() == COST_ONLY)
     assert not any(question.with_memory for question in hub.judged)
     warm_up(window, qtbot)
-    qtbot.waitUntil(lambda: line(window).text() == FITS)
+    until(qtbot, lambda: line(window).text() == FITS)
     assert "Weights: 1.5 GB" in line(window).toolTip()
     assert "Free on the device: 22.0 GB" in line(window).toolTip()
 
@@ -56,15 +62,15 @@ def test_warnings_stand_beneath_the_figures(make, hub, qtbot):
     hub.warnings = ("The draft is nearly as large as the target.",)
     window = make()
     label = window.controls.models.verdict.warnings
-    qtbot.waitUntil(lambda: label.text() == hub.warnings[0])
+    until(qtbot, lambda: label.text() == hub.warnings[0])
     assert label.isVisibleTo(window)
 
 
 def test_the_question_follows_the_settings(make, hub, qtbot):
     window = make()
-    qtbot.waitUntil(lambda: bool(hub.judged))
+    until(qtbot, lambda: bool(hub.judged))
     window.controls.run.length.setValue(4096)
-    qtbot.waitUntil(lambda: hub.judged[-1].context > 4096)
+    until(qtbot, lambda: hub.judged[-1].context > 4096)
     first = hub.judged[0]
     assert (first.target, first.draft, first.device, first.dtype) == (TARGET.ref, DRAFT.ref, "auto", "auto")
     assert 128 < first.context <= 128 + 512
@@ -72,7 +78,7 @@ def test_the_question_follows_the_settings(make, hub, qtbot):
 
 def test_without_a_draft_model_there_is_no_pair_to_judge(make, qtbot):
     window = make()
-    qtbot.waitUntil(lambda: line(window).text() == COST_ONLY)
+    until(qtbot, lambda: line(window).text() == COST_ONLY)
     window.controls.method.combo.setCurrentIndex(1)
     assert line(window).text() == ""
 
@@ -94,13 +100,13 @@ def test_a_pair_that_is_too_large_is_loaded_only_after_a_yes(make, hub, dialogs,
     dialogs.says_yes = yes
     window = make()
     warm_up(window, qtbot)
-    qtbot.waitUntil(lambda: line(window).text().startswith("Too large: 30.5 of 22.0 GB"))
+    until(qtbot, lambda: line(window).text().startswith("Too large: 30.5 of 22.0 GB"))
     assert line(window).property("role") == "problem"
     window.prompt.run_button.click()
     assert dialogs.asked == ["Too large: 30.5 of 22.0 GB"]
     if yes:
-        qtbot.waitUntil(lambda: len(session.requests) == 1)
-        qtbot.waitUntil(lambda: not window.prompt.stop_button.isEnabled())
+        until(qtbot, lambda: len(session.requests) == 1)
+        until(qtbot, lambda: not window.prompt.stop_button.isEnabled())
     else:
         assert session.requests == []
 
@@ -110,9 +116,9 @@ def test_a_pair_that_has_run_is_not_asked_about_again(make, hub, dialogs, run_to
     dialogs.says_yes = True
     window = make()
     warm_up(window, qtbot)
-    qtbot.waitUntil(lambda: line(window).text().startswith("Too large"))
+    until(qtbot, lambda: line(window).text().startswith("Too large"))
     run_to_end(window)
-    qtbot.waitUntil(lambda: line(window).text() == COST_ONLY)
+    until(qtbot, lambda: line(window).text() == COST_ONLY)
     run_to_end(window)
     assert len(dialogs.asked) == 1
     assert len(session.requests) == 2
@@ -120,9 +126,9 @@ def test_a_pair_that_has_run_is_not_asked_about_again(make, hub, dialogs, run_to
 
 def test_a_pair_with_a_problem_has_no_figures(make, qtbot):
     window = make(pair_problem=lambda draft, _target: "They differ." if draft == DRAFT.ref else None)
-    qtbot.waitUntil(lambda: window.prompt.note.text() == "They differ.")
+    until(qtbot, lambda: window.prompt.note.text() == "They differ.")
     window.controls.models.choose(ModelRole.DRAFT, TARGET.ref)
-    qtbot.waitUntil(lambda: window.prompt.run_button.isEnabled())
+    until(qtbot, lambda: window.prompt.run_button.isEnabled())
 
 
 # --- What the target reads ---
@@ -133,8 +139,8 @@ def test_the_prompt_can_be_seen_as_the_model_reads_it(make, qtbot):
     window.prompt.set_text("Hello")
     window.menus.show_reading.setChecked(True)
     reading = window.prompt.reading
-    qtbot.waitUntil(lambda: "<|im_start|>user\nHello<|im_end|>" in reading.toPlainText())
-    assert window.prompt.note.text() == "4 tokens · chat template applied"
+    until(qtbot, lambda: "<|im_start|>user\nHello<|im_end|>" in reading.toPlainText())
+    assert window.prompt.note.text() == "3 tokens · chat template applied"
     assert reading.isReadOnly()
     assert window.prompt.text() == "Hello"
     window.prompt.reading_button.click()
@@ -147,22 +153,21 @@ def test_special_tokens_are_set_apart(make, qtbot):
     window.prompt.set_text("a 🙂 b")
     window.prompt.reading_button.click()
     reading = window.prompt.reading
-    qtbot.waitUntil(lambda: "im_end" in reading.toPlainText())
-    cursor = reading.textCursor()
-    colored = ""
-    for position in range(reading.document().characterCount() - 1):
-        cursor.setPosition(position + 1)
-        if cursor.charFormat().background().style().value:
-            colored += reading.document().characterAt(position)
-    assert colored == "<|im_start|><|im_end|><|im_start|>"
+    until(qtbot, lambda: "im_end" in reading.toPlainText())
+    document = reading.document()
+    is_apart = {
+        text: document.find(text).charFormat().background().style() is not Qt.BrushStyle.NoBrush
+        for text in ("<|im_start|>", "user", "a 🙂", "b", "<|im_end|>", "assistant")
+    }
+    assert [text for text, apart in is_apart.items() if apart] == ["<|im_start|>", "<|im_end|>"]
 
 
 def test_the_view_follows_the_chat_setting(make, hub, qtbot):
     window = make()
     window.prompt.reading_button.click()
-    qtbot.waitUntil(lambda: "im_start" in window.prompt.reading.toPlainText())
+    until(qtbot, lambda: "im_start" in window.prompt.reading.toPlainText())
     window.controls.run.chat.choose(ChatTemplate.OFF)
-    qtbot.waitUntil(lambda: "raw" in window.prompt.note.text())
+    until(qtbot, lambda: "raw" in window.prompt.note.text())
     assert window.prompt.reading.toPlainText() == window.prompt.text()
     assert hub.rendered[-1] == RenderQuestion(TARGET.ref, window.prompt.text(), False)
 
@@ -171,7 +176,7 @@ def test_a_prompt_that_can_not_be_rendered_says_why(make, hub, qtbot):
     hub.render_problem = "The target has no chat template. Run it raw."
     window = make()
     window.prompt.reading_button.click()
-    qtbot.waitUntil(lambda: window.prompt.note.text() == hub.render_problem)
+    until(qtbot, lambda: window.prompt.note.text() == hub.render_problem)
     assert window.prompt.note.property("role") == "problem"
 
 
@@ -179,12 +184,8 @@ def test_nothing_is_rendered_while_nobody_looks(make, hub, qtbot):
     window = make()
     window.prompt.set_text("one")
     window.prompt.reading_button.click()
-    assert window.prompt.note.text() in {
-        WAITING,
-        "3 tokens · chat template applied",
-        "4 tokens · chat template applied",
-    }
-    qtbot.waitUntil(lambda: len(hub.rendered) == 1)
+    assert window.prompt.note.text() in {WAITING, "3 tokens · chat template applied"}
+    until(qtbot, lambda: len(hub.rendered) == 1)
     window.prompt.reading_button.click()
     window.prompt.set_text("two")
     with qtbot.waitSignal(window.checker.verdict_given, raising=False, timeout=400):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-HEAVY = ("torch", "transformers", "scipy", "accelerate")
+HEAVY = ("torch", "transformers", "scipy", "accelerate", "huggingface_hub")
 
 
 def run_python(code: str) -> str:
