@@ -49,6 +49,32 @@ def whole_number(flag: str, otherwise: str = "") -> Callable[[str], int]:
     return parse
 
 
+def positive_number(flag: str) -> Callable[[str], float]:
+    """A number above 0, and no infinity."""
+    parse_number = number(flag)
+
+    def parse(text: str) -> float:
+        value = parse_number(text)
+        if not 0 < value < float("inf"):
+            raise UsageError(f"{flag} must be above 0, not {echo(text)}.")
+        return value
+
+    return parse
+
+
+def positive_whole_number(flag: str) -> Callable[[str], int]:
+    """A whole number above 0."""
+    parse_number = whole_number(flag)
+
+    def parse(text: str) -> int:
+        value = parse_number(text)
+        if value < 1:
+            raise UsageError(f"{flag} must be 1 or more, not {echo(text)}.")
+        return value
+
+    return parse
+
+
 def whole_number_or_auto(flag: str) -> Callable[[str], int | None]:
     """The same, where "auto" stands for None."""
     parse_number = whole_number(flag, " or auto")

@@ -20,8 +20,6 @@ from torch.nn import functional
 from core.distill.self_play import Texts
 from core.training.forward import hidden_states, logits_of, rope_for
 
-_POSITIONS_PER_HEAD = 2048
-
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -49,7 +47,9 @@ def write_part(
     check_cancelled: Callable[[], None] = lambda: None,
 ) -> None:
     """Run the target over texts, and keep both as a folder at `path`, whole or not at all."""
-    forward = torch.compile(hidden_states, dynamic=False) if compiled else hidden_states
+    forward, normalise = hidden_states, log_normaliser
+    if compiled:
+        forward, normalise = torch.compile(forward, dynamic=False), torch.compile(normalise, dynamic=False)
     rows, length = texts.ids.shape
     states = np.zeros((rows, length, target.config.hidden_size), dtype=np.float16)
     log_norms = np.zeros((rows, length), dtype=np.float32)
@@ -61,15 +61,19 @@ def write_part(
         ids = torch.from_numpy(texts.ids[at].astype(np.int64))
         hidden = forward(target, ids, cos, sin)
         states[at] = hidden.half().numpy()
-        flat = hidden.flatten(0, 1).split(_POSITIONS_PER_HEAD)
-        norms = torch.cat([logits_of(target, piece).float().logsumexp(-1) for piece in flat])
-        log_norms[at] = norms.view(len(ids), length).numpy()
+        for row, wanted in zip(range(rows)[at], hidden, strict=True):
+            log_norms[row] = normalise(target, wanted).numpy()
     scratch = path.with_name(f".{path.name}")
     scratch.mkdir(parents=True, exist_ok=True)
     arrays = {"states": states, "log_norms": log_norms, "ids": texts.ids, "answer_start": texts.answer_start}
     for name, array in (arrays | {"end": texts.end, "temperature": texts.temperature}).items():
         np.save(scratch / f"{name}.npy", array)
     os.replace(scratch, path)
+
+
+def log_normaliser(target: Any, states: torch.Tensor) -> torch.Tensor:
+    """(n,) log of the softmax's denominator over the target's whole vocabulary, for final states (n, hidden)."""
+    return logits_of(target, states).float().logsumexp(-1)
 
 
 def read_part(path: Path) -> Part:
