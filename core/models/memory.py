@@ -27,6 +27,9 @@ _COPIES_OF_A_ROW = 6
 
 _FLOAT_BYTES = 4
 
+_BYTES_BESIDE_A_MODEL = 16 << 20
+"""Its tokenizer and what the allocator rounds up: little, but most of what a tiny model takes."""
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryForecast:
@@ -80,7 +83,9 @@ def forecast(
     return MemoryForecast(
         weights_bytes=sum(_weights_bytes(model, precision) for model in distinct),
         cache_bytes=sum(_cache_bytes(model, positions[model], precision.itemsize) for model in models),
-        working_bytes=max((_working_bytes(m, positions[m], precision.itemsize) for m in models), default=0),
+        # The models take turns with their activations.
+        working_bytes=max((_working_bytes(m, positions[m], precision.itemsize) for m in models), default=0)
+        + _BYTES_BESIDE_A_MODEL * len(distinct),
         available_bytes=available_bytes(where),
     )
 

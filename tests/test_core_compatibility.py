@@ -1,0 +1,150 @@
+"""The verdict on a pair before anything is loaded: a problem, warnings, memory and expected cost."""
+
+import json
+import subprocess
+import sys
+import time
+
+import gguf
+import pytest
+
+from core.models import vocabularies
+from core.models.compatibility import PairVerdict, pair_problem, pair_verdict
+from tests.fakes import EOS, byte_tokenizer, edit_json, is_sentence, save_model
+from tests.test_core_details import write_gguf
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory):
+    return save_model(tmp_path_factory.mktemp("models") / "target", num_hidden_layers=6)
+
+
+@pytest.fixture
+def draft(tmp_path):
+    return save_model(tmp_path / "draft", num_hidden_layers=1)
+
+
+def verdict(draft, target, **settings) -> PairVerdict:
+    found = pair_verdict(str(draft), str(target), **{"device": "cpu", "with_memory": False, **settings})
+    for text in (*found.warnings, *([found.problem] if found.problem else [])):
+        assert is_sentence(text), text
+    return found
+
+
+def test_a_good_pair(draft, target):
+    found = verdict(draft, target, with_memory=True)
+    assert (found.problem, found.warnings) == (None, ())
+    assert found.memory is not None
+    assert found.memory.fits
+    assert 0 < found.cost_coefficient < 0.5
+
+
+def test_the_problem_is_that_of_pair_problem(draft, target, tmp_path):
+    other = save_model(tmp_path / "other", tokenizer=byte_tokenizer([("a", "b")]))
+    found = verdict(other, target)
+    assert found.problem == pair_problem(str(other), str(target))
+    assert f"id 256 is 'ab' in the draft and {EOS!r} in the target" in found.problem
+    assert "There is no model" in verdict("nothing-like-it", target).problem
+    (draft / "model.safetensors").write_bytes((draft / "model.safetensors").read_bytes()[:-1])
+    assert "truncated" in verdict(draft, target).problem
+
+
+@pytest.mark.parametrize(("rows", "is_pair"), [(257 + 128, True), (257 + 129, False)])
+def test_unknown_tokens_leave_the_sizes_of_the_tables(tmp_path, target, rows, is_pair):
+    draft = save_model(tmp_path, num_hidden_layers=1, vocab_size=rows)
+    assert verdict(draft, target).problem is None  # The tokens are the same: rows beyond them are padding.
+    (draft / "tokenizer.json").unlink()
+    assert (verdict(draft, target).problem is None) == is_pair
+
+
+def test_a_draft_that_is_not_smaller_is_warned_of(target):
+    found = verdict(target, target)
+    assert found.cost_coefficient == 1
+    assert any("little to gain" in warning for warning in found.warnings)
+
+
+def test_a_base_draft_for_an_instruct_target_is_warned_of(draft, tmp_path):
+    instruct = save_model(tmp_path / "instruct", num_hidden_layers=6)
+    (instruct / "chat_template.jinja").write_text("{{ eos_token }}")
+    assert "a base model and the target an instruct model" in verdict(draft, instruct).warnings[0]
+    assert "an instruct model and the target a base model" in verdict(instruct, draft).warnings[1]
+
+
+def test_other_ends_and_beginnings_are_warned_of_and_no_problem(draft, target):
+    edit_json(draft / "tokenizer_config.json", eos_token="!", bos_token="<s>")
+    (draft / "generation_config.json").unlink(missing_ok=True)
+    found = verdict(draft, target)
+    assert found.problem is None
+    assert f"ends a text with '!' and the target with {EOS!r}" in found.warnings[0]
+
+
+def test_a_shorter_context_is_warned_of(tmp_path, target):
+    draft = save_model(tmp_path, num_hidden_layers=1, max_position_embeddings=64)
+    assert "64 tokens and the target 128" in verdict(draft, target).warnings[0]
+
+
+def test_too_little_memory_is_warned_of_before_all_else(draft, target, monkeypatch):
+    monkeypatch.setattr("core.models.memory.available_bytes", lambda device: 1000)
+    found = verdict(draft, target, with_memory=True)
+    assert not found.memory.fits
+    assert "is free" in found.warnings[0]
+
+
+def test_a_device_that_is_not_there_is_no_problem_of_the_pair(draft, target):
+    found = verdict(draft, target, with_memory=True, device="abacus")
+    assert (found.problem, found.memory) == (None, None)
+    assert "abacus" in found.warnings[0]
+
+
+def test_without_memory_torch_is_not_imported(draft, target):
+    code = (
+        "import sys; from core.models.compatibility import pair_verdict; "
+        f"print(pair_verdict({str(draft)!r}, {str(target)!r}, with_memory=False).problem); "
+        "sys.exit(any(name in sys.modules for name in ('torch', 'transformers')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_gguf_headers_are_compared_without_unpacking(tmp_path, target):
+    first, second = write_gguf(tmp_path / "a.gguf"), write_gguf(tmp_path / "b.gguf")
+    assert verdict(first, second).problem is None
+    assert "id 0" in verdict(first, target).problem
+
+
+def test_what_gguf_pads_or_spells_otherwise_is_no_difference(tmp_path):
+    folder = save_model(tmp_path / "model")
+    vocabulary = {"▁a": 0, "b": 1, "c": 2}
+    (folder / "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocabulary}}))
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
+    writer.add_token_list([" a", "b", "[PAD2]", "[PAD3]"])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    assert pair_problem(str(tmp_path / "m.gguf"), str(folder)) is None
+
+
+def test_the_older_form_of_tokenizer_files_is_compared(tmp_path):
+    folders = [save_model(tmp_path / name) for name in ("one", "two")]
+    for folder, last in zip(folders, ("c", "d"), strict=True):
+        (folder / "tokenizer.json").unlink()
+        (folder / "vocab.json").write_text(json.dumps({"a": 0, "b": 1, last: 2}))
+        (folder / "merges.txt").write_text("#version: 0.2\na b\n")
+    assert "id 2 is 'c' in the draft and 'd' in the target" in pair_problem(*map(str, folders))
+
+
+def test_thirty_drafts_are_judged_well_within_a_second(tmp_path):
+    """Each content is parsed once, however many models share it; then files are only looked at."""
+    tokenizer = {"model": {"vocab": {f"token {i}": i for i in range(50_000)}, "merges": []}}
+    folders = [save_model(tmp_path / str(index)) for index in range(2)]
+    for folder in folders:
+        (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    tokenizer["model"]["vocab"]["another"] = 50_000
+    (folders[0] / "tokenizer.json").write_text(json.dumps(tokenizer))
+    assert "id 50000" in pair_problem(*map(str, folders))
+    parsed = vocabularies._read_folder.cache_info().misses
+    begin = time.process_time()
+    for _ in range(30):
+        verdict(folders[0], folders[1])
+    assert time.process_time() - begin < 1
+    assert vocabularies._read_folder.cache_info().misses == parsed
