@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from PySide6.QtCore import QObject, QUrl, Signal, Slot
 from PySide6.QtGui import QDesktopServices
 from PySide6.QtWidgets import QWidget
@@ -18,6 +20,9 @@ from app.widgets.models_form import ModelsForm
 from app.widgets.models_panel import GET, HERE, ModelsWindow, download_line
 from core.models.catalogue import ModelEntry
 from core.types import RunRequest
+
+if TYPE_CHECKING:
+    from core.models.downloads import Removal
 
 
 class ModelsDesk(QObject):
@@ -225,7 +230,7 @@ class ModelsDesk(QObject):
             self.checker.plan_removal(ref)
 
     @Slot(object)
-    def _on_removal_planned(self, removal: object) -> None:
+    def _on_removal_planned(self, removal: Removal) -> None:
         parent = self.window if self.window is not None else self._parent
         if self._dialogs.ask_removal(parent, removal):
             self.checker.remove(removal.entry.ref)

@@ -149,7 +149,7 @@ class ModelPicker(QWidget):
             if not entries:
                 self._items.appendRow(_plain_item("No model here yet", enabled=False))
             self.combo.insertSeparator(self._items.rowCount())
-            for action, title in {**OPEN_TITLES, BROWSE: BROWSE_TITLE}.items():
+            for action, title in (*OPEN_TITLES.items(), (BROWSE, BROWSE_TITLE)):
                 item = _plain_item(title)
                 item.setData(str(action), ACTION_ROLE)
                 self._items.appendRow(item)

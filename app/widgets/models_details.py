@@ -172,7 +172,8 @@ class ModelDetailsPane(QWidget):
                 field.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
                 self.facts.addRow(text_label("", "field"), field)
             for place, text in ((QFormLayout.ItemRole.LabelRole, name), (QFormLayout.ItemRole.FieldRole, value)):
-                label = self.facts.itemAt(row, place).widget()
+                item = self.facts.itemAt(row, place)
+                label = item.widget() if item is not None else None
                 if isinstance(label, QLabel):
                     label.setText(text)
 

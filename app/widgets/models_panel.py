@@ -137,9 +137,10 @@ class ModelsWindow(QDialog):
         self.shelf.get_requested.connect(self.get_requested)
         self.shelf.cancel_requested.connect(self.cancel_requested)
         self.shelf.dismiss_requested.connect(self.dismiss_requested)
-        QShortcut(QKeySequence.StandardKey.Find, self, activated=self._on_find)
-        delete = QShortcut(QKeySequence.StandardKey.Delete, self.table, activated=self.details.delete.click)
+        QShortcut(QKeySequence.StandardKey.Find, self).activated.connect(self._on_find)
+        delete = QShortcut(QKeySequence.StandardKey.Delete, self.table)
         delete.setContext(Qt.ShortcutContext.WidgetShortcut)
+        delete.activated.connect(self.details.delete.click)
 
     def open_page(self, page: int) -> None:
         """Show the window, on top, with one of its pages."""

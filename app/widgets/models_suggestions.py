@@ -150,7 +150,7 @@ class SuggestionsPage(QWidget):
         field.addWidget(self.get)
         body = QWidget()
         body.setObjectName("suggestionsBody")
-        inner = QHBoxLayout(body)
+        inner = self._body = QHBoxLayout(body)
         inner.setContentsMargins(0, 0, 8, 0)
         inner.setSpacing(12)
         self._columns = [QVBoxLayout(), QVBoxLayout()]
@@ -209,10 +209,8 @@ class SuggestionsPage(QWidget):
             column = heights.index(min(heights))
             self._columns[column].addWidget(family)
             heights[column] += family.sizeHint().height()
-        body = self._columns[0].parentWidget().layout()
-        if isinstance(body, QHBoxLayout):
-            body.setStretch(1, count - 1)
-            body.setSpacing(12 * (count - 1))
+        self._body.setStretch(1, count - 1)
+        self._body.setSpacing(12 * (count - 1))
 
     def show_here(self, refs: Iterable[str]) -> None:
         """Mark the models that are on this computer."""

@@ -212,8 +212,8 @@ class ModelsTable(QTableView):
         """Show the library; the selected model stays selected, or the first one is."""
         selected = self.selected()
         self._rows.show_rows([make_row(library, entry) for entry in library.entries])
-        if not self.selected():
-            self.select(selected) or self.select_first()
+        if not self.selected() and not self.select(selected):
+            self.select_first()
 
     def filter(self, words: str) -> None:
         """Show only what has these words in a row."""
