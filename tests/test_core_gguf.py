@@ -440,12 +440,12 @@ def test_a_cache_whose_place_is_taken_by_a_file_is_a_sentence(gguf_file):
 
 
 @pytest.mark.slow
-def test_files_that_only_the_child_can_judge_are_sentences_or_models(gguf_file, tmp_path):
-    for index, change in enumerate(((b"gpt2", b"gpt9"), (b"llama.block_count", b"llama.block_c0unt"))):
-        path = tmp_path / f"{index}.gguf"
-        path.write_bytes(gguf_file.read_bytes().replace(*change))
-        check_file(path)
-        assert path.name in refusal(path)
+def test_a_file_that_only_the_child_can_judge_is_a_sentence(gguf_file, tmp_path):
+    # It does not say how many layers it has, and holds fewer than is usual.
+    path = tmp_path / "odd.gguf"
+    path.write_bytes(gguf_file.read_bytes().replace(b"llama.block_count", b"llama.block_c0unt"))
+    check_file(path)
+    assert "odd.gguf" in refusal(path)
 
 
 def test_code_and_files_where_the_app_was_started_are_not_taken_for_its_own(gguf_file, tmp_path, monkeypatch):

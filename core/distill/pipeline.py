@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from core.models.loading import LanguageModel
 
 HELD_OUT_ROWS = 200
-"""The last rows of the first part are never trained on."""
+"""The last rows of the first part, at most four fifths of it, are never trained on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ def split(parts: list[Part]) -> tuple[list[Part], Part]:
         SettingsError: the first part is too small to hold some out.
     """
     first = parts[0]
-    kept = len(first.texts) - min(HELD_OUT_ROWS, len(first.texts) // 4)
+    kept = len(first.texts) - min(HELD_OUT_ROWS, len(first.texts) * 4 // 5)
     if not 0 < kept < len(first.texts):
         raise SettingsError("There are too few texts to hold some out. Let the target write more.")
     head, tail = slice(None, kept), slice(kept, None)

@@ -16,7 +16,6 @@ from transformers import LlamaForCausalLM
 from core.errors import ModelUnreadableError
 from core.models.shared_draft import SHARES, tokens_sha256
 from core.models.vocabularies import parse_tokenizer
-from core.training.forward import rope_for
 
 BORROWED = frozenset({"model.embed_tokens.weight", "lm_head.weight"})
 """The student's parameters that are the target's own, never trained and never stored."""
@@ -28,11 +27,8 @@ def check_target(target: Any) -> None:
     """
     config = target.config
     plain = config.model_type == "llama" and not config.attention_bias and not config.mlp_bias
-    try:
-        rope_for(target, 1)
-    except ValueError:
-        plain = False
-    if not plain:
+    rope = config.rope_parameters["rope_type"] if plain else "none"
+    if rope != "default":
         raise ModelUnreadableError(
             f"A draft can be distilled from plain Llama models, and this is {config.model_type!r} or has biases or "
             "stretched rotary embeddings. Choose another target."

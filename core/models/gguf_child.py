@@ -55,7 +55,12 @@ def unpack(source: Path, destination: Path, on_progress: Callable[[int, int], No
         options["quantization_config"] = transformers.GgufConfig(dequantize=True)
     if hasattr(logging, "set_tqdm_hook"):
         logging.set_tqdm_hook(lambda _factory, items, settings: _Counted(items, settings, on_progress))
-    model = AutoModelForCausalLM.from_pretrained(source.parent, dtype=torch.float32, **options)
+    model, info = AutoModelForCausalLM.from_pretrained(
+        source.parent, dtype=torch.float32, output_loading_info=True, **options
+    )
+    # transformers fills what a file lacks with random numbers, which nobody could tell from weights afterwards.
+    if lacking := sorted(info.get("missing_keys") or ()):
+        raise ValueError(f"it lacks {lacking[0]!r} and {len(lacking) - 1} more")
     # The weights are plain by now; what remembers that they were not refuses to be saved.
     model.hf_quantizer = None
     if hasattr(model.config, "quantization_config"):

@@ -30,7 +30,7 @@ _DEFAULT_CONTEXT = 2048
 """For models whose configuration names no limit."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class LanguageModel:
     """A loaded model with its tokenizer.
 
