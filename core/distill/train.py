@@ -23,7 +23,6 @@ from core.training.distill import overlap, tv_weight
 from core.training.forward import hidden_states, rope_for
 from core.training.optim import Budget, Optimizers, Progress, Schedule, Stopwatch
 
-
 _QUICK_LOOK = 32
 """Held-out rows that are looked at while training goes on."""
 
