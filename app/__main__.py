@@ -77,8 +77,8 @@ def open_window() -> int:
 
     application = QApplication(sys.argv[:1])
     window = MainWindow()
-    # A window that was hidden while the engine was busy is no last window that Qt would see closing.
-    window.controller.closed.connect(application.quit)
+    # A window that was hidden while a thread was busy is no last window that Qt would see closing.
+    window.threads.closed.connect(application.quit)
     window.show()
     with _closing_on_interrupt(application):
         return application.exec()

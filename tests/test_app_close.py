@@ -110,6 +110,7 @@ from PySide6.QtCore import QTimer
 
 import app.main_window
 from app.__main__ import open_window
+from core.controls import Cancelled
 from tests.fakes_app import FakeSession, fake_services
 
 folder, close = Path(sys.argv[1]), sys.argv[2]
@@ -122,10 +123,18 @@ def open_slowly():
     threading.Event().wait(0.5)
     return session
 
+def download_slowly(ref, **_):
+    open_slowly()
+    raise Cancelled
+
+busy = {"download": download_slowly} if close == "download" else {"open_session": open_slowly}
+
 class Window(app.main_window.MainWindow):
     def __init__(self):
-        super().__init__(services=replace(fake_services(session, folder), open_session=open_slowly))
-        if close == "close":
+        super().__init__(services=replace(fake_services(session, folder), **busy))
+        if close == "download":
+            self.models.store.get("owner/model")
+        if close != "interrupt":
             self.timer = QTimer(self)
             self.timer.timeout.connect(lambda: importing.is_set() and not hidden.is_set() and self.close())
             self.timer.start(50)
@@ -133,6 +142,10 @@ class Window(app.main_window.MainWindow):
     def hideEvent(self, event):
         super().hideEvent(event)
         hidden.set()
+
+    def _on_about_to_quit(self):
+        print(self.threads.is_closed)
+        super()._on_about_to_quit()
 
 def interrupt():
     importing.wait(20)
@@ -142,7 +155,8 @@ if close == "interrupt":
     threading.Thread(target=interrupt, daemon=True).start()
 app.main_window.MainWindow = Window
 code = open_window()
-print(hidden.is_set(), session.is_closed)
+# The download is over before the engine was ever started.
+print(hidden.is_set(), session.is_closed or close == "download")
 sys.exit(code)
 """
 
@@ -151,6 +165,7 @@ sys.exit(code)
     "close",
     [
         "close",
+        "download",
         pytest.param("interrupt", marks=pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to send")),
     ],
 )
@@ -163,4 +178,4 @@ def test_the_application_ends_by_itself_although_its_window_was_hidden_first(tmp
         timeout=60,
         check=False,
     )
-    assert (done.returncode, done.stdout.split()) == (0, ["True", "True"]), done.stderr
+    assert (done.returncode, done.stdout.split()) == (0, ["True", "True", "True"]), done.stderr
