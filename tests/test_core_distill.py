@@ -197,7 +197,8 @@ def test_a_student_borrows_the_tables_and_begins_with_the_targets_layers(target)
     student = new_student(target.model, 1)
     assert student.get_input_embeddings() is target.model.get_input_embeddings()
     assert {name for name, parameter in student.named_parameters() if not parameter.requires_grad} == BORROWED
-    for ours, theirs in zip(student.model.layers[0].parameters(), target.model.model.layers[0].parameters(), strict=True):
+    layers = (model.model.layers[0].parameters() for model in (student, target.model))
+    for ours, theirs in zip(*layers, strict=True):
         assert torch.equal(ours, theirs)
         assert ours is not theirs
 
@@ -249,6 +250,15 @@ def test_too_few_texts_are_told(target, tmp_path):
     plan = settings(num_texts=1, play=PlaySettings(rows=1, length=24, longest_prompt=4))
     with pytest.raises(SettingsError, match="too few texts"):
         distill(target, plan, tmp_path / "work", tmp_path / "draft", quiet)
+
+
+def test_a_folder_of_somebody_elses_is_not_replaced(target, tmp_path):
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "dear.txt").write_text("kept")
+    with pytest.raises(SettingsError, match="letters"):
+        distill(target, settings(), tmp_path / "work", tmp_path / "letters", quiet)
+    assert (tmp_path / "letters" / "dear.txt").read_text() == "kept"
+    assert not (tmp_path / "work").exists()
 
 
 def test_checkpoints_and_drafts_hold_the_layers_alone(target, tmp_path):

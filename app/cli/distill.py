@@ -6,8 +6,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from app.cli.errors import Exit, say
+from app.cli.errors import Exit, OutputError, say
 from app.cli.parsing import positive_number, positive_whole_number
+from core.files import explain_write_error
 
 
 def add_parser(commands: Any) -> None:
@@ -30,7 +31,9 @@ def add_parser(commands: Any) -> None:
     )
     _whole(parser, "--layers", 2, "of the draft")
     _whole(parser, "--vocabulary", 8192, "ids that the draft proposes, the target's most frequent ones")
-    _whole(parser, "--texts", 1920, "texts of up to 400 tokens that the target writes")
+    _whole(parser, "--texts", 1920, "texts that the target writes")
+    _whole(parser, "--length", 400, "tokens of a text at most, prompt and answer")
+    _whole(parser, "--batch", 192, "texts that are written side by side")
     parser.add_argument(
         "--texts-from",
         metavar="FILE.npz",
@@ -51,10 +54,15 @@ def _whole(parser: argparse.ArgumentParser, flag: str, default: int, text: str) 
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Distil, and return the exit code."""
+    """Distil, and return the exit code.
+
+    Raises:
+        OutriderError: the target can't be loaded or taught from, or a folder can't be written.
+    """
     import torch
 
-    from core.distill.pipeline import DistillSettings, distill
+    from core.distill.pipeline import DistillSettings, check_destination, distill
+    from core.distill.self_play import PlaySettings
     from core.distill.train import StudentSettings
     from core.models import load
     from core.training.optim import Budget
@@ -69,10 +77,15 @@ def execute(args: argparse.Namespace) -> int:
         vocabulary_size=args.vocabulary,
         student=StudentSettings(Budget(seconds=60 * args.minutes), seed=args.seed, compile=can_compile()),
         start_from=None if args.texts_from is None else Path(args.texts_from),
+        play=PlaySettings(rows=args.batch, length=args.length),
         seed=args.seed,
     )
+    check_destination(out)
     target = load(args.target, "cpu", "float32")
-    figures = distill(target, settings, work, out, say)
+    try:
+        figures = distill(target, settings, work, out, say)
+    except OSError as error:
+        raise OutputError(explain_write_error(error, error.filename or work)) from error
     for name, value in figures.items():
         say(f"held out, {name}: {value:.3f}")
     print(out)

@@ -16,6 +16,7 @@ from core.distill.student import check_target, export_student, new_student
 from core.distill.teacher import Part, frequent_ids, parts_in, read_part, write_part
 from core.distill.train import StudentSettings, held_out_acceptance, train_student
 from core.errors import ModelUnreadableError, SettingsError
+from core.models.shared_draft import serves
 
 if TYPE_CHECKING:
     from core.models.loading import LanguageModel
@@ -69,9 +70,10 @@ def distill(
 
     Raises:
         ModelUnreadableError: the target is of a kind that can't be a teacher here.
-        SettingsError: there is too little text to hold some out.
+        SettingsError: there is too little text to hold some out, or something else lies where the draft is to go.
     """
     check_target(target.model)
+    check_destination(out)
     script = script_of(target.tokenizer, target.eos_ids)
     work.mkdir(parents=True, exist_ok=True)
     _write_parts(target, script, settings, work, log, check_cancelled)
@@ -92,6 +94,15 @@ def distill(
         )
         for temperature in sorted(set(held_out.texts.temperature.tolist()))
     }
+
+
+def check_destination(out: Path) -> None:
+    """Raises:
+    SettingsError: if something lies there that is no draft of an earlier call, and would be lost.
+    """
+    if not out.exists() or (out.is_dir() and (serves(out) is not None or not any(out.iterdir()))):
+        return
+    raise SettingsError(f"{str(out)!r} is there already, and is no draft that was distilled. Choose a new folder.")
 
 
 def split(parts: list[Part]) -> tuple[list[Part], Part]:

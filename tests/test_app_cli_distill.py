@@ -1,0 +1,65 @@
+"""`outrider distill`: a draft of one's own, and what it says to bad input."""
+
+import pytest
+
+import core.distill.pipeline as pipeline
+from app.__main__ import main
+from core.models.catalogue import resolve
+from tests.fakes import save_model
+
+
+@pytest.fixture
+def target(tmp_path):
+    return save_model(tmp_path / "ein Modell", eos_token_id=256, max_position_embeddings=512)
+
+
+def test_a_draft_is_made_and_told(target, tmp_path, capsys, monkeypatch):
+    out = tmp_path / "draft"
+    arguments = ["distill", str(target), "--out", str(out), "--texts", "6", "--layers", "1", "--vocabulary", "64"]
+    arguments += ["--batch", "6", "--length", "40"]
+    monkeypatch.setattr("app.cli.distill.can_compile", lambda: False)
+    assert main([*arguments, "--minutes", "0.02", "--threads", "1"]) == 0
+    written, said = capsys.readouterr()
+    assert written.strip() == str(out)
+    assert "held out, acceptance at 1: " in said
+    assert resolve(str(out)).serves == str(target)
+    assert (tmp_path / "draft-work" / "student.pt").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        ([], "--out"),
+        (["--out", "{tmp}/new", "--layers", "0"], "--layers"),
+        (["--out", "{tmp}/new", "--layers", "two"], "--layers"),
+        (["--out", "{tmp}/new", "--minutes", "-1"], "--minutes"),
+        (["--out", "{tmp}/new", "--minutes", "nan"], "--minutes"),
+        (["--out", "{tmp}"], "is there already"),
+        (["--out", "{tmp}/file/new"], "file"),
+        (["--out", "{tmp}/new", "--texts-from", "{tmp}/file"], "no texts"),
+    ],
+)
+def test_bad_input_is_a_sentence(target, tmp_path, capsys, arguments, word):
+    (tmp_path / "file").write_text("x")
+    assert main(["distill", str(target), *(argument.format(tmp=tmp_path) for argument in arguments)]) in {1, 2}
+    out, said = capsys.readouterr()
+    assert out == ""
+    assert word in said
+    assert said.count("\n") == 1
+    assert "unexpectedly" not in said
+    assert not (tmp_path / "new").exists()
+
+
+def test_other_architectures_are_refused(tmp_path, capsys):
+    other = save_model(tmp_path / "gpt", family="gpt2")
+    assert main(["distill", str(other), "--out", str(tmp_path / "new")]) == 2
+    assert "plain Llama" in capsys.readouterr().err
+
+
+def test_stopped_by_hand_it_says_so(target, tmp_path, capsys, monkeypatch):
+    def interrupted(*_arguments, **_settings):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pipeline, "write_texts", interrupted)
+    assert main(["distill", str(target), "--out", str(tmp_path / "new")]) == 130
+    assert capsys.readouterr().err.endswith("Stopped.\n")
