@@ -69,10 +69,13 @@ def open_log(path: Path) -> LogWriter:
 
 
 def find_pair_problem(draft: str, target: str) -> str | None:
-    """Why two models can't work together, in a sentence; None if they can. Reads files; not for the window's thread."""
-    from core.models.compatibility import pair_problem
+    """Why two models can't work together, in a sentence; None if they can. Reads files; not for the window's thread.
 
-    return pair_problem(draft, target)
+    All that the files tell counts, not the tokenizers alone: a damaged draft has a reason too.
+    """
+    from core.models.compatibility import pair_verdict
+
+    return pair_verdict(draft, target, with_memory=False).problem
 
 
 def judge_pair(question: VerdictQuestion) -> PairVerdict:

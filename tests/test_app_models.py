@@ -8,11 +8,13 @@ import pytest
 from PySide6.QtCore import Qt
 
 from app.model_questions import ModelRole
+from app.services import find_pair_problem
 from app.settings import SettingsStore, WindowSettings
 from app.view_models.model_library import ModelLibrary
 from app.widgets.model_items import REASON_ROLE
 from app.widgets.model_picker import OPEN_TITLES, OpenKind
 from core.errors import ModelUnreadableError
+from tests.fakes import is_sentence, save_model
 from tests.fakes_app import DRAFT, MISMATCH, STRANGER, TARGET, fake_services
 
 
@@ -128,6 +130,17 @@ def test_a_checker_that_can_not_read_a_model_passes_its_sentence_on(make_window,
 
     window = make_window(replace(fake_services(session, tmp_path), pair_problem=fail))
     qtbot.waitUntil(lambda: window.prompt.note.text() == "The tokenizer is damaged.")
+
+
+def test_a_draft_whose_weights_are_cut_off_has_a_reason_before_anything_is_loaded(tmp_path):
+    target, draft = save_model(tmp_path / "target"), save_model(tmp_path / "draft")
+    assert find_pair_problem(str(draft), str(target)) is None
+    weights = draft / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    problem = find_pair_problem(str(draft), str(target))
+    assert problem
+    assert is_sentence(problem)
+    assert "model.safetensors" in problem
 
 
 def test_the_library_asks_again_about_a_model_that_was_replaced():
