@@ -165,6 +165,47 @@ def test_the_lean_forward_computes_the_variants_it_takes(family, changes):
         assert torch.equal(module(input_ids=IDS.unsqueeze(0), use_cache=False).logits[0], expected)
 
 
+@pytest.mark.parametrize("family", LEAN)
+def test_without_scripts_the_lean_forward_is_the_same(family, monkeypatch):
+    def refuse(*_):
+        raise RuntimeError("no TorchScript here")
+
+    scripted = [runner_of(family, True).forward(part, num_logits=len(part)).logits for part in (IDS[:40], IDS[:5])]
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.jit, "script", refuse)
+        patch.setattr(lean, "_scripted", lean._scripted.__wrapped__)
+        assert lean._scripted() is lean._run_layers
+        runner = runner_of(family, True)
+        rows = torch.cat([runner.forward(part, num_logits=len(part)).logits for part in IDS.split([40, 1, 4, 15])])
+        plain = [runner_of(family, True).forward(part, num_logits=len(part)).logits for part in (IDS[:40], IDS[:5])]
+    assert torch.allclose(rows, reference(family, IDS), atol=2e-3, rtol=1e-3)
+    assert all(torch.allclose(ours, theirs, atol=1e-5) for ours, theirs in zip(plain, scripted, strict=True))
+
+
+def test_an_error_in_the_layers_says_what_happened(monkeypatch):
+    runner = runner_of("llama", True)
+    runner.forward(IDS[:3], num_logits=1)
+    monkeypatch.setattr(runner, "_cache", [store[:, :-1] for store in runner._cache])
+    with pytest.raises(RuntimeError) as caught:
+        runner.forward(IDS[3:6], num_logits=1)
+    assert "TorchScript" not in str(caught.value)
+    assert "size" in str(caught.value).splitlines()[0]
+    assert runner.length == 3
+
+
+def test_memory_that_runs_out_in_the_layers_is_told_as_such(monkeypatch):
+    def run_out(*_):
+        raise RuntimeError(
+            "The following operation failed in the TorchScript interpreter.\nTraceback of TorchScript:\n"
+            "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+        )
+
+    runner = runner_of("llama", True)
+    monkeypatch.setattr(lean, "_scripted", lambda: run_out)
+    with pytest.raises(torch.OutOfMemoryError, match=r"^CUDA out of memory"):
+        runner.forward(IDS[:3], num_logits=1)
+
+
 def test_a_prefill_goes_in_chunks_and_looks_for_a_stop_before_each():
     model = table_model(random_law(8, 1), 8)
     forwards, looks = [], []

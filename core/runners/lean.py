@@ -9,10 +9,11 @@ cache.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any, Optional
 
@@ -162,7 +163,7 @@ class LeanRunner:
         elif count > 1:
             mask = self._causal[:count, :count]
         # The optimiser of scripts would compile each new number of positions anew; the interpreter is what is wanted.
-        with torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
+        with torch.jit.optimized_execution(False), _plain_errors():  # type: ignore[attr-defined]
             hidden = _scripted()(
                 functional.embedding(ids, weights.embedding),
                 *weights.columns,
@@ -195,6 +196,20 @@ def _scripted() -> Callable[..., Tensor]:
     except Exception:
         _log.debug("no TorchScript", exc_info=True)
         return _run_layers
+
+
+@contextlib.contextmanager
+def _plain_errors() -> Iterator[None]:
+    """Errors as Python would have raised them: the interpreter of scripts wraps their text, and loses their type."""
+    try:
+        yield
+    except RuntimeError as error:
+        text = str(error)
+        if "in the TorchScript interpreter" not in text:
+            raise
+        message = text.rpartition("\nRuntimeError: ")[2].strip()
+        kind = torch.OutOfMemoryError if "out of memory" in message else RuntimeError
+        raise kind(message) from error
 
 
 def _run_layers(
