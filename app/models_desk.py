@@ -219,21 +219,35 @@ class ModelsDesk(QObject):
             self.window.forget_download(ref)
 
     @Slot(object)
-    def _on_arrived(self, _entry: ModelEntry) -> None:
+    def _on_arrived(self, entry: ModelEntry) -> None:
+        # What was known of a damaged one holds no longer, though it looks the same from outside.
+        self._library.add(entry)
         self.checker.scan()
 
     @Slot(str)
     def _on_removal_requested(self, ref: str) -> None:
-        if ref in self._running:
-            self._tell("This model is in use by the run. Stop the run, or wait for its end, before you delete it.")
+        if sentence := self._removal_problem(ref):
+            self._tell(sentence)
         else:
             self.checker.plan_removal(ref)
 
     @Slot(object)
     def _on_removal_planned(self, removal: Removal) -> None:
         parent = self.window if self.window is not None else self._parent
-        if self._dialogs.ask_removal(parent, removal):
+        if not self._dialogs.ask_removal(parent, removal):
+            return
+        if sentence := self._removal_problem(removal.entry.ref):
+            self._tell(sentence)
+        else:
             self.checker.remove(removal.entry.ref)
+
+    def _removal_problem(self, ref: str) -> str:
+        """Why a model can't be deleted now; empty if it can."""
+        if ref in self._running:
+            return "This model is in use by the run. Stop the run, or wait for its end, before you delete it."
+        if any(download.ref == ref and download.state.is_active for download in self.store.downloads):
+            return "This model is being downloaded. Cancel that before you delete it."
+        return ""
 
     @Slot(str, object)
     def _on_removed(self, ref: str, _freed: int) -> None:

@@ -67,6 +67,7 @@ class FakeHub:
         fail_after: the sentence of a failure after this many pieces, as (pieces, sentence).
         memory: what any pair needs; None: not known.
         warnings: on any pair.
+        repairs: what a model that is damaged is like once it was got again.
         calls: (reference, whether from the start) of each download.
     """
 
@@ -83,6 +84,7 @@ class FakeHub:
         default_factory=lambda: MemoryForecast(1_500_000_000, 300_000_000, 100_000_000, 22_000_000_000)
     )
     warnings: tuple[str, ...] = ()
+    repairs: dict[str, ModelDetails] = field(default_factory=dict)
     calls: list[tuple[str, bool]] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
     judged: list[VerdictQuestion] = field(default_factory=list)
@@ -123,8 +125,12 @@ class FakeHub:
             )
             on_progress(done)
         on_progress(DownloadProgress("Checking…", "model.safetensors", self.total_bytes, self.total_bytes))
-        entry = hub_entry(ref, self.total_bytes, days=0)
-        self.entries.append(entry)
+        entry = self.resolve(ref)
+        if entry is None:
+            entry = hub_entry(ref, self.total_bytes, days=0)
+            self.entries.append(entry)
+        if details := self.repairs.get(ref):
+            self.details[ref] = details
         return entry
 
     def plan_removal(self, ref: str) -> Removal:

@@ -94,6 +94,40 @@ def test_a_damaged_model_stays_in_the_list_with_its_sentence(make, hub):
     assert panel.details.badge.text() == "Damaged"
 
 
+def test_a_damaged_model_of_the_hub_is_got_again_and_then_whole(make, hub, qtbot):
+    hub.details[LARGE.ref] = "The file model.safetensors is cut off."
+    window, panel = make()
+    panel.table.select(SMALL.ref)
+    assert not panel.details.again.isVisibleTo(panel)
+    panel.table.select(LARGE.ref)
+    assert panel.details.again.isVisibleTo(panel)
+    hub.repairs[LARGE.ref] = make_details("large")
+    panel.details.again.click()
+    wait_for_state(qtbot, window, LARGE.ref, DownloadState.DONE)
+    assert hub.calls == [(LARGE.ref, True)]
+    until(qtbot, lambda: panel.details.badge.text() == "Base")
+    assert not panel.details.again.isVisibleTo(panel)
+
+
+def test_a_damaged_folder_of_the_users_own_is_not_got_again(make, hub):
+    folder = replace(LARGE, ref="owner/folder", origin=ModelOrigin.FOLDER)
+    hub.entries.append(folder)
+    hub.details[folder.ref] = "The file model.safetensors is cut off."
+    _, panel = make()
+    panel.table.select(folder.ref)
+    assert panel.details.problem.text()
+    assert not panel.details.again.isVisibleTo(panel)
+
+
+def test_offline_a_damaged_model_is_not_got_again(make, hub):
+    hub.is_offline = True
+    hub.details[LARGE.ref] = "The file model.safetensors is cut off."
+    _, panel = make()
+    panel.table.select(LARGE.ref)
+    assert not panel.details.again.isEnabled()
+    assert panel.details.again.toolTip() == OFFLINE
+
+
 def test_words_filter_the_list_and_none_is_said(make):
     _, panel = make()
     panel.filter.setText("instr")
@@ -102,6 +136,8 @@ def test_words_filter_the_list_and_none_is_said(make):
     panel.filter.setText("nothing like it")
     assert "No model" in panel.empty.text()
     assert panel._list.currentWidget() is panel.empty
+    assert not panel.details.drafts.isVisibleTo(panel)
+    assert not panel.details.copy.isVisibleTo(panel)
     panel.filter.clear()
     assert panel.table.count() == 4
 
@@ -423,6 +459,18 @@ def test_models_of_a_run_that_goes_are_not_deleted(make, hub, session, dialogs, 
     until(qtbot, lambda: window.run_view.metrics.totals.steps == 1)
     panel.details.delete.click()
     assert "run" in panel.banner.sentence()
+    assert hub.removed == []
+
+
+def test_a_model_on_its_way_is_not_deleted(make, hub, dialogs, qtbot):
+    dialogs.says_yes = True
+    hub.gate = threading.Semaphore(1)
+    window, panel = make()
+    panel.get_requested.emit(LARGE.ref, True)
+    wait_for_state(qtbot, window, LARGE.ref, DownloadState.RUNNING)
+    panel.table.select(LARGE.ref)
+    panel.details.delete.click()
+    assert "downloaded" in panel.banner.sentence()
     assert hub.removed == []
 
 

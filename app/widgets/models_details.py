@@ -23,9 +23,11 @@ from app.view_models.model_library import ModelLibrary
 from app.view_models.model_text import kind_text
 from app.widgets.fields import card, describe, set_flag, text_label
 from app.widgets.models_labels import ElidedLabel
+from app.widgets.models_suggestions import OFFLINE
 from core.models.catalogue import ModelOrigin
 
 _REMOVABLE = {ModelOrigin.HUB, ModelOrigin.KEPT}
+AGAIN_HELP = "Checks every file against the Hub, and downloads those that are damaged"
 NOT_OURS = "Only models in the Hub cache, and those that Outrider keeps itself, are deleted from here."
 
 
@@ -34,10 +36,12 @@ class ModelDetailsPane(QWidget):
 
     Signals:
         use_requested: a `ModelRole` and a reference.
+        again_requested: a damaged model's reference, to be got again.
         removal_requested, folder_requested: a reference.
     """
 
     use_requested = Signal(object, str)
+    again_requested = Signal(str)
     removal_requested = Signal(str)
     folder_requested = Signal(str)
 
@@ -51,6 +55,10 @@ class ModelDetailsPane(QWidget):
         self.facts = QFormLayout()
         self.problem = text_label("", "problem")
         self.problem.setObjectName("detailsProblem")
+        self.again = QPushButton("Get again")
+        self.again.setObjectName("getAgainButton")
+        self.again.setAutoDefault(False)
+        self.set_offline(False)
         self.drafts = _selectable(text_label("", "plain"), "detailsDrafts")
         self.path = _selectable(text_label("", "path"), "detailsPath")
         self.copy = QToolButton()
@@ -69,6 +77,7 @@ class ModelDetailsPane(QWidget):
         self._lay_out()
         self.use_target.clicked.connect(self._on_use_target)
         self.use_draft.clicked.connect(self._on_use_draft)
+        self.again.clicked.connect(self._on_again)
         self.folder.clicked.connect(self._on_folder)
         self.delete.clicked.connect(self._on_delete)
         self.copy.clicked.connect(self._on_copy)
@@ -89,14 +98,15 @@ class ModelDetailsPane(QWidget):
         path_head.addWidget(text_label("Where", "field"))
         path_head.addStretch(1)
         path_head.addWidget(self.copy)
-        body = QWidget()
-        body.setObjectName("detailsBody")
-        inner = QVBoxLayout(body)
+        self._body = QWidget()
+        self._body.setObjectName("detailsBody")
+        inner = QVBoxLayout(self._body)
         inner.setContentsMargins(0, 0, 8, 0)
         inner.setSpacing(6)
         for label in (self.problem, self.drafts, self.path, self.name):
             label.setWordWrap(True)
         inner.addWidget(self.problem)
+        inner.addWidget(self.again, 0, Qt.AlignmentFlag.AlignLeft)
         inner.addLayout(self.facts)
         inner.addSpacing(8)
         inner.addWidget(text_label("Drafts that suit it", "field"))
@@ -107,7 +117,7 @@ class ModelDetailsPane(QWidget):
         inner.addStretch(1)
         scroll = QScrollArea()
         scroll.setObjectName("detailsScroll")
-        scroll.setWidget(body)
+        scroll.setWidget(self._body)
         scroll.setWidgetResizable(True)
         scroll.setFrameShape(QFrame.Shape.NoFrame)
         scroll.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
@@ -135,14 +145,13 @@ class ModelDetailsPane(QWidget):
         """Show one of the library's models."""
         entry = library.entry(ref)
         self._ref = ref if entry is not None else ""
-        for button in (self.use_target, self.use_draft, self.folder, self.delete, self.copy):
+        self._body.setVisible(entry is not None)
+        for button in (self.use_target, self.use_draft, self.folder, self.delete):
             button.setEnabled(entry is not None)
         if entry is None:
             self.title.setText("No model selected")
             self.badge.hide()
-            for label in (self.name, self.problem, self.drafts, self.path):
-                label.setText("")
-            self._show_facts([])
+            self.name.hide()
             return
         problem = library.details_problem(ref)
         badge = "Damaged" if problem else kind_text(entry, library.details(ref))
@@ -154,6 +163,7 @@ class ModelDetailsPane(QWidget):
         self.name.setVisible(ref not in {entry.title, str(entry.path)})
         self.problem.setText(problem)
         self.problem.setVisible(bool(problem))
+        self.again.setVisible(bool(problem) and entry.origin in _REMOVABLE)
         self._show_facts(facts(entry, library.details(ref)))
         self.drafts.setText(drafts_text(library, entry))
         self.path.setText(str(entry.path))
@@ -162,6 +172,11 @@ class ModelDetailsPane(QWidget):
         self.use_target.setToolTip(reason)
         self.delete.setEnabled(entry.origin in _REMOVABLE)
         self.delete.setToolTip("" if entry.origin in _REMOVABLE else NOT_OURS)
+
+    def set_offline(self, is_offline: bool) -> None:
+        """Whether the network is to be left alone."""
+        self.again.setEnabled(not is_offline)
+        describe(self.again, "Get this model again", OFFLINE if is_offline else AGAIN_HELP)
 
     def _show_facts(self, shown: list[tuple[str, str]]) -> None:
         while self.facts.rowCount() > len(shown):
@@ -184,6 +199,10 @@ class ModelDetailsPane(QWidget):
     @Slot()
     def _on_use_draft(self) -> None:
         self.use_requested.emit(ModelRole.DRAFT, self._ref)
+
+    @Slot()
+    def _on_again(self) -> None:
+        self.again_requested.emit(self._ref)
 
     @Slot()
     def _on_folder(self) -> None:

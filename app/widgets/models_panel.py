@@ -38,7 +38,6 @@ class ModelsWindow(QDialog):
     """Two pages, and the downloads beneath them.
 
     Signals:
-        shown: it was opened.
         model_selected: a reference, whose pairs are wanted.
         use_requested: a `ModelRole` and a reference.
         removal_requested, folder_requested: a reference.
@@ -46,7 +45,6 @@ class ModelsWindow(QDialog):
         cancel_requested, dismiss_requested: a reference.
     """
 
-    shown = Signal()
     model_selected = Signal(str)
     use_requested = Signal(object, str)
     removal_requested = Signal(str)
@@ -131,6 +129,7 @@ class ModelsWindow(QDialog):
         self.table.model_selected.connect(self._on_model_selected)
         self.table.activated.connect(self._on_row_activated)
         self.details.use_requested.connect(self.use_requested)
+        self.details.again_requested.connect(self._on_again_requested)
         self.details.removal_requested.connect(self.removal_requested)
         self.details.folder_requested.connect(self.folder_requested)
         self.suggestions.get_requested.connect(self._on_get_requested)
@@ -149,7 +148,6 @@ class ModelsWindow(QDialog):
         self.raise_()
         self.activateWindow()
         (self.suggestions.edit if page == GET else self.table).setFocus()
-        self.shown.emit()
 
     def refresh(self) -> None:
         """Show the library as it is now."""
@@ -166,6 +164,7 @@ class ModelsWindow(QDialog):
     def set_offline(self, is_offline: bool) -> None:
         """Whether the network is to be left alone."""
         self.suggestions.set_offline(is_offline)
+        self.details.set_offline(is_offline)
 
     def show_download(self, download: Download) -> None:
         """Show how a download stands."""
@@ -208,6 +207,10 @@ class ModelsWindow(QDialog):
     @Slot(str)
     def _on_get_requested(self, ref: str) -> None:
         self.get_requested.emit(ref, False)
+
+    @Slot(str)
+    def _on_again_requested(self, ref: str) -> None:
+        self.get_requested.emit(ref, True)
 
     @Slot()
     def _on_find(self) -> None:
