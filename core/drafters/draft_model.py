@@ -71,28 +71,24 @@ class DraftModelDrafter:
             prefill(runner, context.ids[:-1], context.check_cancelled)
             pending = torch.tensor(context.ids[runner.length :])
         uniforms = None if context.gumbel else draw_uniforms(count, _generator(context))
+        proposed = self._model.draft_ids  # None: every id
         tokens, rows = [], []
         for index in range(count):
             context.check_cancelled()
             logits = runner.forward(pending, num_logits=1).logits[0]
-            row = self._distribution(logits, context)
+            row = probabilities(logits if proposed is not None else logits[: context.vocab_size], context.sampling)
             if uniforms is None:
                 assert context.gumbel is not None
-                token = draw_gumbel(row, context.gumbel(len(context.ids) + index))
+                noise = context.gumbel(len(context.ids) + index)
+                token = draw_gumbel(row, noise[: len(row)] if proposed is None else noise[proposed])
             else:
                 token = draw(row, uniforms[index])
+            if proposed is not None:
+                token = proposed[token]
             tokens.append(token)
             rows.append(row)
             pending = token.unsqueeze(0)
-        return chain(torch.stack(tokens), torch.stack(rows))
-
-    def _distribution(self, logits: Tensor, context: DraftContext) -> Tensor:
-        """(V,) probabilities over the target's ids; 0 at those that the draft does not propose."""
-        ids = self._model.draft_ids
-        if ids is None:
-            return _fit(probabilities(logits[: context.vocab_size], context.sampling), context.vocab_size)
-        probs = probabilities(logits, context.sampling)
-        return probs.new_zeros(context.vocab_size).index_copy_(0, ids, probs)
+        return chain(torch.stack(tokens), _over_vocabulary(torch.stack(rows), proposed, context.vocab_size))
 
     def _lacks(self, ids: Tensor) -> bool:
         """Whether the text now holds an id that is not in the draft's table, which then can't read on."""
@@ -109,7 +105,9 @@ def _generator(context: DraftContext) -> torch.Generator:
     return context.generator
 
 
-def _fit(probs: Tensor, vocab_size: int) -> Tensor:
-    """Give a draft whose table is padded less than the target's probability 0 at the ids that it lacks."""
+def _over_vocabulary(probs: Tensor, proposed: Tensor | None, vocab_size: int) -> Tensor:
+    """(K, V) from (K, R): probability 0 at the ids that a draft does not propose, or that its table lacks."""
+    if proposed is not None:
+        return probs.new_zeros(len(probs), vocab_size).index_copy_(1, proposed, probs)
     missing = vocab_size - probs.shape[-1]
     return functional.pad(probs, (0, missing)) if missing > 0 else probs
