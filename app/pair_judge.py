@@ -52,6 +52,10 @@ class PairJudge(QObject):
             if self._answer is not None and _pair(self._answer.question) != _pair(asked):
                 self._line.show_verdict(None)
             self._timer.start()
+        else:
+            # Another pair may have been chosen in between, whose answer is now wanted no longer.
+            self._timer.stop()
+            self._line.show_verdict(self._answer.verdict)
 
     def too_large(self, request: RunRequest) -> str:
         """What to ask before this run's pair is loaded, if it won't fit by the forecast; empty if it will."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
 import pytest
@@ -74,6 +75,26 @@ def test_the_question_follows_the_settings(make, hub, qtbot):
     first = hub.judged[0]
     assert (first.target, first.draft, first.device, first.dtype) == (TARGET.ref, DRAFT.ref, "auto", "auto")
     assert 128 < first.context <= 128 + 512
+
+
+def test_a_pair_that_is_chosen_again_at_once_has_its_figures_again(make, hub, qtbot):
+    asked, release = threading.Event(), threading.Event()
+
+    def judge_slowly(question):
+        if question.target == DRAFT.ref:
+            asked.set()
+            release.wait(20)
+        return hub.pair_verdict(question)
+
+    window = make(pair_verdict=judge_slowly)
+    until(qtbot, lambda: line(window).text() == COST_ONLY)
+    window.controls.models.choose(ModelRole.TARGET, DRAFT.ref)
+    until(qtbot, asked.is_set)
+    window.controls.models.choose(ModelRole.TARGET, TARGET.ref)
+    release.set()
+    with qtbot.waitSignal(window.checker.verdict_given):
+        pass
+    assert line(window).text() == COST_ONLY
 
 
 def test_without_a_draft_model_there_is_no_pair_to_judge(make, qtbot):
