@@ -314,6 +314,31 @@ def test_get_prints_the_path_and_a_line_for_each_stage_and_file(hub, capsys):
     assert hub.asked == [("owner/model", False)]
 
 
+@pytest.mark.parametrize("offline", ["", "1"])
+def test_a_model_that_is_here_already_is_not_downloaded_again(hub, cached, monkeypatch, capsys, offline):
+    monkeypatch.setenv("HF_HUB_OFFLINE", offline)
+    folder = cached("owner/model")
+    assert models("get", "owner/model") == 0
+    out, err = capsys.readouterr()
+    assert out == f"{folder}\n"
+    assert "here already" in err
+    assert hub.asked == []
+    assert models("get", "owner/model", "--restart") == 0
+    assert hub.asked == [("owner/model", True)]
+
+
+def test_a_model_that_is_damaged_or_not_all_here_is_downloaded(hub, cached, shelf):
+    weights = cached("owner/model") / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    assert models("get", "owner/model") == 0
+    blobs = shelf / "hub" / "models--owner--model2" / "blobs"
+    cached("owner/model2")
+    blobs.mkdir()
+    (blobs / ("0" * 64 + hub_cache.PARTIAL_SUFFIX)).write_bytes(b"some")
+    assert models("get", "owner/model2") == 0
+    assert [ref for ref, _ in hub.asked] == ["owner/model", "owner/model2"]
+
+
 def test_get_can_begin_anew(hub):
     assert models("get", "owner/model", "--restart") == 0
     assert hub.asked == [("owner/model", True)]

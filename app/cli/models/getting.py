@@ -8,11 +8,13 @@ import shlex
 import signal
 import sys
 import threading
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from app.cli.errors import Exit, say, writing_output
 from app.cli.models.progress import open_progress
+from app.cli.models.rendering import printable
 from app.view_models.model_text import bytes_text
 from core.controls import Cancelled
 from core.errors import OutriderError
@@ -34,7 +36,9 @@ def add_parser(actions: Any) -> None:
         allow_abbrev=False,
     )
     parser.add_argument("ref", metavar="REF", help="a Hub id, such as those of `outrider models list --suggested`")
-    parser.add_argument("--restart", action="store_true", help="discard what came of it so far, and begin anew")
+    parser.add_argument(
+        "--restart", action="store_true", help="discard what came of it so far, check what is here, and begin anew"
+    )
     parser.set_defaults(execute=execute)
 
 
@@ -45,6 +49,9 @@ def execute(args: argparse.Namespace) -> int:
         OutriderError: there is no such model, no network, no space…
         OutputClosed, OutputError: standard output can't be written.
     """
+    if not args.restart and (path := _already_here(args.ref)) is not None:
+        say(f"{printable(args.ref)} is here already; --restart checks it against the Hub.")
+        return _print_path(path)
     from core.models.downloads import download
 
     progress = open_progress()
@@ -56,11 +63,32 @@ def execute(args: argparse.Namespace) -> int:
     except Cancelled:
         say(_farewell(args.ref))
         return Exit.STOPPED
+    return _print_path(entry.path)
+
+
+def _print_path(path: Path) -> Exit:
     if sys.stdout is not None:
         with writing_output():
-            sys.stdout.write(f"{entry.path}\n")
+            sys.stdout.write(f"{path}\n")
             sys.stdout.flush()
     return Exit.DONE
+
+
+def _already_here(ref: str) -> Path | None:
+    """Where a model lies that is here whole, as far as its files' headers tell, with no download of it to finish."""
+    from core.models import hub
+    from core.models.catalogue import ModelOrigin, resolve
+    from core.models.details import read_details
+
+    try:
+        entry = resolve(ref)
+        is_ours = entry.origin in {ModelOrigin.EMBEDDED, ModelOrigin.HUB, ModelOrigin.KEPT}
+        if not is_ours or hub.partial_bytes(ref):
+            return None
+        read_details(entry)
+    except (OutriderError, OSError):
+        return None
+    return entry.path
 
 
 def _farewell(ref: str) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from app.cli.errors import Exit, say
 from app.cli.models.rendering import (
     Column,
     day_text,
+    moment,
     printable,
     thousands,
     write_rows,
@@ -121,10 +121,6 @@ def _local_record(entry: ModelEntry) -> dict[str, Any]:
         "serves": entry.serves,
         "problem": problem,
     }
-
-
-def moment(seconds: float | None) -> str | None:
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
 def _suggested_records() -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from rich.cells import cell_len
@@ -134,6 +134,11 @@ def printable(text: str) -> str:
 def thousands(count: int) -> str:
     """A whole number with its thousands apart."""
     return f"{count:,}"
+
+
+def moment(seconds: float | None) -> str | None:
+    """Seconds since the epoch as an ISO time in UTC."""
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
 def day_text(moment: str) -> str:

@@ -10,6 +10,7 @@ from app.cli.models.rendering import (
     REF_HELP,
     Column,
     day_text,
+    moment,
     thousands,
     write_fields,
     yes_or_no,
@@ -81,8 +82,6 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _record(entry: ModelEntry, details: ModelDetails) -> dict[str, Any]:
-    from app.cli.models.listing import moment
-
     return {
         "ref": entry.ref,
         "title": entry.title,
