@@ -264,6 +264,32 @@ def test_a_restart_keeps_what_is_sound_and_repairs_what_is_not(server):
     assert (entry.path / WEIGHTS).read_bytes() == content()
 
 
+def test_a_restart_leaves_other_revisions_whole(server):
+    old = download(REF)
+    server.repositories[REF] = Repository(model_files(tokenizer_config__json=b'{"new": 1}'), commit="b" * 40)
+    server.sent.clear()
+
+    def stop_at_once() -> None:
+        if server.sent:
+            raise Cancelled
+
+    with pytest.raises(Cancelled):
+        download(REF, restart=True, check_cancelled=stop_at_once)
+    assert (old.path / WEIGHTS).read_bytes() == content()
+    new = download(REF)
+    assert (new.revision, set(server.sent)) == ("b" * 40, {"tokenizer_config.json"})
+
+
+def test_a_download_stopped_before_its_first_byte_leaves_nothing(server, home):
+    def stop_when_folders_are_made() -> None:
+        if (hub.repository_folder(REF) / "blobs").is_dir():
+            raise Cancelled
+
+    with pytest.raises(Cancelled):
+        download(REF, check_cancelled=stop_when_folders_are_made)
+    assert not hub.repository_folder(REF).exists()
+
+
 def test_a_hub_that_can_not_resume_sends_the_whole_file(server):
     interrupt()
     server.ignores_ranges = True
@@ -298,6 +324,27 @@ def test_offline_mode_opens_no_socket(server, home, monkeypatch, no_sockets):
             assert "offline mode" in refusal(OfflineError, "HuggingFaceTB/SmolLM2-135M-Instruct")
     assert not home.exists()
     assert server.requests == []
+
+
+def whole_weights() -> bytes:
+    header = b'{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'
+    return len(header).to_bytes(8, "little") + header + bytes(8)
+
+
+def test_what_is_here_whole_needs_no_network(server, monkeypatch):
+    server.repositories[REF] = Repository(model_files(model__safetensors=whole_weights()))
+    entry = download(REF)
+    with monkeypatch.context() as patch:
+        patch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+        assert download(REF).path == entry.path
+        refusal(HubUnreachableError, restart=True)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    asked = len(server.requests)
+    assert download(REF).path == entry.path
+    refusal(OfflineError, restart=True)
+    (entry.path / WEIGHTS).write_bytes(whole_weights()[:-1])
+    assert "offline mode" in refusal(OfflineError)
+    assert len(server.requests) == asked
 
 
 def test_what_is_here_is_found_without_a_socket(server, no_sockets):
@@ -385,6 +432,12 @@ def test_a_repository_of_something_else(server, files, words):
     server.repositories[REF] = Repository(files)
     assert words in refusal(ModelUnreadableError)
     assert server.sent == {}
+
+
+@pytest.mark.parametrize("name", ["..\\..\\evil.safetensors", "C:evil.safetensors", "sub\\tokenizer.model"])
+def test_a_name_that_leads_out_of_the_folder_on_some_system_is_passed_over(server, name):
+    server.repositories[REF] = Repository(model_files(**{WEIGHTS: None, "model-1.safetensors": b"w", name: b"evil"}))
+    assert {path.name for path in download(REF).path.iterdir()} == {*model_files(), "model-1.safetensors"} - {WEIGHTS}
 
 
 def test_a_model_without_a_tokenizer_is_refused_before_its_weights(server, home):

