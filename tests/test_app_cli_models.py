@@ -327,6 +327,14 @@ def test_a_model_that_is_here_already_is_not_downloaded_again(hub, cached, monke
     assert hub.asked == [("owner/model", True)]
 
 
+def test_what_ships_with_outrider_needs_no_download(hub, shelf, monkeypatch, capsys):
+    monkeypatch.setattr(catalogue, "EMBEDDED_TITLES", {"pocket": "Pocket model"})
+    folder = write_model(shelf / "embedded" / "pocket")
+    assert models("get", "pocket") == 0
+    assert capsys.readouterr() == (f"{folder}\n", "pocket ships with Outrider.\n")
+    assert hub.asked == []
+
+
 def test_a_model_that_is_damaged_or_not_all_here_is_downloaded(hub, cached, shelf):
     weights = cached("owner/model") / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])

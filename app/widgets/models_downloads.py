@@ -101,6 +101,7 @@ class DownloadRow(QFrame):
         self.note.setToolTip(download.sentence)
         set_flag(self.note, "role", "problem" if state is S.FAILED else "hint")
         self.note.setWordWrap(state is S.FAILED)
+        self.note.setAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop)
         self.setFixedHeight(TALL_ROW_HEIGHT if state is S.FAILED else ROW_HEIGHT)
         share = progress.done_bytes / progress.total_bytes if progress is not None and progress.total_bytes else 0.0
         share = 1.0 if state is S.DONE else min(1.0, share)

@@ -10,14 +10,18 @@ import sys
 import threading
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from app.cli.errors import Exit, say, writing_output
 from app.cli.models.progress import open_progress
-from app.cli.models.rendering import printable
 from app.view_models.model_text import bytes_text
 from core.controls import Cancelled
 from core.errors import OutriderError
+
+if TYPE_CHECKING:
+    from core.models.catalogue import ModelEntry
+
+CHECK_HINT = "--restart checks it against the Hub, and gets what is damaged or new"
 
 
 def add_parser(actions: Any) -> None:
@@ -49,9 +53,9 @@ def execute(args: argparse.Namespace) -> int:
         OutriderError: there is no such model, no network, no space…
         OutputClosed, OutputError: standard output can't be written.
     """
-    if not args.restart and (path := _already_here(args.ref)) is not None:
-        say(f"{printable(args.ref)} is here already; --restart checks it against the Hub.")
-        return _print_path(path)
+    if not args.restart and (here := _already_here(args.ref)) is not None:
+        say(f"{here.ref} ships with Outrider." if here.embedded else f"{here.ref} is here already; {CHECK_HINT}.")
+        return _print_path(here.path)
     from core.models.downloads import download
 
     progress = open_progress()
@@ -74,8 +78,8 @@ def _print_path(path: Path) -> Exit:
     return Exit.DONE
 
 
-def _already_here(ref: str) -> Path | None:
-    """Where a model lies that is here whole, as far as its files' headers tell, with no download of it to finish."""
+def _already_here(ref: str) -> ModelEntry | None:
+    """A model that is here whole, as far as its files' headers tell, with no download of it to finish."""
     from core.models import hub
     from core.models.catalogue import ModelOrigin, resolve
     from core.models.details import read_details
@@ -88,7 +92,7 @@ def _already_here(ref: str) -> Path | None:
         read_details(entry)
     except (OutriderError, OSError):
         return None
-    return entry.path
+    return entry
 
 
 def _farewell(ref: str) -> str:
