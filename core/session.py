@@ -15,7 +15,7 @@ from core.controls import Cancelled, RunControls
 from core.decode import autoregressive, speculative
 from core.drafters.registry import build_drafter
 from core.errors import OutOfMemoryError, OutriderError, first_line
-from core.models.devices import free_memory, is_out_of_memory, release_memory
+from core.models.devices import free_memory, is_out_of_memory, release_memory, resolve_device
 from core.models.loading import LanguageModel
 from core.models.pair_loader import load_models
 from core.models.prompting import EncodedPrompt, encode_prompt
@@ -49,6 +49,10 @@ class Session:
     def close(self) -> None:
         """Give the models' memory back."""
         self._shelf.clear()
+
+    def held_bytes(self, device: str = "auto") -> int:
+        """What the weights of the models that are kept take on a device. Another run may have it: they make room."""
+        return self._shelf.held_bytes(device_type=resolve_device(device).type)
 
     def run(self, request: RunRequest, controls: RunControls | None = None) -> Generator[Event, None, None]:
         """Carry out a request.

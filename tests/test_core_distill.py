@@ -12,17 +12,26 @@ from core.decode import speculative
 from core.distill.pipeline import DistillSettings, distill, in_parts, read_texts, split
 from core.distill.script import Script, script_of
 from core.distill.self_play import PlaySettings, Texts, write_texts
-from core.distill.student import BORROWED, check_target, export_student, new_student
+from core.distill.student import check_target, export_student, new_student
 from core.distill.teacher import Part, frequent_ids, parts_in, read_part, target_log_probs, write_part
 from core.distill.train import StudentSettings, held_out_acceptance, make_batch, train_student
-from core.errors import ModelUnreadableError, PairMismatchError, SettingsError
+from core.errors import ModelUnreadableError, OutOfMemoryError, PairMismatchError, SettingsError
 from core.models import load
 from core.models.catalogue import resolve
 from core.models.compatibility import pair_problem
-from core.models.shared_draft import load_shared_draft
+from core.models.shared_draft import BORROWED, load_shared_draft
 from core.training.optim import Budget, Schedule
 from core.types import SamplingParams
-from tests.fakes import byte_tokenizer, edit_json, greedy_reference, play, save_model, tiny_model, tiny_module
+from tests.fakes import (
+    byte_tokenizer,
+    edit_json,
+    greedy_reference,
+    is_sentence,
+    play,
+    save_model,
+    tiny_model,
+    tiny_module,
+)
 
 TEMPLATE = "{% for m in messages %}<u>{{ m['content'] }}</u>{% endfor %}{% if add_generation_prompt %}<a>{% endif %}"
 END = 256
@@ -303,6 +312,23 @@ def test_a_damaged_draft_is_a_sentence(drafter, target):
     weights.write_bytes(weights.read_bytes()[:-100])
     with pytest.raises(ModelUnreadableError, match="damaged"):
         load_shared_draft(resolve(str(drafter)), target)
+
+
+def test_a_draft_whose_configuration_is_damaged_is_a_sentence(drafter, target):
+    edit_json(drafter / "config.json", model_type="outlandish")
+    with pytest.raises(ModelUnreadableError, match="distil it again") as caught:
+        load_shared_draft(resolve(str(drafter)), target)
+    assert is_sentence(str(caught.value))
+
+
+def test_a_draft_that_finds_no_memory_is_not_called_damaged(drafter, target, monkeypatch):
+    def run_out(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr("safetensors.torch.load_file", run_out)
+    with pytest.raises(OutOfMemoryError) as caught:
+        load(str(drafter), "cpu", target=target)
+    assert is_sentence(str(caught.value))
 
 
 def test_a_draft_without_one_of_its_layers_is_a_sentence(drafter, target):

@@ -146,6 +146,25 @@ def test_a_model_without_room_is_refused_before_its_weights_are_read(folder, mon
     assert is_sentence(str(caught.value))
 
 
+def test_a_model_of_an_unknown_kind_that_is_too_large_for_a_gpu_is_a_sentence(folder, tmp_path, monkeypatch):
+    other = shutil.copytree(folder, tmp_path / "other")
+    edit_json(other / "config.json", model_type="outlandish")
+    monkeypatch.setattr(loading, "available_memory", lambda _: {0: 1_000, "cpu": 1_000})
+    with pytest.raises(ModelUnreadableError, match="unknown kind") as caught:
+        loading._device_map(resolve(str(other)), other, CUDA, torch.float32)
+    assert is_sentence(str(caught.value))
+
+
+def test_a_lean_forward_that_fails_leaves_the_module(folder, monkeypatch):
+    def fail(*_) -> None:
+        raise RuntimeError("a kernel is missing")
+
+    monkeypatch.setattr(loading.lean.LeanRunner, "forward", fail)
+    model = load(str(folder), "cpu")
+    assert model.lean_weights is None
+    assert play(autoregressive(model, PROMPT, sampling=GREEDY, max_new_tokens=3)).ids
+
+
 @pytest.mark.parametrize(
     "error",
     [torch.OutOfMemoryError("CUDA out of memory"), MemoryError(), RuntimeError("MPS backend out of memory (1 GB)"),
@@ -225,6 +244,18 @@ def test_what_borrows_goes_with_what_it_borrows_from_and_keeps_it():
     assert room.names() == ["a", "b"]
     assert shelf.make_room(10, CPU, keep=[])
     assert room.names() == []
+
+
+def test_a_model_that_was_written_anew_takes_the_place_of_the_old_one_and_of_what_borrows_from_it():
+    room = Room()
+    shelf = room.shelf
+    shelf.add(key("a"), tiny_model())
+    shelf.add(key("b", beside=key("a")), tiny_model())
+    shelf.add(key("c"), tiny_model())
+    newer = key("a")._replace(written_at=1)
+    shelf.add(newer, tiny_model())
+    assert (key("a") in shelf, newer in shelf, room.names()) == (False, True, ["a", "c"])
+    assert shelf.held_bytes(device_type="cpu") == shelf.held_bytes() > 0 == shelf.held_bytes(device_type="cuda")
 
 
 # --- What is loaded ---------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import torch
 from core.errors import DeviceError, SettingsError
 from core.models import memory
 from core.models.catalogue import resolve
+from core.models.compatibility import pair_verdict
 from core.models.details import read_details
 from core.models.memory import MemoryForecast, forecast
 from tests.fakes import edit_json, save_model, tiny_module
@@ -68,6 +69,16 @@ def test_the_processor_tells_its_free_memory(saved):
     available = forecast([details(saved)], device="cpu").available_bytes
     assert available is not None
     assert available > 1 << 20
+
+
+def test_what_loaded_models_would_make_room_with_counts_as_free(saved, monkeypatch):
+    monkeypatch.setattr(memory, "available_bytes", lambda _: 1_000)
+    assert forecast([details(saved)], device="cpu", held_bytes=500).available_bytes == 1_500
+    needed = forecast([details(saved)], device="cpu").total_bytes
+    assert pair_verdict(str(saved), str(saved), device="cpu", held_bytes=2 * needed).memory.fits is True
+    assert pair_verdict(str(saved), str(saved), device="cpu").memory.fits is False
+    monkeypatch.setattr(memory, "available_bytes", lambda _: None)
+    assert forecast([details(saved)], device="cpu", held_bytes=500).fits is None
 
 
 def test_devices_and_precisions_that_are_not_there(saved):

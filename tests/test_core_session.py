@@ -174,7 +174,9 @@ def test_models_are_kept_for_the_next_runs_while_they_fit(request_for, models, l
     assert list(session.run(request_for(dtype="bfloat16")))
     assert list(session.run(request_for()))
     assert loads == ["target", "draft", "target", "draft"]
+    assert session.held_bytes("cpu") > 0
     session.close()
+    assert session.held_bytes("cpu") == 0
     assert list(session.run(request_for(draft=str(models / "target"))))
     assert loads[4:] == ["target"]
 

@@ -14,11 +14,8 @@ from torch import Tensor
 from transformers import LlamaForCausalLM
 
 from core.errors import ModelUnreadableError
-from core.models.shared_draft import SHARES, tokens_sha256
+from core.models.shared_draft import BORROWED, SHARES, tokens_sha256
 from core.models.vocabularies import parse_tokenizer
-
-BORROWED = frozenset({"model.embed_tokens.weight", "lm_head.weight"})
-"""The student's parameters that are the target's own, never trained and never stored."""
 
 
 def check_target(target: Any) -> None:

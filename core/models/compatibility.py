@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from core.errors import OutriderError
-from core.models.catalogue import ModelEntry, ModelFormat, resolve
+from core.models.catalogue import ModelEntry, resolve
 from core.models.details import ModelDetails, read_details
 from core.models.memory import MemoryForecast, forecast, positions_of
-from core.models.shared_draft import serves, shared_draft_problem
+from core.models.shared_draft import shared_draft_problem
 from core.models.vocabularies import (
     TokenizerSource,
     TokenTable,
@@ -55,6 +55,7 @@ def pair_verdict(
     dtype: str = "auto",
     context: int | None = None,
     with_memory: bool = True,
+    held_bytes: int = 0,
 ) -> PairVerdict:
     """Judge a pair by its files. Never raises for what is wrong with them: that is the problem.
 
@@ -63,6 +64,7 @@ def pair_verdict(
         device, dtype: what the pair would run with, for the memory.
         context: positions that the text may get; None for the target's own limit, within reason.
         with_memory: whether to forecast the memory, for which torch is imported and the device asked.
+        held_bytes: as `core.models.memory.forecast` takes it.
     """
     try:
         draft, target = resolve(draft_ref), resolve(target_ref)
@@ -78,7 +80,7 @@ def pair_verdict(
     if with_memory:
         models = (draft_details, target_details)
         try:
-            memory = forecast(models, device=device, dtype=dtype, context=context)
+            memory = forecast(models, device=device, dtype=dtype, context=context, held_bytes=held_bytes)
         except OutriderError as error:  # There is no such device, which is not the pair's fault.
             warnings.insert(0, str(error))
         else:
@@ -107,21 +109,16 @@ def tokenizer_problem(draft: Mapping[str, Any], target: Mapping[str, Any]) -> st
 
 
 def _tokenizer_problem(draft: ModelEntry, target: ModelEntry) -> str | None:
-    if _served_by(target) is not None:
-        return f"{target.title} borrows its tables from {_served_by(target)}, so it can only draft for that model."
+    if target.serves is not None:
+        return f"{target.title} borrows its tables from {target.serves}, so it can only draft for that model."
     if draft.path == target.path:
         return None
-    if _served_by(draft) is not None:
+    if draft.serves is not None:
         return shared_draft_problem(draft, target)
     sources = tokenizer_source(draft), tokenizer_source(target)
     if sources[0] is None or sources[1] is None or sources[0] == sources[1]:
         return None
     return _compare(sources[0], sources[1])
-
-
-def _served_by(entry: ModelEntry) -> str | None:
-    """The target whose tables a model borrows, if it does."""
-    return entry.serves or (serves(entry.path) if entry.format is ModelFormat.SAFETENSORS else None)
 
 
 @functools.lru_cache(maxsize=1024)

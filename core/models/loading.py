@@ -73,7 +73,9 @@ class LanguageModel:
             if self.lean_weights is not None:
                 return lean.LeanRunner(self.lean_weights, capacity, draft_ids)
             return ModuleRunner(self.model, capacity, draft_ids)
-        except (torch.OutOfMemoryError, MemoryError) as error:
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
             raise OutOfMemoryError(
                 f"The cache of {self.ref} for {capacity} positions does not fit in memory. Ask for fewer new tokens, "
                 "or choose a smaller model."
@@ -144,16 +146,13 @@ def _with_memory(
 ) -> LanguageModel:
     """Call `make`; where memory runs out within, give it back, and say what would fit."""
     free = free_memory(device)
-    ran_out = False
     try:
         return make()
     except Exception as error:
         if not isinstance(error, OutOfMemoryError) and not is_out_of_memory(error):
             raise
         _log.debug("%s: memory ran out: %s", entry.title, error)
-        ran_out = True
     # Only here, where the error is gone and its frames with it, does nothing hold what was loaded any more.
-    assert ran_out
     release_memory()
     raise does_not_fit(need_of(entry, dtype), device, free_bytes=free)
 
@@ -170,13 +169,18 @@ def _device_map(entry: ModelEntry, folder: Path, device: torch.device, dtype: to
 
     Raises:
         OutOfMemoryError: they have room nowhere.
+        ModelUnreadableError: which parts there are can't be told.
     """
     available = available_memory(device)
     place = choose_place(need_of(entry, dtype).total_bytes, device, available)
     if place is not None:
         return {"": place}
     if device.type == "cuda":
-        device_map = spread(empty_model(folder, dtype), dtype, available)
+        try:
+            model = empty_model(folder, dtype)
+        except Exception as error:
+            raise _damaged(entry, error) from error
+        device_map = spread(model, dtype, available)
         if device_map is not None:
             return device_map
     raise OutOfMemoryError(f"{entry.title} has no room on {device}.")
@@ -199,8 +203,8 @@ def prepare(ref: str, model: Any, tokenizer: Any, device: torch.device, dtype: t
     expected = check_cache(loaded)
     try:
         loaded.lean_weights = find_lean_weights(loaded, expected)
-    except (torch.OutOfMemoryError, MemoryError):
-        _log.warning("%s: no memory to arrange its weights, so transformers' module is used.", ref)
+    except Exception as error:  # It is but the faster of two ways.
+        _log.warning("%s: no lean forward (%s), so transformers' module is used.", ref, first_line(error))
     return loaded
 
 
@@ -239,10 +243,7 @@ def _load_module(entry: ModelEntry, folder: Path, device_map: DeviceMap, dtype: 
         if is_out_of_memory(error):
             raise
         _log.debug("loading failed", exc_info=True)
-        raise ModelUnreadableError(
-            f"The files of {entry.title} are damaged, incomplete or of an unknown kind ({first_line(error)}). "
-            "Download the model again, or choose another."
-        ) from error
+        raise _damaged(entry, error) from error
     # transformers fills what a file lacks with random numbers and goes on; a person must not.
     lacking = sorted(info.get("missing_keys") or ())
     if lacking:
@@ -251,6 +252,13 @@ def _load_module(entry: ModelEntry, folder: Path, device_map: DeviceMap, dtype: 
             "Download the model again."
         )
     return model.eval().requires_grad_(False)
+
+
+def _damaged(entry: ModelEntry, error: Exception) -> ModelUnreadableError:
+    return ModelUnreadableError(
+        f"The files of {entry.title} are damaged, incomplete or of an unknown kind ({first_line(error)}). "
+        "Download the model again, or choose another."
+    )
 
 
 def _describe(ref: str, model: Any, tokenizer: Any, device: torch.device, dtype: torch.dtype) -> LanguageModel:

@@ -58,7 +58,12 @@ class MemoryForecast:
 
 
 def forecast(
-    models: Sequence[ModelDetails], *, device: str = "auto", dtype: str = "auto", context: int | None = None
+    models: Sequence[ModelDetails],
+    *,
+    device: str = "auto",
+    dtype: str = "auto",
+    context: int | None = None,
+    held_bytes: int = 0,
 ) -> MemoryForecast:
     """What these models need together, filled to the context.
 
@@ -70,6 +75,7 @@ def forecast(
         device: auto, cpu, cuda or mps.
         dtype: auto, float32, bfloat16 or float16.
         context: positions of the text; None for `DEFAULT_CONTEXT`. No model gets more than its own limit.
+        held_bytes: of the device, that loaded models hold now and would make room with (`Session.held_bytes`).
 
     Raises:
         SettingsError, DeviceError: as `core.models.load` does.
@@ -80,13 +86,14 @@ def forecast(
     precision = resolve_dtype(dtype, where)
     positions = {model: positions_of(model, context) for model in models}
     distinct = set(models)  # One that drafts for itself is loaded once.
+    free = available_bytes(where)
     return MemoryForecast(
         weights_bytes=sum(_weights_bytes(model, precision) for model in distinct),
         cache_bytes=sum(_cache_bytes(model, positions[model], precision.itemsize) for model in models),
         # The models take turns with their activations.
         working_bytes=max((_working_bytes(m, positions[m], precision.itemsize) for m in models), default=0)
         + _BYTES_BESIDE_A_MODEL * len(distinct),
-        available_bytes=available_bytes(where),
+        available_bytes=None if free is None else free + held_bytes,
     )
 
 
@@ -94,22 +101,13 @@ def available_bytes(device: torch.device) -> int | None:
     """Bytes that a device can still give; of several GPUs, which a model may be spread over, the sum."""
     import torch
 
-    if device.type == "cpu":
-        import psutil
+    from core.models.devices import free_memory
 
-        return int(psutil.virtual_memory().available)
+    devices = [device]
+    if device.type == "cuda" and device.index is None:
+        devices = [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
     try:
-        if device.type == "cuda":
-            devices = range(torch.cuda.device_count()) if device.index is None else [device.index]
-            # What torch keeps for later is free to it, though not to others.
-            return sum(
-                torch.cuda.mem_get_info(index)[0]
-                + torch.cuda.memory_reserved(index)
-                - torch.cuda.memory_allocated(index)
-                for index in devices
-            )
-        if device.type == "mps":
-            return max(0, torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory())
+        return sum(max(0, free_memory(each)) for each in devices)
     except RuntimeError:
         _log.debug("%s does not tell its memory", device, exc_info=True)
     return None

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 SHARES = "shares_tables_with"
 """The key of `config.json` that marks such a draft."""
 
-_BORROWED = frozenset({"model.embed_tokens.weight", "lm_head.weight"})
+BORROWED = frozenset({"model.embed_tokens.weight", "lm_head.weight"})
+"""Of such a draft's parameters, those that are its target's own: never trained, never stored."""
 
 
 def tokens_sha256(tokens: Mapping[int, str]) -> str:
@@ -67,38 +68,46 @@ def load_shared_draft(entry: ModelEntry, target: LanguageModel) -> LanguageModel
     Raises:
         PairMismatchError: it was made for a target with other tables.
         ModelUnreadableError: its files are damaged or incomplete.
-        OutOfMemoryError: no memory is left for it.
+        torch.OutOfMemoryError, MemoryError, RuntimeError: no memory is left for it.
     """
     import torch
     from accelerate import init_empty_weights
     from safetensors.torch import load_file
     from transformers import AutoConfig, AutoModelForCausalLM
 
+    from core.models.devices import is_out_of_memory
     from core.models.loading import prepare
 
-    embedding, head = target.model.get_input_embeddings().weight, target.model.get_output_embeddings().weight
-    config = AutoConfig.from_pretrained(entry.path, local_files_only=True, trust_remote_code=False)
-    if (config.vocab_size, config.hidden_size) != tuple(embedding.shape):
-        raise PairMismatchError(_mismatch(entry, "this target's tables have another size"))
+    embedding = target.model.get_input_embeddings().weight
     try:
+        config = AutoConfig.from_pretrained(entry.path, local_files_only=True, trust_remote_code=False)
+        if (config.vocab_size, config.hidden_size) != tuple(embedding.shape):
+            raise PairMismatchError(_mismatch(entry, "this target's tables have another size"))
         weights = load_file(entry.path / "model.safetensors")
         with init_empty_weights(include_buffers=False):
             model = AutoModelForCausalLM.from_config(config, dtype=target.dtype, trust_remote_code=False)
         weights = {name: tensor.to(target.device, target.dtype) for name, tensor in weights.items()}
         left = model.load_state_dict(weights, strict=False, assign=True)
+    except PairMismatchError:
+        raise
     except Exception as error:
+        if is_out_of_memory(error):
+            raise
         raise ModelUnreadableError(
-            f"The files of {entry.title} are damaged or incomplete ({first_line(error)}). Install Outrider again."
+            f"The files of {entry.title} are damaged or incomplete ({first_line(error)}). {_way_out(entry)}"
         ) from error
-    lacking = set(left.missing_keys) - _BORROWED
+    lacking = set(left.missing_keys) - BORROWED
     if lacking or left.unexpected_keys:
-        raise ModelUnreadableError(f"The weight file of {entry.title} is incomplete. Install Outrider again.")
+        raise ModelUnreadableError(f"The weight file of {entry.title} is incomplete. {_way_out(entry)}")
     model.set_input_embeddings(target.model.get_input_embeddings())
     model.set_output_embeddings(target.model.get_output_embeddings())
-    assert model.lm_head.weight is head
     with torch.device(target.device):
         model = model.to(target.device).eval().requires_grad_(False)
     return prepare(entry.ref, model, target.tokenizer, target.device, target.dtype)
+
+
+def _way_out(draft: ModelEntry) -> str:
+    return "Install Outrider again." if draft.embedded else "Get or distil it again, or choose another draft."
 
 
 def _mismatch(draft: ModelEntry, reason: str) -> str:

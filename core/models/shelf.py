@@ -51,15 +51,24 @@ class ModelShelf:
         return model
 
     def add(self, key: ShelfKey, model: LanguageModel) -> None:
+        """Keep a model; what it replaces, being of the same files before they were written anew, is dropped."""
+        for other in [other for other in self._models if other._replace(written_at=key.written_at) == key != other]:
+            self._drop(other)
         self._models[key] = model
 
-    def held_bytes(self, keys: Collection[ShelfKey]) -> int:
-        """What the weights of those that are here take, tables that two of them share counted once."""
+    def held_bytes(self, keys: Collection[ShelfKey] | None = None, *, device_type: str | None = None) -> int:
+        """What the weights of those that are here take, tables that two of them share counted once.
+
+        Args:
+            keys: of the models that count; None for all.
+            device_type: of what counts: cpu, cuda or mps; None for all.
+        """
         tensors = {
             parameter.data_ptr(): parameter.nbytes
-            for key in keys
-            if key in self._models
-            for parameter in self._models[key].model.parameters()
+            for key, model in self._models.items()
+            if keys is None or key in keys
+            for parameter in model.model.parameters()
+            if device_type in (None, parameter.device.type)
         }
         return sum(tensors.values())
 
