@@ -8,6 +8,7 @@ import signal
 import struct
 import subprocess
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -288,7 +289,7 @@ def hub(monkeypatch, tmp_path):
             if isinstance(item, Exception):
                 raise item
             item() if callable(item) else on_progress(item)
-        return entry
+        return replace(entry, path=played.path)
 
     monkeypatch.setattr("core.models.downloads.download", download)
     return played
@@ -314,17 +315,24 @@ def test_get_prints_the_path_and_a_line_for_each_stage_and_file(hub, capsys):
     assert hub.asked == [("owner/model", False)]
 
 
-@pytest.mark.parametrize("offline", ["", "1"])
-def test_a_model_that_is_here_already_is_not_downloaded_again(hub, cached, monkeypatch, capsys, offline):
-    monkeypatch.setenv("HF_HUB_OFFLINE", offline)
+def test_a_model_that_is_here_already_is_said_to_be(hub, cached, capsys):
+    hub.path, hub.script = cached("owner/model"), []
+    assert models("get", "owner/model") == 0
+    out, err = capsys.readouterr()
+    assert out == f"{hub.path}\n"
+    assert "here already" in err
+    assert models("get", "owner/model", "--restart") == 0
+    assert "here already" not in capsys.readouterr().err
+
+
+def test_offline_a_model_that_is_here_is_got(cached, monkeypatch, capsys):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("socket.socket.connect", lambda *_: pytest.fail("the network was touched"))
     folder = cached("owner/model")
     assert models("get", "owner/model") == 0
     out, err = capsys.readouterr()
     assert out == f"{folder}\n"
     assert "here already" in err
-    assert hub.asked == []
-    assert models("get", "owner/model", "--restart") == 0
-    assert hub.asked == [("owner/model", True)]
 
 
 def test_what_ships_with_outrider_needs_no_download(hub, shelf, monkeypatch, capsys):
@@ -335,16 +343,20 @@ def test_what_ships_with_outrider_needs_no_download(hub, shelf, monkeypatch, cap
     assert hub.asked == []
 
 
-def test_a_model_that_is_damaged_or_not_all_here_is_downloaded(hub, cached, shelf):
-    weights = cached("owner/model") / "model.safetensors"
+def test_a_model_that_was_damaged_not_all_here_or_older_was_not_here_already(hub, cached, shelf, capsys):
+    hub.path = cached("owner/damaged")
+    weights = hub.path / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
-    assert models("get", "owner/model") == 0
-    blobs = shelf / "hub" / "models--owner--model2" / "blobs"
-    cached("owner/model2")
+    assert models("get", "owner/damaged") == 0
+    hub.path = cached("owner/partial")
+    blobs = shelf / "hub" / "models--owner--partial" / "blobs"
     blobs.mkdir()
     (blobs / ("0" * 64 + hub_cache.PARTIAL_SUFFIX)).write_bytes(b"some")
-    assert models("get", "owner/model2") == 0
-    assert [ref for ref, _ in hub.asked] == ["owner/model", "owner/model2"]
+    assert models("get", "owner/partial") == 0
+    cached("owner/older")
+    hub.path = shelf / "newer"
+    assert models("get", "owner/older") == 0
+    assert "here already" not in capsys.readouterr().err
 
 
 def test_get_can_begin_anew(hub):

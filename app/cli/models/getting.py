@@ -21,8 +21,6 @@ from core.errors import OutriderError
 if TYPE_CHECKING:
     from core.models.catalogue import ModelEntry
 
-CHECK_HINT = "--restart checks it against the Hub, and gets what is damaged or new"
-
 
 def add_parser(actions: Any) -> None:
     """Register `get` with the subparsers of `outrider models`."""
@@ -53,8 +51,9 @@ def execute(args: argparse.Namespace) -> int:
         OutriderError: there is no such model, no network, no space…
         OutputClosed, OutputError: standard output can't be written.
     """
-    if not args.restart and (here := _already_here(args.ref)) is not None:
-        say(f"{here.ref} ships with Outrider." if here.embedded else f"{here.ref} is here already; {CHECK_HINT}.")
+    here = _already_here(args.ref)
+    if here is not None and here.embedded:
+        say(f"{here.ref} ships with Outrider.")
         return _print_path(here.path)
     from core.models.downloads import download
 
@@ -67,6 +66,8 @@ def execute(args: argparse.Namespace) -> int:
     except Cancelled:
         say(_farewell(args.ref))
         return Exit.STOPPED
+    if here is not None and here.path == entry.path and not args.restart:
+        say(f"{entry.ref} is here already; --restart checks its files.")
     return _print_path(entry.path)
 
 
