@@ -14,13 +14,20 @@ from core.distill.script import Script, script_of
 from core.distill.self_play import PlaySettings, Texts, write_texts
 from core.distill.student import check_target, export_student, new_student
 from core.distill.teacher import Part, frequent_ids, parts_in, read_part, target_log_probs, write_part
-from core.distill.train import StudentSettings, held_out_acceptance, make_batch, train_student
+from core.distill.train import (
+    StudentSettings,
+    held_out_acceptance,
+    load_student,
+    make_batch,
+    save_student,
+    train_student,
+)
 from core.errors import ModelUnreadableError, OutOfMemoryError, PairMismatchError, SettingsError
 from core.models import load
 from core.models.catalogue import resolve
 from core.models.compatibility import pair_problem
 from core.models.shared_draft import BORROWED, load_shared_draft
-from core.training.optim import Budget, Schedule
+from core.training.optim import Budget, Optimizers, Progress, Schedule
 from core.types import SamplingParams
 from tests.fakes import (
     byte_tokenizer,
@@ -140,9 +147,10 @@ def test_texts_written_earlier_are_read(tmp_path):
     texts = read_texts(file, Script((1,), (2,), frozenset({9})))
     assert texts.end.tolist() == [4, 5]
     assert texts.temperature.tolist() == [0.0, 1.0]
-    file.write_bytes(b"no archive")
-    with pytest.raises(ModelUnreadableError, match=r"texts\.npz"):
-        read_texts(file, Script((1,), (2,), frozenset({9})))
+    for damaged in (file.read_bytes()[:-30], b"no archive", b""):
+        file.write_bytes(damaged)
+        with pytest.raises(ModelUnreadableError, match=r"texts\.npz"):
+            read_texts(file, Script((1,), (2,), frozenset({9})))
 
 
 def test_the_last_texts_come_first_and_are_held_out():
@@ -259,6 +267,55 @@ def test_too_few_texts_are_told(target, tmp_path):
     plan = settings(num_texts=1, play=PlaySettings(rows=1, length=24, longest_prompt=4))
     with pytest.raises(SettingsError, match="too few texts"):
         distill(target, plan, tmp_path / "work", tmp_path / "draft", quiet)
+
+
+def test_work_of_another_kind_is_not_gone_on_with(target, tmp_path):
+    work, out = tmp_path / "work", tmp_path / "draft"
+
+    def told(**changes) -> str:
+        model = changes.pop("target", target)
+        with pytest.raises(SettingsError) as caught:
+            distill(model, settings(**changes), work, out, quiet)
+        assert is_sentence(str(caught.value))
+        return str(caught.value)
+
+    distill(target, settings(), work, out, quiet)
+    assert "another draft" in told(num_layers=2)
+    other = load(str(save_model(tmp_path / "other", tokenizer=chat_tokenizer(), eos_token_id=END)), "cpu")
+    torch.nn.init.constant_(other.model.model.norm.weight, 2.0)
+    assert "another target" in told(target=other)
+    file = tmp_path / "texts.npz"
+    ids = np.full((9, 20), 5)
+    np.savez(file, ids=ids, answer_start=np.ones(9), answer_temperature=np.ones(9))
+    assert "another length" in told(start_from=file)
+    np.savez(file, ids=ids + 9_999, answer_start=np.ones(9), answer_temperature=np.ones(9))
+    assert "does not know" in told(start_from=file)
+    (work / "part-0000" / "ids.npy").write_bytes(b"")
+    with pytest.raises(ModelUnreadableError, match="part-0000"):
+        distill(target, settings(), work, out, quiet)
+
+
+def test_texts_that_are_written_are_as_long_as_those_that_were_given(target, tmp_path):
+    file = tmp_path / "texts.npz"
+    np.savez(file, ids=np.full((9, 30), 5), answer_start=np.full(9, 4), answer_temperature=np.ones(9))
+    distill(target, settings(start_from=file, num_texts=12), tmp_path / "work", tmp_path / "draft", quiet)
+    assert [read_part(path).texts.ids.shape for path in parts_in(tmp_path / "work")] == [(9, 30), (8, 30)]
+
+
+def test_a_checkpoint_that_cant_be_written_leaves_nothing_half_written(target, tmp_path, monkeypatch):
+    student = new_student(target.model, 1)
+    optimizers = Optimizers(student)
+    save_student(tmp_path / "student.pt", student, optimizers, Progress(step=3))
+
+    def fill_up(_state, path) -> None:
+        path.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", fill_up)
+    with pytest.raises(OSError, match="No space"):
+        save_student(tmp_path / "student.pt", student, optimizers, Progress(step=4))
+    assert [path.name for path in tmp_path.iterdir()] == ["student.pt"]
+    assert load_student(tmp_path / "student.pt", student, optimizers).step == 3
 
 
 def test_a_folder_of_somebody_elses_is_not_replaced(target, tmp_path):

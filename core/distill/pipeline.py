@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -16,6 +18,7 @@ from core.distill.student import check_target, export_student, new_student
 from core.distill.teacher import Part, frequent_ids, parts_in, read_part, write_part
 from core.distill.train import StudentSettings, held_out_acceptance, train_student
 from core.errors import ModelUnreadableError, SettingsError
+from core.files import write_atomically
 from core.models.shared_draft import serves
 
 if TYPE_CHECKING:
@@ -70,12 +73,14 @@ def distill(
 
     Raises:
         ModelUnreadableError: the target is of a kind that can't be a teacher here.
-        SettingsError: there is too little text to hold some out, or something else lies where the draft is to go.
+        SettingsError: there is too little text to hold some out, something else lies where the draft is to go, or what
+            lies in the work folder is another target's or another draft's.
     """
     check_target(target.model)
     check_destination(out)
     script = script_of(target.tokenizer, target.eos_ids)
     work.mkdir(parents=True, exist_ok=True)
+    _claim(work, target)
     _write_parts(target, script, settings, work, log, check_cancelled)
     parts = [read_part(path) for path in parts_in(work)]
     train, held_out = split(parts)
@@ -105,6 +110,17 @@ def check_destination(out: Path) -> None:
     raise SettingsError(f"{str(out)!r} is there already, and is no draft that was distilled. Choose a new folder.")
 
 
+def _claim(work: Path, target: LanguageModel) -> None:
+    """A work folder is one target's, which is told by the weights of its last norm."""
+    weights = target.model.model.norm.weight.detach().cpu().float().numpy()
+    fingerprint = hashlib.sha256(weights.tobytes()).hexdigest()
+    mark = work / "target.sha256"
+    if not mark.exists():
+        write_atomically(mark, fingerprint)
+    elif mark.read_text("utf-8", "replace") != fingerprint:
+        raise SettingsError(f"What lies in {str(work)!r} was made with another target. Choose another folder for it.")
+
+
 def split(parts: list[Part]) -> tuple[list[Part], Part]:
     """Texts to train on, and the held-out ones.
 
@@ -132,7 +148,12 @@ def _write_parts(
     check_cancelled: Callable[[], None],
 ) -> None:
     compiled = settings.student.compile
-    given = [] if settings.start_from is None else in_parts(read_texts(settings.start_from, script), settings.play.rows)
+    given = _given_parts(target, script, settings)
+    # Texts of one training are of one length.
+    lengths = {texts.ids.shape[1] for texts in (*given, *(read_part(path).texts for path in parts_in(work)))}
+    if len(lengths) > 1:
+        raise SettingsError(f"The texts in {str(work)!r} have another length. Choose another folder for the work.")
+    play = replace(settings.play, length=lengths.pop()) if lengths else settings.play
     while True:
         parts = parts_in(work)
         index, number = len(parts), sum(len(read_part(path).texts) for path in parts)
@@ -144,9 +165,18 @@ def _write_parts(
         else:
             log(f"the target writes texts: {number} of {settings.num_texts} so far")
             generator = torch.Generator().manual_seed(settings.seed + 7919 * index)
-            texts = write_texts(target.model, script, settings.play, generator, check_cancelled)
+            texts = write_texts(target.model, script, play, generator, check_cancelled)
         path = work / f"part-{index:04}"
         write_part(target.model, texts, path, compiled=compiled, check_cancelled=check_cancelled)
+
+
+def _given_parts(target: LanguageModel, script: Script, settings: DistillSettings) -> list[Texts]:
+    if settings.start_from is None:
+        return []
+    texts = read_texts(settings.start_from, script)
+    if not len(texts) or not 0 <= int(texts.ids.min()) <= int(texts.ids.max()) < target.vocab_size:
+        raise SettingsError(f"{settings.start_from.name!r} holds ids that the target does not know. Leave it out.")
+    return in_parts(texts, settings.play.rows)
 
 
 def in_parts(texts: Texts, rows: int) -> list[Texts]:
@@ -166,7 +196,7 @@ def read_texts(path: Path, script: Script) -> Texts:
         with np.load(path) as file:
             ids, start = file["ids"].astype(np.int32), file["answer_start"].astype(np.int32)
             temperature = file["answer_temperature"].astype(np.float32)
-    except (OSError, KeyError, ValueError) as error:
+    except (OSError, EOFError, KeyError, ValueError, BadZipFile) as error:
         raise ModelUnreadableError(f"{path.name!r} holds no texts that can be read. Leave it out.") from error
     # Near-greedy rows count as greedy ones.
     temperature[temperature < 0.05] = 0.0

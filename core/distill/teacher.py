@@ -7,6 +7,7 @@ head's rows of any ids, they give the exact probabilities of those ids.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ import torch
 from torch.nn import functional
 
 from core.distill.self_play import Texts
+from core.errors import ModelUnreadableError
 from core.training.forward import hidden_states, logits_of, rope_for
 
 
@@ -66,9 +68,13 @@ def write_part(
     scratch = path.with_name(f".{path.name}")
     scratch.mkdir(parents=True, exist_ok=True)
     arrays = {"states": states, "log_norms": log_norms, "ids": texts.ids, "answer_start": texts.answer_start}
-    for name, array in (arrays | {"end": texts.end, "temperature": texts.temperature}).items():
-        np.save(scratch / f"{name}.npy", array)
-    os.replace(scratch, path)
+    try:
+        for name, array in (arrays | {"end": texts.end, "temperature": texts.temperature}).items():
+            np.save(scratch / f"{name}.npy", array)
+        os.replace(scratch, path)
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
 
 
 def log_normaliser(target: Any, states: torch.Tensor) -> torch.Tensor:
@@ -77,10 +83,17 @@ def log_normaliser(target: Any, states: torch.Tensor) -> torch.Tensor:
 
 
 def read_part(path: Path) -> Part:
-    """A folder of `write_part`; the states stay on disk until they are read."""
+    """A folder of `write_part`; the states stay on disk until they are read.
+
+    Raises:
+        ModelUnreadableError: it is damaged.
+    """
     names = ("ids", "answer_start", "end", "temperature", "log_norms")
-    ids, answer_start, end, temperature, log_norms = (np.load(path / f"{name}.npy") for name in names)
-    states = np.load(path / "states.npy", mmap_mode="r")
+    try:
+        ids, answer_start, end, temperature, log_norms = (np.load(path / f"{name}.npy") for name in names)
+        states = np.load(path / "states.npy", mmap_mode="r")
+    except (OSError, ValueError, EOFError) as error:
+        raise ModelUnreadableError(f"The texts in {str(path)!r} are damaged. Delete that folder.") from error
     return Part(Texts(ids, answer_start, end, temperature), states, log_norms)
 
 

@@ -19,6 +19,8 @@ from transformers import LlamaForCausalLM
 
 from core.distill.student import stored
 from core.distill.teacher import Part, target_log_probs
+from core.errors import SettingsError
+from core.models.shared_draft import BORROWED
 from core.training.distill import overlap, tv_weight
 from core.training.forward import hidden_states, rope_for
 from core.training.optim import Budget, Optimizers, Progress, Schedule, Stopwatch
@@ -194,14 +196,29 @@ def save_student(path: Path, student: LlamaForCausalLM, optimizers: Optimizers, 
     """Written beside, then renamed: a checkpoint is whole or not there."""
     part = path.with_suffix(".part")
     state = {"model": stored(student), "optimizers": optimizers.state_dict(), "progress": vars(progress)}
-    torch.save(state, part)
-    os.replace(part, path)
+    try:
+        torch.save(state, part)
+        os.replace(part, path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
 
 
-def load_student(path: Path, student: LlamaForCausalLM, optimizers: Optimizers | None = None) -> Progress:
-    """Put a checkpoint's layers into a student of the same shape."""
-    state = torch.load(path, weights_only=True)
-    student.load_state_dict(state["model"], strict=False)
-    if optimizers is not None:
+def load_student(path: Path, student: LlamaForCausalLM, optimizers: Optimizers) -> Progress:
+    """Put a checkpoint's layers into a student of the same shape.
+
+    Raises:
+        SettingsError: it is that of a student of another shape, or damaged.
+    """
+    try:
+        state = torch.load(path, weights_only=True)
+        left = student.load_state_dict(state["model"], strict=False)
+        if left.unexpected_keys or set(left.missing_keys) - BORROWED:
+            raise ValueError("it has other layers")
         optimizers.load_state_dict(state["optimizers"])
-    return Progress(**state["progress"])
+        return Progress(**state["progress"])
+    except Exception as error:
+        raise SettingsError(
+            f"The checkpoint {str(path)!r} is that of another draft, or damaged. Choose another folder for the work, "
+            "or delete that file."
+        ) from error
