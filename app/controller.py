@@ -31,6 +31,7 @@ class RunController(QObject):
         state_changed: the new `RunState`.
         run_requested: a `RunRequest` is on its way to the engine.
         engine_ready: the engine is imported.
+        memory_held: a device, and the bytes of it that the kept models would make room with.
         failed: one sentence for a person.
         run_ended: the run is over, however it ended; all its events can be taken now.
         closed: the engine's thread has ended.
@@ -39,6 +40,7 @@ class RunController(QObject):
     state_changed = Signal(object)
     run_requested = Signal(object)
     engine_ready = Signal()
+    memory_held = Signal(str, object)
     failed = Signal(str)
     run_ended = Signal()
     closed = Signal()
@@ -61,6 +63,7 @@ class RunController(QObject):
         self._run_wanted.connect(self._worker.run)
         self._shut_down_wanted.connect(self._worker.shut_down)
         self._worker.ready.connect(self.engine_ready)
+        self._worker.memory_held.connect(self.memory_held)
         self._worker.failed.connect(self._on_failed)
         self._worker.log_failed.connect(self._on_failed)
         self._worker.finished.connect(self._on_finished)

@@ -47,7 +47,13 @@ class PairVerdicts:
 
 @dataclass(frozen=True, slots=True)
 class VerdictQuestion:
-    """A pair, and where it is to run. `context`: positions of the caches. `with_memory`: the forecast imports torch."""
+    """A pair, and where it is to run.
+
+    Attributes:
+        context: positions of the caches.
+        with_memory: whether memory is asked for, which imports torch.
+        held_bytes: of the device, that loaded models would make room with.
+    """
 
     draft: str
     target: str
@@ -55,6 +61,7 @@ class VerdictQuestion:
     dtype: str
     context: int
     with_memory: bool = False
+    held_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,14 +32,17 @@ class PairJudge(QObject):
         self._wanted: VerdictQuestion | None = None
         self._answer: VerdictAnswer | None = None
         self._is_engine_ready = False
-        self._resident: tuple[str | None, str] | None = None
-        """Draft and target of the last run that got going."""
+        self._held: tuple[str, int] = ("", 0)
+        """A device, and the bytes of it that the kept models would make room with."""
+        self._loaded: tuple[object, ...] | None = None
+        """What the last run that got going had in memory."""
         self._timer = QTimer(self)
         self._timer.setSingleShot(True)
         self._timer.setInterval(DELAY_MS)
         self._timer.timeout.connect(self._on_due)
         checker.verdict_given.connect(self._on_verdict_given)
         controller.engine_ready.connect(self._on_engine_ready)
+        controller.memory_held.connect(self._on_memory_held)
 
     def want(self, question: VerdictQuestion | None) -> None:
         """Ask for a forecast of this pair, unless it is what was answered last; None: there is no pair."""
@@ -64,24 +67,31 @@ class PairJudge(QObject):
             return ""
         memory = answer.verdict.memory
         is_too_large = memory is not None and memory.fits is False and answer.verdict.problem is None
-        is_asked = (request.draft, request.target) == _pair(answer.question)
+        is_asked = (request.draft, request.target) == _pair(answer.question) and _models(request) != self._loaded
         return memory_text(memory) if memory is not None and is_asked and is_too_large else ""
 
     def note_run(self, run: RunView) -> None:
-        """Take note of what is in memory now: the forecast of a pair that has run would count it twice."""
+        """Take note of what is in memory now: a pair that has run is not asked about again."""
         if run.started is not None and run.request is not None:
-            self._resident = (run.request.draft, run.request.target)
-            self.want(self._wanted)
+            self._loaded = _models(run.request)
 
     def _question(self) -> VerdictQuestion | None:
         wanted = self._wanted
         if wanted is None:
             return None
-        return replace(wanted, with_memory=self._is_engine_ready and self._resident != _pair(wanted))
+        device, num_bytes = self._held
+        return replace(
+            wanted, with_memory=self._is_engine_ready, held_bytes=num_bytes if device == wanted.device else 0
+        )
 
     @Slot()
     def _on_engine_ready(self) -> None:
         self._is_engine_ready = True
+        self.want(self._wanted)
+
+    @Slot(str, object)
+    def _on_memory_held(self, device: str, num_bytes: int) -> None:
+        self._held = (device, num_bytes)
         self.want(self._wanted)
 
     @Slot()
@@ -95,6 +105,10 @@ class PairJudge(QObject):
         if answer.question == self._question():
             self._answer = answer
             self._line.show_verdict(answer.verdict)
+
+
+def _models(request: RunRequest) -> tuple[object, ...]:
+    return request.draft, request.target, request.device, request.dtype
 
 
 def _pair(question: VerdictQuestion) -> tuple[str, str]:

@@ -33,6 +33,10 @@ class Session(Protocol):
         """Yield a run's events; closing the iterator stops it."""
         ...
 
+    def held_bytes(self, device: str) -> int:
+        """What the models that are kept take on a device; another run may have it."""
+        ...
+
     def close(self) -> None:
         """Drop the models."""
         ...
@@ -89,6 +93,7 @@ def judge_pair(question: VerdictQuestion) -> PairVerdict:
         dtype=question.dtype,
         context=question.context,
         with_memory=question.with_memory,
+        held_bytes=question.held_bytes,
     )
 
 

@@ -6,6 +6,7 @@ doesn't flood the window's event loop, and the engine never waits for the window
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,6 +43,7 @@ class EngineWorker(QObject):
     Signals:
         ready: the engine is imported.
         failed: one sentence for a person: a run, or the start of the engine, went wrong.
+        memory_held: a device, and the bytes of it that the kept models would make room with. Sent before `finished`.
         log_failed: one sentence: the run goes on, but its log can't be kept.
         finished: a run is over, however it ended. Always sent.
     """
@@ -49,6 +51,7 @@ class EngineWorker(QObject):
     ready = Signal()
     failed = Signal(str)
     log_failed = Signal(str)
+    memory_held = Signal(str, object)
     finished = Signal()
 
     def __init__(self, services: Services, inbox: EventInbox) -> None:
@@ -82,6 +85,7 @@ class EngineWorker(QObject):
             self._close_log()
             # A run that failed while it loaded is loading no more.
             self._inbox.put(StageChanged(""))
+            self._tell_memory(str(request.device))
             self.finished.emit()
 
     def _run(self, request: RunRequest, controls: RunControls) -> None:
@@ -95,6 +99,11 @@ class EngineWorker(QObject):
             self._inbox.put(event)
             if isinstance(event, Finished):
                 self._tell_error(event.summary)
+
+    def _tell_memory(self, device: str) -> None:
+        with contextlib.suppress(Exception):  # Only for forecasts; a device that isn't there was told by the run.
+            if self._session is not None:
+                self.memory_held.emit(device, self._session.held_bytes(device))
 
     def _tell_error(self, summary: Summary) -> None:
         # A run that is whole may still have an error to tell: that of its baseline.

@@ -149,6 +149,7 @@ class FakeSession:
     requests: list[RunRequest] = field(default_factory=list)
     controls: list[RunControls] = field(default_factory=list)
     is_closed: bool = False
+    held: int = 0
     started: int = 0
 
     def run(self, request: RunRequest, controls: RunControls) -> Iterator[Event]:
@@ -183,6 +184,10 @@ class FakeSession:
             speedup = 1000 * tokens / sum(step.total_ms for step in steps) / speed
             baseline = {"baseline_tokens_per_second": speed, "measured_speedup": speedup}
         yield Finished(make_summary(steps, reason, error=error, **baseline))
+
+    def held_bytes(self, _device: str) -> int:
+        """What the script says."""
+        return self.held
 
     def close(self) -> None:
         """Remember that the models were dropped."""

@@ -14,6 +14,7 @@ from app.settings import ChatTemplate
 from app.widgets.prompt_reading import WAITING
 from core.errors import OutriderError
 from core.models.memory import MemoryForecast
+from core.types import Device, DType
 from tests.fakes_app import DRAFT, TARGET, fake_services
 from tests.fakes_models import FakeHub
 
@@ -139,10 +140,37 @@ def test_a_pair_that_has_run_is_not_asked_about_again(make, hub, dialogs, run_to
     warm_up(window, qtbot)
     until(qtbot, lambda: line(window).text().startswith("Too large"))
     run_to_end(window)
-    until(qtbot, lambda: line(window).text() == COST_ONLY)
     run_to_end(window)
     assert len(dialogs.asked) == 1
     assert len(session.requests) == 2
+
+
+def test_a_pair_in_another_precision_than_it_ran_in_is_asked_about(make, hub, dialogs, run_to_end, qtbot):
+    hub.memory = TOO_MUCH
+    dialogs.says_yes = True
+    window = make()
+    warm_up(window, qtbot)
+    until(qtbot, lambda: line(window).text().startswith("Too large"))
+    run_to_end(window)
+    window.controls.run.dtype.choose(DType.FLOAT32)
+    window.controls.run.changed.emit()
+    until(qtbot, lambda: hub.judged[-1].dtype == "float32")
+    until(qtbot, lambda: window.judge._answer.question.dtype == "float32")
+    run_to_end(window)
+    assert len(dialogs.asked) == 2
+
+
+def test_what_loaded_models_hold_is_told_to_the_forecast(make, hub, session, run_to_end, qtbot):
+    session.held = 3_000_000
+    window = make()
+    until(qtbot, lambda: bool(hub.judged))
+    run_to_end(window)
+    until(qtbot, lambda: hub.judged[-1].held_bytes == 3_000_000)
+    assert hub.judged[0].held_bytes == 0
+    window.controls.run.device.choose(Device.CPU)
+    window.controls.run.changed.emit()
+    until(qtbot, lambda: hub.judged[-1].device == "cpu")
+    assert hub.judged[-1].held_bytes == 0
 
 
 def test_a_pair_with_a_problem_has_no_figures(make, qtbot):
