@@ -21,6 +21,7 @@ from app.model_questions import (
     VerdictAnswer,
     VerdictQuestion,
 )
+from app.sentences import sentence_of
 from app.services import Services
 from core.errors import OutriderError
 from core.models.catalogue import ModelEntry
@@ -72,7 +73,7 @@ class ModelChecker(QObject):
         try:
             self.scanned.emit(self._services.find_models())
         except Exception as error:
-            self.failed.emit(_sentence(error, "The models on this computer could not be listed"))
+            self.failed.emit(sentence_of(error, "The models on this computer could not be listed"))
 
     @Slot(object)
     def read_details(self, entries: tuple[ModelEntry, ...]) -> None:
@@ -107,7 +108,7 @@ class ModelChecker(QObject):
         try:
             rendered = self._services.render_prompt(question)
         except Exception as error:
-            rendered = RenderedPrompt(question, problem=_sentence(error, "The prompt could not be rendered"))
+            rendered = RenderedPrompt(question, problem=sentence_of(error, "The prompt could not be rendered"))
         self.prompt_rendered.emit(rendered)
 
     @Slot(str)
@@ -116,7 +117,7 @@ class ModelChecker(QObject):
         try:
             self.removal_planned.emit(self._services.plan_removal(ref))
         except Exception as error:
-            self.failed.emit(_sentence(error, f"{ref} can't be deleted"))
+            self.failed.emit(sentence_of(error, f"{ref} can't be deleted"))
 
     @Slot(str)
     def remove(self, ref: str) -> None:
@@ -124,7 +125,7 @@ class ModelChecker(QObject):
         try:
             self.removed.emit(ref, self._services.remove(ref))
         except Exception as error:
-            self.failed.emit(_sentence(error, f"{ref} could not be deleted"))
+            self.failed.emit(sentence_of(error, f"{ref} could not be deleted"))
 
     def _is_stale(self, question: object) -> bool:
         return self.is_closing or self.latest.get(type(question)) is not question
@@ -146,7 +147,7 @@ class ModelChecker(QObject):
         try:
             return self._services.read_details(entry)
         except Exception as error:
-            return _sentence(error, f"{entry.title} could not be read")
+            return sentence_of(error, f"{entry.title} could not be read")
 
     def _problem(self, draft: str, target: str) -> str | None:
         try:
@@ -277,7 +278,3 @@ class ModelCheckerThread(QObject):
     def join(self, milliseconds: int) -> bool:
         """Wait for the thread after `begin_close`; true when it has ended."""
         return self._thread.wait(milliseconds)
-
-
-def _sentence(error: Exception, what: str) -> str:
-    return str(error) if isinstance(error, OutriderError) else f"{what}: {error or type(error).__name__}."

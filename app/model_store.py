@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject, QThread, QTimer, Signal, Slot
 
+from app.sentences import sentence_of
 from app.services import Services
 from core.controls import Cancelled
-from core.errors import OutriderError
 
 if TYPE_CHECKING:
     from core.models.downloads import DownloadProgress
@@ -104,10 +104,7 @@ class Downloader(QObject):
         except Cancelled:
             tell(DownloadState.STOPPED)
         except Exception as error:
-            tell(
-                DownloadState.FAILED,
-                str(error) if isinstance(error, OutriderError) else f"The download failed: {error}.",
-            )
+            tell(DownloadState.FAILED, sentence_of(error, "The download failed"))
         else:
             self.arrived.emit(entry)
             tell(DownloadState.DONE)

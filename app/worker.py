@@ -13,6 +13,7 @@ from pathlib import Path
 
 from PySide6.QtCore import QObject, QThread, Signal, Slot
 
+from app.sentences import sentence_of
 from app.services import LogWriter, Services, Session
 from core.controls import RunControls
 from core.errors import OutriderError
@@ -70,7 +71,7 @@ class EngineWorker(QObject):
         try:
             self._session = self._services.open_session()
         except Exception as error:
-            self.failed.emit(_sentence(error, "The engine could not be started"))
+            self.failed.emit(sentence_of(error, "The engine could not be started"))
         self._inbox.put(StageChanged(""))
         self.ready.emit()
 
@@ -80,7 +81,7 @@ class EngineWorker(QObject):
         try:
             self._run(request, controls)
         except Exception as error:
-            self.failed.emit(_sentence(error, "The run failed"))
+            self.failed.emit(sentence_of(error, "The run failed"))
         finally:
             self._close_log()
             # A run that failed while it loaded is loading no more.
@@ -131,7 +132,7 @@ class EngineWorker(QObject):
     def _give_up_log(self, error: Exception) -> None:
         # A full disk is no reason to stop a run that a person is watching.
         self._close_log()
-        self.log_failed.emit(f"{_sentence(error, 'The log of this run can not be kept')} The run goes on without it.")
+        self.log_failed.emit(f"{sentence_of(error, 'The log of this run can not be kept')} The run goes on without it.")
 
     def _close_log(self) -> None:
         log, self._log = self._log, None
@@ -140,7 +141,7 @@ class EngineWorker(QObject):
         try:
             log.close()
         except (OSError, OutriderError) as error:
-            self.log_failed.emit(_sentence(error, "The log of this run could not be closed"))
+            self.log_failed.emit(sentence_of(error, "The log of this run could not be closed"))
 
     @Slot()
     def shut_down(self) -> None:
@@ -151,12 +152,3 @@ class EngineWorker(QObject):
                 session.close()
         finally:
             QThread.currentThread().quit()
-
-
-def _sentence(error: Exception, what: str) -> str:
-    if isinstance(error, OutriderError):
-        return str(error)
-    if isinstance(error, OSError):
-        return f"{what}: {error.strerror or error}."
-    detail = (str(error).strip().splitlines() or [""])[0].rstrip(".")
-    return f"{what}: {type(error).__name__}{': ' + detail if detail else ''}."

@@ -373,6 +373,16 @@ def test_a_failure_while_its_window_is_closed_is_told_in_the_main_window(make, h
     until(qtbot, lambda: window.banner.sentence() == "There is no space left.")
 
 
+def test_a_download_that_fails_without_a_word_is_a_sentence(make, qtbot):
+    def fail(_ref, **_options):
+        raise RuntimeError
+
+    window, panel = make(download=fail)
+    panel.get_requested.emit(NEW, False)
+    wait_for_state(qtbot, window, NEW, DownloadState.FAILED)
+    assert download_of(window, NEW).sentence == "The download failed: RuntimeError."
+
+
 def test_what_comes_and_goes_moves_nothing_above_it(make, hub, qtbot):
     hub.gate = threading.Semaphore(3)
     window, panel = make()
