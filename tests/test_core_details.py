@@ -295,6 +295,16 @@ def test_a_malformed_gguf_file_is_refused_in_a_sentence(tmp_path, content):
     refusal(tmp_path / "bad.gguf")
 
 
+def test_the_items_of_all_arrays_together_are_limited(tmp_path, monkeypatch):
+    path = write_gguf(tmp_path / "tiny.gguf")  # Its one array has four items.
+    key = struct.pack("<Q", 1)
+    arrays = [key + name + struct.pack("<IIQ", 9, 0, 2) + bytes(2) for name in (b"a", b"b", b"c")]
+    (tmp_path / "many.gguf").write_bytes(gguf_bytes(num_pairs=3, rest=b"".join(arrays)))
+    monkeypatch.setattr("core.models.gguf_header._MAX_ITEMS", 5)
+    assert read_gguf_header(path).fields["tokenizer.ggml.tokens"] == ("<s>", "</s>", "a", "b")
+    refusal(tmp_path / "many.gguf")
+
+
 def test_no_random_damage_of_a_gguf_file_gets_through_as_another_error(tmp_path):
     content = bytearray(write_gguf(tmp_path / "whole.gguf").read_bytes())
     random = np.random.default_rng(0)

@@ -424,6 +424,15 @@ def test_without_pip_it_is_said(pip, monkeypatch):
     assert "pip" in install_refused(HubUnreachableError)
 
 
+def test_what_a_crash_left_behind_is_swept(pip):
+    pip("ok")
+    ended = subprocess.Popen([sys.executable, "-S", "-c", ""])
+    ended.wait()
+    (kept_folder(wheel.REF).parent / f".fetching-{ended.pid}-a").mkdir(parents=True)
+    entry = download(wheel.REF)
+    assert list(entry.path.parent.iterdir()) == [entry.path]
+
+
 def test_a_cancelled_fetch_ends_pip_and_leaves_nothing(pip):
     pip("hang")
     started = time.monotonic()

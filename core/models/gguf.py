@@ -13,24 +13,20 @@ import logging
 import os
 import shutil
 import sys
-import tempfile
-import time
 from collections.abc import Callable, Generator
 from pathlib import Path
 
 import platformdirs
-import psutil
 
 from core.errors import ModelUnreadableError, OutOfMemoryError
 from core.files import explain_write_error
 from core.models.child_process import ChildFailedError, ChildFailure, Limits, folder_bytes, supervise
 from core.models.gguf_checks import UnpackingPlan, check_file, check_room
+from core.models.scratch import new_scratch
 
 _log = logging.getLogger(__name__)
 
 _STALL_S = 600.0
-_SCRATCH = ".converting-"
-_ORPHAN_AGE_S = 24 * 3600
 _BASE_MEMORY = 3 * 2**30
 """What torch, transformers and a large vocabulary take beside the tensors, generously."""
 _UNPACKING_SHARE = 0.7
@@ -88,13 +84,11 @@ def converting(path: Path, check_cancelled: Callable[[], None] = lambda: None) -
         folder = converted_folder(path, check_cancelled)
         if _is_whole(folder):
             return folder
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        _sweep(folder.parent)
-        check_room(path, plan, folder.parent)
-        scratch = Path(tempfile.mkdtemp(prefix=f"{_SCRATCH}{os.getpid()}-", dir=folder.parent))
+        scratch = new_scratch(folder.parent, ".converting-")
     except OSError as error:
         raise _unusable(error, path) from error
     try:
+        check_room(path, plan, folder.parent)
         yield from _unpack(path, scratch, plan, check_cancelled)
         _keep(scratch / "model", folder)
     except OSError as error:
@@ -210,13 +204,3 @@ def _digest(path: Path, check_cancelled: Callable[[], None]) -> str:
                 digest.update(chunk)
         _digests[key] = digest.hexdigest()
     return _digests[key]
-
-
-def _sweep(folder: Path) -> None:
-    """Remove what processes that are gone left half done."""
-    for scratch in folder.glob(f"{_SCRATCH}*"):
-        owner = scratch.name.removeprefix(_SCRATCH).partition("-")[0]
-        with contextlib.suppress(OSError):
-            is_old = time.time() - scratch.stat().st_mtime > _ORPHAN_AGE_S
-            if is_old or (owner.isdecimal() and not psutil.pid_exists(int(owner))):
-                shutil.rmtree(scratch, ignore_errors=True)

@@ -19,7 +19,7 @@ from core.models.weight_files import TensorInfo
 _MAX_PAIRS = 1 << 16
 _MAX_TENSORS = 1 << 17
 _MAX_STRING = 16 << 20  # bytes
-_MAX_ITEMS = 1 << 23
+_MAX_ITEMS = 1 << 22  # of all arrays together
 _MAX_HEADER = 512 << 20  # bytes
 _MAX_DIMENSIONS = 8
 
@@ -73,7 +73,7 @@ def read_gguf_header(path: Path) -> GgufHeader:
         raise ModelUnreadableError(f"{path.name!r} can't be read ({error.strerror or type(error).__name__}).") from None
 
 
-@functools.lru_cache(maxsize=16)
+@functools.lru_cache(maxsize=4)  # Tens of megabytes each.
 def _read(path: Path, size: int, _modified_ns: int) -> GgufHeader:
     with path.open("rb") as file:
         return _Reader(file, size).header()
@@ -84,6 +84,7 @@ class _Reader:
         self._file = file
         self._size = size
         self._left = min(size, _MAX_HEADER)
+        self._items_left = _MAX_ITEMS
 
     def header(self) -> GgufHeader:
         if self._take(4) != b"GGUF":
@@ -130,7 +131,8 @@ class _Reader:
             return self._string()
         if kind == _ARRAY:
             item_kind, count = self._scalar("I"), self._scalar("Q")
-            if count > _MAX_ITEMS:
+            self._items_left -= count
+            if self._items_left < 0:
                 raise _MalformedError
             if item_kind == _STRING:
                 return tuple(self._string() for _ in range(count))

@@ -127,7 +127,7 @@ def _digest(path: Path, _size: int, _modified_ns: int) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-@functools.lru_cache(maxsize=8)
+@functools.lru_cache(maxsize=4)  # Tens of megabytes each.
 def _read_folder(source: TokenizerSource) -> TokenTable:
     folder = source.path
     if (folder / "tokenizer.json").is_file():

