@@ -17,7 +17,7 @@ from app.widgets.models_panel import download_line
 from app.widgets.models_suggestions import OFFLINE
 from app.widgets.models_table import SORT_ROLE, Column
 from core.errors import OutriderError
-from core.models.catalogue import ModelOrigin
+from core.models.catalogue import EMBEDDED_TITLES, ModelOrigin
 from core.models.suggestions import SUGGESTIONS
 from tests.fakes_app import DRAFT, TARGET, fake_services
 from tests.fakes_models import FakeHub, hub_entry, make_details
@@ -339,6 +339,37 @@ def test_downloads_come_one_after_the_other_and_a_waiting_one_can_be_cancelled(m
     wait_for_state(qtbot, window, "c/third", DownloadState.DONE)
     assert hub.calls == [("a/first", False), ("c/third", False)]
     assert download_of(window, "b/second").state is DownloadState.STOPPED
+
+
+def test_a_pair_is_got_with_one_button_where_none_of_its_drafts_is_here(make, hub, qtbot):
+    hub.gate = threading.Semaphore(0)
+    target = next(item for item in SUGGESTIONS if len(item.drafts) == 2)
+    window, panel = make()
+    panel.tabs.setCurrentIndex(1)
+    rows = {row.suggestion.ref: row for row in panel.suggestions.rows}
+    until(qtbot, lambda: rows[target.ref].pair.isVisibleTo(panel))
+    rows[target.ref].pair.click()
+    assert [download.ref for download in window.models.store.downloads] == [target.drafts[0], target.ref]
+    assert not rows[target.ref].pair.isVisibleTo(panel)
+
+
+def test_a_draft_that_ships_with_outrider_is_never_downloaded(make, qtbot):
+    target = next(item for item in SUGGESTIONS if EMBEDDED_TITLES.keys() & set(item.drafts))
+    _, panel = make()
+    panel.tabs.setCurrentIndex(1)
+    row = next(row for row in panel.suggestions.rows if row.suggestion is target)
+    until(qtbot, lambda: row.button.isVisibleTo(panel))
+    assert not row.pair.isVisibleTo(panel)
+
+
+def test_a_target_whose_draft_is_here_comes_alone(make, hub, qtbot):
+    target = next(item for item in SUGGESTIONS if len(item.drafts) == 2)
+    hub.entries.append(hub_entry(target.drafts[1], 500_000_000))
+    _, panel = make()
+    panel.tabs.setCurrentIndex(1)
+    row = next(row for row in panel.suggestions.rows if row.suggestion is target)
+    until(qtbot, lambda: row.button.isVisibleTo(panel))
+    assert not row.pair.isVisibleTo(panel)
 
 
 def test_getting_a_model_twice_is_getting_it_once(make, hub, qtbot):

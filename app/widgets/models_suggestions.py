@@ -16,6 +16,7 @@ from PySide6.QtWidgets import (
     QPushButton,
     QScrollArea,
     QStackedLayout,
+    QToolButton,
     QVBoxLayout,
     QWidget,
 )
@@ -53,6 +54,14 @@ class SuggestionRow(QWidget):
         self.button = QPushButton("Get")
         self.button.setObjectName(f"get_{suggestion.ref}")
         self.button.setAutoDefault(False)
+        self.pair = QToolButton()
+        self.pair.setObjectName(f"getPair_{suggestion.ref}")
+        self.pair.setText("Get both")
+        self.pair.setProperty("role", "link")
+        self.pair.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        if suggestion.drafts:
+            pair = f"{suggestion.title} with its draft {suggestion.drafts[0].rpartition('/')[2]}"
+            describe(self.pair, f"Get {pair}", f"Download {pair}")
         self.word = text_label("", "hint")
         self.word.setAlignment(Qt.AlignmentFlag.AlignCenter)
         action = QWidget()
@@ -74,8 +83,11 @@ class SuggestionRow(QWidget):
         layout.addLayout(badges, 0, 0)
         drafts = [EMBEDDED_TITLES.get(ref) or ref.rpartition("/")[2] for ref in suggestion.drafts]
         text = f"Drafts: {', '.join(drafts)}" if drafts else "A draft for the larger ones"
-        note = ElidedLabel(text, "hint", takes_all=True)
-        layout.addWidget(note, 1, 0)
+        line = QHBoxLayout()
+        line.setSpacing(8)
+        line.addWidget(ElidedLabel(text, "hint", takes_all=True), 1)
+        line.addWidget(self.pair)
+        layout.addLayout(line, 1, 0)
         for column, text, width in (
             (1, count_text(suggestion.num_parameters), 56),
             (2, bytes_text(suggestion.download_bytes), 64),
@@ -87,9 +99,10 @@ class SuggestionRow(QWidget):
         layout.addWidget(action, 0, 3, 2, 1, Qt.AlignmentFlag.AlignVCenter)
         layout.setColumnStretch(0, 1)
         self.button.clicked.connect(self._on_clicked)
+        self.pair.clicked.connect(self._on_pair_clicked)
 
-    def show_state(self, *, is_here: bool, state: DownloadState | None, is_offline: bool) -> None:
-        """Show whether the model is here, on its way, or can be had."""
+    def show_state(self, *, is_here: bool, state: DownloadState | None, lacks_draft: bool, is_offline: bool) -> None:
+        """Show whether the model is here, on its way, or can be had, and with it a draft."""
         text = "On this computer" if is_here else STATE_TEXTS.get(state, "") if state is not None else ""
         self.word.setText("Here" if is_here else text)
         self.word.setToolTip(text)
@@ -98,6 +111,7 @@ class SuggestionRow(QWidget):
         resumes = state in {DownloadState.STOPPED, DownloadState.FAILED}
         self.button.setText("Resume" if resumes else "Get")
         self.button.setEnabled(not is_offline)
+        self.pair.setVisible(lacks_draft and not text and not is_offline)
         size = bytes_text(self.suggestion.download_bytes)
         help_text = OFFLINE if is_offline else f"Download {self.suggestion.title}, {size}"
         describe(self.button, f"{self.button.text()} {self.suggestion.title}, {size}", help_text)
@@ -105,6 +119,12 @@ class SuggestionRow(QWidget):
     @Slot()
     def _on_clicked(self) -> None:
         self.get_requested.emit(self.suggestion.ref)
+
+    @Slot()
+    def _on_pair_clicked(self) -> None:
+        # The draft is the smaller one, and here first.
+        for ref in (self.suggestion.drafts[0], self.suggestion.ref):
+            self.get_requested.emit(ref)
 
 
 class SuggestionsPage(QWidget):
@@ -238,8 +258,20 @@ class SuggestionsPage(QWidget):
     def _show(self) -> None:
         for row in self._rows:
             ref = row.suggestion.ref
-            row.show_state(is_here=ref in self._here, state=self._states.get(ref), is_offline=self._is_offline)
+            row.show_state(
+                is_here=ref in self._here,
+                state=self._states.get(ref),
+                lacks_draft=self._lacks_draft(row.suggestion),
+                is_offline=self._is_offline,
+            )
         self._on_text_changed()
+
+    def _lacks_draft(self, suggestion: Suggestion) -> bool:
+        """Whether there are drafts that suit a model, and none of them is here or on its way."""
+        drafts = suggestion.drafts
+        states = (self._states.get(ref) for ref in drafts)
+        is_coming = any(state is not None and state.is_active for state in states)
+        return bool(drafts) and not is_coming and (self._here | EMBEDDED_TITLES.keys()).isdisjoint(drafts)
 
     @Slot()
     def _on_text_changed(self) -> None:
