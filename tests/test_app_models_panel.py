@@ -14,7 +14,7 @@ from PySide6.QtWidgets import QAbstractButton, QAbstractItemView, QLineEdit
 from app.model_store import DownloadState
 from app.view_models.model_text import age_text, bytes_of_text, bytes_text, count_text, duration_text
 from app.widgets.models_panel import download_line
-from app.widgets.models_suggestions import OFFLINE
+from app.widgets.models_suggestion_row import OFFLINE
 from app.widgets.models_table import SORT_ROLE, Column
 from core.errors import OutriderError
 from core.models.catalogue import EMBEDDED_TITLES, ModelOrigin

@@ -23,7 +23,7 @@ from app.view_models.model_library import ModelLibrary
 from app.view_models.model_text import kind_text
 from app.widgets.fields import card, describe, set_flag, text_label
 from app.widgets.models_labels import ElidedLabel
-from app.widgets.models_suggestions import OFFLINE
+from app.widgets.models_suggestion_row import OFFLINE
 from core.models.catalogue import ModelOrigin
 
 _REMOVABLE = {ModelOrigin.HUB, ModelOrigin.KEPT}
