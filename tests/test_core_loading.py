@@ -17,8 +17,9 @@ from core.models.catalogue import resolve
 from core.models.loading import load
 from core.models.placement import available_memory, choose_place, empty_model, is_spread, spread
 from core.models.prompting import encode_prompt, render
-from core.models.room import Need, bytes_per_position, does_not_fit, gigabytes, need_of, run_does_not_fit
+from core.models.room import Need, bytes_per_position, does_not_fit, need_of, run_does_not_fit
 from core.models.shelf import ModelShelf, ShelfKey
+from core.models.sizes import in_words
 from core.types import SamplingParams
 from tests.fakes import byte_tokenizer, edit_json, greedy_reference, is_sentence, play, save_model, tiny_model
 
@@ -135,7 +136,7 @@ def test_sizes_are_those_of_the_files(folder):
     need = need_of(entry, torch.bfloat16)
     assert need.num_parameters == sum(p.numel() for p in load(str(folder), "cpu").model.parameters())
     assert need.weights_bytes == 2 * need.num_parameters
-    assert (gigabytes(2_340_000_000), gigabytes(4_200_000)) == ("2.3 GB", "4 MB")
+    assert (in_words(2_340_000_000), in_words(4_200_000)) == ("2.3 GB", "4 MB")
 
 
 def test_a_model_without_room_is_refused_before_its_weights_are_read(folder, monkeypatch):

@@ -12,6 +12,7 @@ from core.models.catalogue import ModelEntry, resolve
 from core.models.details import ModelDetails, read_details
 from core.models.memory import MemoryForecast, forecast, positions_of
 from core.models.shared_draft import shared_draft_problem
+from core.models.sizes import in_words
 from core.models.vocabularies import (
     TokenizerSource,
     TokenTable,
@@ -245,10 +246,6 @@ def _memory_warnings(memory: MemoryForecast, positions: int) -> list[str]:
     if memory.fits is not False or memory.available_bytes is None:
         return []
     return [
-        f"With a text of {positions:,} tokens both models need about {_gigabytes(memory.total_bytes)}, and "
-        f"{_gigabytes(memory.available_bytes)} is free. Choose smaller models, a shorter text, or a lower precision."
+        f"With a text of {positions:,} tokens both models need about {in_words(memory.total_bytes)}, and "
+        f"{in_words(memory.available_bytes)} is free. Choose smaller models, a shorter text, or a lower precision."
     ]
-
-
-def _gigabytes(count: int) -> str:
-    return f"{count / 1e9:,.1f} GB"

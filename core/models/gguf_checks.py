@@ -10,6 +10,7 @@ import psutil
 
 from core.errors import ModelUnreadableError, OutOfMemoryError
 from core.models.gguf_header import GgufHeader, read_gguf_header
+from core.models.sizes import in_words
 
 UNPACKED_BYTES = 4
 """Bytes that a number takes unpacked, as float32."""
@@ -55,13 +56,13 @@ def check_room(path: Path, plan: UnpackingPlan, folder: Path) -> None:
     free = shutil.disk_usage(folder).free
     if plan.disk_bytes + _SPARE_DISK > free:
         raise ModelUnreadableError(
-            f"{path.name!r} takes {_gb(plan.disk_bytes)} unpacked, and {_gb(free)} is free on the disk of "
+            f"{path.name!r} takes {in_words(plan.disk_bytes)} unpacked, and {in_words(free)} is free on the disk of "
             f"{str(folder)!r}. Free some space, or choose a smaller model."
         )
     available = psutil.virtual_memory().available + psutil.swap_memory().free
     if plan.disk_bytes + _SPARE_MEMORY > available:
         raise OutOfMemoryError(
-            f"{path.name!r} takes {_gb(plan.disk_bytes)} unpacked, and {_gb(available)} of memory is free. "
+            f"{path.name!r} takes {in_words(plan.disk_bytes)} unpacked, and {in_words(available)} of memory is free. "
             "Close other programs, or choose a smaller model."
         )
 
@@ -88,7 +89,3 @@ def _is_plausible(header: GgufHeader, size: int) -> bool:
         return False
     # A model is built before its tensors are looked for: one of more blocks than tensors could have no end.
     return (header.number("block_count") or 0) <= len(tensors)
-
-
-def _gb(count: int) -> str:
-    return f"{count / 1e9:.1f} GB"

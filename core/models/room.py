@@ -12,6 +12,7 @@ from core.errors import OutOfMemoryError, OutriderError
 from core.models.catalogue import ModelEntry, local_models
 from core.models.details import read_details
 from core.models.devices import free_memory
+from core.models.sizes import in_words
 
 if TYPE_CHECKING:
     from core.models.loading import LanguageModel
@@ -78,7 +79,7 @@ def does_not_fit(
     choices = list(_choices(need, device, free, room_of, others))
     advice = f"Choose {_either(choices)}." if choices else "Choose a smaller model, or a machine with more memory."
     return OutOfMemoryError(
-        f"{need.title} needs {gigabytes(need.total_bytes)} at {_name(need.dtype)}, and {gigabytes(free)} is free on "
+        f"{need.title} needs {in_words(need.total_bytes)} at {_name(need.dtype)}, and {in_words(free)} is free on "
         f"{device}. {advice}"
     )
 
@@ -92,10 +93,10 @@ def _choices(
 ) -> Iterator[str]:
     shorter = Need(need.title, need.num_parameters, _SHORTER.get(device.type, torch.bfloat16))
     if 0 < shorter.total_bytes < need.total_bytes and shorter.total_bytes <= free:
-        yield f"{_name(shorter.dtype)} ({gigabytes(shorter.total_bytes)})"
+        yield f"{_name(shorter.dtype)} ({in_words(shorter.total_bytes)})"
     smaller = _largest_that_fits(need, free, others)
     if smaller is not None:
-        yield f"{smaller.title} ({gigabytes(smaller.total_bytes)})"
+        yield f"{smaller.title} ({in_words(smaller.total_bytes)})"
     processor = torch.device("cpu")
     on_processor = Need(need.title, need.num_parameters, torch.float32)
     if device.type == "cuda" and need.num_parameters and on_processor.total_bytes <= room_of(processor):
@@ -109,11 +110,6 @@ def _largest_that_fits(need: Need, free: int, others: Callable[[], tuple[ModelEn
     return max(
         (other for other in fitting if other.title != need.title), key=lambda other: other.num_parameters, default=None
     )
-
-
-def gigabytes(count: int) -> str:
-    """A size as a person reads it, in units of 10^9 or 10^6 bytes."""
-    return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.0f} MB"
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 from core.errors import NoSpaceError
+from core.models.sizes import in_words
 
 SPARE_BYTES = 64_000_000
 """To be left over: a disk filled to the last byte troubles every program."""
@@ -22,10 +23,6 @@ def require_space(what: str, num_bytes: int, folder: Path, way_out: str) -> None
     free = shutil.disk_usage(folder).free
     if num_bytes and num_bytes + SPARE_BYTES > free:
         raise NoSpaceError(
-            f"{what!r} needs {_in_words(num_bytes + SPARE_BYTES)} on disk, and {_in_words(free)} are free. "
+            f"{what!r} needs {in_words(num_bytes + SPARE_BYTES)} on disk, and {in_words(free)} are free. "
             f"Free some space, or {way_out}."
         )
-
-
-def _in_words(num_bytes: int) -> str:
-    return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.0f} MB"
