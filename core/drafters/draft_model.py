@@ -79,7 +79,7 @@ class DraftModelDrafter:
             row = probabilities(logits if proposed is not None else logits[: context.vocab_size], context.sampling)
             if uniforms is None:
                 assert context.gumbel is not None
-                noise = context.gumbel(len(context.ids) + index)
+                noise = context.gumbel(len(context.ids) + index).to(row.device)
                 token = draw_gumbel(row, noise[: len(row)] if proposed is None else noise[proposed])
             else:
                 token = draw(row, uniforms[index])
