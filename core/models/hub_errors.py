@@ -71,15 +71,14 @@ def gated_error(ref: str) -> GatedModelError:
     )
 
 
-def explain_disk_error(error: OSError, ref: str) -> DownloadError:
-    """Why files of a model can't be written."""
+def explain_disk_error(
+    error: OSError, ref: str, place: str = "the Hub's cache folder", way_out: str = "set HF_HOME to another disk"
+) -> DownloadError:
+    """Why files of a model can't be written to a place."""
     if error.errno in _NO_SPACE:
-        return NoSpaceError(
-            f"The disk is full, so {ref!r} could not be downloaded. Free some space, or set HF_HOME to another disk."
-        )
+        return NoSpaceError(f"The disk is full, so {ref!r} could not be downloaded. Free some space, or {way_out}.")
     return DownloadError(
-        f"{ref!r} can't be written ({error.strerror or first_line(error)}). "
-        "Check the rights of the Hub's cache folder, or set HF_HOME to another."
+        f"{ref!r} can't be written ({error.strerror or first_line(error)}). Check the rights of {place}, or {way_out}."
     )
 
 

