@@ -562,6 +562,18 @@ def test_a_copy_of_the_model_under_another_id_stays(server):
     assert (kept.path / WEIGHTS).read_bytes() == content()
 
 
+def test_a_model_that_is_being_downloaded_is_not_removed(server):
+    interrupt()
+    (partial,) = hub.repository_folder(REF).rglob(f"*{hub.PARTIAL_SUFFIX}")
+    with FileLock(hub.lock_folder(REF) / f"{partial.stem}.lock"):
+        with pytest.raises(RemovalError, match="being downloaded") as caught:
+            remove(REF)
+        assert is_sentence(str(caught.value))
+        assert partial.exists()
+    assert remove(REF) > 0
+    assert not hub.repository_folder(REF).exists()
+
+
 def test_an_interrupted_download_can_be_removed(server):
     kept = interrupt()
     removal = plan_removal(REF)

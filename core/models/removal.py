@@ -63,10 +63,11 @@ def remove(ref: str) -> int:
         The bytes freed.
 
     Raises:
-        RemovalError: it is not Outrider's to remove, or a program holds on to it.
+        RemovalError: it is not Outrider's to remove, is on its way here, or a program holds on to it.
         ModelNotFoundError: nothing of it is here.
     """
     removal = plan_removal(ref)
+    _refuse_while_downloading(ref)
     if hub.repository_folder(ref).is_dir():
         _remove_revisions(ref)
         shutil.rmtree(hub.lock_folder(ref), ignore_errors=True)
@@ -96,6 +97,19 @@ def _refuse_others(ref: str) -> None:
         raise ModelNotFoundError(
             f"There is no downloaded model {ref[:120]!r}. Name one as `outrider models list` does."
         )
+
+
+def _refuse_while_downloading(ref: str) -> None:
+    from filelock import FileLock, Timeout
+
+    for path in hub.lock_folder(ref).glob("*.lock"):
+        try:
+            with FileLock(path, timeout=0):
+                pass
+        except Timeout:
+            raise RemovalError(f"{ref!r} is being downloaded. Stop that, or wait until it is done.") from None
+        except OSError:
+            continue  # A lock that can't be asked; whether the files can be removed shows below.
 
 
 def _remove_revisions(ref: str) -> None:
