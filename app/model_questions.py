@@ -30,11 +30,11 @@ class OpenedModel:
 
 @dataclass(frozen=True, slots=True)
 class FoundModels:
-    """The models on this computer, and the free bytes of the disk that downloads go to."""
+    """The models on this computer, and the free bytes of the disk that downloads go to; None: it doesn't tell."""
 
     entries: tuple[ModelEntry, ...]
     folder: Path
-    free_bytes: int
+    free_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True)

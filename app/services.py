@@ -5,6 +5,7 @@ Each function imports what it calls when it is called: the window is up before t
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -100,8 +101,12 @@ def judge_pair(question: VerdictQuestion) -> PairVerdict:
 def find_models() -> FoundModels:
     """The models on this computer, and the room for more."""
     folder = cache_folder()
-    existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
-    return FoundModels(local_models(), folder, shutil.disk_usage(existing).free)
+    free = None
+    # A disk that isn't there, or doesn't tell, keeps nobody from the models that are elsewhere.
+    with contextlib.suppress(OSError, StopIteration):
+        existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+        free = shutil.disk_usage(existing).free
+    return FoundModels(local_models(), folder, free)
 
 
 def read_model_details(entry: ModelEntry) -> ModelDetails:

@@ -8,12 +8,13 @@ import pytest
 from PySide6.QtCore import Qt
 
 from app.model_questions import ModelRole
-from app.services import find_pair_problem
+from app.services import find_models, find_pair_problem
 from app.settings import SettingsStore, WindowSettings
 from app.view_models.model_library import ModelLibrary
 from app.widgets.model_items import REASON_ROLE
 from app.widgets.model_picker import OPEN_TITLES, OpenKind
 from core.errors import ModelUnreadableError
+from core.models.catalogue import embedded_models
 from tests.fakes import is_sentence, save_model
 from tests.fakes_app import DRAFT, MISMATCH, STRANGER, TARGET, fake_services
 
@@ -141,6 +142,16 @@ def test_a_draft_whose_weights_are_cut_off_has_a_reason_before_anything_is_loade
     assert problem
     assert is_sentence(problem)
     assert "model.safetensors" in problem
+
+
+def test_models_are_found_although_the_disk_for_downloads_does_not_tell_its_room(monkeypatch):
+    def refuse(_path):
+        raise PermissionError("no")
+
+    monkeypatch.setattr("shutil.disk_usage", refuse)
+    found = find_models()
+    assert found.free_bytes is None
+    assert [entry.ref for entry in found.entries][: len(embedded_models())] == [x.ref for x in embedded_models()]
 
 
 def test_the_library_asks_again_about_a_model_that_was_replaced():

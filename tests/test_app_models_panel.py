@@ -142,6 +142,15 @@ def test_words_filter_the_list_and_none_is_said(make):
     assert panel.table.count() == 4
 
 
+def test_the_cross_of_the_filter_stands_in_its_middle(make, qtbot):
+    _, panel = make()
+    panel.filter.setText("x")
+    cross = panel.filter.findChild(QAbstractButton)
+    until(qtbot, cross.isVisible)
+    assert abs(cross.geometry().center().y() - panel.filter.rect().center().y()) <= 1
+    assert cross.height() <= panel.filter.height()
+
+
 def test_figures_are_sorted_as_figures(make):
     _, panel = make()
     panel.table.sortByColumn(Column.SIZE, Qt.SortOrder.DescendingOrder)

@@ -51,7 +51,7 @@ def drafts_text(library: ModelLibrary, entry: ModelEntry) -> str:
     made = library.made_for(entry.ref)
     here = sorted(library.fitting_drafts(entry.ref), key=lambda draft: draft.ref != made)
     lines = [draft.title for draft in here]
-    suggested = next((item.drafts for item in library.suggestions if item.ref == entry.ref), ())
+    suggested = library.suggested_drafts(entry.ref)
     lines += [f"{ref.rpartition('/')[2]} (not here yet)" for ref in suggested if library.entry(ref) is None]
     if lines:
         return "\n".join(lines)

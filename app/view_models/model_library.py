@@ -115,10 +115,12 @@ class ModelLibrary:
         for entry in self._entries.values():
             if entry.serves == target:
                 return entry.ref
-        known = next((item.drafts for item in self.suggestions if item.ref == target), ())
-        if target == DEFAULT_TARGET:
-            known = (DEFAULT_DRAFT,)
+        known = (DEFAULT_DRAFT,) if target == DEFAULT_TARGET else self.suggested_drafts(target)
         return next((ref for ref in known if ref in self._entries), "")
+
+    def suggested_drafts(self, target: str) -> tuple[str, ...]:
+        """The references of drafts that the catalogue names for a target, the best first."""
+        return next((item.drafts for item in self.suggestions if item.ref == target), ())
 
     def best_draft(self, target: str) -> str:
         """The draft to offer with a target: the one made for it, or else the smallest that fits; empty if none does."""

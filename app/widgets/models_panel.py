@@ -158,7 +158,8 @@ class ModelsWindow(QDialog):
 
     def show_place(self, found: FoundModels) -> None:
         """Say where downloads go, and how much room there is."""
-        self._place = f"{bytes_text(found.free_bytes)} free · downloads go to {_short(found.folder)}"
+        free = "" if found.free_bytes is None else f"{bytes_text(found.free_bytes)} free · "
+        self._place = f"{free}downloads go to {_short(found.folder)}"
         self._show_list()
 
     def set_offline(self, is_offline: bool) -> None:
