@@ -103,8 +103,8 @@ def load(
         check_cancelled: raises to give up. Called between files; a file that is being read is read to its end.
 
     Raises:
-        ModelNotFoundError, ModelUnreadableError, DeviceError, SettingsError, OutOfMemoryError: each with a sentence.
-            Whatever had been loaded until then is given back.
+        ModelNotFoundError, ModelUnreadableError, DeviceError, SettingsError, OutOfMemoryError: with a sentence each;
+            what had been loaded is given back.
         PairMismatchError: a drafter that borrows its target's tables, without that target.
     """
     entry = resolve(ref)
@@ -177,10 +177,9 @@ def _device_map(entry: ModelEntry, folder: Path, device: torch.device, dtype: to
         return {"": place}
     if device.type == "cuda":
         try:
-            model = empty_model(folder, dtype)
+            device_map = spread(empty_model(folder, dtype), dtype, available)
         except Exception as error:
             raise _damaged(entry, error) from error
-        device_map = spread(model, dtype, available)
         if device_map is not None:
             return device_map
     raise OutOfMemoryError(f"{entry.title} has no room on {device}.")
