@@ -8,15 +8,15 @@ import pytest
 
 from app.services import Services
 from app.settings import SettingsStore
-from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, embedded_models
+from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, SMOLLM2_DRAFTER, embedded_models
 from core.trace import read_run_log
 from core.types import FinishReason
 
 pytestmark = pytest.mark.slow
 
 
-def test_the_pair_is_here():
-    assert [entry.ref for entry in embedded_models()] == [DEFAULT_TARGET, DEFAULT_DRAFT]
+def test_the_pair_and_the_drafter_are_here():
+    assert [entry.ref for entry in embedded_models()] == [DEFAULT_TARGET, DEFAULT_DRAFT, SMOLLM2_DRAFTER]
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_a_prompt_beyond_the_context_is_explained_and_kept(window, run_to_end):
 
 
 def test_a_model_that_disappeared_is_one_sentence(make_window, run_to_end, tmp_path):
-    (target, draft) = embedded_models()
+    target, draft, *_ = embedded_models()
     gone = replace(draft, ref=str(tmp_path / "gone"), path=tmp_path / "gone")
     window = make_window(
         Services(

@@ -461,6 +461,6 @@ def test_a_cancelled_fetch_ends_pip_and_leaves_nothing(pip):
 
 def test_pip_is_asked_for_one_package_with_its_hash(tmp_path):
     command = wheel._pip_command(tmp_path / "r.txt", tmp_path)
-    assert command[:4] == [sys.executable, "-m", "pip", "download"]
+    assert command[:5] == [sys.executable, "-P", "-m", "pip", "download"]  # -P: not what lies in the current folder
     assert {"--no-deps", "--require-hashes", "--only-binary=:all:"} <= set(command)
     assert not any("index" in part for part in command)  # The user's own settings hold.

@@ -23,6 +23,7 @@ from core.training.distill import (
 from core.training.evaluate import acceptance, at_temperature
 from core.training.export import FILES, export, load_model
 from core.training.forward import hidden_states, logits_of, rope_table
+from core.training.grow import deepened
 from core.training.optim import Budget, Schedule
 from core.training.rollout import BatchDecoder, continuations
 from core.training.shapes import ROPE_THETA, new_model
@@ -262,6 +263,21 @@ def test_a_trained_and_distilled_pair_learns_and_loads(data: Path, tmp_path: Pat
         text = module(7)
         assert AutoTokenizer.from_pretrained(tmp_path / name).decode(tokenizer(text).input_ids) == text
     assert torch.equal(load_model(tmp_path / "target", "tiny").lm_head.weight, target.lm_head.weight.bfloat16().float())
+
+
+@pytest.mark.parametrize("num_layers", [3, 4, 6])
+def test_a_deepened_model_computes_what_it_did(num_layers: int) -> None:
+    model = new_model("tiny", 60, seed=3)
+    model = deepened(model, 2)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.3, generator=torch.Generator().manual_seed(parameter.numel()))
+    model = deepened(deepened(model, 3), num_layers)
+    ids = torch.arange(20)[None]
+    whole = deepened(model, 2 * num_layers if num_layers < 6 else 6)
+    assert torch.equal(whole(ids).logits, model(ids).logits)
+    with pytest.raises(ValueError, match="can be deepened"):
+        deepened(model, num_layers - 1)
 
 
 def test_a_budget_is_whichever_limit_comes_first() -> None:

@@ -14,8 +14,9 @@ from core.training.data import load_held_out, load_stream, prepare, prepared_tok
 from core.training.distill import DistillSettings, distill, distillation_stream, generate_rollouts, write_states
 from core.training.evaluate import evaluate
 from core.training.export import export, load_model
+from core.training.grow import deepened
 from core.training.optim import Budget, Schedule
-from core.training.shapes import new_model
+from core.training.shapes import SHAPES, new_model
 from core.training.sources import WHEELS
 from core.training.tokenizer import VOCAB_SIZE
 from core.training.train import TrainSettings, pretrain
@@ -46,7 +47,10 @@ def run_pretrain(args: argparse.Namespace) -> None:
         settings = TrainSettings(budget, seed=args.seed)
     else:
         settings = TrainSettings(budget, Schedule(100, 0.8), lengths=((0.0, 512),), seed=args.seed)
-    model = new_model(args.model, len(prepared_tokenizer(data)), INIT_SEEDS[args.model] + args.seed)
+    if args.start is None:
+        model = new_model(args.model, len(prepared_tokenizer(data)), INIT_SEEDS[args.model] + args.seed)
+    else:
+        model = load_model(args.start, args.model)
     say(
         str(
             pretrain(
@@ -59,6 +63,15 @@ def run_pretrain(args: argparse.Namespace) -> None:
             )
         )
     )
+
+
+def run_grow(args: argparse.Namespace) -> None:
+    checkpoint = args.work / "target.pt"
+    model = load_model(checkpoint, "target")
+    grown = deepened(model, args.layers)
+    # Training begins anew, at its first step, with the grown model.
+    torch.save({"config": grown.config.to_dict(), "model": grown.state_dict()}, args.work / "grown.pt")
+    say(f"{len(model.model.layers)} layers to {args.layers}: {args.work / 'grown.pt'}")
 
 
 def run_rollouts(args: argparse.Namespace) -> None:
@@ -120,7 +133,11 @@ def parser() -> argparse.ArgumentParser:
     corpus.set_defaults(run=run_prepare)
     pretraining = stages.add_parser("pretrain", help="next-token training; goes on from its checkpoint")
     pretraining.add_argument("model", choices=("target", "draft"))
+    pretraining.add_argument("--start", type=Path, help="a checkpoint whose weights to begin with")
     pretraining.set_defaults(run=run_pretrain)
+    growing = stages.add_parser("grow", help="deepen a trained target; `pretrain target --start grown.pt` goes on")
+    growing.add_argument("--layers", type=int, default=SHAPES["target"]["num_hidden_layers"])
+    growing.set_defaults(run=run_grow)
     rollouts = stages.add_parser("rollouts", help="sample the target's own text for the distillation")
     rollouts.add_argument("--count", type=int, default=8192, help="sequences of 512 tokens")
     rollouts.set_defaults(run=run_rollouts)

@@ -18,7 +18,8 @@ def load_model(path: Path, shape: str) -> LlamaForCausalLM:
     if path.is_dir():
         return LlamaForCausalLM.from_pretrained(path, dtype=torch.float32)
     state = torch.load(path, weights_only=True)
-    model = new_model(shape, state["config"]["vocab_size"], seed=0)
+    config = state["config"]
+    model = new_model(shape, config["vocab_size"], seed=0, num_layers=config["num_hidden_layers"])
     model.load_state_dict(state["model"])
     return model
 

@@ -10,7 +10,7 @@ from core.training.tokenizer import MAX_POSITIONS
 SHAPES: dict[str, dict[str, int]] = {
     "target": {
         "hidden_size": 512,
-        "num_hidden_layers": 6,
+        "num_hidden_layers": 9,
         "intermediate_size": 1024,
         "num_attention_heads": 8,
         "num_key_value_heads": 2,
@@ -33,7 +33,7 @@ SHAPES: dict[str, dict[str, int]] = {
 ROPE_THETA = 10_000.0
 
 
-def new_model(shape: str, vocab_size: int, seed: int) -> LlamaForCausalLM:
+def new_model(shape: str, vocab_size: int, seed: int, num_layers: int | None = None) -> LlamaForCausalLM:
     """A freshly initialised model; id 0 is END_OF_TEXT. Output projections of the residual branches start at zero."""
     config = LlamaConfig(
         vocab_size=vocab_size,
@@ -44,7 +44,7 @@ def new_model(shape: str, vocab_size: int, seed: int) -> LlamaForCausalLM:
         bos_token_id=0,
         eos_token_id=0,
         pad_token_id=None,
-        **SHAPES[shape],
+        **(SHAPES[shape] if num_layers is None else {**SHAPES[shape], "num_hidden_layers": num_layers}),
     )
     torch.manual_seed(seed)
     model = LlamaForCausalLM(config)
