@@ -16,7 +16,7 @@ from core.training.evaluate import evaluate
 from core.training.export import export, load_model
 from core.training.grow import deepened
 from core.training.optim import Budget, Schedule
-from core.training.shapes import SHAPES, new_model
+from core.training.shapes import new_model
 from core.training.sources import WHEELS
 from core.training.tokenizer import VOCAB_SIZE
 from core.training.train import TrainSettings, pretrain
@@ -136,7 +136,7 @@ def parser() -> argparse.ArgumentParser:
     pretraining.add_argument("--start", type=Path, help="a checkpoint whose weights to begin with")
     pretraining.set_defaults(run=run_pretrain)
     growing = stages.add_parser("grow", help="deepen a trained target; `pretrain target --start grown.pt` goes on")
-    growing.add_argument("--layers", type=int, default=SHAPES["target"]["num_hidden_layers"])
+    growing.add_argument("--layers", type=int, required=True, help="at most twice as many as there are")
     growing.set_defaults(run=run_grow)
     rollouts = stages.add_parser("rollouts", help="sample the target's own text for the distillation")
     rollouts.add_argument("--count", type=int, default=8192, help="sequences of 512 tokens")

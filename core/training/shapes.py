@@ -10,7 +10,7 @@ from core.training.tokenizer import MAX_POSITIONS
 SHAPES: dict[str, dict[str, int]] = {
     "target": {
         "hidden_size": 512,
-        "num_hidden_layers": 9,
+        "num_hidden_layers": 6,
         "intermediate_size": 1024,
         "num_attention_heads": 8,
         "num_key_value_heads": 2,
