@@ -3,7 +3,6 @@
 import itertools
 import math
 import threading
-from dataclasses import replace
 
 import pytest
 import torch
@@ -16,7 +15,7 @@ from core.drafters.prompt_lookup import PromptLookupDrafter
 from core.errors import DrafterError, GenerationError, OutOfMemoryError, PairMismatchError, PromptError, SettingsError
 from core.sampling import probabilities
 from core.types import Coupling, Draft, FinishReason, PrefillDone, SamplingParams, Step, TokenKind
-from tests.exactness import SIGNIFICANCE, always, chi_squared_p_value, engine_law_p_value, global_generator_untouched
+from tests.exactness import SIGNIFICANCE, always, engine_law_p_value, global_generator_untouched
 from tests.fakes import (
     FAMILIES,
     ScriptDrafter,
@@ -95,50 +94,6 @@ def test_a_draft_goes_quiet_at_an_id_that_it_lacks():
         run = play(speculative(target, drafter, prompt, num_draft_tokens=3, max_new_tokens=8, sampling=GREEDY))
         assert run.ids == greedy_reference(target, prompt, 8)
         assert bool(run.summary.num_draft_tokens) is (252 not in prompt)
-
-
-@pytest.mark.parametrize("is_lean", [True, False], ids=["lean", "module"])
-def test_a_draft_with_a_trimmed_head_proposes_from_its_list_alone_and_stays_exact(is_lean):
-    target, draft = tiny_model(is_lean=is_lean), tiny_model(seed=1, is_lean=is_lean)
-    kept = torch.randperm(257, generator=torch.Generator().manual_seed(3))[:40]
-    draft = replace(draft, draft_ids=kept)
-    run = play(speculative(target, draft, PROMPT, num_draft_tokens=4, max_new_tokens=40, sampling=GREEDY))
-    assert run.ids == greedy_reference(target, PROMPT, 40)
-    # Its law is the whole head's, given that the id is in the list.
-    run = play(speculative(target, draft, PROMPT, num_draft_tokens=4, max_new_tokens=40, seed=2))
-    drafted = [token for step in run.steps for token in step.drafted]
-    assert drafted
-    assert set(drafted) <= set(kept.tolist())
-    first = run.steps[0]
-    full = draft.runner(64).forward(torch.tensor(PROMPT), num_logits=1).logits[0]
-    law = torch.full_like(full, -torch.inf).index_copy_(0, kept, full[kept]).softmax(-1)
-    assert first.draft_probs[0] == pytest.approx(float(law[first.drafted[0]]), rel=1e-4)
-    for coupling in Coupling:
-        runs = [
-            play(generator).ids
-            for generator in (
-                speculative(target, draft, PROMPT, max_new_tokens=24, seed=4, coupling=coupling),
-                autoregressive(target, PROMPT, max_new_tokens=24, seed=4, coupling=coupling),
-            )
-        ]
-        assert (runs[0] == runs[1]) or coupling is Coupling.REJECTION
-
-
-def test_a_trimmed_head_leaves_the_law_alone():
-    """Chi-squared of the first token, from a draft that can't say what the target likes best."""
-    target, draft = tiny_model(), tiny_model(seed=1)
-    law = target.runner(8).forward(torch.tensor(PROMPT[:3]), num_logits=1).logits[0]
-    sampling = SamplingParams(1.0, top_k=6)
-    expected = probabilities(law, sampling).double()
-    best = int(expected.argmax())
-    draft = replace(draft, draft_ids=torch.tensor([token for token in range(257) if token != best]))
-    counts = torch.zeros(257)
-    for seed in range(1500):
-        run = speculative(target, draft, PROMPT[:3], num_draft_tokens=1, max_new_tokens=2, seed=seed, sampling=sampling)
-        counts[play(run).ids[0]] += 1
-    assert counts[expected == 0].sum() == 0
-    support = expected > 0
-    assert chi_squared_p_value(counts[support].numpy(), expected[support].numpy() * 1500) > SIGNIFICANCE
 
 
 def test_fewer_than_one_new_token_is_refused():

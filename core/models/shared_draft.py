@@ -70,7 +70,6 @@ def load_shared_draft(entry: ModelEntry, target: LanguageModel) -> LanguageModel
         ModelUnreadableError: its files are damaged or incomplete.
         torch.OutOfMemoryError, MemoryError, RuntimeError: no memory is left for it.
     """
-    import torch
     from accelerate import init_empty_weights
     from safetensors.torch import load_file
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -101,8 +100,7 @@ def load_shared_draft(entry: ModelEntry, target: LanguageModel) -> LanguageModel
         raise ModelUnreadableError(f"The weight file of {entry.title} is incomplete. {_way_out(entry)}")
     model.set_input_embeddings(target.model.get_input_embeddings())
     model.set_output_embeddings(target.model.get_output_embeddings())
-    with torch.device(target.device):
-        model = model.to(target.device).eval().requires_grad_(False)
+    model = model.to(target.device).eval().requires_grad_(False)
     return prepare(entry.ref, model, target.tokenizer, target.device, target.dtype)
 
 

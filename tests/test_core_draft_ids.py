@@ -1,0 +1,81 @@
+"""Drafts that propose from a list of ids: what they draw, what verification is told of it, and what comes out."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import core.drafters.draft_model
+from core.decode import autoregressive, speculative
+from core.drafters.draft_model import DraftModelDrafter
+from core.sampling import probabilities
+from core.types import Coupling, SamplingParams
+from tests.exactness import SIGNIFICANCE, chi_squared_p_value, mutate
+from tests.fakes import greedy_reference, play, tiny_model
+
+GREEDY = SamplingParams(0.0)
+PROMPT = [10, 20, 30, 40, 10, 20]
+NUM_RUNS = 600
+
+
+@pytest.mark.parametrize("is_lean", [True, False], ids=["lean", "module"])
+def test_a_draft_with_a_trimmed_head_proposes_from_its_list_alone_and_stays_exact(is_lean):
+    target, draft = tiny_model(is_lean=is_lean), tiny_model(seed=1, is_lean=is_lean)
+    kept = torch.randperm(257, generator=torch.Generator().manual_seed(3))[:40]
+    draft = replace(draft, draft_ids=kept)
+    run = play(speculative(target, draft, PROMPT, num_draft_tokens=4, max_new_tokens=40, sampling=GREEDY))
+    assert run.ids == greedy_reference(target, PROMPT, 40)
+    # Its law is the whole head's, given that the id is in the list.
+    run = play(speculative(target, draft, PROMPT, num_draft_tokens=4, max_new_tokens=40, seed=2))
+    drafted = [token for step in run.steps for token in step.drafted]
+    assert drafted
+    assert set(drafted) <= set(kept.tolist())
+    first = run.steps[0]
+    full = draft.runner(64).forward(torch.tensor(PROMPT), num_logits=1).logits[0]
+    law = torch.full_like(full, -torch.inf).index_copy_(0, kept, full[kept]).softmax(-1)
+    assert first.draft_probs[0] == pytest.approx(float(law[first.drafted[0]]), rel=1e-4)
+    for coupling in Coupling:
+        runs = [
+            play(generator).ids
+            for generator in (
+                speculative(target, draft, PROMPT, max_new_tokens=24, seed=4, coupling=coupling),
+                autoregressive(target, PROMPT, max_new_tokens=24, seed=4, coupling=coupling),
+            )
+        ]
+        assert (runs[0] == runs[1]) or coupling is Coupling.REJECTION
+
+
+def first_token_p_value(drafter_type: type, sampling: SamplingParams) -> float:
+    """Chi-squared of the first token, from a draft that can't say what the target likes best."""
+    target, draft = tiny_model(), tiny_model(seed=1)
+    logits = target.runner(8).forward(torch.tensor(PROMPT[:3]), num_logits=1).logits[0]
+    expected = probabilities(logits, sampling).double().numpy() * NUM_RUNS
+    ids = np.argsort(-expected)[1:30]
+    drafter = drafter_type(replace(draft, draft_ids=torch.from_numpy(np.sort(ids))))
+    counts = np.zeros(257)
+    settings = {"num_draft_tokens": 1, "max_new_tokens": 2, "sampling": sampling}
+    for seed in range(NUM_RUNS):
+        counts[play(speculative(target, drafter, PROMPT[:3], seed=seed, **settings)).ids[0]] += 1
+    assert counts[expected == 0].sum() == 0
+    is_cell = expected >= 5
+    cells = [np.append(values[is_cell], values[~is_cell].sum()) for values in (counts, expected)]
+    return chi_squared_p_value(*(values[cells[1] > 0] for values in cells))
+
+
+@pytest.mark.parametrize("sampling", [SamplingParams(1.0), SamplingParams(1.0, top_k=6)], ids=["whole", "top-k"])
+def test_the_law_is_the_targets(sampling):
+    assert first_token_p_value(DraftModelDrafter, sampling) > SIGNIFICANCE
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("index_copy_(1, proposed, probs)", "index_copy_(1, proposed.roll(1), probs)"),
+        ("token = proposed[token]", "token = proposed.roll(1)[token]"),
+    ],
+    ids=["its row is spread over the wrong ids", "it proposes another id than it drew"],
+)
+def test_a_drafter_that_mixes_up_its_ids_is_found(old, new):
+    mutant = mutate(core.drafters.draft_model, old, new)
+    assert first_token_p_value(mutant.DraftModelDrafter, SamplingParams(1.0)) < SIGNIFICANCE
