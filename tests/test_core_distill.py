@@ -11,9 +11,10 @@ from core.controls import Cancelled
 from core.decode import speculative
 from core.distill.pipeline import DistillSettings, distill, in_parts, read_texts, split
 from core.distill.script import Script, script_of
-from core.distill.self_play import PlaySettings, Texts, write_texts
+from core.distill.self_play import PlaySettings, write_texts
 from core.distill.student import check_target, export_student, new_student
-from core.distill.teacher import Part, frequent_ids, parts_in, read_part, target_log_probs, write_part
+from core.distill.teacher import frequent_ids, target_log_probs, write_part
+from core.distill.texts import Part, Texts, parts_in, read_part
 from core.distill.train import (
     StudentSettings,
     held_out_acceptance,
@@ -91,6 +92,14 @@ def test_the_fixed_parts_come_from_the_chat_template():
     assert tokenizer.decode(list(script.bridge)) == "</u><a>"
 
 
+def test_the_words_that_a_user_may_begin_with_are_the_tokenizers():
+    tokenizer = chat_tokenizer()
+    script = script_of(tokenizer, frozenset({END}))
+    assert "What is" in [tokenizer.decode(list(words)) for words in script.first_words]
+    assert {tokenizer.decode([token]) for token in script.sentence_ends} >= {".", "?", "!"}
+    assert not any(tokenizer.decode([token]).endswith("a") for token in script.sentence_ends)
+
+
 def test_a_base_model_just_writes():
     script = script_of(byte_tokenizer(), frozenset({END}))
     assert (script.opening, script.bridge) == ((END,), ())
@@ -106,9 +115,13 @@ def test_a_template_that_drops_what_the_user_says_is_refused():
 # --- The texts --------------------------------------------------------------------------------------------------
 
 
-def play_texts(script: Script, seed: int = 0, **changes) -> Texts:
+def play_part(script: Script, seed: int = 0, **changes) -> Part:
     rows = PlaySettings(**{"rows": 12, "length": 40, "longest_prompt": 9, "temperatures": (1.0, 0.0), **changes})
     return write_texts(tiny_module("llama"), script, rows, torch.Generator().manual_seed(seed), dtype=torch.float32)
+
+
+def play_texts(script: Script, seed: int = 0, **changes) -> Texts:
+    return play_part(script, seed, **changes).texts
 
 
 def test_every_text_keeps_to_the_script():
@@ -123,6 +136,31 @@ def test_every_text_keeps_to_the_script():
         assert not script.end_ids & set(ids[start : end - 1])
         assert end == 40 or ids[end - 1] in script.end_ids
     assert len(set(texts.end.tolist())) > 1
+
+
+def test_a_turn_that_is_begun_for_the_user_ends_with_its_first_sentence():
+    words = ((50, 51, 52), (60,))
+    script = Script((7, 8), (3, 4), frozenset({9}), words, frozenset(range(0, 256, 5)))
+    texts = play_texts(script, rows=40, begun_share=0.5)
+    begun = [row for row in range(40) if any(texts.ids[row, 2 : 2 + len(w)].tolist() == list(w) for w in words)]
+    assert 8 < len(begun) < 32
+    for row in begun:
+        turn = texts.ids[row, 2 : texts.answer_start[row] - 2].tolist()
+        # The tiny model's sentences have random lengths; one that never ends is cut like any other turn.
+        assert not set(turn[3:-1]) & script.sentence_ends
+        assert turn[-1] in script.sentence_ends or len(turn) == 9 or turn[:1] == [60]
+    assert all(start != 2 for start in texts.answer_start)
+    assert not [row for row in play_texts(script, begun_share=0.0).ids.tolist() if row[2:5] == [50, 51, 52]]
+
+
+def test_the_states_kept_in_writing_are_the_targets_own():
+    part = play_part(Script((7, 8), (3,), frozenset()))
+    module = tiny_module("llama")
+    with torch.inference_mode():
+        output = module(torch.from_numpy(part.texts.ids).long(), output_hidden_states=True)
+    counted = slice(1, 39)  # what training reads: from the opening's last position to the one before the end
+    assert np.allclose(part.states[:, counted], output.hidden_states[-1][:, counted], atol=4e-3)
+    assert np.allclose(part.log_norms[:, counted], output.logits.logsumexp(-1)[:, counted], atol=1e-3)
 
 
 def test_greedy_answers_are_the_targets_own_and_a_seed_gives_the_same_texts():
@@ -221,7 +259,7 @@ def test_a_student_borrows_the_tables_and_begins_with_the_targets_layers(target)
 
 
 def test_a_distilled_draft_gains_acceptance_and_serves_its_target_exactly(target, target_folder, tmp_path):
-    plan = settings(student=student_settings(budget=Budget(tokens=6000)))
+    plan = settings(student=student_settings(budget=Budget(tokens=12000)))
     lines: list[str] = []
     figures = distill(target, plan, tmp_path / "work", tmp_path / "draft", lines.append)
     assert any("texts" in line for line in lines)

@@ -188,7 +188,7 @@ def test_the_lean_forwards_equal_transformers() -> None:
         ours = logits_of(model, hidden_states(model, ids, cos, sin, dtype=torch.float32))
         decoder = BatchDecoder(model, 2, 24, torch.float32)
         decoder(ids[:, :20])
-        stepped = [decoder(ids[:, i : i + 1]) for i in range(20, 24)]
+        stepped = [decoder(ids[:, i : i + 1])[1] for i in range(20, 24)]
     torch.testing.assert_close(ours, expected, atol=2e-4, rtol=1e-4)
     torch.testing.assert_close(torch.stack(stepped, 1), expected[:, 20:], atol=2e-4, rtol=1e-4)
 

@@ -13,9 +13,10 @@ import numpy as np
 import torch
 
 from core.distill.script import Script, script_of
-from core.distill.self_play import PlaySettings, Texts, write_texts
+from core.distill.self_play import PlaySettings, write_texts
 from core.distill.student import check_target, export_student, new_student
-from core.distill.teacher import Part, frequent_ids, parts_in, read_part, write_part
+from core.distill.teacher import frequent_ids, write_part
+from core.distill.texts import Part, Texts, parts_in, read_part, save_part
 from core.distill.train import StudentSettings, held_out_acceptance, train_student
 from core.errors import ModelUnreadableError, SettingsError
 from core.files import write_atomically
@@ -159,15 +160,14 @@ def _write_parts(
         index, number = len(parts), sum(len(read_part(path).texts) for path in parts)
         if index >= len(given) and number >= settings.num_texts:
             return
+        path = work / f"part-{index:04}"
         if index < len(given):
             log(f"the target reads texts: part {index + 1} of {len(given)}")
-            texts = given[index]
-        else:
-            log(f"the target writes texts: {number} of {settings.num_texts} so far")
-            generator = torch.Generator().manual_seed(settings.seed + 7919 * index)
-            texts = write_texts(target.model, script, play, generator, check_cancelled)
-        path = work / f"part-{index:04}"
-        write_part(target.model, texts, path, compiled=compiled, check_cancelled=check_cancelled)
+            write_part(target.model, given[index], path, compiled=compiled, check_cancelled=check_cancelled)
+            continue
+        log(f"the target writes texts: {number} of {settings.num_texts} so far")
+        generator = torch.Generator().manual_seed(settings.seed + 7919 * index)
+        save_part(write_texts(target.model, script, play, generator, check_cancelled), path)
 
 
 def _given_parts(target: LanguageModel, script: Script, settings: DistillSettings) -> list[Texts]:

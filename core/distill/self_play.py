@@ -1,4 +1,4 @@
-"""The target writes prompts and answers, many side by side."""
+"""The target writes prompts and answers, many side by side; its states on them are kept as they arise."""
 
 from __future__ import annotations
 
@@ -7,47 +7,30 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from core.distill.script import Script
+from core.distill.texts import Part, Texts
 from core.training.rollout import BatchDecoder, sample
-
-Ids = npt.NDArray[np.int32]
-
-
-@dataclass(frozen=True, slots=True)
-class Texts:
-    """Conversations of one length, filled up behind their end.
-
-    Attributes:
-        ids: (rows, length).
-        answer_start: (rows,) index of the answer's first token; `length` where a row never got there.
-        end: (rows,) index behind the last token that counts.
-        temperature: (rows,) at which the answer was sampled.
-    """
-
-    ids: Ids
-    answer_start: Ids
-    end: Ids
-    temperature: npt.NDArray[np.float32]
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def __getitem__(self, rows: slice) -> Texts:
-        return Texts(self.ids[rows], self.answer_start[rows], self.end[rows], self.temperature[rows])
 
 
 @dataclass(frozen=True, slots=True)
 class PlaySettings:
-    """`temperatures` are those of the answers, in turn; the prompts are always written at 1."""
+    """How many texts, and how long.
+
+    Attributes:
+        longest_prompt: tokens after which a turn of the user is cut.
+        temperatures: those of the answers, in turn; the prompts are always written at 1.
+        begun_share: of the rows, in which the user's turn is given its first words and ends with its first sentence.
+            What a model writes unasked in a user's place is longer and odder than what people type.
+    """
 
     rows: int = 192
     length: int = 400
     longest_prompt: int = 120
     temperatures: tuple[float, ...] = (1.0, 1.0, 0.0)
+    begun_share: float = 0.5
 
 
 @torch.no_grad()
@@ -58,7 +41,7 @@ def write_texts(
     generator: torch.Generator,
     check_cancelled: Callable[[], None] = lambda: None,
     dtype: torch.dtype = torch.bfloat16,
-) -> Texts:
+) -> Part:
     """Let the target write `settings.rows` texts, of at most `settings.length` tokens each.
 
     Args:
@@ -68,33 +51,42 @@ def write_texts(
         generator: of the sampling.
         check_cancelled: raises to end it before the next token.
         dtype: of the arithmetic.
+
+    Returns:
+        The texts, with the states that the target had as it wrote them.
     """
     rows, length = settings.rows, settings.length
     decoder = BatchDecoder(target, rows, length, dtype)
     ids = torch.zeros(rows, length, dtype=torch.long)
     ids[:, : len(script.opening)] = torch.tensor(script.opening)
     answer_temperature = torch.tensor([settings.temperatures[i % len(settings.temperatures)] for i in range(rows)])
-    course = _Course(script, settings, rows)
-    logits = decoder(ids[:, : len(script.opening)])
+    course = _Course(script, settings, rows, generator)
+    states = np.zeros((rows, length, target.config.hidden_size), dtype=np.float16)
+    log_norms = np.zeros((rows, length), dtype=np.float32)
+    written = ids[:, : len(script.opening)]
     for position in range(len(script.opening), length):
         check_cancelled()
+        state, logits = decoder(written)
+        states[:, position - 1] = state.half().numpy()
+        log_norms[:, position - 1] = logits.float().logsumexp(-1).numpy()
         temperature = torch.where(course.is_answering, answer_temperature, torch.ones(rows))
         ids[:, position] = course.follow(position, sample(logits, temperature, generator))
-        if bool(course.is_done.all()) or position + 1 == length:
+        if bool(course.is_done.all()):
             break
-        logits = decoder(ids[:, position : position + 1])
-    return Texts(
+        written = ids[:, position : position + 1]
+    texts = Texts(
         ids.numpy().astype(np.int32),
         course.answer_start.numpy().astype(np.int32),
         course.end.numpy().astype(np.int32),
         answer_temperature.numpy(),
     )
+    return Part(texts, states, log_norms)
 
 
 class _Course:
     """Where each row stands: in its prompt, on the bridge, in its answer, or done."""
 
-    def __init__(self, script: Script, settings: PlaySettings, rows: int) -> None:
+    def __init__(self, script: Script, settings: PlaySettings, rows: int, generator: torch.Generator) -> None:
         self._bridge = torch.tensor(script.bridge)
         self._ends = torch.tensor(sorted(script.end_ids) or [-1])
         self._last_prompt = len(script.opening) + settings.longest_prompt
@@ -103,10 +95,15 @@ class _Course:
         self.end = torch.full((rows,), settings.length)
         self.is_answering = torch.full((rows,), not script.bridge)
         self.is_done = torch.zeros(rows, dtype=torch.bool)
+        self._sentence_ends = torch.tensor(sorted(script.sentence_ends))
+        self._is_turn_over = torch.zeros(rows, dtype=torch.bool)
+        self._first_words, self._is_begun = _first_words(script, settings, rows, generator)
 
     def follow(self, position: int, drawn: Tensor) -> Tensor:
         """The tokens (rows,) at a position: those drawn, unless the script fixes them."""
         tokens = torch.where(self.is_done, self._ends[0].clamp_min(0), drawn)
+        given = self._first_words[:, position] if position < self._first_words.shape[1] else torch.tensor(-1)
+        tokens = torch.where(given >= 0, given, tokens)
         is_end = torch.isin(tokens, self._ends)
         ended = self.is_answering & ~self.is_done & is_end
         self.end[ended] = position + 1
@@ -116,11 +113,30 @@ class _Course:
     def _cross(self, position: int, tokens: Tensor, is_end: Tensor) -> Tensor:
         in_prompt = ~self.is_answering & (self._on_bridge == 0)
         # A turn ends by the model's will, by any end of text, or because it has become long.
-        starts = in_prompt & ((tokens == self._bridge[0]) | is_end | (position >= self._last_prompt))
+        is_over = self._is_turn_over | (tokens == self._bridge[0]) | is_end | (position >= self._last_prompt)
+        starts = in_prompt & is_over
         crossing = starts | (~self.is_answering & (self._on_bridge > 0))
         tokens = torch.where(crossing, self._bridge[self._on_bridge.clamp_max(len(self._bridge) - 1)], tokens)
+        self._is_turn_over |= self._is_begun & in_prompt & torch.isin(tokens, self._sentence_ends)
         self._on_bridge += crossing
         arrived = crossing & (self._on_bridge == len(self._bridge))
         self.answer_start[arrived] = position + 1
         self.is_answering |= arrived
         return tokens
+
+
+def _first_words(
+    script: Script, settings: PlaySettings, rows: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Ids (rows, n) that are given at the first n positions, -1 where none is, and which rows (rows,) are begun."""
+    start = len(script.opening)
+    width = start + max(map(len, script.first_words), default=0)
+    given, is_begun = torch.full((rows, width), -1), torch.zeros(rows, dtype=torch.bool)
+    if not script.first_words:
+        return given, is_begun
+    is_begun = torch.rand(rows, generator=generator) < settings.begun_share
+    chosen = torch.randint(len(script.first_words), (rows,), generator=generator)
+    for row in is_begun.nonzero().flatten().tolist():
+        words = script.first_words[int(chosen[row])]
+        given[row, start : start + len(words)] = torch.tensor(words)
+    return given, is_begun

@@ -1,41 +1,17 @@
-"""What the target says of every position of its texts, kept on disk so that training never runs the target.
-
-Kept are the target's final states and the logarithm of its softmax's denominator over the whole vocabulary: with the
-head's rows of any ids, they give the exact probabilities of those ids.
-"""
+"""What the target says of texts that it reads, kept on disk so that training never runs the target."""
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch.nn import functional
 
-from core.distill.self_play import Texts
-from core.errors import ModelUnreadableError
+from core.distill.texts import Part, Texts, save_part
 from core.training.forward import hidden_states, logits_of, rope_for
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Texts with what the target says of them.
-
-    Attributes:
-        texts: rows of ids.
-        states: (rows, length, hidden) float16, the target's final normed states.
-        log_norms: (rows, length) float32, log of the sum of exp(logits).
-    """
-
-    texts: Texts
-    states: npt.NDArray[np.float16]
-    log_norms: npt.NDArray[np.float32]
 
 
 @torch.no_grad()
@@ -65,41 +41,12 @@ def write_part(
         states[at] = hidden.half().numpy()
         for row, wanted in zip(range(rows)[at], hidden, strict=True):
             log_norms[row] = normalise(target, wanted).numpy()
-    scratch = path.with_name(f".{path.name}")
-    scratch.mkdir(parents=True, exist_ok=True)
-    arrays = {"states": states, "log_norms": log_norms, "ids": texts.ids, "answer_start": texts.answer_start}
-    try:
-        for name, array in (arrays | {"end": texts.end, "temperature": texts.temperature}).items():
-            np.save(scratch / f"{name}.npy", array)
-        os.replace(scratch, path)
-    except BaseException:
-        shutil.rmtree(scratch, ignore_errors=True)
-        raise
+    save_part(Part(texts, states, log_norms), path)
 
 
 def log_normaliser(target: Any, states: torch.Tensor) -> torch.Tensor:
     """(n,) log of the softmax's denominator over the target's whole vocabulary, for final states (n, hidden)."""
     return logits_of(target, states).float().logsumexp(-1)
-
-
-def read_part(path: Path) -> Part:
-    """A folder of `write_part`; the states stay on disk until they are read.
-
-    Raises:
-        ModelUnreadableError: it is damaged.
-    """
-    names = ("ids", "answer_start", "end", "temperature", "log_norms")
-    try:
-        ids, answer_start, end, temperature, log_norms = (np.load(path / f"{name}.npy") for name in names)
-        states = np.load(path / "states.npy", mmap_mode="r")
-    except (OSError, ValueError, EOFError) as error:
-        raise ModelUnreadableError(f"The texts in {str(path)!r} are damaged. Delete that folder.") from error
-    return Part(Texts(ids, answer_start, end, temperature), states, log_norms)
-
-
-def parts_in(folder: Path) -> list[Path]:
-    """The parts written so far, oldest first."""
-    return sorted(folder.glob("part-*"))
 
 
 def target_log_probs(states: torch.Tensor, log_norms: torch.Tensor, head: torch.Tensor) -> torch.Tensor:

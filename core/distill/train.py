@@ -18,7 +18,8 @@ from torch.nn import functional
 from transformers import LlamaForCausalLM
 
 from core.distill.student import stored
-from core.distill.teacher import Part, target_log_probs
+from core.distill.teacher import target_log_probs
+from core.distill.texts import Part
 from core.errors import SettingsError
 from core.models.shared_draft import BORROWED
 from core.training.distill import overlap, tv_weight

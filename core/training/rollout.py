@@ -7,16 +7,18 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import LlamaForCausalLM
 
-from core.training.forward import logits_of, rms_norm, rope_for, rotate
+from core.training.forward import rms_norm, rope_for, rotate
 
 
 def sample(logits: Tensor, temperature: Tensor, generator: torch.Generator) -> Tensor:
     """One token (batch,) of logits (batch, vocabulary) at temperature (batch,); 0 is argmax. Inverse CDF in float32."""
-    scaled = logits.float() / temperature.clamp_min(1e-6)[:, None]
+    scaled = logits.float().div_(temperature.clamp_min(1e-6)[:, None])
     cdf = scaled.softmax(-1).cumsum(-1)
     uniform = torch.rand(len(logits), 1, generator=generator) * cdf[:, -1:]
     drawn = torch.searchsorted(cdf, uniform, right=True).squeeze(1).clamp_max(logits.shape[-1] - 1)
-    return torch.where(temperature > 0, drawn, logits.argmax(-1))
+    greedy = (temperature <= 0).nonzero().flatten()
+    drawn[greedy] = logits[greedy].argmax(-1)
+    return drawn
 
 
 class BatchDecoder:
@@ -31,10 +33,14 @@ class BatchDecoder:
         shape = (config.num_hidden_layers, batch, self.kv_heads, capacity, cos.shape[-1])
         self.keys, self.values = torch.zeros(shape, dtype=dtype), torch.zeros(shape, dtype=dtype)
         self.weights = {name: p.detach().to(dtype) for name, p in model.named_parameters()}
+        self.head = model.lm_head.weight.detach().to(dtype)
         self.position = 0
 
-    def __call__(self, ids: Tensor) -> Tensor:
-        """Logits (batch, vocabulary) after the last of ids (batch, length), which are appended to the cache."""
+    def __call__(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Final state (batch, hidden) and logits (batch, vocabulary) after the last of ids (batch, length).
+
+        The ids are appended to the cache.
+        """
         start, end, w = self.position, self.position + ids.shape[1], self.weights
         cos, sin = self.cos[start:end], self.sin[start:end]
         eps = self.model.config.rms_norm_eps
@@ -66,7 +72,8 @@ class BatchDecoder:
                 gate * functional.linear(h, w[at + "mlp.up_proj.weight"]), w[at + "mlp.down_proj.weight"]
             )
         self.position = end
-        return logits_of(self.model, rms_norm(x[:, -1], w["model.norm.weight"], eps))
+        state = rms_norm(x[:, -1], w["model.norm.weight"], eps)
+        return state, functional.linear(state, self.head)
 
 
 @torch.no_grad()
@@ -81,9 +88,9 @@ def continuations(
     """prompts (batch, n), each with new_tokens sampled at its temperature (batch,). END_OF_TEXT does not stop it."""
     batch, length = prompts.shape
     decoder = BatchDecoder(model, batch, length + new_tokens, dtype)
-    pieces, logits = [prompts], decoder(prompts)
+    pieces, (_, logits) = [prompts], decoder(prompts)
     for _ in range(new_tokens - 1):
         pieces.append(sample(logits, temperature, generator)[:, None])
-        logits = decoder(pieces[-1])
+        _, logits = decoder(pieces[-1])
     pieces.append(sample(logits, temperature, generator)[:, None])
     return torch.cat(pieces, 1)
