@@ -143,7 +143,7 @@ def build_request(args: argparse.Namespace) -> RunRequest:
 
 def _choose_models(name: str | None, target: str | None, draft: str | None) -> tuple[Method, str, str | None]:
     if draft is None and target is not None and name in {None, "draft-model"}:
-        draft = _embedded_drafter(target)
+        draft = embedded_drafter(target)
     if name is None:
         name = "prompt-lookup" if target is not None and draft is None else "draft-model"
     method = get_method(name)
@@ -156,7 +156,7 @@ def _choose_models(name: str | None, target: str | None, draft: str | None) -> t
     return method, target or DEFAULT_TARGET, None
 
 
-def _embedded_drafter(target: str) -> str | None:
+def embedded_drafter(target: str) -> str | None:
     """The drafter shipped for this target, under whatever name the target goes; None if there is none."""
     for entry in embedded_models():
         if entry.serves == target:
