@@ -18,6 +18,9 @@ from core.files import explain_write_error
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET
 from core.types import Device, DType
 
+NEW_TOKENS, NEW_TOKENS_UI = 64, 256
+"""With the window, where one stall weighs on a whole run, runs are longer."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Give a parser every flag of a bench."""
@@ -44,7 +47,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=(0.0, 1.0),
         help="one or several, each a contest of its own (default: 0,1)",
     )
-    _whole(contest, "--max-new-tokens", 64, "that every run writes, ends of text or not")
+    contest.add_argument(
+        "--max-new-tokens",
+        metavar="N",
+        type=positive_whole_number("--max-new-tokens"),
+        help=f"that every run writes, ends of text or not (default: {NEW_TOKENS}; {NEW_TOKENS_UI} with --ui)",
+    )
     _whole(contest, "--rounds", 5, "that count, after one that does not")
     contest.add_argument("--seed", metavar="N", type=whole_number("--seed"), default=0, help="default: 0")
     contest.add_argument(
@@ -112,7 +120,7 @@ def build_settings(args: argparse.Namespace) -> BenchSettings:
         draft_layers=args.draft_layers,
         num_draft_tokens=args.k,
         temperatures=args.temperature,
-        max_new_tokens=args.max_new_tokens,
+        max_new_tokens=args.max_new_tokens or (NEW_TOKENS_UI if args.ui else NEW_TOKENS),
         rounds=args.rounds,
         seed=args.seed,
         device=Device(args.device),

@@ -1,0 +1,299 @@
+"""What the window costs: the same runs with and without it, and how long its thread is ever kept from its events."""
+
+from __future__ import annotations
+
+import signal
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import psutil
+from PySide6.QtCore import QEventLoop, QObject, Qt, QTimer, Slot
+
+from app.main_window import FINAL_WAIT_MS, MainWindow
+from app.scripted_run import ScriptedRun
+from app.services import Services, Session
+from app.settings import SettingsStore
+from core.bench.statistics import Spread, ratios, spread
+from core.controls import RunControls
+from core.errors import GenerationError
+from core.types import Event, Finished, RunRequest, RunStarted
+
+BEAT_MS = 5
+SCROLL_MS = 16
+SCROLL_STOPS = 200
+SETTLE_MS = 800
+"""Until a window that was just shown, or told to draw itself anew, has done all of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stalls:
+    """By how much a timer of 5 ms in the window's thread was late: at worst, and at the 99th percentile."""
+
+    longest_ms: float
+    p99_ms: float
+    num_beats: int
+
+
+@dataclass(frozen=True, slots=True)
+class LiveFigures:
+    """Real runs in the window and without it, in turn.
+
+    Attributes:
+        window, headless: tokens per second, from the run's start to its end in the engine's thread.
+        ratio: window / headless, round by round.
+        stalls: of the window's thread during its runs.
+        memory_growth_mb: resident memory after the last run in the window less that after the first.
+        environment: the machine and versions, as the run's log names them.
+    """
+
+    window: Spread
+    headless: Spread
+    ratio: Spread
+    stalls: Stalls
+    memory_growth_mb: float
+    environment: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class LongFigures:
+    """A long transcript: while it comes, while it is scrolled from end to end, and when it is drawn anew at once."""
+
+    num_steps: int
+    num_tokens: int
+    shown: Stalls
+    scrolled: Stalls
+    redrawn: Stalls
+
+
+class Heartbeat(QObject):
+    """A timer that notes how late it is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lateness: list[float] = []
+        self._last = 0.0
+        self._timer = QTimer(self)
+        self._timer.setTimerType(Qt.TimerType.PreciseTimer)
+        self._timer.setInterval(BEAT_MS)
+        self._timer.timeout.connect(self._on_beat)
+
+    @contextmanager
+    def beating(self) -> Iterator[None]:
+        """Listen within the block."""
+        self._last = time.perf_counter()
+        self._timer.start()
+        try:
+            yield
+        finally:
+            # What held the thread up to the end of the block counts as well.
+            self._on_beat()
+            self._timer.stop()
+
+    def take(self) -> Stalls:
+        """What was heard since the last call."""
+        lateness, self._lateness = self._lateness, []
+        return stalls(lateness)
+
+    @Slot()
+    def _on_beat(self) -> None:
+        now = time.perf_counter()
+        self._lateness.append(max(0.0, 1e3 * (now - self._last) - BEAT_MS))
+        self._last = now
+
+
+def stalls(lateness_ms: Sequence[float]) -> Stalls:
+    """Sum up how late each beat was."""
+    if len(lateness_ms) < 2:
+        return Stalls(max(lateness_ms, default=0.0), max(lateness_ms, default=0.0), len(lateness_ms))
+    p99 = statistics.quantiles(lateness_ms, n=100, method="inclusive")[-1]
+    return Stalls(max(lateness_ms), p99, len(lateness_ms))
+
+
+@dataclass
+class ClockedSession:
+    """A session whose runs are timed in whichever thread they are run in."""
+
+    session: Any
+    speeds: list[float] = field(default_factory=list)
+    environment: dict[str, Any] = field(default_factory=dict)
+
+    def run(self, request: RunRequest, controls: RunControls) -> Iterator[Event]:
+        """The session's events, the clock going from `RunStarted` to `Finished`."""
+        started = time.perf_counter()
+        for event in self.session.run(request, controls):
+            if isinstance(event, RunStarted):
+                started = time.perf_counter()
+                self.environment = dict(event.environment)
+            elif isinstance(event, Finished):
+                if event.summary.error is not None:
+                    raise GenerationError(event.summary.error)
+                self.speeds.append(event.summary.num_tokens / (time.perf_counter() - started))
+            yield event
+
+    def held_bytes(self, device: str) -> int:
+        """As the session says."""
+        return int(self.session.held_bytes(device))
+
+    def close(self) -> None:
+        """Close the session."""
+        self.session.close()
+
+
+def bench_live(
+    session: Session,
+    requests: Sequence[RunRequest],
+    rounds: int,
+    on_progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+) -> LiveFigures:
+    """Run requests in the window and without it, in turn, after one round that does not count.
+
+    Raises:
+        OutriderError: a run fails.
+        KeyboardInterrupt: on Ctrl-C, when the window is closed.
+    """
+    clocked = ClockedSession(session)
+    heart = Heartbeat()
+    speeds: dict[bool, list[float]] = {True: [], False: []}
+    first_mb = last_mb = 0.0
+    with _window(clocked) as (window, run_in_window):
+        for turn in range(rounds + 1):
+            request = requests[turn % len(requests)]
+            # Who comes first changes with every round.
+            for in_window in (True, False) if turn % 2 else (False, True):
+                place = "in the window" if in_window else "without it"
+                on_progress(f"Round {turn} of {rounds}, {place}", 2 * turn, 2 * rounds + 2)
+                if in_window:
+                    with heart.beating():
+                        run_in_window(window, request)
+                else:
+                    for _ in clocked.run(request, RunControls.from_request(request)):
+                        pass
+                if turn:
+                    speeds[in_window].append(clocked.speeds[-1])
+                elif in_window:
+                    heart.take()
+                if in_window:
+                    last_mb = psutil.Process().memory_info().rss / 1e6
+                    first_mb = first_mb if turn else last_mb
+    return LiveFigures(
+        window=spread(speeds[True]),
+        headless=spread(speeds[False]),
+        ratio=ratios(speeds[True], speeds[False]),
+        stalls=heart.take(),
+        memory_growth_mb=last_mb - first_mb,
+        environment=clocked.environment,
+    )
+
+
+def bench_long(request: RunRequest, *, num_steps: int = 5_000, steps_per_second: float = 1_000.0) -> LongFigures:
+    """Feed a window a long run that needs no model, and scroll through it.
+
+    Raises:
+        KeyboardInterrupt: on Ctrl-C, when the window is closed.
+    """
+    script = ScriptedRun(num_steps, steps_per_second)
+    heart = Heartbeat()
+    with _window(script) as (window, run_in_window):
+        _wait(SETTLE_MS)  # What opening it takes is not what is asked.
+        with heart.beating():
+            run_in_window(window, request)
+        shown = heart.take()
+        with heart.beating():
+            _scroll(window)
+        scrolled = heart.take()
+        with heart.beating():
+            window.transcript.view.set_ghosts_shown(True)
+            _wait(SETTLE_MS)
+        redrawn = heart.take()
+        num_tokens = window.run_view.tokens.num_tokens
+    return LongFigures(num_steps, num_tokens, shown, scrolled, redrawn)
+
+
+def _scroll(window: MainWindow) -> None:
+    bar = window.transcript.view.verticalScrollBar()
+    stops = iter(range(SCROLL_STOPS + 1))
+    loop, timer = QEventLoop(), QTimer()
+
+    def to_next_stop() -> None:
+        stop = next(stops, None)
+        if stop is None:
+            loop.quit()
+        else:
+            bar.setValue(round(bar.maximum() * (1 - stop / SCROLL_STOPS)))
+
+    timer.timeout.connect(to_next_stop)
+    timer.start(SCROLL_MS)
+    with _interruptible(loop):
+        loop.exec()
+
+
+def _wait(milliseconds: int) -> None:
+    loop = QEventLoop()
+    QTimer.singleShot(milliseconds, loop.quit)
+    with _interruptible(loop):
+        loop.exec()
+
+
+RunInWindow = Callable[[MainWindow, RunRequest], None]
+
+
+@contextmanager
+def _window(session: Any) -> Iterator[tuple[MainWindow, RunInWindow]]:
+    """The real window around a session, on screen, with settings and logs that nobody else sees."""
+    with TemporaryDirectory(prefix="outrider-") as folder:
+        services = Services(
+            open_session=lambda: session,
+            store=SettingsStore(Path(folder) / "settings.json"),
+            runs_folder=lambda: Path(folder) / "runs",
+        )
+        window = MainWindow(services=services)
+        sentences: list[str] = []
+        window.controller.failed.connect(sentences.append)
+
+        def run(window: MainWindow, request: RunRequest) -> None:
+            loop = QEventLoop()
+            window.live.run_shown.connect(loop.quit)
+            with _interruptible(loop, window.controller.stop):
+                window.controller.start(request)
+                loop.exec()
+            window.live.run_shown.disconnect(loop.quit)
+            if sentences:
+                raise GenerationError(sentences[0])
+
+        try:
+            window.show()
+            yield window, run
+        finally:
+            window.close()
+            window.threads.join(FINAL_WAIT_MS)
+            window.deleteLater()
+
+
+@contextmanager
+def _interruptible(loop: QEventLoop, stop: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Let Ctrl-C end a loop, and be raised behind it: Qt swallows what is raised within."""
+    is_interrupted = False
+
+    def on_interrupt(_number: int, _frame: Any) -> None:
+        nonlocal is_interrupted
+        is_interrupted = True
+        stop()
+        loop.quit()
+
+    try:
+        previous = signal.signal(signal.SIGINT, on_interrupt)
+    except ValueError:  # Not the main thread, where there are no signals.
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    if is_interrupted:
+        raise KeyboardInterrupt
