@@ -1,0 +1,110 @@
+"""Random models of the architectures in use: small, of lively choices, their windows shorter than the texts."""
+
+import functools
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from core.drafters.base import Drafter
+from core.drafters.prompt_lookup import PromptLookupDrafter
+from core.models.loading import LanguageModel
+from tests.fakes import FAMILIES, language_model, tiny_module
+
+V = 100
+WINDOW = 16
+NUM_PROMPTS = 20
+PROMPT_LENGTHS = (1, 9, 30, 60)
+"""Shorter and longer than the window; as many prompts of each."""
+
+_ROOM = {"max_position_embeddings": 320}
+_LLAMA = {**FAMILIES["llama"], **_ROOM}
+_WINDOWED = {**_LLAMA, "sliding_window": WINDOW}
+_GEMMA = {
+    **_WINDOWED, "query_pre_attn_scalar": 8, "layer_types": ["sliding_attention", "full_attention"],
+    "tie_word_embeddings": False,
+}  # fmt: skip
+
+ARCHITECTURES: dict[str, tuple[str, dict]] = {
+    "llama": ("llama", _LLAMA),
+    "mistral": ("mistral", {**_LLAMA, "sliding_window": None}),
+    "mistral, windowed": ("mistral", _WINDOWED),
+    "qwen2": ("qwen2", _LLAMA),
+    "qwen2, one layer windowed": ("qwen2", {**_WINDOWED, "use_sliding_window": True, "max_window_layers": 1}),
+    "qwen3": ("qwen3", _LLAMA),
+    "gpt2": ("gpt2", {**FAMILIES["gpt2"], "n_positions": 320}),
+    "gpt_neox": ("gpt_neox", _LLAMA),
+    "gemma2": ("gemma2", _GEMMA),
+    "gemma3": ("gemma3_text", _GEMMA),
+    "opt": ("opt", {**FAMILIES["opt"], **_ROOM}),
+    "phi": ("phi", _LLAMA),
+    "phi3, windowed": ("phi3", _WINDOWED),
+}
+"""By name: transformers' model type, and the values of its configuration."""
+
+WINDOWED = [name for name, (_, values) in ARCHITECTURES.items() if values.get("sliding_window")]
+
+
+def architecture_module(name: str, seed: int = 0, **changes):
+    """A module whose greedy texts go on changing: an untrained one with small weights soon repeats one token."""
+    family, values = ARCHITECTURES[name]
+    module = tiny_module(family, vocab_size=V, seed=seed, **{**values, **changes})
+    for parameter in module.parameters():
+        if parameter.ndim > 1:
+            parameter.mul_(2.0)
+    if name.startswith("gemma"):
+        # Gemma scales its embedding up, so that the last token alone would decide.
+        module.get_input_embeddings().weight.mul_(0.1)
+    return module
+
+
+@functools.cache
+def architecture(name: str, seed: int = 0, *, is_lean: bool = False) -> LanguageModel:
+    """A `LanguageModel` of one of the architectures, with the lean forward or with the module's own."""
+    return language_model(architecture_module(name, seed), is_lean=is_lean)
+
+
+@functools.cache
+def relative(name: str, seed: int = 0, *, noise: float = 0.007) -> LanguageModel:
+    """A model that often agrees with `architecture(name, seed)`: its weights with noise of this share of their size."""
+    module = architecture_module(name, seed)
+    generator = torch.Generator().manual_seed(seed + 1)
+    for parameter in module.parameters():
+        parameter.add_(torch.randn(parameter.shape, generator=generator) * parameter.std(), alpha=noise)
+    return language_model(module)
+
+
+def prompt(index: int) -> list[int]:
+    """One of the random prompts; those of a length follow each other."""
+    length = PROMPT_LENGTHS[index * len(PROMPT_LENGTHS) // NUM_PROMPTS]
+    return torch.randint(V, (length,), generator=torch.Generator().manual_seed(index)).tolist()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How one prompt is speculated on."""
+
+    draft: str
+    num_draft_tokens: int
+
+    def drafter(self, name: str) -> Drafter | LanguageModel:
+        return {
+            "itself": lambda: architecture(name),
+            "relative": lambda: relative(name),
+            "stranger": lambda: architecture(name, 1),
+            "prompt lookup": PromptLookupDrafter,
+        }[self.draft]()
+
+
+def plans() -> list[Plan]:
+    """One a prompt: all drafts and lengths meet, the draft that is hardly ever right in short blocks."""
+    kinds = ("prompt lookup", "relative", "itself", "relative")
+    met = [Plan(kind, count) for count, kind in itertools.product((4, 1, 3, 8), kinds)]
+    return [*met, Plan("stranger", 3), Plan("stranger", 1), Plan("relative", 1), Plan("itself", 4)]
+
+
+def batches(indices: list[int]) -> Iterator[list[int]]:
+    """Prompts of one length together, so that transformers continues them in one batch without padding."""
+    for _, group in itertools.groupby(indices, lambda index: len(prompt(index))):
+        yield list(group)

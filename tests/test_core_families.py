@@ -1,0 +1,127 @@
+"""Greedy text in float32 is that of transformers' plain `generate`, token for token, for every architecture in use."""
+
+import functools
+from dataclasses import replace
+
+import pytest
+import torch
+
+from core.decode import autoregressive, speculative
+from core.drafters.prompt_lookup import PromptLookupDrafter
+from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET
+from core.models.loading import LanguageModel, load
+from core.runners import lean
+from core.types import SamplingParams
+from tests.fakes import language_model, play
+from tests.families import (
+    ARCHITECTURES,
+    NUM_PROMPTS,
+    WINDOW,
+    WINDOWED,
+    architecture,
+    architecture_module,
+    batches,
+    plans,
+    prompt,
+    relative,
+)
+
+LENGTH = 200
+GREEDY = {"sampling": SamplingParams(0.0), "max_new_tokens": LENGTH}
+FEW = (0, 11)
+"""Prompts of 1 and 30 tokens, with prompt lookup and a relative; all of them take longer than a quick test may."""
+
+SAME_CODE = ("mistral", "qwen2, one layer windowed")
+"""What these compute, others do too; a few texts will do."""
+
+
+@functools.cache
+def supports_lean(name: str) -> bool:
+    return lean.supports(architecture(name).model)
+
+
+def references(model: LanguageModel, prompts: list[list[int]]) -> list[list[int]]:
+    """What `generate` adds to prompts of equal length, one batch without padding."""
+    inputs = torch.tensor(prompts)
+    output = model.model.generate(
+        inputs, attention_mask=torch.ones_like(inputs), do_sample=False, max_new_tokens=LENGTH,
+        min_new_tokens=LENGTH, pad_token_id=0,
+    )  # fmt: skip
+    return output[:, inputs.shape[1] :].tolist()
+
+
+def check(name: str, indices: list[int]) -> None:
+    """The speculative text of each of these prompts, and the plain one of every other.
+
+    Where there is a lean forward, it takes turns with the module.
+    """
+    for together in batches(indices):
+        expected = references(architecture(name), [prompt(index) for index in together])
+        for index, text in zip(together, expected, strict=True):
+            is_lean = supports_lean(name) and index // 2 % 2 == 0
+            target, plan = architecture(name, is_lean=is_lean), plans()[index]
+            if index % 2:
+                assert play(autoregressive(target, prompt(index), **GREEDY)).ids == text
+            drafter = plan.drafter(name)
+            run = play(speculative(target, drafter, prompt(index), num_draft_tokens=plan.num_draft_tokens, **GREEDY))
+            assert run.ids == text, plan
+            if plan.draft == "itself":
+                assert run.summary.draft_acceptance_rate == 1.0
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_a_few_texts_are_those_of_transformers(name):
+    check(name, list(FEW))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in ARCHITECTURES if name not in SAME_CODE])
+def test_twenty_texts_are_those_of_transformers(name):
+    check(name, [index for index in range(NUM_PROMPTS) if index not in FEW])
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_the_texts_are_worth_comparing(name):
+    """They don't collapse into a token or two, relatives agree now and then, and windows are what decides them."""
+    target, start = architecture(name), prompt(12)
+    (text,) = references(target, [start])
+    assert len(set(text[LENGTH // 2 :])) >= 8
+    run = play(speculative(target, relative(name), start, num_draft_tokens=1, **GREEDY))
+    assert 0.3 < run.summary.draft_acceptance_rate < 0.99
+    if name in WINDOWED:
+        assert len(start) + LENGTH > 2 * WINDOW
+        (unbounded,) = references(language_model(architecture_module(name, sliding_window=10 * LENGTH)), [start])
+        assert unbounded != text
+
+
+# --- The models that ship ---------------------------------------------------------------------------------------
+
+EMBEDDED_PROMPTS = {
+    "def add(a, b):\n    return": (1, 4),
+    "Once upon a time": (3, 8),
+    '"""Reads a file.\n\n': (4, 16),
+}
+"""Each with the lengths of drafts that it is spoken on with."""
+
+
+@functools.cache
+def embedded() -> tuple[LanguageModel, LanguageModel]:
+    """Target and draft of the embedded pair in float32, and, as `load` chooses, through the lean forward."""
+    target = load(DEFAULT_TARGET, "cpu", "float32")
+    return target, load(DEFAULT_DRAFT, "cpu", "float32", target=target)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", EMBEDDED_PROMPTS, ids=["code", "prose", "docstring"])
+def test_texts_of_the_embedded_pair_are_those_of_transformers(text):
+    target, draft = embedded()
+    ids = target.tokenizer(text)["input_ids"]
+    (expected,) = references(target, [ids])
+    ends = [index for index, token in enumerate(expected) if token in target.eos_ids]
+    assert not ends, "this prompt ends too soon to show much"
+    assert play(autoregressive(target, ids, **GREEDY)).ids == expected
+    for num_draft_tokens, drafter in zip(EMBEDDED_PROMPTS[text], (draft, PromptLookupDrafter()), strict=True):
+        run = play(speculative(target, drafter, ids, num_draft_tokens=num_draft_tokens, **GREEDY))
+        assert run.ids == expected
+    module = replace(target, lean_weights=None)
+    assert play(speculative(module, draft, ids, num_draft_tokens=EMBEDDED_PROMPTS[text][0], **GREEDY)).ids == expected
