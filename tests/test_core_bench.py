@@ -302,6 +302,13 @@ def test_with_all_layers_it_is_the_target(pair):
     assert not own & {id(parameter) for parameter in pair.target.model.parameters()}
 
 
+def test_a_hook_on_the_target_does_not_hear_its_truncated_draft(pair):
+    draft = truncated_draft(pair.target, 1)
+    with counted(pair.target.model) as forwards:
+        draft.model(torch.tensor([[1]]))
+    assert forwards.widths == []
+
+
 @pytest.mark.parametrize("count", [0, -1, 3])
 def test_more_layers_than_there_are_is_a_sentence(pair, count):
     with pytest.raises(SettingsError, match="from 1 to 2"):

@@ -49,8 +49,8 @@ def _with_layers(module: Any, path: list[str], count: int, config: Any) -> Any:
     if not path:
         return nn.ModuleList(copy.deepcopy(layer) for layer in module[:count])
     twin = copy.copy(module)
-    # copy.copy gives the twin the very same dictionary of parts.
-    twin._modules = dict(module._modules)
+    # copy.copy gives the twin the very same dictionaries, of parts as well as of hooks.
+    vars(twin).update({name: copy.copy(value) for name, value in vars(module).items() if isinstance(value, dict)})
     twin._modules[path[0]] = _with_layers(module._modules[path[0]], path[1:], count, config)
     if hasattr(module, "config"):
         twin.config = config
