@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import platform
 import uuid
+from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
+from core.drafters.methods import get_method
 from core.models.devices import device_name
 from core.models.loading import LanguageModel
 from core.models.prompting import EncodedPrompt
@@ -27,7 +29,7 @@ def run_started(request: RunRequest, target: LanguageModel, prompt: EncodedPromp
             "target": request.target,
             "draft": request.draft,
             "method": request.method,
-            "method_options": dict(request.method_options),
+            "method_options": asdict(get_method(request.method).options(**request.method_options)),
             "revision": target.revision,
             "device": str(target.device),
             "dtype": str(target.dtype).removeprefix("torch."),

@@ -30,8 +30,10 @@ def probabilities(logits: Tensor, params: SamplingParams) -> Tensor:
         (..., V) float32, each row summing to 1. A row whose logits hold NaN, or nothing finite, comes out as NaN.
     """
     logits = logits.float()
+    if params.is_unfiltered and (params.is_greedy or params.temperature >= _COLD):
+        return unfiltered_probabilities(logits, params.temperature)
     if params.is_greedy:
-        return _one_hot_argmax(logits)
+        return unfiltered_probabilities(logits, 0.0)
     scaled = logits
     if params.temperature < _COLD:
         # The maximum is taken off first, so that the quotient can't overflow.
@@ -52,12 +54,21 @@ def probabilities(logits: Tensor, params: SamplingParams) -> Tensor:
     return probs
 
 
-def _one_hot_argmax(logits: Tensor) -> Tensor:
-    best = logits.argmax(-1, keepdim=True)
-    probs = torch.zeros_like(logits).scatter_(-1, best, 1.0)
-    # argmax of a row with NaN is that NaN's place: keep such a row recognisable.
-    broken = ~logits.gather(-1, best).isfinite()
-    return probs.masked_fill_(broken, torch.nan)
+def unfiltered_probabilities(logits: Tensor, temperature: float) -> Tensor:
+    """`probabilities` without filters. Written in the part of Python that TorchScript reads.
+
+    Args:
+        logits: (..., V) float32.
+        temperature: 0, or not so cold that the quotient overflows.
+    """
+    if temperature == 0.0:
+        best = logits.argmax(-1, keepdim=True)
+        # argmax of a row with NaN is that NaN's place, and 0 times a logit that is not finite is NaN: the whole row is.
+        zero = logits.gather(-1, best).mul_(0.0)
+        return zero.expand(logits.shape).clone().scatter_(-1, best, zero + 1.0)
+    if temperature != 1.0:
+        logits = logits / temperature
+    return torch.softmax(logits, -1)
 
 
 def _keep_nucleus(scaled: Tensor, params: SamplingParams) -> Tensor:
@@ -98,13 +109,18 @@ def draw(probs: Tensor, uniform: Tensor) -> Tensor:
     """
     if probs.device.type == "mps":  # which has no float64
         probs = probs.cpu()
+    return draw_in_double(probs, uniform.to(device=probs.device, dtype=torch.float64))
+
+
+def draw_in_double(probs: Tensor, uniform: Tensor) -> Tensor:
+    """`draw` on a device that has float64, uniform (): float64 there. TorchScript reads it."""
     cdf = probs.cumsum(-1, dtype=torch.float64)
     total = cdf[-1]
     # right=True finds the first entry above the point, so an id of weight 0 can't be found; and the point stays below
-    # the total, where rounding could otherwise put it. The clamp is for NaN, which is found out about later.
-    point = uniform.to(device=probs.device, dtype=torch.float64) * total
-    point = torch.minimum(point, total * (1.0 - torch.finfo(torch.float64).eps))
-    return torch.searchsorted(cdf, point, right=True).clamp_(max=probs.shape[-1] - 1)
+    # the total, where rounding could otherwise put it (2^-52 is the distance from 1 to its neighbour). The clamp is for
+    # NaN, which is found out about later.
+    point = torch.minimum(uniform * total, total * (1.0 - 2.0**-52))
+    return torch.searchsorted(cdf, point, right=True).clamp_(max=probs.size(-1) - 1)
 
 
 def gumbel_noise(seed: int, position: int, vocab_size: int) -> Tensor:

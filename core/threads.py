@@ -18,8 +18,9 @@ from core.types import Step
 
 _CHOICES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 
-_SPINS = "10000"
-"""Some 50 microseconds: longer than the gap between two stretches of a forward, shorter than a scheduler's slice."""
+_SPINS = "30000"
+"""Some 100 microseconds: longer than the gap between two forwards of a draft, which is 12 % of a step of the embedded
+pair; shorter than a scheduler's slice."""
 
 _SLOW = 2.0
 """A step this many times as long as the best of its kind is a slow one."""

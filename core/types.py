@@ -124,6 +124,10 @@ class SamplingParams:
     def is_greedy(self) -> bool:
         return self.temperature == 0.0
 
+    @property
+    def is_unfiltered(self) -> bool:
+        return self.top_k == 0 and self.top_p == 1.0 and self.min_p == 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:

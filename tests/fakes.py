@@ -14,6 +14,7 @@ from core.drafters.base import chain, empty_draft
 from core.models.loading import LanguageModel, _describe
 from core.runners import lean
 from core.runners.base import ForwardOutput, check_rewind
+from core.runners.lean_weights import LeanWeights
 from core.types import Draft, DraftContext, Finished, Step, Verification
 
 torch.set_num_threads(1)
@@ -84,7 +85,7 @@ class TableModel(LanguageModel):
     on_forward: Callable[[TableRunner, list[int]], None] = lambda runner, ids: None
     last_runner: TableRunner | None = None
 
-    def runner(self, capacity: int, *, drafting: bool = False) -> TableRunner:
+    def runner(self, capacity: int, *, drafting: bool = False, quantise: bool = False) -> TableRunner:
         assert self.law is not None
         self.last_runner = TableRunner(self.law, capacity, lambda runner, ids: self.on_forward(runner, ids))
         return self.last_runner
@@ -282,7 +283,7 @@ def language_model(module, tokenizer=None, *, is_lean: bool = False, ref: str = 
         model.eos_ids = frozenset()  # As in `generate`, which does not ask the tokenizer.
     if is_lean:
         assert lean.supports(module)
-        model.lean_weights = lean.LeanWeights(module)
+        model.lean_weights = LeanWeights(module)
     return model
 
 

@@ -63,20 +63,20 @@ CERTAIN_VERIFIERS = {
 
 DRAFTERS = {
     "drafts by argmax, tested with the softmax": (
-        "token = draw(row, uniforms[index])",
-        "token = row.argmax()",
+        "return draw(row, uniform), row",
+        "return row.argmax(), row",
     ),
     "draws from the top 2, tested with the raw draft": (
-        "token = draw(row, uniforms[index])",
-        "token = draw(row.where(row >= row.topk(2).values[-1], 0), uniforms[index])",
+        "return draw(row, uniform), row",
+        "return draw(row.where(row >= row.topk(2).values[-1], 0), uniform), row",
     ),
     "drops a token that came out improbable": (
         "            tokens.append(token)",
         "            if index and float(row[token]) < 0.4: break\n            tokens.append(token)",
     ),
     "draws colder than it says": (
-        "token = draw(row, uniforms[index])",
-        "token = draw(row ** 1.5, uniforms[index])",
+        "return draw(row, uniform), row",
+        "return draw(row ** 1.5, uniform), row",
     ),
     "says a smoother law than it draws from": (
         "rows.append(row)",
@@ -86,7 +86,7 @@ DRAFTERS = {
         "rows.append(row)",
         "rows.append(rows[-1] if rows else row)",
     ),
-    "one draw for the whole draft": ("draw(row, uniforms[index])", "draw(row, uniforms[0])"),
+    "one draw for the whole draft": ("context, uniforms[index])", "context, uniforms[0])"),
 }
 
 WORKING_SETTINGS = SamplingParams(0.8, 4, 0.9, 0.02)

@@ -96,6 +96,11 @@ def _add_method_options(parser: argparse.ArgumentParser) -> None:
         for item in names:
             seen.add(item.name)
             default = None if item.default is MISSING else item.default
+            if isinstance(default, bool):
+                said = item.metadata["help"].replace("%", "%%") + f" (default: {'yes' if default else 'no'})"
+                action = argparse.BooleanOptionalAction
+                group.add_argument(_flag(item.name), dest=_OPTION + item.name, action=action, help=said)
+                continue
             kind = number if isinstance(default, float) else whole_number
             text = f"{item.metadata['help']} ({item.metadata['min']} to {item.metadata['max']}; default: {default})"
             group.add_argument(

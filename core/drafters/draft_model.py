@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from core.drafters.base import chain, empty_draft
-from core.drafters.methods import NoOptions
+from core.drafters.methods import DraftModelOptions
 from core.runners.base import Runner
+from core.runners.lean import LeanRunner
 from core.sampling import draw, draw_gumbel, draw_uniforms, probabilities
 from core.target import PREFILL_CHUNK, prefill
 from core.types import Draft, DraftContext, TargetFeature, Verification
@@ -28,7 +29,7 @@ class DraftModelDrafter:
     def __init__(
         self,
         model: LanguageModel,
-        options: NoOptions | None = None,
+        options: DraftModelOptions | None = None,
         *,
         capacity: int | None = None,
         check_cancelled: Callable[[], None] = lambda: None,
@@ -36,11 +37,12 @@ class DraftModelDrafter:
         """
         Args:
             model: the draft.
-            options: none are known.
+            options: see there.
             capacity: positions that its cache gets, at most its context; the whole context if None.
             check_cancelled: raises to abandon `start` between two forwards over a long prompt.
         """
         self._model = model
+        self._options = options or DraftModelOptions()
         self._check_cancelled = check_cancelled
         self._capacity = min(capacity or model.context_length, model.context_length)
         self._runner: Runner | None = None
@@ -48,7 +50,7 @@ class DraftModelDrafter:
         self._is_lost = False
 
     def start(self, prompt: Tensor) -> None:
-        self._runner = self._model.runner(self._capacity, drafting=True)
+        self._runner = self._model.runner(self._capacity, drafting=True, quantise=self._options.int8)
         self._num_committed = int(prompt.shape[0])
         self._is_lost = False
         if self._lacks(prompt):
@@ -75,20 +77,42 @@ class DraftModelDrafter:
         tokens, rows = [], []
         for index in range(count):
             context.check_cancelled()
-            logits = runner.forward(pending, num_logits=1).logits[0]
-            row = probabilities(logits if proposed is not None else logits[: context.vocab_size], context.sampling)
             if uniforms is None:
-                assert context.gumbel is not None
-                noise = context.gumbel(len(context.ids) + index).to(row.device)
-                token = draw_gumbel(row, noise[: len(row)] if proposed is None else noise[proposed])
+                token, row = self._next_of_noise(pending, context, len(context.ids) + index)
             else:
-                token = draw(row, uniforms[index])
+                token, row = self._next(pending, context, uniforms[index])
             if proposed is not None:
                 token = proposed[token]
             tokens.append(token)
             rows.append(row)
             pending = token.unsqueeze(0)
         return chain(torch.stack(tokens), _over_vocabulary(torch.stack(rows), proposed, context.vocab_size))
+
+    def _next(self, pending: Tensor, context: DraftContext, uniform: Tensor) -> tuple[Tensor, Tensor]:
+        """Read `pending`, and draw what follows: its () index among the logits, and their law."""
+        runner, sampling = self._runner, context.sampling
+        if isinstance(runner, LeanRunner) and sampling.is_unfiltered and self._model.device.type != "mps":
+            limit = self._num_proposed(context)
+            return runner.draw_next(pending, uniform.to(self._model.device), sampling.temperature, limit)
+        row = self._law(pending, context)
+        return draw(row, uniform), row
+
+    def _next_of_noise(self, pending: Tensor, context: DraftContext, position: int) -> tuple[Tensor, Tensor]:
+        row = self._law(pending, context)
+        assert context.gumbel is not None
+        noise = context.gumbel(position).to(row.device)
+        proposed = self._model.draft_ids
+        return draw_gumbel(row, noise[: len(row)] if proposed is None else noise[proposed]), row
+
+    def _law(self, pending: Tensor, context: DraftContext) -> Tensor:
+        assert self._runner is not None, "propose() before start()"
+        logits = self._runner.forward(pending, num_logits=1).logits[0]
+        return probabilities(logits[: self._num_proposed(context)], context.sampling)
+
+    def _num_proposed(self, context: DraftContext) -> int:
+        """Logits that count: of all that a padded head gives, or of a trimmed head all."""
+        proposed = self._model.draft_ids
+        return min(context.vocab_size, self._model.vocab_size) if proposed is None else len(proposed)
 
     def _lacks(self, ids: Tensor) -> bool:
         """Whether the text now holds an id that is not in the draft's table, which then can't read on."""

@@ -22,6 +22,7 @@ from core.models.room import does_not_fit, need_of
 from core.models.tokenizers import load_tokenizer
 from core.runners import lean
 from core.runners.base import Runner
+from core.runners.lean_weights import LeanWeights
 from core.runners.module import ModuleRunner
 
 _log = logging.getLogger(__name__)
@@ -56,14 +57,15 @@ class LanguageModel:
     context_length: int
     eos_ids: frozenset[int]
     draft_ids: torch.Tensor | None = field(default=None, repr=False)
-    lean_weights: lean.LeanWeights | None = field(default=None, repr=False)
+    lean_weights: LeanWeights | None = field(default=None, repr=False)
     revision: str | None = None
 
-    def runner(self, capacity: int, *, drafting: bool = False) -> Runner:
+    def runner(self, capacity: int, *, drafting: bool = False, quantise: bool = False) -> Runner:
         """A fresh cache of `capacity` positions, and the forward that fills it.
 
         Drafting, its logits are (n, R), those of `draft_ids` where there are any: a head over the ids that come up
-        often costs less, and a draft may leave out what it likes.
+        often costs less, and a draft may leave out what it likes. A draft may also `quantise`: its products are then
+        in int8 as far as that is faster, which only the lean forward on the CPU knows.
 
         Raises:
             OutOfMemoryError: where the cache does not fit.
@@ -71,7 +73,14 @@ class LanguageModel:
         draft_ids = self.draft_ids if drafting else None
         try:
             if self.lean_weights is not None:
-                return lean.LeanRunner(self.lean_weights, capacity, draft_ids)
+                if not drafting:
+                    return lean.LeanRunner(self.lean_weights, capacity)
+                return lean.LeanRunner(
+                    self.lean_weights,
+                    capacity,
+                    products=self.lean_weights.draft_products(is_quantised=quantise),
+                    head=self.lean_weights.draft_head(draft_ids, is_quantised=quantise),
+                )
             return ModuleRunner(self.model, capacity, draft_ids)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):

@@ -11,6 +11,7 @@ from core.errors import ModelUnreadableError, first_line
 from core.models.devices import is_out_of_memory
 from core.models.placement import is_spread
 from core.runners import lean
+from core.runners.lean_weights import LeanWeights
 from core.runners.module import ModuleRunner
 
 if TYPE_CHECKING:
@@ -61,13 +62,13 @@ def _probe(loaded: LanguageModel) -> torch.Tensor:
     return torch.arange(min(_LENGTH, loaded.context_length)) * 7 % loaded.vocab_size
 
 
-def find_lean_weights(loaded: LanguageModel, expected: torch.Tensor) -> lean.LeanWeights | None:
+def find_lean_weights(loaded: LanguageModel, expected: torch.Tensor) -> LeanWeights | None:
     """The lean forward's weights, if it computes what the module does; any difference beyond rounding rules it out."""
     # What is spread is run by its modules, which accelerate has taught to move what they are given.
     if is_spread(loaded.model) or not lean.supports(loaded.model):
         return None
     probe = _probe(loaded)
-    weights = lean.LeanWeights(loaded.model)
+    weights = LeanWeights(loaded.model)
     runner = lean.LeanRunner(weights, len(probe))
     # In two parts, so that the cache is read as well as written.
     parts = [runner.forward(part, num_logits=len(part)).logits.float() for part in probe.tensor_split(2) if len(part)]

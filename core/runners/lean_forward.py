@@ -1,0 +1,256 @@
+"""The arithmetic of a Llama-shaped model over fused weights, in the part of Python that TorchScript reads.
+
+Shapes: n tokens, H query heads, G key-value heads, D head size, L positions in the cache.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Optional
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from core.runners.products import PackedWeight, in_blocks
+from core.sampling import draw_in_double, unfiltered_probabilities
+
+_log = logging.getLogger(__name__)
+
+
+@functools.cache
+def scripted(function: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., tuple[Tensor, Tensor]]:
+    """`forward` or `draw_next` as TorchScript, whose interpreter dispatches an operation in half of Python's time.
+
+    Where this torch, or this Python, has no TorchScript, the same function is run by Python.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return torch.jit.script(function)
+    except Exception:
+        _log.debug("no TorchScript", exc_info=True)
+        return function
+
+
+@contextlib.contextmanager
+def plain_errors() -> Iterator[None]:
+    """Errors as Python would have raised them: the interpreter of scripts wraps their text, and loses their type."""
+    try:
+        yield
+    except RuntimeError as error:
+        text = str(error)
+        if "in the TorchScript interpreter" not in text:
+            raise
+        message = text.rpartition("\nRuntimeError: ")[2].strip()
+        kind = torch.OutOfMemoryError if "out of memory" in message else RuntimeError
+        raise kind(message) from error
+
+
+def forward(
+    ids: Tensor,
+    num_logits: int,
+    embedding: Tensor,
+    final_norm: Tensor,
+    head: Tensor,
+    head_int8: list[PackedWeight],
+    head_block: int,
+    attention_norm: list[Tensor],
+    mlp_norm: list[Tensor],
+    query_norm: list[Tensor],
+    key_norm: list[Tensor],
+    qkv_bias: list[Tensor],
+    qkv: list[Tensor],
+    output: list[Tensor],
+    gate_up: list[Tensor],
+    down: list[Tensor],
+    qkv_int8: list[PackedWeight],
+    output_int8: list[PackedWeight],
+    gate_up_int8: list[PackedWeight],
+    down_int8: list[PackedWeight],
+    blocks: list[int],
+    cache: list[Tensor],
+    cos: Tensor,
+    sin: Tensor,
+    mask: Optional[Tensor],  # noqa: UP045 - TorchScript reads no other form
+    is_block: bool,
+    start: int,
+    num_heads: int,
+    num_kv_heads: int,
+    epsilon: float,
+) -> tuple[Tensor, Tensor]:
+    """ids (n,) -> final states (n, hidden) and the logits (num_logits, V) after the last of them.
+
+    Keys and values of all layers are written to the cache from `start` on. mask is (n, n) for a block, (n, L) for a
+    chunk, None for one position. Weights are (out, in), one a layer; a list is empty where the model has no such
+    weights, and a list of int8 copies is empty where the product is the plain one. A block of 0 is none.
+
+    Written in the part of Python that TorchScript reads.
+    """
+    hidden = functional.embedding(ids, embedding)
+    count, size = hidden.size(0), cos.size(2)
+    end, half = start + count, size // 2
+    for index in range(len(cache)):
+        mixed = _product(rms_norm(hidden, attention_norm[index], epsilon), qkv, qkv_int8, blocks[0], index)
+        if len(qkv_bias) > 0:
+            mixed = mixed.add_(qkv_bias[index])
+        mixed = mixed.view(count, num_heads + 2 * num_kv_heads, size)
+        rotated = mixed[:, : num_heads + num_kv_heads]
+        if len(query_norm) > 0:
+            rotated[:, :num_heads] = rms_norm(rotated[:, :num_heads], query_norm[index], epsilon)
+            rotated[:, num_heads:] = rms_norm(rotated[:, num_heads:], key_norm[index], epsilon)
+        # Rotary embedding (Su et al., 2104.09864): x cos + swap(x) sin, the sign of the swapped half in the table.
+        swapped = torch.cat((rotated[..., half:], rotated[..., :half]), -1)
+        rotated.mul_(cos).addcmul_(swapped, sin)
+        store = cache[index]
+        store[start:end] = mixed[:, num_heads:]
+        query = mixed[:, :num_heads].transpose(0, 1)  # (H, n, D)
+        keys = store[:end, :num_kv_heads].transpose(0, 1)  # (G, L, D)
+        values = store[:end, num_kv_heads:].transpose(0, 1)
+        attended = _attend_block(query, keys, values, mask) if is_block else _attend_chunk(query, keys, values, mask)
+        attended = attended.transpose(0, 1).reshape(count, num_heads * size)
+        hidden = _add_product(hidden, attended, output, output_int8, blocks[1], index)
+        gates = _product(rms_norm(hidden, mlp_norm[index], epsilon), gate_up, gate_up_int8, blocks[2], index)
+        width = gates.size(1) // 2
+        activated = functional.silu(gates[:, :width]).mul_(gates[:, width:])
+        hidden = _add_product(hidden, activated, down, down_int8, blocks[3], index)
+    hidden = rms_norm(hidden, final_norm, epsilon)
+    return hidden, _product(hidden[count - num_logits :], [head], head_int8, head_block, 0)
+
+
+def _product(x: Tensor, weights: list[Tensor], int8: list[PackedWeight], block: int, index: int) -> Tensor:
+    if len(int8) > 0:
+        return torch.ops.quantized.linear_dynamic(x, int8[index], False)
+    if block > 0:
+        return in_blocks(x, weights[index], block)
+    return functional.linear(x, weights[index])
+
+
+def _add_product(
+    residual: Tensor, x: Tensor, weights: list[Tensor], int8: list[PackedWeight], block: int, index: int
+) -> Tensor:
+    if len(int8) > 0 or block > 0:
+        return _product(x, weights, int8, block, index).add_(residual)
+    return torch.addmm(residual, x, weights[index].t())
+
+
+def _attend_block(query: Tensor, keys: Tensor, values: Tensor, mask: Optional[Tensor]) -> Tensor:  # noqa: UP045
+    """Attention for a few positions.
+
+    Args:
+        query: (H, n, D).
+        keys, values: (G, L, D), the block's own positions last.
+        mask: (n, n), added to the scores between the block's own positions.
+
+    Returns:
+        (H, n, D).
+    """
+    heads, count, size = query.shape
+    groups, length = keys.shape[:2]
+    # The H / G query heads that share a key-value head are stacked along the rows of one product.
+    stacked = query.reshape(groups, heads // groups * count, size)
+    scores = torch.baddbmm(stacked.new_empty(()), stacked, keys.transpose(1, 2), beta=0, alpha=size**-0.5)
+    if mask is not None:
+        scores.view(heads, count, length)[..., length - count :].add_(mask)
+    return torch.bmm(scores.softmax(-1), values).view(heads, count, size)
+
+
+def _attend_chunk(query: Tensor, keys: Tensor, values: Tensor, mask: Optional[Tensor]) -> Tensor:  # noqa: UP045
+    """The same for many positions, with a mask (n, L) over all that the cache holds."""
+    mixed = functional.scaled_dot_product_attention(
+        query.unsqueeze(0),
+        keys.unsqueeze(0),
+        values.unsqueeze(0),
+        attn_mask=mask,
+        enable_gqa=query.shape[0] != keys.shape[0],
+    )
+    return mixed[0]
+
+
+def rms_norm(x: Tensor, weight_twice: Tensor, epsilon: float) -> Tensor:
+    """Root-mean-square norm of the last dimension, through the layer norm of (x, -x).
+
+    That vector's mean is 0 and its variance the mean square of x, so the two norms agree; torch has one kernel for the
+    layer norm on the CPU, and some ten small operations for the other.
+    """
+    mirrored = torch.cat((x, -x), -1)
+    return torch.layer_norm(mirrored, weight_twice.shape, weight_twice, None, epsilon)[..., : x.shape[-1]]
+
+
+def draw_next(
+    ids: Tensor,
+    uniform: Tensor,
+    temperature: float,
+    limit: int,
+    embedding: Tensor,
+    final_norm: Tensor,
+    head: Tensor,
+    head_int8: list[PackedWeight],
+    head_block: int,
+    attention_norm: list[Tensor],
+    mlp_norm: list[Tensor],
+    query_norm: list[Tensor],
+    key_norm: list[Tensor],
+    qkv_bias: list[Tensor],
+    qkv: list[Tensor],
+    output: list[Tensor],
+    gate_up: list[Tensor],
+    down: list[Tensor],
+    qkv_int8: list[PackedWeight],
+    output_int8: list[PackedWeight],
+    gate_up_int8: list[PackedWeight],
+    down_int8: list[PackedWeight],
+    blocks: list[int],
+    cache: list[Tensor],
+    cos: Tensor,
+    sin: Tensor,
+    mask: Optional[Tensor],  # noqa: UP045 - TorchScript reads no other form
+    is_block: bool,
+    start: int,
+    num_heads: int,
+    num_kv_heads: int,
+    epsilon: float,
+) -> tuple[Tensor, Tensor]:
+    """A forward over ids (n,), the law behind them at a temperature (limit,), and a token () drawn from it.
+
+    One script, because a small draft's time is the time between its operations. uniform () float64 in [0, 1); only the
+    first `limit` logits count. The other arguments are the forward's.
+    """
+    _, logits = forward(
+        ids,
+        1,
+        embedding,
+        final_norm,
+        head,
+        head_int8,
+        head_block,
+        attention_norm,
+        mlp_norm,
+        query_norm,
+        key_norm,
+        qkv_bias,
+        qkv,
+        output,
+        gate_up,
+        down,
+        qkv_int8,
+        output_int8,
+        gate_up_int8,
+        down_int8,
+        blocks,
+        cache,
+        cos,
+        sin,
+        mask,
+        is_block,
+        start,
+        num_heads,
+        num_kv_heads,
+        epsilon,
+    )
+    probs = unfiltered_probabilities(logits[0, :limit].float(), temperature)
+    return draw_in_double(probs, uniform), probs

@@ -1,0 +1,128 @@
+"""Matrix products of a few rows on the CPU, by the kernel that is fastest for each shape: chosen by measurement.
+
+With one to a dozen rows a product's cost is reading its weights, once. Common libraries do so up to three rows; from
+four on they prepare the weights anew each time, and take up to twice as long (MKL, oneDNN). The same product as a batch
+over blocks of the weights' rows does not. int8 weights are a quarter of the bytes, but the rows that come in must then
+be quantised as well, which small products don't pay back.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+_log = logging.getLogger(__name__)
+
+try:
+    PackedWeight: Any = torch.classes.quantized.LinearPackedParamsBase
+except (RuntimeError, AttributeError):  # A torch without these kernels: nothing is ever packed.
+    PackedWeight = Any
+
+FEWEST_BLOCKED, MOST_BLOCKED = 4, 16
+"""Rows with which a product is worth taking in blocks."""
+
+_BLOCKS = (64, 32)
+_ROWS = 5
+_REPEATS = 9
+_CACHE_BYTES, _MOST_COPIES = 32 << 20, 8
+_GAIN = 0.9
+"""What replaces the plain way must take at most this share of its time, so that noise does not decide."""
+
+_blocks: dict[tuple[int, int, torch.dtype], int] = {}
+
+
+def block_of(weight: Tensor) -> int:
+    """Outputs in a block, where a weight (out, in) is best multiplied in blocks; else 0."""
+    if weight.device.type != "cpu" or not weight.is_contiguous():
+        return 0
+    outputs, inputs = weight.shape
+    key = (outputs, inputs, weight.dtype)
+    if key not in _blocks:
+        sizes = [size for size in _BLOCKS if outputs % size == 0]
+        # Several copies, so that they come from memory as those of a model's layers do.
+        number = max(1, min(_MOST_COPIES, _CACHE_BYTES // max(1, weight.nbytes)))
+        copies = [weight.clone() for _ in range(number)] if number > 1 else [weight]
+        x = torch.ones(_ROWS, inputs, dtype=weight.dtype)
+        products = [functional.linear, *(partial(in_blocks, size=size) for size in sizes)]
+        candidates = [partial(_each, product, x, copies) for product in products]
+        plain, *blocked = fastest_times(candidates)
+        best = min(blocked, default=plain)
+        _blocks[key] = sizes[blocked.index(best)] if best < _GAIN * plain else 0
+    return _blocks[key]
+
+
+def _each(product: Any, x: Tensor, weights: list[Tensor]) -> None:
+    for weight in weights:
+        product(x, weight)
+
+
+def in_blocks(x: Tensor, weight: Tensor, size: int) -> Tensor:
+    """x (n, in) times a weight (out, in), as one product for each block of `size` outputs: (n, out)."""
+    outputs, inputs = weight.shape
+    blocks = weight.view(outputs // size, size, inputs).transpose(1, 2)
+    mixed = torch.bmm(x.unsqueeze(0).expand(outputs // size, x.size(0), inputs), blocks)
+    return mixed.transpose(0, 1).reshape(x.size(0), outputs)
+
+
+def quantised(weights: Sequence[Tensor]) -> list[Any]:
+    """int8 copies of weights (out, in) of one shape, for `torch.ops.quantized.linear_dynamic`.
+
+    Each output has a scale of its own; the rows that come in are quantised as they come, all with one scale.
+
+    Returns:
+        One a weight; none at all where the plain product of one row is as fast, or where there are no such kernels.
+    """
+    first = weights[0]
+    if first.device.type != "cpu" or first.dtype is not torch.float32:
+        return []
+    try:
+        packed = _pack(first)
+        row = torch.ones(1, first.shape[1])
+        plain, small = fastest_times(
+            [lambda: functional.linear(row, first), lambda: torch.ops.quantized.linear_dynamic(row, packed, False)]
+        )
+        if small >= _GAIN * plain:
+            return []
+        return [_pack(weight) for weight in weights]
+    except (RuntimeError, AttributeError, NotImplementedError):
+        _log.debug("no int8 products here", exc_info=True)
+        return []
+
+
+def _pack(weight: Tensor) -> Any:
+    rows = weight.contiguous()
+    scales = rows.abs().amax(1).clamp_min(1e-12).double() / 127
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # The tensors are deprecated; the kernels that read them are not.
+        zeros = torch.zeros(len(rows), dtype=torch.long)
+        return torch.ops.quantized.linear_prepack(torch.quantize_per_channel(rows, scales, zeros, 0, torch.qint8), None)
+
+
+@torch.inference_mode()
+def fastest_times(candidates: Sequence[Callable[[], object]], repeats: int = _REPEATS) -> list[float]:
+    """The shortest time in seconds that each took in some rounds, in turn so that a busy moment strikes all alike.
+
+    On one thread: a second one that has fallen asleep costs more than what is to be told apart.
+    """
+    times: list[list[float]] = [[] for _ in candidates]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for candidate in candidates:
+            candidate()
+        for _ in range(repeats):
+            for candidate, taken in zip(candidates, times, strict=True):
+                start = time.perf_counter()
+                candidate()
+                taken.append(time.perf_counter() - start)
+    finally:
+        torch.set_num_threads(threads)
+    return [min(taken) for taken in times]
