@@ -85,6 +85,7 @@ class Session:
         drafter: Any = build_drafter(
             request.method,
             draft=draft,
+            target=target,
             options=request.method_options,
             capacity=capacity,
             check_cancelled=controls.check_cancelled,

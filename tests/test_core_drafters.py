@@ -22,7 +22,8 @@ PROMPT = [0, 1, 2, 3, 1, 2]
 
 
 def build(name: str) -> Drafter:
-    return build_drafter(name, draft=table_model(random_law(V, 2), V), capacity=400)
+    model = table_model(random_law(V, 2), V)
+    return build_drafter(name, draft=model, target=model, capacity=400)
 
 
 def context(ids, count=4, *, seed=0, sampling=SAMPLING, gumbel=None, check_cancelled=lambda: None) -> DraftContext:

@@ -9,6 +9,11 @@ from core.errors import SettingsError
 
 
 @dataclass(frozen=True, slots=True)
+class NoOptions:
+    """Parameters of a method that has none."""
+
+
+@dataclass(frozen=True, slots=True)
 class DraftModelOptions:
     """Parameters of drafting with a model."""
 
@@ -69,6 +74,7 @@ class Method:
         title: what the window calls it.
         summary: one sentence for a tooltip.
         needs_draft_model: whether a second model has to be chosen.
+        needs_target: whether it drafts with the target itself.
         options: dataclass of the method's parameters.
         factory: "module:Class" of its `Drafter`, imported when a run needs it.
     """
@@ -79,6 +85,7 @@ class Method:
     needs_draft_model: bool
     options: type
     factory: str
+    needs_target: bool = False
 
 
 METHODS: dict[str, Method] = {
@@ -99,6 +106,15 @@ METHODS: dict[str, Method] = {
             False,
             PromptLookupOptions,
             "core.drafters.prompt_lookup:PromptLookupDrafter",
+        ),
+        Method(
+            "self-draft",
+            "Self-draft (int8)",
+            "The target itself proposes the next K tokens, from an int8 copy of its weights. On the processor only.",
+            False,
+            NoOptions,
+            "core.drafters.self_draft:SelfDraftDrafter",
+            needs_target=True,
         ),
     )
 }

@@ -19,6 +19,7 @@ def build_drafter(
     name: str,
     *,
     draft: LanguageModel | None,
+    target: LanguageModel | None = None,
     options: Mapping[str, Any] | None = None,
     capacity: int | None = None,
     check_cancelled: Callable[[], None] = lambda: None,
@@ -28,6 +29,7 @@ def build_drafter(
     Args:
         name: of a method in `core.drafters.methods.METHODS`.
         draft: the draft model, for methods that need one.
+        target: the target, for methods that draft with it.
         options: values for the method's options dataclass.
         capacity: positions that a draft model's cache gets.
         check_cancelled: raises to abandon the drafter's work between two forwards.
@@ -45,6 +47,10 @@ def build_drafter(
         ) from None
     module, _, attribute = method.factory.partition(":")
     factory = getattr(import_module(module), attribute)
+    if method.needs_target:
+        if target is None:
+            raise SettingsError(f"{method.title} needs a target. Choose one.")
+        return factory(target, parsed, capacity=capacity, check_cancelled=check_cancelled)
     if not method.needs_draft_model:
         return factory(parsed)
     if draft is None:

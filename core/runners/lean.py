@@ -75,9 +75,10 @@ class LeanRunner:
         block = torch.full((_LONGEST_BLOCK, _LONGEST_BLOCK), -torch.inf, dtype=dtype, device=device)
         self._causal = block.triu_(1)
         head, products = head or weights.head, products or weights.products
-        self._plain = self._blocked = self._arguments(products, head, cache)
-        if head.block or any(products.blocks):
-            self._plain = self._arguments(replace(products, blocks=[0] * 4), replace(head, block=0), cache)
+        self._blocked = self._arguments(products, head, cache)
+        self._few = self._arguments(replace(products, blocks=[0] * 4), replace(head, block=0), cache)
+        # int8 rows share one scale, which many rows are too different for; and many rows keep a processor busy anyway.
+        self._many = self._arguments(products.in_full(), Head(head.weight), cache)
         self._shape = (weights.num_heads, weights.num_kv_heads, weights.epsilon)
 
     def _arguments(self, products: Products, head: Head, cache: list[Tensor]) -> tuple[Any, ...]:
@@ -129,7 +130,7 @@ class LeanRunner:
             raise ValueError(f"The cache has room for {self._capacity} positions, not {end}.")
         cos, sin = self._cos[start:end], self._sin[start:end]
         is_block = count <= _LONGEST_BLOCK
-        fixed = self._blocked if FEWEST_BLOCKED <= count <= MOST_BLOCKED else self._plain
+        fixed = self._few if count < FEWEST_BLOCKED else self._blocked if count <= MOST_BLOCKED else self._many
         mask = None
         if not is_block:
             mask = torch.full((count, end), -torch.inf, dtype=cos.dtype, device=cos.device).triu_(start + 1)

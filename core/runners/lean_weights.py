@@ -37,6 +37,10 @@ class Products:
         """The same, in blocks where that is faster."""
         return replace(self, blocks=[block_of(weights[0]) for weights in self.plain])
 
+    def in_full(self) -> Products:
+        """The plain products alone."""
+        return Products(self.qkv, self.output, self.gate_up, self.down)
+
     def quantised(self) -> Products:
         """The same, with int8 copies of what is faster so."""
         qkv, output, gate_up, down = (quantised(weights) for weights in self.plain)
