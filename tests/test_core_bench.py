@@ -11,10 +11,21 @@ from core.bench.forwards import counted
 from core.bench.lineup import line_up
 from core.bench.margins import margin_of
 from core.bench.measure import Comparison, Observations, check_lengths, measure, threads
-from core.bench.names import ASSISTED, AUTO, GENERATE, PLAIN, default_names, known_names, split_name
+from core.bench.names import (
+    ASSISTED,
+    AUTO,
+    FLASHSPEC,
+    FLASHSPEC_AUTO,
+    GENERATE,
+    PLAIN,
+    default_names,
+    known_names,
+    split_name,
+)
 from core.bench.ours import Plain, Speculative
 from core.bench.overhead import overhead, time_bare, usual_steps
 from core.bench.prompts import PRESETS, default_prompts, read_prompts
+from core.bench.resident import mappings_in
 from core.bench.results import rows
 from core.bench.rival_transformers import Assisted, Generate
 from core.bench.statistics import first_difference, order, ratios, spread
@@ -210,6 +221,20 @@ def test_our_own_forwards_are_our_steps(pair):
     assert (timed.num_forwards, timed.longest_draft) == (N, 0)
     timed = Speculative(Pair(pair.target, pair.target), N, K, "draft-model").run((1, 2), temperature=0.0, seed=0)
     assert (timed.num_forwards, timed.longest_draft) == (3, K)
+
+
+@pytest.mark.parametrize("name", [FLASHSPEC, FLASHSPEC_AUTO])
+def test_flashspec_runs_where_it_is_installed(pair, name):
+    pytest.importorskip("flashspec")
+    contender = lineup.build(name, pair, SETTINGS)
+    with counted(pair.target.model) as forwards:
+        timed = contender.run(PROMPTS[0].ids, temperature=0.0, seed=0)
+    assert list(timed.ids) == greedy_reference(pair.target, PROMPTS[0].ids, N)
+    assert timed.num_forwards == len(forwards.widths) - 1  # What it says of itself, but for the prompt's.
+    assert name == FLASHSPEC_AUTO or timed.longest_draft == K
+    texts = [contender.run(PROMPTS[0].ids, temperature=1.0, seed=seed).ids for seed in (1, 2, 1)]
+    assert texts[0] == texts[2] != texts[1]
+    assert len(texts[0]) == N
 
 
 def test_an_assistant_with_another_table_is_turned_away(pair):
@@ -507,6 +532,20 @@ def test_the_memory_of_one_contender_is_that_of_a_process_that_runs_it(tmp_path)
     target = save_model(tmp_path / "target", max_position_embeddings=128)
     settings = {"target": str(target), "draft_layers": 1, "temperatures": [0.0], "only": [], "max_new_tokens": 4}
     assert 0 <= memory_child.peak_of(ASSISTED, settings, [1, 2, 3]) < 1_000
+
+
+def test_only_weight_files_count_as_such():
+    """An address, then fields in kB: 8 resident and 4 written of the first, and none of the library."""
+    smaps = "\n".join(
+        [
+            "7f00-9f00 rw-p 00000000 fe:00 1    /models/one/model.safetensors",
+            *("Size:    8 kB", "Rss:    8 kB", "Pss:    4 kB", "Anonymous:    4 kB", "VmFlags: rd wr"),
+            "a000-b000 r-xp 00000000 fe:00 2    /lib/safetensors/_safetensors_rust.abi3.so",
+            *("Rss:    4 kB", "Anonymous:    0 kB"),
+        ]
+    )
+    assert mappings_in(smaps) == [(0x7F00, 0x2000, 8192, 4096)]
+    assert mappings_in("") == []
 
 
 def test_play_is_what_plain_decoding_says(pair):

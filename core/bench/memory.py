@@ -20,8 +20,8 @@ _TIMEOUT_S = 900
 def peak_memory_mb(name: str, settings: BenchSettings, prompt_ids: Sequence[int]) -> float | None:
     """Peak of one run of a contender, in MB of 10^6 bytes; None where it could not be had.
 
-    On CUDA what torch allocated there; else the process's resident memory, less what it was before any model was
-    loaded.
+    On CUDA what torch allocated there; else the process's own memory and the weight files' pages that it reads, less
+    what it was before any model was loaded.
     """
     question = {"name": name, "settings": asdict(settings), "prompt_ids": list(prompt_ids)}
     command = [sys.executable, "-m", "core.bench.memory_child"]

@@ -5,15 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
+from core.bench.resident import drop_read_weights, forget_peak, peak_mb, private_mb
 from core.threads import limit_spinning
-
-_STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def main() -> None:
@@ -40,7 +37,7 @@ def peak_of(name: str, raw: dict[str, Any], prompt_ids: list[int]) -> float:
     if not needs_draft(name):
         settings = replace(settings, draft=None, draft_layers=None)
     _import_everything()
-    bare_mb = resident_mb()
+    bare_mb = private_mb()
     pair = load_pair(settings)
     if name in RIVALS:
         # What our own forward arranged for itself is no part of what a rival takes.
@@ -49,14 +46,15 @@ def peak_of(name: str, raw: dict[str, Any], prompt_ids: list[int]) -> float:
                 model.lean_weights = None
     contender = build(name, pair, settings)
     release_memory()
-    reset_peak_memory(pair.target.device)
-    with contextlib.suppress(OSError):
-        _RESET.write_text("5")  # The highest mark so far, which is that of loading, is forgotten.
+    drop_read_weights()
     with threads(settings.threads):
-        contender.run(prompt_ids, temperature=settings.temperatures[0], seed=settings.seed)
+        for _ in range(2):  # The first one brings back what it needs of files; the second one is measured.
+            forget_peak()
+            reset_peak_memory(pair.target.device)
+            contender.run(prompt_ids, temperature=settings.temperatures[0], seed=settings.seed)
     if pair.target.device.type == "cuda":
         return peak_memory_mb(pair.target.device) or 0.0
-    return (_of_status("VmHWM") or peak_memory_mb(pair.target.device) or 0.0) - bare_mb
+    return (peak_mb() or peak_memory_mb(pair.target.device) or 0.0) - bare_mb
 
 
 def _import_everything() -> None:
@@ -65,21 +63,6 @@ def _import_everything() -> None:
     import transformers.generation
 
     assert transformers.AutoModelForCausalLM
-
-
-def resident_mb() -> float:
-    """Resident memory of this process now."""
-    import psutil
-
-    return float(psutil.Process().memory_info().rss) / 1e6
-
-
-def _of_status(key: str) -> float | None:
-    with contextlib.suppress(OSError):
-        found = re.search(rf"^{key}:\s+(\d+) kB", _STATUS.read_text("ascii", "replace"), re.MULTILINE)
-        if found:
-            return int(found[1]) * 1024 / 1e6
-    return None
 
 
 if __name__ == "__main__":
