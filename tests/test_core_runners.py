@@ -236,7 +236,7 @@ def test_int8_products_are_near_the_plain_ones_and_for_drafting_alone(monkeypatc
 def test_an_error_in_the_layers_says_what_happened(monkeypatch):
     runner = runner_of("llama", True)
     runner.forward(IDS[:3], num_logits=1)
-    monkeypatch.setattr(runner, "_cos", runner._cos[..., :-1])
+    monkeypatch.setattr(runner, "rotary", tuple(table[..., :-1] for table in runner.rotary))
     with pytest.raises(RuntimeError) as caught:
         runner.forward(IDS[3:6], num_logits=1)
     assert "TorchScript" not in str(caught.value)

@@ -12,6 +12,7 @@ from torch.nn import functional
 from core.drafters.base import chain, empty_draft
 from core.drafters.methods import DraftModelOptions
 from core.runners.base import Runner
+from core.runners.graphed import GraphedRunner
 from core.runners.lean import LeanRunner
 from core.sampling import draw, draw_gumbel, draw_uniforms, probabilities
 from core.target import PREFILL_CHUNK, prefill
@@ -74,6 +75,11 @@ class DraftModelDrafter:
             pending = torch.tensor(context.ids[runner.length :])
         uniforms = None if context.gumbel else draw_uniforms(count, _generator(context))
         proposed = self._model.draft_ids  # None: every id
+        if isinstance(runner, GraphedRunner) and uniforms is not None and context.sampling.is_unfiltered:
+            temperature, limit = context.sampling.temperature, self._num_proposed(context)
+            drawn = runner.draw_block(pending, uniforms, temperature, limit, proposed)
+            if drawn is not None:
+                return chain(drawn[0], _over_vocabulary(drawn[1], proposed, context.vocab_size))
         tokens, rows = [], []
         for index in range(count):
             context.check_cancelled()

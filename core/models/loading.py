@@ -22,6 +22,7 @@ from core.models.room import does_not_fit, need_of
 from core.models.tokenizers import load_tokenizer
 from core.runners import lean
 from core.runners.base import Runner
+from core.runners.graphed import GraphedRunner
 from core.runners.lean_weights import LeanWeights
 from core.runners.module import ModuleRunner
 
@@ -73,14 +74,7 @@ class LanguageModel:
         draft_ids = self.draft_ids if drafting else None
         try:
             if self.lean_weights is not None:
-                if not drafting:
-                    return lean.LeanRunner(self.lean_weights, capacity)
-                return lean.LeanRunner(
-                    self.lean_weights,
-                    capacity,
-                    products=self.lean_weights.draft_products(is_quantised=quantise),
-                    head=self.lean_weights.draft_head(draft_ids, is_quantised=quantise),
-                )
+                return self._lean_runner(capacity, drafting=drafting, quantise=quantise)
             return ModuleRunner(self.model, capacity, draft_ids)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
@@ -89,6 +83,17 @@ class LanguageModel:
                 f"The cache of {self.ref} for {capacity} positions does not fit in memory. Ask for fewer new tokens, "
                 "or choose a smaller model."
             ) from error
+
+    def _lean_runner(self, capacity: int, *, drafting: bool, quantise: bool) -> Runner:
+        weights = self.lean_weights
+        assert weights is not None
+        runner = lean.LeanRunner(
+            weights,
+            capacity,
+            products=weights.draft_products(is_quantised=quantise) if drafting else None,
+            head=weights.draft_head(self.draft_ids, is_quantised=quantise) if drafting else None,
+        )
+        return GraphedRunner(runner) if self.device.type == "cuda" else runner
 
 
 def load(

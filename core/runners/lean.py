@@ -47,7 +47,14 @@ def supports(model: Any) -> bool:
 
 
 class LeanRunner:
-    """Runs a Llama-shaped model over `LeanWeights`, one text at a time."""
+    """Runs a Llama-shaped model over `LeanWeights`, one text at a time.
+
+    Attributes:
+        weights, products, head: what it multiplies with.
+        device: where they are.
+        cache: (capacity, 2 G, D) keys and values of each layer.
+        rotary: cosines and signed sines, see `LeanWeights.rotary_table`.
+    """
 
     def __init__(
         self,
@@ -63,32 +70,35 @@ class LeanRunner:
             capacity: positions that the cache gets.
             products, head: others than the weights' own, of a draft that is quantised or proposes some ids only.
         """
-        self._weights = weights
+        self.weights = weights
+        self.products = products or weights.products
+        self.head = head or weights.head
+        self.device = weights.embedding.device
         self._capacity = capacity
         self._length = 0
-        dtype, device = weights.embedding.dtype, weights.embedding.device
+        dtype, device = weights.embedding.dtype, self.device
         # (capacity, 2 G, D) a layer, keys before values, in the order in which the fused projection leaves them.
         shape = (capacity, 2 * weights.num_kv_heads, weights.head_dim)
-        cache = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(weights.num_layers)]
-        self._cos, self._sin = weights.rotary_table(capacity)
+        self.cache = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(weights.num_layers)]
+        self.rotary = weights.rotary_table(capacity)
         # Within a block, a position sees those before it: -inf above the diagonal.
         block = torch.full((_LONGEST_BLOCK, _LONGEST_BLOCK), -torch.inf, dtype=dtype, device=device)
         self._causal = block.triu_(1)
-        head, products = head or weights.head, products or weights.products
-        self._blocked = self._arguments(products, head, cache)
-        self._few = self._arguments(replace(products, blocks=[0] * 4), replace(head, block=0), cache)
+        products, head = self.products, self.head
+        self._blocked = self._arguments(products, head)
+        self._few = self._arguments(replace(products, blocks=[0] * 4), replace(head, block=0))
         # int8 rows share one scale, which many rows are too different for; and many rows keep a processor busy anyway.
-        self._many = self._arguments(products.in_full(), Head(head.weight), cache)
+        self._many = self._arguments(products.in_full(), Head(head.weight))
         self._shape = (weights.num_heads, weights.num_kv_heads, weights.epsilon)
 
-    def _arguments(self, products: Products, head: Head, cache: list[Tensor]) -> tuple[Any, ...]:
+    def _arguments(self, products: Products, head: Head) -> tuple[Any, ...]:
         """What every call of the forward is given."""
-        weights = self._weights
+        weights = self.weights
         return (
             *(weights.embedding, weights.final_norm, head.weight, head.int8, head.block),
             *(*weights.norms, weights.qkv_bias),
             *(getattr(products, item.name) for item in fields(products)),
-            cache,
+            self.cache,
         )
 
     @property
@@ -102,6 +112,10 @@ class LeanRunner:
     def rewind(self, length: int) -> None:
         check_rewind(length, self._length)
         self._length = length
+
+    def advance(self, count: int) -> None:
+        """Count `count` positions that were written to the cache by other means."""
+        self._length += count
 
     @torch.inference_mode()
     def forward(self, ids: Tensor, *, num_logits: int, with_hidden: bool = False) -> ForwardOutput:
@@ -128,7 +142,7 @@ class LeanRunner:
         end = start + count
         if end > self._capacity:
             raise ValueError(f"The cache has room for {self._capacity} positions, not {end}.")
-        cos, sin = self._cos[start:end], self._sin[start:end]
+        cos, sin = (table[start:end] for table in self.rotary)
         is_block = count <= _LONGEST_BLOCK
         fixed = self._few if count < FEWEST_BLOCKED else self._blocked if count <= MOST_BLOCKED else self._many
         mask = None

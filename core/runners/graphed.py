@@ -1,0 +1,198 @@
+"""Forwards of fixed shapes, captured once and launched whole: hundreds of kernels for the price of one launch.
+
+At batch 1 a GPU waits for Python between the kernels of a small model. A CUDA graph takes Python out: the drafting of
+K tokens, sampling included, is one graph, and the scoring of K + 1 positions another. What varies from call to call
+lies in tensors that the graph reads: the ids, the position in the cache, the draws and the temperature. Attention runs
+over a whole bucket of the cache, positions that are not written yet masked, so that a graph serves until the text
+outgrows the bucket.
+
+How functions are captured is a parameter, so that the same logic runs without a GPU.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from core.runners.base import ForwardOutput
+from core.runners.lean import LeanRunner
+from core.runners.static_forward import StaticForward
+from core.sampling import draw_in_double, unfiltered_probabilities
+
+_log = logging.getLogger(__name__)
+
+_MOST_POSITIONS = 17
+"""A block of 16 drafted tokens, and one more. Longer pieces of text are a prefill's, and keep a GPU busy anyway."""
+
+_SMALLEST_BUCKET = 256
+
+Outputs = tuple[Tensor, ...]
+Capture = Callable[[Callable[[], Outputs]], tuple[Outputs, Callable[[], None]]]
+"""Runs a function over tensors that stay in place; returns its outputs, and what computes them anew in place."""
+
+
+def capture_on_cuda(function: Callable[[], Outputs]) -> tuple[Outputs, Callable[[], None]]:
+    """Capture as a CUDA graph, after some runs in which kernels are chosen and workspaces made."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            function()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        outputs = function()
+    return outputs, graph.replay
+
+
+def run_in_place(function: Callable[[], Outputs]) -> tuple[Outputs, Callable[[], None]]:
+    """What a capture does, without one: the function is run again, and its outputs copied to where they were."""
+    outputs = function()
+
+    def replay() -> None:
+        for output, fresh in zip(outputs, function(), strict=True):
+            output.copy_(fresh)
+
+    return outputs, replay
+
+
+@dataclass(frozen=True, slots=True)
+class _Graph:
+    ids: Tensor
+    outputs: Outputs
+    replay: Callable[[], None]
+
+
+class GraphedRunner:
+    """A lean runner whose short forwards are captured; its cache, its prefill and everything else are that runner's.
+
+    What a call returns is overwritten by the next call of the same shape.
+    """
+
+    def __init__(self, eager: LeanRunner, capture: Capture = capture_on_cuda) -> None:
+        self._eager = eager
+        self._capture = capture
+        self._static = StaticForward(eager)
+        device = eager.device
+        self._position = torch.zeros((), dtype=torch.int64, device=device)
+        self._uniforms = torch.zeros(_MOST_POSITIONS, dtype=torch.float64, device=device)
+        self._temperature = torch.ones((), device=device)
+        self._graphs: dict[Hashable, _Graph] = {}
+        self._is_broken = False
+
+    @property
+    def length(self) -> int:
+        return self._eager.length
+
+    @property
+    def capacity(self) -> int:
+        return self._eager.capacity
+
+    def rewind(self, length: int) -> None:
+        self._eager.rewind(length)
+
+    @torch.inference_mode()
+    def forward(self, ids: Tensor, *, num_logits: int, with_hidden: bool = False) -> ForwardOutput:
+        count = ids.shape[0]
+        graph = None
+        if count <= _MOST_POSITIONS:
+            bucket = self._bucket(count)
+            graph = self._graph(
+                ("score", count, bucket), ids, lambda given: self._static(given, self._position, bucket)
+            )
+        if graph is None:
+            return self._eager.forward(ids, num_logits=num_logits, with_hidden=with_hidden)
+        hidden, logits = self._launch(graph, ids, count)
+        return ForwardOutput(logits[count - num_logits :], hidden if with_hidden else None)
+
+    @torch.inference_mode()
+    def draw_block(
+        self, ids: Tensor, uniforms: Tensor, temperature: float, limit: int, proposed: Tensor | None = None
+    ) -> tuple[Tensor, Tensor] | None:
+        """Append `ids` (n,), draw K tokens one after the other, and append all of them but the last.
+
+        Args:
+            ids: to append first, n >= 1.
+            uniforms: (K,) draws in [0, 1).
+            temperature: of the draws, which go without filters.
+            limit: logits that count, from the first.
+            proposed: (limit,) ids that the logits stand for, None where they are the ids themselves.
+
+        Returns:
+            (K,) tokens, and the laws (K, limit) that they were drawn from; None where no graph can be had.
+        """
+        count, number = ids.shape[0], uniforms.shape[0]
+        if max(count, number) > _MOST_POSITIONS:
+            return None
+        bucket = self._bucket(count + number - 1)
+        is_greedy = temperature == 0.0
+
+        def body(given: Tensor) -> Outputs:
+            return self._draw(given, number, is_greedy, limit, proposed, bucket)
+
+        self._uniforms[:number].copy_(uniforms)
+        if not is_greedy:
+            self._temperature.fill_(temperature)
+        key = ("draw", count, number, bucket, is_greedy, limit, None if proposed is None else id(proposed))
+        graph = self._graph(key, ids, body)
+        if graph is None:
+            return None
+        tokens, rows = self._launch(graph, ids, count + number - 1)
+        return tokens, rows
+
+    def _draw(
+        self, ids: Tensor, number: int, is_greedy: bool, limit: int, proposed: Tensor | None, bucket: int
+    ) -> Outputs:
+        tokens, rows = [], []
+        position = self._position
+        for index in range(number):
+            _, logits = self._static(ids, position, bucket)
+            row = logits[-1, :limit].float()
+            probs = unfiltered_probabilities(row if is_greedy else row / self._temperature, 0.0 if is_greedy else 1.0)
+            drawn = draw_in_double(probs, self._uniforms[index])
+            position = position + ids.shape[0]
+            token = drawn if proposed is None else proposed[drawn]
+            ids = token.view(1)
+            tokens.append(token)
+            rows.append(probs)
+        return torch.stack(tokens), torch.stack(rows)
+
+    def _bucket(self, count: int) -> int:
+        """The least power of two that holds the cache with `count` positions more.
+
+        Raises:
+            ValueError: where the cache has no room for them.
+        """
+        end = self.length + count
+        if end > self.capacity:
+            raise ValueError(f"The cache has room for {self.capacity} positions, not {end}.")
+        return min(self.capacity, max(_SMALLEST_BUCKET, 1 << (end - 1).bit_length()))
+
+    def _graph(self, key: Hashable, ids: Tensor, body: Callable[[Tensor], Outputs]) -> _Graph | None:
+        """The graph for a shape, captured when it is first asked for; None where that failed."""
+        graph = self._graphs.get(key)
+        if graph is not None or self._is_broken:
+            return graph
+        given = ids.to(self._eager.device).clone()
+        self._position.fill_(self.length)
+        try:
+            outputs, replay = self._capture(lambda: body(given))
+        except Exception:
+            # A driver or an allocator that can't: everything runs as it does without graphs.
+            _log.warning("CUDA graphs can't be used, so forwards run without them.", exc_info=True)
+            self._is_broken = True
+            return None
+        self._graphs[key] = graph = _Graph(given, outputs, replay)
+        return graph
+
+    def _launch(self, graph: _Graph, ids: Tensor, count: int) -> Any:
+        graph.ids.copy_(ids)
+        self._position.fill_(self.length)
+        graph.replay()
+        self._eager.advance(count)
+        return graph.outputs

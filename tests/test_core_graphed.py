@@ -1,0 +1,105 @@
+"""The graph runner's logic, with functions that are run again in place of graphs that are launched."""
+
+import pytest
+import torch
+
+from core.runners.graphed import GraphedRunner, run_in_place
+from core.runners.lean import LEAN_MODEL_TYPES
+from core.sampling import draw, probabilities
+from core.types import SamplingParams
+from tests.fakes import tiny_model
+
+IDS = torch.randint(0, 257, (60,), generator=torch.Generator().manual_seed(0))
+FAMILIES = sorted(LEAN_MODEL_TYPES)
+
+
+class Captures:
+    """Captures as `run_in_place` does, and counts."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def __call__(self, function):
+        self.number += 1
+        return run_in_place(function)
+
+
+def graphed(family: str = "llama", capacity: int = 128, capture=None) -> GraphedRunner:
+    return GraphedRunner(tiny_model(family, is_lean=True).runner(capacity), capture or run_in_place)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_parts_and_rewinds_give_the_lean_runners_logits(family):
+    eager, runner = tiny_model(family, is_lean=True).runner(128), graphed(family)
+    for count, kept in [(20, 20), (1, 20), (5, 23), (1, 24), (17, 40), (1, 41), (5, 46)]:
+        part = IDS[eager.length : eager.length + count]
+        expected = eager.forward(part, num_logits=min(3, count), with_hidden=True)
+        for _ in range(2):  # The second time, what was captured is launched.
+            output = runner.forward(part, num_logits=min(3, count), with_hidden=True)
+            assert torch.allclose(output.logits, expected.logits, atol=2e-3, rtol=1e-3)
+            assert torch.allclose(output.hidden, expected.hidden, atol=2e-3, rtol=1e-3)
+            assert runner.length == eager.length
+            runner.rewind(runner.length - count)
+        runner.forward(part, num_logits=0)
+        eager.rewind(kept)
+        runner.rewind(kept)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
+@pytest.mark.parametrize("proposed", [None, torch.arange(0, 200, 2)])
+def test_a_block_is_drawn_as_it_is_step_by_step(temperature, proposed):
+    eager, runner = tiny_model(is_lean=True).runner(128), graphed()
+    limit = 200 if proposed is None else len(proposed)
+    for both in (eager, runner):
+        both.forward(IDS[:10], num_logits=0)
+    for seed in range(6):
+        uniforms = torch.rand(4, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+        pending = IDS[10:12]
+        tokens, rows = runner.draw_block(pending, uniforms, temperature, limit, proposed)
+        assert runner.length == 10 + 2 + 3
+        for index in range(4):
+            logits = eager.forward(pending, num_logits=1).logits[0, :limit]
+            law = probabilities(logits, SamplingParams(temperature))
+            token = draw(law, uniforms[index])
+            token = token if proposed is None else proposed[token]
+            assert int(tokens[index]) == int(token)
+            assert torch.allclose(rows[index], law, atol=1e-5)
+            pending = token.view(1)
+        eager.rewind(10)
+        runner.rewind(10)
+
+
+def test_a_shape_is_captured_once_for_each_bucket_of_the_cache():
+    captures = Captures()
+    runner = graphed(capacity=600, capture=captures)
+    for _ in range(40):
+        runner.forward(IDS[:5], num_logits=5)
+    assert captures.number == 1
+    runner.forward(IDS[:1], num_logits=1)
+    assert captures.number == 2
+    while runner.length < 300:
+        runner.forward(IDS[:5], num_logits=5)
+    assert captures.number == 3
+    assert runner.forward(IDS, num_logits=1).logits.shape == (1, 257)  # A prefill, which no graph is made for.
+    assert captures.number == 3
+
+
+def test_where_capturing_fails_everything_runs_without(caplog):
+    def refuse(_):
+        raise RuntimeError("no graphs on this device")
+
+    expected = tiny_model(is_lean=True).runner(128).forward(IDS[:5], num_logits=5).logits
+    runner = graphed(capture=refuse)
+    assert torch.allclose(runner.forward(IDS[:5], num_logits=5).logits, expected, atol=1e-5)
+    assert runner.length == 5
+    assert runner.draw_block(IDS[:1], torch.rand(3), 1.0, 257) is None
+    assert runner.length == 5
+    assert "without" in caplog.text
+
+
+def test_a_full_cache_is_refused_before_anything_is_launched():
+    runner = graphed(capacity=6)
+    runner.forward(IDS[:5], num_logits=1)
+    with pytest.raises(ValueError, match="room for 6 positions, not 7"):
+        runner.forward(IDS[5:7], num_logits=1)
+    assert runner.length == 5
