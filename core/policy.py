@@ -1,73 +1,151 @@
-"""Choosing K before each step, 0 included, from what forwards cost here and how much was accepted lately."""
+"""Choosing K before each step, 0 included, from what steps cost here and how much was accepted lately."""
 
 from __future__ import annotations
 
-from core.analysis import expected_tokens
-from core.types import MAX_DRAFT_TOKENS, Step, TokenKind
+import math
+
+from core.step_costs import LONG_GAP, StepCosts
+from core.types import MAX_DRAFT_TOKENS, Step
 
 _MEMORY = 0.95
-"""Weight that the past keeps with every step: some 20 steps count."""
+"""Weight that tests keep with every drafted step: some 20 steps count."""
 
-_FIRST_K = 3
-_PROBE_K = 2
-_FIRST_PAUSE, _LONGEST_PAUSE = 16, 256
+_FORGETTING, _LEAST_KNOWN = 0.9925, 2.0
+"""Weight that they keep with every plain step, and how many are kept at least: how a draft did is the less certain the
+longer ago it was."""
+
+_PRIOR, _PRIOR_WEIGHT = 0.7, 1.0
+"""An imagined test, so that the first real one doesn't decide alone."""
+
+_ALLOWANCE = 0.02
+"""Share of the time spent that trying drafts may cost."""
+
+_FIRST_ALLOWANCE, _MOST_SAVED, _DEEPEST_DEBT = 0.75, 8.0, 0.25
+"""In plain steps: what may be lost at once at the start; what a good stretch leaves for a bad one; what is owed."""
+
+_HOPEFUL_EVERY = 8
+"""Drafted steps after which a K may be tried whose first steps were dear, perhaps by chance."""
+
+_LOOK_EVERY = 4
+"""Plain tokens after which a long pause may end: plain decoding itself should not wait for the policy."""
+
+_PLAIN_EVERY = 96
+"""Drafted steps after which a plain one tells what plain decoding costs now."""
 
 
 class AutoDraftLength:
-    """Maximises expected tokens per millisecond, E[tokens](alpha, K) / (K d + t(K + 1)).
+    """Maximises expected tokens per millisecond, E[tokens] / T(K), and answers for its losses.
 
     The choice rests on earlier steps alone, never on the tokens about to be drafted, so it leaves the output's law as
-    it is. Where no K pays it plainly decodes, and looks again with a short draft after a pause that doubles each time.
+    it is. What drafting gained or lost against plain decoding is booked step by step. A draft that may pay, but has
+    not shown it, is tried with K = 1 while the account allows it; an account in the red means plain decoding. Thus a
+    hopeless draft costs a step or so at the start, and `_ALLOWANCE` of the time after it.
     """
 
     def __init__(self, target_step_ms: float) -> None:
-        self._scoring_ms: dict[int, float] = {1: target_step_ms}
-        self._draft_ms: float | None = None
-        # A few imagined tests, so that the first real ones don't decide alone.
-        self._accepted, self._tested = 2.1, 3.0
-        self._plain_steps = 0
-        self._pause = _FIRST_PAUSE
+        self._costs = StepCosts(target_step_ms)
+        self._first, self._later = _Acceptance(), _Acceptance()
+        self._balance_ms = _FIRST_ALLOWANCE * self._costs.plain_ms
+        self._num_missed = 0
+        self._num_drafted_steps = 0
+        self._asked: int | None = None
+        self._is_trial = False
 
     def choose(self) -> int:
         """K for the next step."""
-        if self._draft_ms is None:
-            return _FIRST_K
-        best = max(range(MAX_DRAFT_TOKENS + 1), key=lambda k: (self._rate(k), -k))
-        if best:
-            self._plain_steps, self._pause = 0, _FIRST_PAUSE
-            return best
-        self._plain_steps += 1
-        if self._plain_steps >= self._pause:
-            self._plain_steps, self._pause = 0, min(2 * self._pause, _LONGEST_PAUSE)
-            return _PROBE_K
-        return 0
+        self._asked = self._choose()
+        return self._asked
+
+    def _choose(self) -> int:
+        self._is_trial = False
+        if not self._num_drafted_steps:
+            return 1
+        if self._num_drafted_steps % _PLAIN_EVERY == 0 and not self._num_missed:
+            return 0
+        if self._num_missed < LONG_GAP:
+            hopeful = self._num_drafted_steps % _HOPEFUL_EVERY == 0
+            if best := self._best(self._first.mean(_PRIOR), hopeful=hopeful):
+                return best if self._balance_ms >= 0.0 else 0
+        elif self._num_missed % _LOOK_EVERY:
+            return 0
+        if self._balance_ms >= self._price_of_a_trial():
+            self._is_trial = self._best(self._first.optimistic(_PRIOR), hopeful=True) > 0
+        return int(self._is_trial)
 
     def record(self, step: Step) -> None:
         """Learn from a finished step."""
-        count = step.num_draft_tokens
-        positions = count + 1
-        known = self._scoring_ms.get(positions)
-        self._scoring_ms[positions] = step.verify_ms if known is None else 0.8 * known + 0.2 * step.verify_ms
+        count, asked = step.num_draft_tokens, self._asked
+        self._asked = None
+        if asked:
+            self._book(step)
+        self._balance_ms += _ALLOWANCE * step.total_ms
+        self._balance_ms = min(self._balance_ms, _MOST_SAVED * self._costs.plain_ms)
+        self._costs.record(count, step.total_ms - (0.0 if count else step.draft_ms), self._num_missed)
         if not count:
+            if not asked:  # Else it was the drafter that had nothing to say, and it may go on being asked.
+                self._num_missed += len(step.emitted)
+            self._first.fade(_FORGETTING, _LEAST_KNOWN)
+            self._later.fade(_FORGETTING, _LEAST_KNOWN)
             return
-        draft_ms = step.draft_ms / count
-        self._draft_ms = draft_ms if self._draft_ms is None else 0.8 * self._draft_ms + 0.2 * draft_ms
-        self._accepted = _MEMORY * self._accepted + step.num_accepted
-        self._tested = _MEMORY * self._tested + step.num_accepted + (TokenKind.CORRECTION in step.emitted_kinds)
+        self._num_missed = 0
+        self._num_drafted_steps += 1
+        # Where tests are drawn, their chance says more than their outcome.
+        chances = step.expected_acceptance if step.uniforms else (1.0,) * step.num_accepted + (0.0,)
+        chances = chances[: min(step.num_accepted + 1, count)]
+        self._first.fade(_MEMORY)
+        self._later.fade(_MEMORY)
+        self._first.add(chances[:1])
+        self._later.add(chances[1:])
 
-    def _rate(self, count: int) -> float:
-        alpha = min(self._accepted / self._tested, 1.0) if self._tested else 0.0
-        return expected_tokens(alpha, count) / (count * (self._draft_ms or 0.0) + self._scoring_time(count + 1))
+    def _book(self, step: Step) -> None:
+        """What asking for a draft gained or lost."""
+        plain_ms = self._costs.plain_ms
+        if not step.num_draft_tokens:
+            self._balance_ms -= step.draft_ms
+            return
+        self._balance_ms += len(step.emitted) * plain_ms - step.total_ms
+        if not self._is_trial:
+            self._balance_ms = max(self._balance_ms, -_DEEPEST_DEBT * plain_ms)
 
-    def _scoring_time(self, positions: int) -> float:
-        """t(n): as measured, else on the line through its measured neighbours."""
-        known = self._scoring_ms
-        if positions in known:
-            return known[positions]
-        below = max(n for n in known if n < positions)
-        above = min((n for n in known if n > positions), default=None)
-        if above is not None:
-            share = (positions - below) / (above - below)
-            return known[below] + share * (known[above] - known[below])
-        slope = max((known[below] - known[1]) / (below - 1), 0.0) if below > 1 else 0.1 * known[1]
-        return known[below] + slope * (positions - below)
+    def _price_of_a_trial(self) -> float:
+        """What a rejected K = 1 loses."""
+        trial_ms = self._costs.step_ms(1, hopeful=True)
+        return trial_ms - self._costs.plain_ms + self._costs.catch_up_ms(self._num_missed)
+
+    def _best(self, alpha: float, *, hopeful: bool = False) -> int:
+        """The K that pays most if the first drafted token stands with this probability."""
+        times = self._costs.table(hopeful=hopeful)
+        later = self._later.mean(alpha, weight=2.0)
+        best, best_rate = 0, 1.0 / times[0]
+        tokens, chance = 1.0, alpha
+        for count in range(1, min(2 * self._costs.longest + 1, MAX_DRAFT_TOKENS) + 1):
+            tokens += chance
+            chance *= later
+            if tokens > best_rate * times[count]:
+                best, best_rate = count, tokens / times[count]
+        return best
+
+
+class _Acceptance:
+    """The share of tests passed, old ones counting less."""
+
+    def __init__(self) -> None:
+        self._passed = self._tested = 0.0
+
+    def add(self, chances: tuple[float, ...]) -> None:
+        self._passed += sum(chances)
+        self._tested += len(chances)
+
+    def fade(self, weight: float, least: float = 0.0) -> None:
+        if self._tested * weight < least:
+            return
+        self._passed *= weight
+        self._tested *= weight
+
+    def mean(self, prior: float, weight: float = _PRIOR_WEIGHT) -> float:
+        return min((self._passed + weight * prior) / (self._tested + weight), 1.0)
+
+    def optimistic(self, prior: float) -> float:
+        """One standard error above the mean."""
+        mean = self.mean(prior)
+        return min(mean + math.sqrt(mean * (1.0 - mean) / (self._tested + _PRIOR_WEIGHT)), 1.0)

@@ -1,6 +1,5 @@
 """What theory expects, against numbers worked out elsewhere; and a run's own figures against its steps."""
 
-import random
 from dataclasses import replace
 
 import pytest
@@ -8,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.analysis import best_num_draft_tokens, expected_tokens, predicted_speedup
-from core.policy import AutoDraftLength
 from core.tally import Tally
-from core.types import MAX_DRAFT_TOKENS, FinishReason, Step, TokenKind
+from core.types import FinishReason, Step, TokenKind
 
 alphas = st.floats(0.0, 1.0)
 lengths = st.integers(0, 32)
@@ -133,47 +131,3 @@ def test_an_empty_tally_has_no_figures_rather_than_false_ones():
     figures = (summary.draft_acceptance_rate, summary.block_efficiency, summary.cost_coefficient,
                summary.tokens_per_second, summary.predicted_speedup)  # fmt: skip
     assert figures == (None,) * 5
-
-
-def run_policy(policy: AutoDraftLength, alpha: float, draft_ms: float, count: int = 120) -> list[int]:
-    """What is chosen where each tested token stands with probability alpha; scoring costs 10 ms and 1 a position."""
-    chosen, chance = [], random.Random(0)
-    for _ in range(count):
-        k = policy.choose()
-        chosen.append(k)
-        accepted = next((i for i in range(k) if chance.random() >= alpha), k)
-        policy.record(make_step(k, accepted, draft_ms=draft_ms, verify_ms=10.0 + k))
-    return chosen
-
-
-def test_the_chosen_length_is_the_best_one():
-    for alpha, draft_ms in [(0.9, 0.5), (0.7, 1.0), (0.5, 0.5)]:
-        settled = run_policy(AutoDraftLength(10.0), alpha, draft_ms, count=400)[40:]
-
-        def rate(k: int, alpha=alpha, draft_ms=draft_ms) -> float:
-            return expected_tokens(alpha, k) / (k * draft_ms + 10 + k)
-
-        # Within a few per cent of the best rate there is; the share of acceptances wanders, and the length with it.
-        assert sum(map(rate, settled)) / len(settled) > 0.95 * max(map(rate, range(17)))
-
-
-@pytest.mark.parametrize(("alpha", "draft_ms"), [(0.0, 0.1), (0.3, 8.0), (0.0, 50.0)])
-def test_where_nothing_pays_almost_nothing_is_drafted(alpha, draft_ms):
-    chosen = run_policy(AutoDraftLength(10.0), alpha, draft_ms)
-    assert sum(k > 0 for k in chosen) <= 20
-    assert sum(k > 0 for k in chosen[20:]) <= 6
-
-
-def test_a_draft_that_becomes_good_is_found_again():
-    policy = AutoDraftLength(10.0)
-    assert run_policy(policy, 0.0, 1.0, count=60)[-1] == 0
-    assert max(run_policy(policy, 0.95, 1.0, count=700)) >= 6
-
-
-@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 100), st.floats(0, 100)), max_size=40))
-def test_any_history_leads_to_a_length_that_can_be_drafted(history):
-    policy = AutoDraftLength(1.0)
-    for share, draft_ms, verify_ms in history:
-        k = policy.choose()
-        assert 0 <= k <= MAX_DRAFT_TOKENS
-        policy.record(make_step(k, round(share * k), draft_ms=draft_ms, verify_ms=verify_ms))
