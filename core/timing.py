@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from typing import Any
 
 import psutil
 import torch
@@ -24,25 +25,45 @@ class Stopwatch:
         self._device = device
         synchronize(device)
         self._last = time.perf_counter()
-        self._total = 0.0
 
     def lap(self) -> float:
         """Milliseconds since the last lap, or since the start."""
         synchronize(self._device)
         now = time.perf_counter()
         elapsed, self._last = (now - self._last) * 1e3, now
-        self._total += elapsed
         return elapsed
 
-    def skip(self) -> None:
-        """Leave what was done since the last lap out of every figure."""
-        synchronize(self._device)
-        self._last = time.perf_counter()
 
-    @property
-    def total(self) -> float:
-        """Milliseconds of all laps together."""
-        return self._total
+class StepClock:
+    """Times the parts of a step. On CUDA by events, so that nothing waits for the device until the times are read."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._parts: list[tuple[Any, Any]] = []
+        self._started: Any = None
+
+    def start(self) -> None:
+        """Begin a part."""
+        self._started = self._now()
+
+    def stop(self) -> None:
+        """End the part that was begun."""
+        self._parts.append((self._started, self._now()))
+
+    def read(self) -> list[float]:
+        """Milliseconds of each part."""
+        if self._device.type != "cuda":
+            return [(end - begin) * 1e3 for begin, end in self._parts]
+        synchronize(self._device)
+        return [begin.elapsed_time(end) for begin, end in self._parts]
+
+    def _now(self) -> Any:
+        if self._device.type == "cuda":
+            event = torch.cuda.Event(enable_timing=True)
+            event.record(torch.cuda.current_stream(self._device))
+            return event
+        synchronize(self._device)
+        return time.perf_counter()
 
 
 def reset_peak_memory(device: torch.device) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from core.errors import DrafterError, GenerationError
-from core.sampling import draw, draw_uniforms
+from core.sampling import draw, draw_in_double, draw_uniforms
 from core.types import TokenKind, Verification
 
 SUM_TOLERANCE = 1e-2
@@ -72,6 +72,8 @@ def verify_block(
     # One draw a drafted token and one for the token behind them, whatever is accepted: the same state of the
     # generator always gives the same result, and the draws can be shown.
     uniforms = draw_uniforms(num_drafted + 1, generator)
+    if target_probs.device.type == "cuda":
+        return _verified_on_device(draft_tokens, draft_probs, target_probs, uniforms)
     # A few numbers a block are compared: as Python's floats, which are doubles, rather than by a tensor operation each.
     p = _probs_of(target_probs, draft_tokens)
     q = [1.0] * num_drafted if draft_probs is None else _probs_of(draft_probs, draft_tokens)
@@ -97,6 +99,57 @@ def verify_block(
         acceptance_probs=tuple(min(1.0, a / b) for a, b in zip(p, q, strict=False)),
         uniforms=tuple(u[:num_drafted]),
     )
+
+
+def _verified_on_device(
+    draft_tokens: Tensor, draft_probs: Tensor | None, target_probs: Tensor, uniforms: Tensor
+) -> Verification:
+    """The same verdict, worked out where the distributions are, so that the host waits for it once."""
+    num_drafted = draft_tokens.shape[0]
+    verdict = decide(draft_tokens, draft_probs, target_probs, uniforms.to(target_probs.device)).tolist()
+    num_accepted, next_token = int(verdict[0]), int(verdict[1])
+    p, q = verdict[2 : 2 + num_drafted], verdict[2 + num_drafted :]
+    if any(map(math.isnan, verdict)):
+        check_finite(draft_probs, target_probs)
+    if 0.0 in q:
+        raise DrafterError("The drafter proposed a token that its own distribution gives probability 0. Mend its code.")
+    return Verification(
+        num_accepted=num_accepted,
+        next_token=next_token,
+        next_kind=TokenKind.BONUS if num_accepted == num_drafted else TokenKind.CORRECTION,
+        acceptance_probs=tuple(min(1.0, a / b) for a, b in zip(p, q, strict=True)),
+        uniforms=tuple(uniforms[:num_drafted].tolist()),
+    )
+
+
+def decide(draft_tokens: Tensor, draft_probs: Tensor | None, target_probs: Tensor, uniforms: Tensor) -> Tensor:
+    """A verdict without a look at any value on the way.
+
+    Args:
+        draft_tokens, draft_probs, target_probs: see `verify`.
+        uniforms: (K + 1,) float64 draws, the last one for the token behind what is accepted.
+
+    Returns:
+        (2 + 2 K,) float64: number of accepted tokens, next token, and the probabilities of the drafted tokens under
+        the target and under the draft.
+    """
+    num_drafted = draft_tokens.shape[0]
+    at = draft_tokens.unsqueeze(1)
+    p = target_probs[:num_drafted].gather(1, at).squeeze(1).double()
+    q = torch.ones_like(p) if draft_probs is None else draft_probs.gather(1, at).squeeze(1).double()
+    kept = uniforms[:num_drafted] * q < p
+    num_accepted = kept.long().cumprod(0).sum()
+    target_row = target_probs[num_accepted]
+    # Behind a full block nothing is taken off the target's row: that is the bonus token's.
+    if draft_probs is None:
+        taken = torch.zeros_like(target_probs)
+        taken[:num_drafted].scatter_(1, at, torch.inf)
+    else:
+        taken = functional.pad(draft_probs, (0, 0, 0, 1))
+    left = (target_row - taken[num_accepted]).clamp_(min=0.0)
+    weights = torch.where(left.sum() > 0, left, target_row)
+    next_token = draw_in_double(weights, uniforms[num_drafted])
+    return torch.cat((torch.stack((num_accepted, next_token)).double(), p, q))
 
 
 def _probs_of(rows: Tensor, tokens: Tensor) -> list[float]:

@@ -665,15 +665,20 @@ def clock(monkeypatch):
         now = 0.0
 
         def __init__(self, device) -> None:
-            self._last, self.total = Clock.now, 0.0
+            self._last, self._parts = Clock.now, []
 
         def lap(self) -> float:
             elapsed, self._last = Clock.now - self._last, Clock.now
-            self.total += elapsed
             return elapsed
 
-        def skip(self) -> None:
+        def start(self) -> None:
             self._last = Clock.now
+
+        def stop(self) -> None:
+            self._parts.append(self.lap())
+
+        def read(self) -> list[float]:
+            return self._parts
 
     def charge(model, milliseconds: float) -> None:
         def spend(runner, ids) -> None:
@@ -683,6 +688,7 @@ def clock(monkeypatch):
 
     Clock.charge = staticmethod(charge)
     monkeypatch.setattr("core.decode.Stopwatch", Clock)
+    monkeypatch.setattr("core.decode.StepClock", Clock)
     monkeypatch.setattr("core.target.Stopwatch", Clock)
     return Clock
 

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest, chisquare
 
 from core.drafters.draft_model import DraftModelDrafter
+from core.sampling import draw_uniforms
 from core.types import TokenKind, Verification
-from core.verify import residual, verify, verify_block, verify_gumbel
+from core.verify import decide, residual, verify, verify_block, verify_gumbel
 from tests.exactness import (
     SIGNIFICANCE,
     certain_step,
@@ -267,3 +268,21 @@ def test_shared_randomness_gives_the_targets_own_tokens(drafted, wanted):
     assert emitted == wanted[: len(emitted)]
     assert (outcome.next_kind is TokenKind.BONUS) == (drafted == wanted[:-1])
     assert outcome.num_accepted == len(drafted) or drafted[outcome.num_accepted] != outcome.next_token
+
+
+@given(st.integers(0, 5), st.integers(2, 12), st.integers(0, 2**31), st.booleans(), st.booleans())
+@settings(max_examples=150, deadline=None)
+def test_the_verdict_without_a_look_on_the_way_is_the_verdict(num_drafted, vocab_size, seed, is_certain, is_same):
+    generator = torch.Generator().manual_seed(seed)
+    target = torch.rand(num_drafted + 1, vocab_size, generator=generator).pow(4)
+    target[:, 0] = 0.0
+    target = target / target.sum(-1, keepdim=True)
+    draft = target[:-1] if is_same else torch.rand(num_drafted, vocab_size, generator=generator).softmax(-1)
+    tokens = draft.multinomial(1, generator=generator).squeeze(1) if num_drafted else torch.empty(0, dtype=torch.long)
+    probs = None if is_certain else draft
+    uniforms = draw_uniforms(num_drafted + 1, torch.Generator().manual_seed(seed))
+    expected = verify_block(tokens, probs, target, generator=torch.Generator().manual_seed(seed))
+    verdict = decide(tokens, probs, target, uniforms).tolist()
+    assert verdict[:2] == [expected.num_accepted, expected.next_token]
+    p, q = verdict[2 : 2 + num_drafted], verdict[2 + num_drafted :]
+    assert [min(1.0, a / b) for a, b in zip(p, q, strict=True)] == pytest.approx(expected.acceptance_probs)
