@@ -84,7 +84,9 @@ class Speculative:
         from core.drafters.registry import build_drafter
 
         capacity = num_prompt_tokens + self._max_new_tokens
-        return build_drafter(self.method, draft=self._pair.draft, options=self._options, capacity=capacity)
+        return build_drafter(
+            self.method, draft=self._pair.draft, target=self._pair.target, options=self._options, capacity=capacity
+        )
 
 
 def _word(value: Any) -> str:
