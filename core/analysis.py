@@ -6,7 +6,7 @@ scoring K + 1 positions to cost as much as scoring one; `verify_cost` says by ho
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 
 def expected_tokens(alpha: float, num_draft_tokens: float) -> float:
@@ -34,6 +34,25 @@ def predicted_speedup(alpha: float, num_draft_tokens: float, cost: float, verify
         verify_cost: v(K+1), the time to score K + 1 positions / the time to score one.
     """
     return expected_tokens(alpha, num_draft_tokens) / (num_draft_tokens * cost + verify_cost)
+
+
+def expected_accepted(acceptance_probs: Sequence[float], expected_acceptance: Sequence[float]) -> float:
+    """How many of a block's tokens rejection sampling keeps, to be expected.
+
+    A place's sum(min(p, q)) is the chance that the token drafted there is kept, given the tokens before it; it counts
+    only if those are kept, which for the tokens that were drafted has the probability of their own tests. The mean
+    over blocks is the mean number of accepted tokens, exactly. A draft follows its own law under every coupling, so
+    that this says of a Gumbel-coupled block what rejection sampling would have kept of one.
+
+    Args:
+        acceptance_probs: (K,) min(1, p / q) of each drafted token.
+        expected_acceptance: (K,) sum(min(p, q)) at each place.
+    """
+    kept, total = 1.0, 0.0
+    for own, overlap in zip(acceptance_probs, expected_acceptance, strict=True):
+        total += kept * overlap
+        kept *= own
+    return total
 
 
 def best_num_draft_tokens(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from core.analysis import expected_tokens
+from core.analysis import expected_accepted, expected_tokens
 from core.types import FinishReason, Step, Summary, TokenKind
 
 
@@ -20,6 +20,7 @@ class Tally:
         self.num_draft_tokens = 0
         self.num_accepted = 0
         self.num_tested = 0
+        self.expected_accepted = 0.0
         self.accepted_per_position: list[int] = []
         self.decode_ms = 0.0
         self.draft_ms = 0.0
@@ -35,6 +36,7 @@ class Tally:
         self.num_drafts += 1
         self.num_draft_tokens += step.num_draft_tokens
         self.num_accepted += step.num_accepted
+        self.expected_accepted += expected_accepted(step.acceptance_probs, step.expected_acceptance)
         self.num_tested += step.num_accepted + (TokenKind.CORRECTION in step.emitted_kinds)
         if step.emitted_kinds[-1] is not TokenKind.ACCEPTED:
             # Where the text ended within a block, the times are those of more tokens than are counted.
@@ -95,5 +97,6 @@ class Tally:
             prefill_ms=prefill_ms,
             peak_memory_mb=peak_memory_mb,
             predicted_speedup=predicted,
+            expected_acceptance_rate=self.expected_accepted / self.num_draft_tokens if self.num_draft_tokens else None,
             error=error,
         )

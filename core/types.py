@@ -343,6 +343,8 @@ class Summary:
         tokens_per_second: num_tokens / the sum of the steps' total_ms.
         predicted_speedup: tau / (K c + v(K+1)) from this run's measured alpha, c and v.
         measured_speedup: tokens_per_second / baseline_tokens_per_second; None where the baseline did not run.
+        expected_acceptance_rate: accepted / drafted as rejection coupling lets it be expected, from min(1, p / q) and
+            sum(min(p, q)) of the drafted places. In a Gumbel-coupled run, what that coupling gave up.
         num_threads, baseline_num_threads: processor threads in force at the end of each.
         error: what went wrong; with another finish reason than ERROR, in the baseline.
     """
@@ -368,6 +370,7 @@ class Summary:
     baseline_num_threads: int | None = None
     measured_speedup: float | None = None
     error: str | None = None
+    expected_acceptance_rate: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

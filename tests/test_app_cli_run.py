@@ -281,6 +281,20 @@ def test_the_baseline_is_reported_and_its_text_is_not_printed(play, capsys):
     assert "1.23×" in err
 
 
+def test_a_reproducible_run_reports_the_acceptance_that_rejection_would_have(play, capsys):
+    for flags, is_told in ((["--coupling", "gumbel"], True), ([], False)):
+        play(STARTED, step("def", " f"), finished("def f", expected_acceptance_rate=0.781))
+        assert outrider(*flags) == 0
+        assert ("rejection would be 78.1%" in " ".join(capsys.readouterr().err.split())) is is_told
+
+
+def test_the_help_says_which_texts_a_seed_repeats(capsys):
+    with contextlib.suppress(SystemExit):
+        main(["run", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "a seed repeats its text only with --coupling gumbel or at temperature 0" in text
+
+
 def test_text_in_any_script_survives_an_old_encoding(play, monkeypatch):
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding="cp1252", newline=None)

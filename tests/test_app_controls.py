@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from PySide6.QtCore import QLocale, QPoint, QPointF, Qt
@@ -49,6 +50,11 @@ CHANGES = {
     "k spin": (lambda w: w.controls.draft_length.number.spin.setValue(16), lambda r: r.num_draft_tokens, 16),
     "auto k": (lambda w: w.controls.draft_length.auto.click(), lambda r: r.num_draft_tokens, None),
     "coupling": (lambda w: w.controls.sampling.coupling.choose(Coupling.GUMBEL), lambda r: r.coupling, Coupling.GUMBEL),
+    "reproducible": (
+        lambda w: w.findChild(QCheckBox, "couplingCheck").click(),
+        lambda r: r.coupling,
+        Coupling.GUMBEL,
+    ),
     "temperature slider": (
         lambda w: w.controls.sampling.temperature.slider.setValue(150),
         lambda r: r.sampling.temperature,
@@ -78,6 +84,24 @@ def test_every_control_changes_the_request(window, control):
     assert read(request(window)) != expected
     change(window)
     assert read(request(window)) == expected
+
+
+def test_the_reproducible_tick_says_what_it_does_and_costs_and_follows_the_settings(window):
+    tick = window.findChild(QCheckBox, "couplingCheck")
+    assert tick.text() == "Reproducible"
+    assert "plain sampling" in tick.toolTip()
+    assert "acceptance" in tick.toolTip()
+    assert not tick.isChecked()
+    settings = window.controls.settings("")
+    window.controls.apply(replace(settings, coupling=Coupling.GUMBEL))
+    assert tick.isChecked()
+    tick.click()
+    assert window.controls.settings("").coupling is Coupling.REJECTION
+
+
+def test_what_a_seed_does_not_repeat_is_said(window):
+    for widget in (window.controls.draft_length.auto, window.controls.sampling.seed.parentWidget()):
+        assert "Reproducible" in widget.toolTip()
 
 
 def test_a_methods_options_form_is_made_from_its_dataclass_and_reaches_the_request(window):

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import random
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from app.theme import LIGHT
-from app.view_models.metrics import Column, StepMetrics, predicted_accepted
+from app.view_models.metrics import Column, StepMetrics
 from app.widgets.acceptance_plot import AcceptancePlot
 from app.widgets.latency_plot import PARTS, LatencyPlot
 from app.widgets.step_plot import FOLLOWED_STEPS, MAX_BARS
-from core.types import Coupling
+from core.analysis import expected_accepted
 from tests.fakes_app import make_step
 
 
@@ -61,7 +59,6 @@ def test_columns_hold_what_the_steps_say_while_the_buffer_doubles(metrics):
 
 def test_running_rates_are_those_of_the_run_so_far(metrics):
     steps = feed(metrics, random_steps(25, seed=3))
-    assert metrics.is_predicting
     for end in range(1, 26):
         drafted = sum(step.num_draft_tokens for step in steps[:end])
         shown = metrics.column(Column.RUNNING_RATE)[end - 1]
@@ -71,54 +68,22 @@ def test_running_rates_are_those_of_the_run_so_far(metrics):
             assert math.isnan(predicted)
             continue
         assert shown == pytest.approx(sum(step.num_accepted for step in steps[:end]) / drafted)
-        expected = sum(predicted_accepted(step) for step in steps[:end])
+        expected = sum(expected_accepted(step.acceptance_probs, step.expected_acceptance) for step in steps[:end])
         assert predicted == pytest.approx(expected / drafted)
 
 
-def drafted_block(own, overlaps):
-    """A step of which only the figures of its drafted tokens matter."""
-    step = make_step(0, 0, num_draft_tokens=len(own), num_accepted=0)
-    return replace(step, acceptance_probs=tuple(own), expected_acceptance=tuple(overlaps))
-
-
-def test_a_token_counts_as_predicted_only_behind_kept_ones():
-    assert predicted_accepted(drafted_block((), ())) == 0
-    assert predicted_accepted(drafted_block((0.1,), (0.5,))) == 0.5
-    assert predicted_accepted(drafted_block((1.0, 0.0, 1.0), (0.5, 0.25, 0.125))) == 0.75
-    assert predicted_accepted(drafted_block((0.5, 0.5, 0.3), (0.8, 0.8, 0.4))) == pytest.approx(0.8 + 0.4 + 0.1)
-
-
-FIRST_DRAFT, FIRST_TARGET = (0.6, 0.3, 0.1), (0.2, 0.3, 0.5)
-NEXT_DRAFT = ((0.1, 0.1, 0.8), (0.3, 0.4, 0.3), (0.7, 0.2, 0.1))
-NEXT_TARGET = ((0.8, 0.1, 0.1), (0.3, 0.4, 0.3), (0.5, 0.3, 0.2))
-"""A law of two tokens out of three, by the token before. Draft and target agree behind some tokens only."""
-
-
-def test_the_mean_prediction_is_the_mean_number_of_accepted_tokens():
-    predicted = accepted = 0.0
-    for x, y in itertools.product(range(3), repeat=2):
-        draft, target = (FIRST_DRAFT, NEXT_DRAFT[x]), (FIRST_TARGET, NEXT_TARGET[x])
-        own = tuple(min(1.0, p[i] / q[i]) for p, q, i in zip(target, draft, (x, y), strict=True))
-        overlaps = tuple(sum(map(min, p, q)) for p, q in zip(target, draft, strict=True))
-        weight = FIRST_DRAFT[x] * NEXT_DRAFT[x][y]
-        predicted += weight * predicted_accepted(drafted_block(own, overlaps))
-        # Kept are: neither token, the first alone, or both.
-        accepted += weight * (own[0] * (1 - own[1]) + 2 * own[0] * own[1])
-    assert predicted == pytest.approx(accepted, abs=1e-12)
-
-
-def test_nothing_is_predicted_for_shared_gumbel_noise(window, run_to_end):
+def test_a_reproducible_run_shows_what_rejection_would_have_kept(window, run_to_end):
     plot, tile = window.measurements.acceptance, window.measurements.tiles.acceptance
     run_to_end(window)
     assert tile.note.text().startswith("predicted")
-    assert plot.predicted_line.isVisible()
-    assert plot.predicted_sample.isVisibleTo(window)
-    window.controls.sampling.coupling.choose(Coupling.GUMBEL)
+    assert plot.predicted_sample.accessibleName().startswith("predicted: ")
+    window.controls.sampling.coupling.click()
     run_to_end(window)
-    assert tile.note.text() == "accepted of drafted"
-    assert not plot.predicted_line.isVisible()
-    assert not plot.predicted_sample.isVisibleTo(window)
-    assert np.isnan(window.run_view.metrics.column(Column.PREDICTED_RATE)).all()
+    rate = window.run_view.metrics.totals.predicted_acceptance_rate
+    assert tile.note.text() == f"rejection would be {rate:.0%}"
+    assert plot.predicted_line.isVisible()
+    assert plot.predicted_sample.accessibleName().startswith("by rejection: ")
+    assert window.run_view.metrics.column(Column.PREDICTED_RATE)[-1] == pytest.approx(rate)
 
 
 def test_totals_add_up(metrics):

@@ -1,12 +1,13 @@
 """What theory expects, against numbers worked out elsewhere; and a run's own figures against its steps."""
 
+import itertools
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.analysis import best_num_draft_tokens, expected_tokens, predicted_speedup
+from core.analysis import best_num_draft_tokens, expected_accepted, expected_tokens, predicted_speedup
 from core.tally import Tally
 from core.types import FinishReason, Step, TokenKind
 
@@ -106,6 +107,12 @@ def test_a_tally_counts_what_its_words_say():
     assert summary.predicted_speedup == pytest.approx(expected)
 
 
+def test_the_expected_acceptance_is_of_all_that_was_drafted():
+    steps = [make_step(2, 2), make_step(0, 0), make_step(3, 0)]
+    summary = summarise(tallied(steps), target_step_ms=5.0)
+    assert summary.expected_acceptance_rate == pytest.approx((0.5 + 0.25 + 0.5 + 0.25 + 0.125) / 5)
+
+
 def test_a_prediction_counts_the_steps_that_drafted_nothing():
     # Ten full blocks of three among ninety plain steps, drafting and scoring for free: 130 tokens in 100 steps' time.
     steps = [make_step(3, 3, draft_ms=0.0)] * 10 + [make_step(0, 0)] * 90
@@ -129,5 +136,31 @@ def test_an_empty_tally_has_no_figures_rather_than_false_ones():
     summary = Tally().summary(FinishReason.CANCELLED, "", prefill_ms=0.0, target_step_ms=None, peak_memory_mb=None)
     assert (summary.num_tokens, summary.num_accepted_tokens_per_pos) == (0, ())
     figures = (summary.draft_acceptance_rate, summary.block_efficiency, summary.cost_coefficient,
-               summary.tokens_per_second, summary.predicted_speedup)  # fmt: skip
-    assert figures == (None,) * 5
+               summary.tokens_per_second, summary.predicted_speedup, summary.expected_acceptance_rate)  # fmt: skip
+    assert figures == (None,) * 6
+
+
+def test_a_token_is_expected_to_be_kept_only_behind_kept_ones():
+    assert expected_accepted((), ()) == 0
+    assert expected_accepted((0.1,), (0.5,)) == 0.5
+    assert expected_accepted((1.0, 0.0, 1.0), (0.5, 0.25, 0.125)) == 0.75
+    assert expected_accepted((0.5, 0.5, 0.3), (0.8, 0.8, 0.4)) == pytest.approx(0.8 + 0.4 + 0.1)
+
+
+FIRST_DRAFT, FIRST_TARGET = (0.6, 0.3, 0.1), (0.2, 0.3, 0.5)
+NEXT_DRAFT = ((0.1, 0.1, 0.8), (0.3, 0.4, 0.3), (0.7, 0.2, 0.1))
+NEXT_TARGET = ((0.8, 0.1, 0.1), (0.3, 0.4, 0.3), (0.5, 0.3, 0.2))
+"""A law of two tokens out of three, by the token before. Draft and target agree behind some tokens only."""
+
+
+def test_the_mean_expectation_is_the_mean_number_of_accepted_tokens():
+    expected = accepted = 0.0
+    for x, y in itertools.product(range(3), repeat=2):
+        draft, target = (FIRST_DRAFT, NEXT_DRAFT[x]), (FIRST_TARGET, NEXT_TARGET[x])
+        own = tuple(min(1.0, p[i] / q[i]) for p, q, i in zip(target, draft, (x, y), strict=True))
+        overlaps = tuple(sum(map(min, p, q)) for p, q in zip(target, draft, strict=True))
+        weight = FIRST_DRAFT[x] * NEXT_DRAFT[x][y]
+        expected += weight * expected_accepted(own, overlaps)
+        # Kept are: neither token, the first alone, or both.
+        accepted += weight * (own[0] * (1 - own[1]) + 2 * own[0] * own[1])
+    assert expected == pytest.approx(accepted, abs=1e-12)

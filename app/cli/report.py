@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from app.cli.text import STYLES
-from core.types import FinishReason, RunRequest, RunStarted, Summary, TokenKind
+from core.types import Coupling, FinishReason, RunRequest, RunStarted, Summary, TokenKind
 
 _LEGEND = {TokenKind.ACCEPTED: "accepted", TokenKind.CORRECTION: "resampled", TokenKind.BONUS: "bonus"}
 _REASONS = {
@@ -83,6 +83,8 @@ def _rows(summary: Summary, request: RunRequest, device: str) -> list[tuple[str,
         rows.append(("measured speedup", "–", meaning))
     memory = "on the device, in this run" if device.startswith("cuda") else "of this process so far"
     accepted = f"{summary.num_accepted_tokens} of {summary.num_draft_tokens} drafted tokens"
+    if request.coupling is Coupling.GUMBEL and summary.expected_acceptance_rate is not None:
+        accepted += f"; rejection would be {summary.expected_acceptance_rate:.1%}"
     rows += [
         ("block efficiency", _figure(summary.block_efficiency, ".2f"), "tokens per forward of the target"),
         ("acceptance", _figure(summary.draft_acceptance_rate, ".1%"), accepted),

@@ -38,7 +38,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     sampling = parser.add_argument_group("sampling")
     sampling.add_argument(
-        "-k", "--k", metavar="N|auto", type=whole_number_or_auto("-k"), default=4, help="tokens to draft (default: 4)"
+        "-k",
+        "--k",
+        metavar="N|auto",
+        type=whole_number_or_auto("-k"),
+        default=4,
+        help="tokens to draft (default: 4); auto chooses before each step, 0 included, by what steps take here, so "
+        "that a seed repeats its text only with --coupling gumbel or at temperature 0",
     )
     _number(sampling, "--temperature", 1.0, "0 picks the likeliest token (default: 1)", "T")
     _whole(sampling, "--top-k", 0, "keep the N likeliest tokens (default: 0, off)")
@@ -49,7 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--coupling",
         choices=[*map(str, Coupling)],
         default=str(Coupling.REJECTION),
-        help="how draft and target share randomness; gumbel gives plain sampling's text (default: rejection)",
+        help="how draft and target share randomness (default: rejection); gumbel is the reproducible mode: a seed "
+        "gives plain sampling's text whatever the draft and K, for a little less acceptance, which the report shows",
     )
     _whole(sampling, "--max-new-tokens", 128, "length of the text (default: 128)")
     sampling.add_argument(

@@ -9,6 +9,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from core.analysis import expected_accepted
 from core.types import Step
 
 Array = NDArray[np.float64]
@@ -30,29 +31,15 @@ class Column(IntEnum):
     TEMPERATURE = 10
 
 
-def predicted_accepted(step: Step) -> float:
-    """How many of a block's tokens were to be expected to be kept, by rejection sampling.
-
-    A place's sum(min(p, q)) is the chance that the token drafted there is kept, given the tokens before it; it counts
-    only if those are kept, which for the tokens that were drafted has the probability of their own tests. The mean
-    over blocks is the mean number of accepted tokens, exactly.
-    """
-    kept, total = 1.0, 0.0
-    for own, overlap in zip(step.acceptance_probs, step.expected_acceptance, strict=True):
-        total += kept * overlap
-        kept *= own
-    return total
-
-
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Running sums over the steps. `predicted` is None where nothing is predicted."""
+    """Running sums over the steps. `predicted`: accepted tokens that rejection sampling lets expect."""
 
     steps: int = 0
     tokens: int = 0
     drafted: int = 0
     accepted: int = 0
-    predicted: float | None = 0.0
+    predicted: float = 0.0
     total_ms: float = 0.0
 
     @property
@@ -67,8 +54,8 @@ class Totals:
 
     @property
     def predicted_acceptance_rate(self) -> float | None:
-        """Expected accepted / drafted, from sum(min(p, q)) at each drafted position."""
-        return self.predicted / self.drafted if self.drafted and self.predicted is not None else None
+        """Expected accepted / drafted by rejection sampling, from sum(min(p, q)) at each drafted position."""
+        return self.predicted / self.drafted if self.drafted else None
 
     @property
     def block_efficiency(self) -> float | None:
@@ -82,6 +69,7 @@ class StepMetrics:
     def __init__(self, capacity: int = 256) -> None:
         self._buffer: Array = np.full((len(Column), capacity), np.nan)
         self._totals = Totals()
+        self.is_rejection = True
 
     def __len__(self) -> int:
         return self._totals.steps
@@ -91,19 +79,15 @@ class StepMetrics:
         """The running sums."""
         return self._totals
 
-    @property
-    def is_predicting(self) -> bool:
-        """Whether an acceptance is predicted."""
-        return self._totals.predicted is not None
-
-    def clear(self, *, is_predicting: bool = True) -> None:
+    def clear(self, *, is_rejection: bool = True) -> None:
         """Forget all steps; the buffer stays.
 
         Args:
-            is_predicting: False where the steps to come are not tested by rejection sampling, whose acceptance is the
-                one that can be predicted.
+            is_rejection: whether the steps to come are tested by rejection sampling. Else what is predicted is not
+                their own acceptance, but what it would be.
         """
-        self._totals = Totals(predicted=0.0 if is_predicting else None)
+        self._totals = Totals()
+        self.is_rejection = is_rejection
 
     def append(self, step: Step) -> None:
         """Add a step."""
@@ -116,7 +100,7 @@ class StepMetrics:
             tokens=old.tokens + len(step.emitted),
             drafted=old.drafted + drafted,
             accepted=old.accepted + step.num_accepted,
-            predicted=None if old.predicted is None else old.predicted + predicted_accepted(step),
+            predicted=old.predicted + expected_accepted(step.acceptance_probs, step.expected_acceptance),
             total_ms=old.total_ms + step.total_ms,
         )
         rate, predicted = self._totals.draft_acceptance_rate, self._totals.predicted_acceptance_rate

@@ -39,6 +39,7 @@ class Figures:
     predicted_speedup: float | None = None
     baseline_tokens_per_second: float | None = None
     baseline_wanted: bool = False
+    is_reproducible: bool = False
     is_over: bool = False
 
 
@@ -65,7 +66,7 @@ class RunView:
         self.baseline_tokens, self.baseline_ms = 0, 0.0
         self._steps = []
         self.tokens.clear(request.prompt, request.coupling)
-        self.metrics.clear(is_predicting=request.coupling is Coupling.REJECTION)
+        self.metrics.clear(is_rejection=request.coupling is Coupling.REJECTION)
 
     def apply(self, event: Event) -> None:
         """Take in one event."""
@@ -119,6 +120,7 @@ class RunView:
             block_efficiency=totals.block_efficiency,
             baseline_tokens_per_second=1000 / self.baseline_step_ms if self.baseline_step_ms else None,
             baseline_wanted=wanted,
+            is_reproducible=not self.metrics.is_rejection,
         )
         if summary is None:
             return live
@@ -133,6 +135,7 @@ class RunView:
             predicted_speedup=summary.predicted_speedup,
             baseline_tokens_per_second=summary.baseline_tokens_per_second,
             baseline_wanted=wanted,
+            is_reproducible=live.is_reproducible,
             is_over=True,
         )
 

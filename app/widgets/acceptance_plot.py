@@ -15,6 +15,10 @@ PREDICTED_HELP = (
     "sum(min(p, q)), weighted by the chance that the tokens before it are kept; accumulated over the run. It meets the "
     "solid line as the run goes on."
 )
+REJECTION_HELP = (
+    "Dashed: the acceptance rate that rejection would have, expected from the two distributions at the places drafted "
+    "in this run. The solid line stays a little below it: that is what a reproducible text costs."
+)
 
 
 class PercentAxis(pg.AxisItem):  # type: ignore[misc]  # pyqtgraph has no types
@@ -63,8 +67,10 @@ class AcceptancePlot(StepPlot):
 
     def begin(self) -> None:
         """Follow a run from its start."""
-        for part in (self.predicted_line, self.predicted_sample):
-            part.setVisible(self._metrics.is_predicting)
+        if self._metrics.is_rejection:
+            self.predicted_sample.set_meaning("predicted", PREDICTED_HELP)
+        else:
+            self.predicted_sample.set_meaning("by rejection", REJECTION_HELP)
         super().begin()
 
     def _draw(self, first: int, last: int, width: int) -> None:

@@ -34,7 +34,8 @@ class DraftLengthForm(QWidget):
             self.auto,
             "Choose K automatically",
             "Choose K before each step from what forwards cost here and how much was accepted lately. That may be 0, "
-            "plain decoding, where drafting doesn't pay.",
+            "plain decoding, where drafting doesn't pay. K then follows this machine's timing: a seed repeats its text "
+            "only with Reproducible, or at temperature 0.",
         )
         self.number.add_beside_label(self.auto)
         layout = QVBoxLayout(self)

@@ -68,9 +68,16 @@ class SeriesSample(QWidget):
         self._color = QColor()
         self._ink = QColor()
         self._font = ui_font(12)
+        self.set_meaning(text, tooltip)
+        self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
+
+    def set_meaning(self, text: str, tooltip: str) -> None:
+        """Say what the series is."""
+        self._text = text
         self.setToolTip(tooltip)
         self.setAccessibleName(f"{text}: {tooltip}")
-        self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
+        self.updateGeometry()
+        self.update()
 
     def set_theme(self, theme: Theme) -> None:
         """Draw in a theme's colours."""

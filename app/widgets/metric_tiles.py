@@ -66,8 +66,8 @@ class MetricTiles(QWidget):
             "acceptanceValue",
             "Accepted / drafted tokens. Tokens behind a rejected one count as drafted, so this is lower than the "
             "chance of a tested token. Predicted: from sum(min(p, q)), the overlap of the two distributions, at each "
-            "drafted position, weighted by the chance that the tokens before it are kept; nothing is predicted with "
-            "shared Gumbel noise.",
+            "drafted position, weighted by the chance that the tokens before it are kept. A reproducible run keeps a "
+            "little less than this, which is what rejection would have kept of its drafts.",
         )
         self.efficiency = Tile(
             "Block efficiency",
@@ -91,13 +91,18 @@ class MetricTiles(QWidget):
             speed, note = f"{figures.tokens_per_second:,.1f}", f"{figures.tokens:,} tokens in {figures.seconds:.2f} s"
         self.speed.show_figure(speed, note)
         self.speedup.show_figure(*_speedup(figures, baseline_ticked))
-        predicted = figures.predicted_acceptance
         self.acceptance.show_figure(
             UNKNOWN if figures.acceptance is None else f"{figures.acceptance:.0%}",
-            "accepted of drafted" if predicted is None else f"predicted {predicted:.0%}",
+            _predicted(figures),
         )
         efficiency = figures.block_efficiency
         self.efficiency.show_figure(UNKNOWN if efficiency is None else f"{efficiency:.2f}", "tokens per target forward")
+
+
+def _predicted(figures: Figures) -> str:
+    if figures.predicted_acceptance is None:
+        return "accepted of drafted"
+    return f"{'rejection would be' if figures.is_reproducible else 'predicted'} {figures.predicted_acceptance:.0%}"
 
 
 def _speedup(figures: Figures, baseline_ticked: bool) -> tuple[str, str]:

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import random
 
-from PySide6.QtCore import Signal, Slot
-from PySide6.QtWidgets import QDoubleSpinBox, QGridLayout, QHBoxLayout, QLineEdit, QSpinBox, QToolButton, QWidget
+from PySide6.QtCore import Qt, Signal, Slot
+from PySide6.QtWidgets import (
+    QCheckBox,
+    QDoubleSpinBox,
+    QGridLayout,
+    QHBoxLayout,
+    QLineEdit,
+    QSpinBox,
+    QToolButton,
+    QWidget,
+)
 
 from app.settings import MAX_SEED, MAX_UI_TEMPERATURE
-from app.widgets.fields import EnumCombo, WheelGuard, labelled, set_flag, text_label
+from app.widgets.fields import WheelGuard, describe, labelled, set_flag, text_label
 from app.widgets.slider_spin import SliderSpin
 from core.errors import SettingsError
 from core.types import Coupling
@@ -16,8 +25,31 @@ from core.types import Coupling
 SEED_SENTENCE = "The seed must be a whole number from 0 to 2^63\u00a0-\u00a01."
 
 
+class CouplingCheck(QCheckBox):
+    """Whether draft and target share their noise, which makes the text depend on the seed alone."""
+
+    def __init__(self) -> None:
+        super().__init__("Reproducible")
+        self.setObjectName("couplingCheck")
+        describe(
+            self,
+            "Reproducible",
+            "The same seed gives the text of plain sampling, token for token, whatever the draft, the method and K: "
+            "draft and target share noise that is keyed by seed and position (Gumbel coupling). Exact either way. It "
+            "costs a little acceptance; the run shows how much. At temperature 0 there is no difference.",
+        )
+
+    def member(self) -> Coupling:
+        """The coupling that is chosen."""
+        return Coupling.GUMBEL if self.isChecked() else Coupling.REJECTION
+
+    def choose(self, coupling: Coupling) -> None:
+        """Choose a coupling."""
+        self.setChecked(coupling is Coupling.GUMBEL)
+
+
 class SamplingForm(QWidget):
-    """Temperature, top-k, top-p, min-p, seed and coupling.
+    """Temperature, top-k, top-p, min-p, seed, and whether it alone decides the text.
 
     Signals:
         changed: some value is new.
@@ -52,7 +84,7 @@ class SamplingForm(QWidget):
         self.new_seed.setText("New")
         self.new_seed.setToolTip("Draw a new seed")
         self.new_seed.setAccessibleName("Draw a new seed")
-        self.coupling = EnumCombo({Coupling.REJECTION: "Rejection", Coupling.GUMBEL: "Shared Gumbel"}, "couplingCombo")
+        self.coupling = CouplingCheck()
         self.problem_label = text_label("", "problem")
         self.problem_label.setObjectName("seedProblem")
         self.problem_label.setWordWrap(True)
@@ -61,11 +93,11 @@ class SamplingForm(QWidget):
         for field in (self.top_k, self.top_p, self.min_p, self.seed):
             field.setMinimumWidth(48)  # or the widest value, which hardly anyone needs, would set the panel's width
         self._guard = WheelGuard(self)
-        self._guard.watch(self.top_k, self.top_p, self.min_p, self.coupling)
+        self._guard.watch(self.top_k, self.top_p, self.min_p)
         self.temperature.value_changed.connect(self._on_temperature_changed)
         for spin in (self.top_k, self.top_p, self.min_p):
             spin.valueChanged.connect(self._on_changed)
-        self.coupling.currentIndexChanged.connect(self._on_changed)
+        self.coupling.toggled.connect(self._on_changed)
         self.seed.textChanged.connect(self._on_seed_edited)
         self.new_seed.clicked.connect(self._on_new_seed)
 
@@ -86,15 +118,16 @@ class SamplingForm(QWidget):
         layout.addWidget(labelled("Top-p", self.top_p, top_p_help), 1, 2, 1, 2)
         min_p_help = "Only tokens at least this fraction as likely as the likeliest stay; off keeps all."
         layout.addWidget(labelled("Min-p", self.min_p, min_p_help), 1, 4, 1, 2)
-        seed_box = labelled("Seed", seed_row, "The same seed and settings give the same text.")
+        seed_help = (
+            "The same seed and settings give the same text. With Auto, K follows this machine's timing, and the text "
+            "with it, unless Reproducible is ticked or the temperature is 0."
+        )
+        seed_box = labelled("Seed", seed_row, seed_help)
         self.seed.setAccessibleName("Seed")
         layout.addWidget(seed_box, 2, 0, 1, 3)
         layout.addWidget(self.problem_label, 3, 0, 1, 6)
-        coupling_help = (
-            "How draft and target share randomness. Both are exact. With shared noise, the same seed gives the same "
-            "text as plain sampling."
-        )
-        layout.addWidget(labelled("Coupling", self.coupling, coupling_help), 2, 3, 1, 3)
+        self.coupling.setFixedHeight(self.seed.sizeHint().height())
+        layout.addWidget(self.coupling, 2, 3, 1, 3, Qt.AlignmentFlag.AlignBottom)
         for column in range(6):
             layout.setColumnStretch(column, 1)
 
