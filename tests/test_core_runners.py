@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.runners import lean, lean_forward, lean_weights, products
+from core.runners import lean, lean_forward, products
 from core.runners.base import Runner
 from core.runners.lean import LeanRunner
 from core.runners.lean_weights import LeanWeights
@@ -215,7 +215,7 @@ def test_a_product_in_blocks_is_the_product(count, size):
 
 def test_blocks_leave_the_logits_as_they_are(monkeypatch):
     """Tiny models never gain from blocks, so they are made to use them."""
-    monkeypatch.setattr(lean_weights, "block_of", lambda weight: 1)
+    monkeypatch.setattr(products, "block_of", lambda weight: 1)
     runner = LeanRunner(LeanWeights(tiny_module("llama")), 64)
     rows = torch.cat([runner.forward(part, num_logits=len(part)).logits for part in IDS.split([20, 4, 16, 1, 19])])
     assert torch.allclose(rows, reference("llama", IDS), atol=2e-3, rtol=1e-3)
@@ -231,6 +231,22 @@ def test_int8_products_are_near_the_plain_ones_and_for_drafting_alone(monkeypatc
         off = float((rows - expected).norm() / expected.norm())
         assert (off < 1e-4) == is_exact
         assert off < 0.1
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="oneDNN is not here")
+def test_packed_weights_give_the_modules_logits(monkeypatch):
+    monkeypatch.setattr(products, "fastest_times", lambda candidates: [2.0, *(1.0 for _ in candidates[1:])])
+    module = tiny_module("qwen2").bfloat16()
+    with torch.inference_mode():
+        expected = module(input_ids=IDS.unsqueeze(0), use_cache=False).logits[0].float()
+    model = language_model(module, is_lean=True)
+    assert all(product.packed and not product.weights for product in model.lean_weights.products)
+    for parts in ([60], [20, 1, 5, 17, 2, 15]):
+        runner = model.runner(64)
+        rows = [runner.forward(part, num_logits=len(part)).logits.float() for part in IDS.split(parts)]
+        assert float((torch.cat(rows) - expected).norm() / expected.norm()) < 0.05
+    with torch.inference_mode():  # The module's own weights are left as they were.
+        assert torch.equal(module(input_ids=IDS.unsqueeze(0), use_cache=False).logits[0].float(), expected)
 
 
 def test_an_error_in_the_layers_says_what_happened(monkeypatch):

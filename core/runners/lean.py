@@ -9,7 +9,6 @@ operation saved here counts.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -18,8 +17,8 @@ from torch import Tensor
 from core.runners import lean_forward
 from core.runners.base import ForwardOutput, check_rewind
 from core.runners.lean_forward import plain_errors, scripted
-from core.runners.lean_weights import Head, LeanWeights, Products
-from core.runners.products import FEWEST_BLOCKED, MOST_BLOCKED
+from core.runners.lean_weights import LeanWeights, Products
+from core.runners.products import FEWEST_BLOCKED, MOST_BLOCKED, Product, in_full, in_one
 
 _LONGEST_BLOCK = 32
 """Up to here attention is three products by hand; beyond, in a prefill, the fused kernel that never holds n x L."""
@@ -62,7 +61,7 @@ class LeanRunner:
         capacity: int,
         *,
         products: Products | None = None,
-        head: Head | None = None,
+        head: Product | None = None,
     ) -> None:
         """
         Args:
@@ -84,20 +83,20 @@ class LeanRunner:
         # Within a block, a position sees those before it: -inf above the diagonal.
         block = torch.full((_LONGEST_BLOCK, _LONGEST_BLOCK), -torch.inf, dtype=dtype, device=device)
         self._causal = block.triu_(1)
-        products, head = self.products, self.head
-        self._blocked = self._arguments(products, head)
-        self._few = self._arguments(replace(products, blocks=[0] * 4), replace(head, block=0))
+        every = (*self.products, self.head)
+        self._blocked = self._arguments(*every)
+        self._few = self._arguments(*map(in_one, every))
         # int8 rows share one scale, which many rows are too different for; and many rows keep a processor busy anyway.
-        self._many = self._arguments(products.in_full(), Head(head.weight))
+        self._many = self._arguments(*map(in_full, every))
         self._shape = (weights.num_heads, weights.num_kv_heads, weights.epsilon)
 
-    def _arguments(self, products: Products, head: Head) -> tuple[Any, ...]:
-        """What every call of the forward is given."""
-        weights = self.weights
+    def _arguments(self, *products: Product) -> tuple[Any, ...]:
+        """What every call of the forward is given; the head's product is the last."""
+        weights, (*others, head) = self.weights, products
         return (
-            *(weights.embedding, weights.final_norm, head.weight, head.int8, head.block),
+            *(weights.embedding, weights.final_norm, head),
             *(*weights.norms, weights.qkv_bias),
-            *(getattr(products, item.name) for item in fields(products)),
+            *others,
             self.cache,
         )
 

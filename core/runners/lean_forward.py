@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from core.runners.products import PackedWeight, in_blocks
+from core.runners.products import Product, in_blocks, in_packed
 from core.sampling import draw_in_double, unfiltered_probabilities
 
 _log = logging.getLogger(__name__)
@@ -56,23 +56,16 @@ def forward(
     num_logits: int,
     embedding: Tensor,
     final_norm: Tensor,
-    head: Tensor,
-    head_int8: list[PackedWeight],
-    head_block: int,
+    head: Product,
     attention_norm: list[Tensor],
     mlp_norm: list[Tensor],
     query_norm: list[Tensor],
     key_norm: list[Tensor],
     qkv_bias: list[Tensor],
-    qkv: list[Tensor],
-    output: list[Tensor],
-    gate_up: list[Tensor],
-    down: list[Tensor],
-    qkv_int8: list[PackedWeight],
-    output_int8: list[PackedWeight],
-    gate_up_int8: list[PackedWeight],
-    down_int8: list[PackedWeight],
-    blocks: list[int],
+    qkv: Product,
+    output: Product,
+    gate_up: Product,
+    down: Product,
     cache: list[Tensor],
     cos: Tensor,
     sin: Tensor,
@@ -86,8 +79,7 @@ def forward(
     """ids (n,) -> final states (n, hidden) and the logits (num_logits, V) after the last of them.
 
     Keys and values of all layers are written to the cache from `start` on. mask is (n, n) for a block, (n, L) for a
-    chunk, None for one position. Weights are (out, in), one a layer; a list is empty where the model has no such
-    weights, and a list of int8 copies is empty where the product is the plain one. A block of 0 is none.
+    chunk, None for one position. Lists hold a tensor a layer, and are empty where the model has no such weights.
 
     Written in the part of Python that TorchScript reads.
     """
@@ -95,7 +87,7 @@ def forward(
     count, size = hidden.size(0), cos.size(2)
     end, half = start + count, size // 2
     for index in range(len(cache)):
-        mixed = _product(rms_norm(hidden, attention_norm[index], epsilon), qkv, qkv_int8, blocks[0], index)
+        mixed = _product(rms_norm(hidden, attention_norm[index], epsilon), qkv, index)
         if len(qkv_bias) > 0:
             mixed = mixed.add_(qkv_bias[index])
         mixed = mixed.view(count, num_heads + 2 * num_kv_heads, size)
@@ -113,29 +105,29 @@ def forward(
         values = store[:end, num_kv_heads:].transpose(0, 1)
         attended = _attend_block(query, keys, values, mask) if is_block else _attend_chunk(query, keys, values, mask)
         attended = attended.transpose(0, 1).reshape(count, num_heads * size)
-        hidden = _add_product(hidden, attended, output, output_int8, blocks[1], index)
-        gates = _product(rms_norm(hidden, mlp_norm[index], epsilon), gate_up, gate_up_int8, blocks[2], index)
+        hidden = _add_product(hidden, attended, output, index)
+        gates = _product(rms_norm(hidden, mlp_norm[index], epsilon), gate_up, index)
         width = gates.size(1) // 2
         activated = functional.silu(gates[:, :width]).mul_(gates[:, width:])
-        hidden = _add_product(hidden, activated, down, down_int8, blocks[3], index)
+        hidden = _add_product(hidden, activated, down, index)
     hidden = rms_norm(hidden, final_norm, epsilon)
-    return hidden, _product(hidden[count - num_logits :], [head], head_int8, head_block, 0)
+    return hidden, _product(hidden[count - num_logits :], head, 0)
 
 
-def _product(x: Tensor, weights: list[Tensor], int8: list[PackedWeight], block: int, index: int) -> Tensor:
-    if len(int8) > 0:
-        return torch.ops.quantized.linear_dynamic(x, int8[index], False)
-    if block > 0:
-        return in_blocks(x, weights[index], block)
-    return functional.linear(x, weights[index])
+def _product(x: Tensor, product: Product, index: int) -> Tensor:
+    if len(product.int8) > 0:
+        return torch.ops.quantized.linear_dynamic(x, product.int8[index], False)
+    if len(product.packed) > 0:
+        return in_packed(x, product.packed[index])
+    if product.block > 0:
+        return in_blocks(x, product.weights[index], product.block)
+    return functional.linear(x, product.weights[index])
 
 
-def _add_product(
-    residual: Tensor, x: Tensor, weights: list[Tensor], int8: list[PackedWeight], block: int, index: int
-) -> Tensor:
-    if len(int8) > 0 or block > 0:
-        return _product(x, weights, int8, block, index).add_(residual)
-    return torch.addmm(residual, x, weights[index].t())
+def _add_product(residual: Tensor, x: Tensor, product: Product, index: int) -> Tensor:
+    if len(product.int8) > 0 or len(product.packed) > 0 or product.block > 0:
+        return _product(x, product, index).add_(residual)
+    return torch.addmm(residual, x, product.weights[index].t())
 
 
 def _attend_block(query: Tensor, keys: Tensor, values: Tensor, mask: Optional[Tensor]) -> Tensor:  # noqa: UP045
@@ -188,23 +180,16 @@ def draw_next(
     limit: int,
     embedding: Tensor,
     final_norm: Tensor,
-    head: Tensor,
-    head_int8: list[PackedWeight],
-    head_block: int,
+    head: Product,
     attention_norm: list[Tensor],
     mlp_norm: list[Tensor],
     query_norm: list[Tensor],
     key_norm: list[Tensor],
     qkv_bias: list[Tensor],
-    qkv: list[Tensor],
-    output: list[Tensor],
-    gate_up: list[Tensor],
-    down: list[Tensor],
-    qkv_int8: list[PackedWeight],
-    output_int8: list[PackedWeight],
-    gate_up_int8: list[PackedWeight],
-    down_int8: list[PackedWeight],
-    blocks: list[int],
+    qkv: Product,
+    output: Product,
+    gate_up: Product,
+    down: Product,
     cache: list[Tensor],
     cos: Tensor,
     sin: Tensor,
@@ -226,8 +211,6 @@ def draw_next(
         embedding,
         final_norm,
         head,
-        head_int8,
-        head_block,
         attention_norm,
         mlp_norm,
         query_norm,
@@ -237,11 +220,6 @@ def draw_next(
         output,
         gate_up,
         down,
-        qkv_int8,
-        output_int8,
-        gate_up_int8,
-        down_int8,
-        blocks,
         cache,
         cos,
         sin,

@@ -2,71 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from core.runners.products import block_of, quantised
+from core.runners.products import Product, at_its_fastest, quantised
 
-
-@dataclass(frozen=True, slots=True)
-class Products:
-    """The weights that are multiplied with: (out, in), one a layer, and their int8 copies where these are used.
-
-    The fields are in the order of `core.runners.lean_forward.forward`; `blocks` has a number for each of the first
-    four, see `core.runners.products.block_of`.
-    """
-
-    qkv: list[Tensor]
-    output: list[Tensor]
-    gate_up: list[Tensor]
-    down: list[Tensor]
-    qkv_int8: list[Any] = field(default_factory=list)
-    output_int8: list[Any] = field(default_factory=list)
-    gate_up_int8: list[Any] = field(default_factory=list)
-    down_int8: list[Any] = field(default_factory=list)
-    blocks: list[int] = field(default_factory=lambda: [0] * 4)
-
-    @property
-    def plain(self) -> tuple[list[Tensor], ...]:
-        return self.qkv, self.output, self.gate_up, self.down
-
-    def in_blocks(self) -> Products:
-        """The same, in blocks where that is faster."""
-        return replace(self, blocks=[block_of(weights[0]) for weights in self.plain])
-
-    def in_full(self) -> Products:
-        """The plain products alone."""
-        return Products(self.qkv, self.output, self.gate_up, self.down)
-
-    def quantised(self) -> Products:
-        """The same, with int8 copies of what is faster so."""
-        qkv, output, gate_up, down = (quantised(weights) for weights in self.plain)
-        return replace(self, qkv_int8=qkv, output_int8=output, gate_up_int8=gate_up, down_int8=down)
-
-
-@dataclass(frozen=True, slots=True)
-class Head:
-    """An output head: weights (V, hidden), their int8 copy, which is none or one, and the size of their blocks."""
-
-    weight: Tensor
-    int8: list[Any] = field(default_factory=list)
-    block: int = 0
-
-    def in_blocks(self) -> Head:
-        return replace(self, block=block_of(self.weight))
-
-    def quantised(self) -> Head:
-        return replace(self, int8=quantised([self.weight]))
+Products = tuple[Product, Product, Product, Product]
+"""Of the query, key and value projections in one; the attention's output; the MLP's gate and up in one; its down."""
 
 
 class LeanWeights:
     """Shared by any number of runners.
 
     Fusing makes a new tensor of each group; the module's own parameters are then pointed into it, so that nothing is
-    held twice and both forwards read the same numbers.
+    held twice and both forwards read the same numbers. Where products are taken with packed weights, the module keeps
+    its own, which are pages of the weight file as long as nobody writes to them.
     """
 
     def __init__(self, model: Any) -> None:
@@ -76,7 +28,7 @@ class LeanWeights:
         self.head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // self.num_heads
         self.epsilon: float = config.rms_norm_eps
         self.embedding: Tensor = model.model.embed_tokens.weight.detach()
-        self.head = Head(model.lm_head.weight.detach()).in_blocks()
+        self.head = at_its_fastest([model.lm_head.weight.detach()], is_kept=True)
         self.final_norm: Tensor = _twice(model.model.norm.weight)
         layers = list(model.model.layers)
         self.num_layers = len(layers)
@@ -88,32 +40,36 @@ class LeanWeights:
             [_twice(layer.self_attn.k_norm.weight) for layer in layers if hasattr(layer.self_attn, "k_norm")],
         )
         self.qkv_bias = [
-            _fuse(_projections(layer), "bias") for layer in layers if layer.self_attn.q_proj.bias is not None
+            torch.cat([linear.bias.detach() for linear in _projections(layer)])
+            for layer in layers
+            if layer.self_attn.q_proj.bias is not None
         ]
-        self.products = Products(
-            qkv=[_fuse(_projections(layer), "weight") for layer in layers],
-            output=[layer.self_attn.o_proj.weight.detach() for layer in layers],
-            gate_up=[_fuse([layer.mlp.gate_proj, layer.mlp.up_proj], "weight") for layer in layers],
-            down=[layer.mlp.down_proj.weight.detach() for layer in layers],
-        ).in_blocks()
+        # In the order of the forward.
+        self.products: Products = (
+            _product([_projections(layer) for layer in layers]),
+            _product([[layer.self_attn.o_proj] for layer in layers]),
+            _product([[layer.mlp.gate_proj, layer.mlp.up_proj] for layer in layers]),
+            _product([[layer.mlp.down_proj] for layer in layers]),
+        )
         self._rotary = model.model.rotary_emb
         self._small: Products | None = None
-        self._draft_heads: dict[tuple[int | None, bool], Head] = {}
+        self._draft_heads: dict[tuple[int | None, bool], Product] = {}
 
     def draft_products(self, *, is_quantised: bool) -> Products:
         """Those for drafting, where the precision is free: int8 copies are made once, where they are faster."""
         if not is_quantised:
             return self.products
         if self._small is None:
-            self._small = self.products.quantised()
+            qkv, output, gate_up, down = self.products
+            self._small = quantised(qkv), quantised(output), quantised(gate_up), quantised(down)
         return self._small
 
-    def draft_head(self, ids: Tensor | None, *, is_quantised: bool) -> Head:
+    def draft_head(self, ids: Tensor | None, *, is_quantised: bool) -> Product:
         """The head's rows of some ids (R,), all for None, made once."""
         key = (None if ids is None else id(ids), is_quantised)
         if key not in self._draft_heads:
-            head = self.head if ids is None else Head(self.head.weight[ids]).in_blocks()
-            self._draft_heads[key] = head.quantised() if is_quantised else head
+            head = self.head if ids is None else at_its_fastest([self.head.weights[0][ids]])
+            self._draft_heads[key] = quantised(head) if is_quantised else head
         return self._draft_heads[key]
 
     def rotary_table(self, capacity: int) -> tuple[Tensor, Tensor]:
@@ -129,16 +85,21 @@ def _projections(layer: Any) -> list[Any]:
     return [layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj]
 
 
-def _fuse(linears: list[Any], name: str) -> Tensor:
-    """Join parameters along their outputs, and point each module at its part of the joint tensor."""
-    joint = torch.cat([getattr(linear, name).detach() for linear in linears])
+def _product(groups: list[list[Any]]) -> Product:
+    """The products of one kind; `groups` holds the modules that each layer does at once."""
+    joint = [torch.cat([linear.weight.detach() for linear in group]) for group in groups]
+    product = at_its_fastest(joint)
+    for weight, group in zip(product.weights, groups, strict=not product.packed):
+        _point_into(weight, group)
+    return product
+
+
+def _point_into(joint: Tensor, linears: list[Any]) -> None:
     start = 0
     for linear in linears:
-        parameter = getattr(linear, name)
-        end = start + parameter.shape[0]
-        parameter.data = joint[start:end]
+        end = start + linear.weight.shape[0]
+        linear.weight.data = joint[start:end]
         start = end
-    return joint
 
 
 def _twice(weight: Tensor) -> Tensor:

@@ -6,14 +6,13 @@ over blocks of the weights' rows does not. int8 weights are a quarter of the byt
 be quantised as well, which small products don't pay back.
 """
 
-from __future__ import annotations
-
+# No postponed annotations here: TorchScript can't resolve those of a NamedTuple from another module.
 import logging
 import time
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, List, NamedTuple, Optional, Union  # noqa: UP035 - TorchScript reads no other form
 
 import torch
 from torch import Tensor
@@ -72,32 +71,91 @@ def in_blocks(x: Tensor, weight: Tensor, size: int) -> Tensor:
     return mixed.transpose(0, 1).reshape(x.size(0), outputs)
 
 
-def quantised(weights: Sequence[Tensor]) -> list[Any]:
-    """int8 copies of weights (out, in) of one shape, for `torch.ops.quantized.linear_dynamic`.
+class Product(NamedTuple):
+    """What the layers' products of one kind are taken with. TorchScript reads it.
+
+    Attributes:
+        weights: (out, in), one a layer; empty where the packed ones take their place.
+        int8: copies of them, for `torch.ops.quantized.linear_dynamic`; empty where they are not used.
+        packed: the weights as oneDNN lays them out; empty where they are not used.
+        block: outputs in a block, where products are taken in blocks; else 0.
+    """
+
+    weights: list[Tensor]
+    int8: list[PackedWeight]
+    packed: list[Tensor]
+    block: int
+
+
+def at_its_fastest(weights: Sequence[Tensor], *, is_kept: bool = False) -> Product:
+    """Products with weights (out, in) of one shape, in their own precision; is_kept: the plain weights stay there."""
+    packed = _packed(weights)
+    return Product([] if packed and not is_kept else list(weights), [], packed, 0 if packed else block_of(weights[0]))
+
+
+def quantised(product: Product) -> Product:
+    """The same with int8 copies, where these are faster with one row.
 
     Each output has a scale of its own; the rows that come in are quantised as they come, all with one scale.
-
-    Returns:
-        One a weight; none at all where the plain product of one row is as fast, or where there are no such kernels.
     """
-    first = weights[0]
+    if not product.weights:
+        return product
+    first = product.weights[0]
     if first.device.type != "cpu" or first.dtype is not torch.float32:
-        return []
+        return product
     try:
-        packed = _pack(first)
+        trial = _to_int8(first)
         row = torch.ones(1, first.shape[1])
         plain, small = fastest_times(
-            [lambda: functional.linear(row, first), lambda: torch.ops.quantized.linear_dynamic(row, packed, False)]
+            [lambda: functional.linear(row, first), lambda: torch.ops.quantized.linear_dynamic(row, trial, False)]
         )
         if small >= _GAIN * plain:
-            return []
-        return [_pack(weight) for weight in weights]
+            return product
+        return product._replace(int8=[_to_int8(weight) for weight in product.weights])
     except (RuntimeError, AttributeError, NotImplementedError):
         _log.debug("no int8 products here", exc_info=True)
+        return product
+
+
+def in_full(product: Product) -> Product:
+    """The same in the weights' own precision, and not in blocks."""
+    return product._replace(int8=[], block=0)
+
+
+def in_one(product: Product) -> Product:
+    """The same, not in blocks."""
+    return product._replace(block=0)
+
+
+def _packed(weights: Sequence[Tensor]) -> list[Tensor]:
+    """bfloat16 weights as oneDNN lays them out for a processor's matrix units, where that is faster with one row.
+
+    Such a product takes about two thirds of the plain one's time, and five rows cost what one does.
+    """
+    first = weights[0]
+    if first.device.type != "cpu" or first.dtype is not torch.bfloat16:
+        return []
+    try:
+        trial = _lay_out(first)
+        row = torch.ones(1, first.shape[1], dtype=first.dtype)
+        plain, laid_out = fastest_times([lambda: functional.linear(row, first), lambda: in_packed(row, trial)])
+        return [_lay_out(weight) for weight in weights] if laid_out < _GAIN * plain else []
+    except (RuntimeError, AttributeError, NotImplementedError):
+        _log.debug("no packed products here", exc_info=True)
         return []
 
 
-def _pack(weight: Tensor) -> Any:
+def _lay_out(weight: Tensor) -> Tensor:
+    return torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), MOST_BLOCKED)
+
+
+def in_packed(x: Tensor, weight: Tensor) -> Tensor:
+    """x (n, in) times a packed weight: (n, out)."""
+    none = torch.jit.annotate(List[Optional[Union[int, float, complex]]], [])  # noqa: UP006, UP007, UP045
+    return torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", none, "")
+
+
+def _to_int8(weight: Tensor) -> Any:
     rows = weight.contiguous()
     scales = rows.abs().amax(1).clamp_min(1e-12).double() / 127
     with warnings.catch_warnings():

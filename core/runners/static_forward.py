@@ -15,8 +15,8 @@ class StaticForward:
 
     def __init__(self, runner: LeanRunner) -> None:
         self._weights = runner.weights
-        self._head = runner.head.weight
-        self._products = runner.products
+        self._head = runner.head.weights[0]
+        self._qkv, self._output, self._gate_up, self._down = (product.weights for product in runner.products)
         self._cache = runner.cache
         self._cos, self._sin = runner.rotary
         self._columns = torch.arange(runner.capacity, device=runner.device)
@@ -27,7 +27,7 @@ class StaticForward:
         Attention reads the first `bucket` positions of the cache, which must hold all of them; a position sees those
         up to itself.
         """
-        weights, products = self._weights, self._products
+        weights = self._weights
         positions = position + self._columns[: ids.shape[0]]
         cos, sin = self._cos.index_select(0, positions), self._sin.index_select(0, positions)
         hidden = functional.embedding(ids, weights.embedding)
@@ -39,7 +39,7 @@ class StaticForward:
         for index, store in enumerate(self._cache):
             normed = rms_norm(hidden, attention_norms[index], weights.epsilon)
             bias = weights.qkv_bias[index] if weights.qkv_bias else None
-            mixed = functional.linear(normed, products.qkv[index], bias).view(len(ids), heads + 2 * kv_heads, size)
+            mixed = functional.linear(normed, self._qkv[index], bias).view(len(ids), heads + 2 * kv_heads, size)
             query, key, value = mixed.split((heads, kv_heads, kv_heads), 1)
             if query_norms:
                 query = rms_norm(query, query_norms[index], weights.epsilon)
@@ -54,10 +54,10 @@ class StaticForward:
                 enable_gqa=heads != kv_heads,
             )
             attended = attended[0].transpose(0, 1).reshape(len(ids), heads * size)
-            hidden = torch.addmm(hidden, attended, products.output[index].t())
+            hidden = torch.addmm(hidden, attended, self._output[index].t())
             normed = rms_norm(hidden, mlp_norms[index], weights.epsilon)
-            gate, up = functional.linear(normed, products.gate_up[index]).chunk(2, -1)
-            hidden = torch.addmm(hidden, functional.silu(gate) * up, products.down[index].t())
+            gate, up = functional.linear(normed, self._gate_up[index]).chunk(2, -1)
+            hidden = torch.addmm(hidden, functional.silu(gate) * up, self._down[index].t())
         hidden = rms_norm(hidden, weights.final_norm, weights.epsilon)
         return hidden, functional.linear(hidden, self._head)
 
