@@ -17,7 +17,7 @@ PREDICTED_HELP = (
 )
 REJECTION_HELP = (
     "Dashed: the acceptance rate that rejection would have, expected from the two distributions at the places drafted "
-    "in this run. The solid line stays a little below it: that is what a reproducible text costs."
+    "in this run. On average the solid line stays a little below it: that is what a reproducible text costs."
 )
 
 

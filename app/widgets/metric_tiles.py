@@ -66,8 +66,8 @@ class MetricTiles(QWidget):
             "acceptanceValue",
             "Accepted / drafted tokens. Tokens behind a rejected one count as drafted, so this is lower than the "
             "chance of a tested token. Predicted: from sum(min(p, q)), the overlap of the two distributions, at each "
-            "drafted position, weighted by the chance that the tokens before it are kept. A reproducible run keeps a "
-            "little less than this, which is what rejection would have kept of its drafts.",
+            "drafted position, weighted by the chance that the tokens before it are kept. On average a reproducible "
+            "run keeps a little less than this, which is what rejection would have kept of its drafts.",
         )
         self.efficiency = Tile(
             "Block efficiency",
