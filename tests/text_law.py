@@ -63,8 +63,10 @@ def reference_probabilities(logits: np.ndarray, sampling: SamplingParams) -> np.
 def is_near_an_edge(logits: np.ndarray, sampling: SamplingParams) -> bool:
     """Whether rounding alone may decide which tokens the filters keep."""
     scores = np.sort(logits.astype(np.float64))[::-1]
-    if 0 < sampling.top_k < len(scores) and scores[sampling.top_k - 1] - scores[sampling.top_k] < _EDGE:
-        return True
+    if 0 < sampling.top_k < len(scores) and np.isfinite(scores[sampling.top_k]):
+        gap = scores[sampling.top_k - 1] - scores[sampling.top_k]
+        if gap < _EDGE:
+            return True
     supports = set()
     for way in (-_EDGE, _EDGE):
         moved = SamplingParams(
