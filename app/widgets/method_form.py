@@ -10,7 +10,7 @@ from typing import Any
 from PySide6.QtCore import QSignalBlocker, Signal, Slot
 from PySide6.QtWidgets import QCheckBox, QComboBox, QDoubleSpinBox, QGridLayout, QSpinBox, QVBoxLayout, QWidget
 
-from app.widgets.fields import WheelGuard, labelled, text_label
+from app.widgets.fields import WheelGuard, describe, labelled, text_label
 from core.drafters.methods import METHODS, Method, get_method
 from core.errors import SettingsError
 
@@ -36,7 +36,13 @@ class OptionsForm(QWidget):
             self._connect(widget)
             self._guard.watch(widget)
             self._widgets[item.name] = widget
-            box = labelled(item.metadata.get("label", item.name), widget, item.metadata.get("help", ""))
+            label, help_text = item.metadata.get("label", item.name), item.metadata.get("help", "")
+            if isinstance(widget, QCheckBox):  # It carries its label beside it.
+                widget.setText(label)
+                describe(widget, label, help_text)
+                box: QWidget = widget
+            else:
+                box = labelled(label, widget, help_text)
             layout.addWidget(box, index // 2, index % 2)
         layout.setColumnStretch(0, 1)
         layout.setColumnStretch(1, 1)
