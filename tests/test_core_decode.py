@@ -714,12 +714,11 @@ def test_a_hopeless_and_costly_draft_is_soon_left_alone(clock):
     lengths = [step.num_draft_tokens for step in run.steps]
     assert lengths[0] > 0
     assert lengths[1:10] == [0] * 9
-    # It looks again now and then, ever less often.
+    # It looks again now and then, as seldom as the share of the time that looking may cost demands.
     probes = [index for index, length in enumerate(lengths) if length and index]
-    assert 1 <= len(probes) <= 6
-    pauses = [later - earlier for earlier, later in itertools.pairwise([0, *probes])]
-    assert pauses == sorted(pauses)
-    assert sum(step.total_ms for step in run.steps) < 1.15 * 10.0 * 400
+    assert probes
+    assert min(later - earlier for earlier, later in itertools.pairwise([0, *probes])) >= 10
+    assert sum(step.total_ms for step in run.steps) < 1.05 * 10.0 * 400
 
 
 def test_a_free_and_perfect_draft_is_used_in_full(clock):
