@@ -30,10 +30,8 @@ def probabilities(logits: Tensor, params: SamplingParams) -> Tensor:
         (..., V) float32, each row summing to 1. A row whose logits hold NaN, or nothing finite, comes out as NaN.
     """
     logits = logits.float()
-    if params.is_unfiltered and (params.is_greedy or params.temperature >= _COLD):
+    if is_plain(params) or params.is_greedy:
         return unfiltered_probabilities(logits, params.temperature)
-    if params.is_greedy:
-        return unfiltered_probabilities(logits, 0.0)
     scaled = logits
     if params.temperature < _COLD:
         # The maximum is taken off first, so that the quotient can't overflow.
@@ -52,6 +50,11 @@ def probabilities(logits: Tensor, params: SamplingParams) -> Tensor:
         probs = probs.masked_fill(probs < floor, 0.0)
         probs = probs / probs.sum(-1, keepdim=True)
     return probs
+
+
+def is_plain(params: SamplingParams) -> bool:
+    """Whether `unfiltered_probabilities` gives what `probabilities` does."""
+    return params.is_unfiltered and (params.is_greedy or params.temperature >= _COLD)
 
 
 def unfiltered_probabilities(logits: Tensor, temperature: float) -> Tensor:

@@ -138,18 +138,19 @@ def decide(draft_tokens: Tensor, draft_probs: Tensor | None, target_probs: Tenso
     p = target_probs[:num_drafted].gather(1, at).squeeze(1).double()
     q = torch.ones_like(p) if draft_probs is None else draft_probs.gather(1, at).squeeze(1).double()
     kept = uniforms[:num_drafted] * q < p
-    num_accepted = kept.long().cumprod(0).sum()
-    target_row = target_probs[num_accepted]
+    # Indexing with a tensor () would look at its value; selecting with a tensor (1,) does not.
+    num_accepted = kept.long().cumprod(0).sum().view(1)
+    target_row = target_probs.index_select(0, num_accepted)[0]
     # Behind a full block nothing is taken off the target's row: that is the bonus token's.
     if draft_probs is None:
         taken = torch.zeros_like(target_probs)
         taken[:num_drafted].scatter_(1, at, torch.inf)
     else:
         taken = functional.pad(draft_probs, (0, 0, 0, 1))
-    left = (target_row - taken[num_accepted]).clamp_(min=0.0)
+    left = (target_row - taken.index_select(0, num_accepted)[0]).clamp_(min=0.0)
     weights = torch.where(left.sum() > 0, left, target_row)
     next_token = draw_in_double(weights, uniforms[num_drafted])
-    return torch.cat((torch.stack((num_accepted, next_token)).double(), p, q))
+    return torch.cat((num_accepted.double(), next_token.view(1).double(), p, q))
 
 
 def _probs_of(rows: Tensor, tokens: Tensor) -> list[float]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from core.drafters.base import chain, empty_draft
@@ -325,3 +326,12 @@ def greedy_reference(model: LanguageModel, prompt_ids: Sequence[int], max_new_to
 def is_sentence(text: str) -> bool:
     """Whether a message is fit to be shown to a person: one line that ends, and no trace of Python."""
     return text.endswith(".") and "\n" not in text and "Traceback" not in text and text[0] not in " \t"
+
+
+class NoLook(TorchDispatchMode):
+    """Within it, looking at a tensor's value is an error, as it is while a CUDA graph is captured."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten._local_scalar_dense.default:
+            raise AssertionError("a tensor's value was looked at")
+        return func(*args, **(kwargs or {}))

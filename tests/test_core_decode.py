@@ -654,6 +654,14 @@ def test_logits_that_cant_be_sampled_are_a_sentence(who, value, temperature):
             play(autoregressive(models["target"], [0], sampling=SamplingParams(temperature)))
 
 
+def test_the_coldest_temperatures_are_greedy_on_the_lean_runner_too():
+    target, draft = tiny_model(is_lean=True), tiny_model(seed=1, is_lean=True)
+    expected = plain_ids(target, count=20, sampling=GREEDY)
+    for temperature in (1e-7, 1e-30, 1e-300):
+        sampling = SamplingParams(temperature)
+        assert play(speculative(target, draft, [0], sampling=sampling, max_new_tokens=20)).ids == expected
+
+
 # --- The length that the engine chooses -------------------------------------------------------------------------
 
 

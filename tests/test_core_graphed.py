@@ -7,7 +7,7 @@ from core.runners.graphed import GraphedRunner, run_in_place
 from core.runners.lean import LEAN_MODEL_TYPES
 from core.sampling import draw, probabilities
 from core.types import SamplingParams
-from tests.fakes import tiny_model
+from tests.fakes import NoLook, tiny_model
 
 IDS = torch.randint(0, 257, (60,), generator=torch.Generator().manual_seed(0))
 FAMILIES = sorted(LEAN_MODEL_TYPES)
@@ -21,7 +21,8 @@ class Captures:
 
     def __call__(self, function):
         self.number += 1
-        return run_in_place(function)
+        with NoLook():
+            return run_in_place(function)
 
 
 def graphed(family: str = "llama", capacity: int = 128, capture=None) -> GraphedRunner:
@@ -30,7 +31,7 @@ def graphed(family: str = "llama", capacity: int = 128, capture=None) -> Graphed
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_parts_and_rewinds_give_the_lean_runners_logits(family):
-    eager, runner = tiny_model(family, is_lean=True).runner(128), graphed(family)
+    eager, runner = tiny_model(family, is_lean=True).runner(128), graphed(family, capture=Captures())
     for count, kept in [(20, 20), (1, 20), (5, 23), (1, 24), (17, 40), (1, 41), (5, 46)]:
         part = IDS[eager.length : eager.length + count]
         expected = eager.forward(part, num_logits=min(3, count), with_hidden=True)
@@ -48,7 +49,7 @@ def test_parts_and_rewinds_give_the_lean_runners_logits(family):
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
 @pytest.mark.parametrize("proposed", [None, torch.arange(0, 200, 2)])
 def test_a_block_is_drawn_as_it_is_step_by_step(temperature, proposed):
-    eager, runner = tiny_model(is_lean=True).runner(128), graphed()
+    eager, runner = tiny_model(is_lean=True).runner(128), graphed(capture=Captures())
     limit = 200 if proposed is None else len(proposed)
     for both in (eager, runner):
         both.forward(IDS[:10], num_logits=0)

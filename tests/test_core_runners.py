@@ -291,3 +291,20 @@ def test_timing_a_step_leaves_the_cache_as_it_was():
     scorer.prefill([1, 2, 3], lambda: None)
     assert scorer.time_one_step(3, lambda: None) >= 0
     assert model.last_runner.ids == [1, 2]
+
+
+def test_a_head_is_that_of_the_ids_it_was_asked_for():
+    weights = tiny_model("llama", is_lean=True).lean_weights
+    for number in range(20):  # Tensors that are gone leave their place, and their id, to new ones.
+        ids = torch.arange(number, number + 5)
+        assert torch.equal(weights.draft_head(ids, is_quantised=False).weights[0], weights.head.weights[0][ids])
+        del ids
+
+
+def test_only_what_is_joined_is_copied():
+    module = tiny_module("llama")
+    alone = [layer.mlp.down_proj.weight.data_ptr() for layer in module.model.layers]
+    weights = LeanWeights(module)
+    assert [weight.data_ptr() for weight in weights.products[3].weights] == alone
+    joined = [layer.self_attn.q_proj.weight.data_ptr() for layer in module.model.layers]
+    assert [weight.data_ptr() for weight in weights.products[0].weights] == joined

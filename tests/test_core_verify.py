@@ -20,6 +20,7 @@ from tests.exactness import (
     joint_law_p_value,
     verify_step,
 )
+from tests.fakes import NoLook
 
 PAPER_TARGET = torch.tensor([0.5, 0.3, 0.2])
 PAPER_DRAFT = torch.tensor([0.2, 0.3, 0.5])
@@ -282,7 +283,9 @@ def test_the_verdict_without_a_look_on_the_way_is_the_verdict(num_drafted, vocab
     probs = None if is_certain else draft
     uniforms = draw_uniforms(num_drafted + 1, torch.Generator().manual_seed(seed))
     expected = verify_block(tokens, probs, target, generator=torch.Generator().manual_seed(seed))
-    verdict = decide(tokens, probs, target, uniforms).tolist()
+    with NoLook():
+        verdict = decide(tokens, probs, target, uniforms)
+    verdict = verdict.tolist()
     assert verdict[:2] == [expected.num_accepted, expected.next_token]
     p, q = verdict[2 : 2 + num_drafted], verdict[2 + num_drafted :]
     assert [min(1.0, a / b) for a, b in zip(p, q, strict=True)] == pytest.approx(expected.acceptance_probs)

@@ -14,7 +14,7 @@ from core.drafters.methods import DraftModelOptions
 from core.runners.base import Runner
 from core.runners.graphed import GraphedRunner
 from core.runners.lean import LeanRunner
-from core.sampling import draw, draw_gumbel, draw_uniforms, probabilities
+from core.sampling import draw, draw_gumbel, draw_uniforms, is_plain, probabilities
 from core.target import PREFILL_CHUNK, prefill
 from core.types import Draft, DraftContext, TargetFeature, Verification
 
@@ -75,7 +75,7 @@ class DraftModelDrafter:
             pending = torch.tensor(context.ids[runner.length :])
         uniforms = None if context.gumbel else draw_uniforms(count, _generator(context))
         proposed = self._model.draft_ids  # None: every id
-        if isinstance(runner, GraphedRunner) and uniforms is not None and context.sampling.is_unfiltered:
+        if isinstance(runner, GraphedRunner) and uniforms is not None and is_plain(context.sampling):
             temperature, limit = context.sampling.temperature, self._num_proposed(context)
             drawn = runner.draw_block(pending, uniforms, temperature, limit, proposed)
             if drawn is not None:
@@ -97,7 +97,7 @@ class DraftModelDrafter:
     def _next(self, pending: Tensor, context: DraftContext, uniform: Tensor) -> tuple[Tensor, Tensor]:
         """Read `pending`, and draw what follows: its () index among the logits, and their law."""
         runner, sampling = self._runner, context.sampling
-        if isinstance(runner, LeanRunner) and sampling.is_unfiltered and self._model.device.type != "mps":
+        if isinstance(runner, LeanRunner) and is_plain(sampling) and self._model.device.type != "mps":
             limit = self._num_proposed(context)
             return runner.draw_next(pending, uniform.to(self._model.device), sampling.temperature, limit)
         row = self._law(pending, context)

@@ -66,6 +66,7 @@ class _Graph:
     ids: Tensor
     outputs: Outputs
     replay: Callable[[], None]
+    body: Callable[[Tensor], Outputs]  # Holds what the graph reads and knows by its address only.
 
 
 class GraphedRunner:
@@ -156,11 +157,11 @@ class GraphedRunner:
             probs = unfiltered_probabilities(row if is_greedy else row / self._temperature, 0.0 if is_greedy else 1.0)
             drawn = draw_in_double(probs, self._uniforms[index])
             position = position + ids.shape[0]
-            token = drawn if proposed is None else proposed[drawn]
-            ids = token.view(1)
-            tokens.append(token)
+            # Indexing with a tensor () would look at its value, which a capture forbids.
+            ids = drawn.view(1) if proposed is None else proposed.index_select(0, drawn.view(1))
+            tokens.append(ids)
             rows.append(probs)
-        return torch.stack(tokens), torch.stack(rows)
+        return torch.cat(tokens), torch.stack(rows)
 
     def _bucket(self, count: int) -> int:
         """The least power of two that holds the cache with `count` positions more.
@@ -187,7 +188,7 @@ class GraphedRunner:
             _log.warning("CUDA graphs can't be used, so forwards run without them.", exc_info=True)
             self._is_broken = True
             return None
-        self._graphs[key] = graph = _Graph(given, outputs, replay)
+        self._graphs[key] = graph = _Graph(given, outputs, replay, body)
         return graph
 
     def _launch(self, graph: _Graph, ids: Tensor, count: int) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from core.runners.products import Product, at_its_fastest, quantised
+from core.runners.products import Product, block_of, head_product, is_faster_packed, pack, quantised
 
 Products = tuple[Product, Product, Product, Product]
 """Of the query, key and value projections in one; the attention's output; the MLP's gate and up in one; its down."""
@@ -28,7 +28,7 @@ class LeanWeights:
         self.head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // self.num_heads
         self.epsilon: float = config.rms_norm_eps
         self.embedding: Tensor = model.model.embed_tokens.weight.detach()
-        self.head = at_its_fastest([model.lm_head.weight.detach()], is_kept=True)
+        self.head = head_product(model.lm_head.weight.detach())
         self.final_norm: Tensor = _twice(model.model.norm.weight)
         layers = list(model.model.layers)
         self.num_layers = len(layers)
@@ -53,7 +53,8 @@ class LeanWeights:
         )
         self._rotary = model.model.rotary_emb
         self._small: Products | None = None
-        self._draft_heads: dict[tuple[int | None, bool], Product] = {}
+        # Each with the ids that it was made for, so that their `id` stays theirs.
+        self._draft_heads: dict[tuple[int, bool], tuple[Tensor | None, Product]] = {}
 
     def draft_products(self, *, is_quantised: bool) -> Products:
         """Those for drafting, where the precision is free: int8 copies are made once, where they are faster."""
@@ -66,11 +67,11 @@ class LeanWeights:
 
     def draft_head(self, ids: Tensor | None, *, is_quantised: bool) -> Product:
         """The head's rows of some ids (R,), all for None, made once."""
-        key = (None if ids is None else id(ids), is_quantised)
+        key = (id(ids), is_quantised)
         if key not in self._draft_heads:
-            head = self.head if ids is None else at_its_fastest([self.head.weights[0][ids]])
-            self._draft_heads[key] = quantised(head) if is_quantised else head
-        return self._draft_heads[key]
+            head = self.head if ids is None else head_product(self.head.weights[0][ids])
+            self._draft_heads[key] = ids, quantised(head) if is_quantised else head
+        return self._draft_heads[key][1]
 
     def rotary_table(self, capacity: int) -> tuple[Tensor, Tensor]:
         """Cosines, and sines with the sign of the half they multiply: (capacity, 1, D) each."""
@@ -86,12 +87,23 @@ def _projections(layer: Any) -> list[Any]:
 
 
 def _product(groups: list[list[Any]]) -> Product:
-    """The products of one kind; `groups` holds the modules that each layer does at once."""
-    joint = [torch.cat([linear.weight.detach() for linear in group]) for group in groups]
-    product = at_its_fastest(joint)
-    for weight, group in zip(product.weights, groups, strict=not product.packed):
-        _point_into(weight, group)
-    return product
+    """The products of one kind; `groups` holds the modules that each layer does at once.
+
+    A layer at a time, so that hardly more than the model itself is held on the way.
+    """
+    is_packed = is_faster_packed(_joint(groups[0]))
+    weights = []
+    for group in groups:
+        joint = _joint(group)
+        if not is_packed:
+            _point_into(joint, group)
+        weights.append(pack(joint) if is_packed else joint)
+    return Product([], [], weights, 0) if is_packed else Product(weights, [], [], block_of(weights[0]))
+
+
+def _joint(linears: list[Any]) -> Tensor:
+    weights = [linear.weight.detach() for linear in linears]
+    return weights[0] if len(weights) == 1 else torch.cat(weights)
 
 
 def _point_into(joint: Tensor, linears: list[Any]) -> None:

@@ -87,10 +87,10 @@ class Product(NamedTuple):
     block: int
 
 
-def at_its_fastest(weights: Sequence[Tensor], *, is_kept: bool = False) -> Product:
-    """Products with weights (out, in) of one shape, in their own precision; is_kept: the plain weights stay there."""
-    packed = _packed(weights)
-    return Product([] if packed and not is_kept else list(weights), [], packed, 0 if packed else block_of(weights[0]))
+def head_product(weight: Tensor) -> Product:
+    """An output head's product with its weight (V, in), which stays there: rows of it may be wanted."""
+    is_packed = is_faster_packed(weight)
+    return Product([weight], [], [pack(weight)] if is_packed else [], 0 if is_packed else block_of(weight))
 
 
 def quantised(product: Product) -> Product:
@@ -127,25 +127,25 @@ def in_one(product: Product) -> Product:
     return product._replace(block=0)
 
 
-def _packed(weights: Sequence[Tensor]) -> list[Tensor]:
-    """bfloat16 weights as oneDNN lays them out for a processor's matrix units, where that is faster with one row.
+def is_faster_packed(weight: Tensor) -> bool:
+    """Whether a bfloat16 weight's product of one row is faster as oneDNN lays weights out for matrix units.
 
     Such a product takes about two thirds of the plain one's time, and five rows cost what one does.
     """
-    first = weights[0]
-    if first.device.type != "cpu" or first.dtype is not torch.bfloat16:
-        return []
+    if weight.device.type != "cpu" or weight.dtype is not torch.bfloat16:
+        return False
     try:
-        trial = _lay_out(first)
-        row = torch.ones(1, first.shape[1], dtype=first.dtype)
-        plain, laid_out = fastest_times([lambda: functional.linear(row, first), lambda: in_packed(row, trial)])
-        return [_lay_out(weight) for weight in weights] if laid_out < _GAIN * plain else []
+        trial = pack(weight)
+        row = torch.ones(1, weight.shape[1], dtype=weight.dtype)
+        plain, packed = fastest_times([lambda: functional.linear(row, weight), lambda: in_packed(row, trial)])
     except (RuntimeError, AttributeError, NotImplementedError):
         _log.debug("no packed products here", exc_info=True)
-        return []
+        return False
+    return packed < _GAIN * plain
 
 
-def _lay_out(weight: Tensor) -> Tensor:
+def pack(weight: Tensor) -> Tensor:
+    """A weight (out, in) in oneDNN's layout, for `in_packed`."""
     return torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), MOST_BLOCKED)
 
 
