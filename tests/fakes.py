@@ -329,9 +329,14 @@ def is_sentence(text: str) -> bool:
 
 
 class NoLook(TorchDispatchMode):
-    """Within it, looking at a tensor's value is an error, as it is while a CUDA graph is captured."""
+    """Within it, looking at a tensor's value is an error, as it is while a CUDA graph is captured.
+
+    In inference mode a look arrives as `item`, elsewhere as what `item` is made of.
+    """
+
+    LOOKS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default, torch.ops.aten.is_nonzero.default)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func is torch.ops.aten._local_scalar_dense.default:
+        if func in self.LOOKS:
             raise AssertionError("a tensor's value was looked at")
         return func(*args, **(kwargs or {}))
