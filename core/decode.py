@@ -187,7 +187,9 @@ class _Run:
         if self._drafter is not None:
             self._drafter.start(torch.tensor(self._ids))
         self._prefill_ms = watch.lap()
-        self._target_step_ms = self._scorer.time_one_step(self._ids[-1], self._controls.check_cancelled)
+        if self._drafter is not None:
+            # The unit of c and v, which plain decoding has no use for: its steps are such forwards.
+            self._target_step_ms = self._scorer.time_one_step(self._ids[-1], self._controls.check_cancelled)
         return PrefillDone(self._num_prompt, self._prefill_ms, self._target_step_ms)
 
     def _step(self, policy: AutoDraftLength) -> tuple[Step, FinishReason | None]:

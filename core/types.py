@@ -267,12 +267,12 @@ class PrefillDone:
     """The prompt is in the caches. Times in milliseconds.
 
     `target_step_ms` is the median of a few one-position forwards of the target, timed here; it is the unit of the
-    cost coefficient and of the verify cost.
+    cost coefficient and of the verify cost. None in plain decoding, where every step is such a forward.
     """
 
     num_prompt_tokens: int
     prefill_ms: float
-    target_step_ms: float
+    target_step_ms: float | None
 
 
 @dataclass(frozen=True, slots=True)

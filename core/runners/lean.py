@@ -21,7 +21,8 @@ from core.runners.lean_weights import LeanWeights, Products
 from core.runners.products import FEWEST_BLOCKED, MOST_BLOCKED, Product, in_full, in_one
 
 _LONGEST_BLOCK = 32
-"""Up to here attention is three products by hand; beyond, in a prefill, the fused kernel that never holds n x L."""
+"""Up to here, in float32 on the CPU, attention is three products by hand: there the fused kernel takes longer. It is
+used for all else, half precision and a prefill's n x L among it."""
 
 LEAN_MODEL_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 """Architectures whose forward is the lean one. Each is still checked against its module before it is used."""
@@ -80,6 +81,7 @@ class LeanRunner:
         shape = (capacity, 2 * weights.num_kv_heads, weights.head_dim)
         self.cache = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(weights.num_layers)]
         self.rotary = weights.rotary_table(capacity)
+        self._longest_block = _LONGEST_BLOCK if device.type == "cpu" and dtype is torch.float32 else 0
         # Within a block, a position sees those before it: -inf above the diagonal.
         block = torch.full((_LONGEST_BLOCK, _LONGEST_BLOCK), -torch.inf, dtype=dtype, device=device)
         self._causal = block.triu_(1)
@@ -142,13 +144,13 @@ class LeanRunner:
         if end > self._capacity:
             raise ValueError(f"The cache has room for {self._capacity} positions, not {end}.")
         cos, sin = (table[start:end] for table in self.rotary)
-        is_block = count <= _LONGEST_BLOCK
+        is_block = count <= self._longest_block
         fixed = self._few if count < FEWEST_BLOCKED else self._blocked if count <= MOST_BLOCKED else self._many
         mask = None
-        if not is_block:
-            mask = torch.full((count, end), -torch.inf, dtype=cos.dtype, device=cos.device).triu_(start + 1)
-        elif count > 1:
+        if count > 1 and is_block:
             mask = self._causal[:count, :count]
+        elif count > 1:
+            mask = torch.full((count, end), -torch.inf, dtype=cos.dtype, device=cos.device).triu_(start + 1)
         # The optimiser of scripts would compile each new number of positions anew; the interpreter is what is wanted.
         with torch.jit.optimized_execution(False), plain_errors():  # type: ignore[attr-defined]
             result = scripted(function)(
