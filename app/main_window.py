@@ -24,11 +24,13 @@ from app.threads import Threads
 from app.view_models.model_library import ModelLibrary
 from app.view_models.presets import load_presets
 from app.view_models.run_view import RunView
+from app.view_models.selection import Selection
 from app.widgets.banner import Banner
 from app.widgets.controls import ControlsPanel
 from app.widgets.measurements import MeasurementsPanel
 from app.widgets.model_picker import OpenKind
 from app.widgets.prompt_editor import PromptEditor
+from app.widgets.side_panel import SidePanel
 from app.widgets.status_strip import StatusStrip
 from app.widgets.transcript_panel import TranscriptPanel
 from app.window_layout import from_text, splitter, to_text
@@ -61,7 +63,9 @@ class MainWindow(QMainWindow):
         self.prompt = PromptEditor(load_presets())
         self.reader = PromptReader(self.prompt, self.controls, self.checker, self)
         self.transcript = TranscriptPanel()
+        self.selection = Selection(self)
         self.measurements = MeasurementsPanel(self.run_view)
+        self.side = SidePanel()
         self.banner = Banner()
         self.status = StatusStrip()
         self.menus = Menus(self)
@@ -83,11 +87,12 @@ class MainWindow(QMainWindow):
             "mainSplitter",
             (self.controls, 0),
             (self.text_splitter, 3),
-            (self.measurements, 2),
+            (self.side, 2),
         )
+        self.side.add_page("Live", self.measurements, "Figures, acceptance and latency of the run at hand.")
         self.controls.setMinimumWidth(272)
         self.text_splitter.setMinimumWidth(380)
-        self.measurements.setMinimumWidth(340)
+        self.side.setMinimumWidth(340)
         centre = QWidget()
         layout = QVBoxLayout(centre)
         layout.setContentsMargins(0, 0, 0, 0)
@@ -169,6 +174,7 @@ class MainWindow(QMainWindow):
             return
         if self.controller.start(request):
             self.banner.dismiss()
+            self.selection.clear()
             self.menus.export.setEnabled(False)
 
     @Slot(object)

@@ -44,7 +44,11 @@ class Figures:
 
 
 class RunView:
-    """The state of one run, fed by `apply`."""
+    """The state of one run, fed by `apply`.
+
+    Attributes:
+        steps, baseline_steps: as they came; only ever added to while a run goes.
+    """
 
     def __init__(self) -> None:
         self.tokens = TokenStream()
@@ -56,7 +60,8 @@ class RunView:
         self.summary: Summary | None = None
         self.baseline_tokens = 0
         self.baseline_ms = 0.0
-        self._steps: list[Step] = []
+        self.steps: list[Step] = []
+        self.baseline_steps: list[Step] = []
 
     def begin(self, request: RunRequest) -> None:
         """Forget the run before and wait for this one's events."""
@@ -64,18 +69,19 @@ class RunView:
         self.stage = ""
         self.started = self.prefill = self.summary = None
         self.baseline_tokens, self.baseline_ms = 0, 0.0
-        self._steps = []
+        self.steps, self.baseline_steps = [], []
         self.tokens.clear(request.prompt, request.coupling)
         self.metrics.clear(is_rejection=request.coupling is Coupling.REJECTION)
 
     def apply(self, event: Event) -> None:
         """Take in one event."""
         if isinstance(event, Step):
-            self._steps.append(event)
+            self.steps.append(event)
             self.tokens.append(event)
             self.metrics.append(event)
             self.stage = ""
         elif isinstance(event, BaselineStep):
+            self.baseline_steps.append(event.step)
             self.baseline_tokens += len(event.step.emitted)
             self.baseline_ms += event.step.total_ms
         elif isinstance(event, StageChanged):
@@ -162,5 +168,5 @@ class RunView:
         head = to_record(self.started) if self.started is not None else None
         if head is None:
             return None
-        steps = [record for record in map(to_record, self._steps) if record is not None]
+        steps = [record for record in map(to_record, self.steps) if record is not None]
         return RunLog(head, steps, to_record(Finished(self.summary)) if self.summary is not None else None)

@@ -1,0 +1,31 @@
+"""The right-hand column: pages of what is known about the run, under tabs."""
+
+from __future__ import annotations
+
+from PySide6.QtWidgets import QTabWidget, QWidget
+
+
+class SidePanel(QTabWidget):
+    """Pages under tabs; each page is a panel that stands for itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setObjectName("sidePanel")
+        self.setAccessibleName("About this run")
+        self.setDocumentMode(True)
+        self.tabBar().setDrawBase(False)
+        self.tabBar().setExpanding(False)
+
+    def add_page(self, title: str, page: QWidget, help_text: str) -> None:
+        """Add a page behind the others.
+
+        Args:
+            title: one or two short words; all tabs must fit into 340 pixels.
+            page: the panel.
+            help_text: what it shows, in a sentence.
+        """
+        self.setTabToolTip(self.addTab(page, title), help_text)
+
+    def show_page(self, page: QWidget) -> None:
+        """Bring a page to the front."""
+        self.setCurrentWidget(page)
