@@ -6,7 +6,12 @@ scoring K + 1 positions to cost as much as scoring one; `verify_cost` says by ho
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+Z95 = 1.959964
+"""Two-sided 95 % quantile of the normal distribution."""
 
 
 def expected_tokens(alpha: float, num_draft_tokens: float) -> float:
@@ -68,3 +73,87 @@ def best_num_draft_tokens(
     """
     candidates = range(longest + 1)
     return max(candidates, key=lambda k: (predicted_speedup(alpha, k, cost, verify_cost(k + 1)) if k else 1.0, -k))
+
+
+@dataclass(slots=True)
+class BlockSums:
+    """Running sums over drafted blocks, from which the acceptance rate and how sure it is follow at any moment.
+
+    The tokens of a block are no independent trials: behind a rejection all count as not accepted. Blocks are what is
+    sampled, so that the rate accepted / drafted is a ratio of two block totals, and its variance is that between
+    blocks (Cochran, Sampling Techniques, section 6.3).
+
+    Attributes:
+        blocks: how many blocks held at least one token.
+        drafted, accepted: tokens.
+        drafted_squared, accepted_squared, product: sums over the blocks of K^2, A^2 and A K, where A of K were kept.
+    """
+
+    blocks: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    drafted_squared: int = 0
+    accepted_squared: int = 0
+    product: int = 0
+
+    def add(self, num_drafted: int, num_accepted: int) -> None:
+        """Count a block; an empty one says nothing."""
+        if num_drafted:
+            self.blocks += 1
+            self.drafted += num_drafted
+            self.accepted += num_accepted
+            self.drafted_squared += num_drafted * num_drafted
+            self.accepted_squared += num_accepted * num_accepted
+            self.product += num_drafted * num_accepted
+
+    @property
+    def effective_tokens(self) -> float:
+        """How many independent trials would tell the rate as surely as these blocks do.
+
+        r (1 - r) over the variance between blocks. Where the blocks don't differ there is no variance to see, and a
+        block counts as one trial; and no block counts for more trials than it has tokens.
+        """
+        if self.blocks < 2:
+            return float(self.blocks)
+        rate = self.accepted / self.drafted
+        # Sum over the blocks of (A - r K)^2; r is accepted / drafted, so that these add up to nothing.
+        squares = self.accepted_squared - 2 * rate * self.product + rate * rate * self.drafted_squared
+        if squares <= 1e-9 * self.drafted_squared:
+            return float(self.blocks)
+        variance = squares * self.blocks / (self.blocks - 1) / self.drafted**2
+        return min(float(self.drafted), rate * (1 - rate) / variance)
+
+    def interval(self) -> tuple[float, float] | None:
+        """95 % confidence interval of the acceptance rate; None before there are two blocks.
+
+        Wilson's score interval over the effective number of tokens, made smaller by (z / t)^2 for the few blocks that
+        the variance was estimated from (Korn and Graubard, 1998). It takes blocks for independent of each other: a
+        text that turns harder half way is not foreseen.
+        """
+        if self.blocks < 2:
+            return None
+        t = _t95(self.blocks - 1)
+        return wilson(self.accepted / self.drafted, self.effective_tokens * (Z95 / t) ** 2)
+
+
+def wilson(rate: float, trials: float, z: float = Z95) -> tuple[float, float]:
+    """Wilson's score interval of a rate that was seen in so many independent trials.
+
+    Args:
+        rate: from 0 to 1.
+        trials: more than 0; need not be whole.
+        z: quantile of the normal distribution.
+    """
+    spread = z * math.sqrt(rate * (1 - rate) / trials + z * z / (4 * trials * trials))
+    scale = 1 + z * z / trials
+    middle = rate + z * z / (2 * trials)
+    return max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale)
+
+
+def _t95(degrees: int) -> float:
+    """Two-sided 95 % quantile of Student's t, by its expansion around the normal's (Abramowitz and Stegun, 26.7.5)."""
+    z, n = Z95, degrees
+    first = (z**3 + z) / 4
+    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return z + first / n + second / n**2 + third / n**3

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
-from core.types import Event, Finished, RunStarted, Step, Summary
+from core.types import BaselineStep, Event, Finished, RunStarted, Step, Summary
 
 SCHEMA = "outrider.run/1"
 """Schema of a log's first line. The number rises only when a reader of the old one would misread the new one."""
@@ -28,6 +28,8 @@ STEP_FIELDS = (
     "acceptance_probs", "expected_acceptance", "num_accepted", "emitted", "emitted_kinds", "emitted_text", "draft_ms",
     "verify_ms", "sample_ms", "total_ms",
 )  # fmt: skip
+BASELINE_STEP_FIELDS = ("index", "position", "emitted", "emitted_text", "total_ms")
+"""A plain step drafts nothing, so that this is all there is to it."""
 SUMMARY_FIELDS = (
     "finish_reason", "text", "num_tokens", "num_drafts", "num_draft_tokens", "num_accepted_tokens",
     "num_accepted_tokens_per_pos", "draft_acceptance_rate", "block_efficiency", "cost_coefficient",
@@ -54,6 +56,10 @@ def to_record(event: Event) -> Record | None:
     if isinstance(event, Step):
         values = {**_values(event), "emitted_text": event.emitted_text}
         return {"type": "step", **_in_order(values, STEP_FIELDS)}
+    if isinstance(event, BaselineStep):
+        # By name, not all there is: the baseline has a line a token, and a log should stay small.
+        step = event.step
+        return {"type": "baseline_step", **{name: _plain(getattr(step, name)) for name in BASELINE_STEP_FIELDS}}
     if isinstance(event, Finished):
         return {"type": "summary", **_summary_fields(event.summary)}
     return None

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Self
 
 from core.errors import RunLogError
 from core.files import explain_write_error, write_atomically
-from core.records import SCHEMA, STEP_FIELDS, Record, to_line, to_record
+from core.records import BASELINE_STEP_FIELDS, SCHEMA, STEP_FIELDS, Record, to_line, to_record
 from core.types import Event
 
 __all__ = [
@@ -128,6 +128,7 @@ class RunLog:
     Attributes:
         run: the first line.
         steps: the lines of type "step".
+        baseline_steps: the lines of type "baseline_step", which stand behind the steps where the baseline ran.
         summary: the last line; None where the run was cut off or is still going.
         problems: a sentence for each thing that is wrong with the file but did not stop it from being read.
     """
@@ -136,11 +137,13 @@ class RunLog:
     steps: list[Record] = field(default_factory=list)
     summary: Record | None = None
     problems: list[str] = field(default_factory=list)
+    baseline_steps: list[Record] = field(default_factory=list)
 
     def records(self) -> Iterator[Record]:
         """Every record, in the file's order."""
         yield self.run
         yield from self.steps
+        yield from self.baseline_steps
         if self.summary is not None:
             yield self.summary
 
@@ -213,12 +216,13 @@ def _read_head(line: bytes, name: str) -> Record:
 
 def _add(log: RunLog, record: Record, number: int) -> None:
     kind = record.get("type")
-    if kind == "step":
-        missing = [name for name in STEP_FIELDS if name not in record]
+    if kind in {"step", "baseline_step"}:
+        is_step = kind == "step"
+        missing = [name for name in (STEP_FIELDS if is_step else BASELINE_STEP_FIELDS) if name not in record]
         if missing:
             log.problems.append(f"Line {number} lacks {', '.join(missing)} and was left out.")
         else:
-            log.steps.append(record)
+            (log.steps if is_step else log.baseline_steps).append(record)
     elif kind == "summary" and log.summary is None:
         log.summary = record
     elif kind in {"run", "summary"}:

@@ -12,6 +12,7 @@ import pytest
 
 from core.errors import RunLogError
 from core.files import write_atomically
+from core.records import BASELINE_STEP_FIELDS
 from core.trace import RunLogWriter, export_csv, export_jsonl, read_run_log, run_csv_rows, to_record
 from core.types import BaselineStep, Finished, FinishReason, PrefillDone, RunStarted, StageChanged, Step, Summary
 from core.types import TokenKind as Kind
@@ -194,9 +195,30 @@ def test_a_lone_surrogate_does_not_stop_the_log(path):
 
 
 def test_events_that_are_not_logged_leave_no_line(path):
-    for event in (StageChanged("x"), PrefillDone(1, 1.0, 1.0), BaselineStep(STEP_EVENT)):
+    for event in (StageChanged("x"), PrefillDone(1, 1.0, 1.0)):
         assert to_record(event) is None
     assert len(lines(write(path))) == 3
+
+
+def test_the_baselines_steps_are_kept_apart_from_the_steps_and_survive_an_export(path, tmp_path):
+    plain = BaselineStep(replace(STEP_EVENT, emitted_texts=("x",), total_ms=3.5))
+    log = read_run_log(write(path, [STARTED, STEP_EVENT, plain, plain, Finished(SUMMARY_EVENT)]))
+    assert log.problems == []
+    assert (len(log.steps), len(log.baseline_steps)) == (1, 2)
+    assert list(log.baseline_steps[0]) == ["type", *BASELINE_STEP_FIELDS]
+    assert (log.baseline_steps[0]["emitted_text"], log.baseline_steps[0]["total_ms"]) == ("x", 3.5)
+    copy = tmp_path / "copy.jsonl"
+    export_jsonl(copy, log)
+    assert copy.read_bytes() == path.read_bytes()
+
+
+def test_a_baseline_step_that_lacks_a_field_is_left_out_and_said(path):
+    write(path, [STARTED, STEP_EVENT])
+    with path.open("a") as file:
+        file.write('{"type": "baseline_step", "index": 0}\n')
+    log = read_run_log(path)
+    assert log.baseline_steps == []
+    assert "position, emitted, emitted_text, total_ms" in log.problems[0]
 
 
 # --- Writing as the run goes ------------------------------------------------------------------------------------

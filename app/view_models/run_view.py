@@ -169,4 +169,6 @@ class RunView:
         if head is None:
             return None
         steps = [record for record in map(to_record, self.steps) if record is not None]
-        return RunLog(head, steps, to_record(Finished(self.summary)) if self.summary is not None else None)
+        plain = [record for step in self.baseline_steps if (record := to_record(BaselineStep(step))) is not None]
+        summary = to_record(Finished(self.summary)) if self.summary is not None else None
+        return RunLog(head, steps, summary, baseline_steps=plain)
