@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import uuid
 from dataclasses import asdict
@@ -45,6 +46,9 @@ def run_started(request: RunRequest, target: LanguageModel, prompt: EncodedPromp
             "prompt": request.prompt,
             "prompt_token_ids": prompt.ids,
             "chat": prompt.is_chat,
+            "requested_device": str(request.device),
+            "requested_dtype": str(request.dtype),
+            "baseline": request.baseline,
         },
         environment={
             "python": platform.python_version(),
@@ -53,6 +57,7 @@ def run_started(request: RunRequest, target: LanguageModel, prompt: EncodedPromp
             "platform": platform.platform(),
             "device_name": device_name(target.device),
             "threads": torch.get_num_threads(),
+            "process": os.getpid(),
         },
     )
 

@@ -99,4 +99,5 @@ class Tally:
             predicted_speedup=predicted,
             expected_acceptance_rate=self.expected_accepted / self.num_draft_tokens if self.num_draft_tokens else None,
             error=error,
+            target_step_ms=target_step_ms,
         )

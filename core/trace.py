@@ -26,6 +26,8 @@ __all__ = [
     "RunLogWriter",
     "export_csv",
     "export_jsonl",
+    "parse_line",
+    "read_run_head",
     "read_run_log",
     "run_csv_rows",
     "to_record",
@@ -170,13 +172,13 @@ def read_run_log(path: str | os.PathLike[str]) -> RunLog:
 
 def _read_lines(file: BinaryIO, name: str) -> RunLog:
     # Lines end at \n only: text may hold the other characters that str.splitlines takes for an end.
-    log = RunLog(_read_head(file.readline(), name))
+    log = RunLog(read_run_head(file.readline(), name))
     torn: list[int] = []
     number = 1
     for number, line in enumerate(file, start=2):
         if not line.strip():
             continue
-        record = _parse(line)
+        record = parse_line(line)
         if record is None:
             torn.append(number)
         else:
@@ -189,7 +191,8 @@ def _read_lines(file: BinaryIO, name: str) -> RunLog:
     return log
 
 
-def _parse(line: bytes) -> Record | None:
+def parse_line(line: bytes) -> Record | None:
+    """A line as a record; None if it is not one."""
     try:
         record = json.loads(line.decode("utf-8"), parse_constant=lambda _: None)
     except (ValueError, RecursionError):
@@ -197,10 +200,15 @@ def _parse(line: bytes) -> Record | None:
     return record if isinstance(record, dict) else None
 
 
-def _read_head(line: bytes, name: str) -> Record:
+def read_run_head(line: bytes, name: str) -> Record:
+    """The first line of a log.
+
+    Raises:
+        RunLogError: it is none that this version knows.
+    """
     if not line.strip():
         raise RunLogError(f"{name!r} is empty; a run log begins with a line about the run.")
-    record = _parse(line.removeprefix(b"\xef\xbb\xbf"))
+    record = parse_line(line.removeprefix(b"\xef\xbb\xbf"))
     schema = record.get("schema") if record else None
     if record is None or not isinstance(schema, str):
         raise RunLogError(f"{name!r} is not a run log: its first line names no schema such as {SCHEMA!r}.")

@@ -347,6 +347,7 @@ class Summary:
             sum(min(p, q)) of the drafted places. In a Gumbel-coupled run, what that coupling gave up.
         num_threads, baseline_num_threads: processor threads in force at the end of each.
         error: what went wrong; with another finish reason than ERROR, in the baseline.
+        target_step_ms: time of the target's one-position forward, as in `PrefillDone`.
     """
 
     finish_reason: FinishReason
@@ -371,6 +372,7 @@ class Summary:
     measured_speedup: float | None = None
     error: str | None = None
     expected_acceptance_rate: float | None = None
+    target_step_ms: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,210 @@
+"""A kept run comes back as it was: its events field by field, and the request that runs it again."""
+
+import json
+import math
+from dataclasses import fields, replace
+
+import pytest
+
+from core.controls import RunControls
+from core.errors import RunLogError
+from core.records import to_line, to_record
+from core.replay import CUT_OFF, events, request, step_from_record
+from core.session import Session
+from core.trace import RunLogWriter, read_run_log
+from core.types import (
+    BaselineStep,
+    Coupling,
+    Device,
+    DType,
+    Finished,
+    FinishReason,
+    PrefillDone,
+    RunRequest,
+    RunStarted,
+    SamplingParams,
+    StageChanged,
+    Step,
+)
+from tests.fakes import save_model
+from tests.fakes_app import FakeSession
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """A target and a draft."""
+    root = tmp_path_factory.mktemp("models")
+    save_model(root / "target", eos_token_id=None)
+    save_model(root / "draft", family="gpt2", seed=1, eos_token_id=None)
+    return root
+
+
+def run_and_read(session, asked, folder):
+    """A run's events as they came, and its log."""
+    path = folder / "run.jsonl"
+    came = []
+    with RunLogWriter(path) as log:
+        for event in session.run(asked, RunControls.from_request(asked)):
+            log.write(event)
+            came.append(event)
+    return [event for event in came if not isinstance(event, StageChanged)], read_run_log(path)
+
+
+REQUESTS = {
+    "rejection": {"sampling": SamplingParams(0.9, top_k=40, top_p=0.95, min_p=0.01), "baseline": True, "seed": 11},
+    "gumbel": {"coupling": Coupling.GUMBEL, "chat": False, "stop": ("\x00\x00",)},
+    "greedy, auto K": {"sampling": SamplingParams(0.0), "num_draft_tokens": None, "dtype": DType.FLOAT32},
+    "prompt lookup": {"draft": None, "method": "prompt-lookup", "method_options": {"max_ngram": 5, "min_ngram": 2}},
+}
+
+
+@pytest.mark.parametrize("changes", REQUESTS.values(), ids=REQUESTS.keys())
+def test_a_real_run_comes_back_field_by_field_and_asks_for_the_same_again(models, tmp_path, changes):
+    settings = {"target": str(models / "target"), "draft": str(models / "draft"), "device": Device.CPU, **changes}
+    asked = RunRequest(prompt="def f(x, x, x):", max_new_tokens=14, **settings)
+    session = Session()
+    came, log = run_and_read(session, asked, tmp_path)
+    back = list(events(log))
+    assert [type(event) for event in back] == [type(event) for event in came]
+    for old, new in zip(came, back, strict=True):
+        if isinstance(old, Step):
+            assert_same_step(old, new)
+        elif isinstance(old, BaselineStep):
+            for name in ("index", "position", "emitted", "emitted_kinds", "emitted_texts", "total_ms"):
+                assert getattr(new.step, name) == getattr(old.step, name)
+        elif isinstance(old, RunStarted):
+            assert to_record(new) == to_record(old)
+        else:
+            assert new == old
+    again = request(log)
+    assert replace(again, method_options={}, chat=None) == replace(asked, method_options={}, chat=None)
+    assert again.method_options.items() >= asked.method_options.items()
+    repeated = [event for event in session.run(again) if isinstance(event, Finished)]
+    session.close()
+    if asked.num_draft_tokens is not None or asked.sampling.is_greedy:
+        assert repeated[0].summary.text == came[-1].summary.text
+
+
+def assert_same_step(old, new):
+    for item in fields(Step):
+        left, right = getattr(old, item.name), getattr(new, item.name)
+        assert left == right, item.name
+
+
+def scripted_log(tmp_path, **changes):
+    asked = RunRequest(**{"target": "t", "draft": "d", "prompt": "p", "max_new_tokens": 24, **changes})
+    return run_and_read(FakeSession(), asked, tmp_path)
+
+
+def test_what_the_script_played_comes_back(tmp_path):
+    came, log = scripted_log(tmp_path)
+    came = [event for event in came if not isinstance(event, BaselineStep)]
+    steps = [event for event in events(log) if isinstance(event, Step)]
+    assert steps == [event for event in came if isinstance(event, Step)]
+
+
+def test_a_log_that_was_cut_off_ends_with_figures_added_up_from_its_steps(tmp_path):
+    _, log = scripted_log(tmp_path)
+    log.summary = None
+    *_, last = events(log)
+    assert isinstance(last, Finished)
+    summary = last.summary
+    assert (summary.finish_reason, summary.error) == (FinishReason.CANCELLED, CUT_OFF)
+    assert summary.num_steps == len(log.steps)
+    assert summary.text == "".join(step["emitted_text"] for step in log.steps)
+    assert summary.tokens_per_second > 0
+
+
+def test_a_log_with_no_steps_still_begins_and_ends(tmp_path):
+    _, log = scripted_log(tmp_path)
+    log.summary, log.steps = None, []
+    first, prefill, last = events(log)
+    assert isinstance(first, RunStarted)
+    assert isinstance(prefill, PrefillDone)
+    assert last.summary.num_tokens == 0
+
+
+def test_a_log_of_the_contract_s_fields_alone_can_be_shown(tmp_path):
+    from core.records import STEP_FIELDS
+
+    _, log = scripted_log(tmp_path)
+    bare = [step_from_record({name: step[name] for name in STEP_FIELDS}) for step in log.steps]
+    for record, step in zip(log.steps, bare, strict=True):
+        assert step.emitted_text == record["emitted_text"]
+        assert len(step.drafted_texts) == len(step.drafted)
+        assert len(step.emitted_texts) == len(step.emitted)
+        assert step.uniforms == ()
+
+
+def test_null_stands_for_nan(tmp_path):
+    _, log = scripted_log(tmp_path)
+    record = {**log.steps[0], "draft_probs": [None] * 4, "target_probs": [0.5], "total_ms": None}
+    step = step_from_record(json.loads(to_line(record)))
+    assert all(math.isnan(value) for value in step.draft_probs)
+    assert step.target_probs[0] == 0.5
+    assert math.isnan(step.target_probs[3])
+    assert step.total_ms == 0.0
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"emitted": []},
+        {"emitted": "abc"},
+        {"emitted": [True]},
+        {"emitted_kinds": ["accepted"]},
+        {"emitted_kinds": ["new kind"]},
+        {"emitted_kinds": "new"},
+        {"num_accepted": 9},
+        {"num_accepted": -1},
+        {"drafted": None},
+        {"index": "0"},
+        {"position": 1.5},
+    ],
+)
+def test_a_step_that_no_run_could_have_written_is_left_out(tmp_path, changes):
+    _, log = scripted_log(tmp_path)
+    count = len(log.steps)
+    record = next(step for step in log.steps if len(step["emitted"]) > 1)
+    record.update(changes)
+    assert sum(isinstance(event, Step) for event in events(log)) == count - 1
+
+
+def test_odd_figures_in_a_summary_become_unknown_and_counts_are_added_up(tmp_path):
+    _, log = scripted_log(tmp_path)
+    steps = len(log.steps)
+    log.summary = {"type": "summary", "finish_reason": "tired", "tokens_per_second": "fast", "num_tokens": None}
+    *_, last = events(log)
+    assert (last.summary.finish_reason, last.summary.num_steps) == (FinishReason.CANCELLED, steps)
+    assert last.summary.tokens_per_second is None
+    assert last.summary.num_tokens == sum(len(step["emitted"]) for step in log.steps)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"target": None}, "lacks target"),
+        ({"prompt": None, "seed": None}, "lacks prompt and seed"),
+        ({"prompt": ""}, "prompt is empty"),
+        ({"num_draft_tokens": 99}, "from 1 to 16"),
+        ({"num_draft_tokens": [4]}, "can't read"),
+        ({"temperature": "hot"}, "Temperature"),
+        ({"coupling": "magic"}, "can't read"),
+        ({"device": "abacus"}, "can't read"),
+        ({"method_options": [1]}, "can't read"),
+        ({"target": 5}, "can't read"),
+        ({"stop": 5}, "can't read"),
+    ],
+)
+def test_a_log_that_can_not_be_replayed_says_why(tmp_path, changes, words):
+    _, log = scripted_log(tmp_path)
+    log.run["config"].update(changes)
+    with pytest.raises(RunLogError, match=words):
+        request(log)
+
+
+def test_a_log_from_before_these_fields_is_replayed_where_it_ran(tmp_path):
+    _, log = scripted_log(tmp_path)
+    log.run["config"] |= {"device": "cuda:0", "dtype": "bfloat16"}
+    again = request(log)
+    assert (again.device, again.dtype, again.baseline) == (Device.CUDA, DType.BFLOAT16, False)
