@@ -15,17 +15,19 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from core.capture import capture
 from core.controls import Cancelled, RunControls
 from core.drafters.base import Drafter, empty_draft
 from core.drafters.draft_model import DraftModelDrafter
 from core.errors import DrafterError, OutOfMemoryError, PromptError, SettingsError
+from core.evidence import PositionEvidence
 from core.models.loading import LanguageModel, check_pair
 from core.models.prompting import check_prompt_length
 from core.policy import AutoDraftLength
 from core.sampling import draw_gumbel, gumbel_noise, probabilities
 from core.tally import Tally
 from core.target import TargetScorer, features_of
-from core.text import TextStream, display_texts
+from core.text import TextStream, TokenTexts, display_texts
 from core.timing import StepClock, Stopwatch, peak_memory_mb, reset_peak_memory
 from core.types import (
     Coupling,
@@ -57,13 +59,14 @@ def autoregressive(
     coupling: Coupling = Coupling.REJECTION,
     stop: Sequence[str] = (),
     controls: RunControls | None = None,
+    inspect: bool = False,
 ) -> Iterator[DecodeEvent]:
     """Decode one token a forward, through the same sampler and loop as `speculative`: the baseline.
 
     Arguments, events and errors are those of `speculative`.
     """
     controls = controls or RunControls(sampling, 0)
-    run = _Run(target, None, prompt_ids, controls, max_new_tokens, seed, coupling, stop)
+    run = _Run(target, None, prompt_ids, controls, max_new_tokens, seed, coupling, stop, inspect)
     return run.events()
 
 
@@ -79,6 +82,7 @@ def speculative(
     coupling: Coupling = Coupling.REJECTION,
     stop: Sequence[str] = (),
     controls: RunControls | None = None,
+    inspect: bool = False,
 ) -> Iterator[DecodeEvent]:
     """Decode with drafts; the text follows the target's law exactly.
 
@@ -93,6 +97,7 @@ def speculative(
         coupling: how draft and target share randomness.
         stop: texts to stop at; they are cut from the text.
         controls: live settings, and the way to stop from another thread.
+        inspect: keep each step's evidence, outside everything timed.
 
     Yields:
         `PrefillDone`, a `Step` each round, and `Finished`, also when stopped through `controls`.
@@ -110,7 +115,7 @@ def speculative(
         check_pair(drafter, target)
         capacity = len(prompt_ids) + max_new_tokens
         drafter = DraftModelDrafter(drafter, capacity=capacity, check_cancelled=controls.check_cancelled)
-    run = _Run(target, drafter, prompt_ids, controls, max_new_tokens, seed, coupling, stop)
+    run = _Run(target, drafter, prompt_ids, controls, max_new_tokens, seed, coupling, stop, inspect)
     return run.events()
 
 
@@ -139,6 +144,7 @@ class _Run:
         seed: int,
         coupling: Coupling,
         stop: Sequence[str],
+        inspect: bool,
     ) -> None:
         _check_prompt(prompt_ids, target)
         if max_new_tokens < 1:
@@ -157,6 +163,7 @@ class _Run:
         if coupling is Coupling.GUMBEL:
             self._noise = functools.lru_cache(maxsize=32)(lambda at: gumbel_noise(seed, at, target.vocab_size))
         self._stream = TextStream(target.tokenizer, self._ids)
+        self._texts = TokenTexts(target.tokenizer) if inspect else None
         self._tally = Tally()
         self._prefill_ms = 0.0
         self._target_step_ms: float | None = None
@@ -302,8 +309,24 @@ class _Run:
             verify_ms=done.verify_ms,
             sample_ms=done.sample_ms,
             total_ms=done.total_ms,
+            next_uniform=outcome.next_uniform if count > outcome.num_accepted else None,
+            evidence=self._evidence(done, len(drafted), count),
         )
         return step, ended
+
+    def _evidence(self, done: _Round, num_drafted: int, num_emitted: int) -> tuple[PositionEvidence, ...]:
+        """What was said at each place that is left of the block; nothing unless it is wanted."""
+        if self._texts is None:
+            return ()
+        outcome, probs = done.outcome, done.draft.probs
+        has_bonus = outcome.next_kind is TokenKind.BONUS and num_emitted > outcome.num_accepted
+        return capture(
+            done.draft.tokens[:num_drafted],
+            None if probs is None else probs[:num_drafted],
+            done.target_probs[: num_drafted + has_bonus],
+            outcome,
+            self._texts,
+        )
 
     def _end_at(self, token: int, texts: list[str]) -> FinishReason | None:
         """Whether the text ends with the token just added; the last of `texts` is its own, and may be cut."""

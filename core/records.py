@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
+from core import evidence
 from core.types import BaselineStep, Event, Finished, RunStarted, Step, Summary
 
 SCHEMA = "outrider.run/1"
@@ -55,7 +56,11 @@ def to_record(event: Event) -> Record | None:
         }
     if isinstance(event, Step):
         values = {**_values(event), "emitted_text": event.emitted_text}
-        return {"type": "step", **_in_order(values, STEP_FIELDS)}
+        del values["evidence"]
+        record = {"type": "step", **_in_order(values, STEP_FIELDS)}
+        if event.evidence:
+            record["evidence"] = [evidence.to_record(place) for place in event.evidence]
+        return record
     if isinstance(event, BaselineStep):
         # By name, not all there is: the baseline has a line a token, and a log should stay small.
         step = event.step

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from core.errors import OutriderError, RunLogError
+from core.evidence import evidence_from_record
 from core.records import Record
 from core.tally import Tally
 from core.trace import RunLog
@@ -115,6 +116,8 @@ def step_from_record(record: Mapping[str, Any]) -> Step | None:
         verify_ms=_number(record.get("verify_ms"), 0.0),
         sample_ms=_number(record.get("sample_ms"), 0.0),
         total_ms=_number(record.get("total_ms"), 0.0),
+        next_uniform=_optional_number(record.get("next_uniform")),
+        evidence=evidence_from_record(record),
     )
 
 

@@ -130,7 +130,7 @@ class Session:
             "stop": request.stop,
         }
         summary = None
-        for event in speculative(target, drafter, prompt.ids, controls=controls, **shared):
+        for event in speculative(target, drafter, prompt.ids, controls=controls, inspect=request.inspect, **shared):
             if isinstance(event, Finished):
                 summary = event.summary
                 break

@@ -11,6 +11,9 @@ _CONTEXT = 6
 _LONGEST_CHARACTER = 4
 """Bytes of UTF-8."""
 
+_LONGEST_SHOWN = 32
+"""Characters of a token in a list of many; some vocabularies have tokens of a hundred blanks."""
+
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -71,6 +74,20 @@ class TextStream:
 def _num_torn(text: str) -> int:
     """Characters at the end that may be parts of one."""
     return len(text) - len(text.rstrip(_REPLACEMENT))
+
+
+class TokenTexts:
+    """`display_texts` for ids that come again and again: each is decoded once, and cut short."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._texts: dict[int, str] = {}
+
+    def __call__(self, ids: Sequence[int]) -> tuple[str, ...]:
+        new = [token for token in ids if token not in self._texts]
+        for token, text in zip(new, display_texts(self._tokenizer, new), strict=True):
+            self._texts[token] = text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 1]}…"
+        return tuple(self._texts[token] for token in ids)
 
 
 def display_texts(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:

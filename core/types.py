@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from core.errors import SettingsError
+from core.evidence import PositionEvidence
 
 if TYPE_CHECKING:
     import torch
@@ -134,7 +135,8 @@ class RunRequest:
     """One run's settings: a snapshot taken when Run is pressed.
 
     `draft` is None for methods that need no second model. `chat` None means: apply the chat template if the target's
-    tokenizer has one. `num_draft_tokens` None lets the engine choose K, 0 included, before each step.
+    tokenizer has one. `num_draft_tokens` None lets the engine choose K, 0 included, before each step. `inspect` keeps
+    the evidence of each step, outside everything timed.
 
     Raises:
         SettingsError: for a value outside its range.
@@ -155,6 +157,7 @@ class RunRequest:
     device: Device = Device.AUTO
     dtype: DType = DType.AUTO
     baseline: bool = False
+    inspect: bool = False
 
     def __post_init__(self) -> None:
         k = self.num_draft_tokens
@@ -229,6 +232,7 @@ class Verification:
         next_kind: CORRECTION after a rejection, BONUS after a full block.
         acceptance_probs: min(1, target / draft probability) of each drafted token, tested or not.
         uniforms: the draw u that each drafted token was tested with; empty where the coupling draws none.
+        next_uniform: the draw that `next_token` was taken from its distribution with; None where there is none.
     """
 
     num_accepted: int
@@ -236,6 +240,7 @@ class Verification:
     next_kind: TokenKind
     acceptance_probs: tuple[float, ...] = ()
     uniforms: tuple[float, ...] = ()
+    next_uniform: float | None = None
 
 
 # --- Events -----------------------------------------------------------------------------------------------------
@@ -295,7 +300,10 @@ class Step:
         num_accepted: drafted tokens that were kept, after any cut at an end.
         emitted, emitted_kinds, emitted_texts: what was added to the text.
         draft_ms, verify_ms, sample_ms: draft proposals; the target's forward; filters, verdict and the next token.
-        total_ms: the whole step, without the capture of the figures above.
+        total_ms: the whole step, without the capture of the figures above and below.
+        next_uniform: the draw that took the last emitted token from the residual, or from the target; None where an
+            end came before it, or where the coupling draws none.
+        evidence: the laws at each drafted place, and at the bonus token's, where the run was asked to keep them.
     """
 
     index: int
@@ -317,6 +325,8 @@ class Step:
     verify_ms: float
     sample_ms: float
     total_ms: float
+    next_uniform: float | None = None
+    evidence: tuple[PositionEvidence, ...] = ()
 
     @property
     def emitted_text(self) -> str:

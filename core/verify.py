@@ -98,6 +98,7 @@ def verify_block(
         next_kind=kind,
         acceptance_probs=tuple(min(1.0, a / b) for a, b in zip(p, q, strict=False)),
         uniforms=tuple(u[:num_drafted]),
+        next_uniform=u[num_drafted],
     )
 
 
@@ -119,6 +120,7 @@ def _verified_on_device(
         next_kind=TokenKind.BONUS if num_accepted == num_drafted else TokenKind.CORRECTION,
         acceptance_probs=tuple(min(1.0, a / b) for a, b in zip(p, q, strict=True)),
         uniforms=tuple(uniforms[:num_drafted].tolist()),
+        next_uniform=float(uniforms[num_drafted]),
     )
 
 

@@ -86,7 +86,7 @@ def test_equal_distributions_accept_all_and_draw_the_bonus_from_the_last_row(num
 
 def test_disjoint_one_hots_accept_nothing():
     outcome = verify(torch.tensor([0, 1]), torch.stack([one_hot(0), one_hot(1)]), one_hot(2).repeat(3, 1))
-    assert outcome == Verification(0, 2, TokenKind.CORRECTION, (0.0, 0.0), outcome.uniforms)
+    assert outcome == Verification(0, 2, TokenKind.CORRECTION, (0.0, 0.0), outcome.uniforms, outcome.next_uniform)
 
 
 @pytest.mark.parametrize("has_probs", [True, False])

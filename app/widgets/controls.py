@@ -187,6 +187,7 @@ class ControlsPanel(QScrollArea):
             device=settings.device,
             dtype=settings.dtype,
             baseline=settings.baseline,
+            inspect=True,
         )
 
     def problem(self, prompt: str) -> str | None:

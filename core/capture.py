@@ -1,0 +1,152 @@
+"""Reads from a block's distributions what an inspector shows of them. Runs outside everything that is timed."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from core.evidence import LEAST_LISTED, MAX_LISTED, PositionEvidence
+from core.types import TokenKind, Verification
+from core.verify import residual
+
+Texts = Callable[[Sequence[int]], tuple[str, ...]]
+
+_GROUP = 64
+"""Neighbouring ids that are first looked at by their largest probability alone."""
+
+
+@torch.inference_mode()
+def capture(
+    draft_tokens: Tensor, draft_probs: Tensor | None, target_probs: Tensor, outcome: Verification, texts: Texts
+) -> tuple[PositionEvidence, ...]:
+    """The evidence of a block: worked out for all its places at once, and brought to the CPU once.
+
+    Args:
+        draft_tokens: (K,) drafted ids.
+        draft_probs: (K, V) the distributions that they were drawn from; None for a one-hot at each.
+        target_probs: (K, V) the target's, or (K + 1, V) with that of the bonus token's place.
+        outcome: the block's verdict.
+        texts: ids to what is shown of them.
+    """
+    num_drafted, at = draft_tokens.shape[0], outcome.num_accepted
+    tokens = draft_tokens.to(target_probs.device).unsqueeze(1)
+    if draft_probs is None:
+        draft = torch.zeros_like(target_probs[:num_drafted]).scatter_(1, tokens, 1.0)
+    else:
+        draft = draft_probs
+    law = _residual_law(draft_tokens, draft_probs, target_probs, outcome)
+    ids = _likeliest(tokens, draft, target_probs, law, outcome)
+    drafted_ids, surplus = ids[:num_drafted], target_probs.shape[0] - num_drafted
+    residual_mass = (target_probs[:num_drafted] - draft).clamp_(min=0.0).sum(-1, keepdim=True)
+    residual_part = torch.zeros(len(ids), ids.shape[1] + 1, device=ids.device)
+    if law is not None:
+        residual_part[at] = _split(law.unsqueeze(0), ids[at].unsqueeze(0))[0]
+    table = torch.cat(
+        (
+            ids.float(),  # Whole numbers up to 2^24 stay what they are.
+            _split(target_probs, ids),
+            functional.pad(_split(draft, drafted_ids), (0, 0, 0, surplus)),
+            residual_part,
+            _entropy(target_probs),
+            functional.pad(_entropy(draft), (0, 0, 0, surplus)),
+            functional.pad(residual_mass, (0, 0, 0, surplus)),
+        ),
+        dim=1,
+    )
+    drafted = draft_tokens.tolist()
+    return tuple(
+        _place(
+            row,
+            ids.shape[1],
+            happened={*drafted[slot : slot + 1], *([outcome.next_token] if slot == at else [])},
+            has_draft=slot < num_drafted,
+            has_residual=law is not None and slot == at,
+            texts=texts,
+        )
+        for slot, row in enumerate(table.tolist())
+    )
+
+
+def _likeliest(
+    tokens: Tensor, draft: Tensor, target_probs: Tensor, law: Tensor | None, outcome: Verification
+) -> Tensor:
+    """(N, at most MAX_LISTED) ids that are likeliest under any law, and what was drafted and drawn, in no order."""
+    num_drafted, at = draft.shape[0], outcome.num_accepted
+    num_places, vocab_size = target_probs.shape
+    score = functional.pad(target_probs, (0, -vocab_size % _GROUP), value=-1.0)
+    real = score[:, :vocab_size]
+    torch.maximum(real[:num_drafted], draft, out=real[:num_drafted])
+    if law is not None:
+        torch.maximum(real[at], law, out=real[at])
+    # What happened here is shown, however unlikely it was.
+    real[:num_drafted].scatter_(1, tokens, torch.inf)
+    if at < num_places:
+        real[at, outcome.next_token] = torch.inf
+    # The n largest of a row lie in n groups at most, and those have the largest maxima: searching there is much less
+    # work than searching the row.
+    count = min(MAX_LISTED, vocab_size)
+    groups = score.view(num_places, -1, _GROUP)
+    best = groups.amax(-1).topk(min(count, groups.shape[1]), sorted=False).indices
+    inside = groups.gather(1, best.unsqueeze(-1).expand(-1, -1, _GROUP)).flatten(1).topk(count, sorted=False).indices
+    return best.gather(1, inside // _GROUP) * _GROUP + inside % _GROUP
+
+
+def _split(probs: Tensor, ids: Tensor) -> Tensor:
+    """(N, L + 1): of (N, V), the probabilities of the ids (N, L), and the sum of all others."""
+    # Added up by itself: taken as the difference to 1, a small tail would be mostly rounding.
+    rest = probs.scatter(1, ids, 0.0).sum(-1, keepdim=True)
+    return torch.cat((probs.gather(1, ids), rest), dim=1)
+
+
+def _residual_law(
+    draft_tokens: Tensor, draft_probs: Tensor | None, target_probs: Tensor, outcome: Verification
+) -> Tensor | None:
+    """(V,) what the correction was drawn from; None where there is none, or where the coupling draws from none."""
+    at = outcome.num_accepted
+    is_correction = outcome.next_kind is TokenKind.CORRECTION and at < draft_tokens.shape[0]
+    if not is_correction or outcome.next_uniform is None:
+        return None
+    weights = residual(target_probs[at], None if draft_probs is None else draft_probs[at], draft_tokens[at])
+    return weights / weights.sum()
+
+
+def _entropy(probs: Tensor) -> Tensor:
+    """(N, 1) entropies of (N, V) in nats; an impossible token adds 0."""
+    return -(probs.clamp_min(torch.finfo(probs.dtype).tiny).log_().mul_(probs)).sum(-1, keepdim=True)
+
+
+def _place(
+    row: list[float], width: int, *, happened: set[int], has_draft: bool, has_residual: bool, texts: Texts
+) -> PositionEvidence:
+    ids = [int(value) for value in row[:width]]
+    p, q, r = (row[start : start + width + 1] for start in (width, 2 * width + 1, 3 * width + 2))
+    target_entropy, draft_entropy, residual_mass = row[-3:]
+    larger = list(map(max, p, q))
+    is_listed = [max(larger[i], r[i]) >= LEAST_LISTED or ids[i] in happened for i in range(width)]
+    order = sorted((i for i in range(width) if is_listed[i]), key=lambda i: (-larger[i], ids[i]))
+    others = [i for i in range(width + 1) if i == width or not is_listed[i]]
+
+    def listed(probs: list[float]) -> array[float]:
+        return array("f", [probs[i] for i in order])
+
+    def tail(probs: list[float]) -> float:
+        return sum(probs[i] for i in others)
+
+    shown = [ids[i] for i in order]
+    return PositionEvidence(
+        ids=array("i", shown),
+        texts=texts(shown),
+        target_probs=listed(p),
+        target_tail=tail(p),
+        target_entropy=max(0.0, target_entropy),
+        draft_probs=listed(q) if has_draft else None,
+        draft_tail=tail(q) if has_draft else None,
+        draft_entropy=max(0.0, draft_entropy) if has_draft else None,
+        residual_mass=min(1.0, residual_mass) if has_draft else None,
+        residual_probs=listed(r) if has_residual else None,
+        residual_tail=tail(r) if has_residual else None,
+    )

@@ -1,0 +1,135 @@
+"""What the two models said at a place of a block: kept with its step, written to the log and read back from it.
+
+Imports no torch, so that the window can show a saved run without the engine; `core.capture` makes these.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+MAX_LISTED = 64
+"""Most tokens that a place lists; the others are one sum, so that a long run stays small."""
+
+LEAST_LISTED = 1e-6
+"""A token that neither law gives this much is not listed, unless it was drafted or drawn."""
+
+Probs = Sequence[float]
+"""Probabilities, four bytes each: `array("f")`, which holds what the models gave to the last bit."""
+
+
+@dataclass(frozen=True, slots=True)
+class PositionEvidence:
+    """The laws at one place of a block, exact over the full vocabulary: the likeliest tokens, and the rest as sums.
+
+    Attributes:
+        ids, texts: the listed tokens, by their larger probability from the top. The drafted token, and the one that
+            was drawn here, are always among them. Texts are for display, and cut short.
+        target_probs: of the listed tokens, after temperature and filters.
+        draft_probs: likewise; None where nothing was drafted: the bonus token's place, and plain steps.
+        target_tail, draft_tail: the mass of all tokens that are not listed.
+        target_entropy, draft_entropy: in nats.
+        residual_mass: sum of max(0, target - draft): the total variation distance of the two laws, and the chance
+            that a token drafted here is rejected.
+        residual_probs, residual_tail: of the normalised residual, where a token was drawn from it; None elsewhere.
+    """
+
+    ids: Sequence[int]
+    texts: tuple[str, ...]
+    target_probs: Probs
+    target_tail: float
+    target_entropy: float
+    draft_probs: Probs | None = None
+    draft_tail: float | None = None
+    draft_entropy: float | None = None
+    residual_mass: float | None = None
+    residual_probs: Probs | None = None
+    residual_tail: float | None = None
+
+    @property
+    def expected_acceptance(self) -> float | None:
+        """1 - TV: the chance that a token drafted here is accepted; None where nothing was drafted."""
+        return None if self.residual_mass is None else 1.0 - self.residual_mass
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def to_record(evidence: PositionEvidence) -> dict[str, Any]:
+    """Ready for JSON, numbers to six significant digits."""
+    record: dict[str, Any] = {
+        "ids": list(evidence.ids),
+        "texts": list(evidence.texts),
+        "target_probs": _short(evidence.target_probs),
+        "target_tail": _digits(evidence.target_tail),
+        "target_entropy": _digits(evidence.target_entropy),
+    }
+    if evidence.draft_probs is not None:
+        record["draft_probs"] = _short(evidence.draft_probs)
+        for name in ("draft_tail", "draft_entropy", "residual_mass"):
+            record[name] = _digits(getattr(evidence, name))
+    if evidence.residual_probs is not None:
+        record["residual_probs"] = _short(evidence.residual_probs)
+        record["residual_tail"] = _digits(evidence.residual_tail)
+    return record
+
+
+def evidence_from_record(step: Mapping[str, Any]) -> tuple[PositionEvidence, ...]:
+    """The evidence of a log's step line; empty where it has none, or where any of it is damaged.
+
+    The places of a block count from its front, so that one that can't be read would move all the others.
+    """
+    places = step.get("evidence")
+    if not isinstance(places, list):
+        return ()
+    try:
+        return tuple(map(_from_record, places))
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+        return ()
+
+
+def _from_record(record: Mapping[str, Any]) -> PositionEvidence:
+    ids, texts = array("i", record["ids"]), tuple(record["texts"])
+    if not len(ids) == len(texts) <= MAX_LISTED or not all(isinstance(text, str) for text in texts):
+        raise ValueError("ids and texts don't fit")
+    if any(token < 0 for token in ids):
+        raise ValueError("an id is negative")
+    has_draft = record.get("draft_probs") is not None
+    has_residual = record.get("residual_probs") is not None
+    return PositionEvidence(
+        ids=ids,
+        texts=texts,
+        target_probs=_probs(record["target_probs"], len(ids)),
+        target_tail=_number(record["target_tail"], 1.0),
+        target_entropy=_number(record["target_entropy"]),
+        draft_probs=_probs(record["draft_probs"], len(ids)) if has_draft else None,
+        draft_tail=_number(record["draft_tail"], 1.0) if has_draft else None,
+        draft_entropy=_number(record["draft_entropy"]) if has_draft else None,
+        residual_mass=_number(record["residual_mass"], 1.0) if has_draft else None,
+        residual_probs=_probs(record["residual_probs"], len(ids)) if has_residual else None,
+        residual_tail=_number(record["residual_tail"], 1.0) if has_residual else None,
+    )
+
+
+def _probs(values: Any, count: int) -> Probs:
+    if not isinstance(values, list) or len(values) != count:
+        raise ValueError("not a probability for each id")
+    return array("f", [_number(value, 1.0) for value in values])
+
+
+def _number(value: Any, most: float = math.inf) -> float:
+    # Sums of thousands of float32 are 1 only to within their rounding.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= most + 1e-3:
+        raise ValueError("not a number in its range")
+    return float(value)
+
+
+def _short(values: Iterable[float]) -> list[float]:
+    return [_digits(value) for value in values]
+
+
+def _digits(value: float | None) -> float:
+    return float(f"{value or 0.0:.6g}")
