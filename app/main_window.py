@@ -184,7 +184,7 @@ class MainWindow(QMainWindow):
     @Slot()
     def _on_run_shown(self) -> None:
         self.judge.note_run(self.run_view)
-        self.menus.export.setEnabled(self.run_view.log() is not None)
+        self.menus.export.setEnabled(self.run_view.started is not None)
 
     @Slot()
     def _on_settings_changed(self) -> None:
