@@ -1,0 +1,269 @@
+"""What holds a run's speedup back, on made-up runs whose limit is known, and what is advised about it."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from core.advice import advise
+from core.analysis import expected_tokens
+from core.diagnosis import LEAST_BLOCKS, Limit, PlainStep, StepSums, diagnose, plain_step
+from core.forecast import VerifyCurve, best_length, forecast_lookup, tokens_per_block
+from core.tally import Tally
+from core.types import FinishReason
+from tests.test_core_analysis import make_step
+
+PLAIN = PlainStep(forward_ms=10.0, total_ms=10.5, is_measured=True)
+MODEL = {"method": "draft-model", "num_draft_tokens": 4, "coupling": "rejection"}
+
+
+def summed(steps) -> StepSums:
+    sums = StepSums()
+    for step in steps:
+        sums.add(step)
+    return sums
+
+
+def drawn(alpha: float, k: int, count: int = 400, seed: int = 1, **times):
+    """Steps whose tokens stand independently with probability alpha; sampling takes 0.5 ms."""
+    source = random.Random(seed)
+    accepted = [next((i for i in range(k) if source.random() > alpha), k) for _ in range(count)]
+    return [make_step(k, n, **times) for n in accepted]
+
+
+LIMITED = {
+    Limit.ACCEPTANCE: drawn(0.3, 4, draft_ms=0.1, verify_ms=10.5),
+    Limit.DRAFT: drawn(0.95, 4, draft_ms=6.0, verify_ms=10.5),
+    Limit.VERIFY: drawn(0.95, 4, draft_ms=0.1, verify_ms=31.0),
+    Limit.OVERHEAD: [replace(step, total_ms=step.total_ms + 15) for step in drawn(0.95, 4, draft_ms=0.1)],
+    Limit.UNDRAFTED: [make_step(4, 4, draft_ms=0.1), *[make_step(0, 0)] * 6] * 40,
+}
+
+
+@pytest.mark.parametrize("limit", LIMITED)
+def test_the_limit_that_was_built_in_is_found(limit):
+    found = diagnose(summed(LIMITED[limit]), PLAIN)
+    assert found.main_limit.limit is limit
+    assert found.main_limit.speedup > 1.2 * found.speedup
+
+
+@pytest.mark.parametrize("limit", LIMITED)
+def test_taking_a_limit_away_never_makes_a_run_slower_and_the_greatest_comes_first(limit):
+    found = diagnose(summed(LIMITED[limit]), PLAIN)
+    speedups = [what_if.speedup for what_if in found.what_ifs]
+    assert speedups == sorted(speedups, reverse=True)
+    assert min(speedups) >= found.speedup - 1e-9
+
+
+def test_the_figures_are_those_of_the_runs_own_summary():
+    steps = drawn(0.8, 4, count=60, draft_ms=1.0, verify_ms=14.0)
+    tally = Tally()
+    for step in steps:
+        tally.add(step)
+    summary = tally.summary(FinishReason.LENGTH, "", prefill_ms=0.0, target_step_ms=10.0, peak_memory_mb=None)
+    baseline = summed([make_step(0, 0, verify_ms=10.0)] * 30)
+    found = diagnose(summed(steps), plain_step(baseline, 9.0))
+    assert found.alpha == pytest.approx(tally.alpha)
+    assert found.tokens_per_step == pytest.approx(summary.block_efficiency)
+    assert found.cost == pytest.approx(summary.cost_coefficient)
+    assert found.verify_cost == pytest.approx(1.4)
+    assert found.speedup == pytest.approx(summary.tokens_per_second / (1000 / 10.5))
+    assert found.overhead_share == pytest.approx(0.5 / 18.5)
+
+
+def test_the_what_ifs_are_the_formula_with_one_term_changed():
+    found = diagnose(summed(drawn(0.8, 4, draft_ms=1.5, verify_ms=15.0)), PLAIN)
+    tau, k, c, v, o = found.tokens_per_step, 4, 0.15, 1.5, 0.05
+    unit = PLAIN.total_ms / PLAIN.forward_ms
+    by_limit = {what_if.limit: what_if.speedup for what_if in found.what_ifs}
+    assert found.speedup == pytest.approx(unit * tau / (k * c + v + o))
+    assert by_limit[Limit.ACCEPTANCE] == pytest.approx(unit * 5 / (k * c + v + o))
+    assert by_limit[Limit.DRAFT] == pytest.approx(unit * tau / (v + o))
+    assert by_limit[Limit.VERIFY] == pytest.approx(unit * tau / (k * c + 1 + o))
+    # A plain step samples as well: overhead of its size is no limit.
+    assert by_limit[Limit.OVERHEAD] == pytest.approx(found.speedup)
+
+
+def test_a_few_blocks_tell_nothing():
+    steps = drawn(0.3, 4, count=LEAST_BLOCKS - 1)
+    found = diagnose(summed(steps), PLAIN)
+    assert not found.is_enough
+    assert found.main_limit is None
+    (advice,) = advise(summed(steps), found, MODEL)
+    assert str(LEAST_BLOCKS) in advice.text
+    assert diagnose(summed([*steps, steps[0]]), PLAIN).is_enough
+
+
+def test_nothing_to_read_is_no_diagnosis():
+    assert diagnose(StepSums(), PLAIN) is None
+    assert diagnose(summed(drawn(0.5, 4)), None) is None
+    assert plain_step(StepSums(), None) is None
+
+
+def test_plain_steps_alone_have_no_limit():
+    found = diagnose(summed([make_step(0, 0)] * 50), PLAIN)
+    assert (found.what_ifs, found.main_limit, found.alpha, found.cost) == ((), None, None, None)
+    assert found.speedup == pytest.approx(1.0)
+
+
+def test_a_plain_step_is_measured_by_the_baseline_else_by_a_forward():
+    assert plain_step(StepSums(), 7.0) == PlainStep(7.0, 7.0, False)
+    assert plain_step(summed([make_step(0, 0)]), 7.0) == PlainStep(10.0, 10.5, True)
+    summary = replace(
+        Tally().summary(FinishReason.LENGTH, "", prefill_ms=0, target_step_ms=None, peak_memory_mb=None),
+        baseline_tokens_per_second=100.0,
+    )
+    assert plain_step(StepSums(), 7.0, summary) == PlainStep(7.0, 10.0, True)
+    assert plain_step(StepSums(), None, summary) == PlainStep(10.0, 10.0, True)
+
+
+def test_scoring_costs_are_measured_between_and_beyond_the_lengths_that_ran():
+    steps = [make_step(2, 0, verify_ms=12.0)] * 6 + [make_step(6, 0, verify_ms=20.0)] * 6 + [make_step(9, 0)] * 2
+    curve = VerifyCurve(summed(steps), 10.0)
+    assert [curve(n) for n in (1, 2, 3, 5, 7)] == pytest.approx([1.0, 1.1, 1.2, 1.6, 2.0])
+    assert curve(13) == pytest.approx(3.0)
+    assert curve.longest == 6, "two blocks are too few"
+    assert VerifyCurve(StepSums(), 10.0)(5) == 1.0
+
+
+def test_a_block_is_expected_to_emit_what_its_places_kept():
+    sums = summed(drawn(0.7, 4, count=4000))
+    for k in (1, 3, 4, 8):
+        assert tokens_per_block(sums, k) == pytest.approx(expected_tokens(0.7, k), rel=0.04)
+    # Half the blocks go wrong at once, the others never: no single alpha tells that.
+    split = summed([make_step(4, 0), make_step(4, 4)] * 50)
+    assert tokens_per_block(split, 1) == pytest.approx(1.5)
+    assert tokens_per_block(split, 4) == pytest.approx(3.0)
+
+
+def promises(steps, config=MODEL, emitted=()):
+    sums = summed(steps)
+    return advise(sums, diagnose(sums, PLAIN), config, emitted)
+
+
+def test_a_block_that_is_too_long_is_to_be_shortened():
+    steps = drawn(0.5, 10, draft_ms=2.0, verify_ms=20.0)
+    sums = summed(steps)
+    found = diagnose(sums, PLAIN)
+    best = best_length(sums, found)
+    assert 1 <= best.num_draft_tokens <= 3
+    assert best.speedup > found.speedup
+    assert any(f"Set K to {best.num_draft_tokens} instead of 10" in advice.text for advice in promises(steps))
+
+
+def test_the_forecast_of_a_length_comes_true_in_a_run_of_that_length():
+    times = {"draft_ms": 0.8, "verify_ms": 13.0}
+    sums = summed(drawn(0.75, 8, count=2000, draft_ms=0.8, verify_ms=21.0))
+    found = diagnose(sums, PLAIN)
+    best = best_length(sums, found)
+    # Scoring takes 10 ms and 1.375 ms for each position more.
+    times["verify_ms"] = 10 + 1.375 * best.num_draft_tokens
+    really = diagnose(summed(drawn(0.75, best.num_draft_tokens, count=2000, seed=2, **times)), PLAIN)
+    assert best.speedup == pytest.approx(really.speedup, rel=0.03)
+
+
+def test_a_well_set_run_is_left_alone():
+    steps = drawn(0.75, 6, count=2000, draft_ms=0.1, verify_ms=16.0)
+    assert "well set" in promises(steps)[0].text
+
+
+def test_auto_k_is_not_told_another_k():
+    steps = drawn(0.5, 10, draft_ms=2.0, verify_ms=20.0)
+    assert not any("Set K" in advice.text for advice in promises(steps, {**MODEL, "num_draft_tokens": "auto"}))
+
+
+def test_a_hopeless_pair_is_told_not_to_speculate():
+    advice = promises(drawn(0.05, 4, draft_ms=8.0, verify_ms=12.0))
+    assert advice[0].text.startswith("Don't speculate here")
+    good = promises(drawn(0.9, 4, draft_ms=0.5, verify_ms=12.0))
+    assert not any("Don't" in item.text for item in good)
+
+
+def test_a_dear_draft_is_to_be_smaller_and_in_int8_where_it_was_not():
+    steps = drawn(0.9, 4, draft_ms=5.0, verify_ms=11.0)
+    texts = [advice.text for advice in promises(steps, {**MODEL, "device": "cpu", "method_options": {"int8": False}})]
+    assert any("a step of this one takes 0.50" in text for text in texts)
+    assert any("int8" in text for text in texts)
+    assert not any("int8" in advice.text for advice in promises(steps, {**MODEL, "device": "cuda"}))
+    assert not any("smaller draft" in advice.text for advice in promises(steps, {**MODEL, "method": "prompt-lookup"}))
+
+
+def test_prompt_lookup_is_named_where_the_text_repeats_itself_and_only_there():
+    steps = drawn(0.3, 4, draft_ms=1.0, verify_ms=11.0)
+    count = sum(len(step.emitted) for step in steps)
+    copied = [token % 37 for token in range(count)]
+    config = {**MODEL, "prompt_token_ids": list(range(37))}
+    assert promises(steps, config, copied)[0].text.startswith("Use prompt lookup")
+    new = list(range(1000, 1000 + count))
+    assert not any("lookup" in advice.text for advice in promises(steps, config, new))
+
+
+def test_looking_up_never_sees_what_is_yet_to_come():
+    sums = summed(drawn(0.3, 4))
+    found = diagnose(sums, PLAIN)
+    assert forecast_lookup([1, 2, 3], [4, 5, 6], sums, found).num_drafted == 0
+    assert forecast_lookup([], [9], sums, found).num_steps == 1
+    assert forecast_lookup([1], [], sums, found) is None
+    # 1 2 3 4 5, and again: the second time is proposed as it was, block by block.
+    again = forecast_lookup([1, 2, 3, 4, 5, 1], [2, 3, 4, 5, 1, 2, 3, 4, 5], sums, found)
+    assert (again.num_steps, again.num_accepted) == (2, 8)
+
+
+def test_lookup_is_forecast_as_the_drafter_itself_does_it():
+    torch = pytest.importorskip("torch")
+    from core.drafters.prompt_lookup import PromptLookupDrafter
+    from core.types import DraftContext, SamplingParams
+
+    source = random.Random(3)
+    ids = [source.randrange(4) for _ in range(300)]
+    drafter, place, drafted, accepted, steps = PromptLookupDrafter(), 20, 0, 0, 0
+    drafter.start(torch.tensor(ids[:20]))
+    while place < len(ids):
+        context = DraftContext(
+            ids=ids[:place], num_draft_tokens=4, sampling=SamplingParams(), generator=None, vocab_size=4,
+            check_cancelled=lambda: None,
+        )  # fmt: skip
+        found = drafter.propose(context).tokens.tolist()
+        kept = next((i for i, token in enumerate(found) if ids[place + i : place + i + 1] != [token]), len(found))
+        steps, drafted, accepted, place = steps + 1, drafted + len(found), accepted + kept, place + kept + 1
+    sums = summed(drawn(0.3, 4))
+    forecast = forecast_lookup(ids[:20], ids[20:], sums, diagnose(sums, PLAIN))
+    assert (forecast.num_steps, forecast.num_drafted, forecast.num_accepted) == (steps, drafted, accepted)
+
+
+def test_what_reproducible_coupling_gives_up_is_said():
+    steps = [
+        replace(make_step(4, 1, draft_ms=0.2), acceptance_probs=(0.9,) * 4, expected_acceptance=(0.9,) * 4)
+    ] * 40  # fmt: skip
+    texts = [advice.text for advice in promises(steps, {**MODEL, "coupling": "gumbel"})]
+    assert any("Without Reproducible" in text for text in texts)
+    assert not any("Reproducible" in advice.text for advice in promises(steps))
+
+
+def test_temperatures_are_compared_only_where_the_run_was_at_two_and_they_differ():
+    cold = [replace(step, temperature=0.2) for step in drawn(0.8, 4, draft_ms=0.1, verify_ms=10.0)]
+    warm = [replace(step, temperature=1.2) for step in drawn(0.3, 4, draft_ms=0.1, verify_ms=10.0)]
+    assert any("At temperature 0.2" in advice.text for advice in promises(cold + warm))
+    alike = [replace(step, temperature=1.2) for step in drawn(0.8, 4, seed=2, draft_ms=0.1, verify_ms=10.0)]
+    for steps in (warm, cold + alike):
+        assert not any("At temperature" in advice.text for advice in promises(steps))
+
+
+def test_steps_that_found_nothing_are_counted():
+    lookup = {"method": "prompt-lookup", "num_draft_tokens": 4}
+    steps = LIMITED[Limit.UNDRAFTED]
+    assert any(advice.text.startswith("86% of the steps found nothing") for advice in promises(steps, lookup))
+    few = [make_step(0, 0)] * 80 + [make_step(1, 1)] * 3
+    (advice,) = promises(few, {**MODEL, "num_draft_tokens": "auto"})
+    assert "3 of 83 steps" in advice.text
+
+
+@pytest.mark.parametrize("limit", LIMITED)
+def test_every_promise_is_kept_in_order_and_ends_as_a_sentence(limit):
+    advice = promises(LIMITED[limit])
+    speedups = [item.speedup or 0.0 for item in advice]
+    assert advice
+    assert speedups == sorted(speedups, reverse=True)
+    assert all(item.text.endswith(".") for item in advice)
