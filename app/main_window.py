@@ -6,12 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from PySide6.QtCore import Qt, QTimer, Slot
-from PySide6.QtGui import QAction, QCloseEvent, QGuiApplication, QIcon, QShowEvent
+from PySide6.QtGui import QCloseEvent, QGuiApplication, QIcon, QShowEvent
 from PySide6.QtWidgets import QMainWindow, QSplitter, QVBoxLayout, QWidget
 
 from app.controller import RunController, RunState
 from app.dialogs import Dialogs
 from app.live_view import LiveView
+from app.look import Look
 from app.menus import Menus
 from app.model_questions import ModelRole
 from app.models_desk import ModelsDesk
@@ -19,7 +20,7 @@ from app.pair_judge import PairJudge
 from app.prompt_reader import PromptReader
 from app.services import Services
 from app.settings import remember_model
-from app.theme import RESOURCES, ThemeMode, apply_theme, choose_color_scheme, resolve_theme, ui_font
+from app.theme import RESOURCES, Theme, text_scale, ui_font
 from app.threads import Threads
 from app.view_models.model_library import ModelLibrary
 from app.view_models.presets import load_presets
@@ -33,7 +34,7 @@ from app.widgets.prompt_editor import PromptEditor
 from app.widgets.side_panel import SidePanel
 from app.widgets.status_strip import StatusStrip
 from app.widgets.transcript_panel import TranscriptPanel
-from app.window_layout import from_text, splitter, to_text
+from app.window_layout import fit_columns, from_text, splitter, to_text
 from core.errors import OutriderError
 from core.trace import RunLog, export_csv, export_jsonl
 
@@ -69,6 +70,7 @@ class MainWindow(QMainWindow):
         self.banner = Banner()
         self.status = StatusStrip()
         self.menus = Menus(self)
+        self.look = Look(self, self.menus)
         self.live = LiveView(
             self.controller, self.run_view, self.transcript, self.measurements, self.status, parent=self
         )
@@ -90,9 +92,6 @@ class MainWindow(QMainWindow):
             (self.side, 2),
         )
         self.side.add_page("Live", self.measurements, "Figures, acceptance and latency of the run at hand.")
-        self.controls.setMinimumWidth(272)
-        self.text_splitter.setMinimumWidth(380)
-        self.side.setMinimumWidth(340)
         centre = QWidget()
         layout = QVBoxLayout(centre)
         layout.setContentsMargins(0, 0, 0, 0)
@@ -105,7 +104,7 @@ class MainWindow(QMainWindow):
         layout.addLayout(panels, 1)
         layout.addWidget(self.status)
         self.setCentralWidget(centre)
-        self.setMinimumSize(1040, 640)
+        fit_columns(self, self.controls, self.text_splitter, self.side)
 
     def _connect(self) -> None:
         for signal in (self.controls.changed, self.prompt.changed):
@@ -132,11 +131,10 @@ class MainWindow(QMainWindow):
         self.menus.stop.triggered.connect(self.controller.stop)
         self.menus.export.triggered.connect(self._on_export_requested)
         self.menus.quit.triggered.connect(self.close)
+        self.look.changed.connect(self._apply_theme)
         self.menus.about.triggered.connect(self._on_about_requested)
-        self.menus.themes.triggered.connect(self._on_theme_chosen)
         self.menus.open_actions[OpenKind.FOLDER].triggered.connect(self._on_open_folder)
         self.menus.open_actions[OpenKind.GGUF].triggered.connect(self._on_open_gguf)
-        QGuiApplication.styleHints().colorSchemeChanged.connect(self._on_color_scheme_changed)
         application = QGuiApplication.instance()
         if application is not None:
             application.aboutToQuit.connect(self._on_about_to_quit)
@@ -151,14 +149,13 @@ class MainWindow(QMainWindow):
         for item in self.findChildren(QSplitter):
             if state := settings.splitters.get(item.objectName()):
                 item.restoreState(from_text(state))
-        self.menus.theme_actions[settings.theme].setChecked(True)
         self.transcript.set_ghosts_shown(settings.show_ghosts)
         self.menus.show_ghosts.setChecked(settings.show_ghosts)
         self.prompt.set_text(settings.run.prompt)
         self.controls.apply(settings.run)
         for ref in reversed(settings.opened_models):
             self.checker.open(ref, None)
-        self._apply_theme()
+        self.look.restore(settings.theme, settings.text_scale)
         self._on_settings_changed()
 
     # --- Runs ---
@@ -224,20 +221,9 @@ class MainWindow(QMainWindow):
 
     # --- Look ---
 
-    @Slot(QAction)
-    def _on_theme_chosen(self, action: QAction) -> None:
-        self._settings = replace(self._settings, theme=ThemeMode(action.data()))
-        self._apply_theme()
-
-    @Slot()
-    def _on_color_scheme_changed(self) -> None:
-        if self._settings.theme is ThemeMode.SYSTEM:
-            self._apply_theme()
-
-    def _apply_theme(self) -> None:
-        choose_color_scheme(self._settings.theme)
-        theme = resolve_theme(self._settings.theme)
-        apply_theme(self, theme)
+    @Slot(object)
+    def _apply_theme(self, theme: Theme) -> None:
+        fit_columns(self, self.controls, self.text_splitter, self.side)
         self.transcript.set_theme(theme)
         self.measurements.set_theme(theme)
 
@@ -283,6 +269,8 @@ class MainWindow(QMainWindow):
     def _save(self) -> None:
         self._settings = replace(
             self._settings,
+            theme=self.look.mode,
+            text_scale=text_scale(),
             show_ghosts=self.menus.show_ghosts.isChecked(),
             geometry=to_text(self.saveGeometry()),
             splitters={item.objectName(): to_text(item.saveState()) for item in self.findChildren(QSplitter)},

@@ -5,6 +5,7 @@ from __future__ import annotations
 from PySide6.QtGui import QAction, QActionGroup, QKeySequence
 from PySide6.QtWidgets import QMainWindow, QMenu
 
+from app.text_size import DEFAULT_SCALE, SCALES
 from app.theme import ThemeMode
 from app.widgets.model_picker import OPEN_TITLES, OpenKind
 
@@ -19,10 +20,13 @@ class Menus:
         self.open_actions = {
             kind: self._action(f"open{kind.value.capitalize()}Action", title) for kind, title in OPEN_TITLES.items()
         }
-        self.open_actions[OpenKind.FOLDER].setShortcut(QKeySequence.StandardKey.Open)
+        # Ctrl+O opens a run; a model is opened far less often.
+        self.open_actions[OpenKind.FOLDER].setShortcut("Ctrl+Shift+O")
         self.models = self._action("modelsAction", "Models…", "Ctrl+M")
         self.get_models = self._action("getModelsAction", "Get models…", "Ctrl+Shift+M")
         self.export = self._action("exportAction", "Export run…", "Ctrl+E")
+        # Every run is kept as it goes; who presses Ctrl+S out of habit means a file of his own.
+        self.export.setShortcuts([QKeySequence("Ctrl+E"), QKeySequence("Ctrl+S")])
         self.export.setEnabled(False)
         self.quit = self._action("quitAction", "Quit", QKeySequence(QKeySequence.StandardKey.Quit))
         self.quit.setMenuRole(QAction.MenuRole.QuitRole)
@@ -33,6 +37,12 @@ class Menus:
         self.show_ghosts.setCheckable(True)
         self.show_reading = self._action("showReadingAction", "Prompt as the model reads it", "Ctrl+R")
         self.show_reading.setCheckable(True)
+        self.larger = self._action("largerTextAction", "Larger text", "Ctrl++")
+        self.larger.setShortcuts([QKeySequence("Ctrl++"), QKeySequence("Ctrl+=")])
+        self.smaller = self._action("smallerTextAction", "Smaller text", "Ctrl+-")
+        self.default_size = self._action("defaultTextAction", "Default text size", "Ctrl+0")
+        self.help = self._action("helpAction", "How it works", QKeySequence(QKeySequence.StandardKey.HelpContents))
+        self.keys = self._action("keysAction", "Keyboard shortcuts", "Ctrl+/")
         self.about = self._action("aboutAction", "About Outrider")
         self.about.setMenuRole(QAction.MenuRole.AboutRole)
         self.themes = QActionGroup(window)
@@ -52,8 +62,19 @@ class Menus:
         view = self._menu("&View")
         view.addActions([self.show_reading, self.show_ghosts])
         view.addSeparator()
+        view.addActions([self.larger, self.smaller, self.default_size])
+        view.addSeparator()
         view.addActions(self.themes.actions())
-        self._menu("&Help").addAction(self.about)
+        help_menu = self._menu("&Help")
+        help_menu.addActions([self.help, self.keys])
+        help_menu.addSeparator()
+        help_menu.addAction(self.about)
+
+    def show_scale(self, scale: float) -> None:
+        """Say how large the text is, and offer only what changes it."""
+        self.larger.setEnabled(scale < SCALES[-1])
+        self.smaller.setEnabled(scale > SCALES[0])
+        self.default_size.setEnabled(scale != DEFAULT_SCALE)
 
     def _menu(self, title: str) -> QMenu:
         return self._window.menuBar().addMenu(title)

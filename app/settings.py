@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import platformdirs
 
+from app.text_size import nearest_scale
 from app.theme import ThemeMode
 from core.drafters.methods import METHODS
 from core.errors import OutriderError
@@ -82,10 +83,16 @@ class RunSettings:
 
 @dataclass(frozen=True, slots=True)
 class WindowSettings:
-    """Everything that outlives the window. `geometry` and `splitters` are Qt's own, as base64."""
+    """Everything that outlives the window. `geometry` and `splitters` are Qt's own, as base64.
+
+    `hint_seen`: whether the line for a first start has done its work. `side_page`: the title of the open page.
+    """
 
     theme: ThemeMode = ThemeMode.SYSTEM
+    text_scale: float = 1.0
     show_ghosts: bool = False
+    hint_seen: bool = False
+    side_page: str = ""
     geometry: str = ""
     splitters: Mapping[str, str] = field(default_factory=dict)
     opened_models: tuple[str, ...] = ()
@@ -129,7 +136,10 @@ def parse_settings(data: Mapping[str, Any]) -> WindowSettings:
     run = data.get("run")
     return WindowSettings(
         theme=_enum(data, "theme", default.theme),
+        text_scale=nearest_scale(_checked(data, "text_scale", default.text_scale, _between(0.5, 2.0))),
         show_ghosts=_checked(data, "show_ghosts", default.show_ghosts, _is_bool),
+        hint_seen=_checked(data, "hint_seen", default.hint_seen, _is_bool),
+        side_page=_checked(data, "side_page", default.side_page, _is_text),
         geometry=_checked(data, "geometry", default.geometry, _is_text),
         splitters={k: v for k, v in _mapping(data.get("splitters")).items() if _is_text(v)},
         opened_models=_refs(data.get("opened_models")),

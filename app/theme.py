@@ -201,9 +201,26 @@ def _luminance(color: str) -> float:
     return float(0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2])
 
 
+def text_scale() -> float:
+    """How large text is, of the size it was drawn at. It is the application's, as palette and font are."""
+    application = QApplication.instance()
+    return float((application.property("textScale") if application is not None else None) or 1.0)
+
+
+def scaled(pixels: int) -> int:
+    """A length that goes with the text."""
+    return round(pixels * text_scale())
+
+
+def _scale_text(rules: str) -> str:
+    """Font sizes, and the lengths of what holds a line of text; frames, corners and gaps stay as they are."""
+    pattern = r"(font-size|min-height|max-height|min-width): (\d{2,})px"
+    return re.sub(pattern, lambda match: f"{match[1]}: {scaled(int(match[2]))}px", rules)
+
+
 def style_sheet(theme: Theme) -> str:
-    """The window's style sheet, with the tokens filled in."""
-    text = (RESOURCES / "outrider.qss").read_text("utf-8")
+    """The window's style sheet, with the tokens filled in and its text at the scale in force."""
+    text = _scale_text((RESOURCES / "outrider.qss").read_text("utf-8"))
     tokens = {item.name: str(getattr(theme, item.name)) for item in fields(theme)}
     tokens["icons"] = (RESOURCES / "icons").as_posix()
     return re.sub(r"@(\w+)", lambda match: tokens.get(match[1], match[0]), text)
@@ -238,16 +255,17 @@ def palette(theme: Theme) -> QPalette:
 
 
 def apply_theme(window: QWidget, theme: Theme) -> None:
-    """Put a theme on the application's palette and a window's style sheet. The same theme again costs nothing."""
+    """Put a theme on the application's palette and a window's style sheet. The same look again costs nothing."""
     application = QApplication.instance()
-    if not isinstance(application, QApplication) or window.property("themeName") == theme.name.value:
+    look = f"{theme.name.value} {text_scale()}"
+    if not isinstance(application, QApplication) or window.property("look") == look:
         return
     if application.style().objectName() != "fusion":
         application.setStyle("Fusion")
     application.setPalette(palette(theme))
     application.setFont(ui_font())
     window.setStyleSheet(style_sheet(theme))
-    window.setProperty("themeName", theme.name.value)
+    window.setProperty("look", look)
 
 
 def ui_font(pixels: int = 13, *, weight: QFont.Weight = QFont.Weight.Normal) -> QFont:
@@ -255,7 +273,7 @@ def ui_font(pixels: int = 13, *, weight: QFont.Weight = QFont.Weight.Normal) -> 
     font = QFontDatabase.systemFont(QFontDatabase.SystemFont.GeneralFont)
     if sys.platform.startswith("linux"):
         font.setFamilies(["Inter", "Inter Variable", "Cantarell", "Ubuntu", "Noto Sans", font.family(), "DejaVu Sans"])
-    font.setPixelSize(pixels)
+    font.setPixelSize(scaled(pixels))
     font.setWeight(weight)
     font.setFeature(QFont.Tag("tnum"), 1)
     return font
@@ -266,7 +284,7 @@ def mono_font(pixels: int = 13) -> QFont:
     system = QFontDatabase.systemFont(QFontDatabase.SystemFont.FixedFont)
     families = ["JetBrains Mono", "SF Mono", "Menlo", "Cascadia Mono", "Consolas", system.family(), "DejaVu Sans Mono"]
     font = QFont(families)
-    font.setPixelSize(pixels)
+    font.setPixelSize(scaled(pixels))
     font.setStyleHint(QFont.StyleHint.Monospace)
     font.setFixedPitch(True)
     # Ligatures would join the characters of neighbouring tokens.

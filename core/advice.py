@@ -14,7 +14,7 @@ from core.types import Coupling
 LEAST_GAIN = 1.05
 """A promise below this is within what two runs of the same settings differ by."""
 BREAK_EVEN = 1.0
-MAX_LOOKUP_TOKENS = 4096
+MAX_LOOKUP_TOKENS = 2048
 """Tokens of a text that prompt lookup is tried on: enough to tell, and quick."""
 
 

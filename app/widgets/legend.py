@@ -18,7 +18,6 @@ class FormatSample(QWidget):
         super().__init__()
         self._text = text
         self._format = QTextCharFormat()
-        self._font = mono_font(12)
         self.set_meaning(tooltip)
         self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
 
@@ -30,16 +29,17 @@ class FormatSample(QWidget):
     def set_format(self, text_format: QTextCharFormat) -> None:
         """Draw in this format."""
         self._format = text_format
+        self.updateGeometry()
         self.update()
 
     def sizeHint(self) -> QSize:
         """Room for the word and its line."""
-        metrics = QFontMetrics(self._font)
+        metrics = QFontMetrics(mono_font(12))
         return QSize(metrics.horizontalAdvance(self._text) + 2, metrics.height() + 4)
 
     def paintEvent(self, _event: QPaintEvent) -> None:
         """Draw the word."""
-        layout = QTextLayout(self._text, self._font)
+        layout = QTextLayout(self._text, mono_font(12))
         span = QTextLayout.FormatRange()
         span.start, span.length, span.format = 0, len(self._text), self._format
         layout.setFormats([span])
@@ -67,7 +67,6 @@ class SeriesSample(QWidget):
         self._text, self._mark, self._token = text, mark, token
         self._color = QColor()
         self._ink = QColor()
-        self._font = ui_font(12)
         self.set_meaning(text, tooltip)
         self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
 
@@ -83,11 +82,12 @@ class SeriesSample(QWidget):
         """Draw in a theme's colours."""
         self._color = QColor(getattr(theme, self._token))
         self._ink = QColor(theme.muted)
+        self.updateGeometry()
         self.update()
 
     def sizeHint(self) -> QSize:
         """Room for the mark and the name."""
-        metrics = QFontMetrics(self._font)
+        metrics = QFontMetrics(ui_font(12))
         return QSize(self._mark_width() + 6 + metrics.horizontalAdvance(self._text) + 2, metrics.height() + 4)
 
     def _mark_width(self) -> int:
@@ -108,7 +108,7 @@ class SeriesSample(QWidget):
                 pen.setDashPattern([2.5, 2])
             painter.setPen(pen)
             painter.drawLine(QPointF(1, middle), QPointF(width - 1, middle))
-        painter.setFont(self._font)
+        painter.setFont(ui_font(12))
         painter.setPen(self._ink)
         painter.drawText(
             self.rect().adjusted(width + 6, 0, 0, 0),

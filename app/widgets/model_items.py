@@ -6,6 +6,8 @@ from PySide6.QtCore import QModelIndex, QPersistentModelIndex, QRect, QSize, Qt
 from PySide6.QtGui import QFont, QPainter, QPalette
 from PySide6.QtWidgets import QApplication, QStyle, QStyledItemDelegate, QStyleOptionViewItem
 
+from app.theme import scaled
+
 NOTE_ROLE = Qt.ItemDataRole.UserRole + 2
 """A short text at the right end."""
 REASON_ROLE = Qt.ItemDataRole.UserRole + 3
@@ -22,7 +24,7 @@ class ModelItemDelegate(QStyledItemDelegate):
         size = super().sizeHint(option, index)
         if index.data(Qt.ItemDataRole.AccessibleDescriptionRole) == "separator":
             return QSize(size.width(), SEPARATOR_HEIGHT)
-        size.setHeight(LINE_HEIGHT + (REASON_HEIGHT if index.data(REASON_ROLE) else 0))
+        size.setHeight(scaled(LINE_HEIGHT + (REASON_HEIGHT if index.data(REASON_ROLE) else 0)))
         return size
 
     def paint(
@@ -42,7 +44,7 @@ class ModelItemDelegate(QStyledItemDelegate):
         enabled = bool(index.flags() & Qt.ItemFlag.ItemIsEnabled)
         group = QPalette.ColorGroup.Active if enabled else QPalette.ColorGroup.Disabled
         row = option.rect.adjusted(INSET, 0, -INSET, 0)
-        line = QRect(row.left(), row.top(), row.width(), LINE_HEIGHT)
+        line = QRect(row.left(), row.top(), row.width(), scaled(LINE_HEIGHT))
         painter.save()
         painter.setPen(QApplication.palette().color(group, QPalette.ColorRole.Text))
         painter.setFont(item.font)
@@ -53,9 +55,9 @@ class ModelItemDelegate(QStyledItemDelegate):
         _draw(painter, line, note, Qt.AlignmentFlag.AlignRight)
         if reason := index.data(REASON_ROLE):
             small = QFont(item.font)
-            small.setPixelSize(SMALL_PX)
+            small.setPixelSize(scaled(SMALL_PX))
             painter.setFont(small)
-            below = QRect(row.left(), row.top() + LINE_HEIGHT - 5, row.width(), REASON_HEIGHT)
+            below = QRect(row.left(), row.top() + scaled(LINE_HEIGHT) - 5, row.width(), scaled(REASON_HEIGHT))
             _draw(painter, below, reason, Qt.AlignmentFlag.AlignLeft)
         painter.restore()
 

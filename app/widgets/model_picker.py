@@ -9,6 +9,7 @@ from PySide6.QtCore import QSignalBlocker, Qt, QTimer, Signal, Slot
 from PySide6.QtGui import QStandardItem, QStandardItemModel
 from PySide6.QtWidgets import QComboBox, QVBoxLayout, QWidget
 
+from app.theme import scaled
 from app.view_models.model_text import bytes_text
 from app.view_models.model_text import describe as describe_model
 from app.widgets.fields import WheelGuard, labelled, text_label
@@ -49,7 +50,7 @@ class ModelCombo(QComboBox):
     def showPopup(self) -> None:
         """Open the list, with room for reasons."""
         self.is_open = True
-        self.view().setMinimumWidth(max(self.width(), POPUP_WIDTH))
+        self.view().setMinimumWidth(max(self.width(), scaled(POPUP_WIDTH)))
         super().showPopup()
 
     def hidePopup(self) -> None:

@@ -6,6 +6,8 @@ from PySide6.QtCore import QModelIndex, QPersistentModelIndex, QRect, QRectF, Qt
 from PySide6.QtGui import QColor, QFont, QFontMetrics, QPainter, QPalette
 from PySide6.QtWidgets import QApplication, QStyle, QStyledItemDelegate, QStyleOptionViewItem
 
+from app.theme import scaled
+
 BADGE_ROLE = Qt.ItemDataRole.UserRole + 20
 SUBTITLE_ROLE = Qt.ItemDataRole.UserRole + 21
 INSET, GAP = 10, 8
@@ -26,10 +28,10 @@ class NameDelegate(QStyledItemDelegate):
         title, item.text = item.text, ""
         style = item.widget.style() if item.widget is not None else QApplication.style()
         style.drawControl(QStyle.ControlElement.CE_ItemViewItem, item, painter, item.widget)
-        top = option.rect.center().y() - (TITLE_HEIGHT + SUBTITLE_HEIGHT) // 2 + 1
+        top = option.rect.center().y() - scaled(TITLE_HEIGHT + SUBTITLE_HEIGHT) // 2 + 1
         width = option.rect.width() - 2 * INSET
-        line = QRect(option.rect.left() + INSET, top, width, TITLE_HEIGHT)
-        below = QRect(line.left(), line.bottom() + 1, width, SUBTITLE_HEIGHT)
+        line = QRect(option.rect.left() + INSET, top, width, scaled(TITLE_HEIGHT))
+        below = QRect(line.left(), line.bottom() + 1, width, scaled(SUBTITLE_HEIGHT))
         is_selected = bool(option.state & QStyle.StateFlag.State_Selected)
         painter.save()
         badge = str(index.data(BADGE_ROLE) or "")
@@ -44,7 +46,7 @@ class NameDelegate(QStyledItemDelegate):
             left = line.left() + painter.fontMetrics().horizontalAdvance(shown) + GAP
             _draw_badge(painter, left, line.center().y(), badge, QApplication.palette(), is_selected)
         small = QFont(item.font)
-        small.setPixelSize(SMALL_PX)
+        small.setPixelSize(scaled(SMALL_PX))
         painter.setFont(small)
         # The faint ink of a subtitle would be too faint on a selected row.
         ink = QPalette.ColorRole.Text if is_selected else QPalette.ColorRole.PlaceholderText
@@ -56,7 +58,7 @@ class NameDelegate(QStyledItemDelegate):
 
 def _badge_font(font: QFont) -> QFont:
     tiny = QFont(font)
-    tiny.setPixelSize(TINY_PX)
+    tiny.setPixelSize(scaled(TINY_PX))
     tiny.setWeight(QFont.Weight.Medium)
     return tiny
 
@@ -68,7 +70,7 @@ def _badge_width(text: str, font: QFont) -> int:
 def _draw_badge(painter: QPainter, left: int, middle: int, text: str, palette: QPalette, is_selected: bool) -> None:
     painter.setFont(_badge_font(painter.font()))
     width = painter.fontMetrics().horizontalAdvance(text) + 2 * BADGE_PADDING
-    place = QRectF(left, middle - BADGE_HEIGHT / 2 + 1, width, BADGE_HEIGHT)
+    place = QRectF(left, middle - scaled(BADGE_HEIGHT) / 2 + 1, width, scaled(BADGE_HEIGHT))
     ground, ink = _badge_colors(text, palette)
     painter.setRenderHint(QPainter.RenderHint.Antialiasing)
     painter.setPen(Qt.PenStyle.NoPen)

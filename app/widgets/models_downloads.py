@@ -16,6 +16,7 @@ from PySide6.QtWidgets import (
 )
 
 from app.model_store import Download, DownloadState
+from app.text_size import hold
 from app.view_models.model_text import bytes_of_text, bytes_text, progress_text
 from app.widgets.fields import describe, set_flag, text_label
 from app.widgets.models_labels import ElidedLabel
@@ -43,7 +44,7 @@ class DownloadRow(QFrame):
         super().__init__()
         self.ref = ref
         self.setObjectName("downloadRow")
-        self.setFixedHeight(ROW_HEIGHT)
+        hold(self, height=ROW_HEIGHT)
         self.name = ElidedLabel(ref, "strong", takes_all=True)
         self.note = text_label("", "hint")
         self.note.setObjectName("downloadNote")
@@ -102,7 +103,7 @@ class DownloadRow(QFrame):
         set_flag(self.note, "role", "problem" if state is S.FAILED else "hint")
         self.note.setWordWrap(state is S.FAILED)
         self.note.setAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop)
-        self.setFixedHeight(TALL_ROW_HEIGHT if state is S.FAILED else ROW_HEIGHT)
+        hold(self, height=TALL_ROW_HEIGHT if state is S.FAILED else ROW_HEIGHT)
         share = progress.done_bytes / progress.total_bytes if progress is not None and progress.total_bytes else 0.0
         share = 1.0 if state is S.DONE else min(1.0, share)
         is_unknown = state is S.RUNNING and (progress is None or not progress.total_bytes)
@@ -207,7 +208,11 @@ class DownloadsShelf(QScrollArea):
             row.deleteLater()
             self._resize()
 
+    def rescale(self) -> None:
+        """Make room for the rows as high as they now are."""
+        self._resize()
+
     def _resize(self) -> None:
-        heights = [row.height() for row in self._rows.values()]
+        heights = [row.minimumHeight() for row in self._rows.values()]
         self.setFixedHeight(sum(heights[-MAX_ROWS_SHOWN:]) + 2)
         self.setVisible(bool(heights))

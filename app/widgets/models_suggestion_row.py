@@ -6,6 +6,7 @@ from PySide6.QtCore import Qt, Signal, Slot
 from PySide6.QtWidgets import QGridLayout, QHBoxLayout, QLabel, QPushButton, QStackedLayout, QToolButton, QWidget
 
 from app.model_store import DownloadState
+from app.text_size import hold
 from app.view_models.model_text import bytes_text, count_text
 from app.widgets.fields import describe, set_flag, text_label
 from app.widgets.models_labels import ElidedLabel
@@ -47,7 +48,7 @@ class SuggestionRow(QWidget):
         self.word = text_label("", "hint")
         self.word.setAlignment(Qt.AlignmentFlag.AlignCenter)
         action = QWidget()
-        action.setFixedWidth(ACTION_WIDTH)
+        hold(action, width=ACTION_WIDTH)
         self._action = QStackedLayout(action)
         self._action.addWidget(self.button)
         self._action.addWidget(self.word)
@@ -76,7 +77,7 @@ class SuggestionRow(QWidget):
         ):
             label = text_label(text, "plain")
             label.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
-            label.setFixedWidth(width)
+            hold(label, width=width)
             layout.addWidget(label, 0, column, 2, 1)
         layout.addWidget(action, 0, 3, 2, 1, Qt.AlignmentFlag.AlignVCenter)
         layout.setColumnStretch(0, 1)

@@ -18,6 +18,7 @@ from PySide6.QtWidgets import (
 )
 
 from app.model_store import Download, DownloadState
+from app.text_size import hold
 from app.widgets.fields import card, describe, set_flag, text_label
 from app.widgets.models_suggestion_row import ACTION_WIDTH, OFFLINE, SuggestionRow
 from core.models.catalogue import EMBEDDED_TITLES
@@ -50,7 +51,7 @@ class SuggestionsPage(QWidget):
         self.get = QPushButton("Get")
         self.get.setObjectName("getButton")
         self.get.setAutoDefault(False)
-        self.get.setMinimumWidth(ACTION_WIDTH)
+        hold(self.get, least_width=ACTION_WIDTH)
         self.note = text_label(ID_HINT, "hint")
         self.note.setObjectName("getNote")
         self.note.setWordWrap(True)

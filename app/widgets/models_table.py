@@ -17,6 +17,7 @@ from PySide6.QtCore import (
 )
 from PySide6.QtWidgets import QAbstractItemView, QHeaderView, QTableView, QWidget
 
+from app.theme import scaled
 from app.view_models.model_library import ModelLibrary
 from app.view_models.model_text import UNKNOWN, age_text, bytes_text, count_text, describe, kind_text, origin_text
 from app.widgets.models_cells import BADGE_ROLE, SUBTITLE_ROLE, NameDelegate
@@ -197,7 +198,7 @@ class ModelsTable(QTableView):
         self.setVerticalScrollMode(QAbstractItemView.ScrollMode.ScrollPerPixel)
         self.setSortingEnabled(True)
         self.verticalHeader().hide()
-        self.verticalHeader().setDefaultSectionSize(ROW_HEIGHT)
+        self.rescale()
         self.verticalHeader().setSectionResizeMode(QHeaderView.ResizeMode.Fixed)
         header = self.horizontalHeader()
         header.setHighlightSections(False)
@@ -207,6 +208,10 @@ class ModelsTable(QTableView):
             self.setColumnWidth(column, width)
         header.setSectionResizeMode(Column.NAME, QHeaderView.ResizeMode.Stretch)
         self.selectionModel().selectionChanged.connect(self._on_selection_changed)
+
+    def rescale(self) -> None:
+        """Make rows as high as their two lines of text."""
+        self.verticalHeader().setDefaultSectionSize(scaled(ROW_HEIGHT))
 
     def show_models(self, library: ModelLibrary) -> None:
         """Show the library; the selected model stays selected, or the first one is."""

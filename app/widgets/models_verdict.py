@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtWidgets import QVBoxLayout, QWidget
 
+from app.text_size import hold
 from app.view_models.model_text import verdict_help, verdict_text
 from app.widgets.fields import set_flag, text_label
 
@@ -23,7 +24,7 @@ class VerdictLine(QWidget):
         self.line = text_label("", "hint")
         self.line.setObjectName("verdictLine")
         self.line.setAccessibleName("Memory and expected cost of the pair")
-        self.line.setMinimumHeight(LINE_HEIGHT)
+        hold(self.line, least_height=LINE_HEIGHT)
         self.warnings = text_label("", "warning")
         self.warnings.setObjectName("verdictWarnings")
         for label in (self.line, self.warnings):

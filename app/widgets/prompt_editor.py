@@ -19,6 +19,7 @@ from PySide6.QtWidgets import (
 
 from app.controller import RunState
 from app.model_questions import RenderedPrompt
+from app.text_size import hold
 from app.theme import mono_font
 from app.view_models.presets import Preset
 from app.widgets.fields import card, describe, set_flag, text_label
@@ -70,7 +71,7 @@ class PromptEditor(QWidget):
         self.note = text_label(READY_HINT, "hint")
         self.note.setObjectName("runNote")
         self.note.setWordWrap(True)
-        self.note.setMinimumHeight(32)
+        hold(self.note, least_height=32)
         self.run_button = QPushButton("Run")
         self.run_button.setObjectName("runButton")
         describe(self.run_button, "Run", "Run the prompt (Ctrl+Enter)")

@@ -7,6 +7,7 @@ import math
 from PySide6.QtCore import QSignalBlocker, Qt, Signal, Slot
 from PySide6.QtWidgets import QDoubleSpinBox, QGridLayout, QHBoxLayout, QSlider, QSpinBox, QWidget
 
+from app.text_size import hold
 from app.widgets.fields import WheelGuard, describe, text_label
 
 SPIN_WIDTH = 84
@@ -49,7 +50,7 @@ class SliderSpin(QWidget):
             self.spin = QSpinBox()
             self.spin.setRange(int(low), int(high))
         self.spin.setObjectName(f"{name}Spin")
-        self.spin.setFixedWidth(SPIN_WIDTH)
+        hold(self.spin, width=SPIN_WIDTH)
         describe(self.slider, title, help_text)
         describe(self.spin, title, help_text)
         label = text_label(title, "field", buddy=self.spin)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QProgressBar, QSizePolicy, QToolButton
 
+from app.text_size import hold
 from app.widgets.fields import text_label
 
 PROGRESS_STEPS = 1000
@@ -24,7 +25,7 @@ class StatusStrip(QFrame):
         super().__init__()
         self.setObjectName("statusStrip")
         # What comes and goes in it must not move the panels above.
-        self.setFixedHeight(STRIP_HEIGHT)
+        hold(self, height=STRIP_HEIGHT)
         self.stage = text_label("", "hint")
         self.stage.setObjectName("stageLabel")
         self.stage.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
@@ -39,7 +40,7 @@ class StatusStrip(QFrame):
         self.count = text_label("", "hint")
         self.count.setObjectName("countLabel")
         self.count.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
-        self.count.setMinimumWidth(132)
+        hold(self.count, least_width=132)
         self.bar = QProgressBar()
         self.bar.setObjectName("progressBar")
         self.bar.setAccessibleName("Progress")

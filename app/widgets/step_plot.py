@@ -10,7 +10,7 @@ from PySide6.QtCore import QPointF, Qt, Signal, Slot
 from PySide6.QtGui import QColor, QPen
 from PySide6.QtWidgets import QGraphicsItem, QGraphicsSceneMouseEvent
 
-from app.theme import LIGHT, Theme, ui_font
+from app.theme import LIGHT, Theme, scaled, ui_font
 from app.view_models.metrics import Array, StepMetrics
 
 FOLLOWED_STEPS = 48
@@ -91,11 +91,13 @@ class StepPlot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         self._theme = theme
         self.setBackground(theme.surface)
         item = self.getPlotItem()
-        label_style = {"color": theme.muted, "font-size": "11px"}
+        self._hint.setFont(ui_font(12))
+        label_style = {"color": theme.muted, "font-size": f"{scaled(11)}px"}
         item.getAxis("left").setLabel(self._y_label, **label_style)
         item.getAxis("bottom").setLabel("step", **label_style)
         for name in ("left", "bottom"):
             axis = item.getAxis(name)
+            fit_axis_text(axis)
             axis.setPen(QPen(QColor(theme.border), 1))
             axis.setTextPen(QColor(theme.muted))
         item.showGrid(x=False, y=True, alpha=0.25)
@@ -194,16 +196,22 @@ class StepPlot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
 
 def _prepare_axis(axis: pg.AxisItem) -> None:
     axis.enableAutoSIPrefix(False)
-    axis.setStyle(tickFont=ui_font(11), tickLength=-4, autoExpandTextSpace=False, maxTickLevel=0)
-    axis.label.setFont(ui_font(11))
+    axis.setStyle(tickLength=-4, autoExpandTextSpace=False, maxTickLevel=0)
     # Behind the data: a grid is there to read bars by, not to cut them.
     axis.setZValue(-100)
     # Painting labels is most of a plot's cost, and they rarely change.
     axis.setCacheMode(QGraphicsItem.CacheMode.DeviceCoordinateCache)
+    fit_axis_text(axis)
+
+
+def fit_axis_text(axis: pg.AxisItem) -> None:
+    """Numbers and title at the text's scale, with the room that they take."""
+    axis.setStyle(tickFont=ui_font(11))
+    axis.label.setFont(ui_font(11))
     if axis.orientation == "left":
-        axis.setWidth(50)
+        axis.setWidth(scaled(50))
     else:
-        axis.setHeight(38)
+        axis.setHeight(14 + scaled(24))
 
 
 def bar_centres(first: int, count: int, width: int) -> Array:

@@ -1,0 +1,76 @@
+"""Larger and smaller text, in the whole window at once."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QApplication, QWidget
+
+from app.theme import scaled, text_scale
+
+SCALES = (0.8, 0.9, 1.0, 1.1, 1.25, 1.5)
+DEFAULT_SCALE = 1.0
+_LENGTHS = {"width": "setFixedWidth", "height": "setFixedHeight", "least_width": "setMinimumWidth",
+            "least_height": "setMinimumHeight"}  # fmt: skip
+
+
+@runtime_checkable
+class Rescaled(Protocol):
+    """A widget with lengths of its own that go with the text."""
+
+    def rescale(self) -> None:
+        """Take them over, at the scale that is now in force."""
+        ...
+
+
+def nearest_scale(scale: float) -> float:
+    """One of `SCALES`."""
+    return min(SCALES, key=lambda known: abs(known - scale))
+
+
+def next_scale(scale: float, steps: int) -> float:
+    """The scale so many steps larger, or smaller; the last one at the end."""
+    index = SCALES.index(nearest_scale(scale)) + steps
+    return SCALES[max(0, min(index, len(SCALES) - 1))]
+
+
+def hold(widget: QWidget, **lengths: int) -> None:
+    """Give a widget fixed or least lengths that go with the text.
+
+    Args:
+        lengths: width, height: fixed; least_width, least_height: minima. Pixels at the scale of 1.
+    """
+    widget.setProperty("heldLengths", lengths)
+    for name, pixels in lengths.items():
+        getattr(widget, _LENGTHS[name])(scaled(pixels))
+
+
+def set_text_scale(window: QWidget, scale: float) -> None:
+    """Take all text of a window and of its dialogs to a scale. The style sheet follows with `apply_theme`."""
+    before = text_scale()
+    application = QApplication.instance()
+    if application is None or scale == before:
+        return
+    application.setProperty("textScale", scale)
+    for widget in (window, *window.findChildren(QWidget)):
+        if widget.testAttribute(Qt.WidgetAttribute.WA_SetFont):
+            _rescale_font(widget, before)
+        if lengths := widget.property("heldLengths"):
+            hold(widget, **lengths)
+    for widget in window.findChildren(QWidget):
+        if isinstance(widget, Rescaled):
+            widget.rescale()
+
+
+def _rescale_font(widget: QWidget, before: float) -> None:
+    font = widget.font()
+    if font.pixelSize() <= 0:
+        return  # A size in points is the desktop's, not ours.
+    # The size that it was made at is kept, or rounding would wear it away.
+    drawn_at = widget.property("fontPixels") or 0
+    if round(drawn_at * before) != font.pixelSize():
+        drawn_at = round(font.pixelSize() / before)
+    widget.setProperty("fontPixels", drawn_at)
+    font.setPixelSize(scaled(drawn_at))
+    widget.setFont(font)
