@@ -1,7 +1,7 @@
-"""What may change while a run goes: K, the temperature, and whether to go on.
+"""What may change while a run goes: K, the temperature, its pace, and whether to go on.
 
 The window's thread writes, the engine's thread reads before each forward. Every field is a single reference, which
-Python replaces atomically, so no lock is needed.
+Python replaces atomically, so no lock is needed; only the gate between steps, where a thread may wait, has one.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import threading
 from dataclasses import replace
 
 from core.errors import SettingsError
+from core.gate import StepGate
 from core.types import MAX_DRAFT_TOKENS, RunRequest, SamplingParams
 
 
@@ -24,6 +25,7 @@ class RunControls:
         self._sampling = sampling or SamplingParams()
         self._num_draft_tokens = num_draft_tokens
         self._cancelled = threading.Event()
+        self._gate = StepGate(self._cancelled)
 
     @classmethod
     def from_request(cls, request: RunRequest) -> RunControls:
@@ -39,7 +41,7 @@ class RunControls:
         return self._num_draft_tokens
 
     def plain(self) -> RunControls:
-        """Controls for a baseline: the sampling in force now, no drafts, and the same way to stop."""
+        """Controls for a baseline: the sampling in force now, no drafts, no pauses, and the same way to stop."""
         controls = RunControls(self._sampling, 0)
         controls._cancelled = self._cancelled
         return controls
@@ -62,9 +64,53 @@ class RunControls:
             raise SettingsError(f"K must be a whole number from 0 to {MAX_DRAFT_TOKENS}, not {num_draft_tokens!r}.")
         self._num_draft_tokens = num_draft_tokens
 
+    def pause(self) -> None:
+        """Hold the run before its next step. Nothing of a wait counts in any time."""
+        self._gate.pause()
+
+    def resume(self) -> None:
+        """Let a paused run go on."""
+        self._gate.resume()
+
+    def step_once(self) -> None:
+        """Let a run take one more step, and hold it there."""
+        self._gate.step_once()
+
+    def set_delay(self, milliseconds: float) -> None:
+        """Slow motion: begin steps at least this far apart; 0 is full speed."""
+        self._gate.set_delay(milliseconds)
+
+    @property
+    def is_paused(self) -> bool:
+        return self._gate.is_paused
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether a person follows the single steps: paused, or slowed down."""
+        return self._gate.is_watched
+
+    def wait_for_step(self) -> None:
+        """Return when the next step may begin. For the engine's thread.
+
+        Raises:
+            Cancelled: if the run was asked to stop, while it waited or before.
+        """
+        self._gate.wait_for_step()
+        self.check_cancelled()
+
+    def wait_to_look(self) -> None:
+        """Leave a draft on screen for a moment before its verdict. For the engine's thread.
+
+        Raises:
+            Cancelled: if the run was asked to stop.
+        """
+        self._gate.wait_to_look()
+        self.check_cancelled()
+
     def cancel(self) -> None:
         """Asks the run to stop before its next forward. May be called from any thread, and more than once."""
         self._cancelled.set()
+        self._gate.wake()
 
     @property
     def is_cancelled(self) -> bool:

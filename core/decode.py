@@ -33,6 +33,7 @@ from core.types import (
     Coupling,
     Draft,
     DraftContext,
+    Drafted,
     Finished,
     FinishReason,
     PrefillDone,
@@ -46,7 +47,7 @@ from core.types import (
 from core.verify import check_finite, verify_block, verify_gumbel
 
 if TYPE_CHECKING:
-    DecodeEvent = PrefillDone | Step | Finished
+    DecodeEvent = PrefillDone | Drafted | Step | Finished
 
 
 def autoregressive(
@@ -100,7 +101,8 @@ def speculative(
         inspect: keep each step's evidence, outside everything timed.
 
     Yields:
-        `PrefillDone`, a `Step` each round, and `Finished`, also when stopped through `controls`.
+        `PrefillDone`, a `Step` each round, and `Finished`, also when stopped through `controls`. While a person
+        follows the single steps, a `Drafted` before each that drafts.
 
     Raises:
         PromptError: no ids, ids that the target doesn't have, or too many for its context.
@@ -117,6 +119,16 @@ def speculative(
         drafter = DraftModelDrafter(drafter, capacity=capacity, check_cancelled=controls.check_cancelled)
     run = _Run(target, drafter, prompt_ids, controls, max_new_tokens, seed, coupling, stop, inspect)
     return run.events()
+
+
+@dataclass(slots=True, eq=False)
+class _Block:
+    """A draft before its verdict, with what it was drafted under."""
+
+    wanted: int
+    sampling: SamplingParams
+    draft: Draft
+    clock: StepClock
 
 
 @dataclass(slots=True, eq=False)
@@ -175,7 +187,14 @@ class _Run:
             policy = AutoDraftLength(self._target_step_ms or 1.0)
             ended: FinishReason | None = None
             while ended is None:
-                step, ended = self._step(policy)
+                # Waits, and the event that shows a draft, fall between the laps of the step's clock.
+                self._controls.wait_for_step()
+                block = self._draft_block(policy)
+                if self._controls.is_watched and len(block.draft):
+                    yield self._drafted(block)
+                    self._controls.wait_to_look()
+                step, ended = self._commit(self._judge(block), len(self._ids))
+                self._tally.add(step)
                 policy.record(step)
                 yield step
             reason = ended
@@ -199,33 +218,38 @@ class _Run:
             self._target_step_ms = self._scorer.time_one_step(self._ids[-1], self._controls.check_cancelled)
         return PrefillDone(self._num_prompt, self._prefill_ms, self._target_step_ms)
 
-    def _step(self, policy: AutoDraftLength) -> tuple[Step, FinishReason | None]:
-        position = len(self._ids)
+    @torch.inference_mode()
+    def _draft_block(self, policy: AutoDraftLength) -> _Block:
+        """Draft a block with the settings in force. What is timed happens here and in `_judge`."""
         wanted = self._controls.num_draft_tokens
         if wanted is None:
             wanted = policy.choose()
         # The last token of a full block is the target's own, so a draft never fills all the room that is left.
-        wanted = min(wanted, self._limit - position - 1)
-        done = self._round(wanted if self._drafter is not None else 0, self._controls.sampling)
-        step, ended = self._commit(done, position)
-        self._tally.add(step)
-        return step, ended
-
-    @torch.inference_mode()
-    def _round(self, num_draft_tokens: int, sampling: SamplingParams) -> _Round:
-        """Draft, score and test one block, and rewind both caches to what stands. Everything timed happens here."""
-        position = len(self._ids)
-        name = type(self._drafter).__name__
+        wanted = min(wanted, self._limit - len(self._ids) - 1)
+        if self._drafter is None:
+            wanted = 0
+        sampling = self._controls.sampling
         self._controls.check_cancelled()
         clock = StepClock(self._target.device)
         clock.start()
-        draft = self._propose(num_draft_tokens, sampling)
+        draft = self._propose(wanted, sampling)
         clock.stop()
         # Looking at tokens on a GPU means waiting for them; those are looked at when the verdict is waited for anyway.
-        is_far = draft.tokens.device.type == "cuda"
-        if not is_far:
-            _check_draft(draft, num_draft_tokens, self._target.vocab_size, name)
+        if draft.tokens.device.type != "cuda":
+            _check_draft(draft, wanted, self._target.vocab_size, type(self._drafter).__name__)
+        return _Block(wanted, sampling, draft, clock)
 
+    def _drafted(self, block: _Block) -> Drafted:
+        _check_draft(block.draft, block.wanted, self._target.vocab_size, type(self._drafter).__name__)
+        drafted = tuple(block.draft.tokens.tolist())
+        texts = display_texts(self._target.tokenizer, drafted)
+        return Drafted(self._tally.num_steps, len(self._ids), drafted, texts)
+
+    @torch.inference_mode()
+    def _judge(self, block: _Block) -> _Round:
+        """Score and test a block, and rewind both caches to what stands."""
+        position = len(self._ids)
+        draft, sampling, clock = block.draft, block.sampling, block.clock
         self._controls.check_cancelled()
         clock.start()
         output = self._scorer.score(self._ids[-1], draft)
@@ -236,11 +260,11 @@ class _Run:
         outcome = self._test(draft, target_probs)
         self._scorer.rewind(position + outcome.num_accepted)
         self._features = features_of(output, outcome.num_accepted + 1)
-        if self._drafter is not None and num_draft_tokens:
+        if self._drafter is not None and block.wanted:
             self._drafter.observe(outcome)
         clock.stop()
-        if is_far:
-            _check_draft(draft, num_draft_tokens, self._target.vocab_size, name)
+        if draft.tokens.device.type == "cuda":
+            _check_draft(draft, block.wanted, self._target.vocab_size, type(self._drafter).__name__)
         draft_ms, verify_ms, sample_ms = times = clock.read()
         return _Round(draft, target_probs, outcome, sampling.temperature, draft_ms, verify_ms, sample_ms, sum(times))
 

@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
+from core.continuation import Continuation
 from core.drafters.methods import get_method
 from core.models.devices import device_name
 from core.models.loading import LanguageModel
@@ -18,7 +19,9 @@ from core.models.prompting import EncodedPrompt
 from core.types import RunRequest, RunStarted
 
 
-def run_started(request: RunRequest, target: LanguageModel, prompt: EncodedPrompt) -> RunStarted:
+def run_started(
+    request: RunRequest, target: LanguageModel, prompt: EncodedPrompt, continuation: Continuation
+) -> RunStarted:
     """A run's settings as they came out, and the machine and versions that it runs with."""
     started_at = datetime.now(UTC)
     sampling = request.sampling
@@ -49,6 +52,7 @@ def run_started(request: RunRequest, target: LanguageModel, prompt: EncodedPromp
             "requested_device": str(request.device),
             "requested_dtype": str(request.dtype),
             "baseline": request.baseline,
+            **continuation.as_config(),
         },
         environment={
             "python": platform.python_version(),

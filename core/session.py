@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from core.continuation import continue_prompt
 from core.controls import Cancelled, RunControls
 from core.decode import autoregressive, speculative
 from core.drafters.registry import build_drafter
@@ -18,7 +19,7 @@ from core.errors import OutOfMemoryError, OutriderError, first_line
 from core.models.devices import free_memory, is_out_of_memory, release_memory, resolve_device
 from core.models.loading import LanguageModel
 from core.models.pair_loader import load_models
-from core.models.prompting import EncodedPrompt, encode_prompt
+from core.models.prompting import encode_prompt
 from core.models.room import run_does_not_fit
 from core.models.shelf import ModelShelf
 from core.run_header import run_started
@@ -27,6 +28,7 @@ from core.target import TargetScorer
 from core.threads import ThreadGovernor, num_processors
 from core.types import (
     BaselineStep,
+    Drafted,
     Event,
     Finished,
     FinishReason,
@@ -62,8 +64,9 @@ class Session:
             controls: live settings and the way to stop; made from the request if None.
 
         Yields:
-            `StageChanged` while something is prepared, then `RunStarted`, `PrefillDone`, a `Step` each round, a
-            `BaselineStep` each token where the baseline was asked for, and `Finished`. A failure after `RunStarted`
+            `StageChanged` while something is prepared, then `RunStarted`, `PrefillDone`, a `Step` each round, behind
+            a `Drafted` while a person follows the single steps, a `BaselineStep` each token where the baseline was
+            asked for, and `Finished`. A failure after `RunStarted`
             ends the run with a `Finished` that names it.
 
         Raises:
@@ -76,7 +79,9 @@ class Session:
             yield _stopped()
             return
         prompt = encode_prompt(target, request.prompt, request.chat)
-        capacity = len(prompt.ids) + request.max_new_tokens
+        continuation = continue_prompt(target, prompt.ids, request)
+        ids = [*prompt.ids, *continuation.ids]
+        capacity = len(ids) + request.max_new_tokens
         try:
             governor = _thread_governor(target, controls)
         except Cancelled:
@@ -90,12 +95,12 @@ class Session:
             capacity=capacity,
             check_cancelled=controls.check_cancelled,
         )
-        yield run_started(request, target, prompt)
+        yield run_started(request, target, prompt, continuation)
         progress = _Progress()
         failure: str | None = None
         has_room = True
         try:
-            summary = yield from self._decode(request, controls, target, drafter, prompt, progress, governor)
+            summary = yield from self._decode(request, controls, target, drafter, ids, progress, governor)
         except Exception as error:
             # Whatever torch, or any architecture's code, throws amid a forward; its traceback belongs in a debugger.
             _log.debug("the run failed", exc_info=True)
@@ -118,7 +123,7 @@ class Session:
         controls: RunControls,
         target: LanguageModel,
         drafter: Any,
-        prompt: EncodedPrompt,
+        ids: list[int],
         progress: _Progress,
         governor: ThreadGovernor | None,
     ) -> Generator[Event, None, Summary]:
@@ -130,11 +135,12 @@ class Session:
             "stop": request.stop,
         }
         summary = None
-        for event in speculative(target, drafter, prompt.ids, controls=controls, inspect=request.inspect, **shared):
+        for event in speculative(target, drafter, ids, controls=controls, inspect=request.inspect, **shared):
             if isinstance(event, Finished):
                 summary = event.summary
                 break
-            progress.add(event)
+            if not isinstance(event, Drafted):
+                progress.add(event)
             if isinstance(event, Step):
                 _govern(governor, event)
             yield event
@@ -144,7 +150,7 @@ class Session:
             return summary
         yield StageChanged("Measuring the baseline…")
         # With the settings that the run ended with, should K or the temperature have been moved meanwhile.
-        plainly = autoregressive(target, prompt.ids, controls=controls.plain(), **shared)
+        plainly = autoregressive(target, ids, controls=controls.plain(), **shared)
         try:
             return (yield from _with_baseline(summary, plainly, governor))
         except Exception as error:

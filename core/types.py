@@ -138,6 +138,10 @@ class RunRequest:
     tokenizer has one. `num_draft_tokens` None lets the engine choose K, 0 included, before each step. `inspect` keeps
     the evidence of each step, outside everything timed.
 
+    A run may branch off another: `continuation` holds ids that count as already written behind the prompt, `forced`
+    those that a person put behind them, and `forced_text` a text in the place of ids, which the target's tokenizer
+    makes tokens of. `max_new_tokens`, the summary and every figure are about what is new.
+
     Raises:
         SettingsError: for a value outside its range.
     """
@@ -158,6 +162,9 @@ class RunRequest:
     dtype: DType = DType.AUTO
     baseline: bool = False
     inspect: bool = False
+    continuation: tuple[int, ...] = ()
+    forced: tuple[int, ...] = ()
+    forced_text: str = ""
 
     def __post_init__(self) -> None:
         k = self.num_draft_tokens
@@ -176,6 +183,8 @@ class RunRequest:
             f"The seed must be a whole number from 0 to 2^63 - 1, not {self.seed!r}.",
         )
         _require(all(self.stop), "A stop text is empty. Remove it, or write the text to stop at.")
+        kept = (*self.continuation, *self.forced)
+        _require(all(_is_int(token) and token >= 0 for token in kept), "The tokens to continue from must be ids.")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -334,6 +343,22 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class Drafted:
+    """A block that waits for its verdict. Sent only while a person follows the single steps; not logged.
+
+    Attributes:
+        index: number of the step, from 0.
+        position: absolute position of the block's first token, prompt included.
+        drafted, drafted_texts: the block; texts are for display.
+    """
+
+    index: int
+    position: int
+    drafted: tuple[int, ...]
+    drafted_texts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class BaselineStep:
     """One token of the plain baseline, which runs after the speculative run it is compared with."""
 
@@ -392,4 +417,4 @@ class Finished:
     summary: Summary
 
 
-Event = StageChanged | RunStarted | PrefillDone | Step | BaselineStep | Finished
+Event = StageChanged | RunStarted | PrefillDone | Drafted | Step | BaselineStep | Finished

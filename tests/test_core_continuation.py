@@ -1,0 +1,153 @@
+"""A run may branch off another: what is kept counts as written, what is forced stands, and the rest is the target's."""
+
+import pytest
+
+from core.controls import RunControls
+from core.errors import PromptError, SettingsError
+from core.records import to_record
+from core.session import Session
+from core.types import (
+    BaselineStep,
+    Coupling,
+    Finished,
+    PrefillDone,
+    RunRequest,
+    RunStarted,
+    SamplingParams,
+    Step,
+)
+from tests.fakes import byte_tokenizer, is_sentence, save_model
+
+GREEDY = SamplingParams(0.0)
+LENGTH = 24
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    root = tmp_path_factory.mktemp("models")
+    tokenizer = byte_tokenizer([("a", "b"), ("ab", "c")])
+    save_model(root / "target", tokenizer=tokenizer, eos_token_id=None)
+    save_model(root / "draft", seed=1, tokenizer=tokenizer, eos_token_id=None)
+    save_model(root / "ending", tokenizer=tokenizer, eos_token_id=256)
+    return root
+
+
+@pytest.fixture(scope="module")
+def session():
+    return Session()
+
+
+@pytest.fixture
+def request_for(models):
+    def make(**changes):
+        pair = {"target": str(models / "target"), "draft": str(models / "draft")}
+        values = {"prompt": "once", "sampling": GREEDY, "max_new_tokens": LENGTH, "device": "cpu", "seed": 3}
+        return RunRequest(**{**pair, **values, **changes})
+
+    return make
+
+
+class Run:
+    """A run that was played to its end."""
+
+    def __init__(self, session, request):
+        self.events = list(session.run(request, RunControls.from_request(request)))
+        self.started = next(event for event in self.events if isinstance(event, RunStarted))
+        self.steps = [event for event in self.events if isinstance(event, Step)]
+        self.ids = tuple(token for step in self.steps for token in step.emitted)
+        self.summary = self.events[-1].summary
+        assert isinstance(self.events[-1], Finished)
+
+
+@pytest.mark.parametrize("at", [0, 1, 7, LENGTH - 2])
+def test_a_greedy_branch_that_forces_the_same_token_writes_the_same_text(session, request_for, at):
+    whole = Run(session, request_for())
+    kept, forced = whole.ids[:at], whole.ids[at : at + 1]
+    branch = Run(session, request_for(continuation=kept, forced=forced, max_new_tokens=LENGTH - at - 1))
+    assert (*kept, *forced, *branch.ids) == whole.ids
+    config = branch.started.config
+    assert config["continuation_text"] + config["forced_text"] + branch.summary.text == whole.summary.text
+
+
+def test_a_reproducible_branch_with_the_same_seed_writes_the_same_text(session, request_for):
+    drawn = {"sampling": SamplingParams(1.0), "coupling": Coupling.GUMBEL}
+    whole = Run(session, request_for(**drawn))
+    branch = Run(session, request_for(**drawn, continuation=whole.ids[:9], max_new_tokens=LENGTH - 9))
+    assert whole.ids[:9] + branch.ids == whole.ids
+
+
+def test_another_forced_token_leads_to_another_text_that_continues_it(session, request_for):
+    whole = Run(session, request_for())
+    other = (whole.ids[5] + 1) % 256
+    branch = Run(session, request_for(continuation=whole.ids[:5], forced=(other,)))
+    assert branch.ids != whole.ids[6:]
+    again = Run(session, request_for(continuation=(*whole.ids[:5], other)))
+    assert again.ids == branch.ids
+
+
+def test_figures_and_positions_are_about_what_is_new(session, request_for):
+    whole = Run(session, request_for())
+    branch = Run(session, request_for(continuation=whole.ids[:10], max_new_tokens=5))
+    prompt = branch.started.config["prompt_token_ids"]
+    prefill = next(event for event in branch.events if isinstance(event, PrefillDone))
+    assert prefill.num_prompt_tokens == branch.steps[0].position == len(prompt) + 10
+    assert branch.summary.num_tokens == len(branch.ids) == 5
+
+
+def test_the_baseline_of_a_branch_continues_the_same(session, request_for):
+    branch = Run(session, request_for(continuation=(97, 98, 99), max_new_tokens=6, baseline=True))
+    plain = [event.step.emitted[0] for event in branch.events if isinstance(event, BaselineStep)]
+    assert tuple(plain) == branch.ids
+    assert branch.summary.baseline_text == branch.summary.text
+
+
+def test_the_log_tells_what_was_continued_and_only_where_something_was(session, request_for):
+    branch = Run(session, request_for(continuation=(104, 105), forced=(33,), max_new_tokens=1))
+    record = to_record(branch.started)
+    assert record["config"]["continuation_token_ids"] == [104, 105, 33]
+    plain = to_record(Run(session, request_for(max_new_tokens=1)).started)
+    assert not {name for name in plain["config"] if "continuation" in name or "forced" in name}
+
+
+@pytest.mark.parametrize("text", ["abc", " a\tb\n", "\n\nabc", "é 😀", "日本語", "שלום"])
+def test_a_typed_text_becomes_tokens_that_read_as_it_does(session, request_for, text):
+    tokenizer = byte_tokenizer([("a", "b"), ("ab", "c")])
+    kept = tuple(tokenizer("x")["input_ids"])
+    branch = Run(session, request_for(continuation=kept, forced_text=text, max_new_tokens=1))
+    config = branch.started.config
+    assert (config["continuation_text"], config["forced_text"]) == ("x", text)
+    assert tokenizer.decode(config["continuation_token_ids"]) == "x" + text
+
+
+def test_a_character_that_was_cut_in_two_is_whole_in_the_branch(session, request_for):
+    halves = tuple(byte_tokenizer()("é")["input_ids"])
+    branch = Run(session, request_for(continuation=halves[:1], forced=halves[1:], max_new_tokens=1))
+    assert branch.started.config["continuation_text"] == ""
+    assert branch.started.config["forced_text"] == "é"
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"continuation": (70_000,)}, PromptError),
+        ({"forced": (999_999,)}, PromptError),
+        ({"continuation": (97,) * 200}, PromptError),
+    ],
+)
+def test_what_cant_be_continued_is_said_before_the_run_starts(session, request_for, changes, error):
+    request = request_for(**changes)
+    with pytest.raises(error) as caught:
+        list(session.run(request))
+    assert is_sentence(str(caught.value))
+
+
+def test_a_token_that_ends_the_text_cant_be_forced(session, request_for, models):
+    request = request_for(target=str(models / "ending"), forced=(256,))
+    with pytest.raises(PromptError, match="ends the text"):
+        list(session.run(request))
+
+
+@pytest.mark.parametrize("ids", [(-1,), (1.5,), (True,)])
+def test_ids_that_are_none_are_refused_at_once(request_for, ids):
+    with pytest.raises(SettingsError):
+        request_for(continuation=ids)
