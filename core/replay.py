@@ -258,6 +258,8 @@ def request_from_config(config: Mapping[str, Any]) -> RunRequest:
             device=_device(config),
             dtype=_dtype(config),
             baseline=bool(config.get("baseline", False)),
+            # A token that was forced is one more that was already written.
+            continuation=tuple(config.get("continuation_token_ids") or ()),
         )
     except OutriderError as error:
         raise RunLogError(f"This run can't be replayed: {error}") from error

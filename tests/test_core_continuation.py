@@ -5,6 +5,7 @@ import pytest
 from core.controls import RunControls
 from core.errors import PromptError, SettingsError
 from core.records import to_record
+from core.replay import request_from_config
 from core.session import Session
 from core.types import (
     BaselineStep,
@@ -105,6 +106,7 @@ def test_the_log_tells_what_was_continued_and_only_where_something_was(session, 
     branch = Run(session, request_for(continuation=(104, 105), forced=(33,), max_new_tokens=1))
     record = to_record(branch.started)
     assert record["config"]["continuation_token_ids"] == [104, 105, 33]
+    assert request_from_config(record["config"]).continuation == (104, 105, 33)
     plain = to_record(Run(session, request_for(max_new_tokens=1)).started)
     assert not {name for name in plain["config"] if "continuation" in name or "forced" in name}
 
