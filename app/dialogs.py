@@ -36,6 +36,17 @@ class Dialogs:
         dialog.deleteLater()
         return Path(chosen[0]) if chosen else None
 
+    def ask_plot_path(self, parent: QWidget, suggestion: str) -> Path | None:
+        """Where a plot is to be written, in the format that the suggestion's suffix tells; None: nowhere after all."""
+        suffix = suggestion.rpartition(".")[2]
+        dialog = QFileDialog(parent, "Save plot", suggestion)
+        dialog.setAcceptMode(QFileDialog.AcceptMode.AcceptSave)
+        dialog.setNameFilters([f"{suffix.upper()} (*.{suffix})"])
+        dialog.setDefaultSuffix(suffix)
+        chosen = dialog.selectedFiles() if dialog.exec() else []
+        dialog.deleteLater()
+        return Path(chosen[0]) if chosen else None
+
     def ask_model_path(self, parent: QWidget, kind: OpenKind) -> str | None:
         """A model's folder or .gguf file; None: the person thought better of it."""
         title = OPEN_TITLES[kind].rstrip("…")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Protocol
 
 from PySide6.QtCore import QObject, Qt, QTimer, Signal, Slot
 
@@ -17,6 +18,19 @@ FRAME_MS = 33
 MAX_SHARE = 0.15
 """Most of one processor that drawing may take; beyond it frames come more rarely, since the engine needs it more."""
 SLOWEST_FRAME_MS = 250
+
+
+class LivePanel(Protocol):
+    """A panel that shows the run as it goes."""
+
+    def begin(self) -> None:
+        """A run starts."""
+
+    def refresh(self, *, has_news: bool) -> None:
+        """A frame: show what has come, if it is seen at all."""
+
+    def end(self) -> None:
+        """A run is over: show all of it."""
 
 
 class LiveView(QObject):
@@ -41,7 +55,7 @@ class LiveView(QObject):
         self._controller = controller
         self._run = run
         self._transcript = transcript
-        self._measurements = measurements
+        self._panels: list[LivePanel] = [measurements]
         self._status = status
         self._thread_time = 0.0
         self._timer = QTimer(self)
@@ -54,6 +68,10 @@ class LiveView(QObject):
         controller.state_changed.connect(self._on_state_changed)
         self._show_status()
 
+    def attach(self, panel: LivePanel) -> None:
+        """Have another panel shown the run as it goes."""
+        self._panels.append(panel)
+
     @Slot()
     def watch_warm_up(self) -> None:
         """Show the engine's stages although no run goes yet."""
@@ -64,7 +82,8 @@ class LiveView(QObject):
         self._take_events()
         self._run.begin(request)
         self._transcript.begin(self._run.tokens)
-        self._measurements.begin()
+        for panel in self._panels:
+            panel.begin()
         self._show_status()
         self._thread_time = time.thread_time()
         self._timer.setInterval(FRAME_MS)
@@ -75,7 +94,8 @@ class LiveView(QObject):
         has_news = self._take_events()
         if has_news:
             self._transcript.view.refresh()
-        self._measurements.refresh(has_news=has_news)
+        for panel in self._panels:
+            panel.refresh(has_news=has_news)
         self._show_status()
         self._pace()
 
@@ -90,7 +110,8 @@ class LiveView(QObject):
         self._timer.stop()
         self._take_events()
         self._transcript.view.refresh()
-        self._measurements.end()
+        for panel in self._panels:
+            panel.end()
         self._show_status()
         self.run_shown.emit()
 

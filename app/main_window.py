@@ -17,6 +17,7 @@ from app.menus import Menus
 from app.model_questions import ModelRole
 from app.models_desk import ModelsDesk
 from app.pair_judge import PairJudge
+from app.plot_desk import PlotDesk
 from app.prompt_reader import PromptReader
 from app.services import Services
 from app.settings import remember_model
@@ -30,6 +31,7 @@ from app.widgets.banner import Banner
 from app.widgets.controls import ControlsPanel
 from app.widgets.measurements import MeasurementsPanel
 from app.widgets.model_picker import OpenKind
+from app.widgets.plots_page import PlotsPage
 from app.widgets.prompt_editor import PromptEditor
 from app.widgets.side_panel import SidePanel
 from app.widgets.status_strip import StatusStrip
@@ -66,6 +68,7 @@ class MainWindow(QMainWindow):
         self.transcript = TranscriptPanel()
         self.selection = Selection(self)
         self.measurements = MeasurementsPanel(self.run_view)
+        self.plots = PlotsPage(self.run_view)
         self.side = SidePanel()
         self.banner = Banner()
         self.status = StatusStrip()
@@ -74,6 +77,9 @@ class MainWindow(QMainWindow):
         self.live = LiveView(
             self.controller, self.run_view, self.transcript, self.measurements, self.status, parent=self
         )
+        self.live.attach(self.plots)
+        cards = (*self.measurements.cards, *self.plots.cards)
+        self.plot_desk = PlotDesk(self, self._dialogs, self.run_view, cards)
         self._lay_out()
         self._connect()
         self._restore()
@@ -92,6 +98,7 @@ class MainWindow(QMainWindow):
             (self.side, 2),
         )
         self.side.add_page("Live", self.measurements, "Figures, acceptance and latency of the run at hand.")
+        self.side.add_page("Plots", self.plots, "Tokens over time, and acceptance by draft position.")
         centre = QWidget()
         layout = QVBoxLayout(centre)
         layout.setContentsMargins(0, 0, 0, 0)
@@ -124,6 +131,8 @@ class MainWindow(QMainWindow):
         self.controller.state_changed.connect(self._on_state_changed)
         self.live.run_shown.connect(self._on_run_shown)
         self.controller.failed.connect(self.banner.show_sentence)
+        self.plot_desk.failed.connect(self.banner.show_sentence)
+        self.plot_desk.saved.connect(self.status.show_stage)
         self.threads.closed.connect(self.close)
         self.transcript.ghosts_toggled.connect(self.menus.show_ghosts.setChecked)
         self.menus.show_ghosts.toggled.connect(self.transcript.set_ghosts_shown)
@@ -225,7 +234,8 @@ class MainWindow(QMainWindow):
     def _apply_theme(self, theme: Theme) -> None:
         fit_columns(self, self.controls, self.text_splitter, self.side)
         self.transcript.set_theme(theme)
-        self.measurements.set_theme(theme)
+        for panel in (self.measurements, self.plots, self.plot_desk):
+            panel.set_theme(theme)
 
     @Slot()
     def _on_about_requested(self) -> None:

@@ -61,6 +61,7 @@ class ScriptedDialogs:
     def __init__(self) -> None:
         self.export_path = None
         self.model_path = None
+        self.plot_path = None
         self.asked: list[str] = []
         self.says_yes = False
 
@@ -75,6 +76,10 @@ class ScriptedDialogs:
     def ask_export_path(self, _parent, suggestion):
         self.asked.append(suggestion)
         return self.export_path
+
+    def ask_plot_path(self, _parent, suggestion):
+        self.asked.append(suggestion)
+        return self.plot_path
 
     def ask_model_path(self, _parent, kind):
         self.asked.append(kind)

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
-from core.analysis import expected_accepted
+from core.analysis import BlockSums, expected_accepted
 from core.types import Step
 
 Array = NDArray[np.float64]
 
 
 class Column(IntEnum):
-    """What is kept of each step. Times in milliseconds; rates from 0 to 1, NaN where nothing was drafted."""
+    """What is kept of each step. Times in milliseconds; rates from 0 to 1, NaN where nothing was drafted.
+
+    RATE_LOW and RATE_HIGH: the 95 % band around RUNNING_RATE, NaN before there are two blocks.
+    """
 
     NUM_DRAFTED = 0
     NUM_ACCEPTED = 1
@@ -29,6 +33,8 @@ class Column(IntEnum):
     TOTAL_MS = 8
     NUM_EMITTED = 9
     TEMPERATURE = 10
+    RATE_LOW = 11
+    RATE_HIGH = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +75,7 @@ class StepMetrics:
     def __init__(self, capacity: int = 256) -> None:
         self._buffer: Array = np.full((len(Column), capacity), np.nan)
         self._totals = Totals()
+        self._blocks = BlockSums()
         self.is_rejection = True
 
     def __len__(self) -> int:
@@ -87,6 +94,7 @@ class StepMetrics:
                 their own acceptance, but what it would be.
         """
         self._totals = Totals()
+        self._blocks = BlockSums()
         self.is_rejection = is_rejection
 
     def append(self, step: Step) -> None:
@@ -103,6 +111,8 @@ class StepMetrics:
             predicted=old.predicted + expected_accepted(step.acceptance_probs, step.expected_acceptance),
             total_ms=old.total_ms + step.total_ms,
         )
+        self._blocks.add(drafted, step.num_accepted)
+        low, high = self._blocks.interval() or (math.nan, math.nan)
         rate, predicted = self._totals.draft_acceptance_rate, self._totals.predicted_acceptance_rate
         self._buffer[:, index] = (
             drafted,
@@ -116,11 +126,22 @@ class StepMetrics:
             step.total_ms,
             len(step.emitted),
             step.temperature,
+            low,
+            high,
         )
 
     def column(self, column: Column, first: int = 0, last: int | None = None) -> Array:
         """A view of one column for steps first to last - 1; no copy."""
         return self._buffer[column, first : len(self) if last is None else min(last, len(self))]
+
+    def table(self, columns: Mapping[str, Column]) -> dict[str, list[float | int]]:
+        """Columns by name over all steps, behind the steps' own numbers; what counts tokens is whole."""
+        table: dict[str, list[float | int]] = {"step": list(range(len(self)))}
+        for name, column in columns.items():
+            values = self.column(column)
+            is_count = column in {Column.NUM_DRAFTED, Column.NUM_ACCEPTED, Column.NUM_EMITTED}
+            table[name] = (values.astype(np.int64) if is_count else values).tolist()
+        return table
 
     def binned(self, column: Column, first: int, last: int, width: int) -> Array:
         """Means of a column over bins of `width` steps, the last one perhaps shorter; NaN steps are left out."""

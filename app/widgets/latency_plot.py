@@ -8,6 +8,7 @@ import pyqtgraph as pg
 from app.theme import Theme
 from app.view_models.metrics import Column, StepMetrics
 from app.widgets.legend import Mark, SeriesSample
+from app.widgets.plot_table import Table
 from app.widgets.step_plot import BAR_WIDTH, StepPlot, bar_centres, line_pen
 
 PARTS = (Column.DRAFT_MS, Column.VERIFY_MS, Column.SAMPLE_MS)
@@ -54,6 +55,23 @@ class LatencyPlot(StepPlot):
         draft, verify, sample = (self._metrics.column(part)[step] for part in PARTS)
         total = self._metrics.column(Column.TOTAL_MS)[step]
         return f"step {step}: {draft:.2f} + {verify:.2f} + {sample:.2f} = {total:.2f} ms"
+
+    def details(self, step: int) -> list[tuple[str, str]]:
+        """One step in figures."""
+        values = {part: self._metrics.column(part)[step] for part in (*PARTS, Column.TOTAL_MS)}
+        rows = [(f"Step {step}", "")]
+        rows += [(part.name.removesuffix("_MS").lower(), f"{value:.2f} ms") for part, value in values.items()]
+        if self._baseline_ms is not None:
+            rows.append(("plain step, mean", f"{self._baseline_ms:.2f} ms"))
+        return rows
+
+    def table(self) -> Table:
+        """A row a step; the baseline's mean stands beside each."""
+        columns = {part.name.lower(): part for part in (*PARTS, Column.TOTAL_MS)}
+        table = dict(self._metrics.table(columns))
+        if self._baseline_ms is not None:
+            table["baseline_mean_step_ms"] = [self._baseline_ms] * len(self._metrics)
+        return table
 
     def _draw(self, first: int, last: int, width: int) -> None:
         heights = [self._metrics.binned(part, first, last, width) for part in PARTS]

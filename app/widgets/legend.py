@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from PySide6.QtCore import QPointF, QRectF, QSize, Qt
+from PySide6.QtCore import QPointF, QRect, QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QFontMetrics, QPainter, QPaintEvent, QPen, QTextCharFormat, QTextLayout
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from app.theme import Theme, mono_font, ui_font
+
+BAND_ALPHA = 48
 
 
 class FormatSample(QWidget):
@@ -57,6 +59,14 @@ class Mark(StrEnum):
     BAR = "bar"
     LINE = "line"
     DASHES = "dashes"
+    BAND = "band"
+
+
+def band_color(color: QColor) -> QColor:
+    """The fill of the band around a line."""
+    band = QColor(color)
+    band.setAlpha(BAND_ALPHA)
+    return band
 
 
 class SeriesSample(QWidget):
@@ -97,13 +107,20 @@ class SeriesSample(QWidget):
         """Draw mark and name."""
         painter = QPainter(self)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        middle, width = self.height() / 2, self._mark_width()
+        self.draw(painter, QSize(self.width(), self.height()))
+        painter.end()
+
+    def draw(self, painter: QPainter, size: QSize) -> None:
+        """Draw mark and name at a painter's origin, on screen or into a file."""
+        middle, width = size.height() / 2, self._mark_width()
         if self._mark is Mark.BAR:
             painter.setPen(Qt.PenStyle.NoPen)
             painter.setBrush(self._color)
             painter.drawRoundedRect(QRectF(0, middle - 5, 10, 10), 2, 2)
         else:
             pen = QPen(self._color, 2)
+            if self._mark is Mark.BAND:
+                painter.fillRect(QRectF(0, middle - 5, width, 10), band_color(self._color))
             if self._mark is Mark.DASHES:
                 pen.setDashPattern([2.5, 2])
             painter.setPen(pen)
@@ -111,8 +128,7 @@ class SeriesSample(QWidget):
         painter.setFont(ui_font(12))
         painter.setPen(self._ink)
         painter.drawText(
-            self.rect().adjusted(width + 6, 0, 0, 0),
+            QRect(width + 6, 0, size.width(), size.height()),
             Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignLeft,
             self._text,
         )
-        painter.end()

@@ -35,12 +35,12 @@ class MeasurementsPanel(QWidget):
         self.tiles = MetricTiles()
         self.acceptance = AcceptancePlot(run.metrics)
         self.latency = LatencyPlot(run.metrics)
-        self._cards = (PlotCard("Acceptance", self.acceptance), PlotCard("Latency", self.latency))
+        self.cards = (PlotCard("Acceptance", self.acceptance), PlotCard("Latency", self.latency))
         self.splitter = QSplitter(Qt.Orientation.Vertical)
         self.splitter.setObjectName("plotSplitter")
         self.splitter.setHandleWidth(8)
         self.splitter.setChildrenCollapsible(False)
-        for card in self._cards:
+        for card in self.cards:
             self.splitter.addWidget(card)
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
@@ -97,7 +97,7 @@ class MeasurementsPanel(QWidget):
 
     def set_theme(self, theme: Theme) -> None:
         """Draw in a theme's colours."""
-        for card in self._cards:
+        for card in self.cards:
             card.set_theme(theme)
 
     def _show_figures(self) -> None:

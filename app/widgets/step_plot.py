@@ -58,8 +58,8 @@ class StepPlot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         box.setDefaultPadding(0.0)
         box.disableAutoRange()
         box.setLimits(xMin=-1, minXRange=4)
-        _prepare_axis(item.getAxis("left"))
-        _prepare_axis(item.getAxis("bottom"))
+        prepare_axis(item.getAxis("left"))
+        prepare_axis(item.getAxis("bottom"))
         self._hint = pg.TextItem(anchor=(0.5, 0.5))
         self._hint.setFont(ui_font(12))
         self._hint.setParentItem(box)
@@ -73,7 +73,7 @@ class StepPlot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
 
     def replace_left_axis(self, axis: pg.AxisItem) -> None:
         """Put another scale in place of the plain one."""
-        _prepare_axis(axis)
+        prepare_axis(axis)
         self.getPlotItem().setAxisItems({"left": axis})
 
     def _draw(self, first: int, last: int, width: int) -> None:
@@ -127,6 +127,11 @@ class StepPlot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
             self._follow(count)
         self._draw_visible()
 
+    def reset_view(self) -> None:
+        """Undo what was zoomed and panned by hand."""
+        self._follows = True
+        self.redraw()
+
     def _follow(self, count: int) -> None:
         first, shown = 0, max(count, MIN_STEPS)
         if not self._shows_all:
@@ -163,6 +168,7 @@ class StepPlot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
     @Slot()
     def _on_moved_by_hand(self) -> None:
         self._follows, self._followed = False, None
+        self._draw_visible()
 
     @Slot()
     def _on_range_changed(self) -> None:
@@ -185,8 +191,7 @@ class StepPlot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
     @Slot(object)
     def _on_mouse_clicked(self, event: QGraphicsSceneMouseEvent) -> None:
         if event.double():  # type: ignore[attr-defined]
-            self._follows = True
-            self.redraw()
+            self.reset_view()
 
     def leaveEvent(self, event: object) -> None:
         """Nothing is hovered any more."""
@@ -194,7 +199,8 @@ class StepPlot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         self.step_hovered.emit(-1)
 
 
-def _prepare_axis(axis: pg.AxisItem) -> None:
+def prepare_axis(axis: pg.AxisItem) -> None:
+    """Give an axis the fonts, the room and the grid that all plots share."""
     axis.enableAutoSIPrefix(False)
     axis.setStyle(tickLength=-4, autoExpandTextSpace=False, maxTickLevel=0)
     # Behind the data: a grid is there to read bars by, not to cut them.

@@ -1,0 +1,187 @@
+"""The run and its plain baseline on one clock: who has written how much at any moment, and where the speedup is from.
+
+Both clocks start when the prompt has been read, which costs either run the same, and count the steps' own times as
+they were measured, one run after the other.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from core.types import Coupling, Step, TokenKind
+
+SAME = "Same text, token for token."
+SAME_LAW = "The texts differ, as two draws do; both follow the target's own distribution."
+MOVED = "The temperature was moved during the run; the baseline ran with the last one, so that the texts may differ."
+
+
+@dataclass(slots=True)
+class Timeline:
+    """When a run had written how many tokens. Grows by `extend`; a step's tokens are there when it ends.
+
+    Attributes:
+        ends_ms: when each step ended.
+        counts: tokens written by then.
+    """
+
+    ends_ms: list[float] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+
+    def extend(self, steps: Sequence[Step]) -> None:
+        """Add steps behind those that are there."""
+        end, count = self.end_ms, self.num_tokens
+        for step in steps:
+            end += step.total_ms
+            count += len(step.emitted)
+            self.ends_ms.append(end)
+            self.counts.append(count)
+
+    @property
+    def end_ms(self) -> float:
+        """When the last step ended; 0 before the first."""
+        return self.ends_ms[-1] if self.ends_ms else 0.0
+
+    @property
+    def num_tokens(self) -> int:
+        """All tokens so far."""
+        return self.counts[-1] if self.counts else 0
+
+    def tokens_at(self, clock_ms: float) -> int:
+        """How many tokens were written by then."""
+        steps = bisect_right(self.ends_ms, clock_ms)
+        return self.counts[steps - 1] if steps else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """One of the two: its tokens, and when they came."""
+
+    timeline: Timeline
+    ids: tuple[int, ...]
+    texts: tuple[str, ...]
+    kinds: tuple[TokenKind, ...]
+    step_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Both at one moment of the clock: tokens written, and whether all are."""
+
+    ours: int
+    plain: int
+    ours_finished: bool
+    plain_finished: bool
+
+    @property
+    def lead(self) -> int:
+        """Tokens that the speculative run is ahead; negative where it is behind."""
+        return self.ours - self.plain
+
+
+class Race:
+    """A run that is over, beside its baseline. Never changes."""
+
+    def __init__(
+        self, steps: Sequence[Step], baseline_steps: Sequence[Step], *, coupling: Coupling, speedup: float | None
+    ) -> None:
+        """Take both runs' steps; there must be some of each.
+
+        Args:
+            coupling: how the run's draft and target shared their randomness.
+            speedup: what was measured; None where the baseline did not come to its end.
+        """
+        self.ours = _runner(steps)
+        self.plain = _runner(baseline_steps)
+        self.speedup = speedup
+        self.duration_ms = max(self.ours.timeline.end_ms, self.plain.timeline.end_ms)
+        temperatures = {step.temperature for step in steps}
+        self._is_moved = len(temperatures) > 1
+        self._is_repeatable = coupling is Coupling.GUMBEL or temperatures == {0.0}
+
+    def at(self, clock_ms: float) -> Standing:
+        """Where both are."""
+        ours, plain = self.ours.timeline, self.plain.timeline
+        return Standing(
+            ours.tokens_at(clock_ms),
+            plain.tokens_at(clock_ms),
+            clock_ms >= ours.end_ms,
+            clock_ms >= plain.end_ms,
+        )
+
+    @property
+    def block_efficiency(self) -> float:
+        """Tokens of the speculative run for each forward of the target."""
+        return self.ours.timeline.num_tokens / len(self.ours.timeline.ends_ms)
+
+    @property
+    def step_cost(self) -> float | None:
+        """How many times a plain step a step of the speculative run took, on average."""
+        return self.ours.step_ms / self.plain.step_ms if self.plain.step_ms else None
+
+    @property
+    def source(self) -> str:
+        """Where the speedup is from, in one sentence with its numbers."""
+        cost = self.step_cost
+        if self.speedup is None or not cost:
+            count = self.plain.timeline.num_tokens
+            return f"The baseline was stopped after {tokens_text(count)}, so that no speedup was measured."
+        times = f"{self.ours.step_ms:.1f} ms against {self.plain.step_ms:.1f} ms"
+        return (
+            f"{self.block_efficiency:.2f} tokens for each forward of the target, in steps that take {cost:.2f} times "
+            f"as long as a plain one ({times}): {self.block_efficiency:.2f} / {cost:.2f} = {self.speedup:.2f}×."
+        )
+
+    @property
+    def texts(self) -> str:
+        """How the two texts compare, in one sentence."""
+        ours, plain = self.ours.ids, self.plain.ids
+        shared = min(len(ours), len(plain))
+        differs = next((i for i in range(shared) if ours[i] != plain[i]), None)
+        if differs is None and len(ours) == len(plain):
+            return SAME
+        if differs is None and self.speedup is None:
+            return f"Same text, token for token, as far as the baseline came: {tokens_text(shared)}."
+        if self._is_moved:
+            return MOVED
+        if not self._is_repeatable:
+            return SAME_LAW
+        # What must be equal differs by rounding alone: one forward over K + 1 places adds up in another order.
+        return f"The texts part at token {shared + 1 if differs is None else differs + 1}: rounding decided a near-tie."
+
+    def lead_text(self, clock_ms: float) -> str:
+        """Who is ahead at a moment, in a few words."""
+        standing = self.at(clock_ms)
+        if standing.ours_finished and standing.plain_finished:
+            gap = self.plain.timeline.end_ms - self.ours.timeline.end_ms
+            who = "Speculative" if gap >= 0 else "The baseline"
+            return f"{who} was done {seconds_text(abs(gap))} earlier"
+        if not standing.lead:
+            return "Level"
+        who = "Speculative" if standing.lead > 0 else "The baseline"
+        return f"{who} is {tokens_text(abs(standing.lead))} ahead"
+
+
+def _runner(steps: Sequence[Step]) -> Runner:
+    timeline = Timeline()
+    timeline.extend(steps)
+    return Runner(
+        timeline,
+        tuple(token for step in steps for token in step.emitted),
+        tuple(text for step in steps for text in step.emitted_texts),
+        tuple(kind for step in steps for kind in step.emitted_kinds),
+        timeline.end_ms / len(steps),
+    )
+
+
+def tokens_text(count: int) -> str:
+    """1 token, 1,200 tokens."""
+    return f"{count:,} token{'' if count == 1 else 's'}"
+
+
+def seconds_text(milliseconds: float) -> str:
+    """A time as a person reads it: 84 ms, 1.25 s, 74.1 s."""
+    if milliseconds < 999.5:
+        return f"{milliseconds:.0f} ms"
+    return f"{milliseconds / 1000:.2f} s" if milliseconds < 59_995 else f"{milliseconds / 1000:.1f} s"

@@ -1,0 +1,155 @@
+"""A plot as a file: title, legend and plot in one picture, or the figures themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyqtgraph as pg
+from PySide6.QtCore import QBuffer, QByteArray, QIODevice, QPointF, QRectF, QSize, Qt
+from PySide6.QtGui import QColor, QFont, QImage, QImageWriter, QPainter
+from PySide6.QtSvg import QSvgGenerator
+from PySide6.QtWidgets import QGraphicsItem
+
+from app.theme import Theme, ui_font
+from app.widgets.figure_plot import FigurePlot
+from app.widgets.plot_card import PlotCard, PlotFormat
+from app.widgets.plot_table import to_csv
+from app.widgets.step_plot import StepPlot
+from core.files import write_atomically
+
+SCALE = 2
+"""Pixels of a PNG for each pixel on screen."""
+MARGIN = 12
+HEADER = 56
+"""Room for the title and the legend."""
+
+
+def save_plot(path: Path, kind: PlotFormat, card: PlotCard, theme: Theme) -> None:
+    """Write a card's plot whole, or not at all.
+
+    Raises:
+        RunLogError: it can't be written, with a sentence that says why.
+    """
+    if kind is PlotFormat.CSV:
+        write_atomically(path, to_csv(card.plot.table()))
+    elif kind is PlotFormat.PNG:
+        write_atomically(path, png(card, theme))
+    else:
+        write_atomically(path, svg(card, theme))
+
+
+def png(card: PlotCard, theme: Theme) -> bytes:
+    """The picture at twice its size on screen."""
+    image = QImage(_size(card) * SCALE, QImage.Format.Format_RGB32)
+    image.setDevicePixelRatio(SCALE)
+    painter = QPainter(image)
+    _paint(painter, card, theme)
+    painter.end()
+    data = QByteArray()
+    buffer = QBuffer(data)
+    buffer.open(QIODevice.OpenModeFlag.WriteOnly)
+    QImageWriter(buffer, QByteArray(b"png")).write(image)
+    return bytes(data.data())
+
+
+def svg(card: PlotCard, theme: Theme) -> bytes:
+    """The picture as lines and text."""
+    data = QByteArray()
+    buffer = QBuffer(data)
+    buffer.open(QIODevice.OpenModeFlag.WriteOnly)
+    generator = QSvgGenerator()
+    generator.setOutputDevice(buffer)
+    size = _size(card)
+    # Axes are recorded at the screen's resolution, and would be played back smaller at another.
+    generator.setResolution(card.plot.logicalDpiX())
+    generator.setSize(size)
+    generator.setViewBox(QRectF(QPointF(0, 0), size.toSizeF()))
+    generator.setTitle(card.title)
+    painter = QPainter(generator)
+    _paint(painter, card, theme)
+    painter.end()
+    return bytes(data.data())
+
+
+def _size(card: PlotCard) -> QSize:
+    plot = card.plot.size()
+    return QSize(plot.width() + 2 * MARGIN, plot.height() + HEADER + MARGIN)
+
+
+def _paint(painter: QPainter, card: PlotCard, theme: Theme) -> None:
+    size, ground, view = _size(card), QColor(theme.surface), card.plot
+    whole = QRectF(QPointF(0, 0), size.toSizeF())
+    source = view.mapToScene(view.viewport().rect()).boundingRect()
+    target = QRectF(QPointF(MARGIN, HEADER), source.size())
+    box = view.getViewBox()
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+    painter.fillRect(whole, ground)
+    with _as_lines(view.scene().items()):
+        view.scene().render(painter, target, source)
+        # A picture of lines knows no clipping: what reaches beyond the axes is covered, and the axes drawn once more.
+        inside = box.sceneBoundingRect().translated(target.topLeft() - source.topLeft())
+        for strip in _around(inside, whole):
+            painter.fillRect(strip, ground)
+        with _only_axes(view):
+            view.scene().render(painter, target, source)
+    _paint_header(painter, card, theme)
+
+
+def _around(inside: QRectF, whole: QRectF) -> tuple[QRectF, ...]:
+    """The four strips between two rectangles."""
+    return (
+        QRectF(whole.left(), whole.top(), whole.width(), inside.top()),
+        QRectF(whole.left(), inside.bottom(), whole.width(), whole.bottom() - inside.bottom()),
+        QRectF(whole.left(), inside.top(), inside.left(), inside.height()),
+        QRectF(inside.right(), inside.top(), whole.right() - inside.right(), inside.height()),
+    )
+
+
+def _paint_header(painter: QPainter, card: PlotCard, theme: Theme) -> None:
+    painter.setFont(ui_font(13, weight=QFont.Weight.DemiBold))
+    painter.setPen(QColor(theme.text))
+    painter.drawText(QRectF(MARGIN, 8, _size(card).width(), 20), Qt.AlignmentFlag.AlignVCenter, card.title)
+    x = MARGIN
+    for sample in card.samples:
+        painter.save()
+        painter.translate(x, 30)
+        sample.draw(painter, sample.sizeHint())
+        painter.restore()
+        x += sample.sizeHint().width() + 14
+
+
+@contextmanager
+def _only_axes(plot: StepPlot | FigurePlot) -> Iterator[None]:
+    """Show the axes without their grid, and nothing between them."""
+    box = plot.getViewBox()
+    axes = [plot.getPlotItem().getAxis(name) for name in ("left", "bottom")]
+    grids = [axis.grid for axis in axes]
+    box.setOpacity(0)
+    for axis in axes:
+        axis.setGrid(False)
+    try:
+        yield
+    finally:
+        box.setOpacity(1)
+        for axis, grid in zip(axes, grids, strict=True):
+            axis.setGrid(grid)
+
+
+@contextmanager
+def _as_lines(items: list[QGraphicsItem]) -> Iterator[None]:
+    """Have items draw themselves: else their pictures of themselves would go into the file, as coarse as the screen."""
+    modes = [(item, item.cacheMode()) for item in items]
+    scatters = [item for item in items if isinstance(item, pg.ScatterPlotItem)]
+    for item, _ in modes:
+        item.setCacheMode(QGraphicsItem.CacheMode.NoCache)
+    for scatter in scatters:
+        scatter.setExportMode(True, {})
+    try:
+        yield
+    finally:
+        for item, mode in modes:
+            item.setCacheMode(mode)
+        for scatter in scatters:
+            scatter.setExportMode(False)

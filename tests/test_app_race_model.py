@@ -1,0 +1,152 @@
+"""The race's arithmetic: two runs on one clock, and a speedup that adds up."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from app.view_models.positions import PositionCounts
+from app.view_models.race import MOVED, SAME, SAME_LAW, Race, Timeline, seconds_text
+from core.types import Coupling
+from tests.fakes_app import make_step
+
+
+def speculative(count=30, seed=1, **changes):
+    source, position, steps = random.Random(seed), 9, []
+    for index in range(count):
+        k = source.choice((0, 3, 5))
+        step = make_step(
+            index, position, num_draft_tokens=k, num_accepted=source.randint(0, k), ms=source.uniform(8, 12)
+        )
+        steps.append(replace(step, **changes))
+        position += len(step.emitted)
+    return steps
+
+
+def plainly(steps, ms=9.0, **changes):
+    """The same tokens, one a step."""
+    ids = [token for step in steps for token in step.emitted]
+    blank = make_step(0, 0, num_draft_tokens=0, num_accepted=0, ms=ms)
+    return [replace(blank, index=i, position=9 + i, emitted=(token,), **changes) for i, token in enumerate(ids)]
+
+
+def race(ours=None, plain=None, coupling=Coupling.REJECTION, speedup=1.5):
+    ours = ours or speculative()
+    return Race(ours, plain if plain is not None else plainly(ours), coupling=coupling, speedup=speedup)
+
+
+def test_a_steps_tokens_are_there_when_it_ends_and_not_before():
+    steps = speculative(3)
+    timeline = Timeline()
+    timeline.extend(steps[:1])
+    timeline.extend(steps[1:])
+    first = steps[0].total_ms
+    assert timeline.tokens_at(0) == 0
+    assert timeline.tokens_at(first - 1e-6) == 0
+    assert timeline.tokens_at(first) == len(steps[0].emitted)
+    assert timeline.tokens_at(1e9) == timeline.num_tokens == sum(len(step.emitted) for step in steps)
+    assert timeline.end_ms == pytest.approx(sum(step.total_ms for step in steps))
+
+
+def test_efficiency_over_cost_is_the_speedup():
+    ours = speculative()
+    plain = plainly(ours)
+    tokens = sum(len(step.emitted) for step in ours)
+    ours_ms, plain_ms = (sum(step.total_ms for step in steps) for steps in (ours, plain))
+    measured = (tokens / ours_ms) / (len(plain) / plain_ms)
+    found = race(ours, plain, speedup=measured)
+    assert found.block_efficiency / found.step_cost == pytest.approx(measured)
+    assert f"= {measured:.2f}×." in found.source
+    assert f"{found.block_efficiency:.2f} tokens for each forward" in found.source
+
+
+def test_who_leads_and_by_how_much_follows_the_clock():
+    ours = [make_step(0, 9, num_draft_tokens=4, num_accepted=4, ms=10.0)]
+    plain = plainly(ours, ms=10.0)
+    found = race(ours, plain)
+    plain_ms, ours_ms = plain[0].total_ms, ours[0].total_ms
+    assert found.lead_text(0) == "Level"
+    assert found.at(plain_ms + 0.01).lead == -1
+    assert found.lead_text(plain_ms + 0.01) == "The baseline is 1 token ahead"
+    assert found.at(ours_ms).lead == 4
+    assert found.lead_text(ours_ms) == "Speculative is 4 tokens ahead"
+    assert found.at(ours_ms).ours_finished
+    assert not found.at(ours_ms).plain_finished
+    gap = seconds_text(5 * plain_ms - ours_ms)
+    assert found.lead_text(found.duration_ms) == f"Speculative was done {gap} earlier"
+    assert found.duration_ms == pytest.approx(5 * plain_ms)
+
+
+def test_a_slower_run_is_said_to_be_slower():
+    ours = [make_step(0, 9, num_draft_tokens=8, num_accepted=0, ms=50.0)]
+    found = race(ours, plainly(ours, ms=4.0), speedup=0.2)
+    assert found.lead_text(found.duration_ms).startswith("The baseline was done")
+    assert found.source.endswith("= 0.20×.")
+
+
+def test_equal_texts_are_said_to_be_equal():
+    assert race().texts == SAME
+
+
+def test_texts_that_were_drawn_apart_follow_the_same_law():
+    ours = speculative()
+    assert race(ours, plainly(speculative(seed=2))).texts == SAME_LAW
+
+
+@pytest.mark.parametrize("coupling", list(Coupling))
+def test_texts_that_should_be_equal_and_are_not_say_where_they_part(coupling):
+    ours = speculative(temperature=0.0 if coupling is Coupling.REJECTION else 0.8)
+    plain = plainly(ours)
+    plain[6] = replace(plain[6], emitted=(-1,))
+    assert race(ours, plain, coupling).texts == "The texts part at token 7: rounding decided a near-tie."
+
+
+def test_a_temperature_that_was_moved_makes_no_claim_about_the_law():
+    ours = speculative()
+    ours[5] = replace(ours[5], temperature=0.0)
+    assert race(ours, plainly(speculative(seed=2))).texts == MOVED
+
+
+def test_a_baseline_that_was_stopped_gives_no_speedup_but_a_race():
+    ours = speculative()
+    found = race(ours, plainly(ours)[:4], speedup=None)
+    assert found.source == "The baseline was stopped after 4 tokens, so that no speedup was measured."
+    assert found.texts == "Same text, token for token, as far as the baseline came: 4 tokens."
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"), [(0, "0 ms"), (84.4, "84 ms"), (999.6, "1.00 s"), (1250, "1.25 s"), (74_120, "74.1 s")]
+)
+def test_times_read_well(ms, text):
+    assert seconds_text(ms) == text
+
+
+def test_positions_count_what_was_drafted_tested_and_accepted():
+    counts = PositionCounts()
+    blocks = [(4, 4), (4, 1), (2, 2), (0, 0), (4, 0)]
+    counts.extend([make_step(0, 9, num_draft_tokens=k, num_accepted=a) for k, a in blocks])
+    assert counts.drafted == [4, 4, 3, 3]
+    assert counts.tested == [4, 3, 1, 1]
+    assert counts.accepted == [3, 2, 1, 1]
+    assert counts.unconditional(1) == 0.5
+    assert counts.conditional(1) == pytest.approx(2 / 3)
+    assert counts.num_steps == 5
+
+
+def test_a_position_that_was_never_tested_has_no_conditional_rate():
+    counts = PositionCounts()
+    counts.extend([make_step(0, 9, num_draft_tokens=3, num_accepted=0)])
+    assert [counts.conditional(position) for position in range(3)] == [0.0, None, None]
+    assert counts.unconditional(2) == 0.0
+
+
+def test_conditional_rates_multiply_to_the_unconditional_ones_where_all_blocks_are_as_long():
+    source = random.Random(4)
+    counts = PositionCounts()
+    counts.extend([make_step(0, 9, num_draft_tokens=5, num_accepted=source.choice((0, 1, 3, 5))) for _ in range(200)])
+    product = 1.0
+    for position in range(5):
+        product *= counts.conditional(position)
+        assert counts.unconditional(position) == pytest.approx(product)
