@@ -9,10 +9,10 @@ from PySide6.QtCore import QPointF, Signal, Slot
 from PySide6.QtGui import QColor, QPen
 from PySide6.QtWidgets import QGraphicsSceneMouseEvent
 
-from app.theme import LIGHT, Theme, ui_font
+from app.theme import LIGHT, Theme, scaled, ui_font
 from app.widgets.legend import SeriesSample
 from app.widgets.plot_table import Table
-from app.widgets.step_plot import prepare_axis
+from app.widgets.step_plot import fit_axis_text, prepare_axis
 
 SPARE = 1.25
 """How far the view grows beyond what it must, so that the axes stand still for a while."""
@@ -111,9 +111,11 @@ class FigurePlot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         self._theme = theme
         self.setBackground(theme.surface)
         item = self.getPlotItem()
+        self._hint.setFont(ui_font(12))
         for name, label in self._labels.items():
             axis = item.getAxis(name)
-            axis.setLabel(label, color=theme.muted, **{"font-size": "11px"})
+            axis.setLabel(label, color=theme.muted, **{"font-size": f"{scaled(11)}px"})
+            fit_axis_text(axis)
             axis.setPen(QPen(QColor(theme.border), 1))
             axis.setTextPen(QColor(theme.muted))
         item.showGrid(x=False, y=True, alpha=0.25)

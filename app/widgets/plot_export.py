@@ -12,7 +12,7 @@ from PySide6.QtGui import QColor, QFont, QImage, QImageWriter, QPainter
 from PySide6.QtSvg import QSvgGenerator
 from PySide6.QtWidgets import QGraphicsItem
 
-from app.theme import Theme, ui_font
+from app.theme import Theme, scaled, ui_font
 from app.widgets.figure_plot import FigurePlot
 from app.widgets.plot_card import PlotCard, PlotFormat
 from app.widgets.plot_table import to_csv
@@ -75,14 +75,14 @@ def svg(card: PlotCard, theme: Theme) -> bytes:
 
 def _size(card: PlotCard) -> QSize:
     plot = card.plot.size()
-    return QSize(plot.width() + 2 * MARGIN, plot.height() + HEADER + MARGIN)
+    return QSize(plot.width() + 2 * MARGIN, plot.height() + scaled(HEADER) + MARGIN)
 
 
 def _paint(painter: QPainter, card: PlotCard, theme: Theme) -> None:
     size, ground, view = _size(card), QColor(theme.surface), card.plot
     whole = QRectF(QPointF(0, 0), size.toSizeF())
     source = view.mapToScene(view.viewport().rect()).boundingRect()
-    target = QRectF(QPointF(MARGIN, HEADER), source.size())
+    target = QRectF(QPointF(MARGIN, scaled(HEADER)), source.size())
     box = view.getViewBox()
     painter.setRenderHint(QPainter.RenderHint.Antialiasing)
     painter.fillRect(whole, ground)
@@ -110,11 +110,11 @@ def _around(inside: QRectF, whole: QRectF) -> tuple[QRectF, ...]:
 def _paint_header(painter: QPainter, card: PlotCard, theme: Theme) -> None:
     painter.setFont(ui_font(13, weight=QFont.Weight.DemiBold))
     painter.setPen(QColor(theme.text))
-    painter.drawText(QRectF(MARGIN, 8, _size(card).width(), 20), Qt.AlignmentFlag.AlignVCenter, card.title)
+    painter.drawText(QRectF(MARGIN, 8, _size(card).width(), scaled(20)), Qt.AlignmentFlag.AlignVCenter, card.title)
     x = MARGIN
     for sample in card.samples:
         painter.save()
-        painter.translate(x, 30)
+        painter.translate(x, scaled(30))
         sample.draw(painter, sample.sizeHint())
         painter.restore()
         x += sample.sizeHint().width() + 14
