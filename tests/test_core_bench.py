@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -33,6 +34,7 @@ from core.bench.truncated import truncated_draft
 from core.bench.types import BenchSettings, NotApplicableError, Pair, Prompt, Timed
 from core.drafters.methods import METHODS
 from core.errors import OutriderError, PromptError, SettingsError
+from core.models.room import bytes_per_position
 from tests.cli_fakes import step
 from tests.exactness import global_generator_untouched
 from tests.fakes import greedy_reference, is_sentence, language_model, play, save_model, tiny_model, tiny_module
@@ -531,7 +533,20 @@ def test_the_document_has_a_schema_and_every_figure(pair):
 def test_the_memory_of_one_contender_is_that_of_a_process_that_runs_it(tmp_path):
     target = save_model(tmp_path / "target", max_position_embeddings=128)
     settings = {"target": str(target), "draft_layers": 1, "temperatures": [0.0], "only": [], "max_new_tokens": 4}
-    assert 0 <= memory_child.peak_of(ASSISTED, settings, [1, 2, 3]) < 1_000
+    memory = memory_child.measured(ASSISTED, settings, [1, 2, 3])
+    assert 0 <= memory.peak_mb < 1_000
+    assert 0 < memory.needed_mb < 10
+
+
+def test_what_a_run_needs_are_the_weights_of_both_and_a_cache_for_each():
+    target = tiny_model(is_lean=True)
+    weights = sum(weight.nbytes for weight in target.model.parameters()) / 1e6
+    cache = 100 * bytes_per_position(target) / 1e6
+    alone = SimpleNamespace(target=target, draft=None)
+    assert memory_child.needed_mb(alone, None, 100) == pytest.approx(weights + cache)
+    assert memory_child.needed_mb(alone, target, 100) == pytest.approx(weights + 2 * cache)
+    pair = SimpleNamespace(target=target, draft=tiny_model(seed=1))
+    assert memory_child.needed_mb(pair, pair.draft, 100) == pytest.approx(2 * (weights + cache))
 
 
 def test_only_weight_files_count_as_such():

@@ -10,15 +10,27 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
 from core.bench.types import BenchSettings
 
 _TIMEOUT_S = 900
 
 
-def peak_memory_mb(name: str, settings: BenchSettings, prompt_ids: Sequence[int]) -> float | None:
-    """Peak of one run of a contender, in MB of 10^6 bytes; None where it could not be had.
+class Memory(NamedTuple):
+    """What a contender's run took, in MB of 10^6 bytes.
+
+    Attributes:
+        peak_mb: at its highest mark.
+        needed_mb: both models' weights in the run's precision, int8 copies included, and both caches at the run's end.
+    """
+
+    peak_mb: float
+    needed_mb: float
+
+
+def memory_of(name: str, settings: BenchSettings, prompt_ids: Sequence[int]) -> Memory | None:
+    """The memory of one run of a contender; None where it could not be had.
 
     On CUDA what torch allocated there; else the process's own memory and the weight files' pages that it reads, less
     what it was before any model was loaded.
@@ -32,4 +44,4 @@ def peak_memory_mb(name: str, settings: BenchSettings, prompt_ids: Sequence[int]
         answer: Any = json.loads(done.stdout.splitlines()[-1])
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):
         return None
-    return float(answer["peak_mb"])
+    return Memory(float(answer["peak_mb"]), float(answer["needed_mb"]))

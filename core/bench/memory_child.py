@@ -7,10 +7,15 @@ import json
 import os
 import sys
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from core.bench.memory import Memory
 from core.bench.resident import drop_read_weights, forget_peak, peak_mb, private_mb
 from core.threads import limit_spinning
+
+if TYPE_CHECKING:
+    from core.bench.types import Pair
+    from core.models.loading import LanguageModel
 
 
 def main() -> None:
@@ -19,12 +24,12 @@ def main() -> None:
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     question = json.load(sys.stdin)
     with contextlib.redirect_stdout(sys.stderr):
-        peak = peak_of(question["name"], question["settings"], question["prompt_ids"])
-    print(json.dumps({"peak_mb": peak}))
+        memory = measured(question["name"], question["settings"], question["prompt_ids"])
+    print(json.dumps(memory._asdict()))
 
 
-def peak_of(name: str, raw: dict[str, Any], prompt_ids: list[int]) -> float:
-    """Load, run once, and measure, in MB of 10^6 bytes."""
+def measured(name: str, raw: dict[str, Any], prompt_ids: list[int]) -> Memory:
+    """Load, run once, and measure."""
     from core.bench.lineup import build, needs_draft
     from core.bench.loading import load_pair
     from core.bench.measure import threads
@@ -52,17 +57,43 @@ def peak_of(name: str, raw: dict[str, Any], prompt_ids: list[int]) -> float:
             forget_peak()
             reset_peak_memory(pair.target.device)
             contender.run(prompt_ids, temperature=settings.temperatures[0], seed=settings.seed)
+    drafting = getattr(getattr(contender, "drafter", None), "model", None)
+    needed = needed_mb(pair, drafting, len(prompt_ids) + settings.max_new_tokens)
     if pair.target.device.type == "cuda":
-        return peak_memory_mb(pair.target.device) or 0.0
-    return (peak_mb() or peak_memory_mb(pair.target.device) or 0.0) - bare_mb
+        return Memory(peak_memory_mb(pair.target.device) or 0.0, needed)
+    return Memory((peak_mb() or peak_memory_mb(pair.target.device) or 0.0) - bare_mb, needed)
+
+
+def needed_mb(pair: Pair, drafting: LanguageModel | None, length: int) -> float:
+    """What a run with a text of `length` can't do without: weights, and a cache for each model that reads the text.
+
+    Args:
+        pair: the models that were loaded.
+        drafting: the model that drafted, which may be the target itself; None where none did.
+        length: positions of the text.
+    """
+    from core.models.room import bytes_per_position
+
+    models = [pair.target] + ([pair.draft] if pair.draft is not None else [])
+    readers = [pair.target] + ([drafting] if drafting is not None else [])
+    size = sum(weight.nbytes for model in models for weight in model.model.parameters())
+    lean = drafting.lean_weights if drafting is not None else None
+    copies = lean.int8_bytes if lean is not None else 0
+    return (size + copies + length * sum(bytes_per_position(model) for model in readers)) / 1e6
 
 
 def _import_everything() -> None:
-    """What is imported late would otherwise count as the contender's."""
+    """What is imported late, with the first model and tokenizer, would otherwise count as the contender's."""
     import transformers
     import transformers.generation
 
+    from core.models.catalogue import DEFAULT_DRAFT
+    from core.models.devices import release_memory
+    from core.models.loading import load
+
     assert transformers.AutoModelForCausalLM
+    load(DEFAULT_DRAFT, "cpu")
+    release_memory()
 
 
 if __name__ == "__main__":

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from core.bench.measure import Comparison, Observations
+from core.bench.memory import Memory
 from core.bench.names import ASSISTED, GENERATE, RIVALS
 from core.bench.statistics import Spread, first_difference, ratios, spread
 from core.bench.types import BenchSettings, Prompt
@@ -27,6 +28,7 @@ class Row:
         tokens_per_forward: of the target, forwards that only read the prompt apart.
         overhead: step / (K draft forwards + one scoring forward) - 1.
         peak_memory_mb: of a process of its own, beyond what the libraries take; None if it was not measured.
+        needed_memory_mb: weights and caches of that run.
         notes: sentences on what makes its figures another thing than the others'.
     """
 
@@ -41,7 +43,13 @@ class Row:
     tokens_per_forward: float | None
     overhead: Spread | None
     peak_memory_mb: float | None
+    needed_memory_mb: float | None
     notes: tuple[str, ...]
+
+
+def with_memory(row: Row, memory: Memory | None) -> Row:
+    """The row with what its contender's own process took."""
+    return row if memory is None else replace(row, peak_memory_mb=memory.peak_mb, needed_memory_mb=memory.needed_mb)
 
 
 def rows(
@@ -65,6 +73,7 @@ def rows(
                 tokens_per_forward=seen.forward_tokens / seen.forwards if seen.forwards else None,
                 overhead=spread(seen.overheads) if seen.overheads else None,
                 peak_memory_mb=None,
+                needed_memory_mb=None,
                 notes=tuple(notes(seen, comparison.reference, prompts, settings, margin)),
             )
         )

@@ -50,6 +50,11 @@ class DraftModelDrafter:
         self._num_committed = 0
         self._is_lost = False
 
+    @property
+    def model(self) -> LanguageModel:
+        """The model that drafts."""
+        return self._model
+
     def start(self, prompt: Tensor) -> None:
         self._runner = self._model.runner(self._capacity, drafting=True, quantise=self._options.int8)
         self._num_committed = int(prompt.shape[0])

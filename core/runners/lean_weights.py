@@ -73,6 +73,12 @@ class LeanWeights:
             self._draft_heads[key] = ids, quantised(head) if is_quantised else head
         return self._draft_heads[key][1]
 
+    @property
+    def int8_bytes(self) -> int:
+        """What the int8 copies take that drafting has had made, a byte a weight."""
+        products = [*(self._small or ()), *(head for _, head in self._draft_heads.values())]
+        return sum(weight.numel() for product in products if product.int8 for weight in product.weights)
+
     def rotary_table(self, capacity: int) -> tuple[Tensor, Tensor]:
         """Cosines, and sines with the sign of the half they multiply: (capacity, 1, D) each."""
         positions = torch.arange(capacity, device=self.embedding.device)

@@ -157,7 +157,8 @@ def in_packed(x: Tensor, weight: Tensor) -> Tensor:
 
 def _to_int8(weight: Tensor) -> Any:
     rows = weight.contiguous()
-    scales = rows.abs().amax(1).clamp_min(1e-12).double() / 127
+    # From both ends, since abs() would be a second copy of a whole head.
+    scales = torch.maximum(rows.amax(1), -rows.amin(1)).clamp_min(1e-12).double() / 127
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # The tensors are deprecated; the kernels that read them are not.
         zeros = torch.zeros(len(rows), dtype=torch.long)

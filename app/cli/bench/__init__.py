@@ -74,10 +74,10 @@ def run_bench(settings: BenchSettings, *, prompts_file: str | None, measures_mem
     from core.bench.loading import encode_prompts, load_pair
     from core.bench.margins import margin_of
     from core.bench.measure import measure
-    from core.bench.memory import peak_memory_mb
+    from core.bench.memory import Memory, memory_of
     from core.bench.prompts import default_prompts, read_prompts
     from core.bench.record import Report, config_of, environment_of, now
-    from core.bench.results import rows
+    from core.bench.results import rows, with_memory
 
     started_at = now()
     asked = None if prompts_file is None else read_prompts(Path(prompts_file))
@@ -93,11 +93,11 @@ def run_bench(settings: BenchSettings, *, prompts_file: str | None, measures_mem
             table += rows(comparison, prompts, settings, margin)
             absent += [absence for absence in comparison.failed if absence not in absent]
         if measures_memory:
-            peaks: dict[str, float | None] = {}
+            taken: dict[str, Memory | None] = {}
             for name in dict.fromkeys(row.name for row in table):
                 progress.stage(f"Measuring the memory of {name}")
-                peaks[name] = peak_memory_mb(name, settings, prompts[0].ids)
-            table = [replace(row, peak_memory_mb=peaks[row.name]) for row in table]
+                taken[name] = memory_of(name, settings, prompts[0].ids)
+            table = [with_memory(row, taken[row.name]) for row in table]
     return Report(started_at, config_of(settings, pair, prompts), environment_of(pair, settings), table, absent)
 
 

@@ -81,6 +81,7 @@ def _table(rows: Sequence[Row]) -> Table:
         ("tokens/forward", lambda row: _figure(row.tokens_per_forward, ".2f")),
         ("overhead", lambda row: _spread(row.overhead, ".1%")),
         ("peak memory", lambda row: _figure(row.peak_memory_mb, ",.0f", " MB")),
+        ("× needed", lambda row: _figure(_memory_ratio(row), ".2f")),
     )
     kept = [(title, show) for title, show in columns if any(show(row) != "–" for row in rows)]
     for title, _ in kept:
@@ -89,6 +90,11 @@ def _table(rows: Sequence[Row]) -> Table:
         style = "" if row.is_ours else "dim"
         table.add_row(Text(row.title, style), *(Text(show(row), style) for _, show in kept))
     return table
+
+
+def _memory_ratio(row: Row) -> float | None:
+    taken, needed = row.peak_memory_mb, row.needed_memory_mb
+    return taken / needed if taken is not None and needed else None
 
 
 def _spread(spread: Spread | None, form: str) -> str:
@@ -105,7 +111,10 @@ def _figure(value: Any, form: str, unit: str = "") -> str:
 def _foot(report: Report) -> list[str]:
     lines = [_LEGEND]
     if any(row.peak_memory_mb is not None for row in report.rows):
-        lines.append("peak memory: of a process of its own, beyond what Python and the libraries take.")
+        lines.append(
+            "peak memory: of a process of its own, beyond what Python and the libraries take. needed: both models' "
+            "weights, int8 copies included, and both caches."
+        )
     if any(temperature > 0 for temperature in report.config["temperatures"]):
         lines.append(_RANDOM)
     for row in report.rows:
