@@ -36,6 +36,7 @@ from app.widgets.prompt_editor import PromptEditor
 from app.widgets.side_panel import SidePanel
 from app.widgets.status_strip import StatusStrip
 from app.widgets.transcript_panel import TranscriptPanel
+from app.widgets.why_panel import WhyPanel
 from app.window_layout import fit_columns, from_text, splitter, to_text
 from core.errors import OutriderError
 from core.trace import RunLog, export_csv, export_jsonl
@@ -69,6 +70,7 @@ class MainWindow(QMainWindow):
         self.selection = Selection(self)
         self.measurements = MeasurementsPanel(self.run_view)
         self.plots = PlotsPage(self.run_view)
+        self.why = WhyPanel(self.run_view)
         self.side = SidePanel()
         self.banner = Banner()
         self.status = StatusStrip()
@@ -78,6 +80,7 @@ class MainWindow(QMainWindow):
             self.controller, self.run_view, self.transcript, self.measurements, self.status, parent=self
         )
         self.live.attach(self.plots)
+        self.live.attach(self.why)
         cards = (*self.measurements.cards, *self.plots.cards)
         self.plot_desk = PlotDesk(self, self._dialogs, self.run_view, cards)
         self._lay_out()
@@ -99,6 +102,7 @@ class MainWindow(QMainWindow):
         )
         self.side.add_page("Live", self.measurements, "Figures, acceptance and latency of the run at hand.")
         self.side.add_page("Plots", self.plots, "Tokens over time, and acceptance by draft position.")
+        self.side.add_page("Why", self.why, "What holds this run's speedup back, and what to change.")
         centre = QWidget()
         layout = QVBoxLayout(centre)
         layout.setContentsMargins(0, 0, 0, 0)
@@ -234,7 +238,7 @@ class MainWindow(QMainWindow):
     def _apply_theme(self, theme: Theme) -> None:
         fit_columns(self, self.controls, self.text_splitter, self.side)
         self.transcript.set_theme(theme)
-        for panel in (self.measurements, self.plots, self.plot_desk):
+        for panel in (self.measurements, self.plots, self.plot_desk, self.why):
             panel.set_theme(theme)
 
     @Slot()

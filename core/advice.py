@@ -47,9 +47,11 @@ def advise(
         *_scoring(diagnosis),
         *_overhead(diagnosis),
     ]
+    # What stays slower than plain decoding is nothing to change to.
+    found = [advice for advice in found if advice.speedup is None or advice.speedup > BREAK_EVEN]
     found.sort(key=lambda advice: -(advice.speedup or 0.0))
     promised = max((advice.speedup for advice in found if advice.speedup is not None), default=0.0)
-    if diagnosis.speedup < BREAK_EVEN and promised <= BREAK_EVEN:
+    if diagnosis.speedup < BREAK_EVEN and not promised:
         return [_dont(diagnosis), *found]
     if not promised:
         well_set = f"No setting that this run can tell of promises more than {LEAST_GAIN - 1:.0%}: it is well set."

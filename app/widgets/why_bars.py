@@ -1,0 +1,183 @@
+"""The bars of the page Why: a step's time in its parts, and speedups against plain decoding."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from PySide6.QtCore import QEvent, QPoint, QRectF, QSize, Qt
+from PySide6.QtGui import QBrush, QColor, QFontMetrics, QHelpEvent, QPainter, QPaintEvent, QPen
+from PySide6.QtWidgets import QSizePolicy, QToolTip, QWidget
+
+from app.theme import LIGHT, Theme, scaled, ui_font
+from app.view_models.why import Gain, Part
+
+BAR_HEIGHT, GAIN_HEIGHT = 18, 8
+RADIUS = 3
+GAP = 2
+
+
+class TimeBar(QWidget):
+    """A title, milliseconds, and under them a bar in parts. Bars with the same `full_ms` can be compared."""
+
+    def __init__(self, object_name: str) -> None:
+        super().__init__()
+        self.setObjectName(object_name)
+        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
+        self._theme = LIGHT
+        self._title = ""
+        self._parts: tuple[Part, ...] = ()
+        self._full_ms = 1.0
+
+    def set_theme(self, theme: Theme) -> None:
+        """Draw in a theme's colours."""
+        self._theme = theme
+        self.updateGeometry()
+        self.update()
+
+    def show_parts(self, title: str, parts: Sequence[Part], full_ms: float) -> None:
+        """Show a time, on a scale that ends at `full_ms`."""
+        self._title, self._parts, self._full_ms = title, tuple(parts), max(full_ms, 1e-9)
+        spoken = ", ".join(f"{part.title} {part.milliseconds:.2f} ms" for part in parts)
+        self.setAccessibleName(f"{title}: {self.total_ms:.2f} ms")
+        self.setAccessibleDescription(spoken)
+        self.update()
+
+    @property
+    def total_ms(self) -> float:
+        """The whole bar."""
+        return sum(part.milliseconds for part in self._parts)
+
+    def places(self) -> list[tuple[Part, QRectF]]:
+        """Where each part stands."""
+        top, left = self._line() + 3, 0.0
+        found = []
+        for part in self._parts:
+            width = self.width() * part.milliseconds / self._full_ms
+            found.append((part, QRectF(left, top, width, scaled(BAR_HEIGHT))))
+            left += width
+        return found
+
+    def sizeHint(self) -> QSize:
+        """A line of text and the bar."""
+        return QSize(200, self._line() + 4 + scaled(BAR_HEIGHT))
+
+    def _line(self) -> int:
+        return QFontMetrics(ui_font(12)).height()
+
+    def event(self, event: QEvent) -> bool:
+        """Say what the part under the pointer is."""
+        if event.type() is QEvent.Type.ToolTip and isinstance(event, QHelpEvent):
+            QToolTip.showText(event.globalPos(), self.explanation(event.pos()), self)
+            return True
+        return super().event(event)
+
+    def explanation(self, point: QPoint) -> str:
+        """What stands at a point, in a sentence; empty beside the bar."""
+        for part, place in self.places():
+            if place.contains(point):
+                return f"{part.title}: {part.milliseconds:.2f} ms. {part.how}"
+        return ""
+
+    def paintEvent(self, _event: QPaintEvent) -> None:
+        """Draw title, figure and bar."""
+        painter = QPainter(self)
+        _draw_line(painter, self._theme, self.width(), self._line(), self._title, f"{self.total_ms:.2f} ms")
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        for part, place in self.places():
+            if place.width() >= 0.5:
+                _fill(painter, place.adjusted(0, 0, -min(GAP, place.width() / 2), 0), self._theme, part)
+        painter.end()
+
+
+def _fill(painter: QPainter, place: QRectF, theme: Theme, part: Part) -> None:
+    color = QColor(getattr(theme, part.token))
+    if not part.is_extra:
+        painter.setPen(Qt.PenStyle.NoPen)
+        painter.setBrush(color)
+        painter.drawRoundedRect(place, RADIUS, RADIUS)
+        return
+    # Hatched, so that colour is not the only sign of what comes on top of a plain forward.
+    painter.setPen(QPen(color, 1))
+    painter.setBrush(QBrush(color, Qt.BrushStyle.BDiagPattern))
+    painter.drawRoundedRect(place.adjusted(0.5, 0.5, -0.5, -0.5), RADIUS, RADIUS)
+
+
+class GainBar(QWidget):
+    """A title, a speedup, and under them a bar beside the mark of plain decoding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
+        self._theme = LIGHT
+        self._gain = Gain("", 0.0, False, "")
+        self._ran, self._full = 0.0, 1.0
+
+    def set_theme(self, theme: Theme) -> None:
+        """Draw in a theme's colours."""
+        self._theme = theme
+        self.updateGeometry()
+        self.update()
+
+    def show_gain(self, gain: Gain, ran: float, full: float) -> None:
+        """Show a speedup.
+
+        Args:
+            ran: the speedup as it ran; the bar changes its colour there.
+            full: where the scale ends.
+        """
+        self._gain, self._ran, self._full = gain, ran, full
+        self.setToolTip(gain.how)
+        self.setAccessibleName(f"{gain.title}: {speedup_text(gain.speedup)}")
+        self.setAccessibleDescription(gain.how)
+        self.update()
+
+    def sizeHint(self) -> QSize:
+        """A line of text and the bar."""
+        return QSize(200, QFontMetrics(ui_font(12)).height() + 4 + scaled(GAIN_HEIGHT))
+
+    def paintEvent(self, _event: QPaintEvent) -> None:
+        """Draw title, figure and bar."""
+        painter, theme, gain = QPainter(self), self._theme, self._gain
+        line = QFontMetrics(ui_font(12)).height()
+        _draw_line(painter, theme, self.width(), line, gain.title, speedup_text(gain.speedup), is_strong=gain.is_main)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        painter.setPen(Qt.PenStyle.NoPen)
+        top, height = line + 3, scaled(GAIN_HEIGHT)
+        reached, ran = self._x(gain.speedup), self._x(self._ran)
+        painter.setBrush(QColor(theme.track))
+        painter.drawRoundedRect(QRectF(0, top, self.width(), height), RADIUS, RADIUS)
+        more = QColor(theme.accent)
+        more.setAlphaF(1.0 if gain.is_main else 0.45)
+        painter.setBrush(more)
+        painter.drawRoundedRect(QRectF(0, top, reached, height), RADIUS, RADIUS)
+        painter.setBrush(QColor(theme.muted))
+        painter.drawRoundedRect(QRectF(0, top, min(ran, reached), height), RADIUS, RADIUS)
+        pen = QPen(QColor(theme.text), 2)
+        pen.setDashPattern([1.5, 1])
+        painter.setPen(pen)
+        plain = self._x(1.0)
+        painter.drawLine(QPoint(round(plain), top - 2), QPoint(round(plain), top + height + 2))
+        painter.end()
+
+    def _x(self, speedup: float) -> float:
+        return self.width() * min(1.0, speedup / self._full)
+
+
+def speedup_text(speedup: float) -> str:
+    """A speedup as it is written everywhere."""
+    return f"{speedup:.2f}×" if math.isfinite(speedup) else "–"
+
+
+def _draw_line(
+    painter: QPainter, theme: Theme, width: int, height: int, title: str, value: str, *, is_strong: bool = True
+) -> None:
+    painter.setFont(ui_font(12))
+    metrics = painter.fontMetrics()
+    room = width - metrics.horizontalAdvance(value) - 8
+    flags = Qt.AlignmentFlag.AlignVCenter
+    painter.setPen(QColor(theme.text if is_strong else theme.muted))
+    shown = metrics.elidedText(title, Qt.TextElideMode.ElideRight, room)
+    painter.drawText(QRectF(0, 0, room, height), flags | Qt.AlignmentFlag.AlignLeft, shown)
+    painter.setPen(QColor(theme.text))
+    painter.drawText(QRectF(0, 0, width, height), flags | Qt.AlignmentFlag.AlignRight, value)

@@ -1,0 +1,162 @@
+"""The page Why: what it says of a run, when it looks, and what its bars stand for."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from app.theme import DARK, LIGHT, ThemeMode
+from app.view_models.run_view import RunView
+from app.view_models.why import EMPTY, WhyModel
+from app.widgets.why_panel import WhyPanel
+from core.types import BaselineStep, Finished, FinishReason, PrefillDone, RunRequest
+from tests.fakes_app import FakeSession, make_step, make_summary
+from tests.test_core_diagnosis import LIMITED, drawn
+
+
+def view(steps, *, baseline=True, is_over=True):
+    """A run of these steps; a plain forward takes 10 ms, a plain step 10.6."""
+    run, request = RunView(), RunRequest("t", "d", "x", baseline=baseline)
+    run.begin(request)
+    run.apply(FakeSession()._head(request))
+    run.apply(PrefillDone(9, 12.0, 10.0))
+    for step in steps:
+        run.apply(step)
+    if baseline and is_over:
+        for index in range(50):
+            plain = make_step(index, 9, num_draft_tokens=0, num_accepted=0, ms=20.0)
+            run.apply(BaselineStep(plain))
+    if is_over:
+        run.apply(Finished(make_summary(run.steps, FinishReason.LENGTH)))
+    return run
+
+
+@pytest.mark.parametrize("limit", LIMITED)
+def test_the_headline_names_the_limit_that_the_first_bar_shows(limit):
+    report = WhyModel(view(LIMITED[limit])).report()
+    ran, first = report.gains[0], report.gains[1]
+    assert report.headline.startswith(f"{ran.speedup:.2f}×")
+    assert f"{first.speedup:.2f}×" in report.headline
+    assert [gain.is_main for gain in report.gains] == [False, True] + [False] * (len(report.gains) - 2)
+
+
+def test_the_bars_add_up_to_the_step_and_their_ratio_is_the_speedup():
+    run = view(drawn(0.8, 4, draft_ms=1.0, verify_ms=14.0))
+    report = WhyModel(run).report()
+    step = sum(part.milliseconds for part in report.parts)
+    assert step == pytest.approx(run.metrics.totals.total_ms / len(run.steps))
+    assert sum(part.milliseconds for part in report.replaced) / step == pytest.approx(report.gains[0].speedup)
+    assert all(part.how for part in (*report.parts, *report.replaced))
+    assert all(figure.how for figure in report.figures)
+    assert all(gain.how for gain in report.gains)
+
+
+def test_without_the_baseline_the_speedup_is_called_an_estimate():
+    report = WhyModel(view(drawn(0.8, 4), baseline=False)).report()
+    assert report.headline.startswith("An estimated")
+    assert "Measure the baseline" in report.basis
+
+
+def test_a_few_steps_are_too_few():
+    assert "too few steps to tell" in WhyModel(view(drawn(0.8, 4, count=7))).report().headline
+
+
+def test_a_run_without_drafts_is_plain_decoding():
+    report = WhyModel(
+        view(drawn(0.8, 4, count=0) + [make_step(0, 9, num_draft_tokens=0, num_accepted=0)] * 30)
+    ).report()
+    assert "plain decoding" in report.headline
+    assert len(report.gains) == 1
+
+
+def test_each_step_is_read_once_and_another_run_is_read_anew():
+    run = view(drawn(0.8, 4, count=40), is_over=False)
+    model = WhyModel(run)
+    assert "40 steps" in model.report().basis
+    for step in drawn(0.8, 4, count=10, seed=2):
+        run.apply(step)
+    assert "50 steps" in model.report().basis
+    assert "50 steps" in model.report().basis
+    run.begin(run.request)
+    assert model.report().headline == EMPTY
+
+
+def test_a_long_run_is_read_in_the_blink_of_an_eye():
+    run = view(drawn(0.8, 4, count=5000))
+    started = time.process_time()
+    WhyModel(run).report()
+    assert time.process_time() - started < 0.25, "it should take some 40 ms"
+
+
+def test_advice_waits_for_the_end_of_the_run():
+    steps = drawn(0.9, 4, draft_ms=5.0, verify_ms=11.0)
+    going, over = WhyModel(view(steps, is_over=False)).report(), WhyModel(view(steps)).report()
+    assert "when the run is over" in going.advice[0].text
+    assert any("smaller draft" in advice.text for advice in over.advice)
+
+
+def test_the_page_follows_a_run_only_while_it_is_open(make_window, qtbot, session):
+    session.gate = threading.Semaphore(30)
+    window = make_window(is_shown=True)
+    window.prompt.run_button.click()
+    qtbot.waitUntil(lambda: len(window.run_view.steps) == 30)
+    assert window.why.headline.text() == EMPTY
+    window.side.show_page(window.why)
+    assert "estimated" in window.why.headline.text()
+    assert "30 steps" in window.why.basis.text()
+    session.gate.release(1000)
+    with qtbot.waitSignal(window.live.run_shown):
+        pass
+    summary = window.run_view.summary
+    assert window.why.headline.text().startswith(f"{summary.measured_speedup:.2f}×")
+    assert window.why.advice.text()
+
+
+def test_a_run_that_ended_behind_another_page_is_read_when_the_page_is_opened(make_window, run_to_end):
+    window = make_window(is_shown=True)
+    run_to_end(window)
+    assert window.why.headline.text() == EMPTY
+    window.side.show_page(window.why)
+    assert window.why.headline.text() != EMPTY
+
+
+def test_the_page_changes_its_theme_in_the_middle_of_a_run(make_window, qtbot, session):
+    session.gate = threading.Semaphore(25)
+    window = make_window(is_shown=True)
+    window.side.show_page(window.why)
+    window.prompt.run_button.click()
+    qtbot.waitUntil(lambda: window.run_view.metrics.totals.steps == 25)
+    for mode, theme in ((ThemeMode.DARK, DARK), (ThemeMode.LIGHT, LIGHT)):
+        window.menus.theme_actions[mode].trigger()
+        assert window.why.step_bar._theme == theme
+        window.why.begin()
+        assert all(bar._theme == theme for bar in window.why.gain_bars)
+    session.gate.release(1000)
+    with qtbot.waitSignal(window.live.run_shown):
+        pass
+
+
+def test_what_the_pointer_is_on_is_explained(qtbot):
+    run = view(drawn(0.8, 4, draft_ms=1.0, verify_ms=14.0))
+    panel = WhyPanel(run)
+    qtbot.addWidget(panel)
+    panel.resize(340, 700)
+    panel.show()
+    panel.end()
+    places = panel.step_bar.places()
+    assert [part.title for part, _ in places] == ["draft", "plain forward", "scoring more", "overhead"]
+    for part, place in places:
+        assert panel.step_bar.explanation(place.center().toPoint()).startswith(part.title)
+    assert panel.step_bar.explanation(panel.step_bar.rect().topLeft()) == ""
+
+
+@pytest.mark.parametrize("width", [340, 384, 620])
+def test_nothing_on_the_page_is_wider_than_the_column(qtbot, width):
+    panel = WhyPanel(view(LIMITED[next(iter(LIMITED))]))
+    qtbot.addWidget(panel)
+    panel.resize(width, 700)
+    panel.show()
+    panel.end()
+    assert panel.widget().minimumSizeHint().width() <= panel.viewport().width()
