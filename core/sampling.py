@@ -65,13 +65,17 @@ def unfiltered_probabilities(logits: Tensor, temperature: float) -> Tensor:
         temperature: 0, or not so cold that the quotient overflows.
     """
     if temperature == 0.0:
-        best = logits.argmax(-1, keepdim=True)
-        # argmax of a row with NaN is that NaN's place, and 0 times a logit that is not finite is NaN: the whole row is.
-        zero = logits.gather(-1, best).mul_(0.0)
-        return zero.expand(logits.shape).clone().scatter_(-1, best, zero + 1.0)
+        return one_hot(logits, logits.argmax(-1, keepdim=True))
     if temperature != 1.0:
         logits = logits / temperature
     return torch.softmax(logits, -1)
+
+
+def one_hot(logits: Tensor, best: Tensor) -> Tensor:
+    """The greedy law (..., V) of logits whose argmax is best (..., 1). TorchScript reads it."""
+    # argmax of a row with NaN is that NaN's place, and 0 times a logit that is not finite is NaN: the whole row is.
+    zero = logits.gather(-1, best).mul_(0.0)
+    return zero.expand(logits.shape).clone().scatter_(-1, best, zero + 1.0)
 
 
 def _keep_nucleus(scaled: Tensor, params: SamplingParams) -> Tensor:

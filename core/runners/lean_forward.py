@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from core.runners.products import Product, in_blocks, in_packed
-from core.sampling import draw_in_double, unfiltered_probabilities
+from core.sampling import draw_in_double, one_hot, unfiltered_probabilities
 
 _log = logging.getLogger(__name__)
 
@@ -230,5 +230,10 @@ def draw_next(
         num_kv_heads,
         epsilon,
     )
-    probs = unfiltered_probabilities(logits[0, :limit].float(), temperature)
+    row = logits[0, :limit].float()
+    if temperature == 0.0:
+        # There is nothing to draw; looking for it in the law would cost as much as the law itself.
+        best = row.argmax(-1, keepdim=True)
+        return best[0], one_hot(row, best)
+    probs = unfiltered_probabilities(row, temperature)
     return draw_in_double(probs, uniform), probs
