@@ -17,6 +17,7 @@ from torch import Tensor
 from core.runners import lean_forward
 from core.runners.base import ForwardOutput, check_rewind
 from core.runners.lean_forward import plain_errors, scripted
+from core.runners.lean_model import LeanModel
 from core.runners.lean_weights import LeanWeights, Products
 from core.runners.products import FEWEST_BLOCKED, MOST_BLOCKED, Product, in_full, in_one
 
@@ -86,20 +87,27 @@ class LeanRunner:
         block = torch.full((_LONGEST_BLOCK, _LONGEST_BLOCK), -torch.inf, dtype=dtype, device=device)
         self._causal = block.triu_(1)
         every = (*self.products, self.head)
-        self._blocked = self._arguments(*every)
-        self._few = self._arguments(*map(in_one, every))
+        self._blocked = self._model(*every)
+        self._few = self._model(*map(in_one, every))
         # int8 rows share one scale, which many rows are too different for; and many rows keep a processor busy anyway.
-        self._many = self._arguments(*map(in_full, every))
-        self._shape = (weights.num_heads, weights.num_kv_heads, weights.epsilon)
+        self._many = self._model(*map(in_full, every))
 
-    def _arguments(self, *products: Product) -> tuple[Any, ...]:
-        """What every call of the forward is given; the head's product is the last."""
-        weights, (*others, head) = self.weights, products
-        return (
-            *(weights.embedding, weights.final_norm, head),
-            *(*weights.norms, weights.qkv_bias),
-            *others,
+    def _model(self, qkv: Product, output: Product, gate_up: Product, down: Product, head: Product) -> LeanModel:
+        weights = self.weights
+        return LeanModel(
+            weights.embedding,
+            weights.final_norm,
+            head,
+            *weights.norms,
+            weights.qkv_bias,
+            qkv,
+            output,
+            gate_up,
+            down,
             self.cache,
+            weights.num_heads,
+            weights.num_kv_heads,
+            weights.epsilon,
         )
 
     @property
@@ -145,7 +153,7 @@ class LeanRunner:
             raise ValueError(f"The cache has room for {self._capacity} positions, not {end}.")
         cos, sin = (table[start:end] for table in self.rotary)
         is_block = count <= self._longest_block
-        fixed = self._few if count < FEWEST_BLOCKED else self._blocked if count <= MOST_BLOCKED else self._many
+        model = self._few if count < FEWEST_BLOCKED else self._blocked if count <= MOST_BLOCKED else self._many
         mask = None
         if count > 1 and is_block:
             mask = self._causal[:count, :count]
@@ -153,8 +161,6 @@ class LeanRunner:
             mask = torch.full((count, end), -torch.inf, dtype=cos.dtype, device=cos.device).triu_(start + 1)
         # The optimiser of scripts would compile each new number of positions anew; the interpreter is what is wanted.
         with torch.jit.optimized_execution(False), plain_errors():  # type: ignore[attr-defined]
-            result = scripted(function)(
-                ids.to(cos.device), *given, *fixed, cos, sin, mask, is_block, start, *self._shape
-            )
+            result = scripted(function)(ids.to(cos.device), *given, model, cos, sin, mask, is_block, start)
         self._length = end
         return result

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from core.runners.lean_model import LeanModel
 from core.runners.products import Product, in_blocks, in_packed
 from core.sampling import draw_in_double, one_hot, unfiltered_probabilities
 
@@ -54,64 +55,50 @@ def plain_errors() -> Iterator[None]:
 def forward(
     ids: Tensor,
     num_logits: int,
-    embedding: Tensor,
-    final_norm: Tensor,
-    head: Product,
-    attention_norm: list[Tensor],
-    mlp_norm: list[Tensor],
-    query_norm: list[Tensor],
-    key_norm: list[Tensor],
-    qkv_bias: list[Tensor],
-    qkv: Product,
-    output: Product,
-    gate_up: Product,
-    down: Product,
-    cache: list[Tensor],
+    model: LeanModel,
     cos: Tensor,
     sin: Tensor,
     mask: Optional[Tensor],  # noqa: UP045 - TorchScript reads no other form
     is_block: bool,
     start: int,
-    num_heads: int,
-    num_kv_heads: int,
-    epsilon: float,
 ) -> tuple[Tensor, Tensor]:
     """ids (n,) -> final states (n, hidden) and the logits (num_logits, V) after the last of them.
 
     Keys and values of all layers are written to the cache from `start` on. mask is (n, n) for a block, (n, L) for a
-    chunk, None for one position. Lists hold a tensor a layer, and are empty where the model has no such weights.
+    chunk, None for one position.
 
     Written in the part of Python that TorchScript reads.
     """
-    hidden = functional.embedding(ids, embedding)
+    hidden = functional.embedding(ids, model.embedding)
     count, size = hidden.size(0), cos.size(2)
     end, half = start + count, size // 2
-    for index in range(len(cache)):
-        mixed = _product(rms_norm(hidden, attention_norm[index], epsilon), qkv, index)
-        if len(qkv_bias) > 0:
-            mixed = mixed.add_(qkv_bias[index])
-        mixed = mixed.view(count, num_heads + 2 * num_kv_heads, size)
-        rotated = mixed[:, : num_heads + num_kv_heads]
-        if len(query_norm) > 0:
-            rotated[:, :num_heads] = rms_norm(rotated[:, :num_heads], query_norm[index], epsilon)
-            rotated[:, num_heads:] = rms_norm(rotated[:, num_heads:], key_norm[index], epsilon)
+    heads, kv_heads = model.num_heads, model.num_kv_heads
+    for index in range(len(model.cache)):
+        mixed = _product(rms_norm(hidden, model.attention_norm[index], model.epsilon), model.qkv, index)
+        if len(model.qkv_bias) > 0:
+            mixed = mixed.add_(model.qkv_bias[index])
+        mixed = mixed.view(count, heads + 2 * kv_heads, size)
+        rotated = mixed[:, : heads + kv_heads]
+        if len(model.query_norm) > 0:
+            rotated[:, :heads] = rms_norm(rotated[:, :heads], model.query_norm[index], model.epsilon)
+            rotated[:, heads:] = rms_norm(rotated[:, heads:], model.key_norm[index], model.epsilon)
         # Rotary embedding (Su et al., 2104.09864): x cos + swap(x) sin, the sign of the swapped half in the table.
         swapped = torch.cat((rotated[..., half:], rotated[..., :half]), -1)
         rotated.mul_(cos).addcmul_(swapped, sin)
-        store = cache[index]
-        store[start:end] = mixed[:, num_heads:]
-        query = mixed[:, :num_heads].transpose(0, 1)  # (H, n, D)
-        keys = store[:end, :num_kv_heads].transpose(0, 1)  # (G, L, D)
-        values = store[:end, num_kv_heads:].transpose(0, 1)
+        store = model.cache[index]
+        store[start:end] = mixed[:, heads:]
+        query = mixed[:, :heads].transpose(0, 1)  # (H, n, D)
+        keys = store[:end, :kv_heads].transpose(0, 1)  # (G, L, D)
+        values = store[:end, kv_heads:].transpose(0, 1)
         attended = _attend_block(query, keys, values, mask) if is_block else _attend_chunk(query, keys, values, mask)
-        attended = attended.transpose(0, 1).reshape(count, num_heads * size)
-        hidden = _add_product(hidden, attended, output, index)
-        gates = _product(rms_norm(hidden, mlp_norm[index], epsilon), gate_up, index)
+        attended = attended.transpose(0, 1).reshape(count, heads * size)
+        hidden = _add_product(hidden, attended, model.output, index)
+        gates = _product(rms_norm(hidden, model.mlp_norm[index], model.epsilon), model.gate_up, index)
         width = gates.size(1) // 2
         activated = functional.silu(gates[:, :width]).mul_(gates[:, width:])
-        hidden = _add_product(hidden, activated, down, index)
-    hidden = rms_norm(hidden, final_norm, epsilon)
-    return hidden, _product(hidden[count - num_logits :], head, 0)
+        hidden = _add_product(hidden, activated, model.down, index)
+    hidden = rms_norm(hidden, model.final_norm, model.epsilon)
+    return hidden, _product(hidden[count - num_logits :], model.head, 0)
 
 
 def _product(x: Tensor, product: Product, index: int) -> Tensor:
@@ -178,58 +165,19 @@ def draw_next(
     uniform: Tensor,
     temperature: float,
     limit: int,
-    embedding: Tensor,
-    final_norm: Tensor,
-    head: Product,
-    attention_norm: list[Tensor],
-    mlp_norm: list[Tensor],
-    query_norm: list[Tensor],
-    key_norm: list[Tensor],
-    qkv_bias: list[Tensor],
-    qkv: Product,
-    output: Product,
-    gate_up: Product,
-    down: Product,
-    cache: list[Tensor],
+    model: LeanModel,
     cos: Tensor,
     sin: Tensor,
     mask: Optional[Tensor],  # noqa: UP045 - TorchScript reads no other form
     is_block: bool,
     start: int,
-    num_heads: int,
-    num_kv_heads: int,
-    epsilon: float,
 ) -> tuple[Tensor, Tensor]:
     """A forward over ids (n,), the law behind them at a temperature (limit,), and a token () drawn from it.
 
     One script, because a small draft's time is the time between its operations. uniform () float64 in [0, 1); only the
     first `limit` logits count. The other arguments are the forward's.
     """
-    _, logits = forward(
-        ids,
-        1,
-        embedding,
-        final_norm,
-        head,
-        attention_norm,
-        mlp_norm,
-        query_norm,
-        key_norm,
-        qkv_bias,
-        qkv,
-        output,
-        gate_up,
-        down,
-        cache,
-        cos,
-        sin,
-        mask,
-        is_block,
-        start,
-        num_heads,
-        num_kv_heads,
-        epsilon,
-    )
+    _, logits = forward(ids, 1, model, cos, sin, mask, is_block, start)
     row = logits[0, :limit].float()
     if temperature == 0.0:
         # There is nothing to draw; looking for it in the law would cost as much as the law itself.

@@ -12,6 +12,9 @@ from core.runners.products import Product, block_of, head_product, is_faster_pac
 Products = tuple[Product, Product, Product, Product]
 """Of the query, key and value projections in one; the attention's output; the MLP's gate and up in one; its down."""
 
+Norms = tuple[list[Tensor], list[Tensor], list[Tensor], list[Tensor]]
+"""Before attention, before the MLP, of queries, of keys; a tensor a layer."""
+
 
 class LeanWeights:
     """Shared by any number of runners.
@@ -33,7 +36,7 @@ class LeanWeights:
         layers = list(model.model.layers)
         self.num_layers = len(layers)
         # In the order of the forward; what a model lacks is an empty list.
-        self.norms: tuple[list[Tensor], ...] = (
+        self.norms: Norms = (
             [_twice(layer.input_layernorm.weight) for layer in layers],
             [_twice(layer.post_attention_layernorm.weight) for layer in layers],
             [_twice(layer.self_attn.q_norm.weight) for layer in layers if hasattr(layer.self_attn, "q_norm")],
