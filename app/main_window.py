@@ -29,6 +29,7 @@ from app.view_models.run_view import RunView
 from app.view_models.selection import Selection
 from app.widgets.banner import Banner
 from app.widgets.controls import ControlsPanel
+from app.widgets.inspector import InspectorPanel
 from app.widgets.measurements import MeasurementsPanel
 from app.widgets.model_picker import OpenKind
 from app.widgets.plots_page import PlotsPage
@@ -71,6 +72,7 @@ class MainWindow(QMainWindow):
         self.measurements = MeasurementsPanel(self.run_view)
         self.plots = PlotsPage(self.run_view)
         self.why = WhyPanel(self.run_view)
+        self.inspector = InspectorPanel(self.run_view, self.selection)
         self.side = SidePanel()
         self.banner = Banner()
         self.status = StatusStrip()
@@ -102,6 +104,7 @@ class MainWindow(QMainWindow):
         )
         self.side.add_page("Live", self.measurements, "Figures, acceptance and latency of the run at hand.")
         self.side.add_page("Plots", self.plots, "Tokens over time, and acceptance by draft position.")
+        self.side.add_page("Inspector", self.inspector, "How the selected token came about.")
         self.side.add_page("Why", self.why, "What holds this run's speedup back, and what to change.")
         centre = QWidget()
         layout = QVBoxLayout(centre)
@@ -238,7 +241,7 @@ class MainWindow(QMainWindow):
     def _apply_theme(self, theme: Theme) -> None:
         fit_columns(self, self.controls, self.text_splitter, self.side)
         self.transcript.set_theme(theme)
-        for panel in (self.measurements, self.plots, self.plot_desk, self.why):
+        for panel in (self.measurements, self.plots, self.plot_desk, self.inspector, self.why):
             panel.set_theme(theme)
 
     @Slot()

@@ -9,6 +9,7 @@ from PySide6.QtCore import Qt
 
 from app.controller import BUSY_SENTENCE, RunState
 from app.settings import ChatTemplate
+from app.view_models.selection import Place
 from core.errors import ModelNotFoundError
 from core.types import FinishReason
 
@@ -262,3 +263,12 @@ def test_every_run_is_kept_as_a_log(window, run_to_end, tmp_path):
     assert log.problems == []
     assert log.steps == window.run_view.log().steps
     assert log.summary == window.run_view.log().summary
+
+
+def test_the_window_has_its_runs_inspected_and_forgets_the_selection_with_the_run(window, session, run_to_end):
+    run_to_end(window)
+    assert session.requests[-1].inspect
+    window.selection.select(Place(0, 0))
+    window.side.show_page(window.inspector)
+    run_to_end(window)
+    assert window.selection.place is None

@@ -1,0 +1,211 @@
+"""What the inspector says about a place of a block, in words and figures ready to be shown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from app.view_models.laws import Share, number, shares_at, show
+from app.view_models.places import Fate, evidence_at, fate_of, is_corrected, num_places
+from app.view_models.selection import Place
+from core.evidence import PositionEvidence
+from core.types import Coupling, Step
+
+NOT_KEPT = "The distributions of this run were not kept."
+
+
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """A token of the block with its fate, and where it stands."""
+
+    slot: int
+    text: str
+    fate: Fate
+    is_current: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A figure with its name, and how it is computed."""
+
+    name: str
+    value: str
+    help: str
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """Everything about one place. `shares` ends with the tokens that have no row; empty where nothing was kept."""
+
+    title: str
+    subtitle: str
+    chips: tuple[Chip, ...]
+    verdict: str
+    facts: tuple[Fact, ...]
+    shares: tuple[Share, ...]
+    note: str = ""
+
+
+def inspect(steps: Sequence[Step], place: Place, coupling: Coupling = Coupling.REJECTION) -> Inspection | None:
+    """Describe a place; None where the run has no such place."""
+    if not 0 <= place.step < len(steps) or not 0 <= place.slot < num_places(steps[place.step]):
+        return None
+    step, slot = steps[place.step], place.slot
+    evidence = evidence_at(step, slot)
+    is_drafted = slot < len(step.drafted)
+    return Inspection(
+        title=f"Step {step.index} · {_place_name(step, slot)}",
+        subtitle=f"position {step.position + slot:,} · temperature {step.temperature:g}",
+        chips=_chips(step, slot),
+        verdict=_verdict(step, slot, coupling),
+        facts=_drafted_facts(step, slot, evidence, coupling) if is_drafted else _own_facts(step, slot, evidence),
+        shares=shares_at(step, slot, evidence) if evidence is not None else (),
+        note="" if evidence is not None else NOT_KEPT,
+    )
+
+
+# --- The block -------------------------------------------------------------------------------------------------
+
+
+def _chips(step: Step, current: int) -> tuple[Chip, ...]:
+    chips = [
+        Chip(slot, show(text), fate_of(step, slot), slot == current) for slot, text in enumerate(step.drafted_texts)
+    ]
+    if num_places(step) > len(step.drafted):
+        slot = len(step.drafted)
+        chips.append(Chip(slot, _last_text(step), Fate.BONUS, slot == current))
+    elif is_corrected(step):
+        # It stands where the rejected token stood.
+        slot = step.num_accepted
+        chips.append(Chip(slot, _last_text(step), Fate.RESAMPLED, slot == current))
+    return tuple(chips)
+
+
+def _last_text(step: Step) -> str:
+    """The text of the token that the target added, by itself where that is known."""
+    evidence = evidence_at(step, step.num_accepted)
+    token = step.emitted[-1]
+    if evidence is not None and token in evidence.ids:
+        return show(evidence.texts[list(evidence.ids).index(token)])
+    return show(step.emitted_texts[-1])
+
+
+def _place_name(step: Step, slot: int) -> str:
+    if not step.drafted:
+        return "plain"
+    if slot == len(step.drafted):
+        return "bonus token"
+    return f"draft {slot + 1} of {len(step.drafted)}"
+
+
+# --- The verdict ------------------------------------------------------------------------------------------------
+
+
+def _verdict(step: Step, slot: int, coupling: Coupling) -> str:
+    fate = fate_of(step, slot)
+    if fate is Fate.BONUS:
+        return _bonus_verdict(step, coupling)
+    if fate is Fate.DISCARDED:
+        return "Discarded, untested: it stands behind the rejected token. Both laws follow the text as it was drafted."
+    is_kept = fate is Fate.ACCEPTED
+    if coupling is Coupling.GUMBEL:
+        if is_kept:
+            return "Accepted: under the shared noise, the target draws the same token."
+        return f"Rejected: under the shared noise, the target draws “{_last_text(step)}”."
+    test = _test(step, slot, is_kept)
+    if is_kept:
+        return f"Accepted{test}."
+    return f"Rejected{test}. “{_last_text(step)}” was drawn from the residual instead{_draw(step)}."
+
+
+def _test(step: Step, slot: int, is_kept: bool) -> str:
+    """The inequality that decided, where its numbers are known."""
+    u, q, p = (_at(values, slot) for values in (step.uniforms, step.draft_probs, step.target_probs))
+    if u is None or q is None or p is None:
+        return ""
+    return f": u·q = {number(u * q)} {'<' if is_kept else '≥'} p = {number(p)}"
+
+
+def _bonus_verdict(step: Step, coupling: Coupling) -> str:
+    how = ", under the noise of its position" if coupling is Coupling.GUMBEL else _draw(step)
+    if not step.drafted:
+        return f"Nothing was drafted: the token was drawn from the target{how}."
+    drafted = "The drafted token was" if len(step.drafted) == 1 else f"All {len(step.drafted)} drafted tokens were"
+    return f"{drafted} accepted, so one more was drawn from the target{how}."
+
+
+def _draw(step: Step) -> str:
+    return "" if step.next_uniform is None else f", with a draw of {number(step.next_uniform)}"
+
+
+# --- Figures ----------------------------------------------------------------------------------------------------
+
+
+def _drafted_facts(step: Step, slot: int, evidence: PositionEvidence | None, coupling: Coupling) -> tuple[Fact, ...]:
+    overlap = _at(step.expected_acceptance, slot)
+    facts = [
+        Fact("Target p", number(_at(step.target_probs, slot)), "The target's probability of the drafted token, after "
+             "temperature and filters."),
+        Fact("Draft q", number(_at(step.draft_probs, slot)), "The draft's probability of the token that it drafted."),
+    ]  # fmt: skip
+    if coupling is Coupling.REJECTION:
+        facts += [
+            Fact("Chance to be kept, min(1, p/q)", number(_at(step.acceptance_probs, slot)),
+                 "The chance that rejection sampling accepts this token."),
+            Fact("Uniform draw u", number(_at(step.uniforms, slot)),
+                 "From 0 to 1; the token is accepted where u·q < p. Drawn for every token, tested or not."),
+        ]  # fmt: skip
+    facts.append(
+        Fact("Expected acceptance, 1 − TV", number(overlap), "The sum of min(p, q) over the whole vocabulary: the "
+             "chance that a token drafted here is accepted, whichever it is. TV is the total variation distance of "
+             "the two laws.")
+    )  # fmt: skip
+    if evidence is None:
+        return tuple(facts)
+    facts.append(
+        Fact("Residual mass, TV", number(evidence.residual_mass), "The sum of max(0, p − q) over the whole "
+             "vocabulary: the chance of a rejection here, after which the next token comes from the residual.")
+    )  # fmt: skip
+    if evidence.residual_probs is not None:
+        drawn = _prob_in(evidence.residual_probs, evidence, step.emitted[-1])
+        facts.append(
+            Fact("Residual of the drawn token", number(drawn), "max(0, p − q) of the token that was drawn instead, "
+                 "divided by the residual mass.")
+        )  # fmt: skip
+    return (*facts, *_entropies(evidence))
+
+
+def _own_facts(step: Step, slot: int, evidence: PositionEvidence | None) -> tuple[Fact, ...]:
+    """Of a token that the target drew by itself."""
+    facts: list[Fact] = []
+    if evidence is not None:
+        drawn = _prob_in(evidence.target_probs, evidence, step.emitted[slot])
+        facts.append(Fact("Target p", number(drawn), "The target's probability of the drawn token, after "
+                          "temperature and filters."))  # fmt: skip
+    if step.next_uniform is not None:
+        facts.append(Fact("Uniform draw", number(step.next_uniform), "From 0 to 1; the token at which the target's "
+                          "probabilities, added up by id, pass it."))  # fmt: skip
+    return (*facts, *(_entropies(evidence) if evidence is not None else ()))
+
+
+def _entropies(evidence: PositionEvidence) -> list[Fact]:
+    how = "−Σ p ln p over the whole vocabulary: 0 where one token is certain."
+    facts = [Fact("Entropy of the target", nats(evidence.target_entropy), how)]
+    if evidence.draft_entropy is not None:
+        facts.append(Fact("Entropy of the draft", nats(evidence.draft_entropy), how))
+    return facts
+
+
+def _prob_in(probs: Sequence[float], evidence: PositionEvidence, token: int) -> float | None:
+    return probs[list(evidence.ids).index(token)] if token in evidence.ids else None
+
+
+def _at(values: Sequence[float], slot: int) -> float | None:
+    value = values[slot] if slot < len(values) else None
+    return None if value is None or math.isnan(value) else value
+
+
+def nats(value: float) -> str:
+    """An entropy with its unit."""
+    return f"{value:.2f} nats"
