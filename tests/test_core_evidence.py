@@ -244,22 +244,25 @@ def test_what_lies_behind_an_end_leaves_no_evidence():
 
 
 def test_evidence_is_captured_outside_everything_timed(monkeypatch):
-    is_timing, calls = [], []
-    original_round, original_capture = core.decode._Run._round, core.decode.capture
+    running, calls = [], []
 
-    def timed(run, *arguments):
-        is_timing.append(True)
-        try:
-            return original_round(run, *arguments)
-        finally:
-            is_timing.pop()
+    class Watched(core.decode.StepClock):
+        def start(self):
+            super().start()
+            running.append(self)
+
+        def stop(self):
+            running.pop()
+            super().stop()
+
+    original = core.decode.capture
 
     def watched(*arguments):
-        assert not is_timing
+        assert not running
         calls.append(arguments)
-        return original_capture(*arguments)
+        return original(*arguments)
 
-    monkeypatch.setattr(core.decode._Run, "_round", timed)
+    monkeypatch.setattr(core.decode, "StepClock", Watched)
     monkeypatch.setattr(core.decode, "capture", watched)
     a_run(inspect=False)
     assert not calls
