@@ -137,8 +137,12 @@ def test_bare_forwards_leave_the_draft_where_it_can_go_on(pair):
     contender = Speculative(pair, N, K, "draft-model")
     contender.run(PROMPTS[0].ids, temperature=0.0, seed=0)
     runner = contender.drafter._runner
-    assert time_bare(pair.target, runner, K, 6, 5 + N) > 0
-    assert time_bare(pair.target, None, 0, 400, 5 + N) > 0
+    bare = time_bare(pair.target, runner, K, 6, 5 + N)
+    assert bare.step_ms > 0
+    assert bare.cost_coefficient is not None and bare.cost_coefficient > 0
+    alone = time_bare(pair.target, None, 0, 400, 5 + N)
+    assert alone.step_ms > 0
+    assert alone.cost_coefficient is None
     assert runner.length <= 6 + K
 
 
@@ -448,6 +452,8 @@ def test_the_real_ones_together(pair):
     assert table[GENERATE].ratio_to_generate.values == (1.0, 1.0)
     assert table["draft-model"].overhead is not None
     assert table[GENERATE].overhead is None
+    assert table["draft-model"].cost_coefficient is not None
+    assert table[PLAIN].cost_coefficient is None
     assert table[PLAIN].step_tokens_per_second.median >= table[PLAIN].tokens_per_second.median
 
 

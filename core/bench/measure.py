@@ -37,6 +37,7 @@ class Observations:
         forwards, forward_tokens: the target's, and the tokens they gave, in the round that does not count.
         longest_draft: most tokens drafted in a step.
         overheads: by round; empty where there is no such figure.
+        costs: c of the bare forwards, by run; empty where no model drafts.
         texts: every run's ids, by prompt.
     """
 
@@ -48,6 +49,7 @@ class Observations:
     forward_tokens: int = 0
     longest_draft: int = 0
     overheads: list[float] = field(default_factory=list)
+    costs: list[float] = field(default_factory=list)
     texts: defaultdict[int, list[tuple[int, ...]]] = field(default_factory=lambda: defaultdict(list))
 
     @property
@@ -208,7 +210,9 @@ class _Conductor:
         capacity = len(self._prompts[-1].ids) + self._settings.max_new_tokens
         drafting = runner_of(contender.drafter)
         bare = time_bare(self._pair.target, drafting, usual[0].num_draft_tokens, middle, capacity)
-        seen.overheads.append(overhead([step.total_ms for step in usual], bare))
+        seen.overheads.append(overhead([step.total_ms for step in usual], bare.step_ms))
+        if bare.cost_coefficient is not None:
+            seen.costs.append(bare.cost_coefficient)
 
     def _reference(self, temperature: float) -> list[tuple[int, ...]] | None:
         """What the target itself says, where there is but one answer."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from operator import add
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -49,10 +50,22 @@ def runner_of(drafter: Any) -> Runner | None:
     return found
 
 
+class BareTimes(NamedTuple):
+    """Medians of bare forwards.
+
+    Attributes:
+        step_ms: of K one-position forwards of the draft and a (K + 1)-position one of the target.
+        cost_coefficient: a one-position forward of the draft / one of the target; None where no model drafts.
+    """
+
+    step_ms: float
+    cost_coefficient: float | None
+
+
 def time_bare(
     target: LanguageModel, drafting: Runner | None, num_draft_tokens: int, length: int, capacity: int
-) -> float:
-    """Median milliseconds of K one-position forwards of the draft and a (K + 1)-position one of the target.
+) -> BareTimes:
+    """Time the forwards of a step, draft and target in turn as in a run.
 
     Args:
         target: which scores.
@@ -66,16 +79,24 @@ def time_bare(
     prefill(scoring, [token % target.vocab_size for token in range(length)], lambda: None)
     start = min(length, drafting.length, drafting.capacity - num_draft_tokens) if drafting is not None else 0
     block = torch.zeros(num_draft_tokens + 1, dtype=torch.int64, device=target.device)
-    laps = []
+    watch = Stopwatch(target.device)
+    drafts, scores, plains = [], [], []
     with torch.inference_mode():
         for _ in range(_REPEATS + 1):
+            watch.lap()
             if drafting is not None:
                 drafting.rewind(start)
-            watch = Stopwatch(target.device)
-            if drafting is not None:
                 for _ in range(num_draft_tokens):
                     drafting.forward(block[:1], num_logits=1)
+            drafts.append(watch.lap())
             scoring.forward(block, num_logits=num_draft_tokens + 1)
-            laps.append(watch.lap())
+            scores.append(watch.lap())
             scoring.rewind(length)
-    return statistics.median(laps[1:])
+            scoring.forward(block[:1], num_logits=1)
+            plains.append(watch.lap())
+            scoring.rewind(length)
+    # The first of each warms up.
+    step_ms = statistics.median(map(add, drafts[1:], scores[1:]))
+    has_draft = drafting is not None and num_draft_tokens > 0
+    ratio = statistics.median(drafts[1:]) / num_draft_tokens / statistics.median(plains[1:]) if has_draft else None
+    return BareTimes(step_ms, ratio)

@@ -27,6 +27,7 @@ class Row:
         ratio_to_generate, ratio_to_assisted: in the same round; None where that contender did not run.
         tokens_per_forward: of the target, forwards that only read the prompt apart.
         overhead: step / (K draft forwards + one scoring forward) - 1.
+        cost_coefficient: one draft step / one of the target, bare forwards both; None where no model drafts.
         peak_memory_mb: of a process of its own, beyond what the libraries take; None if it was not measured.
         needed_memory_mb: weights and caches of that run.
         notes: sentences on what makes its figures another thing than the others'.
@@ -42,6 +43,7 @@ class Row:
     ratio_to_assisted: Spread | None
     tokens_per_forward: float | None
     overhead: Spread | None
+    cost_coefficient: Spread | None
     peak_memory_mb: float | None
     needed_memory_mb: float | None
     notes: tuple[str, ...]
@@ -72,6 +74,7 @@ def rows(
                 ratio_to_assisted=ratios(speeds[name], speeds[ASSISTED]) if ASSISTED in speeds else None,
                 tokens_per_forward=seen.forward_tokens / seen.forwards if seen.forwards else None,
                 overhead=spread(seen.overheads) if seen.overheads else None,
+                cost_coefficient=spread(seen.costs) if seen.costs else None,
                 peak_memory_mb=None,
                 needed_memory_mb=None,
                 notes=tuple(notes(seen, comparison.reference, prompts, settings, margin)),

@@ -22,7 +22,7 @@ _PIPE_WIDTH = 140
 _LEGEND = (
     "Medians over the rounds, quartiles in brackets; ratios are taken round by round. tokens/s: all new tokens / wall "
     "clock, reading the prompt included. tokens/forward: of the target. overhead: a step / (K draft forwards + one "
-    "scoring forward, timed bare) − 1."
+    "scoring forward, timed bare) − 1. bare c: a bare forward of the draft / one of the target, in turn."
 )
 _RANDOM = "Above temperature 0 each engine draws from a random stream of its own: texts differ, and laws should not."
 
@@ -80,6 +80,7 @@ def _table(rows: Sequence[Row]) -> Table:
         ("× assisted", lambda row: _spread(row.ratio_to_assisted, ".2f")),
         ("tokens/forward", lambda row: _figure(row.tokens_per_forward, ".2f")),
         ("overhead", lambda row: _spread(row.overhead, ".1%")),
+        ("bare c", lambda row: _spread(row.cost_coefficient, ".3f")),
         ("peak memory", lambda row: _figure(row.peak_memory_mb, ",.0f", " MB")),
         ("× needed", lambda row: _figure(_memory_ratio(row), ".2f")),
     )
