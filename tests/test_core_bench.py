@@ -139,7 +139,8 @@ def test_bare_forwards_leave_the_draft_where_it_can_go_on(pair):
     runner = contender.drafter._runner
     bare = time_bare(pair.target, runner, K, 6, 5 + N)
     assert bare.step_ms > 0
-    assert bare.cost_coefficient is not None and bare.cost_coefficient > 0
+    assert bare.cost_coefficient is not None
+    assert bare.cost_coefficient > 0
     alone = time_bare(pair.target, None, 0, 400, 5 + N)
     assert alone.step_ms > 0
     assert alone.cost_coefficient is None
