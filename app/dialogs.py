@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import platform
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QFileDialog, QMessageBox, QWidget
 
-from app import __version__
 from app.view_models.model_text import bytes_text
+from app.widgets.about import AboutDialog
 from app.widgets.model_picker import OPEN_TITLES, OpenKind
 
 if TYPE_CHECKING:
     from core.models.downloads import Removal
 
 EXPORT_FILTERS = {"Run log, JSON Lines (*.jsonl)": ".jsonl", "Table of steps, CSV (*.csv)": ".csv"}
-PACKAGES = ("PySide6-Essentials", "pyqtgraph", "numpy", "torch", "transformers")
 
 
 class Dialogs:
@@ -67,15 +64,11 @@ class Dialogs:
         details = f"{forecast}.\n\nLoading may take long, slow the computer down, or fail."
         return _confirm(parent, "This pair may not fit in memory. Load it?", details, "Load it")
 
-    def show_about(self, parent: QWidget) -> None:
-        """Versions, for a bug report."""
-        box = QMessageBox(parent)
-        box.setWindowTitle("About Outrider")
-        box.setTextFormat(Qt.TextFormat.RichText)
-        box.setText(f"<b>Outrider {__version__}</b><br>A desktop playground for speculative decoding.")
-        box.setInformativeText("<br>".join(versions()))
-        box.exec()
-        box.deleteLater()
+    def show_about(self, parent: QWidget, device: str = "") -> None:
+        """Versions, for a bug report; `device` is what the last run was on."""
+        dialog = AboutDialog(parent, device)
+        dialog.exec()
+        dialog.deleteLater()
 
 
 def _confirm(parent: QWidget, question: str, details: str, verb: str) -> bool:
@@ -93,14 +86,3 @@ def _confirm(parent: QWidget, question: str, details: str, verb: str) -> bool:
     box.exec()
     box.deleteLater()
     return box.clickedButton() is yes
-
-
-def versions() -> list[str]:
-    """What Outrider stands on, read from the packages' own records: nothing is imported for it."""
-    found = [f"Python {platform.python_version()}"]
-    for package in PACKAGES:
-        try:
-            found.append(f"{package} {metadata.version(package)}")
-        except metadata.PackageNotFoundError:
-            continue
-    return found

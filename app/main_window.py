@@ -11,6 +11,7 @@ from PySide6.QtWidgets import QMainWindow, QSplitter, QVBoxLayout, QWidget
 
 from app.controller import RunController, RunState
 from app.dialogs import Dialogs
+from app.help_desk import HelpDesk
 from app.live_view import LiveView
 from app.look import Look
 from app.menus import Menus
@@ -78,6 +79,7 @@ class MainWindow(QMainWindow):
         self.status = StatusStrip()
         self.menus = Menus(self)
         self.look = Look(self, self.menus)
+        self.help = HelpDesk(self, self.menus, self.run_view, self.controller, self.status, self._dialogs)
         self.live = LiveView(
             self.controller, self.run_view, self.transcript, self.measurements, self.status, parent=self
         )
@@ -114,6 +116,7 @@ class MainWindow(QMainWindow):
         panels.setContentsMargins(16, 12, 16, 12)
         panels.setSpacing(8)
         panels.addWidget(self.banner)
+        panels.addWidget(self.help.hint)
         panels.addWidget(self.main_splitter, 1)
         layout.addLayout(panels, 1)
         layout.addWidget(self.status)
@@ -148,7 +151,6 @@ class MainWindow(QMainWindow):
         self.menus.export.triggered.connect(self._on_export_requested)
         self.menus.quit.triggered.connect(self.close)
         self.look.changed.connect(self._apply_theme)
-        self.menus.about.triggered.connect(self._on_about_requested)
         self.menus.open_actions[OpenKind.FOLDER].triggered.connect(self._on_open_folder)
         self.menus.open_actions[OpenKind.GGUF].triggered.connect(self._on_open_gguf)
         application = QGuiApplication.instance()
@@ -171,6 +173,8 @@ class MainWindow(QMainWindow):
         self.controls.apply(settings.run)
         for ref in reversed(settings.opened_models):
             self.checker.open(ref, None)
+        self.help.restore(hint_seen=settings.hint_seen)
+        self.side.show_title(settings.side_page)
         self.look.restore(settings.theme, settings.text_scale)
         self._on_settings_changed()
 
@@ -241,12 +245,8 @@ class MainWindow(QMainWindow):
     def _apply_theme(self, theme: Theme) -> None:
         fit_columns(self, self.controls, self.text_splitter, self.side)
         self.transcript.set_theme(theme)
-        for panel in (self.measurements, self.plots, self.plot_desk, self.inspector, self.why):
+        for panel in (self.measurements, self.plots, self.plot_desk, self.inspector, self.why, self.help):
             panel.set_theme(theme)
-
-    @Slot()
-    def _on_about_requested(self) -> None:
-        self._dialogs.show_about(self)
 
     # --- Coming and going ---
 
@@ -288,6 +288,8 @@ class MainWindow(QMainWindow):
             self._settings,
             theme=self.look.mode,
             text_scale=text_scale(),
+            hint_seen=self.help.hint_seen,
+            side_page=self.side.title(),
             show_ghosts=self.menus.show_ghosts.isChecked(),
             geometry=to_text(self.saveGeometry()),
             splitters={item.objectName(): to_text(item.saveState()) for item in self.findChildren(QSplitter)},

@@ -28,7 +28,7 @@ class Menus:
         # Every run is kept as it goes; who presses Ctrl+S out of habit means a file of his own.
         self.export.setShortcuts([QKeySequence("Ctrl+E"), QKeySequence("Ctrl+S")])
         self.export.setEnabled(False)
-        self.quit = self._action("quitAction", "Quit", QKeySequence(QKeySequence.StandardKey.Quit))
+        self.quit = self._action("quitAction", "Quit", "Ctrl+Q")
         self.quit.setMenuRole(QAction.MenuRole.QuitRole)
         self.run = self._action("runAction", "Run", "Ctrl+Return")
         self.run.setShortcuts([QKeySequence("Ctrl+Return"), QKeySequence("Ctrl+Enter")])
@@ -41,7 +41,7 @@ class Menus:
         self.larger.setShortcuts([QKeySequence("Ctrl++"), QKeySequence("Ctrl+=")])
         self.smaller = self._action("smallerTextAction", "Smaller text", "Ctrl+-")
         self.default_size = self._action("defaultTextAction", "Default text size", "Ctrl+0")
-        self.help = self._action("helpAction", "How it works", QKeySequence(QKeySequence.StandardKey.HelpContents))
+        self.help = self._action("helpAction", "How it works", "F1")
         self.keys = self._action("keysAction", "Keyboard shortcuts", "Ctrl+/")
         self.about = self._action("aboutAction", "About Outrider")
         self.about.setMenuRole(QAction.MenuRole.AboutRole)

@@ -158,7 +158,9 @@ class StepSums:
         self.block_ms += step.total_ms
         self.drafted += count
         self.accepted += step.num_accepted
-        self.expected += expected_accepted(step.acceptance_probs, step.expected_acceptance)
+        expected = expected_accepted(step.acceptance_probs, step.expected_acceptance)
+        # A run that was read from an old log may lack a figure.
+        self.expected += expected if math.isfinite(expected) else step.num_accepted
         tested = step.num_accepted + (TokenKind.CORRECTION in step.emitted_kinds)
         self.tested += tested
         before = self.tests_by_temperature.get(step.temperature, (0, 0))

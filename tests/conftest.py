@@ -85,8 +85,9 @@ class ScriptedDialogs:
         self.asked.append(kind)
         return self.model_path
 
-    def show_about(self, _parent):
+    def show_about(self, _parent, device=""):
         self.asked.append("about")
+        self.device = device
 
 
 @pytest.fixture

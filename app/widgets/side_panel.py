@@ -26,6 +26,16 @@ class SidePanel(QTabWidget):
         """
         self.setTabToolTip(self.addTab(page, title), help_text)
 
+    def title(self) -> str:
+        """The page at the front, by its title."""
+        return self.tabText(self.currentIndex())
+
+    def show_title(self, title: str) -> None:
+        """Bring the page of this title to the front, if there is one."""
+        for index in range(self.count()):
+            if self.tabText(index) == title:
+                self.setCurrentIndex(index)
+
     def show_page(self, page: QWidget) -> None:
         """Bring a page to the front."""
         self.setCurrentWidget(page)

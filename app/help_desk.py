@@ -1,0 +1,76 @@
+"""What helps a person along: the first hint, the Help window, the list of keys, About."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QObject, Slot
+from PySide6.QtWidgets import QMainWindow
+
+from app.controller import RunController
+from app.dialogs import Dialogs
+from app.menus import Menus
+from app.theme import LIGHT, Theme
+from app.view_models.run_view import RunView
+from app.widgets.first_hint import FirstHint
+from app.widgets.help_page import HelpPage
+from app.widgets.status_strip import StatusStrip
+
+
+class HelpDesk(QObject):
+    """Opens what is asked for; the Help window is made when it is first wanted."""
+
+    def __init__(
+        self,
+        window: QMainWindow,
+        menus: Menus,
+        run: RunView,
+        controller: RunController,
+        status: StatusStrip,
+        dialogs: Dialogs,
+    ) -> None:
+        super().__init__(window)
+        self._window, self._run, self._status, self._dialogs = window, run, status, dialogs
+        self._theme = LIGHT
+        self.hint = FirstHint()
+        self.hint_seen = False
+        self.page: HelpPage | None = None
+        menus.help.triggered.connect(self.open_method)
+        menus.keys.triggered.connect(self._on_keys)
+        menus.about.triggered.connect(self._on_about)
+        self.hint.help_clicked.connect(self.open_method)
+        self.hint.dismissed.connect(self._on_hint_done)
+        controller.run_requested.connect(self._on_hint_done)
+
+    def restore(self, *, hint_seen: bool) -> None:
+        """Give the hint to who has not seen it."""
+        self.hint_seen = hint_seen
+        self.hint.setVisible(not hint_seen)
+
+    def set_theme(self, theme: Theme) -> None:
+        """Draw in a theme's colours."""
+        self._theme = theme
+        if self.page is not None:
+            self.page.set_theme(theme)
+
+    @Slot()
+    def open_method(self) -> None:
+        """Explain the method."""
+        self._page().open_method(self._run.steps)
+
+    @Slot()
+    def _on_keys(self) -> None:
+        self._page().open_keys()
+
+    @Slot()
+    def _on_about(self) -> None:
+        self._dialogs.show_about(self._window, self._status.place.text())
+
+    @Slot()
+    def _on_hint_done(self) -> None:
+        self.hint_seen = True
+        self.hint.hide()
+
+    def _page(self) -> HelpPage:
+        if self.page is None:
+            self.page = HelpPage(self._window.menuBar(), self._window)
+            self.page.set_theme(self._theme)
+        return self.page
