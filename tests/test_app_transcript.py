@@ -8,7 +8,9 @@ from PySide6.QtGui import QHelpEvent, QTextCursor
 
 from app.theme import DARK, LIGHT
 from app.view_models.token_stream import Ghost, TokenStream
-from app.widgets.transcript import TranscriptView, tooltip
+from app.widgets.token_tooltip import tooltip
+from app.widgets.transcript import TranscriptView
+from app.widgets.transcript_page import Written
 from core.types import Coupling, TokenKind
 from tests.fakes_app import make_step
 
@@ -183,14 +185,14 @@ def test_every_token_is_found_under_the_pointer(view, stream, qtbot):
     with qtbot.waitExposed(view):
         view.show()
     add(view, stream, make_step(0, 2, num_accepted=1), make_step(1, 4, num_accepted=4))
-    for index, span in enumerate(view._spans):
-        first, last = view._range(index)
-        for position in range(first, last):
+    for index, span in enumerate(view._page.spans):
+        first, last = view._page.extent(index)
+        for position in range(first, last) if not isinstance(span, Written) else ():
             left, right = (view.cursorRect(cursor_at(view, place)) for place in (position, position + 1))
             if left.top() == right.top():
                 assert view.span_at(QPoint((left.x() + right.x()) // 2 + 1, left.center().y())) is span
     assert view.span_at(view.cursorRect(cursor_at(view, 2)).center()) is None
-    assert any(isinstance(span, Ghost) for span in view._spans)
+    assert any(isinstance(span, Ghost) for span in view._page.spans)
 
 
 def cursor_at(view, position):
@@ -241,8 +243,9 @@ def test_a_new_run_starts_with_its_prompt_alone(view, stream):
 def test_refreshing_adds_only_what_is_new(view, stream, monkeypatch):
     add(view, stream, make_step(0, 2))
     inserted = []
-    insert = view._insert
-    monkeypatch.setattr(view, "_insert", lambda *args: (inserted.append(args[2]), insert(*args)))
+    page = view._page
+    insert = page._insert
+    monkeypatch.setattr(page, "_insert", lambda *args: (inserted.append(args[1].text), insert(*args)))
     view.refresh()
     assert inserted == []
     add(view, stream, make_step(1, 5))

@@ -10,6 +10,7 @@ from core.trace import RunLog, to_record
 from core.types import (
     BaselineStep,
     Coupling,
+    Drafted,
     Event,
     Finished,
     FinishReason,
@@ -89,10 +90,15 @@ class RunView:
         elif isinstance(event, RunStarted):
             self.started = event
             self.tokens.gap = "\n\n" if event.config.get("chat") else ""
+            self.tokens.kept = str(event.config.get("continuation_text") or "")
+            self.tokens.forced = str(event.config.get("forced_text") or "")
+        elif isinstance(event, Drafted):
+            self.tokens.draft(event)
         elif isinstance(event, PrefillDone):
             self.prefill = event
         elif isinstance(event, Finished):
             self.summary = event.summary
+            self.tokens.pending = ()
             self.stage = ""
 
     @property

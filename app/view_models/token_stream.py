@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from core.types import Coupling, Step, TokenKind
+from app.view_models.selection import Place
+from core.types import Coupling, Drafted, Step, TokenKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +18,7 @@ class Token:
 
     position: int
     step: int
+    slot: int
     kind: TokenKind
     token_id: int
     text: str
@@ -25,18 +27,39 @@ class Token:
     acceptance_prob: float | None = None
     replaced: str | None = None
 
+    @property
+    def place(self) -> Place:
+        """Where in its step's block it stands."""
+        return Place(self.step, self.slot)
+
 
 @dataclass(frozen=True, slots=True)
 class Ghost:
     """A drafted token that was not kept. `tested` tells the rejected one from those discarded behind it."""
 
     step: int
+    slot: int
     token_id: int
     text: str
     tested: bool
     target_prob: float
     draft_prob: float
     acceptance_prob: float
+
+    @property
+    def place(self) -> Place:
+        """Where in its step's block it stands."""
+        return Place(self.step, self.slot)
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A drafted token that waits for its verdict."""
+
+    step: int
+    slot: int
+    token_id: int
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +70,25 @@ class StepText:
     ghosts: tuple[Ghost, ...]
     following: tuple[Token, ...]
 
+    @property
+    def tokens(self) -> tuple[Token, ...]:
+        """What was emitted."""
+        return (*self.accepted, *self.following)
+
 
 class TokenStream:
     """Grows by one `StepText` a step; never changes what it holds.
 
     `gap` stands between prompt and answer on screen: an answer from a chat model doesn't continue the prompt's line.
-    `coupling` is how the tokens came to be kept or not.
+    `kept` and `forced` stand behind it where the run branched off another: text of the run before, and what a person
+    put behind that. `coupling` is how the tokens came to be kept or not. `pending` is the draft without a verdict.
     """
 
     def __init__(self) -> None:
         self.prompt = ""
         self.coupling = Coupling.REJECTION
-        self.gap = ""
+        self.gap = self.kept = self.forced = ""
+        self.pending: tuple[Pending, ...] = ()
         self.steps: list[StepText] = []
         self.num_tokens = 0
         self._by_position: dict[int, Token] = {}
@@ -67,7 +97,8 @@ class TokenStream:
         """Forget everything and start behind a prompt."""
         self.prompt = prompt
         self.coupling = coupling
-        self.gap = ""
+        self.gap = self.kept = self.forced = ""
+        self.pending = ()
         self.steps = []
         self.num_tokens = 0
         self._by_position = {}
@@ -81,8 +112,14 @@ class TokenStream:
         kept = step.num_draft_tokens if ended_early else step.num_accepted
         ghosts = tuple(_ghost(step, index) for index in range(kept, step.num_draft_tokens))
         self.steps.append(StepText(tuple(tokens[:split]), ghosts, tuple(tokens[split:])))
+        self.pending = ()
         self.num_tokens += len(tokens)
         self._by_position.update((token.position, token) for token in tokens)
+
+    def draft(self, drafted: Drafted) -> None:
+        """A block waits for its verdict."""
+        tokens = enumerate(zip(drafted.drafted, drafted.drafted_texts, strict=True))
+        self.pending = tuple(Pending(drafted.index, slot, token_id, text) for slot, (token_id, text) in tokens)
 
     def at(self, position: int) -> Token | None:
         """The token at an absolute position, prompt included; None where there is none."""
@@ -91,12 +128,12 @@ class TokenStream:
     @property
     def text(self) -> str:
         """The generated text."""
-        return "".join(token.text for step in self.steps for token in (*step.accepted, *step.following))
+        return "".join(token.text for step in self.steps for token in step.tokens)
 
 
 def _token(step: Step, offset: int) -> Token:
     kind = step.emitted_kinds[offset]
-    token = (step.position + offset, step.index, kind, step.emitted[offset], step.emitted_texts[offset])
+    token = (step.position + offset, step.index, offset, kind, step.emitted[offset], step.emitted_texts[offset])
     if kind is TokenKind.BONUS or offset >= step.num_draft_tokens:
         return Token(*token)
     probs = (step.target_probs[offset], step.draft_probs[offset], step.acceptance_probs[offset])
@@ -106,6 +143,7 @@ def _token(step: Step, offset: int) -> Token:
 def _ghost(step: Step, index: int) -> Ghost:
     return Ghost(
         step.index,
+        index,
         step.drafted[index],
         step.drafted_texts[index],
         index == step.num_accepted,

@@ -1,166 +1,163 @@
-"""The text as it comes, each token in the look of its kind."""
+"""The text as it comes, each token in the look of its kind; a token can be pointed at, selected and walked between."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from dataclasses import dataclass
-from html import escape
+from PySide6.QtCore import QEvent, QPoint, Qt, Signal
+from PySide6.QtGui import (
+    QColor,
+    QContextMenuEvent,
+    QHelpEvent,
+    QKeyEvent,
+    QMouseEvent,
+    QPainter,
+    QPaintEvent,
+    QPen,
+    QTextCursor,
+)
+from PySide6.QtWidgets import QMenu, QTextEdit, QToolTip, QWidget
 
-from PySide6.QtCore import QEvent, QMimeData, QPoint, Qt
-from PySide6.QtGui import QColor, QHelpEvent, QMouseEvent, QTextCharFormat, QTextCursor
-from PySide6.QtWidgets import QPlainTextEdit, QTextEdit, QToolTip, QWidget
-
-from app.theme import LIGHT, Theme, mono_font
+from app.view_models.selection import Place
 from app.view_models.token_stream import Ghost, Token, TokenStream
-from core.types import Coupling, TokenKind
+from app.widgets.paged_text import PagedText
+from app.widgets.token_tooltip import in_words, tooltip
+from app.widgets.transcript_page import Span
 
-Span = Token | Ghost
-VISIBLE = str.maketrans({"\n": "↵", "\r": "↵", "\t": "⇥", "\u2028": "↵", "\u2029": "↵"})
-"""Ghosts are shown on one line: text that was never emitted must not break lines."""
-
-
-DISCARDED_NOTE = "Behind the rejected token: never tested; it counts as drafted, not as rejected."
-
-
-@dataclass(frozen=True, slots=True)
-class _Notes:
-    """Why a token of each fate is there."""
-
-    accepted: str
-    rejected: str
-    resampled: str
-
-
-_NOTES = {
-    Coupling.REJECTION: _Notes(accepted="", rejected="Tested and turned down.", resampled="Drawn from the residual."),
-    Coupling.GUMBEL: _Notes(
-        accepted="The target's own draw under the shared noise equals the draft's.",
-        rejected="The target's own draw under the shared noise differs from it.",
-        resampled="The target's own draw under the shared noise; it differs from the draft's.",
-    ),
+_MOVES = {
+    Qt.Key.Key_Left: (-1, False),
+    Qt.Key.Key_Right: (1, False),
+    Qt.Key.Key_Up: (-1, True),
+    Qt.Key.Key_Down: (1, True),
 }
+"""Which way an arrow key goes, and whether by steps."""
 
 
-class TranscriptView(QPlainTextEdit):
-    """Shows a `TokenStream`. Only what is new is added, in `refresh`; the rest stays as it is laid out."""
+class TranscriptView(PagedText):
+    """The transcript: tokens can be pointed at, selected and walked between.
+
+    Signals:
+        place_chosen: the `Place` of a token that was clicked, or walked to with the arrow keys.
+        step_pointed: the step under the pointer, or -1.
+        menu_opening: the context menu, before it is shown.
+    """
+
+    place_chosen = Signal(object)
+    step_pointed = Signal(int)
+    menu_opening = Signal(QMenu)
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setObjectName("transcript")
         self.setAccessibleName("Transcript")
-        self.setReadOnly(True)
-        self.setUndoRedoEnabled(False)
-        self.setFont(mono_font(14))
         self.setPlaceholderText("The text appears here, token by token.")
-        self.setTextInteractionFlags(
-            Qt.TextInteractionFlag.TextSelectableByMouse | Qt.TextInteractionFlag.TextSelectableByKeyboard
-        )
         self.setMouseTracking(True)
         self.viewport().setMouseTracking(True)
-        self._stream = TokenStream()
-        self._theme = LIGHT
-        self._shows_ghosts = False
-        self._num_steps = 0
-        self._hovered: Span | None = None
-        self._starts: list[int] = []
-        self._spans: list[Span] = []
-        self._formats: dict[TokenKind, QTextCharFormat] = {}
-        self._make_formats()
+        self._pointed: Span | None = None
+        self._selected: Place | None = None
+        self._marked_step = -1
 
     def set_stream(self, stream: TokenStream) -> None:
         """Show another stream, or the same one after it was cleared."""
-        self._stream = stream
-        self._rebuild()
+        self._pointed, self._selected, self._marked_step = None, None, -1
+        super().set_stream(stream)
 
-    def set_theme(self, theme: Theme) -> None:
-        """Draw everything in a theme's colours."""
-        self._theme = theme
-        self._make_formats()
-        self._rebuild()
+    # --- Pointing and selecting ---
 
-    def set_ghosts_shown(self, shown: bool) -> None:
-        """Show or hide the drafted tokens that were not kept."""
-        if shown != self._shows_ghosts:
-            self._shows_ghosts = shown
-            self._rebuild()
+    def mark(self, place: Place | None) -> None:
+        """Frame a place, mark its step, and bring it into sight."""
+        self._selected = place
+        self._show_marks()
+        found = self.place_range(place) if place is not None else None
+        if found is not None and not self.rectangles(*found):
+            self._scroll_to(found[0], lines_above=3)
 
-    def refresh(self) -> None:
-        """Add the steps that have come since the last time; follow the end unless the reader scrolled away from it."""
-        new = self._stream.steps[self._num_steps :]
-        if not new:
+    def mark_step(self, step: int) -> None:
+        """Mark a step lightly, as one that is pointed at elsewhere; -1: none."""
+        if step != self._marked_step:
+            self._marked_step = step
+            self._show_marks()
+
+    def choose(self, place: Place) -> None:
+        """Select a place, as if it had been clicked."""
+        self.mark(place)
+        span = self.selected_span()
+        if span is not None:
+            self.setAccessibleDescription(in_words(span))
+        self.place_chosen.emit(place)
+
+    def selected_span(self) -> Token | Ghost | None:
+        """What is selected: the token that was emitted at the selected place, or the draft that was not kept there."""
+        place = self._selected
+        indices = self._page.indices(place.step) if place is not None else range(0)
+        spans = [self._page.spans[index] for index in indices]
+        found = [span for span in spans if isinstance(span, Token | Ghost) and span.place == place]
+        return found[-1] if found else None
+
+    def _walk(self, offset: int, *, by_steps: bool) -> None:
+        last = self._page.last_token
+        if last is None:
             return
-        bar = self.verticalScrollBar()
-        follows = bar.value() >= bar.maximum() - 1
-        if self.textCursor().hasSelection():
-            # A selection that reaches the end must not grow with the text.
+        place = self._selected
+        if place is None or not self._page.slots(place.step):
+            self._walk_to(last.place)
+            return
+        slots = self._page.slots(place.step)
+        if not by_steps:
+            beside = [slot for slot in slots if (slot - place.slot) * offset > 0]
+            if beside:
+                self._walk_to(Place(place.step, beside[0] if offset > 0 else beside[-1]))
+                return
+        step = self._page.step_number(place.step, offset)
+        if step is not None:
+            slots = self._page.slots(step)
+            self._walk_to(Place(step, slots[0] if by_steps or offset > 0 else slots[-1]))
+
+    def _walk_to(self, place: Place) -> None:
+        self.choose(place)
+        found = self.place_range(place)
+        if found is not None:
+            # A text selection that is extended from here starts at the token.
             cursor = self.textCursor()
-            cursor.setKeepPositionOnInsert(True)
+            cursor.setPosition(found[0])
             self.setTextCursor(cursor)
-        cursor = self._end()
-        cursor.beginEditBlock()
-        if not self._num_steps:
-            cursor.insertText(self._stream.gap, self._prompt_format)
-        for step in new:
-            for token in step.accepted:
-                self._insert(cursor, token, token.text, self._formats[token.kind])
-            if self._shows_ghosts:
-                for ghost in step.ghosts:
-                    self._insert(cursor, ghost, ghost.text.translate(VISIBLE), self._ghost_format)
-            for token in step.following:
-                self._insert(cursor, token, token.text, self._formats[token.kind])
-        cursor.endEditBlock()
-        self._num_steps = len(self._stream.steps)
-        if follows:
-            bar.setValue(bar.maximum())
 
-    def span_at(self, point: QPoint) -> Span | None:
-        """The token or ghost under a point of the viewport."""
-        cursor = self.cursorForPosition(point)
-        position = cursor.position()
-        # The cursor stands in the nearest gap between characters; the one under the point may lie before it.
-        edge = self.cursorRect(cursor)
-        if point.x() < edge.left() and point.y() < edge.bottom():
-            position -= 1
-        elif cursor.atBlockEnd() and point.x() > edge.right() + 2:
-            return None
-        return self.span_at_position(position)
+    def _show_marks(self) -> None:
+        steps = {self._marked_step} if self._selected is None else {self._marked_step, self._selected.step}
+        found = [self._page.step_range(step) for step in sorted(steps)]
+        marks = [self._mark(place, self._theme.hover) for place in found if place is not None]
+        pointed = self._range_of(self._pointed) if self._pointed is not None else None
+        if pointed is not None:
+            marks.append(self._mark(pointed, self._theme.selection))
+        self.setExtraSelections(marks)
+        self.viewport().update()
 
-    def span_at_position(self, position: int) -> Span | None:
-        """The token or ghost that covers a position of the document."""
-        index = bisect_right(self._starts, position) - 1
-        return self._spans[index] if index >= 0 else None
+    def _mark(self, place: tuple[int, int], color: str) -> QTextEdit.ExtraSelection:
+        mark = QTextEdit.ExtraSelection()
+        mark.cursor = QTextCursor(self.document())
+        mark.cursor.setPosition(place[0])
+        mark.cursor.setPosition(place[1], QTextCursor.MoveMode.KeepAnchor)
+        mark.format.setBackground(QColor(color))
+        return mark
 
-    def token_range(self, position: int) -> tuple[int, int] | None:
-        """Where in the document the token at an absolute token position stands: first and last + 1."""
-        for index, span in enumerate(self._spans):
-            if isinstance(span, Token) and span.position == position:
-                return self._range(index)
-        return None
+    def _point(self, span: Span | None) -> None:
+        if span is not self._pointed:
+            self._pointed = span
+            self._show_marks()
+            self.step_pointed.emit(span.step if isinstance(span, Token | Ghost) else -1)
 
-    def createMimeDataFromSelection(self) -> QMimeData:
-        """Copy what was emitted; ghosts are only shown."""
-        cursor = self.textCursor()
-        data = QMimeData()
-        data.setText(self.plain_text(cursor.selectionStart(), cursor.selectionEnd()))
-        return data
+    # --- Qt ---
 
-    def plain_text(self, first: int, last: int) -> str:
-        """The document's text between two positions, without ghosts."""
-        cursor = self._end()
-        cursor.setPosition(first)
-        cursor.setPosition(last, QTextCursor.MoveMode.KeepAnchor)
-        # Positions count UTF-16 units, Python counts characters.
-        units = cursor.selectedText().replace("\u2029", "\n").encode("utf-16-le", "surrogatepass")
-        kept, done = b"", first
-        for index in range(max(0, bisect_right(self._starts, first) - 1), len(self._starts)):
-            start, end = self._range(index)
-            if start >= last:
-                break
-            if isinstance(self._spans[index], Ghost):
-                kept += units[2 * (done - first) : 2 * (max(start, first) - first)]
-                done = max(done, min(end, last))
-        kept += units[2 * (done - first) :]
-        return kept.decode("utf-16-le", "replace")
+    def paintEvent(self, event: QPaintEvent) -> None:
+        """Draw the text, and the frame around what is selected."""
+        super().paintEvent(event)
+        found = self.place_range(self._selected) if self._selected is not None else None
+        if found is None:
+            return
+        painter = QPainter(self.viewport())
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        painter.setPen(QPen(QColor(self._theme.accent), 1.5))
+        for rectangle in self.rectangles(*found):
+            painter.drawRoundedRect(rectangle.adjusted(-0.75, 0.75, 0.75, -0.75), 2.5, 2.5)
+        painter.end()
 
     def viewportEvent(self, event: QEvent) -> bool:
         """Show a token's tooltip; take the highlight away when the pointer leaves."""
@@ -170,99 +167,41 @@ class TranscriptView(QPlainTextEdit):
             QToolTip.showText(event.globalPos(), text, self.viewport())
             return True
         if event.type() is QEvent.Type.Leave:
-            self._hover(None)
+            self._point(None)
         return super().viewportEvent(event)
 
     def mouseMoveEvent(self, event: QMouseEvent) -> None:
         """Highlight the token under the pointer, so that its extent is seen."""
         super().mouseMoveEvent(event)
-        self._hover(self.span_at(event.position().toPoint()))
+        self._point(self.span_at(event.position().toPoint()))
 
-    def _hover(self, span: Span | None) -> None:
-        if span is self._hovered:
-            return
-        self._hovered = span
-        selections = []
-        if span is not None:
-            first, last = self._range(self._index_of(span))
-            highlight = QTextEdit.ExtraSelection()
-            highlight.cursor = self._end()
-            highlight.cursor.setPosition(first)
-            highlight.cursor.setPosition(last, QTextCursor.MoveMode.KeepAnchor)
-            highlight.format.setBackground(QColor(self._theme.selection))
-            selections.append(highlight)
-        self.setExtraSelections(selections)
+    def mouseReleaseEvent(self, event: QMouseEvent) -> None:
+        """Select the token that was clicked, unless text was selected."""
+        super().mouseReleaseEvent(event)
+        if event.button() is Qt.MouseButton.LeftButton and not self.textCursor().hasSelection():
+            self._choose_at(event.position().toPoint())
 
-    def _index_of(self, span: Span) -> int:
-        return next(index for index, known in enumerate(self._spans) if known is span)
+    def _choose_at(self, point: QPoint) -> None:
+        span = self.span_at(point)
+        if isinstance(span, Token | Ghost):
+            self.choose(span.place)
 
-    def _range(self, index: int) -> tuple[int, int]:
-        is_last = index + 1 == len(self._starts)
-        return self._starts[index], self._end().position() if is_last else self._starts[index + 1]
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        """Arrow keys walk from token to token, up and down from step to step; with Shift they select text."""
+        plain = event.modifiers() & ~Qt.KeyboardModifier.KeypadModifier == Qt.KeyboardModifier.NoModifier
+        move = _MOVES.get(Qt.Key(event.key())) if plain else None
+        if plain and event.key() == Qt.Key.Key_Space:
+            event.ignore()  # Space is the window's.
+        elif move is not None and self._page.num_steps:
+            self._walk(move[0], by_steps=move[1])
+        else:
+            super().keyPressEvent(event)
 
-    def _end(self) -> QTextCursor:
-        cursor = QTextCursor(self.document())
-        cursor.movePosition(QTextCursor.MoveOperation.End)
-        return cursor
-
-    def _insert(self, cursor: QTextCursor, span: Span, text: str, text_format: QTextCharFormat) -> None:
-        if text:
-            self._starts.append(cursor.position())
-            self._spans.append(span)
-            cursor.insertText(text, text_format)
-
-    def _make_formats(self) -> None:
-        self._formats = {kind: self._theme.token_format(kind) for kind in TokenKind}
-        self._ghost_format = self._theme.ghost_format()
-        self._prompt_format = self._theme.prompt_format()
-
-    def _rebuild(self) -> None:
-        bar = self.verticalScrollBar()
-        follows, place = bar.value() >= bar.maximum() - 1, bar.value()
-        self._hovered = None
-        self.setExtraSelections([])
-        self._num_steps = 0
-        self._starts, self._spans = [], []
-        self.setUpdatesEnabled(False)
-        self.clear()
-        if self._stream.prompt:
-            self._end().insertText(self._stream.prompt, self._prompt_format)
-        self.refresh()
-        self.setUpdatesEnabled(True)
-        bar.setValue(bar.maximum() if follows else place)
-
-
-def tooltip(span: Span, coupling: Coupling = Coupling.REJECTION) -> str:
-    """What is known about a token, as rich text."""
-    rows: list[tuple[str, str]] = [("Step", str(span.step))]
-    notes = _NOTES[coupling]
-    if isinstance(span, Ghost):
-        title = "rejected" if span.tested else "discarded"
-        note = notes.rejected if span.tested else DISCARDED_NOTE
-    else:
-        rows.append(("Position", str(span.position)))
-        title = {TokenKind.ACCEPTED: "accepted", TokenKind.CORRECTION: "resampled", TokenKind.BONUS: "bonus"}[span.kind]
-        note = {
-            TokenKind.ACCEPTED: notes.accepted,
-            TokenKind.CORRECTION: notes.resampled,
-            TokenKind.BONUS: "Drawn from the target.",
-        }[span.kind]
-        if span.replaced is not None:
-            rows.append(("In place of", _quoted(span.replaced)))
-    if span.target_prob is not None and span.draft_prob is not None and span.acceptance_prob is not None:
-        of_draft = " of the drafted token" if isinstance(span, Token) and span.replaced is not None else ""
-        rows += [
-            (f"Target probability{of_draft}", f"{span.target_prob:.4f}"),
-            (f"Draft probability{of_draft}", f"{span.draft_prob:.4f}"),
-        ]
-        if coupling is Coupling.REJECTION:
-            rows.append(("Acceptance probability", f"{span.acceptance_prob:.4f}"))
-    rows.append(("Token id", str(span.token_id)))
-    row = "<tr><td>{}&nbsp;&nbsp;</td><td align='right'>{}</td></tr>"
-    cells = "".join(row.format(escape(name), value) for name, value in rows)
-    return f"<b>{title}</b>&nbsp; {_quoted(span.text)}<br>{escape(note)}<table>{cells}</table>"
-
-
-def _quoted(text: str) -> str:
-    visible = escape(text.translate(VISIBLE)).replace(" ", "&nbsp;")
-    return f"“{visible}”" if visible else "(no text of its own)"
+    def contextMenuEvent(self, event: QContextMenuEvent) -> None:
+        """Offer what can be done with the text, and with the token that is pointed at or selected."""
+        if event.reason() is QContextMenuEvent.Reason.Mouse:
+            self._choose_at(self.viewport().mapFromGlobal(event.globalPos()))
+        menu = self.createStandardContextMenu()
+        menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        self.menu_opening.emit(menu)
+        menu.popup(event.globalPos())
