@@ -21,6 +21,7 @@ class RunState(StrEnum):
 
     IDLE = "idle"
     RUNNING = "running"
+    PAUSED = "paused"
     STOPPING = "stopping"
 
 
@@ -54,6 +55,8 @@ class RunController(QObject):
         self._state = RunState.IDLE
         self._controls: RunControls | None = None
         self._is_closing = False
+        self._delay_ms = 0.0
+        self._starts_paused = False
         self._inbox = EventInbox()
         self._worker = EngineWorker(services, self._inbox)
         self._thread = QThread()
@@ -98,7 +101,10 @@ class RunController(QObject):
             self.failed.emit(BUSY_SENTENCE)
             return False
         self._controls = RunControls.from_request(request)
-        self._set_state(RunState.RUNNING)
+        self._controls.set_delay(self._delay_ms)
+        if self._starts_paused:
+            self._controls.pause()
+        self._set_state(RunState.PAUSED if self._starts_paused else RunState.RUNNING)
         self.run_requested.emit(request)
         self._run_wanted.emit(request, self._controls)
         return True
@@ -109,8 +115,34 @@ class RunController(QObject):
         if self._controls is None:
             return
         self._controls.cancel()
-        if self._state is RunState.RUNNING:
+        if self._state in {RunState.RUNNING, RunState.PAUSED}:
             self._set_state(RunState.STOPPING)
+
+    @Slot()
+    def pause(self) -> None:
+        """Hold the run before its next step; its baseline is not held. With nothing to hold, does nothing."""
+        if self._controls is not None and self._state is RunState.RUNNING:
+            self._controls.pause()
+            self._set_state(RunState.PAUSED)
+
+    @Slot()
+    def resume(self) -> None:
+        """Let a paused run go on."""
+        if self._controls is not None and self._state is RunState.PAUSED:
+            self._controls.resume()
+            self._set_state(RunState.RUNNING)
+
+    @Slot()
+    def step_once(self) -> None:
+        """Let a paused run take one more step."""
+        if self._controls is not None and self._state is RunState.PAUSED:
+            self._controls.step_once()
+
+    def set_pace(self, delay_ms: float, *, starts_paused: bool = False) -> None:
+        """How far apart steps begin, in the run that goes and those to come; and whether those begin with a pause."""
+        self._delay_ms, self._starts_paused = delay_ms, starts_paused
+        if self._controls is not None:
+            self._controls.set_delay(delay_ms)
 
     @Slot(object)
     def set_num_draft_tokens(self, num_draft_tokens: int | None) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QFileDialog, QMessageBox, QWidget
+from PySide6.QtWidgets import QFileDialog, QInputDialog, QLineEdit, QMessageBox, QWidget
 
 from app.view_models.model_text import bytes_text
 from app.widgets.about import AboutDialog
@@ -63,6 +63,12 @@ class Dialogs:
         """Whether models that won't fit by the forecast are to be loaded all the same."""
         details = f"{forecast}.\n\nLoading may take long, slow the computer down, or fail."
         return _confirm(parent, "This pair may not fit in memory. Load it?", details, "Load it")
+
+    def ask_forced_text(self, parent: QWidget, replaced: str) -> str | None:
+        """A text to put in a token's place, spaces included; None: the person thought better of it."""
+        question = "The text to continue from. A space at its beginning counts:"
+        text, is_given = QInputDialog.getText(parent, "Force a text", question, QLineEdit.EchoMode.Normal, replaced)
+        return text if is_given and text else None
 
     def show_about(self, parent: QWidget, device: str = "") -> None:
         """Versions, for a bug report; `device` is what the last run was on."""

@@ -138,6 +138,8 @@ class LiveView(QObject):
         is_idle = state is RunState.IDLE
         if state is RunState.STOPPING:
             stage = "Stopping…"
+        elif state is RunState.PAUSED and run.prefill is not None:
+            stage = f"Paused before step {len(run.steps)}"
         elif is_idle:
             stage = run.stage or run.outcome or ("Not run" if run.request is not None else "Ready")
         else:

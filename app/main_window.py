@@ -6,9 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from PySide6.QtCore import Qt, QTimer, Slot
-from PySide6.QtGui import QCloseEvent, QGuiApplication, QIcon, QShowEvent
+from PySide6.QtGui import QCloseEvent, QGuiApplication, QIcon, QKeyEvent, QShowEvent
 from PySide6.QtWidgets import QMainWindow, QSplitter, QVBoxLayout, QWidget
 
+from app.branches import BranchDesk
 from app.controller import RunController, RunState
 from app.dialogs import Dialogs
 from app.help_desk import HelpDesk
@@ -18,6 +19,7 @@ from app.menus import Menus
 from app.model_questions import ModelRole
 from app.models_desk import ModelsDesk
 from app.pair_judge import PairJudge
+from app.playback import PlaybackDesk
 from app.plot_desk import PlotDesk
 from app.prompt_reader import PromptReader
 from app.services import Services
@@ -37,11 +39,13 @@ from app.widgets.plots_page import PlotsPage
 from app.widgets.prompt_editor import PromptEditor
 from app.widgets.side_panel import SidePanel
 from app.widgets.status_strip import StatusStrip
+from app.widgets.step_plot import StepPlot
 from app.widgets.transcript_panel import TranscriptPanel
 from app.widgets.why_panel import WhyPanel
 from app.window_layout import fit_columns, from_text, splitter, to_text
 from core.errors import OutriderError
 from core.trace import RunLog, export_csv, export_jsonl
+from core.types import RunRequest
 
 WARM_UP_DELAY_MS = 250
 CLOSE_WAIT_MS = 200
@@ -87,7 +91,13 @@ class MainWindow(QMainWindow):
         self.live.attach(self.why)
         cards = (*self.measurements.cards, *self.plots.cards)
         self.plot_desk = PlotDesk(self, self._dialogs, self.run_view, cards)
+        self.playback = PlaybackDesk(
+            self.controller, self.run_view, self.selection, self.transcript, self.menus, parent=self
+        )
+        self.live.attach(self.playback)
+        self.branches = BranchDesk(self, self.playback, self.live, self._dialogs, self._start)
         self._lay_out()
+        self.playback.link(self.findChildren(StepPlot))
         self._connect()
         self._restore()
 
@@ -189,6 +199,9 @@ class MainWindow(QMainWindow):
             return
         if (forecast := self.judge.too_large(request)) and not self._dialogs.ask_too_large(self, forecast):
             return
+        self._start(request)
+
+    def _start(self, request: RunRequest) -> None:
         if self.controller.start(request):
             self.banner.dismiss()
             self.selection.clear()
@@ -262,6 +275,14 @@ class MainWindow(QMainWindow):
         self.models.scan()
         self.live.watch_warm_up()
         self.controller.warm_up()
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        """Space that no field or button has a use for pauses the run, or lets it go on."""
+        is_plain = event.modifiers() == Qt.KeyboardModifier.NoModifier and not event.isAutoRepeat()
+        if is_plain and event.key() == Qt.Key.Key_Space:
+            self.menus.pause.trigger()
+        else:
+            super().keyPressEvent(event)
 
     def closeEvent(self, event: QCloseEvent) -> None:
         """Disappear at once, and be gone as soon as the threads have ended."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from PySide6.QtCore import Qt
 from PySide6.QtGui import QAction, QActionGroup, QKeySequence
 from PySide6.QtWidgets import QMainWindow, QMenu
 
@@ -33,6 +34,13 @@ class Menus:
         self.run = self._action("runAction", "Run", "Ctrl+Return")
         self.run.setShortcuts([QKeySequence("Ctrl+Return"), QKeySequence("Ctrl+Enter")])
         self.stop = self._action("stopAction", "Stop", "Esc")
+        self.pause = self._action("pauseAction", "Pause", "Space")
+        # Shown, but not in force: a shortcut of the window would take Space from buttons. The window hands it on.
+        self.pause.setShortcutContext(Qt.ShortcutContext.WidgetShortcut)
+        self.next_step = self._action("nextStepAction", "Next step", "F8")
+        self.branch = self._action("branchAction", "Branch from here…", "Ctrl+B")
+        for action in (self.pause, self.next_step, self.branch):
+            action.setEnabled(False)
         self.show_ghosts = self._action("showGhostsAction", "Show rejected drafts", "Ctrl+G")
         self.show_ghosts.setCheckable(True)
         self.show_reading = self._action("showReadingAction", "Prompt as the model reads it", "Ctrl+R")
@@ -58,7 +66,7 @@ class Menus:
         file.addAction(self.export)
         file.addSeparator()
         file.addAction(self.quit)
-        self._menu("&Run").addActions([self.run, self.stop])
+        self._menu("&Run").addActions([self.run, self.stop, self.pause, self.next_step, self.branch])
         view = self._menu("&View")
         view.addActions([self.show_reading, self.show_ghosts])
         view.addSeparator()

@@ -64,6 +64,7 @@ class ScriptedDialogs:
         self.plot_path = None
         self.asked: list[str] = []
         self.says_yes = False
+        self.forced_text = None
 
     def ask_removal(self, _parent, removal):
         self.asked.append(removal)
@@ -84,6 +85,10 @@ class ScriptedDialogs:
     def ask_model_path(self, _parent, kind):
         self.asked.append(kind)
         return self.model_path
+
+    def ask_forced_text(self, _parent, replaced):
+        self.asked.append(replaced)
+        return self.forced_text
 
     def show_about(self, _parent, device=""):
         self.asked.append("about")

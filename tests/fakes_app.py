@@ -10,11 +10,12 @@ from pathlib import Path
 
 from app.services import Services
 from app.settings import SettingsStore
-from core.controls import RunControls
+from core.controls import Cancelled, RunControls
 from core.errors import OutriderError
 from core.models.catalogue import ModelEntry, ModelFormat, ModelOrigin
 from core.types import (
     BaselineStep,
+    Drafted,
     Event,
     Finished,
     FinishReason,
@@ -166,6 +167,9 @@ class FakeSession:
         steps: list[Step] = []
         reason, error = FinishReason.LENGTH, None
         for step in self._steps(request, controls):
+            if isinstance(step, Drafted):
+                yield step
+                continue
             steps.append(step)
             yield step
             if self.fail_after is not None and len(steps) == self.fail_after[0]:
@@ -198,20 +202,23 @@ class FakeSession:
             if controls.is_cancelled:
                 break
 
-    def _steps(self, request: RunRequest, controls: RunControls) -> Iterator[Step]:
+    def _steps(self, request: RunRequest, controls: RunControls) -> Iterator[Drafted | Step]:
         random_source = random.Random(request.seed)
-        script, position, index = words(), 9, 0
+        first = 9 + len(request.continuation) + len(request.forced)
+        script, position, index = words(), first, 0
         room = request.max_new_tokens if self.context_tokens is None else self.context_tokens
-        while position - 9 < room:
+        while position - first < room:
             while self.gate is not None and not self.gate.acquire(timeout=0.005):
                 if controls.is_cancelled:
                     return
-            if controls.is_cancelled:
+            try:
+                controls.wait_for_step()
+            except Cancelled:
                 return
             if self.pace_s:
                 threading.Event().wait(self.pace_s)
             k = 3 if controls.num_draft_tokens is None else controls.num_draft_tokens
-            k = min(k, room - (position - 9) - 1)
+            k = min(k, room - (position - first) - 1)
             accepted = next((i for i in range(k) if random_source.random() > 0.8), k)
             step = make_step(
                 index,
@@ -222,11 +229,24 @@ class FakeSession:
                 texts=lambda place: script[(place - 9) % len(script)],
                 ms=self.step_ms * random_source.uniform(0.85, 1.2),
             )
+            if controls.is_watched and k:
+                yield Drafted(index, position, step.drafted, step.drafted_texts)
+                try:
+                    controls.wait_to_look()
+                except Cancelled:
+                    return
             yield step
             index += 1
             position += len(step.emitted)
 
     def _head(self, request: RunRequest) -> RunStarted:
+        script = words()
+        kept = [script[place % len(script)] for place in range(len(request.continuation))]
+        continuation = {
+            "continuation_token_ids": [*request.continuation, *request.forced],
+            "continuation_text": "".join(kept),
+            "forced_text": request.forced_text or "".join(f"<{token}>" for token in request.forced),
+        }
         return RunStarted(
             run_id=f"20260101-120000-{self.started}",
             started_at="2026-01-01T12:00:00+00:00",
@@ -249,6 +269,7 @@ class FakeSession:
                 "prompt": request.prompt,
                 "prompt_token_ids": list(range(9)),
                 "chat": request.chat is True,
+                **(continuation if request.continuation or request.forced or request.forced_text else {}),
             },
             environment={
                 "python": "3.11",

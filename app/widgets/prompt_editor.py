@@ -138,7 +138,7 @@ class PromptEditor(QWidget):
         self._state, self._problem = state, problem or ""
         is_idle = state is RunState.IDLE
         self.run_button.setEnabled(is_idle and problem is None)
-        self.stop_button.setEnabled(state is RunState.RUNNING)
+        self.stop_button.setEnabled(state in {RunState.RUNNING, RunState.PAUSED})
         if self.is_reading and not problem:
             self._note(*self._read)
         elif is_idle:

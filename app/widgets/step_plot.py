@@ -8,10 +8,12 @@ import numpy as np
 import pyqtgraph as pg
 from PySide6.QtCore import QPointF, Qt, Signal, Slot
 from PySide6.QtGui import QColor, QPen
-from PySide6.QtWidgets import QGraphicsItem, QGraphicsSceneMouseEvent
+from PySide6.QtWidgets import QGraphicsItem
 
 from app.theme import LIGHT, Theme, scaled, ui_font
 from app.view_models.metrics import Array, StepMetrics
+from app.view_models.selection import Place
+from app.widgets.step_marks import StepMarks
 
 FOLLOWED_STEPS = 48
 """How many of the latest steps are shown while a run goes."""
@@ -32,9 +34,11 @@ class StepPlot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
 
     Signals:
         step_hovered: the step under the pointer, or -1.
+        step_clicked: a step that was clicked.
     """
 
     step_hovered = Signal(int)
+    step_clicked = Signal(int)
 
     def __init__(self, metrics: StepMetrics, *, object_name: str, title: str, y_label: str) -> None:
         super().__init__(background=None)
@@ -60,6 +64,7 @@ class StepPlot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         box.setLimits(xMin=-1, minXRange=4)
         prepare_axis(item.getAxis("left"))
         prepare_axis(item.getAxis("bottom"))
+        self._marks = StepMarks(item)
         self._hint = pg.TextItem(anchor=(0.5, 0.5))
         self._hint.setFont(ui_font(12))
         self._hint.setParentItem(box)
@@ -102,8 +107,19 @@ class StepPlot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
             axis.setTextPen(QColor(theme.muted))
         item.showGrid(x=False, y=True, alpha=0.25)
         self._hint.setColor(theme.muted)
+        self._marks.set_theme(theme)
         self._restyle(theme)
         self.redraw()
+
+    @Slot(object)
+    def mark_place(self, place: Place | None) -> None:
+        """Mark the step of what is selected."""
+        self._marks.select(-1 if place is None else place.step)
+
+    @Slot(int)
+    def mark_step(self, step: int) -> None:
+        """Mark the step that the pointer is on, here or elsewhere; -1: none."""
+        self._marks.hover(step)
 
     def set_hint(self, text: str) -> None:
         """What an empty plot says."""
@@ -181,17 +197,21 @@ class StepPlot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
 
     @Slot(object)
     def _on_mouse_moved(self, point: QPointF) -> None:
+        self.step_hovered.emit(self._step_at(point))
+
+    def _step_at(self, point: QPointF) -> int:
         box = self.getViewBox()
-        step = -1
-        if box.sceneBoundingRect().contains(point):
-            nearest = round(box.mapSceneToView(point).x())
-            step = nearest if 0 <= nearest < len(self._metrics) else -1
-        self.step_hovered.emit(step)
+        if not box.sceneBoundingRect().contains(point):
+            return -1
+        nearest = round(box.mapSceneToView(point).x())
+        return nearest if 0 <= nearest < len(self._metrics) else -1
 
     @Slot(object)
-    def _on_mouse_clicked(self, event: QGraphicsSceneMouseEvent) -> None:
-        if event.double():  # type: ignore[attr-defined]
+    def _on_mouse_clicked(self, event: pg.GraphicsScene.mouseEvents.MouseClickEvent) -> None:
+        if event.double():
             self.reset_view()
+        elif event.button() is Qt.MouseButton.LeftButton and (step := self._step_at(event.scenePos())) >= 0:
+            self.step_clicked.emit(step)
 
     def leaveEvent(self, event: object) -> None:
         """Nothing is hovered any more."""

@@ -9,6 +9,7 @@ from app.theme import LIGHT, Theme
 from app.view_models.token_stream import TokenStream
 from app.widgets.fields import card, describe, text_label
 from app.widgets.legend import FormatSample
+from app.widgets.playback_bar import PlaybackBar
 from app.widgets.transcript import TranscriptView
 from core.types import Coupling, TokenKind
 
@@ -39,6 +40,7 @@ class TranscriptPanel(QWidget):
     def __init__(self) -> None:
         super().__init__()
         self.view = TranscriptView()
+        self.playback = PlaybackBar()
         self._samples = {
             kind: FormatSample(LIGHT.kind(kind).label, MEANINGS[Coupling.REJECTION][kind])
             for kind in (TokenKind.ACCEPTED, TokenKind.CORRECTION, TokenKind.BONUS)
@@ -63,6 +65,7 @@ class TranscriptPanel(QWidget):
         header.addWidget(self.ghosts_button)
         layout.addLayout(header)
         layout.addWidget(self.view, 1)
+        layout.addWidget(self.playback)
         outer = QVBoxLayout(self)
         outer.setContentsMargins(0, 0, 0, 0)
         outer.addWidget(frame)
@@ -79,6 +82,7 @@ class TranscriptPanel(QWidget):
     def set_theme(self, theme: Theme) -> None:
         """Draw in a theme's colours."""
         self.view.set_theme(theme)
+        self.playback.set_theme(theme)
         for kind, sample in self._samples.items():
             sample.set_format(theme.token_format(kind))
         self._ghost_sample.set_format(theme.ghost_format())

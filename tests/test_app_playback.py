@@ -1,0 +1,249 @@
+"""Step mode: pause, next step, run on, slow motion, and back through a run; text and plots follow one selection."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QTextCursor
+
+import core.gate
+from app.controller import RunState
+from app.view_models.selection import Place
+from app.widgets.playback_bar import Pace
+from core.types import FinishReason
+
+
+@pytest.fixture(autouse=True)
+def short_look(monkeypatch):
+    monkeypatch.setattr(core.gate, "LOOK_MS", 1.0)
+
+
+@pytest.fixture
+def stepwise(window):
+    """A window whose runs begin with a pause."""
+    choose(window, Pace.STEPWISE)
+    return window
+
+
+def choose(window, pace):
+    window.transcript.playback.pace.choose(pace)
+    window.transcript.playback.pace.activated.emit(0)
+
+
+def num_steps(window):
+    return len(window.run_view.steps)
+
+
+def bar(window):
+    return window.transcript.playback
+
+
+def run_paused(window, qtbot, steps=0):
+    """Run until so many steps have come and the run waits."""
+    window.prompt.run_button.click()
+    qtbot.waitUntil(lambda: window.run_view.prefill is not None)
+    for index in range(steps):
+        bar(window).step_button.click()
+        qtbot.waitUntil(lambda index=index: num_steps(window) == index + 1)
+
+
+def test_a_run_goes_step_by_step_and_then_on(stepwise, qtbot):
+    run_paused(stepwise, qtbot, steps=2)
+    assert stepwise.controller.state is RunState.PAUSED
+    assert stepwise.status.stage.text() == "Paused before step 2"
+    assert stepwise.transcript.view.toPlainText() == stepwise.prompt.text() + stepwise.run_view.tokens.text
+    with qtbot.waitSignal(stepwise.live.run_shown):
+        bar(stepwise).pause_button.click()
+        assert stepwise.controller.state is RunState.RUNNING
+    assert stepwise.run_view.summary.finish_reason is FinishReason.LENGTH
+
+
+def test_a_run_can_be_paused_as_it_goes(window, qtbot, session):
+    session.gate = threading.Semaphore(3)
+    window.prompt.run_button.click()
+    qtbot.waitUntil(lambda: num_steps(window) == 3)
+    bar(window).pause_button.click()
+    session.gate.release(1000)
+    assert window.controller.state is RunState.PAUSED
+    assert bar(window).pause_button.accessibleName() == "Resume"
+    # The session had asked for a step before the pause or waits for the next one: at most one more comes.
+    bar(window).step_button.click()
+    qtbot.waitUntil(lambda: num_steps(window) >= 4)
+    assert window.run_view.summary is None
+    with qtbot.waitSignal(window.live.run_shown):
+        window.menus.pause.trigger()
+
+
+def test_stop_ends_a_paused_run_and_another_one_can_follow(stepwise, qtbot, run_to_end):
+    run_paused(stepwise, qtbot, steps=1)
+    with qtbot.waitSignal(stepwise.live.run_shown):
+        stepwise.prompt.stop_button.click()
+        assert stepwise.controller.state is RunState.STOPPING
+    assert stepwise.run_view.summary.finish_reason is FinishReason.CANCELLED
+    choose(stepwise, Pace.FULL)
+    run_to_end(stepwise)
+    assert stepwise.run_view.summary.finish_reason is FinishReason.LENGTH
+
+
+def test_a_window_closes_although_its_run_is_paused(stepwise, qtbot):
+    run_paused(stepwise, qtbot, steps=1)
+    stepwise.close()
+    qtbot.waitUntil(lambda: stepwise.controller.is_closed)
+
+
+def test_k_and_temperature_changed_in_a_pause_apply_to_the_next_step(stepwise, qtbot):
+    run_paused(stepwise, qtbot, steps=1)
+    stepwise.controls.draft_length.number.slider.setValue(7)
+    stepwise.controls.sampling.temperature.spin.setValue(0.25)
+    bar(stepwise).step_button.click()
+    qtbot.waitUntil(lambda: num_steps(stepwise) == 2)
+    step = stepwise.run_view.steps[-1]
+    assert (step.num_draft_tokens, step.temperature) == (7, 0.25)
+
+
+def test_a_run_that_is_stepped_to_its_end_measures_its_baseline_without_pauses(stepwise, qtbot, session):
+    stepwise.controls.run.length.setValue(6)
+    run_paused(stepwise, qtbot)
+    with qtbot.waitSignal(stepwise.live.run_shown):
+        for _ in range(6):
+            stepwise.controller.step_once()
+    assert stepwise.run_view.summary.measured_speedup is not None
+    assert stepwise.controller.state is RunState.IDLE
+
+
+def test_the_speed_reaches_the_run_that_goes_and_those_to_come(window, qtbot, session):
+    choose(window, Pace.FIVE)
+    session.gate = threading.Semaphore(0)
+    window.prompt.run_button.click()
+    qtbot.waitUntil(lambda: bool(session.controls))
+    assert session.controls[0]._gate._delay_s == 0.2
+    choose(window, Pace.FULL)
+    assert session.controls[0]._gate._delay_s == 0
+    assert not session.controls[0].is_watched
+
+
+def test_a_draft_is_shown_until_its_verdict_comes_and_is_never_copied(stepwise, qtbot, monkeypatch):
+    monkeypatch.setattr(core.gate, "LOOK_MS", 30_000.0)
+    run_paused(stepwise, qtbot)
+    view = stepwise.transcript.view
+    bar(stepwise).step_button.click()
+    qtbot.waitUntil(lambda: bool(stepwise.run_view.tokens.pending))
+    qtbot.waitUntil(lambda: view.toPlainText() != stepwise.prompt.text())
+    cursor = QTextCursor(view.document())
+    cursor.movePosition(QTextCursor.MoveOperation.End)
+    assert cursor.charFormat().underlineStyle() == cursor.charFormat().UnderlineStyle.DashUnderline
+    view.selectAll()
+    assert view.createMimeDataFromSelection().text() == stepwise.prompt.text()
+    with qtbot.waitSignal(stepwise.live.run_shown):
+        bar(stepwise).pause_button.click()
+    assert stepwise.run_view.tokens.pending == ()
+    assert view.toPlainText() == stepwise.prompt.text() + stepwise.run_view.summary.text
+
+
+def test_nothing_can_be_pressed_where_it_would_do_nothing(window, qtbot, run_to_end):
+    controls = (bar(window).pause_button, bar(window).step_button, bar(window).slider, bar(window).branch_button)
+    assert [control.isEnabled() for control in controls] == [False] * 4
+    run_to_end(window)
+    assert [control.isEnabled() for control in controls] == [False, False, True, False]
+    height = bar(window).sizeHint().height()
+    assert bar(window).isVisibleTo(window)
+    assert bar(window).sizeHint().height() == height
+
+
+def test_a_finished_run_can_be_gone_through_and_is_whole_at_the_end(window, run_to_end):
+    run_to_end(window)
+    view, slider, steps = window.transcript.view, bar(window).slider, window.run_view.steps
+    whole = view.toPlainText()
+    for shown in (3, 0, 1, len(steps) - 1, 2):
+        slider.setValue(shown)
+        assert view.toPlainText() == window.prompt.text() + "".join(step.emitted_text for step in steps[:shown])
+        assert window.selection.place == (Place(shown - 1, 0) if shown else None)
+        assert bar(window).place.text() == f"{shown} / {len(steps)}"
+    slider.setValue(len(steps))
+    assert view.toPlainText() == whole
+    slider.setValue(1)
+    run_to_end(window)
+    assert slider.value() == slider.maximum() == num_steps(window)
+    assert view.toPlainText() == window.prompt.text() + window.run_view.summary.text
+
+
+def test_the_next_step_shows_the_whole_text_again(stepwise, qtbot):
+    run_paused(stepwise, qtbot, steps=3)
+    bar(stepwise).slider.setValue(1)
+    bar(stepwise).step_button.click()
+    qtbot.waitUntil(lambda: num_steps(stepwise) == 4)
+    assert stepwise.transcript.view.toPlainText() == stepwise.prompt.text() + stepwise.run_view.tokens.text
+    assert bar(stepwise).slider.value() == 4
+
+
+# --- Text and plots are one ---
+
+
+def plots(window):
+    return window.measurements.acceptance, window.measurements.latency
+
+
+def test_a_step_that_is_pointed_at_in_a_plot_is_marked_in_the_text_and_in_every_plot(window, run_to_end):
+    run_to_end(window)
+    view = window.transcript.view
+    for plot in plots(window):
+        plot.step_hovered.emit(3)
+        (mark,) = view.extraSelections()
+        assert (mark.cursor.selectionStart(), mark.cursor.selectionEnd()) == view._page.step_range(3)
+        for other in plots(window):
+            assert other._marks.hovered.isVisible()
+            assert other._marks.hovered.value() == 3
+        plot.step_hovered.emit(-1)
+        assert view.extraSelections() == []
+        assert not any(other._marks.hovered.isVisible() for other in plots(window))
+
+
+def test_a_token_that_is_selected_marks_its_step_in_the_plots_and_a_clicked_step_its_first_token(window, run_to_end):
+    run_to_end(window)
+    view = window.transcript.view
+    view.choose(Place(2, 0))
+    assert window.selection.place == Place(2, 0)
+    assert [plot._marks.selected.value() for plot in plots(window)] == [2, 2]
+    plots(window)[1].step_clicked.emit(5)
+    assert window.selection.place == Place(5, 0)
+    assert view.selected_span().place == Place(5, 0)
+    run_to_end(window)
+    assert window.selection.place is None
+    assert view.selected_span() is None
+    assert not any(plot._marks.selected.isVisible() for plot in plots(window))
+
+
+def test_a_selected_step_that_is_out_of_sight_is_scrolled_to(make_window, qtbot, session):
+    window = make_window(is_shown=True)
+    window.controls.run.length.setValue(400)
+    with qtbot.waitSignal(window.live.run_shown):
+        window.prompt.run_button.click()
+    view = window.transcript.view
+    assert view.rectangles(*view.place_range(Place(0, 0))) == []
+    window.selection.select(Place(0, 0))
+    assert view.rectangles(*view.place_range(Place(0, 0)))
+
+
+# --- Space ---
+
+
+def test_space_pauses_and_resumes_but_not_from_a_field_or_a_button(make_window, qtbot, session):
+    window = make_window(is_shown=True)
+    session.gate = threading.Semaphore(1)
+    window.prompt.run_button.click()
+    qtbot.waitUntil(lambda: num_steps(window) == 1)
+    window.prompt.edit.setFocus()
+    before = window.prompt.text()
+    qtbot.keyClick(window.prompt.edit, Qt.Key.Key_Space)
+    assert len(window.prompt.text()) == len(before) + 1
+    window.transcript.ghosts_button.setFocus()
+    qtbot.keyClick(window.transcript.ghosts_button, Qt.Key.Key_Space)
+    assert window.menus.show_ghosts.isChecked()
+    assert window.controller.state is RunState.RUNNING
+    window.transcript.view.setFocus()
+    qtbot.keyClick(window.transcript.view, Qt.Key.Key_Space)
+    assert window.controller.state is RunState.PAUSED
+    qtbot.keyClick(window.transcript.view, Qt.Key.Key_Space)
+    assert window.controller.state is RunState.RUNNING
