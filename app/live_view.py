@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from PySide6.QtCore import QObject, Qt, QTimer, Signal, Slot
@@ -12,12 +13,14 @@ from app.view_models.run_view import RunView
 from app.widgets.measurements import MeasurementsPanel
 from app.widgets.status_strip import StatusStrip
 from app.widgets.transcript_panel import TranscriptPanel
-from core.types import RunRequest
+from core.types import Event, RunRequest, RunStarted
 
 FRAME_MS = 33
 MAX_SHARE = 0.15
 """Most of one processor that drawing may take; beyond it frames come more rarely, since the engine needs it more."""
 SLOWEST_FRAME_MS = 250
+KEPT_SHARE_S = 0.012
+"""Time that one frame takes to apply events of a kept run, of which there may be thousands."""
 
 
 class LivePanel(Protocol):
@@ -36,10 +39,14 @@ class LivePanel(Protocol):
 class LiveView(QObject):
     """Takes events on a timer, applies them to the `RunView`, and has the panels draw what is new.
 
+    A run that was kept is shown in the same way, a piece in each frame, from the events of its log.
+
     Signals:
-        run_shown: a run is over and all of it is on screen.
+        run_begun: a run has started, and its log with it.
+        run_shown: a run is over, or was kept, and all of it is on screen.
     """
 
+    run_begun = Signal()
     run_shown = Signal()
 
     def __init__(
@@ -58,6 +65,9 @@ class LiveView(QObject):
         self._panels: list[LivePanel] = [measurements]
         self._status = status
         self._thread_time = 0.0
+        self._kept: Iterator[Event] | None = None
+        self.kept_title = ""
+        """What the run on screen is called, if it was kept and not just run."""
         self._timer = QTimer(self)
         self._timer.setTimerType(Qt.TimerType.PreciseTimer)
         self._timer.setInterval(FRAME_MS)
@@ -77,8 +87,18 @@ class LiveView(QObject):
         """Show the engine's stages although no run goes yet."""
         self._timer.start()
 
+    def show_kept(self, request: RunRequest, events: Iterable[Event], title: str) -> None:
+        """Show a run that was kept. Not while another one goes."""
+        self._begin(request)
+        self._kept, self.kept_title = iter(events), title
+        self._show_status()
+
     @Slot(object)
     def _on_run_requested(self, request: RunRequest) -> None:
+        self._kept, self.kept_title = None, ""
+        self._begin(request)
+
+    def _begin(self, request: RunRequest) -> None:
         self._take_events()
         self._run.begin(request)
         self._transcript.begin(self._run.tokens)
@@ -97,7 +117,23 @@ class LiveView(QObject):
         for panel in self._panels:
             panel.refresh(has_news=has_news)
         self._show_status()
-        self._pace()
+        if self._kept is not None:
+            self._take_kept()
+        else:
+            self._pace()
+
+    def _take_kept(self) -> None:
+        """Apply as much of a kept run as leaves the window answering."""
+        deadline = time.perf_counter() + KEPT_SHARE_S
+        for event in self._kept or ():
+            self._run.apply(event)
+            if time.perf_counter() > deadline:
+                break
+        else:
+            self._kept = None
+            self._on_run_ended()
+            return
+        self._transcript.view.refresh()
 
     def _pace(self) -> None:
         # This thread's processor time since the frame before: what it took to apply, to draw and to paint.
@@ -131,6 +167,8 @@ class LiveView(QObject):
         for event in self._controller.take_events():
             self._run.apply(event)
             is_any = True
+            if isinstance(event, RunStarted):
+                self.run_begun.emit()
         return is_any
 
     def _show_status(self) -> None:
@@ -142,6 +180,8 @@ class LiveView(QObject):
             stage = f"Paused before step {len(run.steps)}"
         elif is_idle:
             stage = run.stage or run.outcome or ("Not run" if run.request is not None else "Ready")
+            if self.kept_title:
+                stage = f"Opening {self.kept_title!r}…" if self._kept else f"Kept run {self.kept_title!r} · {stage}"
         else:
             stage = run.stage or ("Generating…" if run.started is not None else "Preparing…")
         self._status.show_stage(stage)

@@ -22,6 +22,8 @@ from app.pair_judge import PairJudge
 from app.playback import PlaybackDesk
 from app.plot_desk import PlotDesk
 from app.prompt_reader import PromptReader
+from app.replaying import settings_of
+from app.runs_desk import RunsDesk
 from app.services import Services
 from app.settings import remember_model
 from app.theme import RESOURCES, Theme, text_scale, ui_font
@@ -69,7 +71,6 @@ class MainWindow(QMainWindow):
         self.models = ModelsDesk(self._services, library, self.controls.models, self.controller, self._dialogs, self)
         self.checker = self.models.checker
         self.judge = PairJudge(self.checker, self.controller, self.controls.models.verdict, self)
-        self.threads = Threads((self.controller, self.checker, self.models.store), self)
         self.prompt = PromptEditor(load_presets())
         self.reader = PromptReader(self.prompt, self.controls, self.checker, self)
         self.transcript = TranscriptPanel()
@@ -89,6 +90,8 @@ class MainWindow(QMainWindow):
         )
         self.live.attach(self.plots)
         self.live.attach(self.why)
+        self.runs = RunsDesk(self._services, self.controller, self.live, self.run_view, self._dialogs, self)
+        self.threads = Threads((self.controller, self.checker, self.models.store, self.runs.reader), self)
         cards = (*self.measurements.cards, *self.plots.cards)
         self.plot_desk = PlotDesk(self, self._dialogs, self.run_view, cards)
         self.playback = PlaybackDesk(
@@ -153,6 +156,11 @@ class MainWindow(QMainWindow):
         self.controller.failed.connect(self.banner.show_sentence)
         self.plot_desk.failed.connect(self.banner.show_sentence)
         self.plot_desk.saved.connect(self.status.show_stage)
+        self.menus.runs.triggered.connect(self.runs.open)
+        self.runs.failed.connect(self.banner.show_sentence)
+        self.runs.told.connect(self.status.show_stage)
+        self.runs.opened.connect(self._on_run_opened)
+        self.runs.replay_wanted.connect(self._on_replay_wanted)
         self.threads.closed.connect(self.close)
         self.transcript.ghosts_toggled.connect(self.menus.show_ghosts.setChecked)
         self.menus.show_ghosts.toggled.connect(self.transcript.set_ghosts_shown)
@@ -197,15 +205,30 @@ class MainWindow(QMainWindow):
         except OutriderError as error:
             self.banner.show_sentence(str(error))
             return
+        self._start(request)
+
+    def _start(self, request: RunRequest) -> None:
         if (forecast := self.judge.too_large(request)) and not self._dialogs.ask_too_large(self, forecast):
             return
         self._start(request)
 
     def _start(self, request: RunRequest) -> None:
         if self.controller.start(request):
-            self.banner.dismiss()
-            self.selection.clear()
-            self.menus.export.setEnabled(False)
+            self._on_run_opened()
+
+    @Slot()
+    def _on_run_opened(self) -> None:
+        self.banner.dismiss()
+        self.selection.clear()
+        self.menus.export.setEnabled(False)
+
+    @Slot(object)
+    def _on_replay_wanted(self, request: RunRequest) -> None:
+        # The controls show what is replayed; what runs is the request itself, which may hold more than they can.
+        self.prompt.set_text(request.prompt)
+        self.controls.apply(settings_of(request, self.controls.settings(request.prompt)))
+        self._on_settings_changed()
+        self._start(request)
 
     @Slot(object)
     def _on_state_changed(self, _state: RunState) -> None:
@@ -213,7 +236,8 @@ class MainWindow(QMainWindow):
 
     @Slot()
     def _on_run_shown(self) -> None:
-        self.judge.note_run(self.run_view)
+        if not self.live.kept_title:
+            self.judge.note_run(self.run_view)
         self.menus.export.setEnabled(self.run_view.started is not None)
 
     @Slot()
@@ -258,7 +282,8 @@ class MainWindow(QMainWindow):
     def _apply_theme(self, theme: Theme) -> None:
         fit_columns(self, self.controls, self.text_splitter, self.side)
         self.transcript.set_theme(theme)
-        for panel in (self.measurements, self.plots, self.plot_desk, self.inspector, self.why, self.help):
+        panels = (self.measurements, self.plots, self.plot_desk, self.inspector, self.why, self.help, self.runs)
+        for panel in panels:
             panel.set_theme(theme)
 
     # --- Coming and going ---
@@ -290,6 +315,7 @@ class MainWindow(QMainWindow):
             self._is_leaving = True
             self._save()
             self.models.close()
+            self.runs.close()
             self.threads.begin_close()
         if self.threads.is_closed or self.threads.join(CLOSE_WAIT_MS):
             event.accept()

@@ -25,6 +25,8 @@ class Menus:
         self.open_actions[OpenKind.FOLDER].setShortcut("Ctrl+Shift+O")
         self.models = self._action("modelsAction", "Models…", "Ctrl+M")
         self.get_models = self._action("getModelsAction", "Get models…", "Ctrl+Shift+M")
+        self.runs = self._action("runsAction", "Runs…", "Ctrl+O")
+        self.runs.setShortcuts([QKeySequence("Ctrl+O"), QKeySequence("Ctrl+Shift+R")])
         self.export = self._action("exportAction", "Export run…", "Ctrl+E")
         # Every run is kept as it goes; who presses Ctrl+S out of habit means a file of his own.
         self.export.setShortcuts([QKeySequence("Ctrl+E"), QKeySequence("Ctrl+S")])
@@ -59,6 +61,8 @@ class Menus:
 
     def _fill(self) -> None:
         file = self._menu("&File")
+        file.addAction(self.runs)
+        file.addSeparator()
         file.addActions([self.models, self.get_models])
         file.addSeparator()
         file.addActions(list(self.open_actions.values()))

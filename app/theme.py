@@ -77,6 +77,12 @@ class Theme:
     draft_bar: str
     target_bar: str
     sample_bar: str
+    run_1: str
+    run_2: str
+    run_3: str
+    run_4: str
+    run_5: str
+    run_6: str
 
     def kind(self, kind: TokenKind) -> KindStyle:
         """Colour and line style of a token kind."""
@@ -162,6 +168,12 @@ LIGHT = Theme(
     draft_bar="#3d8ccb",
     target_bar="#2a9c78",
     sample_bar="#d9742a",
+    run_1="#0b6fb3",
+    run_2="#c9570c",
+    run_3="#00805f",
+    run_4="#a6408a",
+    run_5="#8a6a00",
+    run_6="#4a4f5a",
 )
 
 DARK = Theme(
@@ -192,6 +204,12 @@ DARK = Theme(
     draft_bar="#4f9fdb",
     target_bar="#37ab86",
     sample_bar="#e0904a",
+    run_1="#5cb3ef",
+    run_2="#ef8d4a",
+    run_3="#3cc79c",
+    run_4="#e08cc3",
+    run_5="#d9c04a",
+    run_6="#c3c8d1",
 )
 
 

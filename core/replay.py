@@ -229,6 +229,20 @@ def request(log: RunLog) -> RunRequest:
     return request_from_config(log.run["config"])
 
 
+def request_to_show(log: RunLog) -> RunRequest:
+    """A request to show this run with: its own, or, where that can't be carried out, its models and prompt alone."""
+    config = log.run["config"]
+    try:
+        return request(log)
+    except RunLogError:
+        return RunRequest(
+            target=_text(config.get("target")).strip() or "unknown",
+            draft=_text(config.get("draft")) or None,
+            prompt=_text(config.get("prompt")) or " ",
+            coupling=Coupling.GUMBEL if config.get("coupling") == Coupling.GUMBEL else Coupling.REJECTION,
+        )
+
+
 def request_from_config(config: Mapping[str, Any]) -> RunRequest:
     """The request of which a log's `config` was made; see `request`."""
     missing = [name for name in ("target", "prompt", "seed") if config.get(name) is None]

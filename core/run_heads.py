@@ -39,7 +39,7 @@ def read_head(path: Path) -> Head:
     """Read a log's first and last lines. Never raises: what is wrong with the log is told in `problem`."""
     try:
         with path.open("rb") as file:
-            run = read_run_head(file.readline(), str(path))
+            run = read_run_head(file.readline(), path.name)
             return _head(run, *_end(file))
     except RunLogError as error:
         return Head(problem=str(error))

@@ -1,0 +1,150 @@
+"""Runs side by side: their settings and results in a table, their curves over one another."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import Qt, Signal, Slot
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QSplitter, QToolButton, QVBoxLayout, QWidget
+
+from app.theme import LIGHT, Theme
+from app.view_models.comparison import Comparison
+from app.widgets.compare_table import CompareTable
+from app.widgets.fields import describe
+from app.widgets.overlay_plot import OverlayPlot
+from app.widgets.plot_card import PlotCard
+from app.widgets.run_lines import RunSample
+
+ACCEPTANCE_HELP = "Accepted / drafted tokens of the run so far, over the tokens that it had generated."
+TIME_HELP = "Tokens over the time spent in steps; the prefill is not part of it. The steeper, the faster."
+LEGEND_ROOM = 600
+"""Pixels for all runs' names together above the plots."""
+SAVED_ROOM = 240
+"""Pixels for all runs' names together in a saved plot."""
+
+
+class ComparePage(QWidget):
+    """Signals:
+    back_requested: the list is wanted again.
+    """
+
+    back_requested = Signal()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._theme = LIGHT
+        self._comparison: Comparison | None = None
+        self._samples: list[RunSample] = []
+        self.back = _quiet("All runs", "compareBack", "Back to the list of runs (Esc)")
+        self.agreeing = _quiet("Show settings that agree", "compareAgreeing", "List the settings that do not differ")
+        self.agreeing.setCheckable(True)
+        self.table = CompareTable()
+        self.acceptance = OverlayPlot(
+            object_name="compareAcceptance",
+            title="Running acceptance over tokens",
+            labels=("tokens generated", "accepted, %"),
+            columns=("tokens", "running_acceptance"),
+            tell_x=lambda tokens: f"{tokens:,.0f} tokens",
+            tell_y=lambda rate: f"{rate:.0%}",
+            y_max=1.0,
+        )
+        self.acceptance.show_percent()
+        self.time = OverlayPlot(
+            object_name="compareTime",
+            title="Tokens over time",
+            labels=("seconds of decoding", "tokens generated"),
+            columns=("time_s", "tokens"),
+            tell_x=lambda seconds: f"{seconds:,.2f} s",
+            tell_y=lambda tokens: f"{tokens:,.0f}",
+        )
+        self.cards = (PlotCard("Running acceptance", self.acceptance), PlotCard("Tokens over time", self.time))
+        for shown, help_text in zip(self.cards, (ACCEPTANCE_HELP, TIME_HELP), strict=True):
+            shown.setToolTip(help_text)
+            shown.plot.setAccessibleDescription(help_text)
+        self._lay_out()
+        self.back.clicked.connect(self.back_requested)
+        self.agreeing.toggled.connect(self._on_agreeing_toggled)
+
+    def _lay_out(self) -> None:
+        head = QHBoxLayout()
+        head.setSpacing(12)
+        head.addWidget(self.back)
+        self._legend = QHBoxLayout()
+        self._legend.setSpacing(14)
+        head.addLayout(self._legend, 1)
+        head.addWidget(self.agreeing)
+        frame = QFrame()
+        frame.setObjectName("tableCard")
+        inside = QVBoxLayout(frame)
+        inside.setContentsMargins(1, 1, 1, 1)
+        inside.addWidget(self.table)
+        plots = QSplitter(Qt.Orientation.Vertical)
+        plots.setObjectName("comparePlots")
+        plots.setHandleWidth(8)
+        plots.setChildrenCollapsible(False)
+        for shown in self.cards:
+            plots.addWidget(shown)
+        self.splitter = QSplitter(Qt.Orientation.Horizontal)
+        self.splitter.setObjectName("compareSplitter")
+        self.splitter.setHandleWidth(8)
+        self.splitter.setChildrenCollapsible(False)
+        self.splitter.addWidget(frame)
+        self.splitter.addWidget(plots)
+        self.splitter.setStretchFactor(0, 1)
+        self.splitter.setStretchFactor(1, 1)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.setSpacing(8)
+        layout.addLayout(head)
+        layout.addWidget(self.splitter, 1)
+
+    def show_comparison(self, comparison: Comparison) -> None:
+        """Show these runs."""
+        self._comparison = comparison
+        for sample in self._samples:
+            self._legend.removeWidget(sample)
+            sample.deleteLater()
+        while self._legend.count():
+            self._legend.takeAt(0)
+        names = [run.title for run in comparison.runs]
+        room = LEGEND_ROOM // len(names)
+        self._samples = [RunSample(name, index, room) for index, name in enumerate(names)]
+        for sample in self._samples:
+            sample.set_theme(self._theme)
+            self._legend.addWidget(sample)
+        self._legend.addStretch(1)
+        self.agreeing.setText(f"Show settings that agree ({len(comparison.agreeing)})")
+        self.acceptance.show_curves(names, [(curve.tokens, curve.acceptance) for curve in comparison.curves])
+        self.time.show_curves(names, [(curve.seconds, curve.tokens) for curve in comparison.curves])
+        for shown in self.cards:
+            # For a plot that is saved: the legend above the plots does not go into its file.
+            shown.samples = [RunSample(name, index, SAVED_ROOM // len(names)) for index, name in enumerate(names)]
+            shown.set_theme(self._theme)
+        self._show_table()
+        wanted = self.table.wanted_width()
+        self.splitter.setSizes([wanted, max(360, self.splitter.width() - wanted)])
+
+    def set_theme(self, theme: Theme) -> None:
+        """Draw in a theme's colours."""
+        self._theme = theme
+        self.table.set_theme(theme)
+        for shown in self.cards:
+            shown.set_theme(theme)
+        for sample in self._samples:
+            sample.set_theme(theme)
+
+    def _show_table(self) -> None:
+        if self._comparison is not None:
+            self.table.show_comparison(self._comparison, with_agreeing=self.agreeing.isChecked())
+
+    @Slot(bool)
+    def _on_agreeing_toggled(self, _is_shown: bool) -> None:
+        self._show_table()
+
+
+def _quiet(text: str, name: str, help_text: str) -> QToolButton:
+    button = QToolButton()
+    button.setObjectName(name)
+    button.setText(text)
+    button.setProperty("role", "quiet")
+    button.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+    describe(button, text, help_text)
+    return button

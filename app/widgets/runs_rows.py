@@ -1,0 +1,184 @@
+"""The rows of kept runs: a model that sorts and filters by itself, and the cell in which a run is named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from PySide6.QtCore import (
+    QAbstractItemModel,
+    QAbstractTableModel,
+    QModelIndex,
+    QPersistentModelIndex,
+    QRect,
+    Qt,
+    Signal,
+)
+from PySide6.QtWidgets import QLineEdit, QStyleOptionViewItem, QWidget
+
+from app.view_models.run_list import HELP, TEXT_COLUMNS, TITLES, RunColumn, RunRow, make_row
+from app.widgets.models_cells import BADGE_ROLE, SUBTITLE_ROLE, NameDelegate
+from core.run_search import matches
+from core.runs import MAX_NAME, KeptRun
+
+Index = QModelIndex | QPersistentModelIndex
+Role = Qt.ItemDataRole
+
+
+class RunsTableModel(QAbstractTableModel):
+    """Sorts and filters by itself: thousands of rows would be slow to compare through a proxy.
+
+    Signals:
+        rename_requested: an id and the new name.
+    """
+
+    rename_requested = Signal(str, str)
+
+    def __init__(self, parent: QWidget) -> None:
+        super().__init__(parent)
+        self._all: list[RunRow] = []
+        self._rows: list[RunRow] = []
+        self._known: dict[str, RunRow] = {}
+        self._words = ""
+        self._order: tuple[RunColumn, bool] | None = None
+
+    def show_runs(self, runs: Iterable[KeptRun]) -> None:
+        """Show these, in the order and with the filter that are set."""
+        known = {}
+        for run in runs:
+            row = self._known.get(run.id)
+            known[run.id] = row if row is not None and row.run == run else make_row(run)
+        self._known = known
+        self._all = list(known.values())
+        self._show()
+
+    def filter(self, words: str) -> None:
+        """Show only the runs that have these words."""
+        self._words = words
+        self._show()
+
+    def sort(self, column: int, order: Qt.SortOrder = Qt.SortOrder.AscendingOrder) -> None:
+        """Order by a column; -1: the newest first, as they come."""
+        self._order = (RunColumn(column), order is Qt.SortOrder.DescendingOrder) if column >= 0 else None
+        self._show()
+
+    def _show(self) -> None:
+        rows = [row for row in self._all if matches(row.run, self._words)] if self._words else list(self._all)
+        if self._order is not None:
+            column, is_reversed = self._order
+            rows.sort(key=lambda row: row.keys[column], reverse=is_reversed)
+        if [row.run.id for row in rows] == [row.run.id for row in self._rows]:
+            changed = [index for index, row in enumerate(rows) if row is not self._rows[index]]
+            self._rows = rows
+            for index in changed:
+                self.dataChanged.emit(self.index(index, 0), self.index(index, len(TITLES) - 1))
+            return
+        if len(rows) == len(self._rows) and {row.run.id for row in rows} == {row.run.id for row in self._rows}:
+            self._reorder(rows)
+            return
+        self.beginResetModel()
+        self._rows = rows
+        self.endResetModel()
+
+    def _reorder(self, rows: list[RunRow]) -> None:
+        """The same runs in another order: what is selected moves with them."""
+        self.layoutAboutToBeChanged.emit()
+        old = self.persistentIndexList()
+        ids = [self._rows[index.row()].run.id for index in old]
+        self._rows = rows
+        places = {row.run.id: place for place, row in enumerate(rows)}
+        new = [self.index(places[run_id], index.column()) for run_id, index in zip(ids, old, strict=True)]
+        self.changePersistentIndexList(old, new)
+        self.layoutChanged.emit()
+
+    def row(self, index: int) -> RunRow:
+        """What a row shows."""
+        return self._rows[index]
+
+    def runs(self) -> list[KeptRun]:
+        """The runs that are shown, in order."""
+        return [row.run for row in self._rows]
+
+    def rowCount(self, parent: Index = QModelIndex()) -> int:  # noqa: B008 - Qt's own signature
+        """Number of runs that are shown."""
+        return 0 if parent.isValid() else len(self._rows)
+
+    def columnCount(self, parent: Index = QModelIndex()) -> int:  # noqa: B008 - Qt's own signature
+        """Number of columns."""
+        return 0 if parent.isValid() else len(TITLES)
+
+    def headerData(self, section: int, orientation: Qt.Orientation, role: int = Role.DisplayRole) -> object:
+        """The columns' titles, and what they mean."""
+        if orientation is not Qt.Orientation.Horizontal:
+            return None
+        if role == Role.DisplayRole:
+            return TITLES[section]
+        if role == Role.ToolTipRole:
+            return HELP.get(RunColumn(section))
+        return _side(RunColumn(section)) if role == Role.TextAlignmentRole else None
+
+    def data(self, index: Index, role: int = Role.DisplayRole) -> object:
+        """What a cell shows."""
+        if not index.isValid():
+            return None
+        row, column = self._rows[index.row()], RunColumn(index.column())
+        if role == Role.DisplayRole:
+            return row.texts[column]
+        if role == Role.TextAlignmentRole:
+            return _side(column)
+        if role == Role.ToolTipRole:
+            return row.tip
+        if role == Role.EditRole:
+            return row.run.name
+        if role == SUBTITLE_ROLE:
+            return row.subtitle
+        if role == BADGE_ROLE:
+            return ""
+        if role == Role.AccessibleTextRole and column is RunColumn.NAME:
+            return f"{row.texts[column]}, {row.subtitle}"
+        return None
+
+    def setData(self, index: Index, value: object, role: int = Role.EditRole) -> bool:
+        """Ask for a new name; the list shows it when it is kept."""
+        run = self._rows[index.row()].run
+        if role != Role.EditRole or str(value).strip() == run.name:
+            return False
+        self.rename_requested.emit(run.id, str(value))
+        return True
+
+    def flags(self, index: Index) -> Qt.ItemFlag:
+        """Only a name can be changed."""
+        flags = super().flags(index)
+        return flags | Qt.ItemFlag.ItemIsEditable if index.column() == RunColumn.NAME else flags
+
+
+def _side(column: RunColumn) -> Qt.AlignmentFlag:
+    side = Qt.AlignmentFlag.AlignLeft if column in TEXT_COLUMNS else Qt.AlignmentFlag.AlignRight
+    return side | Qt.AlignmentFlag.AlignVCenter
+
+
+class RunNameDelegate(NameDelegate):
+    """Draws a run's name over what tells it apart, and edits the name in a field of a field's height."""
+
+    def createEditor(self, parent: QWidget, option: QStyleOptionViewItem, index: Index) -> QWidget:
+        """A field that says what stands there without a name."""
+        editor = QLineEdit(parent)
+        editor.setObjectName("runNameEdit")
+        editor.setAccessibleName("Name of the run")
+        editor.setMaxLength(MAX_NAME)
+        editor.setPlaceholderText(str(index.data(Role.DisplayRole)))
+        return editor
+
+    def setEditorData(self, editor: QWidget, index: Index) -> None:
+        """Begin with the name that the run has."""
+        if isinstance(editor, QLineEdit):
+            editor.setText(str(index.data(Role.EditRole)))
+
+    def setModelData(self, editor: QWidget, model: QAbstractItemModel, index: Index) -> None:
+        """Hand the name over."""
+        if isinstance(editor, QLineEdit):
+            model.setData(index, editor.text(), Role.EditRole)
+
+    def updateEditorGeometry(self, editor: QWidget, option: QStyleOptionViewItem, _index: Index) -> None:
+        """Over all of the cell, so that nothing of it shows beneath."""
+        cell: QRect = option.rect
+        editor.setGeometry(cell.adjusted(2, 2, -2, -2))

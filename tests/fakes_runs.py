@@ -1,0 +1,53 @@
+"""Kept runs for tests of the window: logs of the scripted session, written into a folder as a worker writes them."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from core.controls import RunControls
+from core.records import to_line, to_record
+from core.types import RunRequest, SamplingParams
+from tests.fakes_app import FakeSession
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def keep_run(
+    folder: Path,
+    index: int = 0,
+    *,
+    step_ms: float = 10.0,
+    temperature: float = 0.8,
+    lines: int | None = None,
+    finish_reason: str = "length",
+    **changes: object,
+) -> str:
+    """Write a run's log, or only its first lines; the id."""
+    settings = {
+        "target": "tiny-target",
+        "draft": "tiny-draft",
+        "prompt": f"prompt {index}",
+        "max_new_tokens": 24,
+        "sampling": SamplingParams(temperature),
+        **changes,
+    }
+    request = RunRequest(**settings)  # type: ignore[arg-type]
+    events = FakeSession(step_ms=step_ms).run(request, RunControls.from_request(request))
+    records = [record for event in events if (record := to_record(event)) is not None]
+    moment = START + timedelta(hours=index)
+    run_id = f"{moment:%Y%m%d-%H%M%S}-{index:06x}"
+    records[0] |= {"id": run_id, "started_at": moment.isoformat()}
+    records[0]["config"]["num_draft_tokens"] = request.num_draft_tokens or "auto"
+    records[0]["config"]["baseline"] = request.baseline
+    records[-1]["finish_reason"] = finish_reason
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{run_id}.jsonl").write_bytes(b"".join([to_line(record) for record in records][:lines]))
+    return run_id
+
+
+def config_of(folder: Path, run_id: str) -> dict[str, object]:
+    """The settings in a kept log."""
+    with (folder / f"{run_id}.jsonl").open(encoding="utf-8") as file:
+        return json.loads(file.readline())["config"]

@@ -1,0 +1,170 @@
+"""Runs side by side: what differs first, the results, and the curves over one another."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from PySide6.QtCore import QRectF, Qt
+
+from app.theme import DARK, LIGHT, MIN_BAR_CONTRAST, contrast
+from app.view_models.comparison import MAX_POINTS, MAX_RUNS, compare, curve
+from app.widgets.compare_page import ComparePage
+from app.widgets.compare_table import AGREEING, DIFFERING, NAME_ROLE, RESULTS
+from app.widgets.plot_table import to_csv
+from app.widgets.run_lines import DASHES, MARKERS, RunSample, run_color
+from core.runs import RunStore
+from tests.fakes_app import make_step
+from tests.fakes_runs import keep_run
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "runs"
+
+
+def comparison(folder):
+    """All kept runs, the oldest first."""
+    store = RunStore(folder)
+    return compare([(run, store.load(run.id)) for run in sorted(store.runs(), key=lambda run: run.id)])
+
+
+def row(rows, title):
+    return next(found for found in rows if found.title == title)
+
+
+def test_settings_that_differ_come_first_and_the_others_apart(folder):
+    keep_run(folder, 0, prompt="p", num_draft_tokens=4)
+    keep_run(folder, 1, prompt="p", num_draft_tokens=8, temperature=0.2)
+    found = comparison(folder)
+    assert [line.title for line in found.differing] == ["K", "Temperature"]
+    assert row(found.differing, "K").texts == ("4", "8")
+    assert row(found.agreeing, "Target").texts == ("tiny-target", "tiny-target")
+    assert {"Prompt", "Seed", "Coupling"} <= {line.title for line in found.agreeing}
+
+
+def test_the_same_run_twice_differs_in_nothing_and_neither_is_best(folder):
+    keep_run(folder, 0, prompt="p")
+    keep_run(folder, 1, prompt="p")
+    found = comparison(folder)
+    assert found.differing == ()
+    assert all(line.best == frozenset() for line in found.results)
+    assert row(found.results, "Text").texts == ("reference", "same")
+
+
+def test_results_are_those_of_the_logs_and_the_best_are_marked(folder):
+    keep_run(folder, 0, step_ms=10.0, baseline=True)
+    keep_run(folder, 1, step_ms=5.0)
+    store = RunStore(folder)
+    found = comparison(folder)
+    speeds = [run.summary["tokens_per_second"] for run in found.runs]
+    assert row(found.results, "Tokens/s").texts == tuple(f"{speed:,.1f}" for speed in speeds)
+    assert row(found.results, "Tokens/s").best == {1}
+    speedup = row(found.results, "Speedup")
+    assert speedup.texts[1] == "–"
+    assert speedup.best == frozenset(), "one figure is no contest"
+    steps = store.load(found.runs[0].id).steps
+    mean = sum(step["verify_ms"] for step in steps) / len(steps)
+    assert row(found.results, "  verify, ms").texts[0] == f"{mean:.2f}"
+
+
+def test_a_temperature_that_was_moved_is_said(folder):
+    run_id = keep_run(folder, 0)
+    keep_run(folder, 1)
+    path = folder / f"{run_id}.jsonl"
+    lines = path.read_text().splitlines()
+    lines[2] = json.dumps({**json.loads(lines[2]), "temperature": 0.1})
+    path.write_text("\n".join(lines) + "\n")
+    assert row(comparison(folder).differing, "Temperature").texts == ("0.8, moved during the run", "0.8")
+
+
+def test_runs_without_steps_or_summary_are_compared_all_the_same(folder):
+    keep_run(folder, 0, lines=1)
+    keep_run(folder, 1, lines=4)
+    found = comparison(folder)
+    assert row(found.results, "End").texts == ("cut off", "cut off")
+    assert row(found.results, "Steps").texts == ("0", "3")
+    assert found.curves[0].tokens.tolist() == [0.0]
+
+
+def test_curves_add_up_and_are_thinned_out_with_both_ends_kept():
+    steps = [make_step(index, 9 + 3 * index, num_accepted=2) for index in range(5000)]
+    found = curve(steps)
+    assert found.tokens.size <= MAX_POINTS
+    assert (found.tokens[0], found.tokens[-1]) == (0, 15_000)
+    assert found.seconds[-1] == pytest.approx(sum(step.total_ms for step in steps) / 1000)
+    assert np.isnan(found.acceptance[0])
+    assert found.acceptance[-1] == pytest.approx(0.5)
+
+
+@pytest.fixture
+def page(qtbot, folder):
+    """A page that shows three runs, of which one was cut off at once."""
+    keep_run(folder, 0, prompt="first")
+    keep_run(folder, 1, prompt="second", num_draft_tokens=8)
+    keep_run(folder, 2, prompt="third", lines=1)
+    page = ComparePage()
+    qtbot.addWidget(page)
+    page.set_theme(LIGHT)
+    page.show_comparison(comparison(folder))
+    return page
+
+
+def sections(page):
+    return [line.title for line in page.table.rows.lines if line.is_section]
+
+
+def test_the_page_lists_differences_then_results_and_what_agrees_when_asked(page):
+    assert sections(page) == [DIFFERING, RESULTS]
+    page.agreeing.click()
+    assert sections(page) == [DIFFERING, RESULTS, AGREEING]
+    page.agreeing.click()
+    assert sections(page) == [DIFFERING, RESULTS]
+
+
+def test_differing_settings_stand_on_a_ground_of_their_own(page):
+    model = page.table.rows
+    grounds = {line.title: model.index(row, 1).data(Qt.ItemDataRole.BackgroundRole) for row, line in
+               enumerate(model.lines)}  # fmt: skip
+    assert grounds["K"].color().name() == LIGHT.correction_tint
+    assert grounds["Tokens/s"] is None
+
+
+def test_each_run_has_a_curve_in_both_plots_under_its_name(page):
+    names = [page.table.rows.headerData(column, Qt.Orientation.Horizontal, NAME_ROLE) for column in (1, 2, 3)]
+    assert names == ["first", "second", "third"]
+    assert [sample.toolTip() for sample in page._samples] == names
+    for plot in (page.acceptance, page.time):
+        assert len(plot.lines) == len(plot.markers) == 3
+        assert len({plot.lines[index].opts["pen"].color().name() for index in range(3)}) == 3
+    assert page.time.readout(0) == "0.00 s: 0 · 0 · 0"
+    assert [name for name, _ in page.time.details(0)[1:]] == names
+    assert page.time.details(10)[3] == ("third", "ended")
+    assert to_csv(page.acceptance.table()).startswith("run,tokens,running_acceptance")
+
+
+def test_another_comparison_takes_the_place_of_the_first(page, folder):
+    store = RunStore(folder)
+    page.show_comparison(compare([(run, store.load(run.id)) for run in list(store.runs())[1:]]))
+    assert page.table.rows.columnCount() == 3
+    assert len(page.acceptance.lines) == len(page._samples) == 2
+    page.set_theme(DARK)
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
+def test_no_two_runs_share_a_colour_a_line_style_or_a_marker_and_all_stand_out(theme):
+    colors = [run_color(theme, index) for index in range(MAX_RUNS)]
+    assert len(set(colors)) == len(set(DASHES)) == len(set(MARKERS)) == MAX_RUNS
+    assert all(contrast(color, theme.surface) >= MIN_BAR_CONTRAST for color in colors)
+
+
+def test_every_marker_of_the_legend_can_be_drawn(qtbot):
+    for index in range(MAX_RUNS):
+        sample = RunSample("a run with a long name that has to be cut somewhere", index)
+        qtbot.addWidget(sample)
+        sample.set_theme(DARK)
+        picture = sample.grab().toImage()
+        middle = QRectF(0, 0, 32, picture.height()).center().toPoint()
+        assert picture.pixelColor(middle).alpha() > 0
+        assert sample.sizeHint().width() < 260
