@@ -22,6 +22,7 @@ PANEL_KEYS = (
     KeyRow("Zoom a plot, and show all of it", ("+", "−", "Home")),
     KeyRow("Move along a plot", ("Shift+←", "Shift+→")),
     KeyRow("Another page of the right-hand column", ("←", "→")),
+    KeyRow("Name and delete a kept run, and bring it back", ("F2", "Del", "Ctrl+Z")),
     KeyRow("Open a menu", ("Alt", "F10")),
     KeyRow("Leave a window such as this one", ("Esc",)),
 )
