@@ -24,6 +24,7 @@ from core.evidence import PositionEvidence
 from core.models.loading import LanguageModel, check_pair
 from core.models.prompting import check_prompt_length
 from core.policy import AutoDraftLength
+from core.runners.graphed import captures_graphs
 from core.sampling import draw_gumbel, gumbel_noise, probabilities
 from core.tally import Tally
 from core.target import TargetScorer, features_of
@@ -48,6 +49,9 @@ from core.verify import check_finite, verify_block, verify_gumbel
 
 if TYPE_CHECKING:
     DecodeEvent = PrefillDone | Drafted | Step | Finished
+
+_USUAL_DRAFT = 4
+"""What is warmed up for where K is chosen as the run goes."""
 
 
 def autoregressive(
@@ -214,9 +218,24 @@ class _Run:
             self._drafter.start(torch.tensor(self._ids))
         self._prefill_ms = watch.lap()
         if self._drafter is not None:
+            self._warm_up()
             # The unit of c and v, which plain decoding has no use for: its steps are such forwards.
             self._target_step_ms = self._scorer.time_one_step(self._ids[-1], self._controls.check_cancelled)
         return PrefillDone(self._num_prompt, self._prefill_ms, self._target_step_ms)
+
+    @torch.inference_mode()
+    def _warm_up(self) -> None:
+        """Draft and score a block for nothing, where that captures the graphs that the first step will launch.
+
+        With draws of its own, so that the run's are what they would have been.
+        """
+        count = min(self._controls.num_draft_tokens or _USUAL_DRAFT, self._limit - len(self._ids) - 1)
+        if self._drafter is None or count < 1 or not captures_graphs(self._target.device):
+            return
+        draft = self._propose(count, self._controls.sampling, torch.Generator().manual_seed(0))
+        self._scorer.score(self._ids[-1], draft)
+        self._scorer.rewind(len(self._ids) - 1)
+        self._drafter.observe(Verification(num_accepted=0, next_token=self._ids[-1], next_kind=TokenKind.CORRECTION))
 
     @torch.inference_mode()
     def _draft_block(self, policy: AutoDraftLength) -> _Block:
@@ -232,7 +251,7 @@ class _Run:
         self._controls.check_cancelled()
         clock = StepClock(self._target.device)
         clock.start()
-        draft = self._propose(wanted, sampling)
+        draft = self._propose(wanted, sampling, self._generator)
         clock.stop()
         # Looking at tokens on a GPU means waiting for them; those are looked at when the verdict is waited for anyway.
         if draft.tokens.device.type != "cuda":
@@ -268,7 +287,7 @@ class _Run:
         draft_ms, verify_ms, sample_ms = times = clock.read()
         return _Round(draft, target_probs, outcome, sampling.temperature, draft_ms, verify_ms, sample_ms, sum(times))
 
-    def _propose(self, num_draft_tokens: int, sampling: SamplingParams) -> Draft:
+    def _propose(self, num_draft_tokens: int, sampling: SamplingParams, generator: torch.Generator) -> Draft:
         if self._drafter is None or num_draft_tokens <= 0:
             return empty_draft()
         draft = self._drafter.propose(
@@ -276,7 +295,7 @@ class _Run:
                 ids=self._ids,
                 num_draft_tokens=num_draft_tokens,
                 sampling=sampling,
-                generator=self._generator,
+                generator=generator,
                 vocab_size=self._target.vocab_size,
                 check_cancelled=self._controls.check_cancelled,
                 gumbel=self._noise,

@@ -1,13 +1,19 @@
 """The graph runner's logic, with functions that are run again in place of graphs that are launched."""
 
+from functools import partial
+
 import pytest
 import torch
 
+import core.decode
+import core.models.loading
+from core.decode import speculative
+from core.drafters.draft_model import DraftModelDrafter
 from core.runners.graphed import GraphedRunner, run_in_place
 from core.runners.lean import LEAN_MODEL_TYPES
 from core.sampling import draw, probabilities
 from core.types import SamplingParams
-from tests.fakes import NoLook, tiny_model
+from tests.fakes import NoLook, play, tiny_model
 
 IDS = torch.randint(0, 257, (60,), generator=torch.Generator().manual_seed(0))
 FAMILIES = sorted(LEAN_MODEL_TYPES)
@@ -104,3 +110,40 @@ def test_a_full_cache_is_refused_before_anything_is_launched():
     with pytest.raises(ValueError, match="room for 6 positions, not 7"):
         runner.forward(IDS[5:7], num_logits=1)
     assert runner.length == 5
+
+
+def run(temperature: float = 1.0, on_event=lambda event: None) -> list[int]:
+    target = tiny_model(is_lean=True)
+    drafter = DraftModelDrafter(tiny_model(seed=1, is_lean=True), capacity=60)
+    settings = {"sampling": SamplingParams(temperature), "max_new_tokens": 24, "num_draft_tokens": 3, "seed": 5}
+
+    def told():
+        for event in speculative(target, drafter, IDS[:10].tolist(), **settings):
+            on_event(event)
+            yield event
+
+    return play(told()).ids
+
+
+@pytest.fixture
+def captures(monkeypatch) -> Captures:
+    """Every lean model is run by a graph runner, as on a GPU."""
+    captures = Captures()
+    for module in (core.decode, core.models.loading):
+        monkeypatch.setattr(module, "captures_graphs", lambda _: True)
+    monkeypatch.setattr(core.models.loading, "GraphedRunner", partial(GraphedRunner, capture=captures))
+    return captures
+
+
+def test_what_the_first_step_launches_was_captured_before_it(captures):
+    known = []
+    run(0.0, lambda event: known.append(captures.number))
+    # Drafting and scoring of the block, and the one-position forward that is the unit of cost.
+    assert known[:2] == [3, 3]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_the_text_of_a_seed_is_the_same_with_graphs_and_without(temperature, request):
+    plain = run(temperature)
+    request.getfixturevalue("captures")
+    assert run(temperature) == plain

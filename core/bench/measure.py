@@ -36,7 +36,7 @@ class Observations:
         step_seconds: what our own engine's steps sum up to, by round; empty of others.
         forwards, forward_tokens: the target's, and the tokens they gave, in the round that does not count.
         longest_draft: most tokens drafted in a step.
-        overheads: by round; empty where there is no such figure.
+        overheads: by run; empty where there is no such figure.
         costs: c of the bare forwards, by run; empty where no model drafts.
         texts: every run's ids, by prompt.
     """
@@ -186,8 +186,7 @@ class _Conductor:
                 tokens[name] += len(timed.ids)
                 step_seconds[name] += sum(step.total_ms for step in timed.steps) / 1e3
                 seen.texts[index].append(timed.ids)
-                if index == len(self._prompts) - 1:
-                    self._note_overhead(seen, timed.steps)
+                self._note_overhead(seen, timed.steps, self._prompts[index])
         for name, seen in comparison.observations.items():
             seen.seconds.append(seconds[name])
             seen.tokens.append(tokens[name])
@@ -200,14 +199,14 @@ class _Conductor:
         self._done += 1
         return timed
 
-    def _note_overhead(self, seen: Observations, steps: Sequence[Step]) -> None:
+    def _note_overhead(self, seen: Observations, steps: Sequence[Step], prompt: Prompt) -> None:
         """Time the bare forwards beside the run that they are held against, while the machine is as it was."""
         contender = seen.contender
         usual = usual_steps(steps)
         if not isinstance(contender, Speculative) or not usual:
             return
         middle = usual[len(usual) // 2].position - 1
-        capacity = len(self._prompts[-1].ids) + self._settings.max_new_tokens
+        capacity = len(prompt.ids) + self._settings.max_new_tokens
         drafting = runner_of(contender.drafter)
         bare = time_bare(self._pair.target, drafting, usual[0].num_draft_tokens, middle, capacity)
         seen.overheads.append(overhead([step.total_ms for step in usual], bare.step_ms))

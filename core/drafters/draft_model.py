@@ -68,6 +68,8 @@ class DraftModelDrafter:
         runner = self._runner
         assert runner is not None, "propose() before start()"
         self._num_committed = len(context.ids)
+        # A forward needs a token to read, also when the same text is proposed for again.
+        runner.rewind(min(runner.length, len(context.ids) - 1))
         # Beyond its own context the draft has nothing to say; the target goes on alone.
         count = min(context.num_draft_tokens, runner.capacity - len(context.ids) + 1)
         pending = torch.tensor(context.ids[runner.length :])

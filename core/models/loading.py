@@ -22,7 +22,7 @@ from core.models.room import does_not_fit, need_of
 from core.models.tokenizers import load_tokenizer
 from core.runners import lean
 from core.runners.base import Runner
-from core.runners.graphed import GraphedRunner
+from core.runners.graphed import GraphedRunner, captures_graphs
 from core.runners.lean_weights import LeanWeights
 from core.runners.module import ModuleRunner
 
@@ -93,7 +93,7 @@ class LanguageModel:
             products=weights.draft_products(is_quantised=quantise) if drafting else None,
             head=weights.draft_head(self.draft_ids, is_quantised=quantise) if drafting else None,
         )
-        return GraphedRunner(runner) if self.device.type == "cuda" else runner
+        return GraphedRunner(runner) if captures_graphs(self.device) else runner
 
 
 def load(

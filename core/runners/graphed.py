@@ -36,6 +36,11 @@ Capture = Callable[[Callable[[], Outputs]], tuple[Outputs, Callable[[], None]]]
 """Runs a function over tensors that stay in place; returns its outputs, and what computes them anew in place."""
 
 
+def captures_graphs(device: torch.device) -> bool:
+    """Whether models on a device are run by a `GraphedRunner`, which captures each shape when it first comes."""
+    return device.type == "cuda"
+
+
 def capture_on_cuda(function: Callable[[], Outputs]) -> tuple[Outputs, Callable[[], None]]:
     """Capture as a CUDA graph, after some runs in which kernels are chosen and workspaces made."""
     side = torch.cuda.Stream()
@@ -101,7 +106,8 @@ class GraphedRunner:
     def forward(self, ids: Tensor, *, num_logits: int, with_hidden: bool = False) -> ForwardOutput:
         count = ids.shape[0]
         graph = None
-        if count <= _MOST_POSITIONS:
+        # What asks for no logits is a prefill, and comes once.
+        if count <= _MOST_POSITIONS and num_logits > 0:
             bucket = self._bucket(count)
             graph = self._graph(
                 ("score", count, bucket), ids, lambda given: self._static(given, self._position, bucket)
