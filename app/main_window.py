@@ -210,9 +210,6 @@ class MainWindow(QMainWindow):
     def _start(self, request: RunRequest) -> None:
         if (forecast := self.judge.too_large(request)) and not self._dialogs.ask_too_large(self, forecast):
             return
-        self._start(request)
-
-    def _start(self, request: RunRequest) -> None:
         if self.controller.start(request):
             self._on_run_opened()
 
