@@ -153,7 +153,7 @@ class LiveView(QObject):
 
     @Slot()
     def _on_engine_ready(self) -> None:
-        if self._controller.state is RunState.IDLE:
+        if self._controller.state is RunState.IDLE and self._kept is None:
             self._timer.stop()
             self._take_events()
             self._show_status()
