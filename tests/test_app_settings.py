@@ -7,6 +7,7 @@ import json
 import pytest
 
 from app.main_window import MainWindow
+from app.model_questions import ModelRole
 from app.settings import (
     MAX_OPENED_MODELS,
     SCHEMA,
@@ -25,6 +26,9 @@ from tests.fakes_app import fake_services
 
 UNUSUAL = WindowSettings(
     theme=ThemeMode.DARK,
+    text_scale=1.25,
+    hint_seen=True,
+    side_page="Why",
     show_ghosts=True,
     geometry="AAAA",
     splitters={"mainSplitter": "BBBB"},
@@ -143,6 +147,8 @@ def test_the_window_comes_back_as_it_was_left(make_window, qtbot, session, tmp_p
     window.menus.theme_actions[ThemeMode.DARK].trigger()
     window.transcript.ghosts_button.click()
     window.text_splitter.setSizes([300, 390])
+    window.side.show_page(window.why)
+    window.resize(1040, 700)
     sizes = window.text_splitter.sizes()
     window.close()
     again = make_window(fake_services(session, tmp_path))
@@ -153,6 +159,48 @@ def test_the_window_comes_back_as_it_was_left(make_window, qtbot, session, tmp_p
     assert again.menus.show_ghosts.isChecked()
     assert again.transcript.ghosts_button.isChecked()
     assert again.text_splitter.sizes() == sizes
+    assert again.side.currentWidget() is again.why
+    assert again.height() == 700
+
+
+def test_the_pair_and_the_sampling_are_remembered(make_window, session, tmp_path):
+    window = make_window()
+    window.controls.models.choose(ModelRole.TARGET, "tiny-draft")
+    window.controls.sampling.temperature.set_value(1.25)
+    window.controls.run.baseline.setChecked(False)
+    window.close()
+    again = make_window(fake_services(session, tmp_path))
+    assert again.controls.target.ref == "tiny-draft"
+    request = again.controls.request("x")
+    assert (request.sampling.temperature, request.baseline) == (1.25, False)
+
+
+def test_a_page_that_is_no_more_leaves_the_first_one_open(make_window, tmp_path):
+    SettingsStore(tmp_path / "settings.json").save(WindowSettings(side_page="Gone", text_scale=1.0))
+    assert make_window().side.title() == "Live"
+
+
+@pytest.mark.parametrize("scale", ["large", None, 0, 40, float("nan"), True])
+def test_a_size_of_text_that_is_none_falls_back(scale):
+    data = json.loads(json.dumps({"version": SCHEMA, "text_scale": scale}))
+    assert parse_settings(data).text_scale == 1.0
+
+
+def test_no_model_is_loaded_unless_a_run_is_wanted(make_window, qtbot, session):
+    window = make_window()
+    with qtbot.waitSignal(window.controller.engine_ready):
+        window.show()
+    for role, ref in (
+        (ModelRole.TARGET, "tiny-draft"),
+        (ModelRole.DRAFT, "tiny-draft"),
+        (ModelRole.TARGET, "tiny-target"),
+    ):
+        window.controls.models.choose(role, ref)
+    window.models.open()
+    window.menus.help.trigger()
+    window.menus.show_reading.trigger()
+    assert session.requests == []
+    assert session.started == 0
 
 
 def test_an_unusable_seed_is_not_saved_over_the_good_one(make_window, session, tmp_path):

@@ -37,6 +37,9 @@ class ControlsPanel(QScrollArea):
     def __init__(self, library: ModelLibrary) -> None:
         super().__init__()
         self.setObjectName("sidebarScroll")
+        self.setAccessibleName("Settings")
+        # Its fields take the focus, and bring themselves into view.
+        self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
         self._kept = RunSettings()
         self.models = ModelsForm(library)
         self.method = MethodForm()

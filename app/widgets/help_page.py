@@ -44,6 +44,7 @@ class HelpPage(QDialog):
         self.tabs.setAccessibleName("Help")
         self.tabs.setDocumentMode(True)
         self.tabs.tabBar().setDrawBase(False)
+        self.tabs.tabBar().setAccessibleName("Pages of the help")
         self.tabs.addTab(_scrolled(self._method(), "helpMethod", "How it works"), "How it works")
         self._keys = QGridLayout()
         self.tabs.addTab(_scrolled(self._keys_page(), "helpKeys", "Keyboard shortcuts"), "Keyboard shortcuts")

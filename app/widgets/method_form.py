@@ -48,6 +48,12 @@ class OptionsForm(QWidget):
         layout.setColumnStretch(1, 1)
         self.setVisible(bool(self._widgets))
 
+    def follow(self, before: QWidget) -> None:
+        """Come behind this field when a person goes from field to field; new fields would come last of all."""
+        for widget in self._widgets.values():
+            QWidget.setTabOrder(before, widget)
+            before = widget
+
     def values(self) -> dict[str, Any]:
         """What the fields hold, whether or not it fits together."""
         return {
@@ -147,6 +153,7 @@ class MethodForm(QWidget):
         self.options.hide()
         self.options.deleteLater()
         self.options = form
+        form.follow(self.combo)
         self._show_problem()
 
     def _show_problem(self) -> None:

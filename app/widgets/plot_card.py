@@ -9,7 +9,7 @@ from PySide6.QtGui import QAction, QHelpEvent, QKeyEvent
 from PySide6.QtWidgets import QHBoxLayout, QMenu, QToolButton, QToolTip, QVBoxLayout, QWidget
 
 from app.theme import Theme
-from app.widgets.fields import card, describe, text_label
+from app.widgets.fields import card, describe, set_flag, text_label
 from app.widgets.figure_plot import FigurePlot
 from app.widgets.plot_table import tip
 from app.widgets.step_plot import StepPlot
@@ -52,7 +52,7 @@ class PlotCard(QWidget):
         self._readout = text_label("", "hint")
         self.menu = self._make_menu()
         self.menu_button = self._make_button()
-        frame, layout = card()
+        self._frame, layout = card()
         layout.setContentsMargins(12, 8, 8, 4)
         layout.setSpacing(2)
         header = QHBoxLayout()
@@ -71,7 +71,7 @@ class PlotCard(QWidget):
         layout.addWidget(self.plot, 1)
         outer = QVBoxLayout(self)
         outer.setContentsMargins(0, 0, 0, 0)
-        outer.addWidget(frame)
+        outer.addWidget(self._frame)
         pointed = plot.step_hovered if isinstance(plot, StepPlot) else plot.pointed
         pointed.connect(self._on_pointed)
         self.plot.installEventFilter(self)
@@ -112,6 +112,9 @@ class PlotCard(QWidget):
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         """Tooltips of the place under the pointer, and keys that zoom and pan."""
+        if watched is self.plot and event.type() in {QEvent.Type.FocusIn, QEvent.Type.FocusOut}:
+            # A plot has no frame of its own to show that the keys are its.
+            set_flag(self._frame, "focused", event.type() is QEvent.Type.FocusIn)
         if isinstance(event, QHelpEvent) and event.type() is QEvent.Type.ToolTip:
             text = tip(self.plot.details(self._place)) if self._place >= 0 else ""
             QToolTip.showText(event.globalPos(), text, self.plot)

@@ -15,6 +15,8 @@ class SidePanel(QTabWidget):
         self.setDocumentMode(True)
         self.tabBar().setDrawBase(False)
         self.tabBar().setExpanding(False)
+        self.tabBar().setObjectName("sideTabs")
+        self.tabBar().setAccessibleName("Pages about this run")
 
     def add_page(self, title: str, page: QWidget, help_text: str) -> None:
         """Add a page behind the others.

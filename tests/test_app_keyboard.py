@@ -1,0 +1,201 @@
+"""Everything can be reached, seen and named without a mouse."""
+
+from __future__ import annotations
+
+import pytest
+from PySide6.QtCore import QPoint, QRect, Qt
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import (
+    QAbstractButton,
+    QAbstractItemView,
+    QAbstractSlider,
+    QAbstractSpinBox,
+    QApplication,
+    QComboBox,
+    QHeaderView,
+    QLineEdit,
+    QPlainTextEdit,
+    QScrollBar,
+    QTabBar,
+    QTextEdit,
+)
+
+from app.theme import ThemeMode
+from app.widgets.about import AboutDialog
+from app.widgets.plot_card import PlotCard
+
+INTERACTIVE = (
+    QAbstractButton,
+    QAbstractItemView,
+    QAbstractSlider,
+    QAbstractSpinBox,
+    QComboBox,
+    QLineEdit,
+    QPlainTextEdit,
+    QTabBar,
+    QTextEdit,
+)
+NAMED = [
+    "targetCombo",
+    "draftCombo",
+    "methodCombo",
+    "option_int8",
+    "kSlider",
+    "kSpin",
+    "autoKCheck",
+    "temperatureSlider",
+    "temperatureSpin",
+    "topKSpin",
+    "topPSpin",
+    "minPSpin",
+    "seedEdit",
+    "newSeedButton",
+    "couplingCheck",
+    "lengthSpin",
+    "chatCombo",
+    "deviceCombo",
+    "dtypeCombo",
+    "baselineCheck",
+    "readingButton",
+    "presetsButton",
+    "promptEdit",
+    "runButton",
+    "transcript",
+    "ghostsButton",
+    "sideTabs",
+    "acceptancePlot",
+    "latencyPlot",
+]
+IN_ORDER = [
+    "targetCombo",
+    "methodCombo",
+    "option_int8",
+    "kSlider",
+    "lengthSpin",
+    "readingButton",
+    "promptEdit",
+    "runButton",
+    "transcript",
+    "sideTabs",
+]
+
+
+def controls(window):
+    """What a person can do something with, parts of compound fields left out."""
+    found = []
+    for kind in INTERACTIVE:
+        for widget in window.findChildren(kind):
+            is_part = widget.objectName().startswith("qt_") or isinstance(widget, QScrollBar)
+            is_part = is_part or isinstance(widget, QHeaderView)
+            if widget.isVisibleTo(window) and not is_part and widget not in found:
+                found.append(widget)
+    return found
+
+
+def walk(window, key=Qt.Key.Key_Tab):
+    """The widgets that Tab leads to, in order, until it comes round."""
+    seen = []
+    while True:
+        widget = QApplication.focusWidget()
+        assert widget is not None
+        if widget in seen or len(seen) > 200:
+            return seen
+        seen.append(widget)
+        QTest.keyClick(widget, key)
+
+
+@pytest.fixture
+def shown(make_window, qtbot, run_to_end):
+    window = make_window(is_shown=True)
+    run_to_end(window)
+    begin_at_prompt(window, qtbot)
+    return window
+
+
+def begin_at_prompt(window, qtbot):
+    window.activateWindow()
+    qtbot.waitUntil(window.isActiveWindow)
+    window.prompt.edit.setFocus()
+    qtbot.waitUntil(window.prompt.edit.hasFocus)
+
+
+@pytest.mark.parametrize("key", [Qt.Key.Key_Tab, Qt.Key.Key_Backtab], ids=["tab", "back"])
+@pytest.mark.parametrize("page", range(4))
+def test_tab_reaches_every_control_of_every_page(shown, page, key):
+    shown.side.setCurrentIndex(page)
+    reached = walk(shown, key)
+    missed = [widget for widget in controls(shown) if widget.isEnabled() and widget not in reached]
+    assert [widget.objectName() or repr(widget) for widget in missed] == []
+
+
+def test_tab_goes_from_the_settings_to_the_prompt_and_on_to_the_figures(shown):
+    shown.side.setCurrentIndex(0)
+    names = [widget.objectName() for widget in walk(shown)]
+    assert [name for name in NAMED if name not in names] == []
+    start = names.index("targetCombo")
+    names = names[start:] + names[:start]
+    places = [names.index(name) for name in IN_ORDER]
+    assert places == sorted(places)
+
+
+def test_the_options_of_another_method_come_behind_the_method(shown, qtbot):
+    shown.controls.method.combo.setCurrentIndex(1)
+    qtbot.waitUntil(shown.controls.method.options.isVisible)
+    begin_at_prompt(shown, qtbot)
+    names = [widget.objectName() for widget in walk(shown)]
+    start = names.index("methodCombo")
+    assert names[start + 1 : start + 3] == ["option_max_ngram", "option_min_ngram"]
+
+
+@pytest.mark.parametrize("mode", [ThemeMode.LIGHT, ThemeMode.DARK])
+def test_where_the_focus_is_can_be_seen(shown, qtbot, mode):
+    shown.menus.theme_actions[mode].trigger()
+    shown.menus.show_ghosts.setChecked(False)
+    unseen = []
+    for widget in walk(shown):
+        elsewhere = shown.prompt.run_button if widget is not shown.prompt.run_button else shown.prompt.edit
+        widget.setFocus(Qt.FocusReason.TabFocusReason)
+        focused = picture(shown, widget)
+        elsewhere.setFocus()
+        if focused == picture(shown, widget):
+            unseen.append(widget.objectName() or repr(widget))
+    assert unseen == []
+
+
+def picture(window, widget):
+    # A plot's frame is around its card.
+    widget = next((card for card in window.findChildren(PlotCard) if card.isAncestorOf(widget)), widget)
+    corner = widget.mapTo(window, QPoint(0, 0))
+    return window.grab(QRect(corner, widget.size())).toImage()
+
+
+def test_every_control_has_a_name(shown, qtbot):
+    shown.models.open()
+    shown.menus.help.trigger()
+    about = AboutDialog(shown, "")
+    qtbot.addWidget(about)
+    nameless = [
+        (top.objectName(), widget.objectName() or repr(widget))
+        for top in (shown, shown.models.window, shown.help.page, about)
+        for widget in controls(top)
+        if not (widget.accessibleName() or (isinstance(widget, QAbstractButton) and widget.text()))
+    ]
+    assert nameless == []
+    for index in range(shown.side.count()):
+        shown.side.setCurrentIndex(index)
+        page = shown.side.currentWidget()
+        assert [widget for widget in controls(page) if not (widget.accessibleName() or widget.text())] == []
+        assert shown.side.tabToolTip(index)
+
+
+def test_help_opens_and_closes_by_key(shown, qtbot):
+    QTest.keyClick(shown.prompt.edit, Qt.Key.Key_F1)
+    page = shown.help.page
+    qtbot.waitUntil(page.isActiveWindow)
+    QTest.keyClick(page, Qt.Key.Key_Escape)
+    assert not page.isVisible()
+    shown.activateWindow()
+    qtbot.waitUntil(shown.isActiveWindow)
+    QTest.keyClick(shown.prompt.edit, Qt.Key.Key_Slash, Qt.KeyboardModifier.ControlModifier)
+    assert page.isVisible()
+    assert page.tabs.currentIndex() == 1
