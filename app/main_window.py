@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 from PySide6.QtCore import Qt, QTimer, Slot
 from PySide6.QtGui import QCloseEvent, QGuiApplication, QIcon, QKeyEvent, QShowEvent
-from PySide6.QtWidgets import QMainWindow, QSplitter, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QMainWindow, QSplitter
 
 from app.branches import BranchDesk
 from app.controller import RunController, RunState
 from app.dialogs import Dialogs
+from app.export_desk import ExportDesk
 from app.help_desk import HelpDesk
 from app.live_view import LiveView
 from app.look import Look
@@ -44,9 +44,8 @@ from app.widgets.status_strip import StatusStrip
 from app.widgets.step_plot import StepPlot
 from app.widgets.transcript_panel import TranscriptPanel
 from app.widgets.why_panel import WhyPanel
-from app.window_layout import fit_columns, from_text, splitter, to_text
+from app.window_layout import centre, fit_columns, from_text, splitter, to_text
 from core.errors import OutriderError
-from core.trace import RunLog, export_csv, export_jsonl
 from core.types import RunRequest
 
 WARM_UP_DELAY_MS = 250
@@ -84,6 +83,7 @@ class MainWindow(QMainWindow):
         self.status = StatusStrip()
         self.menus = Menus(self)
         self.look = Look(self, self.menus)
+        self.exports = ExportDesk(self, self.menus, self.run_view, self._dialogs, self.banner, self.status)
         self.help = HelpDesk(self, self.menus, self.run_view, self.controller, self.status, self._dialogs)
         self.live = LiveView(
             self.controller, self.run_view, self.transcript, self.measurements, self.status, parent=self
@@ -121,19 +121,7 @@ class MainWindow(QMainWindow):
         self.side.add_page("Plots", self.plots, "Tokens over time, and acceptance by draft position.")
         self.side.add_page("Inspector", self.inspector, "How the selected token came about.")
         self.side.add_page("Why", self.why, "What holds this run's speedup back, and what to change.")
-        centre = QWidget()
-        layout = QVBoxLayout(centre)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(0)
-        panels = QVBoxLayout()
-        panels.setContentsMargins(16, 12, 16, 12)
-        panels.setSpacing(8)
-        panels.addWidget(self.banner)
-        panels.addWidget(self.help.hint)
-        panels.addWidget(self.main_splitter, 1)
-        layout.addLayout(panels, 1)
-        layout.addWidget(self.status)
-        self.setCentralWidget(centre)
+        self.setCentralWidget(centre((self.banner, self.help.hint, self.main_splitter), self.status))
         fit_columns(self, self.controls, self.text_splitter, self.side)
 
     def _connect(self) -> None:
@@ -166,7 +154,6 @@ class MainWindow(QMainWindow):
         self.menus.show_ghosts.toggled.connect(self.transcript.set_ghosts_shown)
         self.menus.run.triggered.connect(self._on_run_requested)
         self.menus.stop.triggered.connect(self.controller.stop)
-        self.menus.export.triggered.connect(self._on_export_requested)
         self.menus.quit.triggered.connect(self.close)
         self.look.changed.connect(self._apply_theme)
         self.menus.open_actions[OpenKind.FOLDER].triggered.connect(self._on_open_folder)
@@ -242,21 +229,6 @@ class MainWindow(QMainWindow):
         self.prompt.show_state(self.controller.state, self.controls.problem(self.prompt.text()))
         self.judge.want(self.controls.verdict_question(self.prompt.text()))
         self.measurements.set_baseline_ticked(self.controls.run.baseline.isChecked())
-
-    @Slot()
-    def _on_export_requested(self) -> None:
-        log = self.run_view.log()
-        if log is None:
-            return
-        path = self._dialogs.ask_export_path(self, f"{log.run['id']}.jsonl")
-        if path is None:
-            return
-        try:
-            export_run(path, log)
-        except OutriderError as error:
-            self.banner.show_sentence(str(error))
-        else:
-            self.status.show_stage(f"Exported to {path}")
 
     # --- Models ---
 
@@ -341,13 +313,3 @@ class MainWindow(QMainWindow):
         )
         if sentence := self._services.store.save(self._settings):
             self.banner.show_sentence(sentence)
-
-
-def export_run(path: Path, log: RunLog) -> None:
-    """Write a run whole or not at all; a name that ends in .csv asks for a table.
-
-    Raises:
-        RunLogError: it can't be written, with a sentence that says why.
-    """
-    write = export_csv if path.suffix.lower() == ".csv" else export_jsonl
-    write(path, log)

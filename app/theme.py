@@ -20,10 +20,6 @@ from PySide6.QtWidgets import QApplication, QWidget
 from core.types import TokenKind
 
 RESOURCES = Path(__file__).resolve().parents[1] / "resources"
-MIN_CONTRAST = 4.5
-"""WCAG AA for text; every pair of text and ground below keeps to it."""
-MIN_BAR_CONTRAST = 3.0
-"""WCAG AA for graphics: a plot's bars against the panel behind them."""
 
 UnderlineStyle = QTextCharFormat.UnderlineStyle
 
@@ -228,18 +224,6 @@ def choose_color_scheme(mode: ThemeMode) -> None:
         hints.unsetColorScheme()
     else:
         hints.setColorScheme(Qt.ColorScheme.Dark if mode is ThemeMode.DARK else Qt.ColorScheme.Light)
-
-
-def contrast(first: str, second: str) -> float:
-    """Contrast ratio of two colours after WCAG 2.2, from 1 to 21."""
-    lighter, darker = sorted((_luminance(first), _luminance(second)), reverse=True)
-    return (lighter + 0.05) / (darker + 0.05)
-
-
-def _luminance(color: str) -> float:
-    channels = (channel / 255 for channel in QColor(color).getRgb()[:3])  # type: ignore[index]
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
-    return float(0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2])
 
 
 def text_scale() -> float:

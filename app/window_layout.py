@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from PySide6.QtCore import QByteArray, Qt
-from PySide6.QtWidgets import QSplitter, QWidget
+from PySide6.QtWidgets import QSplitter, QVBoxLayout, QWidget
 
 from app.theme import scaled
+
+LEAST_HEIGHT = 640
+GAPS = 48
 
 
 def splitter(orientation: Qt.Orientation, name: str, *parts: tuple[QWidget, int]) -> QSplitter:
@@ -20,8 +23,21 @@ def splitter(orientation: Qt.Orientation, name: str, *parts: tuple[QWidget, int]
     return result
 
 
-LEAST_HEIGHT = 640
-GAPS = 48
+def centre(panels: tuple[QWidget, ...], foot: QWidget) -> QWidget:
+    """Panels above each other, the last of which takes the room that is left, and a foot from edge to edge."""
+    result = QWidget()
+    layout = QVBoxLayout(result)
+    layout.setContentsMargins(0, 0, 0, 0)
+    layout.setSpacing(0)
+    inside = QVBoxLayout()
+    inside.setContentsMargins(16, 12, 16, 12)
+    inside.setSpacing(8)
+    for panel in panels:
+        inside.addWidget(panel)
+    inside.setStretch(len(panels) - 1, 1)
+    layout.addLayout(inside, 1)
+    layout.addWidget(foot)
+    return result
 
 
 def fit_columns(window: QWidget, settings: QWidget, text: QWidget, side: QWidget) -> None:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from PySide6.QtCore import QRectF, Qt
 
-from app.theme import DARK, LIGHT, MIN_BAR_CONTRAST, contrast
+from app.contrast import MIN_BAR_CONTRAST, contrast
+from app.theme import DARK, LIGHT
 from app.view_models.comparison import MAX_POINTS, MAX_RUNS, compare, curve
 from app.widgets.compare_page import ComparePage
 from app.widgets.compare_table import AGREEING, DIFFERING, NAME_ROLE, RESULTS

@@ -18,7 +18,7 @@ def finished(window, run_to_end):
 
 def test_there_is_nothing_to_export_before_a_run(window, dialogs):
     assert not window.menus.export.isEnabled()
-    window._on_export_requested()
+    window.exports.export()
     assert dialogs.asked == []
 
 
