@@ -39,6 +39,7 @@ from app.widgets.measurements import MeasurementsPanel
 from app.widgets.model_picker import OpenKind
 from app.widgets.plots_page import PlotsPage
 from app.widgets.prompt_editor import PromptEditor
+from app.widgets.race_page import RacePage
 from app.widgets.side_panel import SidePanel
 from app.widgets.status_strip import StatusStrip
 from app.widgets.step_plot import StepPlot
@@ -78,6 +79,8 @@ class MainWindow(QMainWindow):
         self.plots = PlotsPage(self.run_view)
         self.why = WhyPanel(self.run_view)
         self.inspector = InspectorPanel(self.run_view, self.selection)
+        self.race = RacePage(self.run_view)
+        self.text_pages = SidePanel("textPages", "The run's text")
         self.side = SidePanel()
         self.banner = Banner()
         self.status = StatusStrip()
@@ -89,6 +92,7 @@ class MainWindow(QMainWindow):
             self.controller, self.run_view, self.transcript, self.measurements, self.status, parent=self
         )
         self.live.attach(self.plots)
+        self.live.attach(self.race)
         self.live.attach(self.why)
         self.runs = RunsDesk(self._services, self.controller, self.live, self.run_view, self._dialogs, self)
         self.threads = Threads((self.controller, self.checker, self.models.store, self.runs.reader), self)
@@ -109,7 +113,9 @@ class MainWindow(QMainWindow):
         self.setObjectName("mainWindow")
         self.setWindowIcon(QIcon(str(RESOURCES / "icons" / "outrider.svg")))
         self.setFont(ui_font())
-        self.text_splitter = splitter(Qt.Orientation.Vertical, "textSplitter", (self.prompt, 0), (self.transcript, 1))
+        self.text_pages.add_page("Transcript", self.transcript, "The text as it comes, token by token.")
+        self.text_pages.add_page("Race", self.race, "The run against its baseline, replayed on one clock.")
+        self.text_splitter = splitter(Qt.Orientation.Vertical, "textSplitter", (self.prompt, 0), (self.text_pages, 1))
         self.main_splitter = splitter(
             Qt.Orientation.Horizontal,
             "mainSplitter",
@@ -169,6 +175,8 @@ class MainWindow(QMainWindow):
         self.text_splitter.setSizes([210, 480])
         if settings.geometry:
             self.restoreGeometry(from_text(settings.geometry))
+        # Before the sizes, which were taken in this look.
+        self.look.restore(settings.theme, settings.text_scale)
         for item in self.findChildren(QSplitter):
             if state := settings.splitters.get(item.objectName()):
                 item.restoreState(from_text(state))
@@ -180,7 +188,6 @@ class MainWindow(QMainWindow):
             self.checker.open(ref, None)
         self.help.restore(hint_seen=settings.hint_seen)
         self.side.show_title(settings.side_page)
-        self.look.restore(settings.theme, settings.text_scale)
         self._on_settings_changed()
 
     # --- Runs ---
@@ -251,7 +258,16 @@ class MainWindow(QMainWindow):
     def _apply_theme(self, theme: Theme) -> None:
         fit_columns(self, self.controls, self.text_splitter, self.side)
         self.transcript.set_theme(theme)
-        panels = (self.measurements, self.plots, self.plot_desk, self.inspector, self.why, self.help, self.runs)
+        panels = (
+            self.measurements,
+            self.plots,
+            self.plot_desk,
+            self.race,
+            self.inspector,
+            self.why,
+            self.help,
+            self.runs,
+        )
         for panel in panels:
             panel.set_theme(theme)
 

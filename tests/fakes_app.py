@@ -180,9 +180,16 @@ class FakeSession:
         baseline: dict[str, object] = {}
         if request.baseline and reason is FinishReason.LENGTH:
             yield StageChanged("Measuring the baseline…")
-            tokens = sum(len(step.emitted) for step in steps)
+            tokens, script = sum(len(step.emitted) for step in steps), words()
             for index in range(tokens):
-                plain = make_step(index, 9 + index, num_draft_tokens=0, num_accepted=0, ms=0.9 * self.step_ms)
+                plain = make_step(
+                    index,
+                    9 + index,
+                    num_draft_tokens=0,
+                    num_accepted=0,
+                    texts=lambda place: script[(place - 9) % len(script)],
+                    ms=0.9 * self.step_ms,
+                )
                 yield BaselineStep(plain)
             speed = 1000 / plain.total_ms
             speedup = 1000 * tokens / sum(step.total_ms for step in steps) / speed

@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from app.view_models.run_view import RunView
 from core.types import Coupling, Step, TokenKind
 
 SAME = "Same text, token for token."
@@ -185,3 +186,20 @@ def seconds_text(milliseconds: float) -> str:
     if milliseconds < 999.5:
         return f"{milliseconds:.0f} ms"
     return f"{milliseconds / 1000:.2f} s" if milliseconds < 59_995 else f"{milliseconds / 1000:.1f} s"
+
+
+def race_of(run: RunView) -> Race | None:
+    """The race of a run that is over; None where it has no baseline to run against."""
+    if run.summary is None or not run.steps or not run.baseline_steps:
+        return None
+    coupling = Coupling.REJECTION if run.request is None else run.request.coupling
+    return Race(run.steps, run.baseline_steps, coupling=coupling, speedup=run.summary.measured_speedup)
+
+
+def waiting_text(run: RunView, *, is_running: bool) -> str:
+    """Why there is no race, and what to do for one."""
+    wants_baseline = run.request is not None and run.request.baseline
+    if is_running and wants_baseline:
+        return "The run is on its way. When its baseline is measured, the two can be replayed here side by side."
+    what = "This run measures no baseline to race against." if is_running else "No race yet."
+    return f"{what} Tick “Measure the baseline” and run: the two are then replayed here side by side, on one clock."

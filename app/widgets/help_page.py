@@ -41,6 +41,7 @@ class HelpPage(QDialog):
         self.colours, self.papers = _prose(""), _prose("")
         self.tabs = QTabWidget()
         self.tabs.setObjectName("helpTabs")
+        self.tabs.setProperty("role", "pages")
         self.tabs.setAccessibleName("Help")
         self.tabs.setDocumentMode(True)
         self.tabs.tabBar().setDrawBase(False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum, auto
 
 from PySide6.QtCore import Qt
+from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import QSplitter, QVBoxLayout, QWidget
 
 from app.theme import Theme
@@ -65,14 +66,23 @@ class MeasurementsPanel(QWidget):
             plot.end()
         self._show_figures()
 
+    def showEvent(self, event: QShowEvent) -> None:
+        """Draw what came while nobody looked."""
+        super().showEvent(event)
+        for part in self._stale:
+            self._show_part(part)
+        self._stale.clear()
+
     def refresh(self, *, has_news: bool) -> None:
-        """Show what has come, a part in each frame.
+        """Show what has come, a part in each frame, and nothing while another page is in front.
 
         The plots take turns, and the figures, which nobody reads 30 times a second, come every third frame: painting
         takes processor time from the engine. What is not drawn now is drawn in a later frame, news or not.
         """
         if has_news:
             self._stale = set(_Part)
+        if not self.isVisible():
+            return
         self._frame += 1
         due = {_Part.ACCEPTANCE if self._frame % 2 else _Part.LATENCY}
         if self._frame % 3 == 1:

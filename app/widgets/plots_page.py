@@ -14,8 +14,8 @@ from app.widgets.plot_card import PlotCard
 from app.widgets.position_plot import PositionPlot
 from app.widgets.timeline_plot import TimelinePlot
 
-FRAMES = 6
-"""Each plot is drawn in every sixth frame: five times a second is enough for curves that grow slowly."""
+FRAMES = 4
+"""Each plot is drawn in every fourth frame at most, which is enough for curves that grow slowly."""
 
 
 class PlotsPage(QWidget):
@@ -27,10 +27,10 @@ class PlotsPage(QWidget):
         self._run = run
         self._frame = 0
         self._is_over = True
-        self._is_stale = False
         self._steps = run.steps
         self.timeline = TimelinePlot()
         self.positions = PositionPlot()
+        self._stale: set[TimelinePlot | PositionPlot] = set()
         self._count_anew()
         self.cards = (
             PlotCard("Tokens over time", self.timeline),
@@ -57,16 +57,13 @@ class PlotsPage(QWidget):
     def refresh(self, *, has_news: bool) -> None:
         """Show what has come, one plot at a time; while the page is not seen, only remember that something has."""
         self._frame += 1
-        self._is_stale = self._is_stale or has_news
-        if not self.isVisible():
-            return
-        turn = self._frame % FRAMES
-        if turn == 0 and self._is_stale:
+        if has_news:
+            self._stale = {self.timeline, self.positions}
+        due = {0: self.timeline, FRAMES // 2: self.positions}.get(self._frame % FRAMES)
+        if due in self._stale and self.isVisible():
             self._take_in()
-            self.timeline.refresh()
-            self._is_stale = False
-        elif turn == FRAMES // 2:
-            self.positions.refresh()
+            due.refresh()
+            self._stale.discard(due)
 
     def set_theme(self, theme: Theme) -> None:
         """Draw in a theme's colours."""
@@ -95,9 +92,8 @@ class PlotsPage(QWidget):
 
     def _show_all(self, *, is_over: bool) -> None:
         self._is_over = is_over
-        self._is_stale = not self.isVisible()
-        if self._is_stale:
-            return
-        self._take_in()
-        for plot in (self.timeline, self.positions):
-            plot.settle(is_over=is_over)
+        self._stale.clear()
+        if self.isVisible():
+            self._take_in()
+            for plot in (self.timeline, self.positions):
+                plot.settle(is_over=is_over)

@@ -1,4 +1,4 @@
-"""The right-hand column: pages of what is known about the run, under tabs."""
+"""Columns of pages under tabs: what is known about the run, on the right; its text and its race, in the middle."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from PySide6.QtWidgets import QTabWidget, QWidget
 class SidePanel(QTabWidget):
     """Pages under tabs; each page is a panel that stands for itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, object_name: str = "sidePanel", name: str = "About this run") -> None:
         super().__init__()
-        self.setObjectName("sidePanel")
-        self.setAccessibleName("About this run")
+        self.setObjectName(object_name)
+        self.setAccessibleName(name)
+        self.setProperty("role", "pages")
         self.setDocumentMode(True)
         self.tabBar().setDrawBase(False)
         self.tabBar().setExpanding(False)

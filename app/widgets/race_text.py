@@ -1,0 +1,108 @@
+"""One racer's text, as far as it was written by the clock: forwards it grows, backwards it shrinks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QTextCharFormat, QTextCursor
+from PySide6.QtWidgets import QPlainTextEdit
+
+from app.theme import Theme, mono_font
+from core.types import TokenKind
+
+MOST_TOKENS = 1000
+"""How many tokens one frame adds at most, so that no jump of the clock holds the window up; the rest follow."""
+
+
+class RaceText(QPlainTextEdit):
+    """Shows the first so many of a text's tokens."""
+
+    def __init__(self, object_name: str, name: str, *, in_kinds: bool) -> None:
+        """Say who it is.
+
+        Args:
+            object_name: for the style sheet and for tests.
+            name: for assistive technology.
+            in_kinds: whether tokens are drawn in the look of their kind; plain text otherwise.
+        """
+        super().__init__()
+        self.setObjectName(object_name)
+        self.setAccessibleName(name)
+        self.setProperty("role", "raceText")
+        self.setReadOnly(True)
+        self.setUndoRedoEnabled(False)
+        self.setMinimumHeight(48)
+        self.setTextInteractionFlags(
+            Qt.TextInteractionFlag.TextSelectableByMouse | Qt.TextInteractionFlag.TextSelectableByKeyboard
+        )
+        self._in_kinds = in_kinds
+        self._texts: list[str] = []
+        self._kinds: Sequence[TokenKind] = ()
+        self._ends: list[int] = []
+        self._formats: dict[TokenKind, QTextCharFormat] = {}
+        self.num_shown = 0
+
+    def set_tokens(self, texts: Sequence[str], kinds: Sequence[TokenKind]) -> None:
+        """Take another text, of which nothing is shown yet."""
+        # A document counts any end of a line as one position.
+        self._texts = [text.replace("\r\n", "\n").replace("\r", "\n") for text in texts]
+        self._kinds = kinds
+        self._ends = list(accumulate(_units(text) for text in self._texts))
+        self.num_shown = 0
+        self.clear()
+
+    def set_theme(self, theme: Theme) -> None:
+        """Start anew in a theme's colours; the tokens are to be shown again."""
+        self.setFont(mono_font(13))
+        self._formats = {kind: theme.token_format(kind) for kind in TokenKind} if self._in_kinds else {}
+        self.num_shown = 0
+        self.clear()
+
+    def show_count(self, count: int) -> bool:
+        """Show the first `count` tokens, or come nearer to it; whether that many are shown now."""
+        if count == self.num_shown:
+            return True
+        bar = self.verticalScrollBar()
+        follows = bar.value() >= bar.maximum() - 1
+        if count < self.num_shown:
+            self._take_away(count)
+        else:
+            self._add(min(count, self.num_shown + MOST_TOKENS))
+        if follows:
+            bar.setValue(bar.maximum())
+        return self.num_shown == count
+
+    def _take_away(self, count: int) -> None:
+        cursor = QTextCursor(self.document())
+        cursor.setPosition(self._ends[count - 1] if count else 0)
+        cursor.movePosition(QTextCursor.MoveOperation.End, QTextCursor.MoveMode.KeepAnchor)
+        cursor.removeSelectedText()
+        self.num_shown = count
+
+    def _add(self, count: int) -> None:
+        cursor = QTextCursor(self.document())
+        cursor.movePosition(QTextCursor.MoveOperation.End)
+        cursor.beginEditBlock()
+        while self.num_shown < count:
+            last = self._run_of_a_kind(count)
+            kind = self._kinds[self.num_shown]
+            text = "".join(self._texts[self.num_shown : last])
+            cursor.insertText(text, self._formats.get(kind, QTextCharFormat()))
+            self.num_shown = last
+        cursor.endEditBlock()
+
+    def _run_of_a_kind(self, count: int) -> int:
+        """Behind how many tokens the first that isn't shown, and those like it, end."""
+        if not self._in_kinds:
+            return count
+        kind, last = self._kinds[self.num_shown], self.num_shown
+        while last < count and self._kinds[last] is kind:
+            last += 1
+        return last
+
+
+def _units(text: str) -> int:
+    """Length as a document counts it: in units of UTF-16."""
+    return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2

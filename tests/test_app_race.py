@@ -1,0 +1,256 @@
+"""The race on screen: both texts follow one clock, forwards and back, and nothing moves unseen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtTest import QTest
+
+from app.theme import DARK, LIGHT
+from app.view_models.race import SAME, SAME_LAW, seconds_text
+from app.view_models.run_view import RunView
+from app.widgets.race_clock import RaceClock
+from app.widgets.race_page import BESIDE_WIDTH, RacePage
+from app.widgets.race_text import MOST_TOKENS, RaceText
+from core.types import BaselineStep, Finished, FinishReason, RunRequest, TokenKind
+from tests.fakes_app import make_step, make_summary
+
+REQUEST = RunRequest(target="t", draft="d", prompt="x", baseline=True)
+TEXTS = ("def", " f", "(x):\n", "    ", "\U0001f40e", "é", "\r\n", "", "  pass")
+
+
+def text_at(position):
+    return TEXTS[(position - 9) % len(TEXTS)]
+
+
+def feed(run, blocks=(4, 1, 0, 3, 4, 2), ms=9.0, **summary):
+    """A whole run: our steps, then the same tokens one by one."""
+    position = 9
+    for index, accepted in enumerate(blocks):
+        run.apply(make_step(index, position, num_draft_tokens=4, num_accepted=accepted, texts=text_at))
+        position += len(run.steps[-1].emitted)
+    ids = [token for step in run.steps for token in step.emitted]
+    for index, token in enumerate(ids):
+        step = make_step(index, 9 + index, num_draft_tokens=0, num_accepted=0, texts=text_at, ms=ms)
+        run.apply(BaselineStep(replace(step, emitted=(token,))))
+    speedup = sum(step.total_ms for step in run.baseline_steps) / sum(step.total_ms for step in run.steps)
+    run.apply(Finished(make_summary(run.steps, FinishReason.LENGTH, **{"measured_speedup": speedup, **summary})))
+
+
+@pytest.fixture
+def run():
+    view = RunView()
+    view.begin(REQUEST)
+    return view
+
+
+@pytest.fixture
+def page(qtbot, sound_binding, run):
+    made = RacePage(run)
+    qtbot.addWidget(made)
+    made.set_theme(LIGHT)
+    made.resize(552, 480)
+    with qtbot.waitExposed(made):
+        made.show()
+    return made
+
+
+def written(run, steps, clock_ms):
+    """What these steps have written by then, worked out anew."""
+    text, end = "", 0.0
+    for step in steps:
+        end += step.total_ms
+        if end <= clock_ms:
+            text += step.emitted_text
+    return text.replace("\r\n", "\n")
+
+
+def assert_texts(page, run, clock_ms):
+    page.clock.seek(clock_ms)
+    now = page.clock.now_ms
+    assert page.ours.text.toPlainText() == written(run, run.steps, now)
+    assert page.plain.text.toPlainText() == written(run, run.baseline_steps, now)
+
+
+def test_before_a_race_the_page_says_what_to_do_for_one(page, run):
+    assert page.stack.currentIndex() == 0
+    assert "Tick “Measure the baseline” and run" in page.empty.text()
+    page.begin()
+    assert "on its way" in page.empty.text()
+    run.begin(replace(REQUEST, baseline=False))
+    page.begin()
+    assert page.empty.text().startswith("This run measures no baseline")
+    run.apply(make_step(0, 9))
+    run.apply(Finished(make_summary(run.steps, FinishReason.LENGTH)))
+    page.end()
+    assert page.stack.currentIndex() == 0
+    assert not page.clock.is_playing
+
+
+def test_a_race_stands_at_its_end_with_the_result(page, run):
+    feed(run)
+    page.end()
+    assert page.stack.currentIndex() == 1
+    assert page.speedup.text() == f"{run.summary.measured_speedup:.2f}×"
+    assert page.source.text().endswith(f"= {run.summary.measured_speedup:.2f}×.")
+    assert page.texts.text() == SAME
+    assert page.clock.now_ms == page.clock.end_ms > 0
+    assert page.ours.text.toPlainText() == page.plain.text.toPlainText() != ""
+    ours_ms = sum(step.total_ms for step in run.steps)
+    assert page.ours.count.text().endswith(f"done at {seconds_text(ours_ms)}")
+
+
+def test_both_texts_are_at_any_moment_what_was_written_by_then(page, run):
+    feed(run)
+    page.end()
+    end = page.clock.end_ms
+    for share in (0.0, 0.1, 0.55, 0.2, 1.0, 0.9, 0.31, 0.0, 1.0):
+        assert_texts(page, run, share * end)
+    page.set_theme(DARK)
+    assert_texts(page, run, 0.5 * end)
+
+
+def test_the_clock_shows_who_leads_and_both_counts(page, run):
+    feed(run, ms=30.0)
+    page.end()
+    page.clock.seek(run.steps[0].total_ms)
+    assert page.lead.text() == "Speculative is 5 tokens ahead"
+    assert page.ours.bar.value() == 5
+    assert page.ours.count.text().startswith("5 tokens · ")
+    assert page.plain.bar.value() == 0
+    assert page.plain.count.text() == "0 tokens"
+    assert page.controls.time.text() == seconds_text(run.steps[0].total_ms)
+
+
+def test_tokens_are_drawn_in_the_look_of_their_kind_for_the_speculative_text_alone(page, run):
+    feed(run)
+    page.end()
+    for text, expected in ((page.ours.text, LIGHT.accepted), (page.plain.text, None)):
+        cursor = text.textCursor()
+        cursor.setPosition(1)
+        is_colored = cursor.charFormat().foreground().style() is not Qt.BrushStyle.NoBrush
+        assert is_colored is (expected is not None)
+        if expected:
+            assert cursor.charFormat().foreground().color().name() == expected
+
+
+def test_play_goes_on_by_the_clock_and_stops_at_the_end(qtbot):
+    clock = RaceClock()
+    clock.set_end(100.0)
+    clock.seek(0.0)
+    clock.set_pace(0.25)
+    clock.advance(40.0)
+    assert clock.now_ms == 10.0
+    clock.set_pace(4.0)
+    with qtbot.waitSignal(clock.playing_changed):
+        clock.play()
+    with qtbot.waitSignal(clock.playing_changed):
+        clock.advance(1000.0)
+    assert clock.now_ms == 100.0
+    assert not clock.is_playing
+    clock.play()
+    assert clock.now_ms == 0.0, "from the start where the end was reached"
+    clock.pause()
+    clock.set_end(0.0)
+    clock.play()
+    assert not clock.is_playing
+
+
+def test_the_buttons_and_the_slider_move_the_clock(page, run, qtbot):
+    feed(run)
+    page.end()
+    controls = page.controls
+    QTest.mouseClick(controls.play, Qt.MouseButton.LeftButton)
+    assert page.clock.is_playing
+    assert controls.play.text() == "Pause"
+    qtbot.waitUntil(lambda: page.clock.now_ms > 0)
+    QTest.keyClick(controls.play, Qt.Key.Key_Space)
+    assert not page.clock.is_playing
+    assert controls.play.text() == "Play"
+    controls.slider.setFocus()
+    QTest.keyClick(controls.slider, Qt.Key.Key_End)
+    assert page.clock.now_ms == page.clock.end_ms
+    QTest.keyClick(controls.slider, Qt.Key.Key_Home)
+    assert page.clock.now_ms == 0.0
+    controls.pace.setCurrentText("× 4")
+    page.clock.advance(2.0)
+    assert page.clock.now_ms == 8.0
+    QTest.mouseClick(controls.restart, Qt.MouseButton.LeftButton)
+    assert page.clock.is_playing
+    page.clock.pause()
+
+
+def test_a_race_that_is_not_seen_stands_still_and_is_made_when_it_is_seen(page, run, qtbot):
+    page.hide()
+    feed(run)
+    page.end()
+    assert page.stack.currentIndex() == 0
+    page.show()
+    assert page.stack.currentIndex() == 1
+    assert_texts(page, run, page.clock.end_ms)
+    page.clock.play()
+    page.hide()
+    assert not page.clock.is_playing
+
+
+def test_the_next_run_takes_the_race_away(page, run):
+    feed(run)
+    page.end()
+    page.clock.play()
+    run.begin(REQUEST)
+    page.begin()
+    assert page.stack.currentIndex() == 0
+    assert not page.clock.is_playing
+    assert page.clock.end_ms == 0.0
+
+
+def test_a_baseline_that_was_stopped_can_be_raced_and_says_so(page, run):
+    feed(run, measured_speedup=None)
+    del run.baseline_steps[5:]
+    page.end()
+    assert page.speedup.text() == "–"
+    assert page.source.text() == "The baseline was stopped after 5 tokens, so that no speedup was measured."
+
+
+def test_a_long_text_comes_in_parts_so_that_no_frame_is_long(qtbot, sound_binding):
+    view = RaceText("x", "x", in_kinds=True)
+    qtbot.addWidget(view)
+    view.set_theme(LIGHT)
+    count = 2 * MOST_TOKENS + 7
+    view.set_tokens([" a"] * count, [TokenKind.ACCEPTED] * count)
+    assert not view.show_count(count)
+    assert view.num_shown == MOST_TOKENS
+    assert not view.show_count(count)
+    assert view.show_count(count)
+    assert view.toPlainText() == " a" * count
+    assert view.show_count(3)
+    assert view.toPlainText() == " a" * 3
+
+
+def test_the_rest_of_a_long_text_follows_by_itself(page, run, qtbot):
+    feed(run, blocks=(4,) * (MOST_TOKENS // 2))
+    page.end()
+    total = run.tokens.num_tokens
+    assert page.ours.text.num_shown < total
+    qtbot.waitUntil(lambda: page.ours.text.num_shown == page.plain.text.num_shown == total)
+
+
+def test_the_texts_stand_side_by_side_where_there_is_room(page):
+    assert page.lanes.orientation() is Qt.Orientation.Vertical
+    page.resize(BESIDE_WIDTH + 40, 480)
+    assert page.lanes.orientation() is Qt.Orientation.Horizontal
+
+
+def test_a_run_of_the_window_can_be_raced(make_window, run_to_end, qtbot):
+    window = make_window(is_shown=True)
+    run_to_end(window)
+    assert window.race.stack.currentIndex() == 0, "made when it is looked at"
+    window.text_pages.show_page(window.race)
+    assert window.race.stack.currentIndex() == 1
+    assert window.race.speedup.text() == f"{window.run_view.summary.measured_speedup:.2f}×"
+    assert window.race.texts.text() == SAME_LAW
+    for widget in (window.race.controls.play, window.race.controls.slider, window.race.controls.pace):
+        assert widget.accessibleName()
+        assert widget.objectName().startswith("race")
