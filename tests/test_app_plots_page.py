@@ -222,3 +222,18 @@ def test_a_point_that_is_nowhere_is_no_place(page, run):
     assert page.timeline._place_at(1e9) == page.positions._place_at(0.2) == page.positions._place_at(99) == -1
     assert page.positions._place_at(1.3) == 0
     assert page.timeline._place_at(0.0101) == 10
+
+
+def test_the_live_page_draws_nothing_behind_another_and_all_of_it_in_front(make_window):
+    window = make_window(is_shown=True)
+    panel, run = window.measurements, window.run_view
+    window.side.show_page(window.plots)
+    run.begin(REQUEST)
+    panel.begin()
+    feed(run, 12)
+    for _ in range(6):
+        panel.refresh(has_news=True)
+    assert len(panel.acceptance.accepted_bars.opts["x"]) == 0
+    window.side.show_page(panel)
+    assert len(panel.acceptance.accepted_bars.opts["x"]) == 12
+    assert panel.tiles.speed.value.text() != "–"

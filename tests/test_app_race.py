@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QScrollArea
 
 from app.theme import DARK, LIGHT
 from app.view_models.race import SAME, SAME_LAW, seconds_text
@@ -237,8 +238,11 @@ def test_the_rest_of_a_long_text_follows_by_itself(page, run, qtbot):
     qtbot.waitUntil(lambda: page.ours.text.num_shown == page.plain.text.num_shown == total)
 
 
-def test_the_texts_stand_side_by_side_where_there_is_room(page):
+def test_the_texts_stand_side_by_side_where_there_is_room_and_fill_what_there_is(page, run):
+    feed(run)
+    page.end()
     assert page.lanes.orientation() is Qt.Orientation.Vertical
+    assert page.findChild(QScrollArea).verticalScrollBar().maximum() == 0
     page.resize(BESIDE_WIDTH + 40, 480)
     assert page.lanes.orientation() is Qt.Orientation.Horizontal
 

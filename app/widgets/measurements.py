@@ -81,7 +81,7 @@ class MeasurementsPanel(QWidget):
         """
         if has_news:
             self._stale = set(_Part)
-        if not self.isVisible():
+        if self.isHidden():
             return
         self._frame += 1
         due = {_Part.ACCEPTANCE if self._frame % 2 else _Part.LATENCY}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from PySide6.QtWidgets import QHBoxLayout, QProgressBar, QVBoxLayout, QWidget
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QHBoxLayout, QProgressBar, QSizePolicy, QVBoxLayout, QWidget
 
 from app.theme import Theme
 from app.view_models.race import Runner, seconds_text, tokens_text
@@ -22,6 +23,9 @@ class RaceLane(QWidget):
         self.text = RaceText(f"{name}RaceText", f"{title} text", in_kinds=in_kinds)
         self.count = text_label("", "hint")
         self.count.setObjectName(f"{name}RaceCount")
+        self.count.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
+        # What it says changes with every frame, and must not move what stands around it.
+        self.count.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
         self.bar = QProgressBar()
         self.bar.setObjectName(f"{name}RaceBar")
         self.bar.setTextVisible(False)
@@ -31,8 +35,7 @@ class RaceLane(QWidget):
         header = QHBoxLayout()
         header.setSpacing(8)
         header.addWidget(heading)
-        header.addStretch(1)
-        header.addWidget(self.count)
+        header.addWidget(self.count, 1)
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(4)
@@ -60,7 +63,7 @@ class RaceLane(QWidget):
         parts = [tokens_text(tokens)]
         elapsed = min(clock_ms, timeline.end_ms)
         if tokens and elapsed > 0:
-            parts.append(f"{1000 * tokens / elapsed:.1f} per second")
+            parts.append(f"{1000 * tokens / elapsed:.1f} / s")
         if clock_ms >= timeline.end_ms:
             parts.append(f"done at {seconds_text(timeline.end_ms)}")
         self.count.setText(" · ".join(parts))

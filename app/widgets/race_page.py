@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from PySide6.QtCore import Qt, QTimer, Slot
 from PySide6.QtGui import QHideEvent, QResizeEvent, QShowEvent
-from PySide6.QtWidgets import QHBoxLayout, QLabel, QSplitter, QStackedWidget, QVBoxLayout, QWidget
+from PySide6.QtWidgets import (
+    QHBoxLayout,
+    QLabel,
+    QScrollArea,
+    QSizePolicy,
+    QSplitter,
+    QStackedWidget,
+    QVBoxLayout,
+    QWidget,
+)
 
 from app.theme import Theme, scaled
 from app.view_models.race import Race, race_of, waiting_text
@@ -40,6 +49,7 @@ class RacePage(QWidget):
         self.speedup.setToolTip("Tokens per second of the run over those of the baseline")
         self.lead = text_label("", "strong")
         self.lead.setObjectName("raceLead")
+        self.lead.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
         self.source = _sentence("raceSource")
         self.texts = _sentence("raceTexts")
         self.empty = text_label("", "hint")
@@ -56,6 +66,7 @@ class RacePage(QWidget):
 
     def _lay_out(self) -> None:
         self.lanes = QSplitter(Qt.Orientation.Vertical)
+        self.lanes.setObjectName("raceSplitter")
         self.lanes.setHandleWidth(8)
         self.lanes.setChildrenCollapsible(False)
         for lane in (self.ours, self.plain):
@@ -63,10 +74,10 @@ class RacePage(QWidget):
         head = QHBoxLayout()
         head.setSpacing(10)
         head.addWidget(self.speedup)
-        head.addWidget(self.lead)
-        head.addStretch(1)
+        head.addWidget(self.lead, 1)
         head.addWidget(self.controls.time)
         race = QWidget()
+        race.setObjectName("raceBody")
         column = QVBoxLayout(race)
         column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(6)
@@ -75,9 +86,16 @@ class RacePage(QWidget):
             column.addWidget(label)
         column.addWidget(self.controls)
         column.addWidget(self.lanes, 1)
+        # In a low window the page scrolls; its least height must not keep the prompt from being drawn larger.
+        scrolled = QScrollArea()
+        scrolled.setObjectName("raceScroll")
+        scrolled.setWidgetResizable(True)
+        scrolled.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        scrolled.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        scrolled.setWidget(race)
         self.stack = QStackedWidget()
         self.stack.addWidget(self.empty)
-        self.stack.addWidget(race)
+        self.stack.addWidget(scrolled)
         frame, layout = card()
         layout.setContentsMargins(12, 10, 12, 10)
         layout.addWidget(self.stack)
@@ -107,6 +125,7 @@ class RacePage(QWidget):
     def showEvent(self, event: QShowEvent) -> None:
         """Make the race that came while nobody looked."""
         super().showEvent(event)
+        self._turn_lanes()
         if self._is_stale:
             self._show_race()
         else:
@@ -121,6 +140,9 @@ class RacePage(QWidget):
     def resizeEvent(self, event: QResizeEvent) -> None:
         """Put the texts side by side where there is room."""
         super().resizeEvent(event)
+        self._turn_lanes()
+
+    def _turn_lanes(self) -> None:
         is_wide = self.width() >= scaled(BESIDE_WIDTH)
         self.lanes.setOrientation(Qt.Orientation.Horizontal if is_wide else Qt.Orientation.Vertical)
 

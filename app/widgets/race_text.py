@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QSize, Qt
 from PySide6.QtGui import QTextCharFormat, QTextCursor
 from PySide6.QtWidgets import QPlainTextEdit
 
+from app.text_size import hold
 from app.theme import Theme, mono_font
 from core.types import TokenKind
 
@@ -33,7 +34,7 @@ class RaceText(QPlainTextEdit):
         self.setProperty("role", "raceText")
         self.setReadOnly(True)
         self.setUndoRedoEnabled(False)
-        self.setMinimumHeight(48)
+        hold(self, least_height=60)
         self.setTextInteractionFlags(
             Qt.TextInteractionFlag.TextSelectableByMouse | Qt.TextInteractionFlag.TextSelectableByKeyboard
         )
@@ -43,6 +44,10 @@ class RaceText(QPlainTextEdit):
         self._ends: list[int] = []
         self._formats: dict[TokenKind, QTextCharFormat] = {}
         self.num_shown = 0
+
+    def sizeHint(self) -> QSize:
+        """No more than the least: it takes whatever room there is."""
+        return QSize(self.minimumWidth(), self.minimumHeight())
 
     def set_tokens(self, texts: Sequence[str], kinds: Sequence[TokenKind]) -> None:
         """Take another text, of which nothing is shown yet."""
