@@ -146,7 +146,7 @@ def test_the_window_comes_back_as_it_was_left(make_window, qtbot, session, tmp_p
     window.prompt.edit.setPlainText("a prompt\nof mine")
     window.menus.theme_actions[ThemeMode.DARK].trigger()
     window.transcript.ghosts_button.click()
-    window.text_splitter.setSizes([300, 390])
+    window.text_splitter.setSizes([190, 282])
     window.side.show_page(window.why)
     window.resize(1040, 700)
     sizes = window.text_splitter.sizes()
