@@ -80,7 +80,7 @@ class MainWindow(QMainWindow):
         self.why = WhyPanel(self.run_view)
         self.inspector = InspectorPanel(self.run_view, self.selection)
         self.race = RacePage(self.run_view)
-        self.text_pages = SidePanel("textPages", "The run's text")
+        self.text_pages = SidePanel("text", "The run's text")
         self.side = SidePanel()
         self.banner = Banner()
         self.status = StatusStrip()

@@ -60,6 +60,7 @@ NAMED = [
     "presetsButton",
     "promptEdit",
     "runButton",
+    "textTabs",
     "transcript",
     "ghostsButton",
     "sideTabs",
@@ -75,6 +76,7 @@ IN_ORDER = [
     "readingButton",
     "promptEdit",
     "runButton",
+    "textTabs",
     "transcript",
     "sideTabs",
 ]
@@ -126,6 +128,14 @@ def test_tab_reaches_every_control_of_every_page(shown, page, key):
     reached = walk(shown, key)
     missed = [widget for widget in controls(shown) if widget.isEnabled() and widget not in reached]
     assert [widget.objectName() or repr(widget) for widget in missed] == []
+
+
+def test_tab_reaches_every_control_of_the_race(shown):
+    shown.text_pages.show_page(shown.race)
+    reached = walk(shown)
+    missed = [widget for widget in controls(shown) if widget.isEnabled() and widget not in reached]
+    assert [widget.objectName() or repr(widget) for widget in missed] == []
+    assert shown.race.controls.slider in reached
 
 
 def test_tab_goes_from_the_settings_to_the_prompt_and_on_to_the_figures(shown):

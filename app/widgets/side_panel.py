@@ -8,16 +8,17 @@ from PySide6.QtWidgets import QTabWidget, QWidget
 class SidePanel(QTabWidget):
     """Pages under tabs; each page is a panel that stands for itself."""
 
-    def __init__(self, object_name: str = "sidePanel", name: str = "About this run") -> None:
+    def __init__(self, name: str = "side", title: str = "About this run") -> None:
+        """Name the column, as sidePanel, and its tabs, as sideTabs; the title is for assistive technology."""
         super().__init__()
-        self.setObjectName(object_name)
-        self.setAccessibleName(name)
+        self.setObjectName(f"{name}Panel")
+        self.setAccessibleName(title)
         self.setProperty("role", "pages")
         self.setDocumentMode(True)
         self.tabBar().setDrawBase(False)
         self.tabBar().setExpanding(False)
-        self.tabBar().setObjectName("sideTabs")
-        self.tabBar().setAccessibleName("Pages about this run")
+        self.tabBar().setObjectName(f"{name}Tabs")
+        self.tabBar().setAccessibleName(f"Pages: {title}")
 
     def add_page(self, title: str, page: QWidget, help_text: str) -> None:
         """Add a page behind the others.
