@@ -111,6 +111,14 @@ def _plain(value: Any) -> Any:
 
 def to_line(record: Mapping[str, Any]) -> bytes:
     """The record as one line of UTF-8 JSON, its end included."""
-    text = json.dumps(_plain(record), ensure_ascii=False, allow_nan=False, separators=(", ", ": "))
+    try:
+        text = _dump(record)
+    except (TypeError, ValueError):
+        # Most records are plain already; making one plain takes as long as writing it.
+        text = _dump(_plain(record))
     # A lone surrogate has no UTF-8; \udxxx, which backslashreplace writes, is how JSON itself spells it.
     return text.encode("utf-8", "backslashreplace") + b"\n"
+
+
+def _dump(record: Mapping[str, Any]) -> str:
+    return json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(", ", ": "))
