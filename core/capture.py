@@ -33,13 +33,14 @@ def capture(
         texts: ids to what is shown of them.
     """
     num_drafted, at = draft_tokens.shape[0], outcome.num_accepted
-    tokens = draft_tokens.to(target_probs.device).unsqueeze(1)
+    draft_tokens = draft_tokens.to(target_probs.device)
+    tokens = draft_tokens.unsqueeze(1)
     if draft_probs is None:
         draft = torch.zeros_like(target_probs[:num_drafted]).scatter_(1, tokens, 1.0)
     else:
         draft = draft_probs
     law = _residual_law(draft_tokens, draft_probs, target_probs, outcome)
-    ids = _likeliest(tokens, draft, target_probs, law, outcome)
+    ids, num_listed = _likeliest(tokens, draft, target_probs, law, outcome)
     drafted_ids, surplus = ids[:num_drafted], target_probs.shape[0] - num_drafted
     residual_mass = (target_probs[:num_drafted] - draft).clamp_(min=0.0).sum(-1, keepdim=True)
     residual_part = torch.zeros(len(ids), ids.shape[1] + 1, device=ids.device)
@@ -54,15 +55,14 @@ def capture(
             _entropy(target_probs),
             functional.pad(_entropy(draft), (0, 0, 0, surplus)),
             functional.pad(residual_mass, (0, 0, 0, surplus)),
+            num_listed,
         ),
         dim=1,
     )
-    drafted = draft_tokens.tolist()
     return tuple(
         _place(
             row,
             ids.shape[1],
-            happened={*drafted[slot : slot + 1], *([outcome.next_token] if slot == at else [])},
             has_draft=slot < num_drafted,
             has_residual=law is not None and slot == at,
             texts=texts,
@@ -73,8 +73,8 @@ def capture(
 
 def _likeliest(
     tokens: Tensor, draft: Tensor, target_probs: Tensor, law: Tensor | None, outcome: Verification
-) -> Tensor:
-    """(N, at most MAX_LISTED) ids that are likeliest under any law, and what was drafted and drawn, in no order."""
+) -> tuple[Tensor, Tensor]:
+    """(N, at most MAX_LISTED) ids, likeliest first, and (N, 1) how many of them are to be listed."""
     num_drafted, at = draft.shape[0], outcome.num_accepted
     num_places, vocab_size = target_probs.shape
     score = functional.pad(target_probs, (0, -vocab_size % _GROUP), value=-1.0)
@@ -91,8 +91,13 @@ def _likeliest(
     count = min(MAX_LISTED, vocab_size)
     groups = score.view(num_places, -1, _GROUP)
     best = groups.amax(-1).topk(min(count, groups.shape[1]), sorted=False).indices
-    inside = groups.gather(1, best.unsqueeze(-1).expand(-1, -1, _GROUP)).flatten(1).topk(count, sorted=False).indices
-    return best.gather(1, inside // _GROUP) * _GROUP + inside % _GROUP
+    found = groups.gather(1, best.unsqueeze(-1).expand(-1, -1, _GROUP)).flatten(1).topk(count, sorted=False)
+    ids = best.gather(1, found.indices // _GROUP) * _GROUP + found.indices % _GROUP
+    larger = target_probs.gather(1, ids)
+    larger[:num_drafted] = torch.maximum(larger[:num_drafted], draft.gather(1, ids[:num_drafted]))
+    is_listed = found.values >= LEAST_LISTED
+    order = larger.masked_fill(~is_listed, -1.0).argsort(1, descending=True)
+    return ids.gather(1, order), is_listed.sum(1, keepdim=True).float()
 
 
 def _split(probs: Tensor, ids: Tensor) -> Tensor:
@@ -119,34 +124,27 @@ def _entropy(probs: Tensor) -> Tensor:
     return -(probs.clamp_min(torch.finfo(probs.dtype).tiny).log_().mul_(probs)).sum(-1, keepdim=True)
 
 
-def _place(
-    row: list[float], width: int, *, happened: set[int], has_draft: bool, has_residual: bool, texts: Texts
-) -> PositionEvidence:
-    ids = [int(value) for value in row[:width]]
-    p, q, r = (row[start : start + width + 1] for start in (width, 2 * width + 1, 3 * width + 2))
-    target_entropy, draft_entropy, residual_mass = row[-3:]
-    larger = list(map(max, p, q))
-    is_listed = [max(larger[i], r[i]) >= LEAST_LISTED or ids[i] in happened for i in range(width)]
-    order = sorted((i for i in range(width) if is_listed[i]), key=lambda i: (-larger[i], ids[i]))
-    others = [i for i in range(width + 1) if i == width or not is_listed[i]]
+def _place(row: list[float], width: int, *, has_draft: bool, has_residual: bool, texts: Texts) -> PositionEvidence:
+    target_entropy, draft_entropy, residual_mass, num_listed = row[-4:]
+    count = int(num_listed)
+    ids = array("i", map(int, row[:count]))
 
-    def listed(probs: list[float]) -> array[float]:
-        return array("f", [probs[i] for i in order])
+    def split(start: int) -> tuple[array[float], float]:
+        return array("f", row[start : start + count]), sum(row[start + count : start + width + 1])
 
-    def tail(probs: list[float]) -> float:
-        return sum(probs[i] for i in others)
-
-    shown = [ids[i] for i in order]
+    target_probs, target_tail = split(width)
+    draft_probs, draft_tail = split(2 * width + 1)
+    residual_probs, residual_tail = split(3 * width + 2)
     return PositionEvidence(
-        ids=array("i", shown),
-        texts=texts(shown),
-        target_probs=listed(p),
-        target_tail=tail(p),
+        ids=ids,
+        texts=texts(ids),
+        target_probs=target_probs,
+        target_tail=target_tail,
         target_entropy=max(0.0, target_entropy),
-        draft_probs=listed(q) if has_draft else None,
-        draft_tail=tail(q) if has_draft else None,
+        draft_probs=draft_probs if has_draft else None,
+        draft_tail=draft_tail if has_draft else None,
         draft_entropy=max(0.0, draft_entropy) if has_draft else None,
         residual_mass=min(1.0, residual_mass) if has_draft else None,
-        residual_probs=listed(r) if has_residual else None,
-        residual_tail=tail(r) if has_residual else None,
+        residual_probs=residual_probs if has_residual else None,
+        residual_tail=residual_tail if has_residual else None,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from PySide6.QtCore import Qt, Slot
-from PySide6.QtGui import QKeyEvent, QShowEvent
+from PySide6.QtGui import QFocusEvent, QKeyEvent, QShowEvent
 from PySide6.QtWidgets import (
     QFrame,
     QGridLayout,
@@ -134,6 +134,16 @@ class InspectorPanel(QWidget):
         super().showEvent(event)
         if self._is_stale:
             self._show(self._selection.place)
+
+    def focusInEvent(self, event: QFocusEvent) -> None:
+        """Show that the keys work here."""
+        super().focusInEvent(event)
+        self.block.set_focus_shown(True)
+
+    def focusOutEvent(self, event: QFocusEvent) -> None:
+        """The keys are elsewhere."""
+        super().focusOutEvent(event)
+        self.block.set_focus_shown(False)
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         """Go from token to token and from step to step."""

@@ -83,6 +83,7 @@ class BlockRow(QWidget):
         self._chips: tuple[Chip, ...] = ()
         self._boxes: list[QRectF] = []
         self._hovered: int | None = None
+        self._has_focus = False
         self._make_fonts()
         policy = QSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
         policy.setHeightForWidth(True)
@@ -107,6 +108,11 @@ class BlockRow(QWidget):
         words = ", ".join(f"“{chip.text}” {chip.fate.value}{' (shown)' * chip.is_current}" for chip in chips)
         self.setAccessibleDescription(words)
         self.updateGeometry()
+        self.update()
+
+    def set_focus_shown(self, shown: bool) -> None:
+        """Fill the chip that the keys move on from."""
+        self._has_focus = shown
         self.update()
 
     def chip_at(self, point: QPointF) -> int | None:
@@ -168,7 +174,8 @@ class BlockRow(QWidget):
     def _paint_chip(self, painter: QPainter, chip: Chip, box: QRectF, *, is_hovered: bool) -> None:
         theme = self._theme
         painter.setPen(QPen(QColor(theme.accent), 2) if chip.is_current else QPen(QColor(theme.field_border), 1))
-        painter.setBrush(QColor(theme.hover if is_hovered else theme.surface))
+        is_filled = is_hovered or (chip.is_current and self._has_focus)
+        painter.setBrush(QColor(theme.hover if is_filled else theme.surface))
         painter.drawRoundedRect(box.adjusted(0.5, 0.5, -0.5, -0.5), 6, 6)
         room = int(box.width() - 2 * PADDING_PX)
         text = QFontMetrics(self._mono).elidedText(chip.text, Qt.TextElideMode.ElideRight, room + 1)
