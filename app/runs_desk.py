@@ -14,7 +14,7 @@ from app.dialogs import Dialogs
 from app.live_view import LiveView
 from app.plot_desk import PlotDesk
 from app.run_questions import OpenedRun, Replay, RunsFound
-from app.run_reader import RunReaderThread
+from app.run_reader_thread import RunReaderThread
 from app.services import Services
 from app.theme import LIGHT, Theme
 from app.view_models.comparison import Comparison

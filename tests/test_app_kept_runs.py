@@ -352,6 +352,23 @@ def test_the_window_is_worked_by_keys(open_runs, folder, qtbot):
     assert not panel.isVisible()
 
 
+@pytest.mark.parametrize(("width", "scale"), [(980, 1.0), (1200, 1.5), (1800, 1.0)])
+def test_names_keep_their_room_at_every_size(open_runs, folder, qtbot, width, scale):
+    from app.text_size import set_text_scale
+
+    keep_run(folder)
+    window, panel = open_runs(1)
+    try:
+        set_text_scale(window, scale)
+        panel.resize(width, 600)
+        until(qtbot, lambda: panel.width() == width)
+        assert panel.table.columnWidth(RunColumn.NAME) >= 190 * scale
+        end = panel.table.horizontalHeader().length()
+        assert end >= panel.table.viewport().width()
+    finally:
+        set_text_scale(window, 1.0)
+
+
 def test_everything_that_takes_keys_has_a_name(open_runs, folder):
     keep_run(folder)
     _, panel = open_runs(1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from PySide6.QtCore import QItemSelection, QItemSelectionModel, Qt, Signal, Slot
+from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QAbstractItemDelegate, QAbstractItemView, QHeaderView, QTableView, QWidget
 
 from app.theme import scaled
@@ -13,7 +14,7 @@ from app.widgets.runs_rows import RunNameDelegate, RunsTableModel
 from core.runs import KeptRun
 
 ROW_HEIGHT = 46
-WIDTHS = (240, 134, 152, 152, 48, 60, 80, 82, 76, 92)
+WIDTHS = (190, 134, 152, 152, 48, 60, 80, 82, 76, 92)
 
 
 class RunsTable(QTableView):
@@ -41,23 +42,34 @@ class RunsTable(QTableView):
         self.setShowGrid(False)
         self.setWordWrap(False)
         self.setVerticalScrollMode(QAbstractItemView.ScrollMode.ScrollPerPixel)
+        self.setHorizontalScrollMode(QAbstractItemView.ScrollMode.ScrollPerPixel)
         self.verticalHeader().hide()
-        self.rescale()
         self.verticalHeader().setSectionResizeMode(QHeaderView.ResizeMode.Fixed)
         header = self.horizontalHeader()
         header.setHighlightSections(False)
         header.setSortIndicatorClearable(True)
         header.setSortIndicator(-1, Qt.SortOrder.AscendingOrder)
         self.setSortingEnabled(True)
-        for column, width in enumerate(WIDTHS):
-            self.setColumnWidth(column, width)
         header.setMinimumSectionSize(40)
-        header.setSectionResizeMode(RunColumn.NAME, QHeaderView.ResizeMode.Stretch)
+        self.rescale()
         self.selectionModel().selectionChanged.connect(self._on_selection_changed)
 
     def rescale(self) -> None:
-        """Make rows as high as their two lines of text."""
+        """Make rows as high, and columns as wide, as their text."""
         self.verticalHeader().setDefaultSectionSize(scaled(ROW_HEIGHT))
+        for column, width in enumerate(WIDTHS):
+            self.setColumnWidth(column, scaled(width))
+        self._fit_names()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """Names take the room that is left."""
+        super().resizeEvent(event)
+        self._fit_names()
+
+    def _fit_names(self) -> None:
+        # Not by a stretched column, which would shrink to nothing before the table scrolls.
+        others = sum(self.columnWidth(column) for column in RunColumn if column is not RunColumn.NAME)
+        self.setColumnWidth(RunColumn.NAME, max(scaled(WIDTHS[RunColumn.NAME]), self.viewport().width() - others))
 
     def show_runs(self, runs: tuple[KeptRun, ...]) -> None:
         """Show these runs; what is selected stays selected. Waits while a name is typed."""
