@@ -183,6 +183,7 @@ class MainWindow(QMainWindow):
         self.transcript.set_ghosts_shown(settings.show_ghosts)
         self.menus.show_ghosts.setChecked(settings.show_ghosts)
         self.prompt.set_text(settings.run.prompt)
+        self.prompt.edit.setFocus()
         self.controls.apply(settings.run)
         for ref in reversed(settings.opened_models):
             self.checker.open(ref, None)

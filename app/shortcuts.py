@@ -19,6 +19,8 @@ class KeyRow:
 PANEL_KEYS = (
     KeyRow("To the next control, and back", ("Tab", "Shift+Tab")),
     KeyRow("Change a number, a slider or a choice", ("↑", "↓")),
+    KeyRow("From token to token, in the transcript and the inspector", ("←", "→")),
+    KeyRow("From step to step there", ("↑", "↓")),
     KeyRow("Zoom a plot, and show all of it", ("+", "−", "Home")),
     KeyRow("Move along a plot", ("Shift+←", "Shift+→")),
     KeyRow("Another page of the right-hand column", ("←", "→")),

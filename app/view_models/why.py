@@ -134,7 +134,7 @@ def _headline(found: Diagnosis) -> str:
     if not found.num_blocks:
         return "Nothing was drafted: this was plain decoding."
     if not found.is_enough:
-        return f"{speed}, but too few steps to tell why: {found.num_blocks} drafted something, {LEAST_BLOCKS} must."
+        return f"{speed}, but too few steps to tell why: {found.num_blocks} drafted, {LEAST_BLOCKS} are needed."
     limit = found.main_limit
     if limit is None:
         return f"{speed} here, and nothing that can be measured holds it back."

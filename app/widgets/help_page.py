@@ -46,7 +46,8 @@ class HelpPage(QDialog):
         self.tabs.setDocumentMode(True)
         self.tabs.tabBar().setDrawBase(False)
         self.tabs.tabBar().setAccessibleName("Pages of the help")
-        self.tabs.addTab(_scrolled(self._method(), "helpMethod", "How it works"), "How it works")
+        self._method_area = _scrolled(self._method(), "helpMethod", "How it works")
+        self.tabs.addTab(self._method_area, "How it works")
         self._keys = QGridLayout()
         self.tabs.addTab(_scrolled(self._keys_page(), "helpKeys", "Keyboard shortcuts"), "Keyboard shortcuts")
         layout = QVBoxLayout(self)
@@ -65,6 +66,7 @@ class HelpPage(QDialog):
             f"track is min(1, p / q), the mark is u.{more}"
         )
         self._open(0)
+        self._method_area.verticalScrollBar().setValue(0)
 
     def open_keys(self) -> None:
         """List the keys, as the menus have them now."""

@@ -9,6 +9,7 @@ from PySide6.QtWidgets import QFrame, QGridLayout, QLabel, QSizePolicy, QVBoxLay
 from app.theme import ui_font
 from app.view_models.run_view import Figures
 from app.widgets.fields import text_label
+from app.widgets.models_labels import ElidedLabel
 
 UNKNOWN = "–"
 
@@ -25,8 +26,7 @@ class Tile(QFrame):
         self.value = QLabel(UNKNOWN)
         self.value.setObjectName(object_name)
         self.value.setFont(ui_font(22, weight=QFont.Weight.DemiBold))
-        self.note = text_label("", "tileNote")
-        self.note.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
+        self.note = ElidedLabel("", "tileNote", takes_all=True)
         layout = QVBoxLayout(self)
         layout.setContentsMargins(12, 8, 8, 8)
         layout.setSpacing(1)
@@ -43,6 +43,7 @@ class Tile(QFrame):
             self.setAccessibleName(f"{self._title}: {value}")
         if self.note.text() != note:
             self.note.setText(note)
+            self.note.setToolTip(f"{note}\n\n{self.toolTip()}")
 
 
 class MetricTiles(QWidget):

@@ -198,4 +198,6 @@ class StepPictureView(QWidget):
 
 def _share(value: float) -> str:
     """A probability in three characters or four."""
+    if 0 < value < 0.005:
+        return "<.01"
     return f"{value:.2f}".removeprefix("0") if value < 0.995 else "1"
