@@ -16,7 +16,6 @@ from app.help_desk import HelpDesk
 from app.live_view import LiveView
 from app.look import Look
 from app.menus import Menus
-from app.model_questions import ModelRole
 from app.models_desk import ModelsDesk
 from app.pair_judge import PairJudge
 from app.playback import PlaybackDesk
@@ -91,13 +90,11 @@ class MainWindow(QMainWindow):
         self.live = LiveView(
             self.controller, self.run_view, self.transcript, self.measurements, self.status, parent=self
         )
-        self.live.attach(self.plots)
-        self.live.attach(self.race)
-        self.live.attach(self.why)
+        for panel in (self.plots, self.race, self.why):
+            self.live.attach(panel)
         self.runs = RunsDesk(self._services, self.controller, self.live, self.run_view, self._dialogs, self)
         self.threads = Threads((self.controller, self.checker, self.models.store, self.runs.reader), self)
-        cards = (*self.measurements.cards, *self.plots.cards)
-        self.plot_desk = PlotDesk(self, self._dialogs, self.run_view, cards)
+        self.plot_desk = PlotDesk(self, self._dialogs, self.run_view, self.measurements.cards + self.plots.cards)
         self.playback = PlaybackDesk(
             self.controller, self.run_view, self.selection, self.transcript, self.menus, parent=self
         )
@@ -135,7 +132,8 @@ class MainWindow(QMainWindow):
             signal.connect(self._on_settings_changed)
         self.controls.num_draft_tokens_changed.connect(self.controller.set_num_draft_tokens)
         self.controls.temperature_changed.connect(self.controller.set_temperature)
-        self.models.failed.connect(self.banner.show_sentence)
+        for failed in (self.models.failed, self.controller.failed, self.plot_desk.failed, self.runs.failed):
+            failed.connect(self.banner.show_sentence)
         self.models.model_opened.connect(self._on_model_opened)
         self.models.line_changed.connect(self.status.show_download)
         self.status.download_clicked.connect(self.models.browse)
@@ -147,11 +145,8 @@ class MainWindow(QMainWindow):
         self.prompt.stop_requested.connect(self.controller.stop)
         self.controller.state_changed.connect(self._on_state_changed)
         self.live.run_shown.connect(self._on_run_shown)
-        self.controller.failed.connect(self.banner.show_sentence)
-        self.plot_desk.failed.connect(self.banner.show_sentence)
         self.plot_desk.saved.connect(self.status.show_stage)
         self.menus.runs.triggered.connect(self.runs.open)
-        self.runs.failed.connect(self.banner.show_sentence)
         self.runs.told.connect(self.status.show_stage)
         self.runs.opened.connect(self._on_run_opened)
         self.runs.replay_wanted.connect(self._on_replay_wanted)
@@ -162,8 +157,8 @@ class MainWindow(QMainWindow):
         self.menus.stop.triggered.connect(self.controller.stop)
         self.menus.quit.triggered.connect(self.close)
         self.look.changed.connect(self._apply_theme)
-        self.menus.open_actions[OpenKind.FOLDER].triggered.connect(self._on_open_folder)
-        self.menus.open_actions[OpenKind.GGUF].triggered.connect(self._on_open_gguf)
+        self.menus.open_actions[OpenKind.FOLDER].triggered.connect(self.models.open_folder)
+        self.menus.open_actions[OpenKind.GGUF].triggered.connect(self.models.open_gguf)
         application = QGuiApplication.instance()
         if application is not None:
             application.aboutToQuit.connect(self._on_about_to_quit)
@@ -239,14 +234,6 @@ class MainWindow(QMainWindow):
         self.measurements.set_baseline_ticked(self.controls.run.baseline.isChecked())
 
     # --- Models ---
-
-    @Slot()
-    def _on_open_folder(self) -> None:
-        self.models.ask_for_model(OpenKind.FOLDER, ModelRole.TARGET)
-
-    @Slot()
-    def _on_open_gguf(self) -> None:
-        self.models.ask_for_model(OpenKind.GGUF, ModelRole.TARGET)
 
     @Slot(str)
     def _on_model_opened(self, ref: str) -> None:

@@ -138,6 +138,16 @@ class ModelsDesk(QObject):
         if path := self._dialogs.ask_model_path(self._parent, kind):
             self.checker.open(path, role)
 
+    @Slot()
+    def open_folder(self) -> None:
+        """Ask for a target's folder."""
+        self.ask_for_model(OpenKind.FOLDER, ModelRole.TARGET)
+
+    @Slot()
+    def open_gguf(self) -> None:
+        """Ask for a target's .gguf file."""
+        self.ask_for_model(OpenKind.GGUF, ModelRole.TARGET)
+
     @Slot(object)
     def _on_opened(self, opened: OpenedModel) -> None:
         self._form.on_model_opened(opened)
