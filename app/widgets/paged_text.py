@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import unicodedata
 from typing import Any
 
 from PySide6.QtCore import QMimeData, QPoint, QRectF, Qt, QTimer, Slot
@@ -13,6 +15,7 @@ from app.view_models.selection import Place
 from app.view_models.token_stream import TokenStream
 from app.widgets.transcript_page import PageFormats, Role, Span, TranscriptPage, Written
 
+_RIGHT_TO_LEFT = frozenset({"R", "AL", "RLE", "RLO", "RLI"})
 _EMPTY_WIDTH = 4.0
 """Of a token that has no text of its own."""
 
@@ -217,9 +220,9 @@ class PagedText(QPlainTextEdit):
                 is_last = number + 1 == layout.lineCount()
                 if begin > stop or end < start or (begin == stop and not is_last) or (end == start and begin < start):
                     continue
-                ends = sorted((_x_of(line, max(begin, start)), _x_of(line, min(end, stop))))
-                width = max(ends[1] - ends[0], _EMPTY_WIDTH)
-                found.append(QRectF(top.x() + ends[0], top.y() + line.y(), width, line.height()))
+                left, right = _ends(line, block.text(), max(begin, start), min(end, stop))
+                width = max(right - left, _EMPTY_WIDTH)
+                found.append(QRectF(top.x() + left, top.y() + line.y(), width, line.height()))
             top.setY(top.y() + self.blockBoundingRect(block).height())
             block = block.next()
         return found
@@ -252,6 +255,19 @@ class PagedText(QPlainTextEdit):
 def _character_at(line: QTextLine, x: float) -> int:
     """The character of a line that is drawn at an x, whichever way the text runs."""
     return int(line.xToCursor(x, QTextLine.CursorPosition.CursorOnCharacter))
+
+
+def _ends(line: QTextLine, text: str, first: int, last: int) -> tuple[float, float]:
+    """The left and right end of some characters of a line."""
+    if first < last and any(unicodedata.bidirectional(character) in _RIGHT_TO_LEFT for character in text):
+        # Where text turns round, a place between characters is at two ends; so each pixel is asked what is there.
+        whole = line.naturalTextRect()
+        pixels = range(math.floor(whole.left()), math.ceil(whole.right()))
+        there = [x for x in pixels if first <= _character_at(line, x + 0.5) < last]
+        if there:
+            return there[0], there[-1] + 1
+    left, right = sorted((_x_of(line, first), _x_of(line, last)))
+    return left, right
 
 
 def _x_of(line: QTextLine, position: int) -> float:

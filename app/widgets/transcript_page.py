@@ -109,11 +109,13 @@ class TranscriptPage:
         deadline = time.perf_counter() + milliseconds / 1000
         if not self._has_opening and (num_steps or self._stream.kept or self._stream.forced):
             self._insert_opening()
-        while self.num_steps < num_steps and time.perf_counter() < deadline:
+        if self.num_steps < num_steps:
             cursor = self._cursor()
+            # One edit for the whole slice: a paragraph that grows is laid out again with each.
             cursor.beginEditBlock()
-            for step in self._stream.steps[self.num_steps : min(num_steps, self.num_steps + CHUNK)]:
-                self._append(cursor, step)
+            while self.num_steps < num_steps and time.perf_counter() < deadline:
+                for step in self._stream.steps[self.num_steps : min(num_steps, self.num_steps + CHUNK)]:
+                    self._append(cursor, step)
             cursor.endEditBlock()
         return self.num_steps >= num_steps
 

@@ -1,0 +1,179 @@
+"""Rewind and branch: back to a token, another one in its place, and on from there."""
+
+from __future__ import annotations
+
+import pytest
+from PySide6.QtWidgets import QMenu
+
+import core.gate
+from app.controller import RunState
+from app.view_models.branching import branch, can_branch, choices
+from app.view_models.selection import Place
+from app.widgets.playback_bar import Pace
+from core.types import FinishReason
+
+
+@pytest.fixture(autouse=True)
+def short_look(monkeypatch):
+    monkeypatch.setattr(core.gate, "LOOK_MS", 1.0)
+
+
+@pytest.fixture
+def finished(window, run_to_end):
+    """A window with a run that is over."""
+    run_to_end(window)
+    return window
+
+
+def open_menu(window):
+    """The branch menu's actions by title, as they stand when it opens."""
+    menu = window.transcript.playback.branch_menu
+    menu.aboutToShow.emit()
+    return {action.text(): action for action in menu.actions() if action.text()}
+
+
+def take(window, qtbot, start):
+    """Choose an entry that starts with these words, and wait for the run that it starts."""
+    action = next(action for title, action in open_menu(window).items() if title.startswith(start))
+    with qtbot.waitSignal(window.live.run_shown):
+        action.trigger()
+
+
+def ids_before(window, place):
+    steps = window.run_view.steps
+    before = [token for step in steps[: place.step] for token in step.emitted]
+    return (*before, *steps[place.step].emitted[: place.slot])
+
+
+def test_a_token_is_drawn_again_with_a_new_seed_behind_what_is_kept(finished, qtbot, session):
+    place = Place(3, 0)
+    kept, old = ids_before(finished, place), session.requests[0]
+    finished.transcript.view.choose(place)
+    take(finished, qtbot, "Draw again")
+    new = session.requests[1]
+    assert new.continuation == kept
+    assert (new.forced, new.forced_text) == ((), "")
+    assert new.seed != old.seed
+    assert new.max_new_tokens == old.max_new_tokens - len(kept)
+    assert finished.run_view.summary.finish_reason is FinishReason.LENGTH
+
+
+def test_the_kept_text_stands_behind_the_prompt_and_the_new_text_behind_it(finished, qtbot):
+    finished.transcript.view.choose(Place(3, 0))
+    take(finished, qtbot, "Draw again")
+    run, view = finished.run_view, finished.transcript.view
+    kept = run.started.config["continuation_text"]
+    assert kept
+    assert view.toPlainText() == finished.prompt.text() + kept + run.summary.text
+    view.selectAll()
+    assert view.createMimeDataFromSelection().text() == finished.prompt.text() + kept + run.summary.text
+
+
+def test_a_drafted_token_can_be_forced_in_place_of_the_one_that_was_drawn_instead(finished, qtbot, session):
+    steps = finished.run_view.steps
+    step = next(step for step in steps if step.num_accepted < step.num_draft_tokens)
+    place = Place(step.index, step.num_accepted)
+    listed = choices(finished.run_view, place)
+    assert [choice.is_emitted for choice in listed] == [True, False]
+    finished.transcript.view.choose(place)
+    start = next(title for title in open_menu(finished) if title.startswith("Force") and "as it was" not in title)
+    take(finished, qtbot, start)
+    request = session.requests[1]
+    assert request.forced == (step.drafted[place.slot],)
+    assert request.seed == session.requests[0].seed
+    assert finished.run_view.tokens.forced
+    assert finished.run_view.tokens.forced in finished.transcript.view.toPlainText()
+
+
+def test_a_typed_text_is_left_to_the_engine_to_make_tokens_of(finished, qtbot, session, dialogs):
+    dialogs.forced_text = " zwölf"
+    finished.transcript.view.choose(Place(1, 0))
+    take(finished, qtbot, "Force a text")
+    assert session.requests[1].forced_text == " zwölf"
+    assert dialogs.asked
+
+
+def test_a_dialog_that_is_dismissed_starts_nothing(finished, session, dialogs):
+    finished.transcript.view.choose(Place(1, 0))
+    open_menu(finished)["Force a text…"].trigger()
+    assert len(session.requests) == 1
+    assert finished.controller.state is RunState.IDLE
+
+
+def test_a_branch_can_be_branched_again(finished, qtbot, session):
+    finished.transcript.view.choose(Place(2, 0))
+    take(finished, qtbot, "Draw again")
+    first = session.requests[1].continuation
+    place = Place(1, 0)
+    new = ids_before(finished, place)
+    finished.transcript.view.choose(place)
+    take(finished, qtbot, "Draw again")
+    assert session.requests[2].continuation == (*first, *new)
+    assert session.requests[2].max_new_tokens == session.requests[1].max_new_tokens - len(new)
+
+
+def test_a_paused_run_is_stopped_before_its_branch_starts(window, qtbot, session):
+    window.transcript.playback.pace.choose(Pace.STEPWISE)
+    window.transcript.playback.pace.activated.emit(0)
+    window.prompt.run_button.click()
+    for index in range(2):
+        qtbot.waitUntil(lambda: window.run_view.prefill is not None)
+        window.transcript.playback.step_button.click()
+        qtbot.waitUntil(lambda index=index: len(window.run_view.steps) == index + 1)
+    window.transcript.view.choose(Place(1, 0))
+    kept = ids_before(window, Place(1, 0))
+    take(window, qtbot, "Draw again")
+    qtbot.waitUntil(lambda: len(session.requests) == 2)
+    assert session.requests[1].continuation == kept
+    assert session.controls[0].is_cancelled
+    assert window.controller.state is RunState.PAUSED
+
+
+def test_a_run_that_goes_offers_no_branch_and_neither_does_a_place_without_a_token(finished, qtbot, session):
+    button = finished.transcript.playback.branch_button
+    finished.selection.select(Place(2, 0))
+    assert button.isEnabled()
+    assert finished.menus.branch.isEnabled()
+    finished.selection.select(Place(2, 99))
+    assert not button.isEnabled()
+    finished.selection.select(Place(10_000, 0))
+    assert not button.isEnabled()
+    assert not can_branch(finished.run_view, None)
+    finished.selection.clear()
+    assert not finished.menus.branch.isEnabled()
+
+
+def test_at_temperature_zero_nothing_can_be_drawn_again(window, run_to_end):
+    window.controls.sampling.temperature.spin.setValue(0)
+    run_to_end(window)
+    window.transcript.view.choose(Place(0, 0))
+    again = open_menu(window)["Draw again, with a new seed"]
+    assert not again.isEnabled()
+    assert "temperature 0" in again.toolTip()
+
+
+def test_the_context_menu_offers_the_same_as_the_button(finished):
+    finished.transcript.view.choose(Place(1, 0))
+    menu = QMenu()
+    finished.transcript.view.menu_opening.emit(menu)
+    (submenu,) = [action.menu() for action in menu.actions() if action.menu() is not None]
+    assert [action.text() for action in submenu.actions() if action.text()] == list(open_menu(finished))
+
+
+def test_what_the_target_was_seen_to_weigh_is_offered_likeliest_first(finished):
+    from dataclasses import replace
+
+    from core.evidence import PositionEvidence
+
+    seen = PositionEvidence((5, 7, 9), (" a", " b", " c"), (0.1, 0.6, 0.3), 0.0, 0.9)
+    step = finished.run_view.steps[1]
+    finished.run_view.steps[1] = replace(step, evidence=(seen,) * len(step.emitted))
+    listed = choices(finished.run_view, Place(1, 0))
+    assert [(choice.token_id, choice.target_prob) for choice in listed[:3]] == [(7, 0.6), (9, 0.3), (5, 0.1)]
+    assert step.emitted[0] in {choice.token_id for choice in listed}
+
+
+def test_a_branch_at_the_very_end_still_writes_a_token(finished):
+    last = finished.run_view.steps[-1]
+    request = branch(finished.run_view, Place(last.index, len(last.emitted) - 1), forced=(1,))
+    assert request.max_new_tokens == 1
