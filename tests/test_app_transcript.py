@@ -252,7 +252,8 @@ def test_refreshing_adds_only_what_is_new(view, stream, monkeypatch):
     assert inserted == [" t5", " t6", " t7"]
 
 
-def test_the_legend_shows_kinds_as_the_transcript_does(window):
+def test_the_legend_shows_kinds_as_the_transcript_does(make_window):
+    window = make_window(is_shown=True)
     samples = window.transcript._samples
     assert set(samples) == set(TokenKind)
     assert not window.transcript._ghost_sample.isVisibleTo(window)

@@ -6,15 +6,17 @@ from enum import StrEnum
 
 from PySide6.QtCore import QSize, Qt, Signal, Slot
 from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QComboBox, QHBoxLayout, QMenu, QSlider, QToolButton, QWidget
+from PySide6.QtWidgets import QComboBox, QHBoxLayout, QMenu, QSizePolicy, QSlider, QToolButton, QWidget
 
 from app.text_size import hold
-from app.theme import LIGHT, Theme
+from app.theme import LIGHT, Theme, scaled
 from app.widgets.fields import EnumCombo, describe, text_label
 from app.widgets.playback_icons import SIDE, Sign, playback_icon
 
 ROOM_FOR_WORDS = 470
 """Width from which on the last button has a word beside its sign."""
+NARROW_PACE = 96
+"""Width of the speeds below that: the slider needs the room more."""
 
 
 class Pace(StrEnum):
@@ -71,16 +73,17 @@ class PlaybackBar(QWidget):
         self.step_button = _button("nextStepButton")
         self.pace = EnumCombo(PACES, "paceCombo")
         self.pace.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToContents)
-        self.pace.setSizePolicy(self.pace.sizePolicy().Policy.Fixed, self.pace.sizePolicy().Policy.Fixed)
+        self.pace.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Fixed)
+        self.pace.setMinimumWidth(72)
         self.pace.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.slider = QSlider(Qt.Orientation.Horizontal)
         self.slider.setObjectName("scrubSlider")
-        self.slider.setMinimumWidth(36)
+        self.slider.setMinimumWidth(28)
         self.slider.setRange(0, 0)
         self.place = text_label("", "hint")
         self.place.setObjectName("scrubPlace")
         self.place.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
-        hold(self.place, least_width=64)
+        hold(self.place, least_width=56)
         self.branch_menu = QMenu(self)
         self.branch_button = _button("branchButton")
         self.branch_button.setText("Branch…")
@@ -97,7 +100,7 @@ class PlaybackBar(QWidget):
         )
         layout = QHBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(6)
+        layout.setSpacing(4)
         for widget in (self.pause_button, self.step_button, self.pace, self.slider, self.place, self.branch_button):
             layout.addWidget(widget, 1 if widget is self.slider else 0)
         self.pause_button.clicked.connect(self.pause_clicked)
@@ -143,6 +146,7 @@ class PlaybackBar(QWidget):
         with_words = event.size().width() >= ROOM_FOR_WORDS
         style = Qt.ToolButtonStyle.ToolButtonTextBesideIcon if with_words else Qt.ToolButtonStyle.ToolButtonIconOnly
         self.branch_button.setToolButtonStyle(style)
+        self.pace.setMaximumWidth(self.pace.sizeHint().width() if with_words else scaled(NARROW_PACE))
 
     def _draw_icons(self) -> None:
         self.pause_button.setIcon(playback_icon(Sign.RESUME if self._is_paused else Sign.PAUSE, self._theme))

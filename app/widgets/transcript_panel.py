@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from PySide6.QtCore import Qt, Signal
+from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QHBoxLayout, QToolButton, QVBoxLayout, QWidget
 
 from app.theme import LIGHT, Theme
@@ -13,6 +14,8 @@ from app.widgets.playback_bar import PlaybackBar
 from app.widgets.transcript import TranscriptView
 from core.types import Coupling, TokenKind
 
+HEADER_SPACING = 12
+HEADER_MARGINS = 22
 GHOST_HELP = "A drafted token that was not kept. It is shown, but never copied."
 
 BONUS_MEANING = "Drawn from the target itself, after a block that was accepted whole, or where nothing was drafted."
@@ -56,9 +59,9 @@ class TranscriptPanel(QWidget):
         frame, layout = card()
         layout.setContentsMargins(12, 10, 8, 8)
         header = QHBoxLayout()
-        header.setSpacing(14)
-        header.addWidget(text_label("Transcript", "section"))
-        header.addSpacing(2)
+        header.setSpacing(HEADER_SPACING)
+        self._title = text_label("Transcript", "section")
+        header.addWidget(self._title)
         for sample in (*self._samples.values(), self._ghost_sample):
             header.addWidget(sample)
         header.addStretch(1)
@@ -69,7 +72,8 @@ class TranscriptPanel(QWidget):
         outer = QVBoxLayout(self)
         outer.setContentsMargins(0, 0, 0, 0)
         outer.addWidget(frame)
-        self._ghost_sample.hide()
+        self._shows_ghosts = False
+        self._fit_header()
         self.ghosts_button.toggled.connect(self.set_ghosts_shown)
         self.ghosts_button.toggled.connect(self.ghosts_toggled)
 
@@ -90,5 +94,25 @@ class TranscriptPanel(QWidget):
     def set_ghosts_shown(self, shown: bool) -> None:
         """Show or hide ghosts, here and in the legend."""
         self.ghosts_button.setChecked(shown)
-        self._ghost_sample.setVisible(shown)
+        self._shows_ghosts = shown
+        self._fit_header()
         self.view.set_ghosts_shown(shown)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """Have the header fit."""
+        super().resizeEvent(event)
+        self._fit_header()
+
+    def _fit_header(self) -> None:
+        """Leave out what a narrow panel has no room for: the title first, then what the pressed button says as well."""
+        samples: list[QWidget] = [*self._samples.values(), self.ghosts_button]
+        room = self.width() - HEADER_MARGINS - sum(_room_of(widget) for widget in samples)
+        shows_sample = self._shows_ghosts and room >= _room_of(self._ghost_sample)
+        if shows_sample:
+            room -= _room_of(self._ghost_sample)
+        self._ghost_sample.setVisible(shows_sample)
+        self._title.setVisible(room >= _room_of(self._title))
+
+
+def _room_of(widget: QWidget) -> int:
+    return widget.sizeHint().width() + HEADER_SPACING
