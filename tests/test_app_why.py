@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -57,6 +58,25 @@ def test_without_the_baseline_the_speedup_is_called_an_estimate():
     report = WhyModel(view(drawn(0.8, 4), baseline=False)).report()
     assert report.headline.startswith("An estimated")
     assert "Measure the baseline" in report.basis
+
+
+def test_a_speedup_of_one_is_neither_slower_nor_faster():
+    steps = drawn(0.8, 4, draft_ms=2.0, verify_ms=12.0)
+    tokens = sum(len(step.emitted) for step in steps)
+    spent = sum(step.total_ms for step in steps)
+    for factor, words in ((0.998, "1.00×: as fast as"), (0.9, "0.90×: slower than"), (1.1, "1.10× here.")):
+        run = view(steps, baseline=False, is_over=False)
+        plain = replace(make_step(0, 9, num_draft_tokens=0, num_accepted=0), total_ms=factor * spent / tokens)
+        run.apply(BaselineStep(replace(plain, verify_ms=0.9 * plain.total_ms)))
+        assert WhyModel(run).report().headline.startswith(words)
+
+
+def test_a_machine_that_was_not_steady_is_named():
+    steps = drawn(0.8, 4)
+    assert "steady" not in WhyModel(view(steps)).report().basis
+    run = view(steps, is_over=False)
+    run.apply(BaselineStep(make_step(0, 9, num_draft_tokens=0, num_accepted=0, ms=60.0)))
+    assert "took 10.00 ms before the run and 30.00 ms in the baseline" in WhyModel(run).report().basis
 
 
 def test_a_few_steps_are_too_few():

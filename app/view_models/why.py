@@ -8,6 +8,9 @@ from app.view_models.run_view import RunView
 from core.advice import Advice, advise
 from core.diagnosis import LEAST_BLOCKS, Diagnosis, Limit, StepSums, diagnose, plain_step
 
+MOST_UNSTEADY = 1.4
+"""A plain forward that took so many times longer in the baseline than before the run, or shorter, is no fair unit."""
+
 EMPTY = "Run something, and this page says what holds its speedup back."
 NO_UNIT = "There is no plain step to hold this run against. Tick Measure the baseline, and run again."
 LATER = "What to change is said when the run is over."
@@ -103,7 +106,7 @@ class WhyModel:
         is_over = run.summary is not None
         return WhyReport(
             headline=_headline(found),
-            basis=_basis(found, is_over=is_over),
+            basis=_basis(found, target_step_ms, is_over=is_over),
             figures=_figures(found),
             parts=_parts(found),
             replaced=_replaced(found),
@@ -138,16 +141,30 @@ def _headline(found: Diagnosis) -> str:
     limit = found.main_limit
     if limit is None:
         return f"{speed} here, and nothing that can be measured holds it back."
-    verdict = f"{speed}: slower than plain decoding." if found.speedup < 1 else f"{speed} here."
-    return f"{verdict} {COSTS[limit.limit].format(limit.speedup)}"
+    shown = round(found.speedup, 2)
+    verdict = " here."
+    if shown <= 1:
+        verdict = ": slower than plain decoding." if shown < 1 else ": as fast as plain decoding."
+    return f"{speed}{verdict} {COSTS[limit.limit].format(limit.speedup)}"
 
 
-def _basis(found: Diagnosis, *, is_over: bool) -> str:
+def _basis(found: Diagnosis, timed_before_ms: float | None, *, is_over: bool) -> str:
     steps = f"{found.num_steps:,} steps"
     if found.plain.is_measured:
-        return f"Means over {steps}, against the baseline's {found.plain.total_ms:.2f} ms a token."
+        said = f"Means over {steps}, against the baseline's {found.plain.total_ms:.2f} ms a token."
+        return f"{said}{_unsteadiness(found.plain.forward_ms, timed_before_ms)}"
     hint = "" if not is_over else " Tick Measure the baseline to be sure."
     return f"Means over {steps}, against one plain forward of {found.plain.forward_ms:.2f} ms, timed before.{hint}"
+
+
+def _unsteadiness(baseline_ms: float, timed_before_ms: float | None) -> str:
+    """Whether run and baseline can be held against each other: other programs may have slowed down one of them."""
+    if not timed_before_ms or 1 / MOST_UNSTEADY < baseline_ms / timed_before_ms < MOST_UNSTEADY:
+        return ""
+    return (
+        f" The machine was not steady: a plain forward took {timed_before_ms:.2f} ms before the run and "
+        f"{baseline_ms:.2f} ms in the baseline. Close what else is busy, and run again."
+    )
 
 
 def _figures(found: Diagnosis) -> tuple[Figure, ...]:
