@@ -200,7 +200,8 @@ class MainWindow(QMainWindow):
     def _start(self, request: RunRequest) -> None:
         if (forecast := self.judge.too_large(request)) and not self._dialogs.ask_too_large(self, forecast):
             return
-        if self.controller.start(request):
+        # Also one that was run without it, in the terminal, shows here how each of its tokens came about.
+        if self.controller.start(replace(request, inspect=True)):
             self._on_run_opened()
 
     @Slot()

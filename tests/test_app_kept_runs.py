@@ -270,8 +270,9 @@ def test_a_replay_runs_with_the_same_settings_and_shows_them(open_runs, folder, 
     assert request.sampling == SamplingParams(0.35, top_k=9, top_p=0.9, min_p=0.05)
     assert (request.coupling, request.max_new_tokens, request.baseline) == (Coupling.GUMBEL, 30, False)
     assert window.controls.request(window.prompt.text()) == replace(
-        request, method_options=window.controls.request("x").method_options
+        request, method_options=window.controls.request("x").method_options, inspect=False
     )
+    assert request.inspect
     assert window.status.stage.text() == "Replayed 'again': the same text, character for character"
     until(qtbot, lambda: panel.table.count() == 2)
 

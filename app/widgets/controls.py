@@ -190,7 +190,6 @@ class ControlsPanel(QScrollArea):
             device=settings.device,
             dtype=settings.dtype,
             baseline=settings.baseline,
-            inspect=True,
         )
 
     def problem(self, prompt: str) -> str | None:
