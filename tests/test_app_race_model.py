@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 
@@ -48,6 +49,13 @@ def test_a_steps_tokens_are_there_when_it_ends_and_not_before():
     assert timeline.tokens_at(first) == len(steps[0].emitted)
     assert timeline.tokens_at(1e9) == timeline.num_tokens == sum(len(step.emitted) for step in steps)
     assert timeline.end_ms == pytest.approx(sum(step.total_ms for step in steps))
+
+
+def test_a_step_without_a_time_takes_none():
+    timeline = Timeline()
+    timeline.extend([replace(step, total_ms=math.nan) for step in speculative(2)])
+    assert timeline.end_ms == 0.0
+    assert timeline.tokens_at(0.0) == timeline.num_tokens > 0
 
 
 def test_efficiency_over_cost_is_the_speedup():

@@ -6,6 +6,7 @@ they were measured, one run after the other.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -34,7 +35,8 @@ class Timeline:
         """Add steps behind those that are there."""
         end, count = self.end_ms, self.num_tokens
         for step in steps:
-            end += step.total_ms
+            # A damaged log may lack a time; a step without one takes none.
+            end += step.total_ms if 0.0 <= step.total_ms < math.inf else 0.0
             count += len(step.emitted)
             self.ends_ms.append(end)
             self.counts.append(count)
