@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Iterator
 from typing import Protocol
@@ -13,11 +14,13 @@ from app.view_models.run_view import RunView
 from app.widgets.measurements import MeasurementsPanel
 from app.widgets.status_strip import StatusStrip
 from app.widgets.transcript_panel import TranscriptPanel
-from core.types import Event, RunRequest, RunStarted
+from core.types import Device, Event, RunRequest, RunStarted
 
 FRAME_MS = 33
 MAX_SHARE = 0.15
 """Most of one processor that drawing may take; beyond it frames come more rarely, since the engine needs it more."""
+CONTENDED_SHARE = 0.03
+"""The same where the engine computes on all processors: what drawing takes of one, all of them wait for."""
 SLOWEST_FRAME_MS = 250
 KEPT_SHARE_S = 0.012
 """Time that one frame takes to apply events of a kept run, of which there may be thousands."""
@@ -139,7 +142,8 @@ class LiveView(QObject):
         # This thread's processor time since the frame before: what it took to apply, to draw and to paint.
         now = time.thread_time()
         spent_ms, self._thread_time = 1000 * (now - self._thread_time), now
-        self._timer.setInterval(min(SLOWEST_FRAME_MS, max(FRAME_MS, round(spent_ms / MAX_SHARE))))
+        share = CONTENDED_SHARE if _takes_all_processors(self._run) else MAX_SHARE
+        self._timer.setInterval(min(SLOWEST_FRAME_MS, max(FRAME_MS, round(spent_ms / share))))
 
     @Slot()
     def _on_run_ended(self) -> None:
@@ -192,6 +196,14 @@ class LiveView(QObject):
             self._status.show_progress(None if run.stage else 0.0)
         else:
             self._status.show_progress(run.progress)
+
+
+def _takes_all_processors(run: RunView) -> bool:
+    """Whether the engine of the run that goes leaves no processor to draw with."""
+    if run.started is None or run.started.config.get("device") != Device.CPU:
+        return False
+    threads = run.started.environment.get("threads")
+    return isinstance(threads, int) and threads >= (os.cpu_count() or 1)
 
 
 def _place(run: RunView) -> str:

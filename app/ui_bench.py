@@ -7,7 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -45,8 +45,10 @@ class LiveFigures:
     """Real runs in the window and without it, in turn.
 
     Attributes:
-        window, headless: tokens per second, from the run's start to its end in the engine's thread.
+        window, headless: tokens per second as a run tells it: over the sum of its steps' times.
         ratio: window / headless, round by round.
+        wall_ratio: the same by the clock on the wall, with what the engine's thread does between the steps: in the
+            window it also looks at every token's laws, for the inspector, and writes the log.
         stalls: of the window's thread during its runs.
         memory_growth_mb: resident memory after the last run in the window less that after the first.
         environment: the machine and versions, as the run's log names them.
@@ -55,6 +57,7 @@ class LiveFigures:
     window: Spread
     headless: Spread
     ratio: Spread
+    wall_ratio: Spread
     stalls: Stalls
     memory_growth_mb: float
     environment: dict[str, Any]
@@ -121,6 +124,7 @@ class ClockedSession:
 
     session: Any
     speeds: list[float] = field(default_factory=list)
+    wall_speeds: list[float] = field(default_factory=list)
     environment: dict[str, Any] = field(default_factory=dict)
 
     def run(self, request: RunRequest, controls: RunControls) -> Iterator[Event]:
@@ -133,7 +137,8 @@ class ClockedSession:
             elif isinstance(event, Finished):
                 if event.summary.error is not None:
                     raise GenerationError(event.summary.error)
-                self.speeds.append(event.summary.num_tokens / (time.perf_counter() - started))
+                self.speeds.append(event.summary.tokens_per_second or 0.0)
+                self.wall_speeds.append(event.summary.num_tokens / (time.perf_counter() - started))
             yield event
 
     def held_bytes(self, device: str) -> int:
@@ -160,6 +165,7 @@ def bench_live(
     clocked = ClockedSession(session)
     heart = Heartbeat()
     speeds: dict[bool, list[float]] = {True: [], False: []}
+    wall_speeds: dict[bool, list[float]] = {True: [], False: []}
     first_mb = last_mb = 0.0
     with _window(clocked) as (window, run_in_window):
         for turn in range(rounds + 1):
@@ -170,12 +176,13 @@ def bench_live(
                 on_progress(f"Round {turn} of {rounds}, {place}", 2 * turn, 2 * rounds + 2)
                 if in_window:
                     with heart.beating():
-                        run_in_window(window, request)
+                        run_in_window(window, replace(request, inspect=True))  # As the window asks for its runs.
                 else:
                     for _ in clocked.run(request, RunControls.from_request(request)):
                         pass
                 if turn:
                     speeds[in_window].append(clocked.speeds[-1])
+                    wall_speeds[in_window].append(clocked.wall_speeds[-1])
                 elif in_window:
                     heart.take()
                 if in_window:
@@ -185,6 +192,7 @@ def bench_live(
         window=spread(speeds[True]),
         headless=spread(speeds[False]),
         ratio=ratios(speeds[True], speeds[False]),
+        wall_ratio=ratios(wall_speeds[True], wall_speeds[False]),
         stalls=heart.take(),
         memory_growth_mb=last_mb - first_mb,
         environment=clocked.environment,

@@ -134,6 +134,11 @@ def _rows(settings: BenchSettings, live: LiveFigures, long: LongFigures) -> list
         ("in the window", f"{live.window.median:.1f} tokens/s", "median"),
         ("without it", f"{live.headless.median:.1f} tokens/s", "the same runs, session and process, in turn"),
         ("window / without", f"{live.ratio.median:.3f}", f"{kept}, at least {WANTED_RATIO}"),
+        (
+            "by the wall clock",
+            f"{live.wall_ratio.median:.3f}",
+            "what the inspector and the log take between steps counted",
+        ),
         ("stall in a run", _ms(live.stalls), _stall_text(live.stalls)),
         ("memory growth", f"{live.memory_growth_mb:.1f} MB", "after the last run in the window, against the first"),
         ("stall, long text", _ms(long.shown), f"{text}, as they come; {_stall_text(long.shown)}"),

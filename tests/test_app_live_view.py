@@ -1,0 +1,27 @@
+"""How much of the processor the window leaves to the engine."""
+
+import os
+
+import pytest
+
+from app import live_view
+from app.view_models.run_view import RunView
+from core.types import RunStarted
+
+
+def started(device: str, threads: object) -> RunView:
+    run = RunView()
+    run.started = RunStarted("id", "now", "1", {"device": device}, {"threads": threads})
+    return run
+
+
+@pytest.mark.parametrize(
+    ("device", "threads", "takes_all"),
+    [("cpu", os.cpu_count(), True), ("cpu", 0, False), ("cuda:0", os.cpu_count(), False), ("cpu", None, False)],
+)
+def test_drawing_holds_back_where_the_engine_computes_on_every_processor(device, threads, takes_all):
+    assert live_view._takes_all_processors(started(device, threads)) is takes_all
+
+
+def test_before_a_run_has_started_nothing_is_taken():
+    assert not live_view._takes_all_processors(RunView())
