@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from core.collector import only_new_objects
 from core.continuation import continue_prompt
 from core.controls import Cancelled, RunControls
 from core.decode import autoregressive, speculative
@@ -100,7 +101,8 @@ class Session:
         failure: str | None = None
         has_room = True
         try:
-            summary = yield from self._decode(request, controls, target, drafter, ids, progress, governor)
+            with only_new_objects():
+                summary = yield from self._decode(request, controls, target, drafter, ids, progress, governor)
         except Exception as error:
             # Whatever torch, or any architecture's code, throws amid a forward; its traceback belongs in a debugger.
             _log.debug("the run failed", exc_info=True)
