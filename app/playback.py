@@ -101,7 +101,7 @@ class PlaybackDesk(QObject):
     def _on_scrubbed(self, num_steps: int) -> None:
         steps = self.run.steps
         self.view.set_limit(num_steps if num_steps < len(steps) else None)
-        self.selection.select(Place(steps[num_steps - 1].index, 0) if 0 < num_steps <= len(steps) else None)
+        self.selection.select(Place(num_steps - 1, 0) if 0 < num_steps <= len(steps) else None)
 
     @Slot(int)
     def _on_step_clicked(self, step: int) -> None:

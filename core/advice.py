@@ -99,7 +99,9 @@ def _other_length(sums: StepSums, diagnosis: Diagnosis, config: Mapping[str, Any
 def _lookup(sums: StepSums, diagnosis: Diagnosis, config: Mapping[str, Any], emitted: Sequence[int]) -> list[Advice]:
     if config.get("method") == "prompt-lookup":
         return []
-    prompt = [token for token in config.get("prompt_token_ids") or () if isinstance(token, int)]
+    # What a branch continues from is as good to look in as the prompt.
+    before = (*(config.get("prompt_token_ids") or ()), *(config.get("continuation_token_ids") or ()))
+    prompt = [token for token in before if isinstance(token, int)]
     found: LookupForecast | None = forecast_lookup(
         prompt[-MAX_LOOKUP_TOKENS:], emitted[:MAX_LOOKUP_TOKENS], sums, diagnosis
     )

@@ -185,7 +185,10 @@ def plain_step(baseline: StepSums, target_step_ms: float | None, summary: Summar
         summary: tells the baseline's speed where its steps are not at hand, as in a run that was read from its log.
     """
     if baseline.tokens and baseline.total_ms > 0:
-        return PlainStep(baseline.verify_ms / baseline.tokens, baseline.total_ms / baseline.tokens, True)
+        total = baseline.total_ms / baseline.tokens
+        # Older logs tell only how long its whole steps took.
+        forward = baseline.verify_ms / baseline.tokens or min(target_step_ms or total, total)
+        return PlainStep(forward, total, True)
     speed = summary.baseline_tokens_per_second if summary is not None else None
     if speed:
         total = 1000.0 / speed

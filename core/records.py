@@ -30,7 +30,8 @@ STEP_FIELDS = (
     "verify_ms", "sample_ms", "total_ms",
 )  # fmt: skip
 BASELINE_STEP_FIELDS = ("index", "position", "emitted", "emitted_text", "total_ms")
-"""A plain step drafts nothing, so that this is all there is to it."""
+"""A plain step drafts nothing, so that this is all there is to it, but for `BASELINE_TIMES`, which older logs lack."""
+BASELINE_TIMES = ("verify_ms",)
 SUMMARY_FIELDS = (
     "finish_reason", "text", "num_tokens", "num_drafts", "num_draft_tokens", "num_accepted_tokens",
     "num_accepted_tokens_per_pos", "draft_acceptance_rate", "block_efficiency", "cost_coefficient",
@@ -63,8 +64,8 @@ def to_record(event: Event) -> Record | None:
         return record
     if isinstance(event, BaselineStep):
         # By name, not all there is: the baseline has a line a token, and a log should stay small.
-        step = event.step
-        return {"type": "baseline_step", **{name: _plain(getattr(step, name)) for name in BASELINE_STEP_FIELDS}}
+        step, names = event.step, (*BASELINE_STEP_FIELDS, *BASELINE_TIMES)
+        return {"type": "baseline_step", **{name: _plain(getattr(step, name)) for name in names}}
     if isinstance(event, Finished):
         return {"type": "summary", **_summary_fields(event.summary)}
     return None

@@ -42,9 +42,10 @@ def events(log: RunLog) -> Iterator[Event]:
     """
     yield _started(log.run)
     summary = log.summary or {}
-    prompt = log.run["config"].get("prompt_token_ids")
+    config = log.run["config"]
+    read = [config.get(name) for name in ("prompt_token_ids", "continuation_token_ids")]
     prefill = PrefillDone(
-        len(prompt) if isinstance(prompt, list) else 0,
+        sum(len(ids) for ids in read if isinstance(ids, list)),
         _number(summary.get("prefill_ms"), 0.0),
         _optional_number(summary.get("target_step_ms")),
     )

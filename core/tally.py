@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 from core.analysis import expected_accepted, expected_tokens
@@ -36,7 +37,9 @@ class Tally:
         self.num_drafts += 1
         self.num_draft_tokens += step.num_draft_tokens
         self.num_accepted += step.num_accepted
-        self.expected_accepted += expected_accepted(step.acceptance_probs, step.expected_acceptance)
+        expected = expected_accepted(step.acceptance_probs, step.expected_acceptance)
+        # A step of a damaged log may lack its figures.
+        self.expected_accepted += expected if math.isfinite(expected) else step.num_accepted
         self.num_tested += step.num_accepted + (TokenKind.CORRECTION in step.emitted_kinds)
         if step.emitted_kinds[-1] is not TokenKind.ACCEPTED:
             # Where the text ended within a block, the times are those of more tokens than are counted.

@@ -12,7 +12,7 @@ import pytest
 
 from core.errors import RunLogError
 from core.files import write_atomically
-from core.records import BASELINE_STEP_FIELDS
+from core.records import BASELINE_STEP_FIELDS, BASELINE_TIMES
 from core.trace import RunLogWriter, export_csv, export_jsonl, read_run_log, run_csv_rows, to_record
 from core.types import BaselineStep, Finished, FinishReason, PrefillDone, RunStarted, StageChanged, Step, Summary
 from core.types import TokenKind as Kind
@@ -205,7 +205,7 @@ def test_the_baselines_steps_are_kept_apart_from_the_steps_and_survive_an_export
     log = read_run_log(write(path, [STARTED, STEP_EVENT, plain, plain, Finished(SUMMARY_EVENT)]))
     assert log.problems == []
     assert (len(log.steps), len(log.baseline_steps)) == (1, 2)
-    assert list(log.baseline_steps[0]) == ["type", *BASELINE_STEP_FIELDS]
+    assert list(log.baseline_steps[0]) == ["type", *BASELINE_STEP_FIELDS, *BASELINE_TIMES]
     assert (log.baseline_steps[0]["emitted_text"], log.baseline_steps[0]["total_ms"]) == ("x", 3.5)
     copy = tmp_path / "copy.jsonl"
     export_jsonl(copy, log)

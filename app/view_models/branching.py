@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from app.view_models.run_view import RunView
 from app.view_models.selection import Place
+from core.errors import RunLogError
+from core.replay import request_from_config
 from core.types import RunRequest, Step
 
 MOST_CHOICES = 12
@@ -25,10 +28,27 @@ class Choice:
 
 
 def can_branch(run: RunView, place: Place | None) -> bool:
-    """Whether a token was emitted at a place, so that the run can be gone back to it."""
+    """Whether a token was emitted at a place, and all that it takes to go back to it is known."""
     if place is None or run.request is None or run.started is None or not 0 <= place.step < len(run.steps):
         return False
-    return 0 <= place.slot < len(run.steps[place.step].emitted)
+    is_emitted = 0 <= place.slot < len(run.steps[place.step].emitted)
+    return is_emitted and _is_known(run.started.config) and _is_gapless(run, run.started.config, place)
+
+
+def _is_known(config: Mapping[str, Any]) -> bool:
+    """Whether a damaged log has all settings: a run that lacks some is shown with others, and can't be continued."""
+    try:
+        request_from_config(config)
+    except RunLogError:
+        return False
+    return True
+
+
+def _is_gapless(run: RunView, config: Mapping[str, Any], place: Place) -> bool:
+    """Whether no token is missing before a place, as in a damaged log; what is continued from must be all of it."""
+    before = (config.get("prompt_token_ids") or (), config.get("continuation_token_ids") or ())
+    written = sum(len(step.emitted) for step in run.steps[: place.step])
+    return run.steps[place.step].position == sum(map(len, before)) + written
 
 
 def emitted_text(run: RunView, place: Place) -> str:

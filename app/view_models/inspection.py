@@ -55,7 +55,7 @@ def inspect(steps: Sequence[Step], place: Place, coupling: Coupling = Coupling.R
     evidence = evidence_at(step, slot)
     is_drafted = slot < len(step.drafted)
     return Inspection(
-        title=f"Step {step.index} · {_place_name(step, slot)}",
+        title=f"Step {place.step} · {_place_name(step, slot)}",
         subtitle=f"position {step.position + slot:,} · temperature {step.temperature:g}",
         chips=_chips(step, slot),
         verdict=_verdict(step, slot, coupling),

@@ -103,12 +103,14 @@ class StepMetrics:
         if index == self._buffer.shape[1]:
             self._buffer = np.concatenate([self._buffer, np.full_like(self._buffer, np.nan)], axis=1)
         old = self._totals
+        predicted_here = expected_accepted(step.acceptance_probs, step.expected_acceptance)
         self._totals = Totals(
             steps=index + 1,
             tokens=old.tokens + len(step.emitted),
             drafted=old.drafted + drafted,
             accepted=old.accepted + step.num_accepted,
-            predicted=old.predicted + expected_accepted(step.acceptance_probs, step.expected_acceptance),
+            # A step of a damaged log may lack its figures.
+            predicted=old.predicted + (predicted_here if math.isfinite(predicted_here) else step.num_accepted),
             total_ms=old.total_ms + step.total_ms,
         )
         self._blocks.add(drafted, step.num_accepted)

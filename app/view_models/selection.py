@@ -12,7 +12,7 @@ class Place:
     """A place in a step's block.
 
     Attributes:
-        step: number of the step, from 0.
+        step: number of the step, from 0, among those that are there.
         slot: place in the block, from 0. The rejected token and the one that was drawn instead share a slot, as do
             discarded tokens and nothing; the bonus token's slot is the number of drafted tokens.
     """

@@ -12,6 +12,7 @@ from core.types import Coupling, Drafted, Step, TokenKind
 class Token:
     """One emitted token.
 
+    `step` counts the steps that are there: in a damaged log their own numbers may have gaps.
     `target_prob`, `draft_prob` and `acceptance_prob` are those of the drafted token at this place: of the token
     itself where it was accepted, of `replaced` where it was resampled, None where nothing was drafted here.
     """
@@ -105,12 +106,13 @@ class TokenStream:
 
     def append(self, step: Step) -> None:
         """Add a step's tokens and ghosts."""
-        tokens = [_token(step, offset) for offset in range(len(step.emitted))]
+        number = len(self.steps)
+        tokens = [_token(step, number, offset) for offset in range(len(step.emitted))]
         split = next((i for i, token in enumerate(tokens) if token.kind is not TokenKind.ACCEPTED), len(tokens))
         # Where the text ended within the block, the rest of the block was neither tested nor rejected.
         ended_early = split == len(tokens)
         kept = step.num_draft_tokens if ended_early else step.num_accepted
-        ghosts = tuple(_ghost(step, index) for index in range(kept, step.num_draft_tokens))
+        ghosts = tuple(_ghost(step, number, index) for index in range(kept, step.num_draft_tokens))
         self.steps.append(StepText(tuple(tokens[:split]), ghosts, tuple(tokens[split:])))
         self.pending = ()
         self.num_tokens += len(tokens)
@@ -119,7 +121,8 @@ class TokenStream:
     def draft(self, drafted: Drafted) -> None:
         """A block waits for its verdict."""
         tokens = enumerate(zip(drafted.drafted, drafted.drafted_texts, strict=True))
-        self.pending = tuple(Pending(drafted.index, slot, token_id, text) for slot, (token_id, text) in tokens)
+        number = len(self.steps)
+        self.pending = tuple(Pending(number, slot, token_id, text) for slot, (token_id, text) in tokens)
 
     def at(self, position: int) -> Token | None:
         """The token at an absolute position, prompt included; None where there is none."""
@@ -131,18 +134,18 @@ class TokenStream:
         return "".join(token.text for step in self.steps for token in step.tokens)
 
 
-def _token(step: Step, offset: int) -> Token:
+def _token(step: Step, number: int, offset: int) -> Token:
     kind = step.emitted_kinds[offset]
-    token = (step.position + offset, step.index, offset, kind, step.emitted[offset], step.emitted_texts[offset])
+    token = (step.position + offset, number, offset, kind, step.emitted[offset], step.emitted_texts[offset])
     if kind is TokenKind.BONUS or offset >= step.num_draft_tokens:
         return Token(*token)
     probs = (step.target_probs[offset], step.draft_probs[offset], step.acceptance_probs[offset])
     return Token(*token, *probs, replaced=step.drafted_texts[offset] if kind is TokenKind.CORRECTION else None)
 
 
-def _ghost(step: Step, index: int) -> Ghost:
+def _ghost(step: Step, number: int, index: int) -> Ghost:
     return Ghost(
-        step.index,
+        number,
         index,
         step.drafted[index],
         step.drafted_texts[index],

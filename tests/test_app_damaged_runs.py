@@ -1,0 +1,124 @@
+"""Kept runs whose logs lack something: what is shown of them is right, and what can't be known isn't offered."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from app.view_models.branching import branch, can_branch
+from app.view_models.run_view import RunView
+from app.view_models.selection import Place
+from app.view_models.why import NO_UNIT, WhyModel
+from core.replay import events, request_to_show
+from core.trace import read_run_log
+from tests.fakes_runs import keep_run
+
+
+def edit(path, change):
+    """Have a function change the log's records, one by one; None leaves one out."""
+    records = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    kept = [new for record in records if (new := change(record)) is not None]
+    path.write_text("".join(json.dumps(record) + "\n" for record in kept), "utf-8")
+
+
+def view_of(path) -> RunView:
+    """The log as the window holds it when it has been opened."""
+    log, run = read_run_log(path), RunView()
+    run.begin(request_to_show(log))
+    for event in events(log):
+        run.apply(event)
+    return run
+
+
+@pytest.fixture
+def path(tmp_path):
+    run_id = keep_run(tmp_path, max_new_tokens=120, baseline=True)
+    return tmp_path / f"{run_id}.jsonl"
+
+
+@pytest.fixture
+def gapped(path):
+    """A log that lacks the step with the number 2."""
+    edit(path, lambda record: None if record.get("type") == "step" and record["index"] == 2 else record)
+    return path
+
+
+def test_a_token_behind_a_missing_step_leads_to_its_own_step(gapped):
+    run = view_of(gapped)
+    assert [step.index for step in run.steps[:4]] == [0, 1, 3, 4]
+    for step_text in run.tokens.steps:
+        for token in step_text.tokens:
+            assert run.steps[token.place.step].emitted[token.place.slot] == token.token_id
+        for ghost in step_text.ghosts:
+            assert run.steps[ghost.place.step].drafted[ghost.place.slot] == ghost.token_id
+
+
+def test_scrubbing_a_run_with_a_missing_step_selects_the_last_one_shown(window, gapped):
+    log = read_run_log(gapped)
+    window.live.show_kept(request_to_show(log), tuple(events(log)), "damaged")
+    while window.live._kept is not None:
+        window.live._on_frame()
+    window.transcript.playback.slider.setValue(4)
+    assert window.selection.place == Place(3, 0)
+    assert window.transcript.view.selected_span().token_id == window.run_view.steps[3].emitted[0]
+
+
+def test_nothing_is_branched_off_behind_a_missing_step(gapped):
+    run = view_of(gapped)
+    assert can_branch(run, Place(1, 0))
+    assert branch(run, Place(1, 0)).continuation == run.steps[0].emitted
+    assert not can_branch(run, Place(2, 0))
+    assert not can_branch(run, Place(5, 0))
+
+
+def test_nothing_is_branched_off_a_run_whose_first_step_is_missing(path):
+    edit(path, lambda record: None if record.get("type") == "step" and record["index"] == 0 else record)
+    assert not can_branch(view_of(path), Place(0, 0))
+
+
+def test_nothing_is_branched_off_a_run_whose_settings_are_not_known(path):
+    def forget(record):
+        if record["type"] == "run":
+            del record["config"]["seed"]
+        return record
+
+    edit(path, forget)
+    assert not can_branch(view_of(path), Place(1, 0))
+
+
+def test_a_step_without_its_figures_leaves_those_of_the_others(path):
+    def forget(record):
+        if record.get("type") == "step" and record["index"] == 3:
+            record["acceptance_probs"] = record["expected_acceptance"] = None
+        return record
+
+    edit(path, forget)
+    rate = view_of(path).figures.predicted_acceptance
+    assert rate is not None
+    assert math.isfinite(rate)
+
+
+def test_a_kept_run_is_diagnosed_as_it_was_when_it_ran(path):
+    run = view_of(path)
+    report = WhyModel(run).report()
+    live = RunView()
+    live.begin(run.request)
+    assert report.headline != NO_UNIT
+    assert report.figures[3].value != "–"
+    plain = run.baseline_steps[0]
+    assert f"{plain.verify_ms:.2f} ms" in report.figures[2].how
+
+
+def test_a_log_that_tells_only_whole_plain_steps_is_diagnosed_by_the_forward_timed_before(path):
+    def forget(record):
+        if record.get("type") == "baseline_step":
+            del record["verify_ms"]
+        elif record.get("type") == "summary":
+            record["target_step_ms"] = 4.0
+        return record
+
+    edit(path, forget)
+    report = WhyModel(view_of(path)).report()
+    assert "4.00 ms" in report.figures[2].how
