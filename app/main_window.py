@@ -85,7 +85,6 @@ class MainWindow(QMainWindow):
         self.status = StatusStrip()
         self.menus = Menus(self)
         self.look = Look(self, self.menus)
-        self.exports = ExportDesk(self, self.menus, self.run_view, self._dialogs, self.banner, self.status)
         self.help = HelpDesk(self, self.menus, self.run_view, self.controller, self.status, self._dialogs)
         self.live = LiveView(
             self.controller, self.run_view, self.transcript, self.measurements, self.status, parent=self
@@ -93,6 +92,9 @@ class MainWindow(QMainWindow):
         for panel in (self.plots, self.race, self.why):
             self.live.attach(panel)
         self.runs = RunsDesk(self._services, self.controller, self.live, self.run_view, self._dialogs, self)
+        self.exports = ExportDesk(
+            self, self.menus, self.run_view, self.runs.reader, self._dialogs, self.banner, self.status
+        )
         self.threads = Threads((self.controller, self.checker, self.models.store, self.runs.reader), self)
         self.plot_desk = PlotDesk(self, self._dialogs, self.run_view, self.measurements.cards + self.plots.cards)
         self.playback = PlaybackDesk(
@@ -151,6 +153,7 @@ class MainWindow(QMainWindow):
         self.runs.opened.connect(self._on_run_opened)
         self.runs.replay_wanted.connect(self._on_replay_wanted)
         self.threads.closed.connect(self.close)
+        self.transcript.view.place_clicked.connect(self._on_token_clicked)
         self.transcript.ghosts_toggled.connect(self.menus.show_ghosts.setChecked)
         self.menus.show_ghosts.toggled.connect(self.transcript.set_ghosts_shown)
         self.menus.run.triggered.connect(self._on_run_requested)
@@ -233,6 +236,11 @@ class MainWindow(QMainWindow):
         self.prompt.show_state(self.controller.state, self.controls.problem(self.prompt.text()))
         self.judge.want(self.controls.verdict_question(self.prompt.text()))
         self.measurements.set_baseline_ticked(self.controls.run.baseline.isChecked())
+
+    @Slot()
+    def _on_token_clicked(self) -> None:
+        # Only here: whoever walks through the text by keys, or along a plot, keeps the page that is read beside it.
+        self.side.show_page(self.inspector)
 
     # --- Models ---
 

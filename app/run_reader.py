@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from PySide6.QtCore import QObject, QThread, Signal, Slot
+from PySide6.QtCore import QObject, QThread, Signal, SignalInstance, Slot
 
 from app.run_questions import OpenedRun, Replay, RunsFound
 from app.sentences import sentence_of
 from app.services import Services
 from app.view_models.comparison import compare
+from app.view_models.run_view import RunSnapshot
 from core.errors import RunLogError
 from core.replay import events, request, request_to_show
 from core.runs import KeptRun, KeptState, RunStore
@@ -35,6 +36,8 @@ class RunReader(QObject):
     deleted = Signal(object)
     restored = Signal(object)
     exported = Signal(str)
+    written = Signal(str)
+    not_written = Signal(str)
     failed = Signal(str)
 
     def __init__(self, services: Services) -> None:
@@ -146,11 +149,22 @@ class RunReader(QObject):
         def write() -> None:
             if path.exists() and path.samefile(self.store.path(run_id)):
                 raise RunLogError("This is where the run is kept already; choose another place.")
-            export = export_csv if path.suffix.lower() == ".csv" else export_jsonl
-            export(path, self.store.load(run_id))
+            _export(path, self.store.load(run_id))
             self.exported.emit(f"Exported to {path}")
 
-        self._try(write, "The run could not be exported")
+        self._try(write, "The run could not be exported", is_owed=True)
+
+    @Slot(object, object)
+    def write(self, run: RunSnapshot, path: Path) -> None:
+        """Write the run at hand, whole or not at all."""
+
+        def write() -> None:
+            log = run.log()
+            _export(path, log)
+            _let_go(log)
+            self.written.emit(f"Exported to {path}")
+
+        self._try(write, "The run could not be exported", self.not_written, is_owed=True)
 
     @Slot()
     def empty_trash(self) -> None:
@@ -170,14 +184,23 @@ class RunReader(QObject):
         finally:
             QThread.currentThread().quit()
 
-    def _try(self, work: Callable[[], None], what: str) -> None:
-        if self.is_closing:
+    def _try(
+        self, work: Callable[[], None], what: str, failed: SignalInstance | None = None, *, is_owed: bool = False
+    ) -> None:
+        # A file that was asked for is written although the window closes meanwhile; what is only shown is not.
+        if self.is_closing and not is_owed:
             return
         try:
             with _uncollected():
                 work()
         except Exception as error:
-            self.failed.emit(sentence_of(error, what))
+            (failed or self.failed).emit(sentence_of(error, what))
+
+
+def _export(path: Path, log: RunLog) -> None:
+    """Write a run whole or not at all; a name that ends in .csv asks for a table."""
+    write = export_csv if path.suffix.lower() == ".csv" else export_jsonl
+    write(path, log)
 
 
 @contextmanager

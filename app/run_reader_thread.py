@@ -8,6 +8,7 @@ from PySide6.QtCore import QObject, QThread, Signal, Slot
 
 from app.run_reader import RunReader
 from app.services import Services
+from app.view_models.run_view import RunSnapshot
 from core.runs import KeptRun
 
 
@@ -20,7 +21,8 @@ class RunReaderThread(QObject):
         opened: an `OpenedRun`; replay_ready: a `Replay`; compared: a `Comparison`.
         changed: names or runs are others now; the list is to be asked for anew.
         deleted, restored: ids.
-        exported: one sentence about where a run was written.
+        exported: one sentence about where a kept run was written.
+        written, not_written: likewise about the run at hand; or why it was not.
         failed: one sentence for a person.
         closed: the thread has ended.
     """
@@ -34,6 +36,8 @@ class RunReaderThread(QObject):
     deleted = Signal(object)
     restored = Signal(object)
     exported = Signal(str)
+    written = Signal(str)
+    not_written = Signal(str)
     failed = Signal(str)
     closed = Signal()
 
@@ -46,6 +50,7 @@ class RunReaderThread(QObject):
     _delete_wanted = Signal(object)
     _restore_wanted = Signal(object)
     _export_wanted = Signal(str, object)
+    _write_wanted = Signal(object, object)
     _shut_down_wanted = Signal()
 
     def __init__(self, services: Services, parent: QObject | None = None) -> None:
@@ -65,6 +70,7 @@ class RunReaderThread(QObject):
             (self._delete_wanted, reader.delete),
             (self._restore_wanted, reader.restore),
             (self._export_wanted, reader.export),
+            (self._write_wanted, reader.write),
             (self._shut_down_wanted, reader.shut_down),
         ):
             question.connect(slot)
@@ -78,6 +84,8 @@ class RunReaderThread(QObject):
             (reader.deleted, self.deleted),
             (reader.restored, self.restored),
             (reader.exported, self.exported),
+            (reader.written, self.written),
+            (reader.not_written, self.not_written),
             (reader.failed, self.failed),
             (self._thread.started, reader.empty_trash),
             (self._thread.finished, self.closed),
@@ -126,6 +134,10 @@ class RunReaderThread(QObject):
     def export(self, run_id: str, path: Path) -> None:
         """Have a run written elsewhere; answered by `exported` or `failed`."""
         self._export_wanted.emit(run_id, path)
+
+    def write(self, run: RunSnapshot, path: Path) -> None:
+        """Have the run at hand written; answered by `written` or `not_written`."""
+        self._write_wanted.emit(run, path)
 
     def begin_close(self) -> None:
         """End the thread after what is at hand. Returns at once; `closed` says when it is done."""

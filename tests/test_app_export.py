@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import os
+import threading
 
 import pytest
+from PySide6.QtCore import QThread
 
 from core.trace import read_run_log
 
@@ -16,15 +18,31 @@ def finished(window, run_to_end):
     return window
 
 
+@pytest.fixture
+def export(qtbot):
+    """Exports the run at hand and waits until that went well or not; the sentence about it."""
+
+    def run(window) -> str:
+        said = []
+        reader = window.runs.reader
+        for signal in (reader.written, reader.not_written):
+            signal.connect(said.append)
+        window.menus.export.trigger()
+        qtbot.waitUntil(lambda: bool(said), timeout=10_000)
+        return said[0]
+
+    return run
+
+
 def test_there_is_nothing_to_export_before_a_run(window, dialogs):
     assert not window.menus.export.isEnabled()
     window.exports.export()
     assert dialogs.asked == []
 
 
-def test_export_writes_the_run_as_json_lines(finished, dialogs, tmp_path):
+def test_export_writes_the_run_as_json_lines(finished, export, dialogs, tmp_path):
     dialogs.export_path = tmp_path / "out.jsonl"
-    finished.menus.export.trigger()
+    export(finished)
     log = read_run_log(dialogs.export_path)
     assert log.problems == []
     assert len(log.steps) == finished.run_view.metrics.totals.steps
@@ -33,13 +51,53 @@ def test_export_writes_the_run_as_json_lines(finished, dialogs, tmp_path):
     assert str(dialogs.export_path) in finished.status.stage.text()
 
 
-def test_export_writes_the_steps_as_a_table(finished, dialogs, tmp_path):
+def test_export_writes_the_steps_as_a_table(finished, export, dialogs, tmp_path):
     dialogs.export_path = tmp_path / "out.CSV"
-    finished.menus.export.trigger()
+    export(finished)
     with dialogs.export_path.open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == finished.run_view.metrics.totals.steps
     assert rows[0]["num_draft_tokens"] == "4"
+
+
+def test_the_windows_thread_writes_nothing_itself(finished, export, dialogs, tmp_path, monkeypatch):
+    dialogs.export_path = tmp_path / "out.jsonl"
+    threads = []
+    monkeypatch.setattr(os, "replace", lambda *_paths: threads.append(QThread.currentThread().objectName()))
+    export(finished)
+    assert threads == ["run reader"]
+
+
+def test_a_window_that_is_closed_meanwhile_waits_for_the_file(finished, dialogs, qtbot, tmp_path, monkeypatch):
+    dialogs.export_path = tmp_path / "out.jsonl"
+    writing, release, replace = threading.Event(), threading.Event(), os.replace
+
+    def replace_slowly(source, target):
+        writing.set()
+        release.wait(10)
+        replace(source, target)
+
+    # What is asked for first keeps the thread busy, so that the export has not begun when the window closes.
+    monkeypatch.setattr(os, "replace", replace_slowly)
+    finished.menus.export.trigger()
+    qtbot.waitUntil(writing.is_set)
+    second = dialogs.export_path = tmp_path / "second.csv"
+    finished.menus.export.trigger()
+    finished.close()
+    assert not finished.threads.is_closed
+    release.set()
+    qtbot.waitUntil(lambda: finished.threads.is_closed, timeout=10_000)
+    assert read_run_log(tmp_path / "out.jsonl").problems == []
+    with second.open(newline="") as file:
+        assert len(list(csv.DictReader(file))) == finished.run_view.metrics.totals.steps
+
+
+def test_what_is_to_be_written_stays_as_it_was_although_another_run_begins(finished, run_to_end):
+    snapshot = finished.run_view.snapshot()
+    before = finished.run_view.log()
+    run_to_end(finished)
+    assert snapshot.log() == before
+    assert finished.run_view.log() != before
 
 
 def test_a_dismissed_dialog_writes_nothing(finished, dialogs, tmp_path):
@@ -50,18 +108,18 @@ def test_a_dismissed_dialog_writes_nothing(finished, dialogs, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["missing/out.jsonl", "", "file/out.csv"])
-def test_a_path_that_can_not_be_written_is_explained_and_the_run_is_kept(finished, dialogs, tmp_path, name):
+def test_a_path_that_can_not_be_written_is_explained_and_the_run_is_kept(finished, export, dialogs, tmp_path, name):
     (tmp_path / "file").write_text("")
     dialogs.export_path = tmp_path / name if name else tmp_path
-    finished.menus.export.trigger()
+    export(finished)
     assert finished.banner.sentence().endswith(".")
     assert len(finished.banner.sentence()) > 20
     dialogs.export_path = tmp_path / "good.jsonl"
-    finished.menus.export.trigger()
+    export(finished)
     assert dialogs.export_path.exists()
 
 
-def test_a_failed_export_leaves_the_file_before_it_untouched(finished, dialogs, tmp_path, monkeypatch):
+def test_a_failed_export_leaves_the_file_before_it_untouched(finished, export, dialogs, tmp_path, monkeypatch):
     target = tmp_path / "out.jsonl"
     target.write_text("precious")
     dialogs.export_path = target
@@ -70,15 +128,15 @@ def test_a_failed_export_leaves_the_file_before_it_untouched(finished, dialogs, 
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", no_space)
-    finished.menus.export.trigger()
+    export(finished)
     assert "space" in finished.banner.sentence()
     assert target.read_text() == "precious"
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".outrider")] == []
 
 
-def test_a_failed_run_can_be_exported_too(window, session, dialogs, run_to_end, tmp_path):
+def test_a_failed_run_can_be_exported_too(window, export, session, dialogs, run_to_end, tmp_path):
     session.fail_after = (2, "It broke.")
     run_to_end(window)
     dialogs.export_path = tmp_path / "failed.jsonl"
-    window.menus.export.trigger()
+    export(window)
     assert read_run_log(dialogs.export_path).summary["error"] == "It broke."

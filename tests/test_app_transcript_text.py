@@ -136,6 +136,24 @@ def test_a_click_selects_the_token_under_it(view, stream, qtbot):
         assert chosen[-1] == place
 
 
+def test_a_click_brings_the_inspector_to_the_front_and_the_keys_leave_the_page_that_is_read(
+    make_window, run_to_end, qtbot
+):
+    window = make_window(is_shown=True)
+    run_to_end(window)
+    view = window.transcript.view
+    window.side.show_page(window.why)
+    qtbot.keyClick(view, Qt.Key.Key_Left)
+    window.playback._on_step_clicked(0)
+    assert window.side.currentWidget() is window.why
+    assert window.selection.place == Place(0, 0)
+    view.mark(Place(1, 0))
+    frame = view.rectangles(*view.place_range(Place(1, 0)))[0]
+    qtbot.mouseClick(view.viewport(), Qt.MouseButton.LeftButton, pos=frame.center().toPoint())
+    assert window.selection.place == Place(1, 0)
+    assert window.side.currentWidget() is window.inspector
+
+
 @pytest.mark.parametrize("name", ["hebrew", "arabic", "chinese"])
 def test_the_token_under_the_pointer_is_found_whichever_way_the_text_runs(view, stream, name):
     pieces = PIECES[name]

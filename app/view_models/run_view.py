@@ -44,6 +44,24 @@ class Figures:
     is_over: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class RunSnapshot:
+    """A run as far as it has come. Never changes, so that another thread may write it out."""
+
+    started: RunStarted
+    steps: tuple[Step, ...]
+    baseline_steps: tuple[Step, ...]
+    summary: Summary | None
+
+    def log(self) -> RunLog:
+        """As a log to export. Takes a good part of a millisecond a step: not for the window's thread."""
+        events: tuple[Event, ...] = (*self.steps, *map(BaselineStep, self.baseline_steps))
+        head, *lines = [to_record(event) or {} for event in (self.started, *events)]
+        summary = to_record(Finished(self.summary)) if self.summary is not None else None
+        count = len(self.steps)
+        return RunLog(head, lines[:count], summary, baseline_steps=lines[count:])
+
+
 class RunView:
     """The state of one run, fed by `apply`.
 
@@ -169,12 +187,13 @@ class RunView:
     def _is_context_full(self, summary: Summary) -> bool:
         return self.request is not None and summary.num_tokens < self.request.max_new_tokens
 
+    def snapshot(self) -> RunSnapshot | None:
+        """The run as far as it has come; None before a run has started."""
+        if self.started is None:
+            return None
+        return RunSnapshot(self.started, tuple(self.steps), tuple(self.baseline_steps), self.summary)
+
     def log(self) -> RunLog | None:
         """The run as a log to export, as far as it has come; None before a run has started."""
-        head = to_record(self.started) if self.started is not None else None
-        if head is None:
-            return None
-        steps = [record for record in map(to_record, self.steps) if record is not None]
-        plain = [record for step in self.baseline_steps if (record := to_record(BaselineStep(step))) is not None]
-        summary = to_record(Finished(self.summary)) if self.summary is not None else None
-        return RunLog(head, steps, summary, baseline_steps=plain)
+        snapshot = self.snapshot()
+        return snapshot.log() if snapshot is not None else None

@@ -36,11 +36,13 @@ class TranscriptView(PagedText):
 
     Signals:
         place_chosen: the `Place` of a token that was clicked, or walked to with the arrow keys.
+        place_clicked: behind that, once a token was clicked with the mouse.
         step_pointed: the step under the pointer, or -1.
         menu_opening: the context menu, before it is shown.
     """
 
     place_chosen = Signal(object)
+    place_clicked = Signal()
     step_pointed = Signal(int)
     menu_opening = Signal(QMenu)
 
@@ -178,13 +180,16 @@ class TranscriptView(PagedText):
     def mouseReleaseEvent(self, event: QMouseEvent) -> None:
         """Select the token that was clicked, unless text was selected."""
         super().mouseReleaseEvent(event)
-        if event.button() is Qt.MouseButton.LeftButton and not self.textCursor().hasSelection():
-            self._choose_at(event.position().toPoint())
+        is_click = event.button() is Qt.MouseButton.LeftButton and not self.textCursor().hasSelection()
+        if is_click and self._choose_at(event.position().toPoint()):
+            self.place_clicked.emit()
 
-    def _choose_at(self, point: QPoint) -> None:
+    def _choose_at(self, point: QPoint) -> bool:
         span = self.span_at(point)
-        if isinstance(span, Token | Ghost):
-            self.choose(span.place)
+        if not isinstance(span, Token | Ghost):
+            return False
+        self.choose(span.place)
+        return True
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         """Arrow keys walk from token to token, up and down from step to step; with Shift they select text."""
