@@ -255,17 +255,8 @@ class MainWindow(QMainWindow):
     def _apply_theme(self, theme: Theme) -> None:
         fit_columns(self, self.controls, self.text_splitter, self.side)
         self.transcript.set_theme(theme)
-        panels = (
-            self.measurements,
-            self.plots,
-            self.plot_desk,
-            self.race,
-            self.inspector,
-            self.why,
-            self.help,
-            self.runs,
-        )
-        for panel in panels:
+        panels = (self.measurements, self.plots, self.plot_desk, self.race, self.inspector, self.why, self.help)
+        for panel in (*panels, self.runs):
             panel.set_theme(theme)
 
     # --- Coming and going ---
