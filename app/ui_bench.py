@@ -7,7 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,14 +15,14 @@ from typing import Any
 import psutil
 from PySide6.QtCore import QEventLoop, QObject, Qt, QTimer, Slot
 
+from app.clocked_runs import ClockedSession, Speeds
 from app.main_window import FINAL_WAIT_MS, MainWindow
 from app.scripted_run import ScriptedRun
 from app.services import Services, Session
 from app.settings import SettingsStore
 from core.bench.statistics import Spread, ratios, spread
-from core.controls import RunControls
 from core.errors import GenerationError
-from core.types import Event, Finished, RunRequest, RunStarted
+from core.types import RunRequest
 
 BEAT_MS = 5
 SCROLL_MS = 16
@@ -118,45 +118,21 @@ def stalls(lateness_ms: Sequence[float]) -> Stalls:
     return Stalls(max(lateness_ms), p99, len(lateness_ms))
 
 
-@dataclass
-class ClockedSession:
-    """A session whose runs are timed in whichever thread they are run in."""
-
-    session: Any
-    speeds: list[float] = field(default_factory=list)
-    wall_speeds: list[float] = field(default_factory=list)
-    environment: dict[str, Any] = field(default_factory=dict)
-
-    def run(self, request: RunRequest, controls: RunControls) -> Iterator[Event]:
-        """The session's events, the clock going from `RunStarted` to `Finished`."""
-        started = time.perf_counter()
-        for event in self.session.run(request, controls):
-            if isinstance(event, RunStarted):
-                started = time.perf_counter()
-                self.environment = dict(event.environment)
-            elif isinstance(event, Finished):
-                if event.summary.error is not None:
-                    raise GenerationError(event.summary.error)
-                self.speeds.append(event.summary.tokens_per_second or 0.0)
-                self.wall_speeds.append(event.summary.num_tokens / (time.perf_counter() - started))
-            yield event
-
-    def held_bytes(self, device: str) -> int:
-        """As the session says."""
-        return int(self.session.held_bytes(device))
-
-    def close(self) -> None:
-        """Close the session."""
-        self.session.close()
-
-
 def bench_live(
     session: Session,
+    run_headless: Callable[[RunRequest], Speeds],
     requests: Sequence[RunRequest],
     rounds: int,
     on_progress: Callable[[str, int, int], None] = lambda what, done, total: None,
 ) -> LiveFigures:
     """Run requests in the window and without it, in turn, after one round that does not count.
+
+    Args:
+        session: that the window gets.
+        run_headless: runs a request without the window.
+        requests: taken in turn.
+        rounds: that count.
+        on_progress: what goes on, how many runs are done, and how many there will be.
 
     Raises:
         OutriderError: a run fails.
@@ -164,8 +140,7 @@ def bench_live(
     """
     clocked = ClockedSession(session)
     heart = Heartbeat()
-    speeds: dict[bool, list[float]] = {True: [], False: []}
-    wall_speeds: dict[bool, list[float]] = {True: [], False: []}
+    speeds: dict[bool, list[Speeds]] = {True: [], False: []}
     first_mb = last_mb = 0.0
     with _window(clocked) as (window, run_in_window):
         for turn in range(rounds + 1):
@@ -177,22 +152,22 @@ def bench_live(
                 if in_window:
                     with heart.beating():
                         run_in_window(window, replace(request, inspect=True))  # As the window asks for its runs.
+                    found = clocked.speeds[-1]
                 else:
-                    for _ in clocked.run(request, RunControls.from_request(request)):
-                        pass
+                    found = run_headless(request)
                 if turn:
-                    speeds[in_window].append(clocked.speeds[-1])
-                    wall_speeds[in_window].append(clocked.wall_speeds[-1])
+                    speeds[in_window].append(found)
                 elif in_window:
                     heart.take()
                 if in_window:
                     last_mb = psutil.Process().memory_info().rss / 1e6
                     first_mb = first_mb if turn else last_mb
+    told, wall = ({place: [speed[kind] for speed in found] for place, found in speeds.items()} for kind in (0, 1))
     return LiveFigures(
-        window=spread(speeds[True]),
-        headless=spread(speeds[False]),
-        ratio=ratios(speeds[True], speeds[False]),
-        wall_ratio=ratios(wall_speeds[True], wall_speeds[False]),
+        window=spread(told[True]),
+        headless=spread(told[False]),
+        ratio=ratios(told[True], told[False]),
+        wall_ratio=ratios(wall[True], wall[False]),
         stalls=heart.take(),
         memory_growth_mb=last_mb - first_mb,
         environment=clocked.environment,

@@ -5,6 +5,7 @@ import json
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -12,8 +13,10 @@ import core.bench.measure as measuring
 from app.__main__ import build_parser, main
 from app.cli.bench.arguments import NEW_TOKENS, NEW_TOKENS_UI, build_settings
 from app.cli.bench.ui import build_requests
+from app.clocked_runs import HeadlessProcess, Speeds
 from app.scripted_run import TOKENS_PER_STEP, ScriptedRun
 from core.controls import RunControls
+from core.errors import ModelNotFoundError, OutriderError
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, SMOLLM2_DRAFTER
 from core.types import Finished, RunRequest, Step
 from tests.fakes import is_sentence, save_model
@@ -225,8 +228,13 @@ def test_the_window_and_the_session_take_turns(sound_binding, qtbot):
     from app.ui_bench import bench_live
 
     seen = []
-    figures = bench_live(ScriptedRun(20, 1e6), [request()], 2, lambda what, done, total: seen.append(what))
+    headless = iter([Speeds(50.0, 40.0)] * 3)
+    figures = bench_live(
+        ScriptedRun(20, 1e6), lambda _: next(headless), [request()], 2, lambda what, done, total: seen.append(what)
+    )
     assert len(figures.window.values) == len(figures.headless.values) == len(figures.ratio.values) == 2
+    assert figures.headless.values == (50.0, 50.0)
+    assert figures.ratio.median == pytest.approx(figures.window.median / 50, rel=0.5)
     assert figures.stalls.num_beats > 0
     assert figures.environment == {"device_name": "script"}
     order = ["in" in what.split(", ")[1].split() for what in seen]
@@ -245,19 +253,23 @@ def test_a_long_text_is_shown_scrolled_and_redrawn(sound_binding, qtbot, monkeyp
 
 def test_a_run_that_fails_in_the_window_is_an_error(sound_binding, qtbot):
     from app.ui_bench import bench_live
-    from core.errors import ModelNotFoundError, OutriderError
 
     class Failing(ScriptedRun):
-        num_runs = 0
-
         def run(self, request, controls):
-            self.num_runs += 1
-            if self.num_runs == 2:  # The first is the one without the window.
-                raise ModelNotFoundError("There is no model 't' here.")
-            yield from super().run(request, controls)
+            raise ModelNotFoundError("There is no model 't' here.")
+            yield
 
     with pytest.raises(OutriderError, match="no model 't'"):
-        bench_live(Failing(1, 1.0), [request()], 1)
+        bench_live(Failing(1, 1.0), lambda _: Speeds(1.0, 1.0), [request()], 1)
+
+
+def test_a_process_of_its_own_runs_a_request_and_hands_its_errors_back(target):
+    with HeadlessProcess() as headless:
+        speeds = headless.run(replace(request(), target=target, draft=None, method="prompt-lookup", max_new_tokens=4))
+        assert speeds.told > 0
+        assert speeds.wall > 0
+        with pytest.raises(OutriderError, match="nowhere"):
+            headless.run(replace(request(), target="nowhere"))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals reach a process differently there")

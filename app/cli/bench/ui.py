@@ -54,14 +54,15 @@ def execute_ui(settings: BenchSettings, args: argparse.Namespace) -> int:
     except ImportError as error:
         say(f"PySide6, which draws the window, can't be loaded ({error}); install Outrider again.")
         return Exit.FAILED
+    from app.clocked_runs import HeadlessProcess
     from app.services import open_session
     from app.ui_bench import bench_live, bench_long
 
     application = QApplication.instance() or QApplication(sys.argv[:1])
     assert isinstance(application, QApplication)
     application.setQuitOnLastWindowClosed(False)
-    with open_progress() as progress:
-        live = bench_live(open_session(), requests, settings.rounds, progress.advance)
+    with open_progress() as progress, HeadlessProcess() as headless:
+        live = bench_live(open_session(), headless.run, requests, settings.rounds, progress.advance)
         progress.stage("Showing a long transcript")
         long = bench_long(requests[0])
     if args.out is not None:
@@ -132,7 +133,7 @@ def _rows(settings: BenchSettings, live: LiveFigures, long: LongFigures) -> list
     text = f"{long.num_tokens:,} tokens in {long.num_steps:,} steps"
     return [
         ("in the window", f"{live.window.median:.1f} tokens/s", "median"),
-        ("without it", f"{live.headless.median:.1f} tokens/s", "the same runs, session and process, in turn"),
+        ("without it", f"{live.headless.median:.1f} tokens/s", "the same runs in a process of their own, in turn"),
         ("window / without", f"{live.ratio.median:.3f}", f"{kept}, at least {WANTED_RATIO}"),
         (
             "by the wall clock",
