@@ -14,8 +14,8 @@ from app.dialogs import Dialogs
 from app.live_view import LiveView
 from app.playback import PlaybackDesk
 from app.view_models.branching import Choice, branch, can_branch, choices, emitted_text, is_drawn
+from app.view_models.laws import percent, show
 from app.view_models.selection import Place
-from app.widgets.shown_text import ON_ONE_LINE
 from core.types import RunRequest
 
 LONGEST = 24
@@ -128,13 +128,14 @@ class BranchDesk(QObject):
 def _title(choice: Choice) -> str:
     """A token in a menu: its text, how likely it is, and whether it is what stands there."""
     title = f"Force {_quoted(choice.text) if choice.text else f'token {choice.token_id}'}"
-    if choice.target_prob is not None:
-        title += f"   {choice.target_prob:.1%}"
-    return f"{title}   (as it was)" if choice.is_emitted else title
+    if choice.is_emitted:
+        title += " (as it was)"
+    # A menu sets what stands behind a tab in a column of its own.
+    return title if choice.target_prob is None else f"{title}\t{percent(choice.target_prob)}"
 
 
 def _quoted(text: str) -> str:
-    shown = text.translate(ON_ONE_LINE)
+    shown = show(text)
     shown = shown if len(shown) <= LONGEST else f"{shown[:LONGEST]}…"
     # An ampersand would underline the letter behind it.
     return f"“{shown}”".replace("&", "&&") if text else "a token without text"

@@ -44,7 +44,7 @@ from app.widgets.status_strip import StatusStrip
 from app.widgets.step_plot import StepPlot
 from app.widgets.transcript_panel import TranscriptPanel
 from app.widgets.why_panel import WhyPanel
-from app.window_layout import centre, fit_columns, from_text, splitter, to_text
+from app.window_layout import below, centre, fit_columns, from_text, splitter, to_text
 from core.errors import OutriderError
 from core.types import RunRequest
 
@@ -119,14 +119,14 @@ class MainWindow(QMainWindow):
             Qt.Orientation.Horizontal,
             "mainSplitter",
             (self.controls, 0),
-            (self.text_splitter, 3),
+            (below(self.help.hint, self.text_splitter), 3),
             (self.side, 2),
         )
         self.side.add_page("Live", self.measurements, "Figures, acceptance and latency of the run at hand.")
         self.side.add_page("Plots", self.plots, "Tokens over time, and acceptance by draft position.")
         self.side.add_page("Inspector", self.inspector, "How the selected token came about.")
         self.side.add_page("Why", self.why, "What holds this run's speedup back, and what to change.")
-        self.setCentralWidget(centre((self.banner, self.help.hint, self.main_splitter), self.status))
+        self.setCentralWidget(centre((self.banner, self.main_splitter), self.status))
         fit_columns(self, self.controls, self.text_splitter, self.side)
 
     def _connect(self) -> None:

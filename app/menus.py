@@ -10,7 +10,7 @@ from app.text_size import DEFAULT_SCALE, SCALES
 from app.theme import ThemeMode
 from app.widgets.model_picker import OPEN_TITLES, OpenKind
 
-THEME_TITLES = {ThemeMode.SYSTEM: "Same as system", ThemeMode.LIGHT: "Light", ThemeMode.DARK: "Dark"}
+THEME_TITLES = {ThemeMode.SYSTEM: "Theme of the system", ThemeMode.LIGHT: "Light theme", ThemeMode.DARK: "Dark theme"}
 
 
 class Menus:

@@ -40,6 +40,17 @@ def centre(panels: tuple[QWidget, ...], foot: QWidget) -> QWidget:
     return result
 
 
+def below(head: QWidget, rest: QWidget) -> QWidget:
+    """One widget over another, which has the room that the first leaves."""
+    result = QWidget()
+    layout = QVBoxLayout(result)
+    layout.setContentsMargins(0, 0, 0, 0)
+    layout.setSpacing(8)
+    layout.addWidget(head)
+    layout.addWidget(rest, 1)
+    return result
+
+
 def fit_columns(window: QWidget, settings: QWidget, text: QWidget, side: QWidget) -> None:
     """Least widths of the three columns: the settings need what their text does, the others something of it."""
     widths = (scaled(272), 380, 180 + scaled(160))

@@ -54,6 +54,15 @@ def test_the_same_run_twice_differs_in_nothing_and_neither_is_best(folder):
     assert row(found.results, "Text").texts == ("reference", "same")
 
 
+def test_runs_of_one_name_are_told_apart_by_what_differs_or_by_their_place(folder):
+    keep_run(folder, 0, prompt="p", num_draft_tokens=4)
+    keep_run(folder, 1, prompt="p", num_draft_tokens=8)
+    keep_run(folder, 2, prompt="q", num_draft_tokens=8)
+    assert comparison(folder).names == ("p · K 4", "p · K 8", "q")
+    keep_run(folder, 3, prompt="p", num_draft_tokens=8)
+    assert comparison(folder).names == ("p · no. 1", "p · no. 2", "q", "p · no. 4")
+
+
 def test_results_are_those_of_the_logs_and_the_best_are_marked(folder):
     keep_run(folder, 0, step_ms=10.0, baseline=True)
     keep_run(folder, 1, step_ms=5.0)

@@ -11,6 +11,7 @@ from PySide6.QtCore import Qt
 from app.model_questions import ModelRole, RenderQuestion
 from app.rendering import with_unwritten
 from app.settings import ChatTemplate
+from app.theme import DARK, LIGHT, ThemeMode
 from app.widgets.prompt_reading import WAITING
 from core.errors import OutriderError
 from core.models.memory import MemoryForecast
@@ -209,6 +210,17 @@ def test_special_tokens_are_set_apart(make, qtbot):
         for text in ("<|im_start|>", "user", "a 🙂", "b", "<|im_end|>", "assistant")
     }
     assert [text for text, apart in is_apart.items() if apart] == ["<|im_start|>", "<|im_end|>"]
+
+
+@pytest.mark.parametrize(("mode", "theme"), [(ThemeMode.DARK, DARK), (ThemeMode.LIGHT, LIGHT)])
+def test_special_tokens_take_the_colour_of_a_theme_that_is_chosen_while_they_are_shown(make, qtbot, mode, theme):
+    window = make()
+    window.menus.theme_actions[ThemeMode.LIGHT if mode is ThemeMode.DARK else ThemeMode.DARK].trigger()
+    window.prompt.reading_button.click()
+    document = window.prompt.reading.document()
+    until(qtbot, lambda: "im_end" in document.toPlainText())
+    window.menus.theme_actions[mode].trigger()
+    assert document.find("<|im_end|>").charFormat().background().color().name() == theme.selection
 
 
 def test_the_view_follows_the_chat_setting(make, hub, qtbot):

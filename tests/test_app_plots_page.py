@@ -84,6 +84,20 @@ def test_a_long_run_is_drawn_with_few_points_that_end_where_it_ends(run):
     assert len(x) < 200
 
 
+def test_an_empty_plot_has_titles_and_neither_numbers_nor_lines(page, run):
+    def axes():
+        return [card.plot.getPlotItem().getAxis(name) for card in page.cards for name in ("left", "bottom")]
+
+    page.end()
+    assert not any(axis.style["showValues"] or axis.grid for axis in axes())
+    assert {axis.pen().style() for axis in axes()} == {Qt.PenStyle.NoPen}
+    feed(run, 60)
+    page.end()
+    assert all(axis.style["showValues"] for axis in axes())
+    assert {axis.pen().style() for axis in axes()} == {Qt.PenStyle.SolidLine}
+    assert {axis.labelStyle["color"] for axis in axes()} == {LIGHT.muted}
+
+
 def test_bars_and_line_are_the_counts_by_position(page, run):
     feed(run, 60)
     page.end()

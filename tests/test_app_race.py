@@ -79,7 +79,7 @@ def assert_texts(page, run, clock_ms):
 
 def test_before_a_race_the_page_says_what_to_do_for_one(page, run):
     assert page.stack.currentIndex() == 0
-    assert "Tick “Measure the baseline” and run" in page.empty.text()
+    assert "Run with “Measure the baseline” ticked" in page.empty.text()
     page.begin()
     assert "on its way" in page.empty.text()
     run.begin(replace(REQUEST, baseline=False))

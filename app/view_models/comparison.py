@@ -18,6 +18,8 @@ from core.types import Finished, FinishReason, Step, Summary
 
 MAX_RUNS = 6
 MAX_POINTS = 1000
+LONGEST_SIGN = 16
+"""A longer setting is no sign to tell runs of one name apart by."""
 """Points of a curve; a screen shows no more."""
 
 Array = NDArray[np.float64]
@@ -87,6 +89,20 @@ class Comparison:
     results: tuple[ComparedRow, ...]
     agreeing: tuple[ComparedRow, ...]
     curves: tuple[Curve, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The runs' titles. Those that are alike are told apart by a setting that differs, or by their place."""
+        titles = [run.title for run in self.runs]
+        short = [row for row in self.differing if max(map(len, row.texts)) <= LONGEST_SIGN]
+        names = []
+        for place, title in enumerate(titles):
+            alike = [index for index, other in enumerate(titles) if other == title]
+            apart = (row for row in short if len({row.texts[index] for index in alike}) == len(alike))
+            row = next(apart, None)
+            sign = f"{row.title} {row.texts[place]}" if row is not None else f"no. {place + 1}"
+            names.append(f"{title} · {sign}" if len(alike) > 1 else title)
+        return tuple(names)
 
 
 @dataclass(frozen=True, slots=True)

@@ -204,4 +204,4 @@ def waiting_text(run: RunView, *, is_running: bool) -> str:
     if is_running and wants_baseline:
         return "The run is on its way. When its baseline is measured, the two can be replayed here side by side."
     what = "This run measures no baseline to race against." if is_running else "No race yet."
-    return f"{what} Tick “Measure the baseline” and run: the two are then replayed here side by side, on one clock."
+    return f"{what} Run with “Measure the baseline” ticked: the two are then replayed here side by side, on one clock."

@@ -104,9 +104,10 @@ class WhyModel:
         if found is None:
             return WhyReport(NO_UNIT, is_over=run.summary is not None)
         is_over = run.summary is not None
+        wants_baseline = run.request is not None and run.request.baseline
         return WhyReport(
             headline=_headline(found),
-            basis=_basis(found, target_step_ms, is_over=is_over),
+            basis=_basis(found, target_step_ms, is_missed=is_over and not wants_baseline),
             figures=_figures(found),
             parts=_parts(found),
             replaced=_replaced(found),
@@ -148,12 +149,12 @@ def _headline(found: Diagnosis) -> str:
     return f"{speed}{verdict} {COSTS[limit.limit].format(limit.speedup)}"
 
 
-def _basis(found: Diagnosis, timed_before_ms: float | None, *, is_over: bool) -> str:
+def _basis(found: Diagnosis, timed_before_ms: float | None, *, is_missed: bool) -> str:
     steps = f"{found.num_steps:,} steps"
     if found.plain.is_measured:
         said = f"Means over {steps}, against the baseline's {found.plain.total_ms:.2f} ms a token."
         return f"{said}{_unsteadiness(found.plain.forward_ms, timed_before_ms)}"
-    hint = "" if not is_over else " Tick Measure the baseline to be sure."
+    hint = "" if not is_missed else " Tick Measure the baseline to be sure."
     return f"Means over {steps}, against one plain forward of {found.plain.forward_ms:.2f} ms, timed before.{hint}"
 
 

@@ -104,7 +104,7 @@ class ComparePage(QWidget):
             sample.deleteLater()
         while self._legend.count():
             self._legend.takeAt(0)
-        names = [run.title for run in comparison.runs]
+        names = comparison.names
         room = LEGEND_ROOM // len(names)
         self._samples = [RunSample(name, index, room) for index, name in enumerate(names)]
         for sample in self._samples:

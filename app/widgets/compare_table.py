@@ -53,7 +53,7 @@ class CompareModel(QAbstractTableModel):
     def show(self, comparison: Comparison, *, with_agreeing: bool) -> None:
         """Show these runs."""
         self.beginResetModel()
-        self._names = tuple(run.title for run in comparison.runs)
+        self._names = comparison.names
         differing = [_Line(row.title, row.texts, row.help, is_highlighted=True) for row in comparison.differing]
         self.lines = [
             _Line(DIFFERING if differing else "No setting differs", is_section=True),

@@ -6,13 +6,13 @@ import math
 
 import pyqtgraph as pg
 from PySide6.QtCore import QPointF, Signal, Slot
-from PySide6.QtGui import QColor, QPen
+from PySide6.QtGui import QColor
 from PySide6.QtWidgets import QGraphicsSceneMouseEvent
 
 from app.theme import LIGHT, Theme, scaled, ui_font
 from app.widgets.legend import SeriesSample
 from app.widgets.plot_table import Table
-from app.widgets.step_plot import fit_axis_text, prepare_axis
+from app.widgets.step_plot import fit_axis_text, prepare_axis, show_axes
 
 SPARE = 1.25
 """How far the view grows beyond what it must, so that the axes stand still for a while."""
@@ -39,6 +39,8 @@ class FigurePlot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         self._labels = {"bottom": x_label, "left": y_label}
         self._fits = True
         self._shown = (0.0, 0.0)
+        self._axes: tuple[Theme, bool] | None = None
+        """The look that the axes have, since every change of it draws them anew."""
         self._spare = SPARE
         item = self.getPlotItem()
         item.hideButtons()
@@ -116,9 +118,7 @@ class FigurePlot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
             axis = item.getAxis(name)
             axis.setLabel(label, color=theme.muted, **{"font-size": f"{scaled(11)}px"})
             fit_axis_text(axis)
-            axis.setPen(QPen(QColor(theme.border), 1))
             axis.setTextPen(QColor(theme.muted))
-        item.showGrid(x=False, y=True, alpha=0.25)
         self._hint.setColor(theme.muted)
         self._restyle(theme)
         self.refresh()
@@ -132,9 +132,9 @@ class FigurePlot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         extent = self._extent()
         is_empty = extent[0] <= 0
         self._hint.setVisible(is_empty)
-        for name in self._labels:
-            # Numbers on the axes of an empty plot would be about nothing.
-            self.getPlotItem().getAxis(name).setStyle(showValues=not is_empty)
+        if self._axes != (self._theme, is_empty):
+            self._axes = (self._theme, is_empty)
+            show_axes(self.getPlotItem(), self._theme, is_empty=is_empty)
         if self._fits:
             self._fit(extent)
         self._draw()

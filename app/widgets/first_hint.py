@@ -8,7 +8,7 @@ from PySide6.QtWidgets import QFrame, QHBoxLayout, QSizePolicy, QToolButton
 from app.widgets.fields import describe, text_label
 
 TEXT = (
-    "New here? Press Run: the small pair of models that is chosen comes with Outrider, and nothing is downloaded. "
+    "New here? Press Run: this small pair of models comes with Outrider, nothing is downloaded. "
     "Blue is what the draft got right, orange where the target drew again."
 )
 

@@ -108,11 +108,11 @@ def _predicted(figures: Figures) -> str:
 
 def _speedup(figures: Figures, baseline_ticked: bool) -> tuple[str, str]:
     if figures.speedup is not None and figures.baseline_tokens_per_second is not None:
-        return f"{figures.speedup:.2f}×", f"baseline {figures.baseline_tokens_per_second:,.1f} per second"
+        return f"{figures.speedup:.2f}×", f"baseline {figures.baseline_tokens_per_second:,.1f} tokens/s"
     if figures.is_over and figures.baseline_wanted:
         return UNKNOWN, "the baseline did not run"
     if not (figures.baseline_wanted or (baseline_ticked and not figures.tokens)):
         return UNKNOWN, "tick Measure the baseline"
     if figures.baseline_tokens_per_second is not None:
-        return UNKNOWN, f"baseline {figures.baseline_tokens_per_second:,.1f} per second"
+        return UNKNOWN, f"baseline {figures.baseline_tokens_per_second:,.1f} tokens/s"
     return UNKNOWN, "baseline runs after the run"

@@ -86,7 +86,7 @@ class PlaybackBar(QWidget):
         hold(self.place, least_width=56)
         self.branch_menu = QMenu(self)
         self.branch_button = _button("branchButton")
-        self.branch_button.setText("Branch…")
+        self.branch_button.setText("Branch")
         self.branch_button.setMenu(self.branch_menu)
         self.branch_button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
         describe(self.pause_button, "Pause", "Pause before the next step, or go on (Space)")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from PySide6.QtCore import QEvent
 from PySide6.QtGui import QColor, QTextCharFormat, QTextCursor
 from PySide6.QtWidgets import QApplication, QPlainTextEdit
 
@@ -17,6 +18,8 @@ WAITING = "Reading the target's tokenizer…"
 class PromptReading(QPlainTextEdit):
     """A read-only view of a rendered prompt."""
 
+    _rendered: RenderedPrompt | None = None
+
     def __init__(self) -> None:
         super().__init__()
         self.setObjectName("promptReading")
@@ -27,6 +30,7 @@ class PromptReading(QPlainTextEdit):
 
     def show_rendered(self, rendered: RenderedPrompt) -> None:
         """Show what a model reads; nothing where there was a problem."""
+        self._rendered = rendered
         self.setPlainText(rendered.text)
         if not rendered.special_tokens:
             return
@@ -42,6 +46,12 @@ class PromptReading(QPlainTextEdit):
             cursor.setPosition(start)
             cursor.setPosition(start + len(match.group().encode("utf-16-le")) // 2, QTextCursor.MoveMode.KeepAnchor)
             cursor.setCharFormat(special)
+
+    def changeEvent(self, event: QEvent) -> None:
+        """Mark the special tokens in the colours of a new theme."""
+        super().changeEvent(event)
+        if event.type() is QEvent.Type.PaletteChange and self._rendered is not None and self.toPlainText():
+            self.show_rendered(self._rendered)
 
 
 def reading_note(rendered: RenderedPrompt) -> str:

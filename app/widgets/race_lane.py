@@ -63,7 +63,7 @@ class RaceLane(QWidget):
         parts = [tokens_text(tokens)]
         elapsed = min(clock_ms, timeline.end_ms)
         if tokens and elapsed > 0:
-            parts.append(f"{1000 * tokens / elapsed:.1f} / s")
+            parts.append(f"{1000 * tokens / elapsed:.1f} tokens/s")
         if clock_ms >= timeline.end_ms:
             parts.append(f"done at {seconds_text(timeline.end_ms)}")
         self.count.setText(" · ".join(parts))

@@ -56,6 +56,7 @@ class RacePage(QWidget):
         self.empty.setObjectName("raceEmpty")
         self.empty.setWordWrap(True)
         self.empty.setAlignment(Qt.AlignmentFlag.AlignCenter)
+        self.empty.setContentsMargins(48, 0, 48, 0)
         self._catch_up = QTimer(self)
         self._catch_up.setSingleShot(True)
         self._catch_up.setInterval(FRAME_MS)
@@ -80,7 +81,7 @@ class RacePage(QWidget):
         race.setObjectName("raceBody")
         column = QVBoxLayout(race)
         column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(6)
+        column.setSpacing(8)
         column.addLayout(head)
         for label in (self.source, self.texts):
             column.addWidget(label)

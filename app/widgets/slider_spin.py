@@ -63,7 +63,9 @@ class SliderSpin(QWidget):
         self._header.addWidget(label, 1)
         layout.addLayout(self._header, 0, 0)
         layout.addWidget(self.slider, 1, 0)
-        layout.addWidget(self.spin, 0, 1, 2, 1, Qt.AlignmentFlag.AlignBottom)
+        # The number is higher than the slider: as much room below it puts both on one line.
+        layout.setRowMinimumHeight(2, 4)
+        layout.addWidget(self.spin, 0, 1, 3, 1, Qt.AlignmentFlag.AlignBottom)
         self._guard = WheelGuard(self)
         self._guard.watch(self.slider, self.spin)
         self.slider.valueChanged.connect(self._on_slider_moved)

@@ -200,4 +200,6 @@ def _share(value: float) -> str:
     """A probability in three characters or four."""
     if 0 < value < 0.005:
         return "<.01"
-    return f"{value:.2f}".removeprefix("0") if value < 0.995 else "1"
+    if 0.995 <= value < 1:
+        return ">.99"
+    return f"{value:.2f}".removeprefix("0") if value < 1 else "1"

@@ -103,9 +103,7 @@ class StepPlot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         for name in ("left", "bottom"):
             axis = item.getAxis(name)
             fit_axis_text(axis)
-            axis.setPen(QPen(QColor(theme.border), 1))
             axis.setTextPen(QColor(theme.muted))
-        item.showGrid(x=False, y=True, alpha=0.25)
         self._hint.setColor(theme.muted)
         self._marks.set_theme(theme)
         self._restyle(theme)
@@ -166,9 +164,7 @@ class StepPlot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
     def _show_emptiness(self, is_empty: bool) -> None:
         if self._hint.isVisible() != is_empty or self._drawn is None:
             self._hint.setVisible(is_empty)
-            # Numbers on the axes of an empty plot would be about nothing.
-            for name in ("left", "bottom"):
-                self.getPlotItem().getAxis(name).setStyle(showValues=not is_empty)
+            show_axes(self.getPlotItem(), self._theme, is_empty=is_empty)
 
     def _draw_visible(self) -> None:
         left, right = self.getViewBox().viewRange()[0]
@@ -228,6 +224,17 @@ def prepare_axis(axis: pg.AxisItem) -> None:
     # Painting labels is most of a plot's cost, and they rarely change.
     axis.setCacheMode(QGraphicsItem.CacheMode.DeviceCoordinateCache)
     fit_axis_text(axis)
+
+
+def show_axes(item: pg.PlotItem, theme: Theme, *, is_empty: bool) -> None:
+    """Draw both axes. An empty plot keeps their titles: numbers, lines and a grid would be about nothing."""
+    for name in ("left", "bottom"):
+        axis = item.getAxis(name)
+        axis.setStyle(showValues=not is_empty)
+        axis.setPen(QPen(Qt.PenStyle.NoPen) if is_empty else QPen(QColor(theme.border), 1))
+        # The pen has taken the title's colour along.
+        axis.setLabel(axis.labelText, **{**axis.labelStyle, "color": theme.muted})
+    item.showGrid(x=False, y=not is_empty, alpha=0.25)
 
 
 def fit_axis_text(axis: pg.AxisItem) -> None:

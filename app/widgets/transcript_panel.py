@@ -1,4 +1,4 @@
-"""The transcript under its title, with the legend and the switch for ghosts."""
+"""The transcript under its legend and the switch for ghosts; the tab above it is its title."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from PySide6.QtWidgets import QHBoxLayout, QToolButton, QVBoxLayout, QWidget
 
 from app.theme import LIGHT, Theme
 from app.view_models.token_stream import TokenStream
-from app.widgets.fields import card, describe, text_label
+from app.widgets.fields import card, describe
 from app.widgets.legend import FormatSample
 from app.widgets.playback_bar import PlaybackBar
 from app.widgets.transcript import TranscriptView
 from core.types import Coupling, TokenKind
 
 HEADER_SPACING = 12
-HEADER_MARGINS = 22
+HEADER_MARGINS = 26
 GHOST_HELP = "A drafted token that was not kept. It is shown, but never copied."
 
 BONUS_MEANING = "Drawn from the target itself, after a block that was accepted whole, or where nothing was drafted."
@@ -57,11 +57,9 @@ class TranscriptPanel(QWidget):
         self.ghosts_button.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         describe(self.ghosts_button, "Show rejected drafts", "Show the draft's tokens that were not kept")
         frame, layout = card()
-        layout.setContentsMargins(12, 10, 8, 8)
+        layout.setContentsMargins(12, 10, 12, 8)
         header = QHBoxLayout()
         header.setSpacing(HEADER_SPACING)
-        self._title = text_label("Transcript", "section")
-        header.addWidget(self._title)
         for sample in (*self._samples.values(), self._ghost_sample):
             header.addWidget(sample)
         header.addStretch(1)
@@ -104,14 +102,10 @@ class TranscriptPanel(QWidget):
         self._fit_header()
 
     def _fit_header(self) -> None:
-        """Leave out what a narrow panel has no room for: the title first, then what the pressed button says as well."""
+        """Leave out what a narrow panel has no room for: what the pressed button says as well."""
         samples: list[QWidget] = [*self._samples.values(), self.ghosts_button]
         room = self.width() - HEADER_MARGINS - sum(_room_of(widget) for widget in samples)
-        shows_sample = self._shows_ghosts and room >= _room_of(self._ghost_sample)
-        if shows_sample:
-            room -= _room_of(self._ghost_sample)
-        self._ghost_sample.setVisible(shows_sample)
-        self._title.setVisible(room >= _room_of(self._title))
+        self._ghost_sample.setVisible(self._shows_ghosts and room >= _room_of(self._ghost_sample))
 
 
 def _room_of(widget: QWidget) -> int:

@@ -6,13 +6,13 @@ import math
 import time
 
 from PySide6.QtCore import Qt
-from PySide6.QtGui import QFont, QShowEvent
+from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import QFrame, QGridLayout, QLabel, QScrollArea, QSizePolicy, QVBoxLayout, QWidget
 
-from app.theme import LIGHT, Theme, ui_font
+from app.theme import LIGHT, Theme
 from app.view_models.run_view import RunView
 from app.view_models.why import EMPTY, Figure, WhyModel, WhyReport
-from app.widgets.fields import card, describe, text_label
+from app.widgets.fields import card, describe, set_flag, text_label
 from app.widgets.legend import Mark, SeriesSample
 from app.widgets.why_bars import GainBar, TimeBar
 
@@ -34,7 +34,6 @@ class WhyPanel(QScrollArea):
         self._read_at = -math.inf
         self.headline = QLabel(EMPTY)
         self.headline.setObjectName("whyHeadline")
-        self.headline.setFont(ui_font(15, weight=QFont.Weight.DemiBold))
         self.basis = text_label("", "hint")
         self.basis.setObjectName("whyBasis")
         for label in (self.headline, self.basis):
@@ -58,7 +57,7 @@ class WhyPanel(QScrollArea):
     def _lay_out(self) -> None:
         body = QWidget()
         body.setObjectName("whyBody")
-        layout = QVBoxLayout(body)
+        layout = self._layout = QVBoxLayout(body)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(8)
         head, head_layout = card()
@@ -134,7 +133,7 @@ class WhyPanel(QScrollArea):
             self._show(self._model.report())
 
     def _show(self, report: WhyReport) -> None:
-        _set_text(self.headline, report.headline)
+        self._show_headline(report)
         _set_text(self.basis, report.basis)
         self.basis.setVisible(bool(report.basis))
         self.figures.setVisible(bool(report.figures))
@@ -145,6 +144,17 @@ class WhyPanel(QScrollArea):
             self._show_times(report)
         self._show_gains(report)
         _set_text(self.advice, "\n\n".join(advice.text for advice in report.advice))
+
+    def _show_headline(self, report: WhyReport) -> None:
+        """A title; a quiet sentence in the middle of the page, as on the other pages, while there is nothing below."""
+        is_alone = not report.parts
+        across = Qt.AlignmentFlag.AlignHCenter if is_alone else Qt.AlignmentFlag.AlignLeft
+        set_flag(self.headline, "role", "hint" if is_alone else "title")
+        self.headline.setAlignment(across | Qt.AlignmentFlag.AlignVCenter)
+        self.headline.setContentsMargins(*((32, 0, 32, 0) if is_alone else (0, 0, 0, 0)))
+        self._layout.setStretch(0, int(is_alone))
+        self._layout.setStretch(self._layout.count() - 1, int(not is_alone))
+        _set_text(self.headline, report.headline)
 
     def _show_times(self, report: WhyReport) -> None:
         full = max(sum(part.milliseconds for part in parts) for parts in (report.parts, report.replaced))
