@@ -141,7 +141,7 @@ def verdict_text(verdict: PairVerdict) -> str:
     """Memory and expected cost of a pair in one line."""
     parts = [memory_text(verdict.memory)] if verdict.memory is not None else []
     if verdict.cost_coefficient is not None:
-        parts.append(f"expected cost c\u00a0≈\u00a0{verdict.cost_coefficient:.2f}")
+        parts.append(f"expected cost c ≈ {verdict.cost_coefficient:.2f}")
     return " · ".join(parts)
 
 
