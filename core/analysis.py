@@ -150,8 +150,14 @@ def wilson(rate: float, trials: float, z: float = Z95) -> tuple[float, float]:
     return max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale)
 
 
+_FEW = {1: 12.706205, 2: 4.302653}
+"""Where the expansion falls short by more than a hundredth."""
+
+
 def _t95(degrees: int) -> float:
     """Two-sided 95 % quantile of Student's t, by its expansion around the normal's (Abramowitz and Stegun, 26.7.5)."""
+    if degrees in _FEW:
+        return _FEW[degrees]
     z, n = Z95, degrees
     first = (z**3 + z) / 4
     second = (5 * z**5 + 16 * z**3 + 3 * z) / 96

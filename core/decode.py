@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,16 +19,17 @@ from core.capture import capture
 from core.controls import Cancelled, RunControls
 from core.drafters.base import Drafter, empty_draft
 from core.drafters.draft_model import DraftModelDrafter
-from core.errors import DrafterError, OutOfMemoryError, PromptError, SettingsError
+from core.errors import OutOfMemoryError
 from core.evidence import PositionEvidence
 from core.models.loading import LanguageModel, check_pair
-from core.models.prompting import check_prompt_length
 from core.policy import AutoDraftLength
+from core.rounds import Block, Round, check_draft, figures
+from core.run_text import RunText
 from core.runners.graphed import captures_graphs
 from core.sampling import draw_gumbel, gumbel_noise, probabilities
 from core.tally import Tally
 from core.target import TargetScorer, features_of
-from core.text import TextStream, TokenTexts, display_texts
+from core.text import TokenTexts, display_texts
 from core.timing import StepClock, Stopwatch, peak_memory_mb, reset_peak_memory
 from core.types import (
     Coupling,
@@ -125,30 +126,6 @@ def speculative(
     return run.events()
 
 
-@dataclass(slots=True, eq=False)
-class _Block:
-    """A draft before its verdict, with what it was drafted under."""
-
-    wanted: int
-    sampling: SamplingParams
-    draft: Draft
-    clock: StepClock
-
-
-@dataclass(slots=True, eq=False)
-class _Round:
-    """What one round of drafting and testing came to, still with its tensors."""
-
-    draft: Draft
-    target_probs: Tensor  # (K + 1, V)
-    outcome: Verification
-    temperature: float
-    draft_ms: float
-    verify_ms: float
-    sample_ms: float
-    total_ms: float
-
-
 class _Run:
     def __init__(
         self,
@@ -162,23 +139,18 @@ class _Run:
         stop: Sequence[str],
         inspect: bool,
     ) -> None:
-        _check_prompt(prompt_ids, target)
-        if max_new_tokens < 1:
-            raise SettingsError(f"The number of new tokens must be 1 or more, not {max_new_tokens!r}.")
+        self._text = RunText(target, prompt_ids, max_new_tokens, stop)
+        self._ids = self._text.ids
+        self._num_prompt = len(self._ids)
         self._target = target
         self._drafter = drafter
         self._controls = controls
-        self._stop = tuple(stop)
-        self._ids = list(prompt_ids)
-        self._num_prompt = len(self._ids)
-        self._limit = min(self._num_prompt + max_new_tokens, target.context_length)
-        self._scorer = TargetScorer(target, self._limit, drafter.needs if drafter else frozenset())
+        self._scorer = TargetScorer(target, self._text.limit, drafter.needs if drafter else frozenset())
         self._features: dict[TargetFeature, Tensor] = {}
         self._generator = torch.Generator().manual_seed(seed)
         self._noise: Callable[[int], Tensor] | None = None
         if coupling is Coupling.GUMBEL:
             self._noise = functools.lru_cache(maxsize=32)(lambda at: gumbel_noise(seed, at, target.vocab_size))
-        self._stream = TextStream(target.tokenizer, self._ids)
         self._texts = TokenTexts(target.tokenizer) if inspect else None
         self._tally = Tally()
         self._prefill_ms = 0.0
@@ -229,7 +201,7 @@ class _Run:
 
         With draws of its own, so that the run's are what they would have been.
         """
-        count = min(self._controls.num_draft_tokens or _USUAL_DRAFT, self._limit - len(self._ids) - 1)
+        count = min(self._controls.num_draft_tokens or _USUAL_DRAFT, self._text.room - 1)
         if self._drafter is None or count < 1 or not captures_graphs(self._target.device):
             return
         draft = self._propose(count, self._controls.sampling, torch.Generator().manual_seed(0))
@@ -238,13 +210,13 @@ class _Run:
         self._drafter.observe(Verification(num_accepted=0, next_token=self._ids[-1], next_kind=TokenKind.CORRECTION))
 
     @torch.inference_mode()
-    def _draft_block(self, policy: AutoDraftLength) -> _Block:
+    def _draft_block(self, policy: AutoDraftLength) -> Block:
         """Draft a block with the settings in force. What is timed happens here and in `_judge`."""
         wanted = self._controls.num_draft_tokens
         if wanted is None:
             wanted = policy.choose()
         # The last token of a full block is the target's own, so a draft never fills all the room that is left.
-        wanted = min(wanted, self._limit - len(self._ids) - 1)
+        wanted = min(wanted, self._text.room - 1)
         if self._drafter is None:
             wanted = 0
         sampling = self._controls.sampling
@@ -255,17 +227,17 @@ class _Run:
         clock.stop()
         # Looking at tokens on a GPU means waiting for them; those are looked at when the verdict is waited for anyway.
         if draft.tokens.device.type != "cuda":
-            _check_draft(draft, wanted, self._target.vocab_size, type(self._drafter).__name__)
-        return _Block(wanted, sampling, draft, clock)
+            check_draft(draft, wanted, self._target.vocab_size, type(self._drafter).__name__)
+        return Block(wanted, sampling, draft, clock)
 
-    def _drafted(self, block: _Block) -> Drafted:
-        _check_draft(block.draft, block.wanted, self._target.vocab_size, type(self._drafter).__name__)
+    def _drafted(self, block: Block) -> Drafted:
+        check_draft(block.draft, block.wanted, self._target.vocab_size, type(self._drafter).__name__)
         drafted = tuple(block.draft.tokens.tolist())
         texts = display_texts(self._target.tokenizer, drafted)
         return Drafted(self._tally.num_steps, len(self._ids), drafted, texts)
 
     @torch.inference_mode()
-    def _judge(self, block: _Block) -> _Round:
+    def _judge(self, block: Block) -> Round:
         """Score and test a block, and rewind both caches to what stands."""
         position = len(self._ids)
         draft, sampling, clock = block.draft, block.sampling, block.clock
@@ -283,9 +255,9 @@ class _Run:
             self._drafter.observe(outcome)
         clock.stop()
         if draft.tokens.device.type == "cuda":
-            _check_draft(draft, block.wanted, self._target.vocab_size, type(self._drafter).__name__)
+            check_draft(draft, block.wanted, self._target.vocab_size, type(self._drafter).__name__)
         draft_ms, verify_ms, sample_ms = times = clock.read()
-        return _Round(draft, target_probs, outcome, sampling.temperature, draft_ms, verify_ms, sample_ms, sum(times))
+        return Round(draft, target_probs, outcome, sampling.temperature, draft_ms, verify_ms, sample_ms, sum(times))
 
     def _propose(self, num_draft_tokens: int, sampling: SamplingParams, generator: torch.Generator) -> Draft:
         if self._drafter is None or num_draft_tokens <= 0:
@@ -315,26 +287,19 @@ class _Run:
         drawn = [draw_gumbel(row, self._noise(first + index)) for index, row in enumerate(target_probs)]
         return verify_gumbel(draft.tokens, torch.stack(drawn))
 
-    def _commit(self, done: _Round, position: int) -> tuple[Step, FinishReason | None]:
+    def _commit(self, done: Round, position: int) -> tuple[Step, FinishReason | None]:
         """Add a round's tokens to the text, up to an end if one is among them, and describe it."""
         outcome = done.outcome
         drafted = tuple(done.draft.tokens.tolist())
         tokens = [*drafted[: outcome.num_accepted], outcome.next_token]
         kinds = [TokenKind.ACCEPTED] * outcome.num_accepted + [outcome.next_kind]
-        texts: list[str] = []
-        ended: FinishReason | None = None
-        for token in tokens:
-            texts.append(self._stream.push(token))
-            self._ids.append(token)
-            ended = self._end_at(token, texts)
-            if ended is not None:
-                break
+        texts, ended = self._text.write(tokens)
         count = len(texts)
         if ended is not None:
             # Both caches and all statistics forget what lay behind the end. The draft's is dropped with the run.
             self._scorer.rewind(len(self._ids) - 1)
             drafted = drafted[:count]
-        figures = {name: values[: len(drafted)] for name, values in _figures(done).items()}
+        of_drafted = {name: values[: len(drafted)] for name, values in figures(done).items()}
         step = Step(
             index=self._tally.num_steps,
             position=position,
@@ -342,7 +307,7 @@ class _Run:
             temperature=done.temperature,
             drafted=drafted,
             drafted_texts=display_texts(self._target.tokenizer, drafted),
-            **figures,
+            **of_drafted,
             uniforms=outcome.uniforms[: len(drafted)],
             num_accepted=min(count, outcome.num_accepted),
             emitted=tuple(tokens[:count]),
@@ -357,7 +322,7 @@ class _Run:
         )
         return step, ended
 
-    def _evidence(self, done: _Round, num_drafted: int, num_emitted: int) -> tuple[PositionEvidence, ...]:
+    def _evidence(self, done: Round, num_drafted: int, num_emitted: int) -> tuple[PositionEvidence, ...]:
         """What was said at each place that is left of the block; nothing unless it is wanted."""
         if self._texts is None:
             return ()
@@ -371,71 +336,11 @@ class _Run:
             self._texts,
         )
 
-    def _end_at(self, token: int, texts: list[str]) -> FinishReason | None:
-        """Whether the text ends with the token just added; the last of `texts` is its own, and may be cut."""
-        at = self._stream.find_stop(self._stop, len(texts[-1])) if self._stop else None
-        if at is not None:
-            surplus = len(self._stream.text) - at
-            self._stream.cut(at)
-            # What began in earlier tokens was emitted with them; the summary's text is the one that counts.
-            texts[-1] = texts[-1][: max(0, len(texts[-1]) - surplus)]
-            return FinishReason.STOP
-        is_eos = token in self._target.eos_ids
-        if is_eos or len(self._ids) >= self._limit:
-            texts[-1] += self._stream.flush()
-            return FinishReason.EOS if is_eos else FinishReason.LENGTH
-        return None
-
     def _summary(self, reason: FinishReason) -> Summary:
         return self._tally.summary(
             reason,
-            self._stream.text,
+            self._text.text,
             prefill_ms=self._prefill_ms,
             target_step_ms=self._target_step_ms,
             peak_memory_mb=peak_memory_mb(self._target.device),
         )
-
-
-def _check_draft(draft: Draft, most: int, vocab_size: int, name: str) -> None:
-    """Refuse what can't be tested, before the caches see it."""
-    tokens = draft.tokens.tolist()
-    count = len(tokens)
-    if not count:
-        return
-    if count > most:
-        raise DrafterError(f"{name} proposed {count} tokens where {most} were asked for. Mend its code.")
-    if draft.parents.tolist() != list(range(-1, count - 1)):
-        raise DrafterError(f"{name} proposed a tree, and only chains can be tested yet. Mend its code.")
-    if not all(0 <= token < vocab_size for token in tokens):
-        raise DrafterError(f"{name} proposed an id outside 0 to {vocab_size - 1}. Mend its code.")
-    if draft.probs is not None and tuple(draft.probs.shape) != (count, vocab_size):
-        shape = tuple(draft.probs.shape)
-        raise DrafterError(f"{name} gave distributions of shape {shape}, not {(count, vocab_size)}. Mend its code.")
-
-
-def _check_prompt(prompt_ids: Sequence[int], target: LanguageModel) -> None:
-    check_prompt_length(len(prompt_ids), target)
-    if not all(0 <= token < target.vocab_size for token in prompt_ids):
-        raise PromptError(f"The prompt holds an id outside 0 to {target.vocab_size - 1}.")
-
-
-@torch.inference_mode()
-def _figures(done: _Round) -> dict[str, tuple[float, ...]]:
-    """Per drafted position, for the log: p and q of the drafted id, min(1, p / q), and the sum of min(p, q)."""
-    count = len(done.draft)
-    if count == 0:
-        return {"draft_probs": (), "target_probs": (), "acceptance_probs": (), "expected_acceptance": ()}
-    tokens = done.draft.tokens.to(done.target_probs.device).unsqueeze(1)
-    target_rows = done.target_probs[:count]
-    p = target_rows.gather(1, tokens).squeeze(1)
-    if done.draft.probs is None:
-        q, overlap = torch.ones_like(p), p
-    else:
-        q = done.draft.probs.gather(1, tokens).squeeze(1)
-        overlap = torch.minimum(target_rows, done.draft.probs).sum(-1)
-    return {
-        "draft_probs": tuple(q.tolist()),
-        "target_probs": tuple(p.tolist()),
-        "acceptance_probs": tuple((p / q).clamp(max=1.0).tolist()),
-        "expected_acceptance": tuple(overlap.clamp(max=1.0).tolist()),
-    }

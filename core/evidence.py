@@ -9,6 +9,7 @@ import math
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from sys import intern
 from typing import Any
 
 MAX_LISTED = 64
@@ -92,8 +93,9 @@ def evidence_from_record(step: Mapping[str, Any]) -> tuple[PositionEvidence, ...
 
 
 def _from_record(record: Mapping[str, Any]) -> PositionEvidence:
-    ids, texts = array("i", record["ids"]), tuple(record["texts"])
-    if not len(ids) == len(texts) <= MAX_LISTED or not all(isinstance(text, str) for text in texts):
+    # The same few tokens stand at many places: one text for all of them, as in the run that wrote the log.
+    ids, texts = array("i", record["ids"]), tuple(map(intern, record["texts"]))
+    if not len(ids) == len(texts) <= MAX_LISTED:
         raise ValueError("ids and texts don't fit")
     if any(token < 0 for token in ids):
         raise ValueError("an id is negative")

@@ -159,6 +159,12 @@ def test_a_run_without_evidence_shows_what_its_steps_hold():
     assert "resampled" in {chip.fate for chip in seen.chips}
 
 
+def test_under_shared_noise_no_figure_promises_what_rejection_sampling_would():
+    facts = inspect(STEPS, Place(0, 0), Coupling.GUMBEL).facts
+    assert not any(fact.name.startswith(("Expected acceptance", "Residual", "Uniform", "Chance")) for fact in facts)
+    assert any(fact.name.startswith("Most to be accepted") for fact in facts)
+
+
 def test_figures_that_a_log_lacks_are_left_open():
     nan = (float("nan"),) * 4
     step = replace(make_step(0, 9), draft_probs=nan, target_probs=nan, acceptance_probs=nan, uniforms=())

@@ -143,7 +143,6 @@ def _draw(step: Step) -> str:
 
 
 def _drafted_facts(step: Step, slot: int, evidence: PositionEvidence | None, coupling: Coupling) -> tuple[Fact, ...]:
-    overlap = _at(step.expected_acceptance, slot)
     facts = [
         Fact("Target p", number(_at(step.target_probs, slot)), "The target's probability of the drafted token, after "
              "temperature and filters."),
@@ -156,17 +155,10 @@ def _drafted_facts(step: Step, slot: int, evidence: PositionEvidence | None, cou
             Fact("Uniform draw u", number(_at(step.uniforms, slot)),
                  "From 0 to 1; the token is accepted where u·q < p. Drawn for every token, tested or not."),
         ]  # fmt: skip
-    facts.append(
-        Fact("Expected acceptance, 1 − TV", number(overlap), "The sum of min(p, q) over the whole vocabulary: the "
-             "chance that a token drafted here is accepted, whichever it is. TV is the total variation distance of "
-             "the two laws.")
-    )  # fmt: skip
+    facts.append(_overlap_fact(number(_at(step.expected_acceptance, slot)), coupling))
     if evidence is None:
         return tuple(facts)
-    facts.append(
-        Fact("Residual mass, TV", number(evidence.residual_mass), "The sum of max(0, p − q) over the whole "
-             "vocabulary: the chance of a rejection here, after which the next token comes from the residual.")
-    )  # fmt: skip
+    facts.append(_distance_fact(number(evidence.residual_mass), coupling))
     if evidence.residual_probs is not None:
         drawn = _prob_in(evidence.residual_probs, evidence, step.emitted[-1])
         facts.append(
@@ -174,6 +166,24 @@ def _drafted_facts(step: Step, slot: int, evidence: PositionEvidence | None, cou
                  "divided by the residual mass.")
         )  # fmt: skip
     return (*facts, *_entropies(evidence))
+
+
+def _overlap_fact(value: str, coupling: Coupling) -> Fact:
+    how = "The sum of min(p, q) over the whole vocabulary: "
+    apart = "TV is the total variation distance of the two laws."
+    if coupling is Coupling.GUMBEL:
+        return Fact("Most to be accepted, 1 − TV", value, f"{how}what rejection sampling accepts here on average, and "
+                    f"no coupling more; shared noise accepts less. {apart}")  # fmt: skip
+    return Fact("Expected acceptance, 1 − TV", value, f"{how}the chance that a token drafted here is accepted, "
+                f"whichever it is. {apart}")  # fmt: skip
+
+
+def _distance_fact(value: str, coupling: Coupling) -> Fact:
+    how = "The sum of max(0, p − q) over the whole vocabulary"
+    if coupling is Coupling.GUMBEL:
+        return Fact("Distance of the laws, TV", value, f"{how}. Under shared noise nothing is drawn from what is left.")
+    return Fact("Residual mass, TV", value, f"{how}: the chance of a rejection here, after which the next token comes "
+                "from the residual.")  # fmt: skip
 
 
 def _own_facts(step: Step, slot: int, evidence: PositionEvidence | None) -> tuple[Fact, ...]:

@@ -149,7 +149,12 @@ def tooltip(run: KeptRun) -> str:
 
 
 def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # A damaged log may hold a whole number beyond every float.
+        return None
 
 
 def _key(value: object) -> float:

@@ -54,7 +54,7 @@ class PagedText(QPlainTextEdit):
         """Show another stream, or the same one after it was cleared."""
         self._stream = stream
         self._limit = None
-        self._next = None
+        self._drop_next()
         self._show_page(self._new_page())
         self.refresh()
 
@@ -119,12 +119,19 @@ class PagedText(QPlainTextEdit):
 
     def _rebuild(self) -> None:
         """Build the page anew, and show it when it is whole: at once, unless the text is long."""
+        self._drop_next()
         self._next = self._new_page()
         if self._next.advance(self._num_wanted):
             self._slices.stop()
             self._swap(self._next)
         else:
             self._slices.start()
+
+    def _drop_next(self) -> None:
+        """Give up a page that is being built: its document would stay as long as this widget."""
+        if self._next is not None:
+            self._next.document.deleteLater()
+            self._next = None
 
     def _swap(self, page: TranscriptPage) -> None:
         bar, old, cursor = self.verticalScrollBar(), self._page, self.textCursor()
