@@ -156,3 +156,18 @@ def run_to_end(qtbot):
             window.prompt.run_button.click()
 
     return run
+
+
+@pytest.fixture
+def open_runs(make_window, qtbot):
+    """Opens the window of kept runs, and waits until it has listed all."""
+    from tests.fakes_runs import until
+
+    def build(count, services=None):
+        window = make_window(services)
+        window.runs.open()
+        panel = window.runs.window
+        until(qtbot, lambda: panel._is_complete and panel.table.count() == count)
+        return window, panel
+
+    return build

@@ -6,6 +6,7 @@ import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from app.view_models.run_list import RunColumn
 from core.controls import RunControls
 from core.records import to_line, to_record
 from core.types import RunRequest, SamplingParams
@@ -51,3 +52,24 @@ def config_of(folder: Path, run_id: str) -> dict[str, object]:
     """The settings in a kept log."""
     with (folder / f"{run_id}.jsonl").open(encoding="utf-8") as file:
         return json.loads(file.readline())["config"]
+
+
+def until(qtbot, holds) -> None:
+    """Wait longer than anything here takes, even on a machine that does much else."""
+    qtbot.waitUntil(holds, timeout=30_000)
+
+
+def names(panel) -> list[str]:
+    """The titles in the list of kept runs."""
+    return [run.title for run in panel.table.runs()]
+
+
+def cells(panel, row: int) -> list[str]:
+    """A row of that list, column by column."""
+    model = panel.table.model()
+    return [model.index(row, column).data() for column in RunColumn]
+
+
+def shown_whole(window) -> bool:
+    """Whether a kept run is on screen, all of it."""
+    return bool(window.live.kept_title) and window.live._kept is None

@@ -6,7 +6,7 @@ import time
 
 import pytest
 from PySide6.QtCore import QPoint, Qt
-from PySide6.QtGui import QTextCursor
+from PySide6.QtGui import QTextCursor, QTextDocument
 
 from app.theme import DARK, LIGHT
 from app.view_models.selection import Place
@@ -269,3 +269,13 @@ def test_no_single_call_holds_the_window_up_in_a_long_text(view, qtbot, long_str
         # Far above what it takes, far below what building all of it would.
         assert best < 0.1, name
     qtbot.waitUntil(lambda: view.is_whole)
+
+
+def test_a_page_that_is_given_up_while_it_is_built_leaves_nothing(view, stream, qtbot):
+    for index in range(6_000):
+        stream.append(make_step(index, 3 * index))
+    for theme in (DARK, LIGHT, DARK, LIGHT):
+        view.set_theme(theme)
+        assert not view.is_whole
+    view.set_stream(stream)
+    qtbot.waitUntil(lambda: view.is_whole and len(view.findChildren(QTextDocument)) == 1, timeout=20_000)

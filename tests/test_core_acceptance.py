@@ -104,3 +104,11 @@ def test_wilsons_interval_worked_out_by_hand():
     assert wilson(0.0, 4)[0] == 0.0
     assert wilson(0.0, 4)[1] == pytest.approx(Z95**2 / (4 + Z95**2))
     assert math.isclose(wilson(0.3, 1e9)[0], 0.3, abs_tol=1e-4)
+
+
+def test_two_or_three_blocks_count_for_as_little_as_students_quantile_says():
+    # 12.706 and 4.303 are the quantiles for one and two degrees of freedom, from a table.
+    for blocks, quantile in (([(4, 2), (4, 1)], 12.706), ([(4, 2), (4, 1), (4, 3)], 4.303)):
+        sums = sums_of(blocks)
+        rate = sums.accepted / sums.drafted
+        assert sums.interval() == pytest.approx(wilson(rate, sums.effective_tokens * (Z95 / quantile) ** 2), rel=1e-3)

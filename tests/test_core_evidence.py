@@ -1,6 +1,5 @@
 """What an inspector is told of a place: exact over the whole vocabulary, small, untimed, and the same from a log."""
 
-import json
 import math
 
 import pytest
@@ -11,9 +10,7 @@ from hypothesis import strategies as st
 import core.decode
 from core.capture import capture
 from core.decode import autoregressive, speculative
-from core.evidence import LEAST_LISTED, MAX_LISTED, evidence_from_record
-from core.records import STEP_FIELDS, to_line, to_record
-from core.replay import step_from_record
+from core.evidence import LEAST_LISTED, MAX_LISTED
 from core.sampling import draw, probabilities
 from core.text import TokenTexts
 from core.types import Coupling, SamplingParams, TokenKind, Verification
@@ -281,65 +278,6 @@ def test_what_a_place_holds_is_bounded():
 
 def vars_of(place):
     return [getattr(place, name) for name in type(place).__slots__]
-
-
-# --- In a log ---------------------------------------------------------------------------------------------------
-
-
-def lines(steps):
-    return [json.loads(to_line(to_record(step))) for step in steps]
-
-
-def test_a_saved_run_shows_the_same_evidence():
-    steps = a_run(inspect=True).steps
-    for step, record in zip(steps, lines(steps), strict=True):
-        assert list(record)[1 : 1 + len(STEP_FIELDS)] == list(STEP_FIELDS)
-        assert record["next_uniform"] == step.next_uniform
-        again = step_from_record(record).evidence
-        assert len(again) == len(step.evidence)
-        for place, read in zip(step.evidence, again, strict=True):
-            assert list(read.ids) == list(place.ids)
-            assert read.texts == place.texts
-            for name in ("target_probs", "draft_probs", "residual_probs"):
-                kept, found = getattr(place, name), getattr(read, name)
-                assert (kept is None) == (found is None)
-                assert kept is None or list(found) == pytest.approx(list(kept), rel=1e-5)
-            for name in NUMBERS:
-                kept, found = getattr(place, name), getattr(read, name)
-                assert kept is found is None or found == pytest.approx(kept, rel=1e-5)
-
-
-def test_a_run_that_was_not_inspected_logs_no_evidence():
-    for record in lines(a_run(inspect=False).steps):
-        assert "evidence" not in record
-        assert evidence_from_record(record) == ()
-
-
-DAMAGE = {
-    "no list": lambda place: 3,
-    "a place that is none": lambda place: [None],
-    "a text for an id": lambda place: [{**place, "ids": ["x", *place["ids"][1:]]}],
-    "a broken number": lambda place: [{**place, "ids": [0.5, *place["ids"][1:]]}],
-    "an id beyond every vocabulary": lambda place: [{**place, "ids": [2**40, *place["ids"][1:]]}],
-    "a negative id": lambda place: [{**place, "ids": [-1, *place["ids"][1:]]}],
-    "a missing probability": lambda place: [{**place, "target_probs": place["target_probs"][1:]}],
-    "a probability above 1": lambda place: [{**place, "draft_probs": [7.0, *place["draft_probs"][1:]]}],
-    "null for a number": lambda place: [{**place, "target_entropy": None}],
-    "true for a number": lambda place: [{**place, "target_tail": True}],
-    "a text that is none": lambda place: [{**place, "texts": [5, *place["texts"][1:]]}],
-    "no texts": lambda place: [{key: value for key, value in place.items() if key != "texts"}],
-    "far too many tokens": lambda place: [
-        {**place, "ids": [1] * 999, "texts": ["a"] * 999, "target_probs": [0.0] * 999, "draft_probs": None}
-    ],
-}
-
-
-@pytest.mark.parametrize("what", DAMAGE)
-def test_damaged_evidence_is_left_out(what):
-    (record, *_) = lines(a_run(inspect=True, count=3).steps)
-    good = record["evidence"][0]
-    assert evidence_from_record({"evidence": [good]})
-    assert evidence_from_record({"evidence": DAMAGE[what](good)}) == ()
 
 
 def test_the_laws_shown_are_those_after_the_filters():

@@ -1,0 +1,196 @@
+"""Kept runs: opened as they were, replayed with the same settings, and taken away."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import replace
+
+import pytest
+
+from app.controller import RunState
+from app.runs_desk import BUSY
+from app.view_models.run_list import RunColumn
+from core.runs import KeptState
+from core.trace import read_run_log
+from core.types import Coupling, SamplingParams
+from tests.fakes_runs import cells, keep_run, shown_whole, until
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "runs"
+
+
+def test_a_kept_run_is_shown_as_it_was(open_runs, folder, qtbot, session, run_to_end):
+    keep_run(folder, prompt="the prompt", baseline=True)
+    window, panel = open_runs(1)
+    assert not window.menus.export.isEnabled()
+    panel.table.activated.emit(panel.table.currentIndex())
+    until(qtbot, lambda: shown_whole(window))
+    (run,) = panel.table.runs()
+    assert window.transcript.view.toPlainText() == "the prompt" + window.run_view.summary.text
+    assert window.measurements.tiles.speedup.value.text() == f"{run.summary['measured_speedup']:.2f}×"
+    assert len(window.run_view.baseline_steps) == run.summary["num_tokens"]
+    assert window.status.stage.text() == "Kept run 'the prompt' · Done: reached the length asked for"
+    assert window.menus.export.isEnabled()
+    assert session.requests == []
+    run_to_end(window)
+    assert window.status.stage.text() == "Done: reached the length asked for"
+
+
+def test_a_long_run_is_opened_in_pieces(open_runs, folder, qtbot, monkeypatch):
+    keep_run(folder, max_new_tokens=200)
+    window, panel = open_runs(1)
+    monkeypatch.setattr("app.live_view.KEPT_SHARE_S", 0.0)
+    seen = []
+    window.live._timer.timeout.connect(lambda: seen.append(len(window.run_view.steps)))
+    panel.open_button.click()
+    until(qtbot, lambda: shown_whole(window))
+    assert len(seen) > 3
+    assert seen == sorted(seen)
+    assert window.transcript.view.toPlainText() == "prompt 0" + window.run_view.summary.text
+
+
+def test_a_run_that_is_opened_while_the_engine_starts_is_shown_whole(open_runs, folder, qtbot, monkeypatch):
+    keep_run(folder, max_new_tokens=200)
+    window, panel = open_runs(1)
+    monkeypatch.setattr("app.live_view.KEPT_SHARE_S", 0.0)
+    panel.open_button.click()
+    until(qtbot, lambda: len(window.run_view.steps) > 1)
+    window.controller.engine_ready.emit()
+    until(qtbot, lambda: shown_whole(window))
+
+
+def test_a_run_that_was_cut_off_opens_as_far_as_it_came(open_runs, folder, qtbot):
+    keep_run(folder, lines=4)
+    window, panel = open_runs(1)
+    assert cells(panel, 0)[RunColumn.STATE] == "Cut off"
+    panel.open_button.click()
+    until(qtbot, lambda: shown_whole(window))
+    assert len(window.run_view.steps) == 3
+    assert window.measurements.tiles.speed.value.text() != "–"
+    assert window.banner.sentence() == panel.banner.sentence() == ""
+
+
+def test_the_next_start_says_that_the_last_run_was_cut_off(make_window, folder, qtbot):
+    keep_run(folder, lines=4)
+    window = make_window(is_shown=True)
+    until(qtbot, lambda: "was cut off" in window.status.stage.text())
+
+
+def test_a_damaged_run_is_listed_and_says_why_it_does_not_open(open_runs, folder):
+    folder.mkdir()
+    (folder / "20260101-000000-000000.jsonl").write_bytes(b"garbage\n")
+    _, panel = open_runs(1)
+    assert cells(panel, 0)[RunColumn.STATE] == "Damaged"
+    assert not panel.open_button.isEnabled()
+    panel.table.activated.emit(panel.table.currentIndex())
+    assert "not a run log" in panel.banner.sentence()
+    assert panel.delete_button.isEnabled()
+
+
+def test_a_run_that_vanished_meanwhile_is_explained(open_runs, folder, qtbot):
+    run_id = keep_run(folder)
+    _, panel = open_runs(1)
+    (folder / f"{run_id}.jsonl").unlink()
+    panel.open_button.click()
+    until(qtbot, lambda: "There is no file" in panel.banner.sentence())
+
+
+def test_the_run_that_goes_is_marked_and_neither_opened_nor_deleted(open_runs, folder, qtbot, session):
+    session.gate = threading.Semaphore(3)
+    keep_run(folder)
+    window, panel = open_runs(1)
+    window.prompt.run_button.click()
+    until(qtbot, lambda: panel.table.count() == 2)
+    until(qtbot, lambda: any(run.state is KeptState.GOING for run in panel.table.runs()))
+    going = next(run for run in panel.table.runs() if run.state is KeptState.GOING)
+    panel.table.select([going.id])
+    assert not panel.open_button.isEnabled()
+    assert not panel.delete_button.isEnabled()
+    panel.delete_requested.emit((going.id,))
+    assert "is going" in panel.banner.sentence()
+    panel.table.select([run.id for run in panel.table.runs() if run.id != going.id])
+    panel.open_button.click()
+    assert panel.banner.sentence() == BUSY
+    session.gate.release(1000)
+    until(qtbot, lambda: all(run.state is KeptState.FINISHED for run in panel.table.runs()))
+
+
+def test_a_replay_runs_with_the_same_settings_and_shows_them(open_runs, folder, qtbot, session):
+    keep_run(
+        folder,
+        prompt="again",
+        num_draft_tokens=7,
+        seed=5,
+        coupling=Coupling.GUMBEL,
+        sampling=SamplingParams(0.35, top_k=9, top_p=0.9, min_p=0.05),
+        max_new_tokens=30,
+    )
+    window, panel = open_runs(1)
+    with qtbot.waitSignal(window.live.run_shown, timeout=30_000):
+        panel.replay_button.click()
+    (request,) = session.requests
+    assert (request.prompt, request.num_draft_tokens, request.seed) == ("again", 7, 5)
+    assert request.sampling == SamplingParams(0.35, top_k=9, top_p=0.9, min_p=0.05)
+    assert (request.coupling, request.max_new_tokens, request.baseline) == (Coupling.GUMBEL, 30, False)
+    assert window.controls.request(window.prompt.text()) == replace(
+        request, method_options=window.controls.request("x").method_options, inspect=False
+    )
+    assert request.inspect
+    assert window.status.stage.text() == "Replayed 'again': the same text, character for character"
+    until(qtbot, lambda: panel.table.count() == 2)
+
+
+def test_a_replay_that_writes_another_text_says_so(open_runs, folder, qtbot):
+    run_id = keep_run(folder)
+    path = folder / f"{run_id}.jsonl"
+    *lines, last = path.read_text().splitlines()
+    path.write_text("\n".join([*lines, json.dumps({**json.loads(last), "text": "something else"})]) + "\n")
+    window, panel = open_runs(1)
+    with qtbot.waitSignal(window.live.run_shown, timeout=30_000):
+        panel.replay_button.click()
+    assert window.status.stage.text().startswith("Replayed 'prompt 0': the text differs")
+
+
+def test_a_replay_without_its_models_says_what_the_engine_says(open_runs, folder, qtbot, session):
+    from core.errors import ModelNotFoundError
+
+    session.fail_before = ModelNotFoundError("There is no model 'gone' here.")
+    keep_run(folder, target="gone")
+    window, panel = open_runs(1)
+    with qtbot.waitSignal(window.live.run_shown, timeout=30_000):
+        panel.replay_button.click()
+    assert window.banner.sentence() == "There is no model 'gone' here."
+    assert session.requests[0].target == "gone"
+
+
+def test_a_run_whose_log_lacks_settings_is_shown_but_not_replayed(open_runs, folder, qtbot, session):
+    run_id = keep_run(folder)
+    path = folder / f"{run_id}.jsonl"
+    path.write_text(path.read_text().replace('"seed": 0', '"seed": null'))
+    window, panel = open_runs(1)
+    panel.replay_button.click()
+    until(qtbot, lambda: "lacks seed" in panel.banner.sentence())
+    panel.open_button.click()
+    until(qtbot, lambda: shown_whole(window))
+    assert session.requests == []
+    assert window.controller.state is RunState.IDLE
+
+
+def test_a_kept_run_is_exported_as_a_log_or_a_table(open_runs, folder, qtbot, dialogs, tmp_path):
+    run_id = keep_run(folder)
+    window, panel = open_runs(1)
+    for name in ("out.jsonl", "out.csv"):
+        dialogs.export_path = tmp_path / name
+        panel.export_button.click()
+        until(qtbot, lambda name=name: name in window.status.stage.text())
+    assert read_run_log(tmp_path / "out.jsonl").run["id"] == run_id
+    assert (tmp_path / "out.csv").read_text().startswith("index,")
+    dialogs.export_path = folder / f"{run_id}.jsonl"
+    panel.export_button.click()
+    until(qtbot, lambda: "choose another place" in panel.banner.sentence())
+    dialogs.export_path = tmp_path / "nowhere" / "out.jsonl"
+    panel.export_button.click()
+    until(qtbot, lambda: "There is no folder" in panel.banner.sentence())
