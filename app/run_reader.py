@@ -147,8 +147,7 @@ class RunReader(QObject):
         """Write a run elsewhere, whole or not at all; a name that ends in .csv asks for a table."""
 
         def write() -> None:
-            if path.exists() and path.samefile(self.store.path(run_id)):
-                raise RunLogError("This is where the run is kept already; choose another place.")
+            self._check_place(path, run_id)
             _export(path, self.store.load(run_id))
             self.exported.emit(f"Exported to {path}")
 
@@ -159,12 +158,17 @@ class RunReader(QObject):
         """Write the run at hand, whole or not at all."""
 
         def write() -> None:
+            self._check_place(path, run.started.run_id)
             log = run.log()
             _export(path, log)
             _let_go(log)
             self.written.emit(f"Exported to {path}")
 
         self._try(write, "The run could not be exported", self.not_written, is_owed=True)
+
+    def _check_place(self, path: Path, run_id: str) -> None:
+        if path.exists() and path.samefile(self.store.path(run_id)):
+            raise RunLogError("This is where the run is kept already; choose another place.")
 
     @Slot()
     def empty_trash(self) -> None:

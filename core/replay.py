@@ -29,6 +29,7 @@ from core.types import (
 )
 
 CUT_OFF = "The log ends before the run did: Outrider ended in the middle of it, or the disk was full."
+UNREADABLE = "This run can't be replayed: its log holds a setting that this Outrider can't read."
 
 
 # --- Events -----------------------------------------------------------------------------------------------------
@@ -250,6 +251,12 @@ def request_from_config(config: Mapping[str, Any]) -> RunRequest:
     if missing:
         raise RunLogError(f"This run can't be replayed: its log lacks {' and '.join(missing)}.")
     sampling = SamplingParams()
+    chat, stop = config.get("chat"), config.get("stop") or ()
+    if not isinstance(stop, list | tuple):
+        raise RunLogError(UNREADABLE)
+    texts = [config["target"], config["prompt"], config.get("draft") or "", config.get("method") or "", *stop]
+    if not all(isinstance(text, str) for text in texts) or not (chat is None or isinstance(chat, bool)):
+        raise RunLogError(UNREADABLE)
     try:
         k = config.get("num_draft_tokens", 4)
         return RunRequest(
@@ -268,8 +275,8 @@ def request_from_config(config: Mapping[str, Any]) -> RunRequest:
             seed=config["seed"],
             coupling=Coupling(config.get("coupling") or Coupling.REJECTION),
             max_new_tokens=config.get("max_new_tokens", 128),
-            stop=tuple(config.get("stop") or ()),
-            chat=config.get("chat"),
+            stop=tuple(stop),
+            chat=chat,
             device=_device(config),
             dtype=_dtype(config),
             baseline=bool(config.get("baseline", False)),
@@ -279,9 +286,7 @@ def request_from_config(config: Mapping[str, Any]) -> RunRequest:
     except OutriderError as error:
         raise RunLogError(f"This run can't be replayed: {error}") from error
     except (TypeError, ValueError, AttributeError) as error:
-        raise RunLogError(
-            "This run can't be replayed: its log holds a setting that this Outrider can't read."
-        ) from error
+        raise RunLogError(UNREADABLE) from error
 
 
 def _device(config: Mapping[str, Any]) -> Device:

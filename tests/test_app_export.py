@@ -140,3 +140,13 @@ def test_a_failed_run_can_be_exported_too(window, export, session, dialogs, run_
     dialogs.export_path = tmp_path / "failed.jsonl"
     export(window)
     assert read_run_log(dialogs.export_path).summary["error"] == "It broke."
+
+
+def test_a_kept_log_is_not_written_over(window, session, export, dialogs, run_to_end, tmp_path):
+    run_to_end(window)
+    (kept,) = (tmp_path / "runs").glob("*.jsonl")
+    before = kept.read_bytes()
+    kept = kept.rename(kept.with_stem(window.run_view.started.run_id))
+    dialogs.export_path = kept
+    assert export(window) == "This is where the run is kept already; choose another place."
+    assert kept.read_bytes() == before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 
 import pytest
@@ -272,3 +273,14 @@ def test_the_window_has_its_runs_inspected_and_forgets_the_selection_with_the_ru
     window.side.show_page(window.inspector)
     run_to_end(window)
     assert window.selection.place is None
+
+
+def test_panels_that_nobody_sees_keep_no_step_of_the_run_before(make_window, run_to_end):
+    window = make_window(is_shown=True)
+    run_to_end(window)
+    for page in (window.plots, window.why, window.measurements):
+        window.side.show_page(page)
+    steps = window.run_view.steps
+    run_to_end(window)
+    # What is left are this name and the call that counts.
+    assert sys.getrefcount(steps) == 2

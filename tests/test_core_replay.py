@@ -194,6 +194,10 @@ def test_odd_figures_in_a_summary_become_unknown_and_counts_are_added_up(tmp_pat
         ({"method_options": [1]}, "can't read"),
         ({"target": 5}, "can't read"),
         ({"stop": 5}, "can't read"),
+        ({"stop": [5]}, "can't read"),
+        ({"prompt": ["x"]}, "can't read"),
+        ({"draft": ["x"]}, "can't read"),
+        ({"chat": "x"}, "can't read"),
     ],
 )
 def test_a_log_that_can_not_be_replayed_says_why(tmp_path, changes, words):

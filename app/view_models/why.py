@@ -122,12 +122,16 @@ class WhyModel:
         emitted = [token for step in self._steps for token in step.emitted]
         return advise(self._sums, found, config, emitted)
 
-    def _read(self) -> None:
+    def forget_old(self) -> None:
+        """Let go of the steps of a run that is no longer at hand."""
         run = self._run
         if self._steps is not run.steps:  # Another run.
             self._steps, self._sums = run.steps, StepSums()
         if self._baseline_steps is not run.baseline_steps:
             self._baseline_steps, self._baseline = run.baseline_steps, StepSums()
+
+    def _read(self) -> None:
+        self.forget_old()
         for sums, steps in ((self._sums, self._steps), (self._baseline, self._baseline_steps)):
             for step in steps[sums.num_steps :]:
                 sums.add(step)

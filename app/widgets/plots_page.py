@@ -48,6 +48,7 @@ class PlotsPage(QWidget):
 
     def begin(self) -> None:
         """A run starts."""
+        self._forget_old()
         self._show_all(is_over=False)
 
     def end(self) -> None:
@@ -77,13 +78,17 @@ class PlotsPage(QWidget):
 
     def _take_in(self) -> None:
         """Count the steps that have come, although they may not be drawn yet."""
-        if self._steps is not self._run.steps:
-            self._steps = self._run.steps
-            self._count_anew()
+        self._forget_old()
         ours, plain = self._timelines
         ours.extend(self._run.steps[len(ours.counts) :])
         plain.extend(self._run.baseline_steps[len(plain.counts) :])
         self._counts.extend(self._run.steps[self._counts.num_steps :])
+
+    def _forget_old(self) -> None:
+        """Let go of the steps of a run that is no longer at hand."""
+        if self._steps is not self._run.steps:
+            self._steps = self._run.steps
+            self._count_anew()
 
     def _count_anew(self) -> None:
         self._timelines, self._counts = (Timeline(), Timeline()), PositionCounts()

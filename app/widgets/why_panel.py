@@ -95,6 +95,7 @@ class WhyPanel(QScrollArea):
 
     def begin(self) -> None:
         """A run starts."""
+        self._model.forget_old()
         self._read()
 
     def refresh(self, *, has_news: bool) -> None:
