@@ -77,9 +77,18 @@ def _started(run: Record) -> RunStarted:
         run_id=_text(run.get("id")),
         started_at=_text(run.get("started_at")),
         version=_text(run.get("outrider_version")),
-        config=dict(run["config"]),
+        config=_config(run["config"]),
         environment=dict(environment) if isinstance(environment, dict) else {},
     )
+
+
+def _config(written: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings, those that are gone through item by item as what they must be: a damaged log may have another."""
+    config = dict(written)
+    for name, kind in (("prompt_token_ids", list), ("continuation_token_ids", list), ("method_options", dict)):
+        if name in config and not isinstance(config[name], kind):
+            config[name] = kind()
+    return config
 
 
 def step_from_record(record: Mapping[str, Any]) -> Step | None:

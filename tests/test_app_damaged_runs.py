@@ -8,6 +8,7 @@ import math
 import pytest
 
 from app.view_models.branching import branch, can_branch
+from app.view_models.race import race_of
 from app.view_models.run_view import RunView
 from app.view_models.selection import Place
 from app.view_models.why import NO_UNIT, WhyModel
@@ -122,3 +123,18 @@ def test_a_log_that_tells_only_whole_plain_steps_is_diagnosed_by_the_forward_tim
     edit(path, forget)
     report = WhyModel(view_of(path)).report()
     assert "4.00 ms" in report.figures[2].how
+
+
+@pytest.mark.parametrize("name", ["prompt_token_ids", "continuation_token_ids", "method_options", "coupling"])
+@pytest.mark.parametrize("value", [1.5, True, "x", [None], None])
+def test_settings_of_another_kind_keep_no_page_from_being_shown(path, name, value):
+    def damage(record):
+        if record["type"] == "run":
+            record["config"][name] = value
+        return record
+
+    edit(path, damage)
+    run = view_of(path)
+    assert WhyModel(run).report().advice
+    assert race_of(run) is not None
+    assert isinstance(can_branch(run, Place(1, 0)), bool)
