@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterable, Iterator
@@ -22,8 +23,8 @@ MAX_SHARE = 0.15
 CONTENDED_SHARE = 0.03
 """The same where the engine computes on all processors: what drawing takes of one, all of them wait for."""
 SLOWEST_FRAME_MS = 250
-KEPT_SHARE_S = 0.012
-"""Time that one frame takes to apply events of a kept run, of which there may be thousands."""
+APPLY_S = 0.012
+"""Time that one frame takes to apply events, of which a kept run or a fast engine may have thousands."""
 
 
 class LivePanel(Protocol):
@@ -114,7 +115,7 @@ class LiveView(QObject):
 
     @Slot()
     def _on_frame(self) -> None:
-        has_news = self._take_events()
+        has_news = self._take_events(APPLY_S)
         if has_news:
             self._transcript.view.refresh()
         for panel in self._panels:
@@ -127,7 +128,7 @@ class LiveView(QObject):
 
     def _take_kept(self) -> None:
         """Apply as much of a kept run as leaves the window answering."""
-        deadline = time.perf_counter() + KEPT_SHARE_S
+        deadline = time.perf_counter() + APPLY_S
         for event in self._kept or ():
             self._run.apply(event)
             if time.perf_counter() > deadline:
@@ -166,13 +167,17 @@ class LiveView(QObject):
     def _on_state_changed(self, _state: RunState) -> None:
         self._show_status()
 
-    def _take_events(self) -> bool:
+    def _take_events(self, most_s: float = math.inf) -> bool:
+        """Apply what has come, for so long at most; what is left waits for the next frame."""
         is_any = False
+        deadline = time.perf_counter() + most_s
         for event in self._controller.take_events():
             self._run.apply(event)
             is_any = True
             if isinstance(event, RunStarted):
                 self.run_begun.emit()
+            if time.perf_counter() > deadline:
+                break
         return is_any
 
     def _show_status(self) -> None:

@@ -42,7 +42,7 @@ def test_a_kept_run_is_shown_as_it_was(open_runs, folder, qtbot, session, run_to
 def test_a_long_run_is_opened_in_pieces(open_runs, folder, qtbot, monkeypatch):
     keep_run(folder, max_new_tokens=200)
     window, panel = open_runs(1)
-    monkeypatch.setattr("app.live_view.KEPT_SHARE_S", 0.0)
+    monkeypatch.setattr("app.live_view.APPLY_S", 0.0)
     seen = []
     window.live._timer.timeout.connect(lambda: seen.append(len(window.run_view.steps)))
     panel.open_button.click()
@@ -55,7 +55,7 @@ def test_a_long_run_is_opened_in_pieces(open_runs, folder, qtbot, monkeypatch):
 def test_a_run_that_is_opened_while_the_engine_starts_is_shown_whole(open_runs, folder, qtbot, monkeypatch):
     keep_run(folder, max_new_tokens=200)
     window, panel = open_runs(1)
-    monkeypatch.setattr("app.live_view.KEPT_SHARE_S", 0.0)
+    monkeypatch.setattr("app.live_view.APPLY_S", 0.0)
     panel.open_button.click()
     until(qtbot, lambda: len(window.run_view.steps) > 1)
     window.controller.engine_ready.emit()

@@ -7,6 +7,7 @@ import pytest
 from app import live_view
 from app.view_models.run_view import RunView
 from core.types import RunStarted
+from tests.fakes_app import make_step
 
 
 def started(device: str, threads: object) -> RunView:
@@ -25,3 +26,12 @@ def test_drawing_holds_back_where_the_engine_computes_on_every_processor(device,
 
 def test_before_a_run_has_started_nothing_is_taken():
     assert not live_view._takes_all_processors(RunView())
+
+
+def test_a_flood_of_events_is_taken_over_several_frames(window, monkeypatch):
+    monkeypatch.setattr(live_view, "APPLY_S", 0.0)
+    for index in range(3):
+        window.controller._inbox.put(make_step(index, 3 * index))
+    for number in (1, 2, 3, 3):
+        window.live._on_frame()
+        assert len(window.run_view.steps) == number
