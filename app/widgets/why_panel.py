@@ -75,7 +75,7 @@ class WhyPanel(QScrollArea):
         time_layout.addWidget(self.plain_bar)
         gains, self._gains_layout = card()
         self._gains_layout.addWidget(text_label("If one thing were ideal", "section"))
-        hint = text_label("Each alone, the rest as it was. The mark is plain decoding, 1×.", "hint")
+        hint = text_label("Each alone, the rest as it was. Mark: plain decoding, 1×.", "hint")
         hint.setWordWrap(True)
         self._gains_layout.addWidget(hint)
         change, change_layout = card()
