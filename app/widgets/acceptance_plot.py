@@ -56,7 +56,7 @@ class AcceptancePlot(StepPlot):
         bars = (self.drafted_bars, self.accepted_bars)
         for part in (*bars, self.band, *self.band_edges, self.predicted_line, self.rate_line):
             item.addItem(part)
-        self.set_hint("One bar a step: how much of the draft was kept")
+        self.set_hint("One bar a step: the share that was kept")
 
     def legend(self) -> list[SeriesSample]:
         """The series, for a legend beside the plot."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QSizePolicy, QToolButton
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QSizePolicy, QToolButton, QVBoxLayout
 
 from app.widgets.fields import describe, text_label
 
 TEXT = (
-    "New here? Press Run: this small pair of models comes with Outrider, nothing is downloaded. "
+    "New here? Press Run: this small pair of models comes with Outrider. "
     "Blue is what the draft got right, orange where the target drew again."
 )
 
@@ -36,8 +36,12 @@ class FirstHint(QFrame):
         layout.setContentsMargins(12, 4, 6, 4)
         layout.setSpacing(8)
         layout.addWidget(label, 1)
-        layout.addWidget(self.help_button)
-        layout.addWidget(self.close_button)
+        # One over the other: beside each other they would leave the text no room in a narrow column.
+        buttons = QVBoxLayout()
+        buttons.setSpacing(0)
+        buttons.addWidget(self.help_button, 0, Qt.AlignmentFlag.AlignRight)
+        buttons.addWidget(self.close_button, 0, Qt.AlignmentFlag.AlignRight)
+        layout.addLayout(buttons)
         self.help_button.clicked.connect(self.help_clicked)
         self.close_button.clicked.connect(self.dismissed)
         self.hide()
