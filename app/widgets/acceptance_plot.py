@@ -8,9 +8,10 @@ from PySide6.QtGui import QColor
 
 from app.theme import Theme
 from app.view_models.metrics import Column, StepMetrics
+from app.widgets.base_plot import BAR_WIDTH, line_pen
 from app.widgets.legend import Mark, SeriesSample, band_color
 from app.widgets.plot_table import Table
-from app.widgets.step_plot import BAR_WIDTH, StepPlot, bar_centres, line_pen
+from app.widgets.step_plot import StepPlot, bar_centres
 
 PREDICTED_HELP = (
     "Dashed: the acceptance rate that the two distributions let expect. Each drafted position counts with its "

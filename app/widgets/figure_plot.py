@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 
-import pyqtgraph as pg
 from PySide6.QtCore import QPointF, Signal, Slot
-from PySide6.QtGui import QColor
-from PySide6.QtWidgets import QGraphicsSceneMouseEvent
 
-from app.theme import LIGHT, Theme, scaled, ui_font
+from app.theme import Theme
+from app.widgets.base_plot import BasePlot, show_axes
 from app.widgets.legend import SeriesSample
 from app.widgets.plot_table import Table
-from app.widgets.step_plot import fit_axis_text, prepare_axis, show_axes
 
 SPARE = 1.25
 """How far the view grows beyond what it must, so that the axes stand still for a while."""
@@ -20,7 +17,7 @@ MARGIN = 1.03
 """What is left free beyond the last figure when no more will come."""
 
 
-class FigurePlot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
+class FigurePlot(BasePlot):
     """Base of such plots. A subclass fills its items in `_draw` and says in `_extent` how far they reach.
 
     Signals:
@@ -30,35 +27,13 @@ class FigurePlot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
     pointed = Signal(int)
 
     def __init__(self, *, object_name: str, title: str, x_label: str, y_label: str) -> None:
-        super().__init__(background=None)
-        self.setObjectName(object_name)
-        self.setAccessibleName(title)
-        self.setFrameShape(self.Shape.NoFrame)
-        self.setMinimumHeight(110)
-        self._theme = LIGHT
-        self._labels = {"bottom": x_label, "left": y_label}
+        super().__init__(object_name=object_name, title=title, x_label=x_label, y_label=y_label)
         self._fits = True
         self._shown = (0.0, 0.0)
         self._axes: tuple[Theme, bool] | None = None
         """The look that the axes have, since every change of it draws them anew."""
         self._spare = SPARE
-        item = self.getPlotItem()
-        item.hideButtons()
-        item.setMenuEnabled(False)
-        item.setContentsMargins(0, 4, 4, 0)
-        for name in self._labels:
-            prepare_axis(item.getAxis(name))
-        box = item.getViewBox()
-        box.setDefaultPadding(0.0)
-        box.disableAutoRange()
-        self._hint = pg.TextItem(anchor=(0.5, 0.5))
-        self._hint.setFont(ui_font(12))
-        self._hint.setParentItem(box)
-        box.sigRangeChangedManually.connect(self._on_moved_by_hand)
-        box.sigRangeChanged.connect(self._on_range_changed)
-        box.sigResized.connect(self._on_resized)
-        self.scene().sigMouseMoved.connect(self._on_mouse_moved)
-        self.scene().sigMouseClicked.connect(self._on_mouse_clicked)
+        self.getViewBox().sigRangeChanged.connect(self._on_range_changed)
 
     # --- For subclasses ---
 
@@ -84,10 +59,6 @@ class FigurePlot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         """The place at an x value; -1 where there is nothing."""
         raise NotImplementedError
 
-    def _restyle(self, theme: Theme) -> None:
-        """Give the items a theme's colours."""
-        raise NotImplementedError
-
     # --- For the card ---
 
     def legend(self) -> list[SeriesSample]:
@@ -108,24 +79,9 @@ class FigurePlot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
 
     # --- For the page ---
 
-    def set_theme(self, theme: Theme) -> None:
-        """Draw in a theme's colours."""
-        self._theme = theme
-        self.setBackground(theme.surface)
-        item = self.getPlotItem()
-        self._hint.setFont(ui_font(12))
-        for name, label in self._labels.items():
-            axis = item.getAxis(name)
-            axis.setLabel(label, color=theme.muted, **{"font-size": f"{scaled(11)}px"})
-            fit_axis_text(axis)
-            axis.setTextPen(QColor(theme.muted))
-        self._hint.setColor(theme.muted)
-        self._restyle(theme)
+    def redraw(self) -> None:
+        """Draw again although nothing has come."""
         self.refresh()
-
-    def set_hint(self, text: str) -> None:
-        """What an empty plot says."""
-        self._hint.setPlainText(text)
 
     def refresh(self) -> None:
         """Show what has come since the last time."""
@@ -162,20 +118,11 @@ class FigurePlot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         if not self._fits:
             self._draw()
 
-    @Slot()
-    def _on_resized(self) -> None:
-        self._hint.setPos(self.getViewBox().boundingRect().center())
-
     @Slot(object)
     def _on_mouse_moved(self, point: QPointF) -> None:
         box = self.getViewBox()
         x = box.mapSceneToView(point).x() if box.sceneBoundingRect().contains(point) else math.nan
         self.pointed.emit(-1 if math.isnan(x) else self._place_at(x))
-
-    @Slot(object)
-    def _on_mouse_clicked(self, event: QGraphicsSceneMouseEvent) -> None:
-        if event.double():  # type: ignore[attr-defined]
-            self.reset_view()
 
     def leaveEvent(self, event: object) -> None:
         """Nothing is pointed at any more."""

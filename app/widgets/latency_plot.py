@@ -7,9 +7,10 @@ import pyqtgraph as pg
 
 from app.theme import Theme
 from app.view_models.metrics import Column, StepMetrics
+from app.widgets.base_plot import BAR_WIDTH, line_pen
 from app.widgets.legend import Mark, SeriesSample
 from app.widgets.plot_table import Table
-from app.widgets.step_plot import BAR_WIDTH, StepPlot, bar_centres, line_pen
+from app.widgets.step_plot import StepPlot, bar_centres
 
 PARTS = (Column.DRAFT_MS, Column.VERIFY_MS, Column.SAMPLE_MS)
 HEADROOM = 1.12

@@ -11,11 +11,11 @@ import pyqtgraph as pg
 from app.theme import Theme
 from app.view_models.comparison import Array
 from app.widgets.acceptance_plot import PercentAxis
+from app.widgets.base_plot import prepare_axis
 from app.widgets.figure_plot import FigurePlot
 from app.widgets.legend import SeriesSample
 from app.widgets.plot_table import Table
 from app.widgets.run_lines import MARKERS, run_color, run_pen
-from app.widgets.step_plot import prepare_axis
 
 NUM_MARKERS = 7
 PLACES_PER_UNIT = 1000

@@ -11,10 +11,10 @@ from PySide6.QtGui import QColor, QPen
 from app.theme import Theme
 from app.view_models.positions import PositionCounts
 from app.widgets.acceptance_plot import PercentAxis
+from app.widgets.base_plot import BAR_WIDTH, line_pen, prepare_axis
 from app.widgets.figure_plot import FigurePlot
 from app.widgets.legend import Mark, SeriesSample
 from app.widgets.plot_table import Table
-from app.widgets.step_plot import BAR_WIDTH, line_pen, prepare_axis
 from core.analysis import wilson
 
 TOP = 1.04

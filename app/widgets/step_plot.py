@@ -7,12 +7,11 @@ import math
 import numpy as np
 import pyqtgraph as pg
 from PySide6.QtCore import QPointF, Qt, Signal, Slot
-from PySide6.QtGui import QColor, QPen
-from PySide6.QtWidgets import QGraphicsItem
 
-from app.theme import LIGHT, Theme, scaled, ui_font
+from app.theme import Theme
 from app.view_models.metrics import Array, StepMetrics
 from app.view_models.selection import Place
+from app.widgets.base_plot import BasePlot, prepare_axis, show_axes
 from app.widgets.step_marks import StepMarks
 
 FOLLOWED_STEPS = 48
@@ -23,10 +22,9 @@ MIN_STEPS = 24
 """How many steps there is room for after a short run, so that its bars are not as wide as walls."""
 MAX_BARS = 320
 """More steps than this are drawn as means over bins: no wider screen shows them apart, and the cost stays flat."""
-BAR_WIDTH = 0.76
 
 
-class StepPlot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
+class StepPlot(BasePlot):
     """Base of the two plots. A subclass adds its items and fills them in `_draw`.
 
     The view follows the latest steps until a person pans or zooms; a double click has it follow again. After the run
@@ -41,38 +39,18 @@ class StepPlot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
     step_clicked = Signal(int)
 
     def __init__(self, metrics: StepMetrics, *, object_name: str, title: str, y_label: str) -> None:
-        super().__init__(background=None)
-        self.setObjectName(object_name)
-        self.setAccessibleName(title)
-        self.setFrameShape(self.Shape.NoFrame)
-        self.setMinimumHeight(110)
+        super().__init__(object_name=object_name, title=title, x_label="step", y_label=y_label)
         self._metrics = metrics
-        self._theme = LIGHT
-        self._y_label = y_label
         self._follows = True
         self._shows_all = False
         self._drawn: tuple[int, int, int] | None = None
         self._followed: tuple[float, float] | None = None
         item = self.getPlotItem()
-        item.hideButtons()
-        item.setMenuEnabled(False)
         item.setMouseEnabled(x=True, y=False)
-        item.setContentsMargins(0, 4, 4, 0)
         box = item.getViewBox()
-        box.setDefaultPadding(0.0)
-        box.disableAutoRange()
         box.setLimits(xMin=-1, minXRange=4)
-        prepare_axis(item.getAxis("left"))
-        prepare_axis(item.getAxis("bottom"))
-        self._marks = StepMarks(item)
-        self._hint = pg.TextItem(anchor=(0.5, 0.5))
-        self._hint.setFont(ui_font(12))
-        self._hint.setParentItem(box)
-        box.sigRangeChangedManually.connect(self._on_moved_by_hand)
         box.sigXRangeChanged.connect(self._on_range_changed)
-        box.sigResized.connect(self._on_resized)
-        self.scene().sigMouseMoved.connect(self._on_mouse_moved)
-        self.scene().sigMouseClicked.connect(self._on_mouse_clicked)
+        self._marks = StepMarks(item)
 
     # --- For subclasses ---
 
@@ -85,29 +63,12 @@ class StepPlot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         """Fill the items with steps first to last - 1, `width` steps a bar."""
         raise NotImplementedError
 
-    def _restyle(self, theme: Theme) -> None:
-        """Give the items a theme's colours."""
-        raise NotImplementedError
-
     # --- For the window ---
 
     def set_theme(self, theme: Theme) -> None:
         """Draw in a theme's colours."""
-        self._theme = theme
-        self.setBackground(theme.surface)
-        item = self.getPlotItem()
-        self._hint.setFont(ui_font(12))
-        label_style = {"color": theme.muted, "font-size": f"{scaled(11)}px"}
-        item.getAxis("left").setLabel(self._y_label, **label_style)
-        item.getAxis("bottom").setLabel("step", **label_style)
-        for name in ("left", "bottom"):
-            axis = item.getAxis(name)
-            fit_axis_text(axis)
-            axis.setTextPen(QColor(theme.muted))
-        self._hint.setColor(theme.muted)
         self._marks.set_theme(theme)
-        self._restyle(theme)
-        self.redraw()
+        super().set_theme(theme)
 
     @Slot(object)
     def mark_place(self, place: Place | None) -> None:
@@ -118,10 +79,6 @@ class StepPlot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
     def mark_step(self, step: int) -> None:
         """Mark the step that the pointer is on, here or elsewhere; -1: none."""
         self._marks.hover(step)
-
-    def set_hint(self, text: str) -> None:
-        """What an empty plot says."""
-        self._hint.setPlainText(text)
 
     def begin(self) -> None:
         """A run starts: follow it."""
@@ -187,10 +144,6 @@ class StepPlot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         if not self._follows:
             self._draw_visible()
 
-    @Slot()
-    def _on_resized(self) -> None:
-        self._hint.setPos(self.getViewBox().boundingRect().center())
-
     @Slot(object)
     def _on_mouse_moved(self, point: QPointF) -> None:
         self.step_hovered.emit(self._step_at(point))
@@ -204,9 +157,9 @@ class StepPlot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
 
     @Slot(object)
     def _on_mouse_clicked(self, event: pg.GraphicsScene.mouseEvents.MouseClickEvent) -> None:
-        if event.double():
-            self.reset_view()
-        elif event.button() is Qt.MouseButton.LeftButton and (step := self._step_at(event.scenePos())) >= 0:
+        super()._on_mouse_clicked(event)
+        is_plain = not event.double() and event.button() is Qt.MouseButton.LeftButton
+        if is_plain and (step := self._step_at(event.scenePos())) >= 0:
             self.step_clicked.emit(step)
 
     def leaveEvent(self, event: object) -> None:
@@ -215,48 +168,6 @@ class StepPlot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         self.step_hovered.emit(-1)
 
 
-def prepare_axis(axis: pg.AxisItem) -> None:
-    """Give an axis the fonts, the room and the grid that all plots share."""
-    axis.enableAutoSIPrefix(False)
-    axis.setStyle(tickLength=-4, autoExpandTextSpace=False, maxTickLevel=0)
-    # Behind the data: a grid is there to read bars by, not to cut them.
-    axis.setZValue(-100)
-    # Painting labels is most of a plot's cost, and they rarely change.
-    axis.setCacheMode(QGraphicsItem.CacheMode.DeviceCoordinateCache)
-    fit_axis_text(axis)
-
-
-def show_axes(item: pg.PlotItem, theme: Theme, *, is_empty: bool) -> None:
-    """Draw both axes. An empty plot keeps their titles: numbers, lines and a grid would be about nothing."""
-    for name in ("left", "bottom"):
-        axis = item.getAxis(name)
-        axis.setStyle(showValues=not is_empty)
-        axis.setPen(QPen(Qt.PenStyle.NoPen) if is_empty else QPen(QColor(theme.border), 1))
-        # The pen has taken the title's colour along.
-        axis.setLabel(axis.labelText, **{**axis.labelStyle, "color": theme.muted})
-    item.showGrid(x=False, y=not is_empty, alpha=0.25)
-
-
-def fit_axis_text(axis: pg.AxisItem) -> None:
-    """Numbers and title at the text's scale, with the room that they take."""
-    axis.setStyle(tickFont=ui_font(11))
-    axis.label.setFont(ui_font(11))
-    if axis.orientation == "left":
-        axis.setWidth(scaled(50))
-    else:
-        axis.setHeight(14 + scaled(24))
-
-
 def bar_centres(first: int, count: int, width: int) -> Array:
     """Where the bars of `count` bins stand on the x axis."""
     return (first + np.arange(count) * float(width) + (width - 1) / 2).astype(np.float64)
-
-
-def line_pen(color: str, *, dashed: bool = False) -> QPen:
-    """The pen of a plot's line."""
-    pen = QPen(QColor(color), 2)
-    pen.setCosmetic(True)
-    if dashed:
-        pen.setStyle(Qt.PenStyle.CustomDashLine)
-        pen.setDashPattern([3, 2])
-    return pen

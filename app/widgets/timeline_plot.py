@@ -10,10 +10,10 @@ import pyqtgraph as pg
 from app.theme import Theme
 from app.view_models.metrics import Array
 from app.view_models.race import Timeline, tokens_text
+from app.widgets.base_plot import line_pen
 from app.widgets.figure_plot import FigurePlot
 from app.widgets.legend import Mark, SeriesSample
 from app.widgets.plot_table import Table
-from app.widgets.step_plot import line_pen
 
 MAX_POINTS = 500
 """More steps than this in view are drawn by every second or third: the line only climbs, and hides no peak."""
