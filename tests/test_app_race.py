@@ -275,3 +275,19 @@ def test_a_kept_run_is_raced_as_it_was_when_it_ran(make_window, run_to_end, qtbo
         assert window.race.stack.currentIndex() == 0
     assert [label.text() for label in (window.race.speedup, window.race.source, window.race.texts)] == shown
     assert [lane.text.toPlainText() for lane in (window.race.ours, window.race.plain)] == texts
+
+
+def test_a_text_that_is_given_less_room_stays_at_its_end(qtbot, sound_binding):
+    view = RaceText("x", "x", in_kinds=False)
+    qtbot.addWidget(view)
+    view.set_tokens(["a line\n"] * 60, [TokenKind.BONUS] * 60)
+    view.resize(400, 3000)
+    view.show()
+    view.show_count(60)
+    assert view.verticalScrollBar().maximum() == 0
+    view.resize(400, 200)
+    bar = view.verticalScrollBar()
+    assert bar.value() == bar.maximum() > 0
+    bar.setValue(0)
+    view.resize(400, 150)
+    assert bar.value() == 0

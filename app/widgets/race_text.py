@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from PySide6.QtCore import QSize, Qt
-from PySide6.QtGui import QTextCharFormat, QTextCursor
+from PySide6.QtGui import QResizeEvent, QTextCharFormat, QTextCursor
 from PySide6.QtWidgets import QPlainTextEdit
 
 from app.text_size import hold
@@ -65,19 +65,33 @@ class RaceText(QPlainTextEdit):
         self.num_shown = 0
         self.clear()
 
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """Stay at the end where the end was in view: a text that is shown for the first time is given its room late."""
+        follows = self._is_at_end()
+        super().resizeEvent(event)
+        if follows:
+            self._to_end()
+
     def show_count(self, count: int) -> bool:
         """Show the first `count` tokens, or come nearer to it; whether that many are shown now."""
         if count == self.num_shown:
             return True
-        bar = self.verticalScrollBar()
-        follows = bar.value() >= bar.maximum() - 1
+        follows = self._is_at_end()
         if count < self.num_shown:
             self._take_away(count)
         else:
             self._add(min(count, self.num_shown + MOST_TOKENS))
         if follows:
-            bar.setValue(bar.maximum())
+            self._to_end()
         return self.num_shown == count
+
+    def _is_at_end(self) -> bool:
+        bar = self.verticalScrollBar()
+        return bar.value() >= bar.maximum() - 1
+
+    def _to_end(self) -> None:
+        bar = self.verticalScrollBar()
+        bar.setValue(bar.maximum())
 
     def _take_away(self, count: int) -> None:
         cursor = QTextCursor(self.document())
