@@ -43,6 +43,9 @@ class Menus:
         self.branch = self._action("branchAction", "Branch from here…", "Ctrl+B")
         for action in (self.pause, self.next_step, self.branch):
             action.setEnabled(False)
+        # What answers a question about a pair rather than writes one text; each opens a window of its own.
+        self.check = self._action("checkAction", "Check exactness…", "Ctrl+Shift+X")
+        self.check.setEnabled(False)
         self.show_ghosts = self._action("showGhostsAction", "Show rejected drafts", "Ctrl+G")
         self.show_ghosts.setCheckable(True)
         self.show_reading = self._action("showReadingAction", "Prompt as the model reads it", "Ctrl+R")
@@ -77,6 +80,8 @@ class Menus:
         view.addActions([self.larger, self.smaller, self.default_size])
         view.addSeparator()
         view.addActions(self.themes.actions())
+        tools = self._menu("&Tools")
+        tools.addActions([self.check])
         help_menu = self._menu("&Help")
         help_menu.addActions([self.help, self.keys])
         help_menu.addSeparator()

@@ -127,7 +127,7 @@ def _branch(camera: Camera, window: MainWindow) -> None:
 
     camera.shoot_other("branch-menu", shown)
     menu.close()
-    for title in ("&File", "&Run", "&View", "&Help"):
+    for title in ("&File", "&Run", "&View", "&Tools", "&Help"):
         found = next(action.menu() for action in window.menuBar().actions() if action.text() == title)
         found.popup(QPoint(20, 20))
         camera.shoot_other(f"menu-{title[1:].lower()}", lambda found=found: found)
