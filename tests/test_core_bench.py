@@ -25,7 +25,6 @@ from core.bench.names import (
 )
 from core.bench.ours import Plain, Speculative
 from core.bench.overhead import overhead, time_bare, usual_steps
-from core.bench.prompts import PRESETS, default_prompts, read_prompts
 from core.bench.resident import mappings_in
 from core.bench.results import rows
 from core.bench.rival_transformers import Assisted, Generate
@@ -35,6 +34,7 @@ from core.bench.types import BenchSettings, NotApplicableError, Pair, Prompt, Ti
 from core.drafters.methods import METHODS
 from core.errors import OutriderError, PromptError, SettingsError
 from core.models.room import bytes_per_position
+from core.prompt_suites import PRESETS, default_prompts, read_prompts
 from tests.cli_fakes import step
 from tests.exactness import global_generator_untouched
 from tests.fakes import greedy_reference, is_sentence, language_model, play, save_model, tiny_model, tiny_module

@@ -19,9 +19,12 @@ class Preset:
 
 
 def load_presets(folder: Path = RESOURCES / "prompts") -> tuple[Preset, ...]:
-    """All presets, file by file; lines that hold none are passed over, since a preset is only a convenience."""
+    """All presets; lines that hold none are passed over, since a preset is only a convenience.
+
+    The other files of the folder are suites to measure on, with more prompts than a menu bears.
+    """
     found: list[Preset] = []
-    for path in sorted(folder.glob("*.jsonl")):
+    for path in folder.glob("presets.jsonl"):
         for line in path.read_text("utf-8", "replace").splitlines():
             try:
                 found.append(Preset(**json.loads(line)))

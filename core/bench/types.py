@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from core.bench.names import split_name
 from core.errors import OutriderError, SettingsError
+from core.prompt_suites import Prompt
 from core.types import MAX_DRAFT_TOKENS, Device, DType, SamplingParams, Step
 
 if TYPE_CHECKING:
     from core.models.loading import LanguageModel
+
+__all__ = ["Absence", "BenchSettings", "Contender", "NotApplicableError", "Pair", "Prompt", "Timed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +74,6 @@ class BenchSettings:
 def _check(holds: bool, sentence: str) -> None:
     if not holds:
         raise SettingsError(sentence)
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """A named text, and the target's ids for it."""
-
-    name: str
-    text: str
-    ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,9 +75,9 @@ def run_bench(settings: BenchSettings, *, prompts_file: str | None, measures_mem
     from core.bench.margins import margin_of
     from core.bench.measure import measure
     from core.bench.memory import Memory, memory_of
-    from core.bench.prompts import default_prompts, read_prompts
     from core.bench.record import Report, config_of, environment_of, now
     from core.bench.results import rows, with_memory
+    from core.prompt_suites import default_prompts, read_prompts
 
     started_at = now()
     asked = None if prompts_file is None else read_prompts(Path(prompts_file))

@@ -16,9 +16,9 @@ from rich.text import Text
 
 from app.cli.bench.progress import open_progress
 from app.cli.errors import Exit, UsageError, say, writing_output
-from core.bench.prompts import default_prompts, read_prompts
 from core.bench.types import BenchSettings
 from core.files import write_atomically
+from core.prompt_suites import default_prompts, read_prompts
 from core.types import RunRequest, SamplingParams
 
 if TYPE_CHECKING:

@@ -1,0 +1,125 @@
+"""Prompts to measure on: the suites that come with Outrider, and a person's own files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from core.errors import PromptError
+from core.models.catalogue import RESOURCES
+
+FOLDER = RESOURCES / "prompts"
+PRESETS = FOLDER / "presets.jsonl"
+SUITES = ("code", "prose", "maths", "translation", "summarising", "chat")
+"""The suites that come with Outrider, each a file of that name in `FOLDER`."""
+
+_CODE = ("Fibonacci", "Read a file", "Edit a function")
+_CHAT = ("Question", "Summary", "Edit a function")
+_JSON_LINES = {".jsonl", ".ndjson"}
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A named text.
+
+    Attributes:
+        name: what a table calls it.
+        text: as it is continued, or put into a chat template.
+        ids: the target's ids for it, where they are known already.
+        suite: what it is grouped by: a suite's name, a file's, or Spec-Bench's category; empty for none.
+    """
+
+    name: str
+    text: str
+    ids: tuple[int, ...] = ()
+    suite: str = ""
+
+
+def default_prompts(*, is_chat: bool) -> list[Prompt]:
+    """Three of the presets: two that a model writes freely, and one that it can copy from."""
+    presets = {prompt.name: prompt for prompt in read_prompts(PRESETS)}
+    return [presets[name] for name in (_CHAT if is_chat else _CODE)]
+
+
+def find_prompts(names: Iterable[str]) -> list[Prompt]:
+    """The prompts of several suites and files, in their order.
+
+    Args:
+        names: each a suite's name, or else a file's; a file that is called like a suite is named with its folder.
+
+    Raises:
+        PromptError: one of them is neither, can't be read, or holds no prompt.
+    """
+    found: list[Prompt] = []
+    for name in dict.fromkeys(names):
+        if name in SUITES:
+            found += read_prompts(FOLDER / f"{name}.jsonl")
+        elif not Path(name).exists() and not Path(name).suffix:
+            raise PromptError(f"There is no prompt suite or file {name!r}; the suites are {', '.join(SUITES)}.")
+        else:
+            found += read_prompts(Path(name))
+    return found
+
+
+def first_of_each(prompts: Iterable[Prompt], count: int) -> list[Prompt]:
+    """No more than `count` prompts of each suite, the first ones."""
+    taken: dict[str, int] = {}
+    kept = []
+    for prompt in prompts:
+        taken[prompt.suite] = taken.get(prompt.suite, 0) + 1
+        if taken[prompt.suite] <= count:
+            kept.append(prompt)
+    return kept
+
+
+def read_prompts(path: Path) -> list[Prompt]:
+    """The prompts of a file: JSON Lines, one a line, or else plain text, one a line.
+
+    A line of JSON holds the prompt as `text` or `prompt`, and perhaps a `name`. Spec-Bench's question.jsonl is read as
+    it is: a line's first turn is the prompt, since the later ones answer what a model said, and its category the suite.
+
+    Raises:
+        PromptError: it can't be read, or holds none.
+    """
+    try:
+        # Lines end at \n only: JSON may hold the other characters that str.splitlines takes for an end.
+        lines = path.read_text("utf-8-sig").split("\n")
+    except UnicodeDecodeError:
+        raise PromptError(f"The prompts in {str(path)!r} are not UTF-8 text; save them as UTF-8.") from None
+    except (OSError, ValueError) as error:
+        reason = "it is a folder" if path.is_dir() else getattr(error, "strerror", None) or error
+        raise PromptError(f"The prompts in {str(path)!r} can't be read ({reason}); check the path.") from None
+    is_json = path.suffix.lower() in _JSON_LINES
+    prompts = [
+        _from_json(line, number, path) if is_json else Prompt(f"line {number}", line, suite=path.stem)
+        for number, line in enumerate(lines, 1)
+        if line.strip()
+    ]
+    if not prompts:
+        raise PromptError(f"There is no prompt in {str(path)!r}; write one a line.")
+    return prompts
+
+
+def _from_json(line: str, number: int, path: Path) -> Prompt:
+    try:
+        record: Any = json.loads(line)
+    except (ValueError, RecursionError):
+        record = None
+    text = _text(record) if isinstance(record, dict) else None
+    if not isinstance(text, str) or not text:
+        raise PromptError(
+            f'Line {number} of {str(path)!r} is no JSON object with a "text" or a "prompt"; mend or remove it.'
+        )
+    suite, number_of_question = record.get("category"), record.get("question_id")
+    is_question = "turns" in record and isinstance(suite, str)
+    fallback = f"line {number}" if number_of_question is None else f"question {number_of_question}"
+    return Prompt(str(record.get("name") or fallback), text, suite=str(suite) if is_question else path.stem)
+
+
+def _text(record: dict[str, Any]) -> Any:
+    turns = record.get("turns")
+    first = turns[0] if isinstance(turns, list) and turns else None
+    return record.get("text") or record.get("prompt") or first
