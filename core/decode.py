@@ -30,7 +30,7 @@ from core.sampling import draw_gumbel, gumbel_noise, probabilities
 from core.tally import Tally
 from core.target import TargetScorer, features_of
 from core.text import TokenTexts, display_texts
-from core.timing import StepClock, Stopwatch, peak_memory_mb, reset_peak_memory
+from core.timing import StepClock, Stopwatch, is_asynchronous, peak_memory_mb, reset_peak_memory
 from core.types import (
     Coupling,
     Draft,
@@ -226,7 +226,7 @@ class _Run:
         draft = self._propose(wanted, sampling, self._generator)
         clock.stop()
         # Looking at tokens on a GPU means waiting for them; those are looked at when the verdict is waited for anyway.
-        if draft.tokens.device.type != "cuda":
+        if not is_asynchronous(draft.tokens.device):
             check_draft(draft, wanted, self._target.vocab_size, type(self._drafter).__name__)
         return Block(wanted, sampling, draft, clock)
 
@@ -254,7 +254,7 @@ class _Run:
         if self._drafter is not None and block.wanted:
             self._drafter.observe(outcome)
         clock.stop()
-        if draft.tokens.device.type == "cuda":
+        if is_asynchronous(draft.tokens.device):
             check_draft(draft, block.wanted, self._target.vocab_size, type(self._drafter).__name__)
         draft_ms, verify_ms, sample_ms = times = clock.read()
         return Round(draft, target_probs, outcome, sampling.temperature, draft_ms, verify_ms, sample_ms, sum(times))

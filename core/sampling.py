@@ -10,6 +10,8 @@ from core.types import SamplingParams
 _LEAST_TEMPERATURE = 1e-30
 """Colder than this is greedy to the last bit, and float32 would soon call it 0, to divide by."""
 
+_WORD_BITS, _HALF_BITS, _SHARE_BITS = 48, 24, 37
+"""Of a draw, of its halves, and of a weight, where draws are made in whole numbers: 37 + 24 bits stay below 63."""
 
 _COLD = 1e-6
 """Above this, no logit that a model gives overflows when it is divided by the temperature."""
@@ -99,24 +101,68 @@ def _keep_nucleus(scaled: Tensor, params: SamplingParams) -> Tensor:
 
 
 def draw_uniforms(count: int, generator: torch.Generator) -> Tensor:
-    """(count,) draws in [0, 1), float64 where the generator's device has it, on that device."""
+    """(count,) float64 draws in [0, 1), on the CPU, where runs have their generators; a caller's own may be elsewhere."""
     dtype = torch.float32 if generator.device.type == "mps" else torch.float64
-    return torch.rand(count, generator=generator, dtype=dtype, device=generator.device)
+    return torch.rand(count, generator=generator, dtype=dtype, device=generator.device).cpu().double()
+
+
+def has_double(device: torch.device) -> bool:
+    """Whether a device knows float64; Apple's GPUs don't."""
+    return device.type != "mps"
+
+
+def for_device(uniforms: Tensor, device: torch.device) -> Tensor:
+    """Draws in the form that they decide in on a device, still where they are.
+
+    Args:
+        uniforms: any shape, in [0, 1), or what this function has made of such.
+        device: of the distributions.
+
+    Returns:
+        The same as float64, or, for a device that has none, as whole 2^48ths, int64.
+    """
+    if not uniforms.is_floating_point():
+        return uniforms
+    uniforms = uniforms.double()
+    return uniforms if has_double(device) else (uniforms * 2.0**_WORD_BITS).long()
+
+
+def fractions(uniforms: Tensor) -> Tensor:
+    """What `for_device` gives, as numbers in [0, 1): of 2^48ths the first 24 bits, which float32 holds as they are."""
+    return uniforms if uniforms.is_floating_point() else (uniforms >> _HALF_BITS).float() * 2.0**-_HALF_BITS
 
 
 def draw(probs: Tensor, uniform: Tensor) -> Tensor:
-    """Inverse-CDF draw from one distribution.
+    """Inverse-CDF draw from one distribution, without a look at any value.
 
     Args:
         probs: (V,) non-negative weights with a positive sum; they need not be normalised.
-        uniform: scalar in [0, 1).
+        uniform: () in [0, 1), or what `for_device` has made of it; on any device.
 
     Returns:
-        () int64, an id whose weight is positive; on the CPU where the device is MPS.
+        () int64 on the device of `probs`, an id whose weight is positive.
     """
-    if probs.device.type == "mps":  # which has no float64
-        probs = probs.cpu()
-    return draw_in_double(probs, uniform.to(device=probs.device, dtype=torch.float64))
+    uniform = for_device(uniform, probs.device).to(probs.device)
+    return draw_in_double(probs, uniform) if uniform.is_floating_point() else draw_in_integers(probs, uniform)
+
+
+def draw_in_integers(probs: Tensor, uniform: Tensor) -> Tensor:
+    """`draw` on a device without float64, whose float32 would lose the unlikely ids of a large vocabulary.
+
+    Weights are counted in 2^-37ths of their sum, so that they add up without rounding; what is below half of one, some
+    4e-12, is not drawn.
+
+    Args:
+        probs: (V,).
+        uniform: () int64, 2^48ths.
+    """
+    # Brought to a sum of 1 first, since a residual may hold next to nothing.
+    cdf = (probs / probs.sum() * 2.0**_SHARE_BITS).round().long().cumsum(-1)
+    total, high, low = cdf[-1], uniform >> _HALF_BITS, uniform & ((1 << _HALF_BITS) - 1)
+    # total * uniform / 2^48 by halves, since the product has more than 64 bits.
+    point = (total * high + ((total * low) >> _HALF_BITS)) >> _HALF_BITS
+    # The first entry above the point, which is below the total: an id of weight 0 can't be found. The clamp is for NaN.
+    return (cdf <= point).sum().clamp_(max=probs.size(-1) - 1)
 
 
 def draw_in_double(probs: Tensor, uniform: Tensor) -> Tensor:

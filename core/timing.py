@@ -18,6 +18,11 @@ def synchronize(device: torch.device) -> None:
         torch.mps.synchronize()
 
 
+def is_asynchronous(device: torch.device) -> bool:
+    """Whether work goes on there while the host runs ahead, so that looking at a value means waiting for it."""
+    return device.type != "cpu"
+
+
 class Stopwatch:
     """Splits a stretch of work into laps, each ended only when the device is done."""
 

@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from core.errors import DrafterError, GenerationError
-from core.sampling import draw, draw_in_double, draw_uniforms
+from core.sampling import draw, draw_uniforms, for_device, fractions
+from core.timing import is_asynchronous
 from core.types import TokenKind, Verification
 
 SUM_TOLERANCE = 1e-2
@@ -72,7 +73,7 @@ def verify_block(
     # One draw a drafted token and one for the token behind them, whatever is accepted: the same state of the
     # generator always gives the same result, and the draws can be shown.
     uniforms = draw_uniforms(num_drafted + 1, generator)
-    if target_probs.device.type == "cuda":
+    if is_asynchronous(target_probs.device):
         return _verified_on_device(draft_tokens, draft_probs, target_probs, uniforms)
     # A few numbers a block are compared: as Python's floats, which are doubles, rather than by a tensor operation each.
     p = _probs_of(target_probs, draft_tokens)
@@ -107,7 +108,8 @@ def _verified_on_device(
 ) -> Verification:
     """The same verdict, worked out where the distributions are, so that the host waits for it once."""
     num_drafted = draft_tokens.shape[0]
-    verdict = decide(draft_tokens, draft_probs, target_probs, uniforms.to(target_probs.device)).tolist()
+    decisive = for_device(uniforms, target_probs.device)
+    verdict = decide(draft_tokens, draft_probs, target_probs, decisive.to(target_probs.device)).tolist()
     num_accepted, next_token = int(verdict[0]), int(verdict[1])
     p, q = verdict[2 : 2 + num_drafted], verdict[2 + num_drafted :]
     if any(map(math.isnan, verdict)):
@@ -119,7 +121,7 @@ def _verified_on_device(
         next_token=next_token,
         next_kind=TokenKind.BONUS if num_accepted == num_drafted else TokenKind.CORRECTION,
         acceptance_probs=tuple(min(1.0, a / b) for a, b in zip(p, q, strict=True)),
-        uniforms=tuple(uniforms[:num_drafted].tolist()),
+        uniforms=tuple(fractions(decisive[:num_drafted]).tolist()),
         next_uniform=float(uniforms[num_drafted]),
     )
 
@@ -129,17 +131,18 @@ def decide(draft_tokens: Tensor, draft_probs: Tensor | None, target_probs: Tenso
 
     Args:
         draft_tokens, draft_probs, target_probs: see `verify`.
-        uniforms: (K + 1,) float64 draws, the last one for the token behind what is accepted.
+        uniforms: (K + 1,) draws as `for_device` gives them, the last one for the token behind what is accepted.
 
     Returns:
-        (2 + 2 K,) float64: number of accepted tokens, next token, and the probabilities of the drafted tokens under
-        the target and under the draft.
+        (2 + 2 K,) float64, or float32 where there is none (which holds ids up to 2^24): number of accepted tokens, next
+        token, and the probabilities of the drafted tokens under the target and under the draft.
     """
     num_drafted = draft_tokens.shape[0]
     at = draft_tokens.unsqueeze(1)
-    p = target_probs[:num_drafted].gather(1, at).squeeze(1).double()
-    q = torch.ones_like(p) if draft_probs is None else draft_probs.gather(1, at).squeeze(1).double()
-    kept = uniforms[:num_drafted] * q < p
+    tests = fractions(uniforms[:num_drafted])
+    p = target_probs[:num_drafted].gather(1, at).squeeze(1).to(tests.dtype)
+    q = torch.ones_like(p) if draft_probs is None else draft_probs.gather(1, at).squeeze(1).to(tests.dtype)
+    kept = tests * q < p
     # Indexing with a tensor () would look at its value; selecting with a tensor (1,) does not.
     num_accepted = kept.long().cumprod(0).sum().view(1)
     target_row = target_probs.index_select(0, num_accepted)[0]
@@ -151,8 +154,8 @@ def decide(draft_tokens: Tensor, draft_probs: Tensor | None, target_probs: Tenso
         taken = functional.pad(draft_probs, (0, 0, 0, 1))
     left = (target_row - taken.index_select(0, num_accepted)[0]).clamp_(min=0.0)
     weights = torch.where(left.sum() > 0, left, target_row)
-    next_token = draw_in_double(weights, uniforms[num_drafted])
-    return torch.cat((num_accepted.double(), next_token.view(1).double(), p, q))
+    next_token = draw(weights, uniforms[num_drafted])
+    return torch.cat((num_accepted.to(p.dtype), next_token.view(1).to(p.dtype), p, q))
 
 
 def _probs_of(rows: Tensor, tokens: Tensor) -> list[float]:

@@ -14,7 +14,7 @@ from core.drafters.methods import DraftModelOptions
 from core.runners.base import Runner
 from core.runners.graphed import GraphedRunner
 from core.runners.lean import LeanRunner
-from core.sampling import draw, draw_gumbel, draw_uniforms, is_plain, probabilities
+from core.sampling import draw, draw_gumbel, draw_uniforms, for_device, is_plain, probabilities
 from core.target import PREFILL_CHUNK, prefill
 from core.types import Draft, DraftContext, TargetFeature, Verification
 
@@ -88,6 +88,8 @@ class DraftModelDrafter:
             if drawn is not None:
                 return chain(drawn[0], _over_vocabulary(drawn[1], proposed, context.vocab_size))
         tokens, rows = [], []
+        if uniforms is not None:
+            uniforms = for_device(uniforms, self._model.device).to(self._model.device)
         for index in range(count):
             context.check_cancelled()
             if uniforms is None:
@@ -104,9 +106,8 @@ class DraftModelDrafter:
     def _next(self, pending: Tensor, context: DraftContext, uniform: Tensor) -> tuple[Tensor, Tensor]:
         """Read `pending`, and draw what follows: its () index among the logits, and their law."""
         runner, sampling = self._runner, context.sampling
-        if isinstance(runner, LeanRunner) and is_plain(sampling) and self._model.device.type != "mps":
-            limit = self._num_proposed(context)
-            return runner.draw_next(pending, uniform.to(self._model.device), sampling.temperature, limit)
+        if isinstance(runner, LeanRunner) and is_plain(sampling) and uniform.is_floating_point():
+            return runner.draw_next(pending, uniform, sampling.temperature, self._num_proposed(context))
         row = self._law(pending, context)
         return draw(row, uniform), row
 
