@@ -1,0 +1,292 @@
+"""Theory beside measurement: figures on steps made by hand, intervals that cover, predictions that come true."""
+
+import math
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from core.analysis import best_num_draft_tokens, expected_tokens, predicted_speedup
+from core.capture import capture
+from core.diagnosis import PlainStep, diagnose
+from core.forecast import VerifyCurve
+from core.theory.calibration import calibrate
+from core.theory.columns import columns, resampled, weighted_medians
+from core.theory.predictors import Predictor, kl_bound, overlap_bounds, rank_correlation, study_predictors
+from core.theory.speedup import speedup_theory
+from core.theory.study import study, verdict
+from core.types import TokenKind
+from tests.test_core_analysis import make_step
+from tests.test_core_diagnosis import drawn, summed
+from tests.test_core_evidence import a_block, names
+
+PLAIN = PlainStep(forward_ms=10.0, total_ms=10.5, is_measured=False)
+
+
+def mixed(count=60):
+    """Blocks of 2 and of 6, whose scoring takes 12 and 20 ms."""
+    return [
+        *drawn(0.8, 2, count=count, seed=3, verify_ms=12.0),
+        *drawn(0.8, 6, count=count, seed=4, verify_ms=20.0),
+    ]
+
+
+# --- Speedup ----------------------------------------------------------------------------------------------------
+
+
+def test_the_figures_are_those_of_the_page_why():
+    steps = mixed()
+    found, diagnosis = speedup_theory(steps, PLAIN), diagnose(summed(steps), PLAIN)
+    assert found.alpha.value == pytest.approx(diagnosis.alpha)
+    assert found.cost.value == pytest.approx(diagnosis.cost)
+    assert found.ran_tokens.value == pytest.approx(diagnosis.tokens_per_step)
+    assert found.ran_speedup.value == pytest.approx(diagnosis.speedup)
+    assert found.usual_k == diagnosis.usual_length
+    curve = VerifyCurve(summed(steps), PLAIN.forward_ms)
+    assert found.verify.values == pytest.approx([curve(k + 1) for k in range(17)])
+    assert found.longest == 6
+
+
+def test_both_curves_are_the_formulas_at_every_k():
+    found = speedup_theory(mixed(), PLAIN)
+    alpha, cost = found.alpha.value, found.cost.value
+    for k in range(17):
+        assert found.tokens.values[k] == pytest.approx(expected_tokens(alpha, k))
+        assert found.leviathan.values[k] == pytest.approx(predicted_speedup(alpha, k, cost))
+        assert found.measured_verify.values[k] == pytest.approx(
+            predicted_speedup(alpha, k, cost, found.verify.values[k])
+        )
+    assert found.leviathan.best == best_num_draft_tokens(alpha, cost, longest=16)
+    assert found.best_k == best_num_draft_tokens(
+        alpha, cost, verify_cost=lambda n: found.verify.values[n - 1], longest=16
+    )
+    assert found.best_k <= found.leviathan.best
+
+
+def test_figures_worked_out_by_hand():
+    steps = [make_step(2, 2, draft_ms=1.0, verify_ms=12.0), make_step(2, 1, draft_ms=1.0, verify_ms=12.0)] * 20
+    found = speedup_theory(steps, PLAIN)
+    assert found.alpha.value == pytest.approx(3 / 4)
+    assert found.cost.value == pytest.approx(0.1)
+    assert found.verify.values[:3] == pytest.approx((1.0, 1.1, 1.2))
+    assert found.tokens.values[2] == pytest.approx(1 + 0.75 + 0.5625)
+    assert found.leviathan.values[2] == pytest.approx(2.3125 / 1.2)
+    assert found.measured_verify.values[2] == pytest.approx(2.3125 / 1.4)
+    assert found.ran_tokens.value == pytest.approx(2.5)
+    assert found.ran_speedup.value == pytest.approx(2.5 * 10.5 / 14.5)
+
+
+def test_a_draft_that_is_never_right_says_dont_speculate_and_one_always_right_the_longest():
+    never = speedup_theory(drawn(0.0, 4, count=40), PLAIN)
+    assert never.best_k == 0
+    assert never.share_wins == 0.0
+    assert verdict(never).startswith("Don't speculate")
+    always = speedup_theory(drawn(1.0, 4, count=40, draft_ms=0.5), PLAIN)
+    assert always.best_k == 16
+    assert "drawn on beyond K = 4" in verdict(always)
+
+
+def test_a_few_blocks_are_too_few_and_nothing_tested_or_no_unit_is_nothing():
+    assert verdict(speedup_theory(drawn(0.8, 4, count=7), PLAIN)).startswith("Too few blocks")
+    assert speedup_theory([make_step(0, 0)] * 30, PLAIN) is None
+    assert speedup_theory([], PLAIN) is None
+    assert speedup_theory(mixed(), None) is None
+    one = speedup_theory(drawn(0.5, 4, count=1), PLAIN)
+    assert one.alpha.low is None
+    assert one.measured_verify.low == ()
+
+
+def test_a_doubtful_gain_is_called_so():
+    found = speedup_theory(drawn(0.5, 2, count=30, draft_ms=4.8, verify_ms=10.2), PLAIN)
+    assert 0.0 < found.share_wins < 0.95
+    assert "sure" in verdict(found)
+
+
+# --- Intervals --------------------------------------------------------------------------------------------------
+
+
+def test_intervals_cover_what_is_true_about_as_often_as_they_say():
+    k, alpha, runs = 4, 0.7, 120
+    covered = {"alpha": 0, "tokens": 0}
+    for seed in range(runs):
+        found = speedup_theory(drawn(alpha, k, count=80, seed=seed), PLAIN, num_resamples=200)
+        covered["alpha"] += found.alpha.low <= alpha <= found.alpha.high
+        covered["tokens"] += found.ran_tokens.low <= expected_tokens(alpha, k) <= found.ran_tokens.high
+    for name, count in covered.items():
+        assert 0.87 <= count / runs <= 1.0, f"{name} was covered in {count} of {runs}"
+
+
+def test_the_same_steps_give_the_same_intervals_and_more_steps_narrower_ones():
+    few, many = (speedup_theory(drawn(0.7, 4, count=count, seed=1), PLAIN) for count in (50, 800))
+    assert speedup_theory(drawn(0.7, 4, count=50, seed=1), PLAIN) == few
+    assert many.alpha.high - many.alpha.low < 0.5 * (few.alpha.high - few.alpha.low)
+
+
+def test_a_baseline_that_was_measured_is_resampled_along():
+    steps = drawn(0.7, 4, count=100)
+    plain = PlainStep(10.0, 10.5, True)
+    baseline = [make_step(0, 0, verify_ms=10.0 + 8 * (index % 2)) for index in range(40)]
+    steady = [make_step(0, 0, verify_ms=14.0)] * 40
+    wide, narrow = (speedup_theory(steps, plain, other) for other in (baseline, steady))
+    assert wide.ran_speedup.high - wide.ran_speedup.low > narrow.ran_speedup.high - narrow.ran_speedup.low
+    assert narrow.ran_speedup == speedup_theory(steps, plain).ran_speedup
+
+
+def test_weighted_medians_are_the_medians_of_what_was_drawn():
+    rng = np.random.default_rng(5)
+    values = rng.normal(size=31)
+    for weights in resampled(31, rng, 40):
+        medians = weighted_medians(values, weights)
+        for row, median in zip(weights, medians, strict=True):
+            assert median == pytest.approx(np.median(np.repeat(values, row.astype(int))))
+    assert math.isnan(weighted_medians(values, np.zeros((1, 31)))[0])
+
+
+def test_a_block_that_the_texts_end_cut_short_is_not_timed():
+    found = columns([make_step(4, 4), make_step(4, 2, is_cut=True), make_step(0, 0)])
+    assert found.is_timed.tolist() == [True, False, False]
+    assert found["tested"].tolist() == [4, 2, 0]
+
+
+def test_a_long_run_is_worked_out_in_well_under_a_second():
+    steps = drawn(0.7, 4, count=5000)
+    started = time.process_time()
+    study(steps, target_step_ms=10.0)
+    assert time.process_time() - started < 1.5, "it should take about 0.3 s"
+
+
+# --- Calibration ------------------------------------------------------------------------------------------------
+
+
+def promised(chances, seed, *, real=lambda chance: chance, count=400):
+    """Blocks whose places are accepted with `real` of what they promise."""
+    rng = np.random.default_rng(seed)
+    steps = []
+    for _ in range(count):
+        block = tuple(float(rng.choice(chances)) for _ in range(4))
+        accepted = next((i for i, chance in enumerate(block) if rng.random() >= real(chance)), 4)
+        steps.append(replace(make_step(4, accepted), expected_acceptance=block))
+    return steps
+
+
+def test_promises_that_are_kept_are_found_kept_by_position_and_by_tenth():
+    found = calibrate(promised((0.25, 0.55, 0.95), 1))
+    assert found.is_consistent
+    assert [item.title for item in found.positions] == ["1", "2", "3", "4"]
+    assert [item.title for item in found.bins] == ["0.2–0.3", "0.5–0.6", "0.9–1.0"]
+    assert sum(item.num_tested for item in found.bins) == found.overall.num_tested
+    for item in found.bins:
+        assert item.low <= item.predicted <= item.high
+    assert found.positions[0].num_tested == 400
+
+
+def test_promises_that_are_broken_are_found_broken():
+    found = calibrate(promised((0.25, 0.55, 0.95), 1, real=lambda chance: chance**2))
+    assert found.z < -4
+    assert not found.is_consistent
+
+
+def test_tokens_behind_a_rejection_say_nothing_and_certain_promises_leave_no_doubt():
+    step = replace(make_step(3, 1), expected_acceptance=(1.0, 0.0, 0.123))
+    found = calibrate([step] * 5)
+    assert [(item.title, item.observed) for item in found.bins] == [("0.0–0.1", 0.0), ("0.9–1.0", 1.0)]
+    assert found.z is None
+    assert found.is_consistent
+    assert not calibrate([replace(step, expected_acceptance=(1.0, 1.0, 1.0))]).is_consistent
+
+
+def test_damaged_promises_are_left_out():
+    steps = [replace(make_step(2, 2), expected_acceptance=(math.nan, 0.5))] * 3
+    assert calibrate(steps).overall.num_tested == 3
+    assert calibrate([replace(make_step(2, 2), expected_acceptance=(math.nan, math.nan))]) is None
+    assert calibrate([make_step(0, 0)]) is None
+
+
+# --- Cheaper predictors -----------------------------------------------------------------------------------------
+
+
+def with_evidence(vocab_size, count=30, **changes):
+    """Steps with the evidence of random laws, and these laws as (target, draft) rows of drafted places."""
+    steps, laws = [], []
+    for seed in range(count):
+        tokens, probs, target, outcome = a_block(3, vocab_size, 10 * seed, **changes)
+        last = [TokenKind.ACCEPTED] * outcome.num_accepted + [outcome.next_kind]
+        block = replace(
+            make_step(3, outcome.num_accepted),
+            emitted_kinds=tuple(last),
+            evidence=capture(tokens, probs, target, outcome, names),
+        )
+        steps.append(block)
+        laws += list(zip(target[:3].double(), probs.double(), strict=True))
+    return steps, laws
+
+
+def kl(p, q):
+    return float(torch.where(p > 0, p * (p / q).log(), 0.0).sum())
+
+
+def fits(steps):
+    return {fit.predictor: fit for fit in study_predictors(steps).fits}
+
+
+def test_where_all_tokens_are_listed_the_divergences_are_exact():
+    steps, laws = with_evidence(12)
+    found = fits(steps)
+    assert found[Predictor.KL_TARGET_DRAFT].mean == pytest.approx(np.mean([kl(p, q) for p, q in laws]), rel=1e-4)
+    assert found[Predictor.KL_DRAFT_TARGET].mean == pytest.approx(np.mean([kl(q, p) for p, q in laws]), rel=1e-4)
+    assert found[Predictor.DRAFT_TOP].mean == pytest.approx(np.mean([float(q.max()) for _, q in laws]), rel=1e-5)
+    same = np.mean([int(p.argmax()) == int(q.argmax()) for p, q in laws])
+    assert found[Predictor.TOP_1].mean == pytest.approx(same)
+    assert study_predictors(steps).most_gap == pytest.approx(0.0, abs=1e-6)
+
+
+def test_a_tail_makes_a_divergence_a_lower_bound_and_leaves_the_overlap_open_by_its_mass():
+    steps, laws = with_evidence(300, scale=1.0)
+    places = [place for step in steps for place in step.evidence[:3]]
+    for place, (p, q) in zip(places, laws, strict=True):
+        low, high = overlap_bounds(place)
+        assert low - 1e-5 <= float(torch.minimum(p, q).sum()) <= high + 1e-5
+        arrays = (np.array(place.target_probs), np.array(place.draft_probs))
+        tails = (np.array([place.target_tail]), np.array([place.draft_tail]))
+        bound = kl_bound(*arrays, np.array([0]), *tails)[0]
+        assert 0.0 <= bound <= kl(p, q) + 1e-5
+    found = study_predictors(steps)
+    assert 0.01 < found.mean_gap <= found.mean_tail
+    assert found.num_places == 90
+
+
+def test_a_token_that_the_draft_excludes_makes_one_divergence_infinite_and_its_rank_the_highest():
+    steps, laws = with_evidence(12, zeros=0.3)
+    found = fits(steps)[Predictor.KL_TARGET_DRAFT]
+    assert found.num_infinite == sum(math.isinf(kl(p, q)) for p, q in laws) > 0
+    assert math.isfinite(found.mean)
+    assert found.with_overlap < 0
+
+
+def test_a_divergence_falls_where_the_overlap_rises_and_few_places_say_nothing():
+    steps, _ = with_evidence(12, count=80)
+    found = fits(steps)
+    assert found[Predictor.KL_TARGET_DRAFT].with_overlap < -0.7
+    assert found[Predictor.KL_TARGET_DRAFT].with_outcome < 0
+    assert found[Predictor.KL_TARGET_DRAFT].num_outcomes < found[Predictor.KL_TARGET_DRAFT].num_places == 240
+    assert fits(steps[:3])[Predictor.TOP_1].with_overlap is None
+    assert study_predictors([make_step(3, 3)]) is None
+
+
+def test_rank_correlation_sees_order_alone_and_shares_ties():
+    rising = np.arange(30.0)
+    assert rank_correlation(rising, np.exp(rising)) == pytest.approx(1.0)
+    assert rank_correlation(rising, -rising) == pytest.approx(-1.0)
+    assert rank_correlation(rising, np.zeros(30)) is None
+
+    def ranks(values):
+        return [
+            sum(other < value for other in values) + (sum(other == value for other in values) + 1) / 2
+            for value in values
+        ]
+
+    rng = np.random.default_rng(2)
+    a, b = rng.integers(0, 5, 50).astype(float), rng.integers(0, 5, 50).astype(float)
+    assert rank_correlation(a, b) == pytest.approx(np.corrcoef(ranks(a), ranks(b))[0, 1])
