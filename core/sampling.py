@@ -101,7 +101,7 @@ def _keep_nucleus(scaled: Tensor, params: SamplingParams) -> Tensor:
 
 
 def draw_uniforms(count: int, generator: torch.Generator) -> Tensor:
-    """(count,) float64 draws in [0, 1), on the CPU, where runs have their generators; a caller's own may be elsewhere."""
+    """(count,) float64 draws in [0, 1), on the CPU, where runs have their generators (a caller's may be elsewhere)."""
     dtype = torch.float32 if generator.device.type == "mps" else torch.float64
     return torch.rand(count, generator=generator, dtype=dtype, device=generator.device).cpu().double()
 
