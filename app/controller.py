@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from PySide6.QtCore import QObject, QThread, Signal, Slot
 
+from app.engine_task import EngineTask, Work
 from app.services import Services
 from app.worker import EngineWorker, EventInbox
 from core.controls import RunControls
@@ -14,6 +15,7 @@ from core.errors import SettingsError
 from core.types import Event, RunRequest
 
 BUSY_SENTENCE = "A run is going. Stop it, or wait for its end, before you start another."
+BUSY_TASK_SENTENCE = "{} is going. Stop it, or wait for its end, before you start anything else."
 
 
 class RunState(StrEnum):
@@ -48,12 +50,14 @@ class RunController(QObject):
 
     _warm_up_wanted = Signal()
     _run_wanted = Signal(object, object)
+    _task_wanted = Signal(object)
     _shut_down_wanted = Signal()
 
     def __init__(self, services: Services, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self._state = RunState.IDLE
         self._controls: RunControls | None = None
+        self._task: EngineTask | None = None
         self._is_closing = False
         self._delay_ms = 0.0
         self._starts_paused = False
@@ -64,12 +68,15 @@ class RunController(QObject):
         self._worker.moveToThread(self._thread)
         self._warm_up_wanted.connect(self._worker.warm_up)
         self._run_wanted.connect(self._worker.run)
+        self._task_wanted.connect(self._worker.perform)
         self._shut_down_wanted.connect(self._worker.shut_down)
         self._worker.ready.connect(self.engine_ready)
         self._worker.memory_held.connect(self.memory_held)
         self._worker.failed.connect(self._on_failed)
         self._worker.log_failed.connect(self._on_failed)
         self._worker.finished.connect(self._on_finished)
+        self._worker.task_failed.connect(self._on_task_failed)
+        self._worker.task_finished.connect(self._on_task_finished)
         self._thread.finished.connect(self.closed)
         self._thread.start()
 
@@ -93,12 +100,31 @@ class RunController(QObject):
         if not self._is_closing:
             self._warm_up_wanted.emit()
 
+    def busy_sentence(self) -> str:
+        """What keeps anything else from being started; empty where nothing does."""
+        if self._state is not RunState.IDLE:
+            return BUSY_SENTENCE
+        return BUSY_TASK_SENTENCE.format(self._task.title) if self._task is not None else ""
+
+    def start_task(self, title: str, work: Work) -> EngineTask | None:
+        """Start other work than a run in the engine's thread; None, with nothing started, while anything goes there.
+
+        Args:
+            title: see `EngineTask`.
+            work: likewise.
+        """
+        if self._is_closing or self.busy_sentence():
+            return None
+        self._task = EngineTask(title, work, self)
+        self._task_wanted.emit(self._task)
+        return self._task
+
     def start(self, request: RunRequest) -> bool:
-        """Start a run; refused, with a sentence, while another one goes."""
+        """Start a run; refused, with a sentence, while another one goes, or other work."""
         if self._is_closing:
             return False
-        if self._state is not RunState.IDLE:
-            self.failed.emit(BUSY_SENTENCE)
+        if sentence := self.busy_sentence():
+            self.failed.emit(sentence)
             return False
         self._controls = RunControls.from_request(request)
         self._controls.set_delay(self._delay_ms)
@@ -169,6 +195,8 @@ class RunController(QObject):
         self._is_closing = True
         if self._controls is not None:
             self._controls.cancel()
+        if self._task is not None:
+            self._task.stop()
         self._shut_down_wanted.emit()
 
     def join(self, milliseconds: int) -> bool:
@@ -184,6 +212,18 @@ class RunController(QObject):
         self._controls = None
         self._set_state(RunState.IDLE)
         self.run_ended.emit()
+
+    @Slot(str)
+    def _on_task_failed(self, sentence: str) -> None:
+        if self._task is not None:
+            self._task.failed.emit(sentence)
+
+    @Slot()
+    def _on_task_finished(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.ended.emit()
+            task.deleteLater()
 
     def _set_state(self, state: RunState) -> None:
         if state is not self._state:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from PySide6.QtCore import QObject, QThread, Signal, Slot
 
+from app.engine_task import EngineTask
 from app.sentences import sentence_of
 from app.services import LogWriter, Services, Session
 from core.controls import RunControls
@@ -47,6 +48,7 @@ class EngineWorker(QObject):
         memory_held: a device, and the bytes of it that the kept models would make room with. Sent before `finished`.
         log_failed: one sentence: the run goes on, but its log can't be kept.
         finished: a run is over, however it ended. Always sent.
+        task_failed, task_finished: the same for other work than runs.
     """
 
     ready = Signal()
@@ -54,6 +56,8 @@ class EngineWorker(QObject):
     log_failed = Signal(str)
     memory_held = Signal(str, object)
     finished = Signal()
+    task_failed = Signal(str)
+    task_finished = Signal()
 
     def __init__(self, services: Services, inbox: EventInbox) -> None:
         super().__init__()
@@ -89,11 +93,25 @@ class EngineWorker(QObject):
             self._tell_memory(str(request.device))
             self.finished.emit()
 
-    def _run(self, request: RunRequest, controls: RunControls) -> None:
+    @Slot(object)
+    def perform(self, task: EngineTask) -> None:
+        """Do other work than a run, to its end, its failure or its cancellation."""
+        try:
+            task.perform(self._opened_session())
+        except Exception as error:
+            self.task_failed.emit(sentence_of(error, f"{task.title} failed"))
+        finally:
+            self._inbox.put(StageChanged(""))
+            self.task_finished.emit()
+
+    def _opened_session(self) -> Session:
         if self._session is None:
             self._inbox.put(StageChanged(WARM_UP_STAGE))
             self._session = self._services.open_session()
-        for event in self._session.run(request, controls):
+        return self._session
+
+    def _run(self, request: RunRequest, controls: RunControls) -> None:
+        for event in self._opened_session().run(request, controls):
             if isinstance(event, RunStarted):
                 self._open_log(event)
             self._write_log(event)

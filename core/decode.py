@@ -126,6 +126,29 @@ def speculative(
     return run.events()
 
 
+def sample_blocks(
+    target: LanguageModel,
+    drafter: Drafter,
+    prompt_ids: Sequence[int],
+    *,
+    seed: int,
+    controls: RunControls,
+    coupling: Coupling = Coupling.REJECTION,
+) -> Iterator[Step]:
+    """The first step behind a prompt again and again, drawn anew each time, without end: samples for a test of the law.
+
+    The prompt is read once; then only the caches go back. Everything else is `speculative`'s own loop.
+
+    Arguments and errors are those of `speculative`; K comes from `controls`.
+
+    Raises:
+        Cancelled: the run was asked to stop.
+    """
+    room = (controls.num_draft_tokens or _USUAL_DRAFT) + 2
+    run = _Run(target, drafter, prompt_ids, controls, room, seed, coupling, (), False)
+    return run.first_blocks()
+
+
 class _Run:
     def __init__(
         self,
@@ -139,7 +162,8 @@ class _Run:
         stop: Sequence[str],
         inspect: bool,
     ) -> None:
-        self._text = RunText(target, prompt_ids, max_new_tokens, stop)
+        self._begin_text = functools.partial(RunText, target, tuple(prompt_ids), max_new_tokens, stop)
+        self._text = self._begin_text()
         self._ids = self._text.ids
         self._num_prompt = len(self._ids)
         self._target = target
@@ -148,13 +172,15 @@ class _Run:
         self._scorer = TargetScorer(target, self._text.limit, drafter.needs if drafter else frozenset())
         self._features: dict[TargetFeature, Tensor] = {}
         self._generator = torch.Generator().manual_seed(seed)
-        self._noise: Callable[[int], Tensor] | None = None
-        if coupling is Coupling.GUMBEL:
-            self._noise = functools.lru_cache(maxsize=32)(lambda at: gumbel_noise(seed, at, target.vocab_size))
+        self._noise = self._noise_of(seed) if coupling is Coupling.GUMBEL else None
         self._texts = TokenTexts(target.tokenizer) if inspect else None
         self._tally = Tally()
         self._prefill_ms = 0.0
         self._target_step_ms: float | None = None
+
+    def _noise_of(self, seed: int) -> Callable[[int], Tensor]:
+        vocab_size = self._target.vocab_size
+        return functools.lru_cache(maxsize=32)(lambda at: gumbel_noise(seed, at, vocab_size))
 
     def events(self) -> Iterator[DecodeEvent]:
         reason = FinishReason.CANCELLED
@@ -181,6 +207,26 @@ class _Run:
                 "The device ran out of memory. Ask for fewer new tokens, shorten the prompt, or choose a smaller model."
             ) from error
         yield Finished(self._summary(reason))
+
+    def first_blocks(self) -> Iterator[Step]:
+        self._prefill()
+        while True:
+            self._controls.wait_for_step()
+            block = self._draft_block(AutoDraftLength(self._target_step_ms or 1.0))
+            yield self._commit(self._judge(block), len(self._ids))[0]
+            self._start_over()
+
+    def _start_over(self) -> None:
+        """Back to the prompt, with new draws to come."""
+        self._text = self._begin_text()
+        self._ids = self._text.ids
+        self._features = {}
+        self._scorer.rewind(len(self._ids) - 1)
+        # A draft model's cache goes back by itself; what another drafter has kept of the text is its own affair.
+        if self._drafter is not None and not isinstance(self._drafter, DraftModelDrafter):
+            self._drafter.start(torch.tensor(self._ids))
+        if self._noise is not None:
+            self._noise = self._noise_of(int(torch.randint(2**62, (), generator=self._generator)))
 
     def _prefill(self) -> PrefillDone:
         reset_peak_memory(self._target.device)

@@ -50,6 +50,7 @@ def find_near_ties(
     *,
     num_prompt_tokens: int = 1,
     check_cancelled: Callable[[], None] = lambda: None,
+    scores: Callable[[int, Tensor], Tensor] = lambda position, logits: logits,
 ) -> tuple[NearTie, ...]:
     """Measure where a text hangs by a hair.
 
@@ -63,6 +64,8 @@ def find_near_ties(
         num_draft_tokens: K; with 0 both ways are one.
         num_prompt_tokens: how many of the ids were given, at least 1; they are read at once, as a run reads them.
         check_cancelled: raises to give up; called before each forward.
+        scores: from a position and logits (..., V) there to what the token is the argmax of, where it isn't the logits
+            themselves: in Gumbel-coupled sampling noise is added to them.
 
     Returns:
         The near-ties among the tokens behind the prompt, in their order.
@@ -95,7 +98,7 @@ def find_near_ties(
         for rows, row in zip(ahead, _score(target, block, padded[last : last + num_draft_tokens + 1]), strict=False):
             rows.append(row)
         block.rewind(last + 1)
-        tie = _near_tie(last + 1, alone, torch.stack(ahead.popleft()))
+        tie = _near_tie(last + 1, scores(last + 1, alone), scores(last + 1, torch.stack(ahead.popleft())))
         ahead.append([])
         if tie is not None:
             found.append(tie)

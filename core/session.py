@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Generator, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -43,6 +43,19 @@ from core.types import (
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Models made ready for other work than a run, such as a check or a probe."""
+
+    target: LanguageModel
+    draft: LanguageModel | None
+    governor: ThreadGovernor | None
+
+    def record(self, step: Step) -> None:
+        """Keep an eye on the number of threads."""
+        _govern(self.governor, step)
+
+
 class Session:
     """Keeps models while they fit, so that the next run with them starts at once. For one thread."""
 
@@ -56,6 +69,19 @@ class Session:
     def held_bytes(self, device: str = "auto") -> int:
         """What the weights of the models that are kept take on a device. Another run may have it: they make room."""
         return self._shelf.held_bytes(device_type=resolve_device(device).type)
+
+    def load(self, request: RunRequest, controls: RunControls) -> Generator[StageChanged, None, Loaded]:
+        """Bring a request's models to where a run would use them, with the threads that it would use.
+
+        Yields:
+            What is being done.
+
+        Raises:
+            OutriderError: they can't be loaded.
+            Cancelled: it was asked to stop.
+        """
+        target, draft = yield from load_models(self._shelf, request, controls.check_cancelled)
+        return Loaded(target, draft, _thread_governor(target, controls))
 
     def run(self, request: RunRequest, controls: RunControls | None = None) -> Generator[Event, None, None]:
         """Carry out a request.
