@@ -258,7 +258,8 @@ class RunsDesk(QObject):
 
 def _reason(request: RunRequest) -> str:
     if request.num_draft_tokens is None:
-        return ". With Auto, K follows this machine's timing, and the text with it"
+        policy = str(request.length_policy).capitalize()
+        return f". With {policy}, K follows this machine's timing, and the text with it"
     return ". A model, a version, or a setting that was moved during the run is not the same"
 
 

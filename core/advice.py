@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from core.diagnosis import LEAST_BLOCKS, LEAST_UNDRAFTED, Diagnosis, Limit, StepSums
+from core.draft_length import shown_draft_length
 from core.forecast import LookupForecast, best_length, forecast_lookup
 from core.types import Coupling
 
@@ -59,14 +60,18 @@ def advise(
     return found
 
 
+def _policy(config: Mapping[str, Any]) -> str:
+    return str(shown_draft_length(config)).capitalize()
+
+
 def _of_too_few(sums: StepSums, diagnosis: Diagnosis, config: Mapping[str, Any]) -> list[Advice]:
     if sums.num_steps < LEAST_BLOCKS:
         return [Advice(f"Run at least {LEAST_BLOCKS} steps: raise the number of new tokens.")]
     if config.get("num_draft_tokens") == "auto":
         return [
             Advice(
-                f"Auto K drafted in only {sums.num_blocks} of {sums.num_steps} steps: it saw that drafting would not "
-                "pay. Plain decoding is the answer here; a fixed K shows by how much."
+                f"{_policy(config)} K drafted in only {sums.num_blocks} of {sums.num_steps} steps: it saw that "
+                "drafting would not pay. Plain decoding is the answer here; a fixed K shows by how much."
             )
         ]
     return _undrafted(sums, config)
@@ -154,7 +159,10 @@ def _undrafted(sums: StepSums, config: Mapping[str, Any]) -> list[Advice]:
         return []
     if config.get("num_draft_tokens") == "auto":
         return [
-            Advice(f"Auto K decoded plainly in {share:.0%} of the steps, where it saw that drafting would not pay.")
+            Advice(
+                f"{_policy(config)} K decoded plainly in {share:.0%} of the steps, where it saw that drafting would "
+                "not pay."
+            )
         ]
     if config.get("method") == "prompt-lookup":
         return [

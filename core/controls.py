@@ -9,9 +9,10 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 
+from core.draft_length import DraftLength
 from core.errors import SettingsError
 from core.gate import StepGate
-from core.types import MAX_DRAFT_TOKENS, RunRequest, SamplingParams
+from core.types import MAX_DRAFT_TOKENS, LengthPolicy, RunRequest, SamplingParams
 
 
 class Cancelled(Exception):  # noqa: N818 - a message to unwind, not an error
@@ -21,15 +22,21 @@ class Cancelled(Exception):  # noqa: N818 - a message to unwind, not an error
 class RunControls:
     """Live settings of one run."""
 
-    def __init__(self, sampling: SamplingParams | None = None, num_draft_tokens: int | None = 4) -> None:
+    def __init__(
+        self,
+        sampling: SamplingParams | None = None,
+        num_draft_tokens: int | None = 4,
+        length_policy: LengthPolicy = LengthPolicy.AUTO,
+    ) -> None:
+        """Args: num_draft_tokens: K; None lets the engine choose it, by `length_policy`."""
         self._sampling = sampling or SamplingParams()
-        self._num_draft_tokens = num_draft_tokens
+        self._draft_length: DraftLength = length_policy if num_draft_tokens is None else num_draft_tokens
         self._cancelled = threading.Event()
         self._gate = StepGate(self._cancelled)
 
     @classmethod
     def from_request(cls, request: RunRequest) -> RunControls:
-        return cls(request.sampling, request.num_draft_tokens)
+        return cls(request.sampling, request.num_draft_tokens, request.length_policy)
 
     @property
     def sampling(self) -> SamplingParams:
@@ -38,7 +45,13 @@ class RunControls:
     @property
     def num_draft_tokens(self) -> int | None:
         """K for the next step; None lets the engine choose."""
-        return self._num_draft_tokens
+        length = self._draft_length
+        return None if isinstance(length, LengthPolicy) else length
+
+    @property
+    def draft_length(self) -> DraftLength:
+        """K for the next step, or the policy that chooses it."""
+        return self._draft_length
 
     def plain(self) -> RunControls:
         """Controls for a baseline: the sampling in force now, no drafts, no pauses, and the same way to stop."""
@@ -54,15 +67,21 @@ class RunControls:
         """
         self._sampling = replace(self._sampling, temperature=temperature)
 
-    def set_num_draft_tokens(self, num_draft_tokens: int | None) -> None:
+    def set_num_draft_tokens(self, num_draft_tokens: DraftLength | None) -> None:
         """Applies from the next step.
+
+        Args:
+            num_draft_tokens: K, or the policy that is to choose it; None is AUTO.
 
         Raises:
             SettingsError: if it is out of range; the run goes on as it was.
         """
-        if num_draft_tokens is not None and not 0 <= num_draft_tokens <= MAX_DRAFT_TOKENS:
-            raise SettingsError(f"K must be a whole number from 0 to {MAX_DRAFT_TOKENS}, not {num_draft_tokens!r}.")
-        self._num_draft_tokens = num_draft_tokens
+        length = LengthPolicy.AUTO if num_draft_tokens is None else num_draft_tokens
+        if not isinstance(length, LengthPolicy) and not 0 <= length <= MAX_DRAFT_TOKENS:
+            raise SettingsError(f"K must be a whole number from 0 to {MAX_DRAFT_TOKENS}, not {length!r}.")
+        if length is LengthPolicy.FIXED:
+            raise SettingsError("A fixed draft length needs a K.")
+        self._draft_length = length
 
     def pause(self) -> None:
         """Hold the run before its next step. Nothing of a wait counts in any time."""

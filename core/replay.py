@@ -19,6 +19,7 @@ from core.types import (
     Event,
     Finished,
     FinishReason,
+    LengthPolicy,
     PrefillDone,
     RunRequest,
     RunStarted,
@@ -275,6 +276,8 @@ def request_from_config(config: Mapping[str, Any]) -> RunRequest:
             method=config.get("method") or "draft-model",
             method_options=dict(config.get("method_options") or {}),
             num_draft_tokens=None if k in {"auto", None} else k,
+            # Logs from before there was a choice have none.
+            length_policy=_length_policy(config) if k in {"auto", None} else LengthPolicy.AUTO,
             sampling=SamplingParams(
                 config.get("temperature", sampling.temperature),
                 config.get("top_k", sampling.top_k),
@@ -296,6 +299,10 @@ def request_from_config(config: Mapping[str, Any]) -> RunRequest:
         raise RunLogError(f"This run can't be replayed: {error}") from error
     except (TypeError, ValueError, AttributeError) as error:
         raise RunLogError(UNREADABLE) from error
+
+
+def _length_policy(config: Mapping[str, Any]) -> LengthPolicy:
+    return LengthPolicy(config.get("length_policy") or LengthPolicy.AUTO)
 
 
 def _device(config: Mapping[str, Any]) -> Device:

@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 import torch
 
 from core.continuation import Continuation
+from core.draft_length import config_fields
 from core.drafters.methods import get_method
 from core.models.devices import device_name
 from core.models.loading import LanguageModel
@@ -37,7 +38,7 @@ def run_started(
             "revision": target.revision,
             "device": str(target.device),
             "dtype": str(target.dtype).removeprefix("torch."),
-            "num_draft_tokens": "auto" if request.num_draft_tokens is None else request.num_draft_tokens,
+            **config_fields(request.draft_length),
             "temperature": sampling.temperature,
             "top_k": sampling.top_k,
             "top_p": sampling.top_p,

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from core.draft_length import shown_draft_length
 from core.runs import KeptRun
 
 _TERM = re.compile(r"([A-Za-z_-]+)(>=|<=|=|>|<)(\S+)")
@@ -72,6 +73,8 @@ def _value(run: KeptRun, key: str) -> Any:
         return str(run.state)
     if key == "num_steps":
         return run.num_steps
+    if key == "num_draft_tokens":
+        return shown_draft_length(run.config)
     places = (run.config, run.summary or {}, _options(run))
     return next((place[key] for place in places if place.get(key) is not None), None)
 

@@ -44,6 +44,17 @@ class Coupling(StrEnum):
     GUMBEL = "gumbel"
 
 
+class LengthPolicy(StrEnum):
+    """Who chooses how many tokens a step drafts."""
+
+    FIXED = "fixed"
+    """K by hand, the same in every step."""
+    AUTO = "auto"
+    """The engine, before each step, from what steps cost here and how much was accepted lately; 0 included."""
+    ADAPTIVE = "adaptive"
+    """As AUTO, and within the block as well: drafting goes on as long as the draft is sure enough of its tokens."""
+
+
 class FinishReason(StrEnum):
     LENGTH = "length"
     EOS = "eos"
@@ -135,8 +146,8 @@ class RunRequest:
     """One run's settings: a snapshot taken when Run is pressed.
 
     `draft` is None for methods that need no second model. `chat` None means: apply the chat template if the target's
-    tokenizer has one. `num_draft_tokens` None lets the engine choose K, 0 included, before each step. `inspect` keeps
-    the evidence of each step, outside everything timed.
+    tokenizer has one. `num_draft_tokens` None lets the engine choose K, 0 included, by `length_policy`, which says
+    nothing beside a K. `inspect` keeps the evidence of each step, outside everything timed.
 
     A run may branch off another: `continuation` holds ids that count as already written behind the prompt, `forced`
     those that a person put behind them, and `forced_text` a text in the place of ids, which the target's tokenizer
@@ -165,6 +176,7 @@ class RunRequest:
     continuation: tuple[int, ...] = ()
     forced: tuple[int, ...] = ()
     forced_text: str = ""
+    length_policy: LengthPolicy = LengthPolicy.AUTO
 
     def __post_init__(self) -> None:
         k = self.num_draft_tokens
@@ -174,6 +186,7 @@ class RunRequest:
             k is None or (_is_int(k) and 1 <= k <= MAX_DRAFT_TOKENS),
             f"K, the number of draft tokens, must be a whole number from 1 to {MAX_DRAFT_TOKENS}, not {k!r}.",
         )
+        _require(k is not None or self.length_policy is not LengthPolicy.FIXED, "A fixed draft length needs a K.")
         _require(
             _is_int(self.max_new_tokens) and self.max_new_tokens >= 1,
             f"The number of new tokens must be a whole number, 1 or more, not {self.max_new_tokens!r}.",
@@ -185,6 +198,11 @@ class RunRequest:
         _require(all(self.stop), "A stop text is empty. Remove it, or write the text to stop at.")
         kept = (*self.continuation, *self.forced)
         _require(all(_is_int(token) and token >= 0 for token in kept), "The tokens to continue from must be ids.")
+
+    @property
+    def draft_length(self) -> int | LengthPolicy:
+        """K, or the policy that chooses it."""
+        return self.length_policy if self.num_draft_tokens is None else self.num_draft_tokens
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -219,6 +237,10 @@ class DraftContext:
         vocab_size: V, the number of ids that may be emitted.
         check_cancelled: raises to abandon the step; to be called before each forward.
         features: what `Drafter.needs` asked for, by name, for the positions that the last step kept.
+        keep_drafting: where not None, to be called by a drafter that draws token by token, after each token, with the
+            draft's probability of that token (at temperature 0, the one before it was made certain). False ends the
+            block behind that token, which stays in it: a token that was drawn is never taken back. A drafter that has
+            no such probability ignores it. None costs nothing; else each call looks at a value on the device.
     """
 
     ids: Sequence[int]
@@ -229,6 +251,7 @@ class DraftContext:
     check_cancelled: Callable[[], None]
     gumbel: Callable[[int], Tensor] | None = None
     features: Mapping[TargetFeature, Tensor] = field(default_factory=dict)
+    keep_drafting: Callable[[float], bool] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from app.cli.errors import UsageError
+from core.draft_length import DraftLength, parse_draft_length, parse_draft_lengths
+from core.errors import SettingsError
+
+T = TypeVar("T")
 
 _LONGEST_ECHO = 60
 
@@ -37,14 +41,14 @@ def number(flag: str) -> Callable[[str], float]:
     return parse
 
 
-def whole_number(flag: str, otherwise: str = "") -> Callable[[str], int]:
-    """The same for whole numbers; `otherwise` names what else could have been written."""
+def whole_number(flag: str) -> Callable[[str], int]:
+    """The same for whole numbers."""
 
     def parse(text: str) -> int:
         try:
             return int(text)
         except ValueError:
-            raise UsageError(f"{flag} must be a whole number{otherwise}, not {echo(text)}.") from None
+            raise UsageError(f"{flag} must be a whole number, not {echo(text)}.") from None
 
     return parse
 
@@ -75,10 +79,22 @@ def positive_whole_number(flag: str) -> Callable[[str], int]:
     return parse
 
 
-def whole_number_or_auto(flag: str) -> Callable[[str], int | None]:
-    """The same, where "auto" stands for None."""
-    parse_number = whole_number(flag, " or auto")
-    return lambda text: None if text.strip().lower() == "auto" else parse_number(text)
+def draft_length(flag: str) -> Callable[[str], DraftLength]:
+    """A type for one K: a whole number, auto or adaptive."""
+    return lambda text: _or_usage(parse_draft_length, text, flag)
+
+
+def draft_lengths(flag: str) -> Callable[[str], tuple[DraftLength, ...]]:
+    """A type for several K, such as 1-8,auto,adaptive."""
+    return lambda text: _or_usage(parse_draft_lengths, text, flag)
+
+
+def _or_usage(parse: Callable[[str, str], T], text: str, flag: str) -> T:
+    # argparse takes a ValueError, which a SettingsError is, for its own, and hides the sentence.
+    try:
+        return parse(text, flag)
+    except SettingsError as error:
+        raise UsageError(str(error)) from None
 
 
 def echo(text: str) -> str:

@@ -9,8 +9,9 @@ from typing import Any
 
 from app.cli.errors import UsageError
 from app.cli.models.rendering import REF_HELP
-from app.cli.parsing import number, whole_number, whole_number_or_auto
+from app.cli.parsing import draft_length, number, whole_number
 from app.cli.prompt import read_prompt
+from core.draft_length import request_fields
 from core.drafters.methods import METHODS, Method, get_method
 from core.errors import OutriderError
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, embedded_models, resolve
@@ -40,11 +41,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sampling.add_argument(
         "-k",
         "--k",
-        metavar="N|auto",
-        type=whole_number_or_auto("-k"),
+        metavar="N|auto|adaptive",
+        type=draft_length("-k"),
         default=4,
-        help="tokens to draft (default: 4); auto chooses before each step, 0 included, by what steps take here, so "
-        "that a seed repeats its text only with --coupling gumbel or at temperature 0",
+        help="tokens to draft (default: 4); auto chooses before each step, 0 included, by what steps take here; "
+        "adaptive also within the block, by how sure the draft is. With either, a seed repeats its text only with "
+        "--coupling gumbel or at temperature 0",
     )
     _number(sampling, "--temperature", 1.0, "0 picks the likeliest token (default: 1)", "T")
     _whole(sampling, "--top-k", 0, "keep the N likeliest tokens (default: 0, off)")
@@ -138,7 +140,7 @@ def build_request(args: argparse.Namespace) -> RunRequest:
         prompt="not read yet",
         method=method.name,
         method_options=options,
-        num_draft_tokens=args.k,
+        **request_fields(args.k),
         sampling=sampling,
         seed=args.seed,
         coupling=Coupling(args.coupling),

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.view_models.model_text import UNKNOWN
+from core.draft_length import shown_draft_length
 from core.replay import events
 from core.runs import KeptRun
 from core.trace import RunLog
@@ -51,7 +52,7 @@ ENVIRONMENT = {
     "transformers": "transformers",
     "python": "Python",
 }
-_LEFT_OUT = {"prompt_token_ids", "method_options", "requested_device", "requested_dtype", "baseline"}
+_LEFT_OUT = {"prompt_token_ids", "length_policy", "method_options", "requested_device", "requested_dtype", "baseline"}
 ENDS = {
     FinishReason.LENGTH: "length reached",
     FinishReason.EOS: "the model ended its text",
@@ -161,6 +162,8 @@ def _outcome(log: RunLog) -> _Outcome:
 
 def _settings(log: RunLog, outcome: _Outcome) -> dict[str, str]:
     config, environment = log.run["config"], log.run.get("environment")
+    if "num_draft_tokens" in config:
+        config = {**config, "num_draft_tokens": shown_draft_length(config)}
     others = {name: name.replace("_", " ").capitalize() for name in config if name not in {*SETTINGS, *_LEFT_OUT}}
     found = {title: _setting(config.get(name)) for name, title in {**SETTINGS, **others}.items() if name in config}
     options = config.get("method_options")

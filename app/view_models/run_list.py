@@ -9,6 +9,7 @@ from enum import IntEnum
 from typing import Any
 
 from app.view_models.model_text import UNKNOWN
+from core.draft_length import shown_draft_length
 from core.drafters.methods import METHODS
 from core.runs import KeptRun, KeptState
 
@@ -56,7 +57,7 @@ class RunRow:
 def make_row(run: KeptRun, now: datetime | None = None) -> RunRow:
     """What is known of a run; dashes for what isn't."""
     config, summary = run.config, run.summary or {}
-    k, temperature = config.get("num_draft_tokens"), config.get("temperature")
+    k, temperature = shown_draft_length(config), config.get("temperature")
     names = ("draft_acceptance_rate", "tokens_per_second", "measured_speedup")
     acceptance, speed, speedup = (_number(summary.get(name)) for name in names)
     texts = (

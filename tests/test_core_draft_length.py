@@ -1,0 +1,73 @@
+"""K as text: the one place that reads it for the terminal, requests and logs."""
+
+import pytest
+
+from core.controls import RunControls
+from core.draft_length import (
+    config_fields,
+    parse_draft_length,
+    parse_draft_lengths,
+    request_fields,
+    shown_draft_length,
+)
+from core.errors import SettingsError
+from core.replay import request_from_config
+from core.types import LengthPolicy, RunRequest
+from tests.fakes import is_sentence
+
+WRITTEN = {"1": 1, " 16 ": 16, "auto": LengthPolicy.AUTO, "Adaptive": LengthPolicy.ADAPTIVE}
+
+
+@pytest.mark.parametrize("text", WRITTEN)
+def test_a_length_survives_the_way_through_request_and_log(text):
+    length = parse_draft_length(text)
+    assert length == WRITTEN[text]
+    request = RunRequest("t", "d", "p", **request_fields(length))
+    assert request.draft_length == RunControls.from_request(request).draft_length == length
+    config = {"target": "t", "draft": "d", "prompt": "p", "seed": 0, **config_fields(request.draft_length)}
+    assert request_from_config(config) == request
+    assert shown_draft_length(config) == length
+
+
+@pytest.mark.parametrize("text", ["", "0", "17", "-1", "4.5", "many", "fixed", "9" * 500, "auto-adaptive"])
+def test_what_is_no_length_is_refused_in_a_sentence(text):
+    for parse in (parse_draft_length, parse_draft_lengths):
+        with pytest.raises(SettingsError) as caught:
+            parse(text, "-k")
+        assert is_sentence(str(caught.value))
+        assert "-k" in str(caught.value)
+        assert len(str(caught.value)) < 160
+
+
+@pytest.mark.parametrize(
+    ("text", "lengths"),
+    [("4", (4,)), ("1-3,auto, adaptive,2", (1, 2, 3, "auto", "adaptive")), ("8,2 - 2", (8, 2)), ("16", (16,))],
+)
+def test_several_lengths_are_written_with_commas_and_ranges(text, lengths):
+    assert parse_draft_lengths(text) == lengths
+
+
+@pytest.mark.parametrize("text", ["1-", "-4", "3-1", "1-17", "1-auto", "1,,2", "1--2"])
+def test_a_list_that_is_not_one_is_refused(text):
+    with pytest.raises(SettingsError) as caught:
+        parse_draft_lengths(text)
+    assert is_sentence(str(caught.value))
+
+
+@pytest.mark.parametrize(("written", "length"), [("auto", LengthPolicy.AUTO), (None, LengthPolicy.AUTO), (7, 7)])
+def test_a_log_from_before_there_were_policies_is_read_as_it_was(written, length):
+    config = {"target": "t", "prompt": "p", "seed": 0, "num_draft_tokens": written}
+    assert request_from_config(config).draft_length == length
+
+
+def test_controls_take_a_policy_in_the_middle_of_a_run_and_refuse_what_is_none():
+    controls = RunControls()
+    for length, asked in ((LengthPolicy.ADAPTIVE, None), (None, None), (0, 0), (16, 16)):
+        controls.set_num_draft_tokens(length)
+        assert controls.num_draft_tokens == asked
+    for length in (17, -1, LengthPolicy.FIXED):
+        with pytest.raises(SettingsError):
+            controls.set_num_draft_tokens(length)
+    assert controls.draft_length == 16
+    with pytest.raises(SettingsError, match="fixed"):
+        RunRequest("t", "d", "p", num_draft_tokens=None, length_policy=LengthPolicy.FIXED)
