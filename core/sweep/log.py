@@ -1,0 +1,262 @@
+"""A sweep's file: JSON Lines, its plan first, then a line a run, written as the sweep goes and gone on with later."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import stat
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from core.errors import RunLogError
+from core.files import explain_write_error
+from core.records import to_line
+from core.sweep.plan import SweepPlan
+from core.sweep.records import SCHEMA, Record, difference, plan_from_config, plan_to_config, run_from_record
+from core.sweep.records import run_to_record as _to_record
+from core.sweep.types import Measurement
+from core.trace import parse_line
+
+
+@dataclass(slots=True)
+class SweepLog:
+    """A sweep's file that was read.
+
+    Attributes:
+        plan: what it measures.
+        measurements: its runs, in the file's order; of a run that was done again, the last.
+        head: the first line.
+        problems: a sentence for each thing that is wrong with the file but did not stop it from being read.
+        length: bytes of the lines that are whole.
+    """
+
+    plan: SweepPlan
+    measurements: list[Measurement] = field(default_factory=list)
+    head: Record = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    length: int = 0
+
+
+def now() -> str:
+    """This moment, in UTC."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+# --- Reading ----------------------------------------------------------------------------------------------------
+
+
+def read_sweep(path: str | os.PathLike[str]) -> SweepLog:
+    """Read a sweep's file; a torn or damaged line is named in `problems` and left out.
+
+    Raises:
+        RunLogError: the file can't be read, or is no sweep that this version knows.
+    """
+    return _parse(_read(path), os.fspath(path), Path(path).absolute().parent)
+
+
+def _read_head(path: Path) -> None:
+    """Raises:
+    RunLogError: a file is no sweep.
+    """
+    _head(_read(path).partition(b"\n")[0], os.fspath(path))
+
+
+def _read(path: str | os.PathLike[str]) -> bytes:
+    name = os.fspath(path)
+    try:
+        return Path(path).read_bytes()
+    except FileNotFoundError:
+        raise RunLogError(f"There is no file {name!r}; check the path.") from None
+    except OSError as error:
+        if os.path.isdir(path):
+            raise RunLogError(f"{name!r} is a folder; name a sweep's file inside it.") from None
+        raise RunLogError(f"{name!r} can't be read ({error.strerror or error}); check its permissions.") from error
+
+
+def _parse(data: bytes, name: str, folder: Path) -> SweepLog:
+    whole, _, torn = data.rpartition(b"\n")
+    lines = whole.split(b"\n")
+    head = _head(lines[0] if whole else data, name)
+    log = SweepLog(plan_from_config(head["config"]), head=head, length=len(data) - len(torn))
+    seen: dict[Any, Measurement] = {}
+    for number, line in enumerate(lines[1:], start=2):
+        record = parse_line(line) if line.strip() else {}
+        if record is not None and record.get("type") != "run":
+            continue  # Of a later sitting, or from a later Outrider with the same schema.
+        measurement = None if record is None else run_from_record(record, log.plan, folder)
+        if measurement is None:
+            log.problems.append(f"Line {number} of {name!r} is damaged and was left out.")
+        else:
+            seen[measurement.run] = measurement
+    if torn.strip():
+        log.problems.append(f"The last line of {name!r} is cut off and was left out.")
+    log.measurements = list(seen.values())
+    return log
+
+
+def _head(line: bytes, name: str) -> Record:
+    record = parse_line(line.removeprefix(b"\xef\xbb\xbf"))
+    schema = record.get("schema") if record else None
+    if record is None or not isinstance(schema, str):
+        raise RunLogError(f"{name!r} is no sweep: its first line names no schema such as {SCHEMA!r}.")
+    if schema != SCHEMA:
+        kind, _, number = schema.rpartition("/")
+        if kind == SCHEMA.rpartition("/")[0] and number.isdecimal() and int(number) > 1:
+            raise RunLogError(f"{name!r} was written by a newer Outrider ({schema}); update this one to read it.")
+        raise RunLogError(f"{name!r} is no sweep: its schema is {schema!r}, not {SCHEMA}.")
+    if not isinstance(record.get("config"), dict):
+        raise RunLogError(f"{name!r} is damaged: its first line does not describe a sweep.")
+    return record
+
+
+# --- Writing ----------------------------------------------------------------------------------------------------
+
+
+class SweepFile:
+    """Appends a line for each run and hands it to the system at once.
+
+    A file is not touched before the first run is over. What the disk refuses is kept, and tried again with the next
+    line, since somebody may have made room by then.
+
+    Args:
+        path: new, empty, or a sweep's file.
+        plan: must be that of the file, unless the sweep begins anew.
+        restart: replace the sweep that is there.
+
+    Attributes:
+        measurements, problems: as in `SweepLog`, of what is gone on with.
+        num_unsaved: runs that are not in the file.
+
+    Raises:
+        RunLogError: the file holds something else, can't be read, or can't be written.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], plan: SweepPlan, *, restart: bool = False) -> None:
+        self.path = Path(path)
+        self._plan = plan
+        self._folder = self.path.absolute().parent
+        self._pending: list[bytes] = []
+        self.num_unsaved = 0
+        self._length = 0
+        self.measurements: Sequence[Measurement] = ()
+        self.problems: Sequence[str] = ()
+        self._is_new = not os.path.exists(self.path)
+        if not self._is_new:
+            self._take_up(restart)
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | getattr(os, "O_BINARY", 0)
+            self._file: BinaryIO = os.fdopen(os.open(self.path, flags, 0o666), "wb", buffering=0)
+        except OSError as error:
+            raise RunLogError(explain_write_error(error, path)) from error
+        self._has_head = False
+
+    def _take_up(self, restart: bool) -> None:
+        name = os.fspath(self.path)
+        if self.path.is_dir():
+            raise RunLogError(f"{name!r} is a folder; name a file inside it.")
+        if not stat.S_ISREG(self.path.stat().st_mode):
+            raise RunLogError(f"{name!r} is no ordinary file, which a sweep goes on with; name another.")
+        if not self.path.stat().st_size:
+            return
+        try:
+            # What is not known to be a sweep is not Outrider's to replace; a sweep whose runs are damaged is.
+            if restart:
+                _read_head(self.path)
+                return
+            log = read_sweep(self.path)
+        except RunLogError as error:
+            raise RunLogError(f"{error} It stays as it is; name another file to write.") from error
+        if differs := difference(log.plan, self._plan):
+            raise RunLogError(
+                f"{name!r} holds a sweep with another plan: it differs in {differs}; name another file, or begin this "
+                "one anew with --restart."
+            )
+        self._length = log.length
+        self.measurements, self.problems = tuple(log.measurements), tuple(log.problems)
+
+    def append(self, measurement: Measurement, environment: Mapping[str, Any]) -> None:
+        """Add a run, and before the first one of a sitting where it was done.
+
+        Raises:
+            RunLogError: the disk refuses it. The file keeps its whole lines, and this one is written with the next.
+        """
+        if not self._has_head:
+            self._has_head = True
+            self._pending.append(to_line(self._opening(environment)))
+        self._pending.append(to_line(_to_record(measurement, self._plan, self._folder)))
+        self.num_unsaved += 1
+        self.flush()
+
+    def _opening(self, environment: Mapping[str, Any]) -> Record:
+        shared = {"started_at": now(), "outrider_version": _version("outrider")}
+        if self._length:
+            return {"type": "resumed", **shared, "environment": dict(environment)}
+        return {
+            "schema": SCHEMA,
+            "type": "sweep",
+            "id": uuid.uuid4().hex[:12],
+            **shared,
+            "config": plan_to_config(self._plan),
+            "environment": dict(environment),
+        }
+
+    def flush(self) -> None:
+        """Write what is kept back.
+
+        Raises:
+            RunLogError: the disk refuses it still.
+        """
+        if not self._pending:
+            return
+        data = b"".join(self._pending)
+        try:
+            if self._length == 0 or self._file.tell() != self._length:
+                # What is torn, or belongs to the sweep that this one replaces, gives way.
+                self._file.truncate(self._length)
+                self._file.seek(self._length)
+            rest = memoryview(data)
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self._file.truncate(self._length)
+                self._file.seek(self._length)
+            raise RunLogError(explain_write_error(error, self.path)) from error
+        self._length += len(data)
+        self._pending.clear()
+        self.num_unsaved = 0
+
+    def close(self) -> None:
+        """Bring the file to the disk. May be called more than once; never raises, `num_unsaved` tells."""
+        if self._file.closed:
+            return
+        with contextlib.suppress(RunLogError):
+            self.flush()
+        with contextlib.suppress(OSError), self._file:
+            os.fsync(self._file.fileno())
+        if self._is_new and not self._length:
+            with contextlib.suppress(OSError):
+                self.path.unlink()
+
+
+def base_environment() -> Record:
+    """What can be said of the machine before a model is loaded."""
+    return {
+        "python": platform.python_version(),
+        "torch": _version("torch"),
+        "transformers": _version("transformers"),
+        "platform": platform.platform(),
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,72 @@
+"""A session whose speeds are told beforehand, and plans small enough to go through by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from core.controls import RunControls
+from core.prompt_suites import Prompt
+from core.sweep.plan import DrafterChoice, SweepPlan
+from core.types import Event, Finished, FinishReason, PrefillDone, RunRequest, RunStarted, StageChanged
+from tests.cli_fakes import finished, step
+
+DRAFT = DrafterChoice("draft-model", "D")
+
+
+def plan_of(**changes: Any) -> SweepPlan:
+    """Two values of K, one temperature, two prompts, two repeats: twelve runs, the baseline's included."""
+    values = {
+        "target": "T",
+        "drafters": (DRAFT,),
+        "num_draft_tokens": (1, 2),
+        "temperatures": (0.0,),
+        "prompts": (Prompt("one", "def f", suite="a"), Prompt("two", "def g", suite="b")),
+        "repeats": 2,
+        "max_new_tokens": 16,
+    }
+    return SweepPlan(**values | changes)
+
+
+def by_k(request: RunRequest, is_plain: bool) -> float:
+    """10 tokens per second of plain decoding, 10 more with each K."""
+    return 10.0 if is_plain else 10.0 * (1 + (request.num_draft_tokens or 0))
+
+
+@dataclass
+class FakeSweepSession:
+    """Answers with the speed that `speed` tells; `on_run` is called before each run, and may raise.
+
+    Attributes:
+        calls: (request, whether it was plain), of the runs that count.
+        warm_ups: requests of those that don't, which are shorter.
+    """
+
+    speed: Callable[[RunRequest, bool], float] = by_k
+    on_run: Callable[[RunRequest, RunControls], None] = lambda request, controls: None
+    length: int = 16
+    calls: list[tuple[RunRequest, bool]] = field(default_factory=list)
+    warm_ups: list[RunRequest] = field(default_factory=list)
+
+    def run(self, request: RunRequest, controls: RunControls) -> Iterator[Event]:
+        is_plain = controls.num_draft_tokens == 0
+        if request.max_new_tokens < self.length:
+            self.warm_ups.append(request)
+        else:
+            self.calls.append((request, is_plain))
+        yield StageChanged("Loading T…")
+        if request.max_new_tokens >= self.length:
+            self.on_run(request, controls)
+        run_id = f"run-{len(self.calls)}"
+        environment = {"device_name": "an abacus", "threads": 1, "process": 7}
+        config = {"target": "T", "num_draft_tokens": request.num_draft_tokens, "method": request.method}
+        yield RunStarted(run_id, "2026-01-02T03:04:05+00:00", "0.1.0", config, environment)
+        yield StageChanged("Reading the prompt…")
+        yield PrefillDone(3, 1.0, 2.0)
+        yield step("a", "b")
+        if controls.is_cancelled:
+            yield Finished(finished("ab", FinishReason.CANCELLED).summary)
+            return
+        speed = self.speed(request, is_plain)
+        yield finished("ab", tokens_per_second=speed, draft_acceptance_rate=None if is_plain else 0.5)
