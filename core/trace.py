@@ -6,6 +6,7 @@ import contextlib
 import csv
 import io
 import json
+import math
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
@@ -270,7 +271,7 @@ def run_csv_rows(log: RunLog) -> Iterator[list[str]]:
 
 
 def _cell(value: Any) -> str:
-    if value is None:
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return ""
     if isinstance(value, list):
         return " ".join(_cell(item) for item in value)

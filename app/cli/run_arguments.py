@@ -131,7 +131,7 @@ def build_request(args: argparse.Namespace) -> RunRequest:
         SettingsError: a value is out of range, or there is no such method.
         UsageError: arguments that don't go together, or no prompt.
     """
-    method, target, draft = _choose_models(args.method, args.target, args.draft)
+    method, target, draft = choose_models(args.method, args.target, args.draft)
     options = _method_options(method, args)
     sampling = SamplingParams(temperature=args.temperature, top_k=args.top_k, top_p=args.top_p, min_p=args.min_p)
     request = RunRequest(
@@ -155,7 +155,13 @@ def build_request(args: argparse.Namespace) -> RunRequest:
     return replace(request, prompt=read_prompt(args.prompt, args.prompt_file, quiet=args.quiet))
 
 
-def _choose_models(name: str | None, target: str | None, draft: str | None) -> tuple[Method, str, str | None]:
+def choose_models(name: str | None, target: str | None, draft: str | None) -> tuple[Method, str, str | None]:
+    """Method, target and draft, those that were not named as they are by default.
+
+    Raises:
+        SettingsError: there is no such method.
+        UsageError: they don't go together.
+    """
     if draft is None and target is not None and name in {None, "draft-model"}:
         draft = embedded_drafter(target)
     if name is None:

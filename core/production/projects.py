@@ -80,4 +80,3 @@ def configuration(choice: Choice, project: Project) -> Configuration:
     if recipe.program:
         parts.append("\n" + recipe.program)
     return Configuration(project, "".join(parts), recipe.program, recipe.problem)
-

@@ -38,7 +38,7 @@ class Axis:
     title: str
     low: float = 0.0
     high: float = 1.0
-    text: Callable[[float], str] = lambda value: tick_text(value)
+    text: Callable[[float], str] = "{:,.6g}".format
     is_whole: bool = False
 
     def ticks(self) -> list[float]:
@@ -69,13 +69,6 @@ def nice_ticks(low: float, high: float, count: int = 6, *, is_whole: bool = Fals
         step = max(1.0, step)
     first = math.ceil(low / step - 1e-9)
     return [index * step for index in range(first, math.floor(high / step + 1e-9) + 1)]
-
-
-def tick_text(value: float) -> str:
-    """A number as short as a tick may be, with thousands apart."""
-    if abs(value) >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.6g}"
 
 
 def percent(value: float) -> str:
@@ -125,9 +118,7 @@ class Plot:
 
     def line(self, points: Sequence[Point], mark: Mark) -> None:
         """A line that is broken where a value is no number."""
-        path = " ".join(
-            "M" + "L".join(_pair(*self.at(x, y)) for x, y in run) for run in _runs(points) if len(run) > 1
-        )
+        path = " ".join("M" + "L".join(_pair(*self.at(x, y)) for x, y in run) for run in _runs(points) if len(run) > 1)
         if path:
             self._parts.append(
                 f'<path d="{path}" fill="none" stroke="var(--{mark.color})" stroke-width="2" '
@@ -143,7 +134,8 @@ class Plot:
 
     def dots(self, points: Sequence[Point], mark: Mark, tips: Sequence[str] = ()) -> None:
         """A dot a point."""
-        for (x, y), tip in itertools.zip_longest(points, tips[: len(points)], fillvalue=""):
+        for place, (x, y) in enumerate(points):
+            tip = tips[place] if place < len(tips) else ""
             if math.isfinite(y):
                 across, down = self.at(x, y)
                 circle = f'cx="{_short(across)}" cy="{_short(down)}" r="3" fill="var(--{mark.color})"'
@@ -213,9 +205,7 @@ class Plot:
         )
 
     def _text(self, x: float, y: float, text: str, anchor: str) -> None:
-        self._parts.append(
-            f'<text x="{_short(x)}" y="{_short(y)}" text-anchor="{anchor}">{escaped(text)}</text>'
-        )
+        self._parts.append(f'<text x="{_short(x)}" y="{_short(y)}" text-anchor="{anchor}">{escaped(text)}</text>')
 
 
 def figure(plot: Plot, words: Words, marks: Sequence[Mark]) -> str:

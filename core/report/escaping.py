@@ -11,7 +11,7 @@ _REORDERING = (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0
 def _visible_table() -> dict[int, str]:
     table = {code: chr(0x2400 + code) for code in range(0x20)}
     table[0x7F] = "␡"
-    table |= {code: "\ufffd" for code in (*range(0x80, 0xA0), *range(0xD800, 0xE000), 0xFFFE, 0xFFFF)}
+    table |= dict.fromkeys((*range(0x80, 0xA0), *range(0xD800, 0xE000), 0xFFFE, 0xFFFF), "\ufffd")
     table |= {code: f"⟨U+{code:04X}⟩" for code in _REORDERING}
     for kept in "\n\t":
         del table[ord(kept)]

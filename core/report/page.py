@@ -23,7 +23,7 @@ p { margin: .4rem 0; max-width: 48rem; }
 .warning { background: var(--danger_surface); color: var(--danger); border-radius: 8px; padding: .5rem .9rem; }
 .verdict { font-size: 1.05rem; font-weight: 600; }
 .figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(13.5rem, 1fr)); gap: .6rem; margin: 0; }
-.card { padding: .6rem .8rem; }
+.card { padding: .6rem .8rem; overflow-wrap: anywhere; }
 .card dt { color: var(--muted); font-size: .87rem; }
 .card .value { font-size: 1.45rem; font-weight: 600; font-variant-numeric: tabular-nums; }
 .card dd { margin: 0; font-size: .82rem; color: var(--muted); line-height: 1.4; }
@@ -98,7 +98,7 @@ def page(title: str, body: Iterable[str], *, version: str) -> str:
             "</head>",
             "<body>",
             *body,
-            f"<footer>Written by Outrider {escaped(version)}. This file needs nothing else: no network, no script.</footer>",
+            f"<footer>Written by Outrider {escaped(version)}. This file is whole: no network, no script.</footer>",
             "</body>",
             "</html>",
             "",

@@ -49,7 +49,8 @@ def _acceptance(steps: Sequence[Step]) -> str:
     words = Words(
         "acceptance",
         "Acceptance per step",
-        "Accepted / drafted tokens of each step, in percent, and the running share over all steps so far." + _bin_words(width),
+        "Accepted / drafted tokens of each step, in percent, and the running share over all steps so far."
+        + _bin_words(width),
     )
     plot = Plot(words, _step_axis(len(steps)), Axis("accepted, %", 0, 1.04, percent))
     tips = [f"step {place * width}: {share:.0%}" if math.isfinite(share) else "" for place, share in enumerate(means)]
@@ -78,7 +79,9 @@ def _latency(run: RunData) -> str:
         "latency",
         "Latency per step",
         "Where each step’s time went, in milliseconds, stacked: drafting, the target’s forward, and the rest: sampling "
-        "and the verdict." + (" The dashed line is the median plain step." if plain is not None else "") + _bin_words(width),
+        "and the verdict."
+        + (" The dashed line is the median plain step." if plain is not None else "")
+        + _bin_words(width),
     )
     high = headroom([*total, plain or 0.0])
     plot = Plot(words, _step_axis(len(steps)), Axis("time, ms", 0, high))
@@ -137,7 +140,9 @@ def _by_position(steps: Sequence[Step]) -> str:
         "Bars: accepted / drafted tokens at each position of the block, which falls as a rejection ends a block. Dots: "
         "accepted / tested, where all before were accepted.",
     )
-    plot = Plot(words, Axis("position in the draft", 0.4, longest + 0.6, is_whole=True), Axis("accepted, %", 0, 1.04, percent))
+    plot = Plot(
+        words, Axis("position in the draft", 0.4, longest + 0.6, is_whole=True), Axis("accepted, %", 0, 1.04, percent)
+    )
     for place in range(longest):
         share = accepted[place] / drafted[place]
         plot.bar(place + 1, share, 0.62, KEPT, f"position {place + 1}: {share:.1%} of {drafted[place]:,} drafted")

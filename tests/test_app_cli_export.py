@@ -1,0 +1,169 @@
+"""`outrider export`: reports and configurations, and files that are there already."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+import pytest
+from cli_fakes import STARTED, finished, step
+
+from app.__main__ import main
+from core.trace import export_jsonl, to_record
+
+CONFIG = {
+    "target": "owner/target",
+    "draft": "owner/draft",
+    "prompt": "p",
+    "seed": 0,
+    "num_draft_tokens": 4,
+    "temperature": 0.5,
+    "top_k": 0,
+    "top_p": 1.0,
+    "min_p": 0.0,
+    "max_new_tokens": 16,
+}
+
+
+@pytest.fixture
+def log(tmp_path):
+    path = tmp_path / "run.jsonl"
+    records = [to_record(event) for event in (STARTED, step("a", "<b>"), step("c", index=1), finished("a<b>c"))]
+    records[0]["config"] |= CONFIG
+    records[-1]["measured_speedup"] = 0.8
+    export_jsonl(path, records)
+    return path
+
+
+def test_a_report_is_written_whole(log, tmp_path, capsys):
+    assert main(["export", str(log), "--html", str(tmp_path / "run.html")]) == 0
+    source = (tmp_path / "run.html").read_text("utf-8")
+    assert source.startswith("<!doctype html>")
+    assert source.rstrip().endswith("</html>")
+    assert "&lt;b&gt;" in source
+    assert capsys.readouterr() == ("", "")
+
+
+def test_several_runs_make_one_report_and_nothing_else(log, tmp_path, capsys):
+    assert main(["export", str(log), str(log), "--html", str(tmp_path / "both.html")]) == 0
+    assert "2 runs compared" in (tmp_path / "both.html").read_text("utf-8")
+    assert main(["export", str(log), str(log), "--csv", str(tmp_path / "x.csv")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("flag", ["--csv", "--jsonl", "--html"])
+def test_a_file_that_is_there_is_replaced_only_by_force(log, tmp_path, capsys, flag):
+    there = tmp_path / "there"
+    there.write_text("precious")
+    assert main(["export", str(log), flag, str(there)]) == 2
+    assert there.read_text() == "precious"
+    assert "--force" in capsys.readouterr().err
+    assert main(["export", str(log), flag, str(there), "--force"]) == 0
+    assert there.read_text() != "precious"
+
+
+@pytest.mark.parametrize("flag", ["--csv", "--html"])
+def test_no_other_form_takes_the_place_of_its_log(log, capsys, flag):
+    before = log.read_bytes()
+    assert main(["export", str(log), flag, str(log), "--force"]) == 2
+    assert log.read_bytes() == before
+    assert "the run log itself" in capsys.readouterr().err
+
+
+def test_a_full_disk_is_a_sentence_and_leaves_what_was_there(log, tmp_path, capsys, monkeypatch):
+    there = tmp_path / "there.html"
+    there.write_text("precious")
+
+    def no_space(*_args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.replace", no_space)
+    assert main(["export", str(log), "--html", str(there), "--force"]) == 2
+    assert there.read_text() == "precious"
+    assert "no space left" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run.jsonl", "there.html"]
+
+
+@pytest.mark.parametrize("flag", ["--csv", "--jsonl", "--html"])
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (lambda text: text[:-20], "Line 4 is cut off"),
+        (lambda text: text.partition("\n")[0] + "\n", "no summary"),
+        (
+            lambda text: text.replace('"draft_ms": 1.0', '"draft_ms": NaN').replace(
+                '"total_ms": 3.0', '"total_ms": 1e999'
+            ),
+            "",
+        ),
+    ],
+    ids=["torn", "no steps", "NaN"],
+)
+def test_a_log_that_lacks_something_is_exported_as_far_as_it_goes(log, tmp_path, capsys, flag, damage, sentence):
+    log.write_text(damage(log.read_text("utf-8")), encoding="utf-8")
+    assert main(["export", str(log), flag, str(tmp_path / "out")]) == 0
+    assert sentence in capsys.readouterr().err
+    out = (tmp_path / "out").read_text("utf-8")
+    assert not any(word in out for word in ("NaN", "Infinity", ",inf"))
+
+
+def test_a_log_of_a_newer_schema_is_refused_in_a_sentence(log, tmp_path, capsys):
+    log.write_text(log.read_text("utf-8").replace("outrider.run/1", "outrider.run/2"), encoding="utf-8")
+    for arguments in (["--html", str(tmp_path / "x")], ["--config", "vllm"]):
+        assert main(["export", str(log), *arguments]) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert "newer Outrider" in err
+        assert err.count("\n") == 1
+
+
+# --- Configurations -----------------------------------------------------------------------------------------------
+
+
+def test_a_runs_configuration_goes_to_standard_output_and_a_warning_beside_it(log, capsys):
+    assert main(["export", str(log), "--config", "vllm"]) == 0
+    out, err = capsys.readouterr()
+    words = shlex.split(out, comments=True)
+    assert words[:3] == ["vllm", "serve", "owner/target"]
+    assert json.loads(words[words.index("--speculative-config") + 1])["num_speculative_tokens"] == 4
+    assert "does not pay here" in err
+
+
+def test_another_k_may_be_named_and_is_no_longer_what_was_measured(log, capsys):
+    assert main(["export", str(log), "--config", "mlx", "-k", "7"]) == 0
+    out, err = capsys.readouterr()
+    assert "--num-draft-tokens 7" in out
+    assert "does not pay" not in out + err
+
+
+def test_settings_stand_in_for_a_run(capsys):
+    arguments = ["--target", "o/t", "--draft", "o/d", "-k", "3", "--temperature", "0"]
+    assert main(["export", "--config", "all", *arguments]) == 0
+    out, _ = capsys.readouterr()
+    for words in ("vllm serve o/t", "assistant_model=draft", "STANDALONE", "llama-server", "mlx_lm.generate"):
+        assert words in out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--config", "ollama"],
+        ["--config", "mlx", "--method", "prompt-lookup"],
+        ["--config", "vllm", "-k", "99"],
+        ["--config", "vllm", "-k", "many"],
+        ["--config", "vllm", "--temperature", "nan"],
+        ["--config", "vllm", "--target", "o/t", "--method", "magic"],
+        ["{log}", "--config", "vllm", "--target", "o/t"],
+        ["{log}", "{log}", "--config", "vllm"],
+        ["{log}", "--csv", "x.csv", "--temperature", "1"],
+        ["--html", "x.html"],
+    ],
+    ids=" ".join,
+)
+def test_what_does_not_fit_is_refused_in_one_sentence(log, tmp_path, monkeypatch, capsys, arguments):
+    monkeypatch.chdir(tmp_path)
+    assert main(["export", *(word.format(log=log) for word in arguments)]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run.jsonl"]

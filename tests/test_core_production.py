@@ -1,0 +1,191 @@
+"""Configurations for other engines: what is pasted runs, quotes what it must, and never invents a flag."""
+
+from __future__ import annotations
+
+import ast
+import json
+import shlex
+
+import pytest
+
+from core.drafters.methods import METHODS
+from core.errors import RunLogError, SettingsError
+from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, EMBEDDED, SMOLLM2_DRAFTER
+from core.production import PROJECTS, Choice, choice_from_log, choice_from_request, configuration, get_project
+from core.trace import RunLog
+from core.types import Coupling, RunRequest, SamplingParams
+
+SHELLS = ("vllm", "sglang", "llama.cpp", "mlx")
+NASTY = 'it\'s a "path" $(rm -rf ~) `x` \\ & ; \n# new'
+
+
+def text_of(name, choice):
+    return configuration(choice, get_project(name)).text
+
+
+def words_of(name, choice) -> list[str]:
+    """The words that a shell makes of a configuration."""
+    return shlex.split(text_of(name, choice), comments=True)
+
+
+def value(words, flag):
+    return words[words.index(flag) + 1]
+
+
+def hub(**changes):
+    return Choice("Qwen/Qwen3-8B", "Qwen/Qwen3-0.6B", **{"num_draft_tokens": 5, **changes})
+
+
+@pytest.mark.parametrize("name", PROJECTS)
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_has_a_configuration_or_a_sentence(name, method):
+    draft = "Qwen/Qwen3-0.6B" if METHODS[method].needs_draft_model else None
+    found = configuration(Choice("Qwen/Qwen3-8B", draft, method), PROJECTS[name])
+    assert bool(found.program) != bool(found.problem)
+    assert "Checked on 20" in found.text
+    if found.problem:
+        assert all(line.startswith("#") for line in found.text.splitlines() if line)
+        assert found.problem.endswith(".")
+
+
+def test_vllm_gets_its_settings_as_json():
+    words = words_of("vllm", hub())
+    assert words[:3] == ["vllm", "serve", "Qwen/Qwen3-8B"]
+    assert json.loads(value(words, "--speculative-config")) == {
+        "method": "draft_model",
+        "model": "Qwen/Qwen3-0.6B",
+        "num_speculative_tokens": 5,
+        "draft_sample_method": "probabilistic",
+    }
+    greedy = json.loads(value(words_of("vllm", hub(sampling=SamplingParams(0))), "--speculative-config"))
+    assert "draft_sample_method" not in greedy
+
+
+def test_prompt_lookup_keeps_the_lengths_of_its_n_grams():
+    choice = Choice("a/b", None, "prompt-lookup", 6, method_options={"max_ngram": 4, "min_ngram": 2})
+    assert json.loads(value(words_of("vllm", choice), "--speculative-config")) == {
+        "method": "ngram",
+        "num_speculative_tokens": 6,
+        "prompt_lookup_max": 4,
+        "prompt_lookup_min": 2,
+    }
+    words = words_of("llama.cpp", choice)
+    assert (value(words, "--spec-ngram-simple-size-n"), value(words, "--spec-ngram-simple-size-m")) == ("4", "6")
+    assert "prompt_lookup_num_tokens=6" in text_of("transformers", choice)
+
+
+def test_sglang_verifies_one_token_more_than_is_drafted():
+    words = words_of("sglang", hub())
+    assert value(words, "--speculative-algorithm") == "STANDALONE"
+    assert value(words, "--speculative-num-steps") == "5"
+    assert value(words, "--speculative-eagle-topk") == "1"
+    assert value(words, "--speculative-num-draft-tokens") == "6"
+
+
+def test_llama_cpp_converts_what_is_no_gguf_file_and_takes_what_is():
+    words = words_of("llama.cpp", hub())
+    assert words.count("convert_hf_to_gguf.py") == 2
+    assert (value(words, "-m"), value(words, "-md")) == ("target.gguf", "draft.gguf")
+    words = words_of("llama.cpp", Choice("/models/t.gguf", "/models/d.gguf", num_draft_tokens=3))
+    assert words[0] == "llama-server"
+    assert (value(words, "-m"), value(words, "-md")) == ("/models/t.gguf", "/models/d.gguf")
+    assert value(words, "--spec-draft-n-max") == "3"
+    assert "--draft-max" not in words
+
+
+@pytest.mark.parametrize("name", ["vllm", "sglang", "mlx"])
+def test_gguf_files_are_refused_where_they_can_not_be_read(name):
+    found = configuration(Choice("/models/t.gguf", "/models/d.gguf"), PROJECTS[name])
+    assert "GGUF" in found.problem
+
+
+@pytest.mark.parametrize("name", PROJECTS)
+def test_whatever_a_reference_holds_stays_one_word(name, tmp_path):
+    folder = tmp_path / 'it\'s a "model" $(x) `y`'
+    folder.mkdir()
+    choice = Choice(str(folder), "owner/draft")
+    if name == "transformers":
+        constants = [
+            node.value for node in ast.walk(ast.parse(text_of(name, choice))) if isinstance(node, ast.Constant)
+        ]
+        assert str(folder) in constants
+    else:
+        assert str(folder) in words_of(name, choice)
+
+
+@pytest.mark.parametrize("name", PROJECTS)
+def test_no_reference_breaks_out_of_its_comment(name):
+    for line in text_of(name, Choice(NASTY, None, "self-draft", run_id="x\ny")).splitlines():
+        assert not line or line.startswith("#")
+
+
+@pytest.mark.parametrize("name", PROJECTS)
+def test_embedded_models_are_named_by_their_folder(name):
+    text = text_of(name, Choice(DEFAULT_TARGET, DEFAULT_DRAFT))
+    assert str(EMBEDDED / DEFAULT_TARGET) in text
+
+
+@pytest.mark.parametrize("name", PROJECTS)
+def test_a_draft_that_borrows_its_targets_tables_is_refused(name):
+    found = configuration(Choice("HuggingFaceTB/SmolLM2-135M-Instruct", SMOLLM2_DRAFTER), PROJECTS[name])
+    assert "borrows the tables" in found.problem
+
+
+def test_the_program_for_transformers_is_python_and_sets_k_where_it_is_read():
+    text = text_of("transformers", hub(sampling=SamplingParams(0.7, 40, 0.9, 0.05), chat=True))
+    ast.parse(text)
+    for line in (
+        "draft.generation_config.num_assistant_tokens = 5",
+        'draft.generation_config.num_assistant_tokens_schedule = "constant"',
+        "draft.generation_config.assistant_confidence_threshold = 0.0",
+        "    top_k=40,",
+        "    min_p=0.05,",
+    ):
+        assert line in text.splitlines()
+    assert "apply_chat_template" in text
+    assert "do_sample=False" in text_of("transformers", hub(sampling=SamplingParams(0)))
+
+
+def test_the_program_for_transformers_writes_what_plain_greedy_decoding_writes(capsys):
+    choice = Choice(DEFAULT_TARGET, DEFAULT_DRAFT, sampling=SamplingParams(0), max_new_tokens=6)
+    program = configuration(choice, PROJECTS["transformers"]).program
+    written = []
+    for source in (program, program.replace("    assistant_model=draft,\n", "")):
+        exec(compile(source, "configuration", "exec"), {})
+        written.append(capsys.readouterr().out)
+    assert written[0] == written[1] != ""
+
+
+def test_what_differs_is_said_where_it_matters():
+    filtered = hub(sampling=SamplingParams(0.8, 40, 0.9, 0.1))
+    assert "refuses min-p" in text_of("vllm", filtered)
+    assert "min-p (here 0.1) is not applied" in text_of("sglang", filtered).replace("\n#  ", "")
+    assert "another than the one measured" in text_of("mlx", filtered).replace("\n#  ", "")
+    assert "--samplers" in words_of("llama.cpp", filtered)
+    assert "shared noise" in text_of("vllm", hub(coupling=Coupling.GUMBEL))
+    assert "refuses min-p" not in text_of("vllm", hub())
+
+
+def test_a_pair_that_does_not_pay_is_said_on_top():
+    choice = hub(measured_speedup=0.83, run_id="r1")
+    assert "does not pay here" in choice.verdict
+    assert "0.83×" in choice.verdict
+    assert "does not pay here" in "".join(text_of("vllm", choice).splitlines(keepends=True)[:5])
+    assert hub(measured_speedup=1.2).verdict == ""
+
+
+def test_a_run_log_makes_a_choice_and_k_that_was_left_open_is_the_mean():
+    config = {"target": "t/t", "draft": "d/d", "prompt": "x", "seed": 1, "num_draft_tokens": "auto", "chat": True}
+    summary = {"num_draft_tokens": 31, "num_drafts": 10, "measured_speedup": 1.5}
+    choice = choice_from_log(RunLog({"config": config, "id": "run-1"}, summary=summary))
+    assert (choice.num_draft_tokens, choice.measured_speedup, choice.chat, choice.run_id) == (3, 1.5, True, "run-1")
+    assert "3.1 tokens on average" in choice.k_note
+
+
+def test_a_damaged_log_and_unknown_names_are_refused_in_a_sentence():
+    with pytest.raises(RunLogError, match="lacks target"):
+        choice_from_log(RunLog({"config": {}}))
+    with pytest.raises(SettingsError, match="no configuration for 'ollama'"):
+        get_project("ollama")
+    with pytest.raises(SettingsError, match="no method"):
+        choice_from_request(RunRequest("t", None, "x", method="magic"))

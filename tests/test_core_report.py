@@ -1,0 +1,274 @@
+"""The HTML report: one file that is whole in itself, whatever the run's texts and its log hold."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import pytest
+
+from app.theme import DARK, LIGHT
+from core.controls import RunControls
+from core.records import to_record
+from core.report import palette
+from core.report.charts import Axis, Plot, Words, binned, headroom, nice_ticks, thinned
+from core.report.escaping import attribute, escaped
+from core.report.run_page import run_page
+from core.report.writing import export_html
+from core.trace import RunLog, read_run_log
+from core.types import BaselineStep, Finished, RunRequest, SamplingParams, Step
+from tests.fakes_app import FakeSession
+
+NASTY = "</script><script>alert('x')</script> & \"quoted\" <img src=x onerror=alert(1)>"
+
+
+def make_log(tokens=40, prompt="def f():", **changes) -> RunLog:
+    """A run of the scripted session, as a log."""
+    values = {"baseline": True, "sampling": SamplingParams(0.8), **changes}
+    request = RunRequest("tiny-target", "tiny-draft", prompt, max_new_tokens=tokens, **values)
+    log = RunLog({})
+    for event in FakeSession().run(request, RunControls.from_request(request)):
+        record = to_record(event)
+        if isinstance(event, Step):
+            log.steps.append(record)
+        elif isinstance(event, BaselineStep):
+            log.baseline_steps.append(record)
+        elif isinstance(event, Finished):
+            log.summary = record
+        elif record is not None:
+            log.run = record
+    return log
+
+
+class Page(HTMLParser):
+    """What a browser would make of a page: its elements, and its text without the style sheet's."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self._open: list[str] = []
+        self._text: list[str] = []
+        self.problems: list[str] = []
+        self.feed(source)
+        self.close()
+        self.problems += [f"<{name}> is never closed" for name in self._open]
+        self.text = "".join(self._text)
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+        if tag not in {"meta"}:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag):
+        if not self._open or self._open.pop() != tag:
+            self.problems.append(f"</{tag}> closes nothing")
+
+    def handle_data(self, data):
+        if "style" not in self._open:
+            self._text.append(data)
+
+    def named(self, tag):
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+def test_a_report_shows_pair_settings_environment_figures_text_and_plots():
+    log = make_log()
+    page = Page(run_page(log))
+    assert page.problems == []
+    for words in ("tiny-target with tiny-draft", "Measured speedup", "num_draft_tokens", "device_name", "CPU"):
+        assert words in page.text
+    assert f"{log.summary['measured_speedup']:.2f}×" in page.text
+    titles = [item for item in page.named("svg") if item.get("role") == "img"]
+    assert len(titles) == 4
+    written = "".join(step["emitted_text"] for step in log.steps)
+    assert "def f():" + written in page.text
+
+
+def test_nothing_is_fetched_and_nothing_is_run():
+    page = Page(run_page(make_log(prompt=NASTY)))
+    names = {name for name, _ in page.elements}
+    assert not names & {"script", "img", "link", "iframe", "object", "embed", "base", "form", "image", "use", "a"}
+    for _, attributes in page.elements:
+        assert not {name for name in attributes if name.startswith("on") or name in {"src", "href", "xlink:href"}}
+        assert "url(" not in str(attributes.get("style", ""))
+    policy = next(item for item in page.named("meta") if item.get("http-equiv") == "Content-Security-Policy")
+    assert policy["content"].startswith("default-src 'none'")
+
+
+@pytest.mark.parametrize(
+    "hostile", [NASTY, "--><!--", "]]>", "&lt;b&gt;", "</title></style></div>", "\x00\x1b[31m\x7f\x85"]
+)
+def test_whatever_a_text_holds_is_text(hostile):
+    log = make_log(prompt=hostile)
+    log.run["config"] |= {"target": hostile, "draft": hostile}
+    log.steps[0] |= {"emitted_text": hostile, "emitted_texts": [hostile, *log.steps[0]["emitted_texts"][1:]]}
+    log.steps[0]["drafted_texts"] = [hostile for _ in log.steps[0]["drafted_texts"]]
+    log.summary["error"] = hostile
+    log.run["environment"]["device_name"] = hostile
+    page = Page(run_page(log))
+    assert page.problems == []
+    assert "script" not in {name for name, _ in page.elements}
+    seen = hostile.replace("\x00", "␀").replace("\x1b", "␛").replace("\x7f", "␡").replace("\x85", "�")
+    assert page.text.count(seen) >= 4
+
+
+def test_control_characters_and_turned_text_are_seen_for_what_they_are():
+    assert escaped("a\x00b\x07c\nd\te") == "a␀b␇c\nd\te"
+    assert escaped("\u202eevil\u2066") == "⟨U+202E⟩evil⟨U+2066⟩"
+    assert escaped("\ud800x") == "\ufffdx"
+    assert attribute('a"b\nc') == "a&quot;b↵c"
+    assert escaped("שלום") == "שלום"
+
+
+def test_a_text_that_runs_from_the_right_does_not_turn_the_page():
+    source = run_page(make_log(prompt="مرحبا"))
+    assert '<div class="text" dir="auto"' in source
+    assert "<bdi>" in source
+
+
+def test_each_kind_of_token_has_a_line_style_beside_its_colour_and_tells_p_q_and_u():
+    source = run_page(make_log())
+    for style in ("underline solid", "underline wavy", "underline dotted"):
+        assert style in source
+    tokens = [item for item in Page(source).named("span") if "title" in item]
+    accepted, resampled = ([item["title"] for item in tokens if item["class"] == kind] for kind in "ar")
+    assert accepted
+    assert all("p 0." in tip and "q 0." in tip and "u 0." in tip for tip in accepted)
+    assert resampled
+    assert all("in place of" in tip for tip in resampled)
+
+
+def test_the_colours_are_the_windows_in_both_themes():
+    for ours, theirs in ((palette.LIGHT, LIGHT), (palette.DARK, DARK)):
+        assert {name: getattr(theirs, name) for name in ours} == ours
+    source = run_page(make_log())
+    assert "prefers-color-scheme: dark" in source
+    assert "@media print" in source
+
+
+def test_a_long_run_gives_a_report_of_a_sane_size_in_a_few_seconds():
+    log = make_log(tokens=20_000, baseline=True)
+    begun = time.perf_counter()
+    source = run_page(log)
+    assert time.perf_counter() - begun < 10
+    assert len(source) < 6_000_000
+    pictures = sum(len(part.partition("</svg>")[0]) for part in source.split('<svg viewBox="0 0 760')[1:])
+    assert pictures < 300_000
+
+
+def test_every_plot_is_sound_xml_with_a_title_and_units():
+    source = run_page(make_log())
+    parts = source.split('<svg viewBox="0 0 760')[1:]
+    pictures = [
+        ElementTree.fromstring('<svg viewBox="0 0 760' + part.partition("</svg>")[0] + "</svg>") for part in parts
+    ]
+    assert len(pictures) == 4
+    said = [" ".join(text.text or "" for text in picture.iter("text")) for picture in pictures]
+    for words, units in zip(said, ("accepted, %", "time, ms", "time, s", "position in the draft"), strict=True):
+        assert units in words
+    assert all(picture.find("title").text and picture.find("desc").text for picture in pictures)
+    assert "nan" not in "".join(parts)
+
+
+# --- Logs that lack something -------------------------------------------------------------------------------------
+
+
+def test_a_log_without_steps_gives_a_report_that_says_so():
+    log = make_log()
+    log.steps.clear()
+    log.baseline_steps.clear()
+    log.summary = None
+    page = Page(run_page(log))
+    assert page.problems == []
+    assert "holds no step" in page.text
+    assert not [item for item in page.named("svg") if item.get("role")]
+
+
+def test_a_log_that_was_cut_off_gives_a_report_of_what_there_is(tmp_path):
+    path = tmp_path / "torn.jsonl"
+    log = make_log()
+    lines = [json.dumps(record) for record in log.records()]
+    path.write_text("\n".join(lines[:6]) + "\n" + lines[6][:40], encoding="utf-8")
+    page = Page(run_page(read_run_log(path)))
+    assert "is cut off and was left out" in page.text
+    assert "The baseline did not run" in page.text
+    assert "cut off" in page.text
+    assert len([item for item in page.named("svg") if item.get("role")]) == 4
+
+
+def test_values_that_are_no_numbers_are_left_out_and_the_rest_is_drawn(tmp_path):
+    log = make_log()
+    for record in log.steps[::2]:
+        record |= {"draft_ms": math.nan, "total_ms": math.inf, "target_probs": None, "uniforms": [math.nan] * 4}
+    log.steps[1]["emitted_kinds"] = ["nonsense"]
+    log.summary |= {"tokens_per_second": math.nan, "measured_speedup": 10**400, "num_drafts": "many"}
+    path = tmp_path / "nan.jsonl"
+    path.write_text("\n".join(json.dumps(record) for record in log.records()), encoding="utf-8")
+    source = run_page(read_run_log(path))
+    page = Page(source)
+    assert page.problems == []
+    assert "1 of its" in page.text
+    assert "are damaged and were left out" in page.text
+    assert not any(word in page.text for word in ("nan", "NaN", "inf "))
+
+
+@pytest.mark.parametrize("config", [{}, {"target": 7, "draft": [], "prompt": None}, {"method_options": 3, "stop": "x"}])
+def test_settings_of_another_kind_do_not_stop_a_report(config):
+    log = make_log()
+    log.run = {"config": config, "environment": ["odd"], "id": 5}
+    assert Page(run_page(log)).problems == []
+
+
+def test_a_report_of_several_runs_shows_what_differs_and_the_text_of_each(tmp_path):
+    first, second = make_log(), make_log(num_draft_tokens=7, prompt=NASTY)
+    export_html(tmp_path / "both.html", first, second)
+    page = Page((tmp_path / "both.html").read_text("utf-8"))
+    assert page.problems == []
+    assert "2 runs compared" in page.text
+    assert "num_draft_tokens" in page.text
+    assert NASTY in page.text
+    assert len(page.named("details")) == 2
+
+
+# --- Plots' own numbers -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [(0, 1, [0, 0.2, 0.4, 0.6, 0.8, 1]), (0, 53, [0, 10, 20, 30, 40, 50]), (0.4, 4.6, [1, 2, 3, 4]), (3, 3, [3])],
+)
+def test_ticks_are_round_numbers(low, high, ticks):
+    assert nice_ticks(low, high) == pytest.approx(ticks)
+
+
+def test_ticks_of_counts_are_whole():
+    assert nice_ticks(0, 2, is_whole=True) == [0, 1, 2]
+
+
+def test_a_long_series_is_thinned_and_keeps_its_end():
+    width, means = binned([1.0, 3.0, math.nan, 5.0], limit=2)
+    assert (width, means) == (2, [2.0, 5.0])
+    kept = thinned([(float(place), 0.0) for place in range(1001)], limit=100)
+    assert len(kept) <= 101
+    assert kept[-1] == (1000.0, 0.0)
+    assert headroom([math.nan]) == 1.0
+
+
+def test_a_plot_of_nothing_is_still_a_picture():
+    plot = Plot(Words("x", "Title", "Nothing"), Axis("step", 0, 2), Axis("ms", 0, 1))
+    plot.line([], _mark())
+    plot.line([(0.0, math.nan)], _mark())
+    plot.stairs([], [], 1, _mark())
+    ElementTree.fromstring(plot.svg())
+
+
+def _mark():
+    from core.report.charts import Mark
+
+    return Mark("series", "accepted")
