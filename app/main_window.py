@@ -26,6 +26,7 @@ from app.runs_desk import RunsDesk
 from app.services import Services
 from app.settings import remember_model
 from app.theme import RESOURCES, Theme, text_scale, ui_font
+from app.theory_reader import TheoryReader
 from app.threads import Threads
 from app.view_models.model_library import ModelLibrary
 from app.view_models.presets import load_presets
@@ -42,6 +43,7 @@ from app.widgets.race_page import RacePage
 from app.widgets.side_panel import SidePanel
 from app.widgets.status_strip import StatusStrip
 from app.widgets.step_plot import StepPlot
+from app.widgets.theory_page import TheoryPage
 from app.widgets.transcript_panel import TranscriptPanel
 from app.widgets.why_panel import WhyPanel
 from app.window_layout import below, centre, fit_columns, from_text, splitter, to_text
@@ -77,6 +79,8 @@ class MainWindow(QMainWindow):
         self.measurements = MeasurementsPanel(self.run_view)
         self.plots = PlotsPage(self.run_view)
         self.why = WhyPanel(self.run_view)
+        self.theory = TheoryPage(self.run_view)
+        self.theorist = TheoryReader(self.theory, self)
         self.inspector = InspectorPanel(self.run_view, self.selection)
         self.race = RacePage(self.run_view)
         self.text_pages = SidePanel("text", "The run's text")
@@ -89,14 +93,16 @@ class MainWindow(QMainWindow):
         self.live = LiveView(
             self.controller, self.run_view, self.transcript, self.measurements, self.status, parent=self
         )
-        for panel in (self.plots, self.race, self.why):
+        for panel in (self.plots, self.race, self.why, self.theory):
             self.live.attach(panel)
         self.runs = RunsDesk(self._services, self.controller, self.live, self.run_view, self._dialogs, self)
         self.exports = ExportDesk(
             self, self.menus, self.run_view, self.runs.reader, self._dialogs, self.banner, self.status
         )
-        self.threads = Threads((self.controller, self.checker, self.models.store, self.runs.reader), self)
-        self.plot_desk = PlotDesk(self, self._dialogs, self.run_view, self.measurements.cards + self.plots.cards)
+        owners = (self.controller, self.checker, self.models.store, self.runs.reader, self.theorist)
+        self.threads = Threads(owners, self)
+        cards = (*self.measurements.cards, *self.plots.cards, *self.theory.cards)
+        self.plot_desk = PlotDesk(self, self._dialogs, self.run_view, cards)
         self.playback = PlaybackDesk(
             self.controller, self.run_view, self.selection, self.transcript, self.menus, parent=self
         )
@@ -126,6 +132,7 @@ class MainWindow(QMainWindow):
         self.side.add_page("Plots", self.plots, "Tokens over time, and acceptance by draft position.")
         self.side.add_page("Inspector", self.inspector, "How the selected token came about.")
         self.side.add_page("Why", self.why, "What holds this run's speedup back, and what to change.")
+        self.side.add_page("Theory", self.theory, "What theory expects of each K, beside what was measured.")
         self.setCentralWidget(centre((self.banner, self.main_splitter), self.status))
         fit_columns(self, self.controls, self.text_splitter, self.side)
 
@@ -256,7 +263,7 @@ class MainWindow(QMainWindow):
         fit_columns(self, self.controls, self.text_splitter, self.side)
         self.transcript.set_theme(theme)
         panels = (self.measurements, self.plots, self.plot_desk, self.race, self.inspector, self.why, self.help)
-        for panel in (*panels, self.runs):
+        for panel in (*panels, self.theory, self.runs):
             panel.set_theme(theme)
 
     # --- Coming and going ---

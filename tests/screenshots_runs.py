@@ -19,7 +19,7 @@ from app.widgets.playback_bar import Pace
 from tests.fakes_app import FakeSession, fake_services
 from tests.screenshots_camera import TIMEOUT_MS, Camera, opened, wait
 
-PAGES = ("Live", "Plots", "Inspector", "Why")
+PAGES = ("Live", "Plots", "Inspector", "Why", "Theory")
 
 
 def photograph_runs(folder: Path, only: str, *, real: bool) -> None:

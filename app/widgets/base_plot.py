@@ -136,3 +136,10 @@ def line_pen(color: str, *, dashed: bool = False) -> QPen:
         pen.setStyle(Qt.PenStyle.CustomDashLine)
         pen.setDashPattern([3, 2])
     return pen
+
+
+def thin_pen(color: str) -> QPen:
+    """The pen of whiskers, and of lines to measure by."""
+    pen = QPen(QColor(color), 1.5)
+    pen.setCosmetic(True)
+    return pen

@@ -52,7 +52,8 @@ class PlotCard(QWidget):
         self._readout = text_label("", "hint")
         self.menu = self._make_menu()
         self.menu_button = self._make_button()
-        self._frame, layout = card()
+        self._frame, self._layout = card()
+        layout = self._layout
         layout.setContentsMargins(12, 8, 8, 4)
         layout.setSpacing(2)
         header = QHBoxLayout()
@@ -103,6 +104,10 @@ class PlotCard(QWidget):
         button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
         describe(button, f"{self.title}: view and save", MENU_HELP)
         return button
+
+    def add_row(self, row: QWidget) -> None:
+        """Put a row of controls under the title."""
+        self._layout.insertWidget(1, row)
 
     def set_theme(self, theme: Theme) -> None:
         """Draw in a theme's colours."""

@@ -24,8 +24,8 @@ LEAST_PLACES = 20
 class Predictor(StrEnum):
     """What may tell acceptance. p is the target's law, q the draft's."""
 
-    KL_TARGET_DRAFT = "KL(p‖q)"
-    KL_DRAFT_TARGET = "KL(q‖p)"
+    KL_TARGET_DRAFT = "KL(p||q)"
+    KL_DRAFT_TARGET = "KL(q||p)"
     TARGET_ENTROPY = "H(p)"
     DRAFT_ENTROPY = "H(q)"
     DRAFT_TOP = "max q"

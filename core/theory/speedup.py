@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from core.diagnosis import LEAST_BLOCKS, LEAST_TIMED, PlainStep
+from core.diagnosis import LEAST_BLOCKS, LEAST_TIMED, PlainStep, StepSums
+from core.forecast import tokens_per_block
 from core.theory.columns import NUM_RESAMPLES, SEED, Array, Columns, columns, resampled, weighted_medians
 from core.types import MAX_DRAFT_TOKENS, Step
 
@@ -16,6 +17,8 @@ KS = np.arange(MAX_DRAFT_TOKENS + 1, dtype=np.float64)
 """Every K that is looked at; 0 is plain decoding."""
 
 _LEVEL = (2.5, 97.5)
+_MOST = 0.9
+"""Share of the steps that must have one K for it to stand for the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,9 @@ class SpeedupTheory:
         leviathan: tau / (K c + 1).
         measured_verify: tau / (K c + v(K+1)).
         longest: the longest K whose v was measured; 0 if none was, and then v is 1. Beyond it v is a line drawn on.
+        tokens_by_place: tau(K) from the shares of blocks that were kept so far, place by place, instead of alpha^i.
         usual_k: the commonest K of the run's blocks.
+        ran_k: that K where nine of ten steps had it; else the mean over the steps, which is no whole number.
         ran_tokens, ran_speedup: what the run came to: tokens a step, and plain time / own time for its tokens.
         is_plain_measured: whether plain decoding ran too; else one forward, timed before, stands for a plain step.
         num_blocks, num_tested: blocks drafted, and tokens tested.
@@ -73,7 +78,9 @@ class SpeedupTheory:
     leviathan: Curve
     measured_verify: Curve
     longest: int
+    tokens_by_place: Curve
     usual_k: int
+    ran_k: float
     ran_tokens: Estimate
     ran_speedup: Estimate
     is_plain_measured: bool
@@ -127,7 +134,7 @@ def speedup_theory(
     reader = _Reader(ours, plain)
     point = reader.figures(sums, np.array([plain.forward_ms]), np.array([plain.total_ms]), reader.medians())
     drawn = _resamples(reader, baseline_steps, plain, num_resamples) if num_resamples and len(ours) > 1 else None
-    return _theory(reader, point, drawn, plain)
+    return _theory(reader, point, drawn, plain, steps)
 
 
 class _Reader:
@@ -224,9 +231,16 @@ def _resampled_plain(baseline_steps: Sequence[Step], plain: PlainStep, num_resam
 
 
 def _theory(
-    reader: _Reader, point: dict[str, Array], drawn: dict[str, Array] | None, plain: PlainStep
+    reader: _Reader,
+    point: dict[str, Array],
+    drawn: dict[str, Array] | None,
+    plain: PlainStep,
+    steps: Sequence[Step],
 ) -> SpeedupTheory:
-    count = len(reader.ours)
+    count, drafted = len(reader.ours), reader.ours["drafted"]
+    sums = StepSums()
+    for step in steps:
+        sums.add(step)
     best = int(point["measured_verify"][0].argmax())
     share_best = share_wins = None
     if drawn is not None:
@@ -240,7 +254,9 @@ def _theory(
         leviathan=_curve("leviathan", point, drawn),
         measured_verify=_curve("measured_verify", point, drawn),
         longest=max(reader.lengths, default=0),
+        tokens_by_place=Curve(tuple(tokens_per_block(sums, k) for k in range(len(KS)))),
         usual_k=reader.usual_k,
+        ran_k=reader.usual_k if (drafted == reader.usual_k).mean() >= _MOST else float(drafted.mean()),
         ran_tokens=_estimate("emitted", point, drawn, scale=1 / count),
         ran_speedup=_estimate("ran_speedup", point, drawn),
         is_plain_measured=plain.is_measured,

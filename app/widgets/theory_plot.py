@@ -1,0 +1,198 @@
+"""Speedup, or block efficiency, over K: what theory expects of a run, and where the run itself stands."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import numpy as np
+import pyqtgraph as pg
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QColor, QPen
+
+from app.theme import Theme
+from app.widgets.base_plot import line_pen, thin_pen
+from app.widgets.figure_plot import FigurePlot
+from app.widgets.legend import Mark, SeriesSample, band_color
+from app.widgets.plot_table import Table
+from core.theory.speedup import KS, Curve, SpeedupTheory
+
+
+class Quantity(StrEnum):
+    """What is plotted over K."""
+
+    SPEEDUP = "speedup"
+    TOKENS = "tokens"
+
+
+QUANTITY_TITLES = {Quantity.SPEEDUP: "Speedup", Quantity.TOKENS: "Block efficiency"}
+QUANTITY_AXES = {Quantity.SPEEDUP: "speedup, ×", Quantity.TOKENS: "tokens a step"}
+MEANINGS = {
+    Quantity.SPEEDUP: (
+        ("v measured", "Line: τ / (K c + v(K+1)) with this run's α, c and v. Band: 95 % over resampled steps. Dotted: "
+         "beyond the longest block that was timed, where v is a line drawn on."),
+        ("v = 1", "Dashed: τ / (K c + 1), Leviathan et al., theorem 3.8: as if scoring more positions cost nothing."),
+        ("as it ran", "Diamond: the run itself, tokens × plain step / time, with its 95 % interval."),
+    ),
+    Quantity.TOKENS: (
+        ("by α", "Line: (1 − α^(K+1)) / (1 − α), Leviathan et al., equation 1. Band: 95 % over resampled steps."),
+        ("place by place", "Dashed: 1 + the shares of blocks kept up to each place, as they were; beyond the places "
+         "seen often enough, with α."),
+        ("as it ran", "Diamond: new tokens / steps of the run, with its 95 % interval."),
+    ),
+}  # fmt: skip
+
+
+class TheoryPlot(FigurePlot):
+    """Two curves over K from 0 to 16, a band around the first, the run's own point, and the line of plain decoding."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            object_name="theoryPlot", title="Speedup over K", x_label="K, draft tokens", y_label="speedup, ×"
+        )
+        self.quantity = Quantity.SPEEDUP
+        self.theory: SpeedupTheory | None = None
+        self.line, self.beyond, self.other = (pg.PlotDataItem(antialias=True) for _ in range(3))
+        self.edges = (pg.PlotCurveItem(antialias=True), pg.PlotCurveItem(antialias=True))
+        self.band = pg.FillBetweenItem(*self.edges)
+        self.whisker = pg.ErrorBarItem(beam=0.35)
+        self.point = pg.ScatterPlotItem(symbol="d", size=12)
+        self.unit = pg.InfiniteLine(pos=1.0, angle=0)
+        item = self.getPlotItem()
+        for part in (self.unit, self.band, *self.edges, self.other, self.beyond, self.line, self.whisker, self.point):
+            item.addItem(part)
+        item.getAxis("bottom").setTicks([[(k, str(k)) for k in range(0, len(KS), 2)]])
+        self.getViewBox().setLimits(xMin=-0.5, xMax=len(KS), minXRange=2, yMin=0, minYRange=0.1)
+        self._samples = [
+            SeriesSample("", mark, token, "")
+            for mark, token in ((Mark.BAND, "accent"), (Mark.DASHES, "text"), (Mark.BAR, "text"))
+        ]
+        self._name_series()
+        self.set_hint("What each K would bring")
+
+    def show_theory(self, theory: SpeedupTheory | None) -> None:
+        """Show a run's curves."""
+        self.theory = theory
+        self.settle(is_over=True)
+
+    def show_quantity(self, quantity: Quantity) -> None:
+        """Show the speedup, or the block efficiency."""
+        self.quantity = quantity
+        self.setAccessibleName(f"{QUANTITY_TITLES[quantity]} over K")
+        self._labels["left"] = QUANTITY_AXES[quantity]
+        self._name_series()
+        self._fits = True
+        self.set_theme(self._theme)
+        self.reset_view()
+
+    def legend(self) -> list[SeriesSample]:
+        """The series, for a legend beside the plot."""
+        return self._samples
+
+    def readout(self, place: int) -> str:
+        """A K in words."""
+        first, _ = self._curves()
+        return f"K {place}: {first.values[place]:.2f}{self._sign}"
+
+    def details(self, place: int) -> list[tuple[str, str]]:
+        """A K in figures."""
+        first, second = self._curves()
+        found = first.at(place)
+        names = [name for name, _ in MEANINGS[self.quantity]]
+        rows = [(f"K = {place}", ""), (names[0], f"{found.value:.2f}{self._sign}")]
+        if found.low is not None:
+            rows.append(("95 % interval", f"{found.low:.2f} to {found.high:.2f}{self._sign}"))
+        rows.append((names[1], f"{second.values[place]:.2f}{self._sign}"))
+        assert self.theory is not None
+        rows.append((f"v({place + 1})", f"{self.theory.verify.values[place]:.2f}{self._drawn_on(place)}"))
+        return rows
+
+    def table(self) -> Table:
+        """A row a K."""
+        theory = self.theory
+        if theory is None:
+            return {"num_draft_tokens": []}
+        found = theory.measured_verify
+        return {
+            "num_draft_tokens": range(len(KS)),
+            "speedup_measured_v": found.values,
+            "speedup_low_95": found.low or [None] * len(KS),
+            "speedup_high_95": found.high or [None] * len(KS),
+            "speedup_v_1": theory.leviathan.values,
+            "verify_cost": theory.verify.values,
+            "tokens_per_step": theory.tokens.values,
+            "tokens_per_step_by_place": theory.tokens_by_place.values,
+        }
+
+    @property
+    def _sign(self) -> str:
+        return "×" if self.quantity is Quantity.SPEEDUP else ""
+
+    def _drawn_on(self, place: int) -> str:
+        return ", drawn on" if self.theory is not None and place > self.theory.longest else ""
+
+    def _name_series(self) -> None:
+        for sample, meaning in zip(self._samples, MEANINGS[self.quantity], strict=True):
+            sample.set_meaning(*meaning)
+
+    def _curves(self) -> tuple[Curve, Curve]:
+        assert self.theory is not None
+        if self.quantity is Quantity.SPEEDUP:
+            return self.theory.measured_verify, self.theory.leviathan
+        return self.theory.tokens, self.theory.tokens_by_place
+
+    def _extent(self) -> tuple[float, float]:
+        if self.theory is None:
+            return 0.0, 0.0
+        first, second = self._curves()
+        ran = self.theory.ran_speedup if self.quantity is Quantity.SPEEDUP else self.theory.ran_tokens
+        # v = 1 may climb out of all reach; what counts is where it leaves the other.
+        highest = max(*first.values, *first.high, ran.high or ran.value, 1.0)
+        return float(len(KS)), 1.08 * max(highest, min(max(second.values), 1.6 * highest))
+
+    def _fit(self, extent: tuple[float, float]) -> None:
+        if extent != self._shown:
+            self._shown = extent
+            self.getViewBox().setRange(xRange=(-0.4, len(KS) - 0.4), yRange=(0, extent[1] or 1), padding=0)
+
+    def _place_at(self, x: float) -> int:
+        place = round(x)
+        return place if self.theory is not None and 0 <= place < len(KS) else -1
+
+    def _draw(self) -> None:
+        self.unit.setVisible(self.theory is not None)
+        if self.theory is None:
+            for part in (self.line, self.beyond, self.other, *self.edges):
+                part.setData([], [])
+            self.point.setData([], [])
+            self.whisker.setData(x=np.empty(0), y=np.empty(0), top=np.empty(0), bottom=np.empty(0))
+            return
+        first, second = self._curves()
+        values = np.array(first.values)
+        known = self.theory.longest + 1 if self.quantity is Quantity.SPEEDUP else len(KS)
+        self.line.setData(KS[:known], values[:known])
+        self.beyond.setData(KS[known - 1 :], values[known - 1 :])
+        self.other.setData(KS, np.array(second.values))
+        for edge, bound in zip(self.edges, (first.low, first.high), strict=True):
+            edge.setData(KS[: len(bound)], np.array(bound))
+        ran = self.theory.ran_speedup if self.quantity is Quantity.SPEEDUP else self.theory.ran_tokens
+        at = np.array([self.theory.ran_k])
+        self.point.setData(at, [ran.value])
+        low, high = (ran.value if bound is None else bound for bound in (ran.low, ran.high))
+        self.whisker.setData(
+            x=at, y=np.array([ran.value]), top=np.array([high - ran.value]), bottom=np.array([ran.value - low])
+        )
+
+    def _restyle(self, theme: Theme) -> None:
+        self.line.setPen(line_pen(theme.accent))
+        dotted = line_pen(theme.accent)
+        dotted.setStyle(Qt.PenStyle.CustomDashLine)
+        dotted.setDashPattern([1, 1.5])
+        self.beyond.setPen(dotted)
+        self.other.setPen(line_pen(theme.text, dashed=True))
+        self.band.setBrush(band_color(QColor(theme.accent)))
+        for edge in self.edges:
+            edge.setPen(QPen(Qt.PenStyle.NoPen))
+        self.point.setBrush(theme.text)
+        self.point.setPen(pg.mkPen(theme.surface, width=1.5))
+        self.whisker.setData(pen=thin_pen(theme.text))
+        self.unit.setPen(thin_pen(theme.muted))

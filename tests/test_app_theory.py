@@ -1,0 +1,162 @@
+"""The page Theory: what it says of a run, when it works, what its plots show, and that nothing is wider than it."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from app.theme import DARK, LIGHT
+from app.view_models.theory import EMPTY, LATER, NO_UNIT, UNDRAFTED, TheoryModel, answer
+from app.widgets.calibration_plot import Grouping
+from app.widgets.plot_card import PlotFormat
+from app.widgets.plot_export import save_plot
+from app.widgets.theory_page import TheoryPage
+from app.widgets.theory_plot import Quantity
+from core.types import Coupling, RunRequest
+from tests.fakes_app import make_step
+from tests.test_app_why import view
+from tests.test_core_diagnosis import drawn
+from tests.test_core_theory import with_evidence
+
+
+@pytest.fixture
+def steps():
+    return drawn(0.8, 4, draft_ms=1.0, verify_ms=14.0, count=60)
+
+
+def page_of(qtbot, run, width=340, *, is_answered=True):
+    page = TheoryPage(run)
+    qtbot.addWidget(page)
+    page.set_theme(LIGHT)
+    asked = []
+    page.question_asked.connect(asked.append)
+    page.resize(width, 700)
+    page.show()
+    page.end()
+    if is_answered and asked:
+        page.show_answer(asked[-1], answer(asked[-1]))
+    return page
+
+
+def texts(rows):
+    return {labels[0].text(): (labels[1].text(), labels[2].text()) for labels in rows if labels[0].text()}
+
+
+def test_every_figure_has_its_formula_and_an_interval_where_there_is_one(qtbot, steps):
+    page = page_of(qtbot, view(steps))
+    shown = texts(page.figures.rows)
+    assert shown["α, acceptance"][0].startswith("0.")
+    assert "–" in shown["Speedup expected"][1]
+    assert shown["Best K"][1].endswith("sure")
+    assert all(labels[1].toolTip() for labels in page.figures.rows if labels[0].text())
+    assert page.headline.text().startswith("K = ")
+
+
+def test_the_curves_pass_through_one_at_k_0_and_the_point_stands_at_the_runs_own_k(qtbot, steps):
+    page = page_of(qtbot, view(steps))
+    x, y = page.plot.line.getData()
+    assert (x[0], y[0]) == (0, pytest.approx(1.0))
+    assert x[-1] == 4
+    assert page.plot.beyond.getData()[0][[0, -1]].tolist() == [4, 16]
+    assert page.plot.point.getData()[0].tolist() == [4]
+    assert "drawn on" in dict(page.plot.details(9))["v(10)"]
+    assert np.all(page.plot.edges[0].getData()[1] <= page.plot.edges[1].getData()[1])
+
+
+def test_the_switch_shows_block_efficiency_with_its_own_names(qtbot, steps):
+    page = page_of(qtbot, view(steps))
+    page.quantity.group.button(1).click()
+    assert page.plot.quantity is Quantity.TOKENS
+    assert page.plot.readout(0) == "K 0: 1.00"
+    assert page.plot.line.getData()[0][-1] == 16
+    assert "place by place" in page.plot.legend()[1].accessibleName()
+
+
+def test_predictions_are_gathered_by_position_or_by_what_was_predicted(qtbot, steps):
+    page = page_of(qtbot, view(steps))
+    assert [group.title for group in page.calibration.groups] == ["1", "2", "3", "4"]
+    page.grouping.group.button(1).click()
+    assert page.calibration.grouping is Grouping.TENTHS
+    assert page.calibration.details(0)[0][0].startswith("Predicted")
+
+
+def test_a_run_without_evidence_says_so_and_one_with_it_shows_correlations(qtbot, steps):
+    assert "kept no laws" in page_of(qtbot, view(steps)).predictors_note.text()
+    with_laws, _ = with_evidence(300, count=40, scale=1.0)
+    page = page_of(qtbot, view(with_laws))
+    assert "lower bound" in page.predictors_note.text()
+    assert texts(page.predictors.rows)["KL(p||q)"][0].startswith("−")
+
+
+@pytest.mark.parametrize(
+    ("made", "baseline", "words"),
+    [
+        ((), True, EMPTY),
+        ((make_step(0, 9, num_draft_tokens=0, num_accepted=0),) * 30, True, UNDRAFTED),
+        (drawn(0.8, 4, count=7), True, "Too few blocks"),
+        (drawn(0.0, 4, count=50), True, "Don't speculate"),
+    ],
+)
+def test_a_run_that_has_little_to_say_says_what_it_lacks(qtbot, made, baseline, words):
+    page = page_of(qtbot, view(made, baseline=baseline))
+    assert page.headline.text().startswith(words)
+
+
+def test_without_a_plain_step_there_is_nothing_to_hold_the_run_against(qtbot, steps):
+    run = view(steps, baseline=False)
+    run.prefill = None
+    assert page_of(qtbot, run).headline.text() == NO_UNIT
+
+
+def test_a_run_that_goes_is_shown_without_intervals_and_an_old_answer_is_let_go(qtbot, steps):
+    run = view(steps, is_over=False)
+    page = page_of(qtbot, run)
+    assert LATER in page.basis.text()
+    assert TheoryModel(run).question() is None
+    over = page_of(qtbot, view(steps), is_answered=False)
+    old = over._asked
+    over.begin()
+    shown = over.basis.text()
+    over.show_answer(old, answer(old))
+    assert over.basis.text() == shown
+
+
+def test_gumbel_coupling_is_named_as_the_reason_for_lower_acceptance(steps):
+    run = view(steps)
+    run.request = RunRequest("t", "d", "x", coupling=Coupling.GUMBEL)
+    model = TheoryModel(run)
+    rows = {row.title: row for row in model.whole(answer(model.question())).rows}
+    assert "shares its noise" in rows["z of the difference"].how
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK])
+def test_both_plots_can_be_taken_away(qtbot, steps, tmp_path, theme):
+    page = page_of(qtbot, view(steps))
+    for card in page.cards:
+        for kind in PlotFormat:
+            path = tmp_path / f"{card.title}.{kind.value}"
+            save_plot(path, kind, card, theme)
+            assert path.stat().st_size > 100
+    assert (tmp_path / "Over K.csv").read_text("utf-8").count("\n") == 18
+
+
+@pytest.mark.parametrize("width", [340, 384, 620])
+def test_nothing_is_wider_than_the_column(qtbot, steps, width):
+    page = page_of(qtbot, view(steps), width)
+    assert page.widget().minimumSizeHint().width() <= page.viewport().width()
+
+
+def test_the_window_works_a_run_out_in_another_thread_when_the_page_is_open(make_window, qtbot, session):
+    session.gate = threading.Semaphore(30)
+    window = make_window(is_shown=True)
+    window.prompt.run_button.click()
+    qtbot.waitUntil(lambda: len(window.run_view.steps) == 30)
+    assert window.theory.headline.text() == EMPTY
+    window.side.show_page(window.theory)
+    assert LATER in window.theory.basis.text()
+    with qtbot.waitSignal(window.theorist.answered):
+        session.gate.release(1000)
+    qtbot.waitUntil(lambda: window.theory.calibration.calibration is not None)
+    assert "tested tokens" in window.theory.basis.text()
