@@ -1,4 +1,4 @@
-"""`outrider export`: a run in another form: CSV, clean JSONL, an HTML report, or a configuration to serve it with."""
+"""`outrider export`: a run or a sweep as CSV, clean JSONL or HTML, or what serves a run's pair elsewhere."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "export",
         help="turn a run log into CSV, HTML, clean JSONL, or a configuration for vLLM and others",
-        description="Read a run log, cut off or whole, and write it in another form; the file is whole or not there.",
+        description="Read a run log or a sweep's file, cut off or whole, and write it in another form; the file is "
+        "whole or not there.",
         epilog="outrider export RUN.jsonl --html report.html; outrider export RUN.jsonl --config vllm; "
         "outrider export --config all --target REF --draft REF -k 4",
         allow_abbrev=False,
@@ -26,10 +27,11 @@ def add_parser(commands: Any) -> None:
         "logs",
         metavar="LOG",
         nargs="*",
-        help="a run log that `outrider run --log` or the window wrote; several for one report that compares them",
+        help="a run log that `outrider run --log` or the window wrote, or a sweep's file; several run logs make one "
+        "report that compares them",
     )
     form = parser.add_mutually_exclusive_group(required=True)
-    form.add_argument("--csv", metavar="FILE", help="one row a step; lists are joined by spaces")
+    form.add_argument("--csv", metavar="FILE", help="one row a step, or a run of a sweep; lists are joined by spaces")
     form.add_argument("--jsonl", metavar="FILE", help="the log's whole lines")
     form.add_argument("--html", metavar="FILE", help="a report in one file, with the coloured text and the plots")
     form.add_argument(
@@ -57,6 +59,9 @@ def execute(args: argparse.Namespace) -> int:
     if not args.logs:
         raise UsageError("Name the run log to export; see outrider export --help.")
     _check_place(target, args.logs, is_mending=args.jsonl is not None, force=args.force)
+    if len(args.logs) == 1 and _is_sweep(args.logs[0]):
+        _export_sweep(args, target)
+        return Exit.DONE
     logs = [_read(path) for path in args.logs]
     if args.csv is not None:
         export_csv(target, logs[0])
@@ -67,6 +72,23 @@ def execute(args: argparse.Namespace) -> int:
 
         export_html(target, *logs)
     return Exit.DONE
+
+
+def _is_sweep(path: str) -> bool:
+    from core.report.sources import is_sweep
+
+    return is_sweep(path)
+
+
+def _export_sweep(args: argparse.Namespace, target: str) -> None:
+    from core.report.sweep_files import export_sweep_csv, export_sweep_html, export_sweep_jsonl
+    from core.sweep.log import read_sweep
+
+    sweep = read_sweep(args.logs[0])
+    for problem in sweep.problems:
+        say(problem)
+    write = export_sweep_html if args.html is not None else export_sweep_csv
+    (export_sweep_jsonl if args.jsonl is not None else write)(target, sweep)
 
 
 def _only(logs: list[str], flag: str) -> str:

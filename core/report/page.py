@@ -7,6 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from core.report.escaping import attribute, escaped
 from core.report.palette import DARK, LIGHT
 
+UNKNOWN = "–"
+"""What stands for a figure that is not known."""
+
 CONTENT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 """What a browser may do with the page: show it. Whatever a text may hold, nothing is fetched and nothing is run."""
 
@@ -47,6 +50,10 @@ th, td { text-align: left; padding: .3rem .7rem; border: 1px solid var(--border)
 th { font-weight: 600; }
 tbody th { font-weight: 400; color: var(--muted); width: 15rem; }
 td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+caption { text-align: left; padding: .5rem 0 .3rem; font-weight: 600; }
+.heat { width: auto; margin-bottom: .8rem; print-color-adjust: exact; -webkit-print-color-adjust: exact; }
+.heat tbody th { width: auto; white-space: nowrap; }
+.best { outline: 2px solid var(--text); outline-offset: -2px; }
 figure { margin: 0 0 1rem; padding: .8rem 1rem; break-inside: avoid; }
 figure svg { display: block; width: 100%; height: auto; }
 figcaption b { color: var(--text); display: block; font-size: .95rem; }

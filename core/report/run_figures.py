@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from core.report.escaping import escaped
+from core.report.page import UNKNOWN
 from core.report.run_data import RunData
-
-UNKNOWN = "–"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,155 @@
+"""A sweep as a table, as clean lines and as a report, whole or cut off."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from app.__main__ import main
+from core.report.sources import is_sweep
+from core.report.sweep_files import SWEEP_CSV_FIELDS, export_sweep_csv, export_sweep_html, export_sweep_jsonl
+from core.report.sweep_page import sweep_page
+from core.sweep.log import SweepFile, SweepLog, read_sweep
+from core.sweep.plan import PlannedRun, SweepPlan
+from core.sweep.records import figures_of
+from core.sweep.types import Measurement
+from tests.cli_fakes import finished
+from tests.fakes_sweep import DRAFT, plan_of
+from tests.test_core_report import NASTY, Page
+
+
+def measured(run: PlannedRun, index: int) -> Measurement:
+    """10 tokens per second of plain decoding, 5 more with each K; K = 1 on prompt 1 fails in its second repeat."""
+    k = run.cell.num_draft_tokens
+    moment = f"2026-01-02T03:{index // 60:02}:{index % 60:02}+00:00"
+    if k == 1 and run.prompt and run.repeat:
+        return Measurement(run, index, 0, moment, 1.0, error="The model returned NaN.")
+    summary = finished("x", tokens_per_second=10.0 + 5.0 * int(k), measured_speedup=None).summary
+    return Measurement(run, index, 0, moment, 1.0, figures_of(summary), None, f"run-{index}", Path("/logs/r.jsonl"))
+
+
+def sweep(plan: SweepPlan | None = None, count: int | None = None) -> SweepLog:
+    plan = plan or plan_of()
+    runs = [measured(run, index) for index, run in enumerate(plan.order())]
+    return SweepLog(plan, runs[:count], {"id": "s1", "outrider_version": "0.1.0", "started_at": "2026-01-02"})
+
+
+@pytest.fixture
+def path(tmp_path):
+    """A sweep's file, written as a sweep writes it."""
+    log = sweep()
+    file = SweepFile(tmp_path / "sweep.jsonl", log.plan)
+    for item in log.measurements:
+        file.append(item, {"device_name": "an abacus"})
+    file.close()
+    return tmp_path / "sweep.jsonl"
+
+
+def test_the_table_has_a_row_a_run_with_the_names_of_a_runs_summary(path, tmp_path):
+    export_sweep_csv(tmp_path / "runs.csv", read_sweep(path))
+    with (tmp_path / "runs.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert tuple(rows[0]) == SWEEP_CSV_FIELDS
+    assert len(rows) == 12
+    assert rows[0]["num_draft_tokens"] == "4"
+    by_k = {row["num_speculative_tokens"]: row for row in rows}
+    assert float(by_k["2"]["measured_speedup"]) == 2.0
+    assert by_k["0"]["method"] == "plain"
+    assert by_k["0"]["measured_speedup"] == ""
+    failed = [row for row in rows if row["error"]]
+    assert [(row["num_tokens"], row["error"]) for row in failed] == [("", "The model returned NaN.")]
+    assert {"num_accepted_tokens_per_pos", "draft_acceptance_rate"} < set(rows[0])
+
+
+def test_clean_lines_are_read_again_as_the_same_sweep(path, tmp_path):
+    before = read_sweep(path)
+    path.write_bytes(path.read_bytes()[:-30])
+    torn = read_sweep(path)
+    assert torn.problems
+    export_sweep_jsonl(tmp_path / "clean.jsonl", torn)
+    clean = read_sweep(tmp_path / "clean.jsonl")
+    assert clean.problems == []
+    assert clean.measurements == before.measurements[:-1]
+
+
+def test_a_report_says_what_to_do_and_shows_the_grid():
+    source = sweep_page(sweep())
+    page = Page(source)
+    assert page.problems == []
+    assert "K = 2 with D is fastest, 2.00× plain decoding" in page.text
+    maps = [item for item in page.named("table") if item.get("class") == "heat"]
+    assert len(maps) == 4
+    best = [item for item in page.named("td") if item.get("class") == "number best"]
+    assert best
+    assert "The model returned NaN." in page.text
+    assert "def f" in page.text
+    assert len([item for item in page.named("svg") if item.get("role")]) == 1
+
+
+def test_a_sweep_that_is_not_complete_or_empty_says_so():
+    page = Page(sweep_page(sweep(count=5)))
+    assert "7 of its 12 runs are missing" in page.text or "8 of its 12 runs are missing" in page.text
+    page = Page(sweep_page(sweep(count=0)))
+    assert page.problems == []
+    assert "nothing to compare" in page.text
+    assert not page.named("svg")
+
+
+def test_no_text_of_a_sweep_breaks_out_of_its_place():
+    plan = plan_of(target=NASTY, drafters=(DRAFT, type(DRAFT)("draft-model", NASTY)))
+    source = sweep_page(sweep(plan))
+    page = Page(source)
+    assert page.problems == []
+    assert "script" not in {name for name, _ in page.elements}
+    assert page.text.count(NASTY) >= 4
+
+
+@pytest.mark.parametrize("flag", ["--csv", "--jsonl", "--html"])
+def test_the_command_takes_a_sweeps_file_as_well(path, tmp_path, capsys, flag):
+    assert main(["export", str(path), flag, str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out").stat().st_size > 0
+    assert capsys.readouterr() == ("", "")
+    assert main(["export", str(path), flag, str(tmp_path / "out")]) == 2
+    assert "--force" in capsys.readouterr().err
+
+
+def test_damaged_newer_and_other_files_are_sentences(path, tmp_path, capsys):
+    whole = path.read_text("utf-8")
+    lines = whole.splitlines()
+    record = json.loads(lines[1])
+    record["summary"] = {"num_tokens": "many"}
+    for text, code, words in (
+        (whole[:-30], 0, "cut off"),
+        ("\n".join([lines[0], "{]", *lines[2:]]) + "\n", 0, "Line 2"),
+        ("\n".join([lines[0], json.dumps(record), *lines[2:]]) + "\n", 0, "Line 2"),
+        (lines[0].replace("sweep/1", "sweep/2") + "\n", 2, "newer Outrider"),
+        (lines[0].replace('"repeats": 2', '"repeats": 0') + "\n", 2, "plan"),
+        (lines[0] + "\n", 0, ""),
+    ):
+        path.write_text(text, encoding="utf-8")
+        assert is_sweep(path)
+        for flag in ("--html", "--csv"):
+            assert main(["export", str(path), flag, str(tmp_path / "out"), "--force"]) == code
+            err = capsys.readouterr().err
+            assert words in err
+            assert err.count("\n") <= 1
+    assert not is_sweep(tmp_path / "missing")
+
+
+def test_a_sweep_is_no_run_to_compare_or_to_configure(path, tmp_path, capsys):
+    for arguments in (["--config", "vllm"], [str(path), "--html", str(tmp_path / "out")]):
+        assert main(["export", str(path), *arguments]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_large_sweeps_report_stays_small():
+    plan = plan_of(num_draft_tokens=tuple(range(1, 17)), temperatures=tuple(place / 10 for place in range(12)))
+    assert len(sweep_page(sweep(plan))) < 400_000
+
+
+def test_a_report_is_written_whole(tmp_path):
+    export_sweep_html(tmp_path / "sweep.html", sweep())
+    assert (tmp_path / "sweep.html").read_text("utf-8").rstrip().endswith("</html>")
