@@ -9,6 +9,8 @@ from typing import Any
 from core.controls import RunControls
 from core.prompt_suites import Prompt
 from core.sweep.plan import DrafterChoice, SweepPlan
+from core.sweep.records import figures_of
+from core.sweep.types import Figures
 from core.types import Event, Finished, FinishReason, PrefillDone, RunRequest, RunStarted, StageChanged
 from tests.cli_fakes import finished, step
 
@@ -70,3 +72,8 @@ class FakeSweepSession:
             return
         speed = self.speed(request, is_plain)
         yield finished("ab", tokens_per_second=speed, draft_acceptance_rate=None if is_plain else 0.5)
+
+
+def figures_with(speed: float) -> Figures:
+    """The figures of a run of this speed."""
+    return figures_of(finished("ab", tokens_per_second=speed).summary)

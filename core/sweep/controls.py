@@ -28,7 +28,7 @@ class SweepControls:
 
     def for_run(self, request: RunRequest, *, is_plain: bool) -> RunControls:
         """The controls of the next run; cancelled already if the sweep is."""
-        controls = RunControls(request.sampling, 0 if is_plain else request.num_draft_tokens)
+        controls = RunControls(request.sampling, 0) if is_plain else RunControls.from_request(request)
         self._run = controls
         if self.is_cancelled:
             controls.cancel()

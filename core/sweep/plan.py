@@ -7,15 +7,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from core.draft_length import request_fields
 from core.drafters.methods import get_method
 from core.errors import SettingsError
 from core.prompt_suites import Prompt
-from core.types import MAX_DRAFT_TOKENS, Coupling, Device, DType, RunRequest, SamplingParams
+from core.types import MAX_DRAFT_TOKENS, Coupling, Device, DType, LengthPolicy, RunRequest, SamplingParams
 
-AUTO = "auto"
-"""K chosen by the engine before each step."""
-POLICIES = (AUTO,)
-"""What may stand in place of a fixed K."""
+POLICIES = tuple(policy for policy in LengthPolicy if policy is not LengthPolicy.FIXED)
+"""What may stand in place of a K: "auto" and "adaptive"."""
 
 MAX_RUNS = 200_000
 """Far beyond what anyone waits for; a larger grid is taken for a slip."""
@@ -126,7 +125,7 @@ class SweepPlan:
             _check_k(k)
         for name in ("drafters", "num_draft_tokens", "temperatures"):
             values = getattr(self, name)
-            _check(len(set(map(repr, values))) == len(values), f"The sweep names one of its {_SAID[name]} twice.")
+            _check(len(set(values)) == len(values), f"The sweep names one of its {_SAID[name]} twice.")
         for drafter in self.drafters:
             method = get_method(drafter.method)
             _check(
@@ -191,14 +190,14 @@ class SweepPlan:
         """The request that carries out one run. A baseline's needs controls whose K is 0 beside it."""
         # Looking things up in the prompt takes no second model, and at K = 0 it is never asked.
         drafter = run.cell.drafter or DrafterChoice("prompt-lookup")
-        k = run.cell.num_draft_tokens
+        length = LengthPolicy.AUTO if run.cell.is_baseline else run.cell.num_draft_tokens
         return RunRequest(
             target=self.target,
             draft=drafter.draft,
             prompt=self.prompts[run.prompt].text,
             method=drafter.method,
             method_options=dict(drafter.options),
-            num_draft_tokens=k if isinstance(k, int) and k else None,
+            **request_fields(length if isinstance(length, int) else LengthPolicy(length)),
             sampling=self.sampling(run.cell.temperature),
             seed=self.seed_of(run),
             coupling=self.coupling,

@@ -35,8 +35,13 @@ def plan_to_config(plan: SweepPlan) -> Record:
     """The plan as the file's first line holds it."""
     config = {item.name: getattr(plan, item.name) for item in fields(plan)}
     config["drafters"] = [_drafter(drafter) for drafter in plan.drafters]
+    config["num_draft_tokens"] = [_k(k) for k in plan.num_draft_tokens]
     config["prompts"] = [{"name": item.name, "suite": item.suite, "text": item.text} for item in plan.prompts]
     return config
+
+
+def _k(num_draft_tokens: int | str) -> int | str:
+    return str(num_draft_tokens) if isinstance(num_draft_tokens, str) else num_draft_tokens
 
 
 def _drafter(drafter: DrafterChoice) -> Record:
@@ -133,7 +138,7 @@ def cell_to_record(cell: Cell) -> Record:
     drafter = (
         {"method": _PLAIN, "draft": None, "method_options": {}} if cell.drafter is None else _drafter(cell.drafter)
     )
-    return {**drafter, "num_draft_tokens": cell.num_draft_tokens, "temperature": cell.temperature}
+    return {**drafter, "num_draft_tokens": _k(cell.num_draft_tokens), "temperature": cell.temperature}
 
 
 def run_from_record(record: Mapping[str, Any], plan: SweepPlan, folder: Path | None = None) -> Measurement | None:

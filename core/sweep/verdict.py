@@ -97,8 +97,8 @@ def _sentence(verdict: Verdict) -> str:
         said = f"don't speculate; the best cell, {name}, reaches {speed:.2f}× the speed of plain decoding"
         return f"{said}{_interval(verdict)}."
     if verdict.is_sure is False:
-        said = f"speculating hardly pays; {name} is at {speed:.2f}× plain decoding"
-        return f"{said}{_interval(verdict)}, which these runs can't tell from 1."
+        said = f"{name} is fastest by its median, {speed:.2f}× plain decoding{_interval(verdict)}"
+        return f"{said}, but these runs can't tell it from plain decoding; repeat them more often."
     return f"{name} is fastest, {speed:.2f}× plain decoding{_interval(verdict)}; {_comparison(verdict)}."
 
 

@@ -1,0 +1,311 @@
+"""`outrider sweep`: arguments, questions, streams, exit codes, and how it is stopped and gone on with."""
+
+import csv
+import io
+import json
+import signal
+import sys
+
+import pytest
+
+import app.cli.sweep as command
+from app.__main__ import build_parser, main
+from app.cli.sweep.arguments import FEW_PROMPTS, build_plan
+from app.cli.sweep.progress import in_words
+from core.errors import GenerationError
+from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, SMOLLM2_DRAFTER
+from core.sweep.log import read_sweep
+from core.sweep.plan import DrafterChoice
+from tests.fakes import is_sentence, save_model
+from tests.fakes_sweep import FakeSweepSession
+
+GRID = ["--k", "1-2", "--prompts", "code", "--num-prompts", "2", "--repeats", "2", "--max-new-tokens", "16"]
+"""Two cells and a baseline, two prompts, twice: twelve runs."""
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch):
+    for name in ("NO_COLOR", "FORCE_COLOR", "OUTRIDER_DEBUG"):
+        monkeypatch.delenv(name, raising=False)
+    # So that no test leaves it behind.
+    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
+
+
+@pytest.fixture
+def session(monkeypatch):
+    fake = FakeSweepSession()
+    monkeypatch.setattr(command, "make_engine", lambda: fake)
+    return fake
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "sweep.jsonl"
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """A terminal on which somebody answers."""
+
+    def answering(answer):
+        monkeypatch.setattr(command, "_is_terminal", lambda stream: True)
+        monkeypatch.setattr(sys, "stdin", io.StringIO(answer + "\n"))
+        monkeypatch.setattr(command, "ASK_ABOVE", 5)
+
+    return answering
+
+
+def plan_for(*arguments):
+    return build_plan(build_parser().parse_args(["sweep", "--out", "x", *arguments]))
+
+
+# --- Arguments --------------------------------------------------------------------------------------------------
+
+
+def test_with_no_flags_it_is_the_embedded_pair_on_a_few_prompts():
+    plan = plan_for()
+    assert (plan.target, plan.drafters) == (DEFAULT_TARGET, (DrafterChoice("draft-model", DEFAULT_DRAFT),))
+    assert (plan.num_draft_tokens, plan.temperatures) == ((1, 2, 3, 4, 6, 8), (0.0,))
+    assert len(plan.prompts) == FEW_PROMPTS
+    assert {prompt.suite for prompt in plan.prompts} == {"code"}
+
+
+def test_the_command_of_the_readme_needs_no_question():
+    plan = plan_for("--k", "1-8", "--temperature", "0,0.5,1")
+    assert plan.num_cells == 24
+    assert plan.num_runs <= command.ASK_ABOVE
+
+
+def test_every_flag_reaches_the_plan(tmp_path):
+    prompts = tmp_path / "own.txt"
+    prompts.write_text("one\ntwo\n", "utf-8")
+    grid = ["--k", "2,auto,4-5", "--temperature", "0, .5,0", "--prompts", str(prompts), "chat,maths", "--repeats", "5"]
+    models = ["--target", "T", "--draft", "A,B", "--draft", "C", "--device", "cpu", "--dtype", "bfloat16", "--raw"]
+    law = ["--top-k", "9", "--top-p", ".8", "--min-p", ".1", "--seed", "7", "--coupling", "gumbel"]
+    plan = plan_for(*grid, *models, *law, "--max-new-tokens", "9", "--num-prompts", "1")
+    assert [drafter.draft for drafter in plan.drafters] == ["A", "B", "C"]
+    assert (plan.num_draft_tokens, plan.temperatures, plan.repeats) == ((2, "auto", 4, 5), (0.0, 0.5), 5)
+    assert [prompt.suite for prompt in plan.prompts] == ["own", "chat", "maths"]
+    assert (plan.target, plan.device, plan.dtype, plan.chat) == ("T", "cpu", "bfloat16", False)
+    assert (plan.top_k, plan.top_p, plan.min_p, plan.seed, plan.coupling) == (9, 0.8, 0.1, 7, "gumbel")
+    assert plan.max_new_tokens == 9
+
+
+def test_methods_stand_beside_drafts():
+    plan = plan_for("--method", "draft-model:int8=no,prompt-lookup:max-ngram=5", "--draft", "A,B")
+    assert [drafter.title for drafter in plan.drafters] == ["A:int8=no", "B:int8=no", "prompt-lookup:max-ngram=5"]
+    assert plan_for("--target", "HuggingFaceTB/SmolLM2-135M-Instruct").drafters[0].draft == SMOLLM2_DRAFTER
+    assert plan_for("--target", "T").drafters == (DrafterChoice("prompt-lookup"),)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["--out", "x", "--k", "0"],
+        ["--out", "x", "--k", "17"],
+        ["--out", "x", "--k", "8-1"],
+        ["--out", "x", "--k", ""],
+        ["--out", "x", "--k", "1-8-9"],
+        ["--out", "x", "--temperature", ""],
+        ["--out", "x", "--temperature", "warm"],
+        ["--out", "x", "--temperature", "-1"],
+        ["--out", "x", "--temperature=99"],
+        ["--out", "x", "--temperature", "nan"],
+        ["--out", "x", "--repeats", "0"],
+        ["--out", "x", "--repeats", "99999999"],
+        ["--out", "x", "--max-new-tokens", "0"],
+        ["--out", "x", "--prompts"],
+        ["--out", "x", "--prompts", "cod"],
+        ["--out", "x", "--prompts", "missing.jsonl"],
+        ["--out", "x", "--num-prompts", "0"],
+        ["--out", "x", "--method", "guessing"],
+        ["--out", "x", "--method", "generate"],
+        ["--out", "x", "--method", "prompt-lookup:max-ngram=99"],
+        ["--out", "x", "--method", "prompt-lookup", "--draft", "D"],
+        ["--out", "x", "--method", "draft-model", "--target", "T"],
+        ["--out", "x", "--target", "nobody/nothing"],
+        ["--out", "x", "--draft", "nobody/nothing"],
+        ["--out", "missing/x"],
+        ["--out", "."],
+        ["--out", "x", "--csv", "missing/x.csv"],
+        ["--out", "x", "--csv", "./x"],
+        ["--out", "x", "--seed", "-1"],
+    ],
+)
+def test_bad_input_is_one_sentence(arguments, capsys, session, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["sweep", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert is_sentence(captured.err.strip())
+    assert not captured.out
+    assert not session.calls
+    assert not list(tmp_path.iterdir())
+
+
+# --- A sweep ----------------------------------------------------------------------------------------------------
+
+
+def test_a_sweep_prints_a_table_and_an_answer_and_writes_both_files(capsys, session, out, tmp_path):
+    table = tmp_path / "t.csv"
+    assert main(["sweep", *GRID, "--out", str(out), "--csv", str(table), "--logs", str(tmp_path / "logs")]) == 0
+    captured = capsys.readouterr()
+    assert "K = 2 with outrider-code-draft is fastest, 3.00× plain decoding" in captured.out.replace("\n", " ")
+    assert [line.split()[0] for line in captured.out.splitlines()[3:7]] == ["K", "plain", "1", "2"]
+    assert "12 of 12 runs" in captured.err
+    assert "Loading T…" in captured.err
+    assert len(captured.err.splitlines()) < 20
+    assert len(read_sweep(out).measurements) == 12
+    assert [row["speedup"] for row in csv.DictReader(table.open(encoding="utf-8"))] == ["", "2.0", "3.0"]
+    assert len(list((tmp_path / "logs").iterdir())) == 12
+
+
+def test_several_suites_and_drafters_are_told_apart(capsys, session, out):
+    several = [
+        "--prompts",
+        "code",
+        "chat",
+        "--num-prompts",
+        "1",
+        "--method",
+        "draft-model,prompt-lookup",
+        "--repeats",
+        "1",
+    ]
+    assert main(["sweep", *GRID, *several, "--out", str(out)]) == 0
+    text = capsys.readouterr().out
+    assert "speedup by suite" in text
+    assert "drafter" in text
+    assert "too few" in text
+
+
+def test_a_cell_that_fails_is_told_and_the_rest_is_shown(capsys, session, out):
+    def on_run(request, controls):
+        if controls.num_draft_tokens == 2:
+            raise GenerationError("The target's logits hold NaN.")
+
+    session.on_run = on_run
+    assert main(["sweep", *GRID, "--out", str(out)]) == 0
+    captured = capsys.readouterr()
+    assert captured.err.count("hold NaN") == 1
+    assert "Failed in K = 2" in captured.out
+    assert "0 of 4" in captured.out
+
+
+def test_where_every_run_fails_the_exit_code_says_so(capsys, session, out):
+    def on_run(request, controls):
+        raise GenerationError("The target's logits hold NaN.")
+
+    session.on_run = on_run
+    assert main(["sweep", *GRID, "--out", str(out)]) == 1
+    assert not capsys.readouterr().out
+
+
+def test_real_models_are_swept(capsys, out, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    monkeypatch.setenv("TRANSFORMERS_VERBOSITY", "error")
+    target, prompts = str(save_model(tmp_path / "target")), tmp_path / "own.txt"
+    prompts.write_text("a b a b a b\n", "utf-8")
+    grid = ["--k", "1", "--prompts", str(prompts), "--repeats", "1", "--max-new-tokens", "4", "--device", "cpu"]
+    assert main(["sweep", *grid, "--target", target, "--out", str(out)]) == 0
+    assert "Temperature 0" in capsys.readouterr().out
+    assert json.loads(out.read_text("utf-8").splitlines()[0])["environment"]["device_name"]
+
+
+def test_a_draft_of_another_tokenizer_is_refused_before_anything_runs(capsys, session, out, tmp_path):
+    stranger = str(save_model(tmp_path / "stranger"))
+    assert main(["sweep", *GRID, "--draft", stranger, "--out", str(out)]) == 2
+    assert is_sentence(capsys.readouterr().err.strip())
+    assert not session.warm_ups
+
+
+# --- Stopping and going on --------------------------------------------------------------------------------------
+
+
+def interrupting(session, at):
+    """Press Ctrl-C in the middle of a run."""
+    session.on_run = lambda *_: signal.raise_signal(signal.SIGINT) if len(session.calls) == at else None
+
+
+def test_ctrl_c_stops_with_a_table_and_the_same_command_goes_on(capsys, session, out):
+    arguments = ["sweep", *GRID, "--out", str(out)]
+    before = signal.getsignal(signal.SIGINT)
+    interrupting(session, 5)
+    assert main(arguments) == 130
+    captured = capsys.readouterr()
+    assert "Stopped after 4 of 12 runs; the same command goes on from there." in captured.err
+    assert "runs" in captured.out
+    assert signal.getsignal(signal.SIGINT) is before
+    session.on_run = lambda *_: None
+    assert main(arguments) == 0
+    assert "4 of 12 runs are in" in capsys.readouterr().err
+    assert len(session.calls) == 5 + 8
+
+
+def test_ctrl_c_while_models_load_leaves_at_once(capsys, session, out):
+    session.run = lambda request, controls: iter(signal.raise_signal(signal.SIGINT) or ())
+    assert main(["sweep", *GRID, "--out", str(out)]) == 130
+    assert capsys.readouterr().err.endswith("Stopped after 0 of 12 runs.\n")
+    assert not out.exists()
+
+
+def test_a_restart_that_is_stopped_goes_on_without_the_flag(capsys, session, out):
+    assert main(["sweep", *GRID, "--out", str(out)]) == 0
+    interrupting(session, len(session.calls) + 3)
+    assert main(["sweep", *GRID, "--out", str(out), "--restart"]) == 130
+    assert "the same command without --restart goes on" in capsys.readouterr().err
+    assert len(read_sweep(out).measurements) == 2
+
+
+def test_another_plan_for_the_same_file_is_a_sentence(capsys, session, out):
+    assert main(["sweep", *GRID, "--out", str(out)]) == 0
+    capsys.readouterr()
+    assert main(["sweep", *GRID, "--temperature", "1", "--out", str(out)]) == 2
+    message = capsys.readouterr().err.strip()
+    assert is_sentence(message)
+    assert "the temperatures (0 there, 1 here)" in message
+
+
+# --- Long sweeps ------------------------------------------------------------------------------------------------
+
+
+def test_a_long_sweep_is_refused_without_a_terminal(capsys, session, out):
+    assert main(["sweep", *GRID, "--repeats", "99", "--out", str(out)]) == 2
+    message = capsys.readouterr().err.strip()
+    assert is_sentence(message)
+    assert "594 runs" in message
+    assert "--yes" in message
+    assert not session.warm_ups
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(("answer", "code", "count"), [("y", 0, 12), ("n", 130, 1), ("", 130, 1)])
+def test_a_long_sweep_is_asked_for_once_its_time_is_known(capsys, session, out, terminal, answer, code, count):
+    terminal(answer)
+    assert main(["sweep", *GRID, "--out", str(out)]) == code
+    message = capsys.readouterr().err
+    assert "11 runs are left, which will take about" in message
+    assert len(session.calls) == count
+    assert len(read_sweep(out).measurements) == count
+
+
+def test_with_yes_nobody_is_asked(capsys, session, out, monkeypatch):
+    monkeypatch.setattr(command, "ASK_ABOVE", 5)
+    assert main(["sweep", *GRID, "--yes", "--out", str(out)]) == 0
+    assert "Go on?" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.2, "1 s"),
+        (59, "59 s"),
+        (59.8, "1 min"),
+        (61, "1 min"),
+        (3590, "1 h 0 min"),
+        (7300, "2 h 2 min"),
+        (9e5, "250 h"),
+    ],
+)
+def test_a_time_is_said_as_a_person_says_it(seconds, words):
+    assert in_words(seconds) == words

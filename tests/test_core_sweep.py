@@ -1,0 +1,295 @@
+"""A sweep: what its plan allows, in which order it measures, what it makes of the runs, and what it advises."""
+
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from core.errors import ModelNotFoundError, OutOfMemoryError, OutriderError, PromptError, SettingsError
+from core.prompt_suites import Prompt
+from core.session import Session
+from core.sweep.checks import check_models
+from core.sweep.controls import SweepControls
+from core.sweep.plan import Cell, DrafterChoice, PlannedRun
+from core.sweep.results import SweepResults
+from core.sweep.runner import HOPELESS, WARM_UP_TOKENS, sweep
+from core.sweep.types import FileFailed, Measurement, RunMeasured, SweepFinished, SweepStarted
+from core.sweep.verdict import FEWEST_RUNS, bootstrap_medians, verdicts
+from core.types import LengthPolicy
+from tests.fakes import is_sentence, save_model
+from tests.fakes_sweep import DRAFT, FakeSweepSession, figures_with, plan_of
+
+
+def measured(events) -> list[Measurement]:
+    return [event.measurement for event in events if isinstance(event, RunMeasured)]
+
+
+# --- The plan ---------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_is_read_without_torch():
+    code = "import sys, core.sweep.plan, core.sweep.types, core.sweep.runner; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"drafters": ()}, "empty"),
+        ({"num_draft_tokens": ()}, "empty"),
+        ({"temperatures": ()}, "empty"),
+        ({"prompts": ()}, "empty"),
+        ({"num_draft_tokens": (0,)}, "from 1 to 16"),
+        ({"num_draft_tokens": (17,)}, "from 1 to 16"),
+        ({"num_draft_tokens": ("often",)}, "auto or adaptive"),
+        ({"num_draft_tokens": (2, 2)}, "twice"),
+        ({"temperatures": (-1.0,)}, "Temperature"),
+        ({"temperatures": (float("nan"),)}, "Temperature"),
+        ({"repeats": 0}, "1 or more"),
+        ({"max_new_tokens": 0}, "new tokens"),
+        ({"seed": -1}, "seed"),
+        ({"top_p": 0.0}, "Top-p"),
+        ({"repeats": 1_000_000}, "more than"),
+        ({"drafters": (DrafterChoice("draft-model"),)}, "needs a draft"),
+        ({"drafters": (DrafterChoice("prompt-lookup", "D"),)}, "uses no draft"),
+        ({"drafters": (DrafterChoice("guessing"),)}, "no method"),
+        ({"prompts": (Prompt("blank", ""),)}, "empty"),
+    ],
+)
+def test_a_bad_plan_is_a_sentence(changes, words):
+    with pytest.raises(SettingsError, match=words) as caught:
+        plan_of(**changes)
+    assert is_sentence(str(caught.value))
+
+
+def test_the_order_holds_every_run_once_and_depends_on_the_seed_alone():
+    plan = plan_of(temperatures=(0.0, 1.0), repeats=3)
+    order = plan.order()
+    assert len(order) == len(set(order)) == plan.num_runs == (4 + 2) * 2 * 3
+    assert order == plan.order() != replace(plan, seed=1).order()
+    # Within a repeat all cells and prompts are mixed; a repeat is over before the next begins.
+    assert [run.repeat for run in order] == sorted(run.repeat for run in order)
+    first = [run.cell for run in order[:12]]
+    assert first != sorted(first, key=lambda cell: str(cell))
+    assert [run[:2] for run in order[:12]] != [run[:2] for run in order[12:24]]
+
+
+def test_cells_share_prompts_and_seeds_and_the_baseline_the_sampler():
+    plan = plan_of(temperatures=(0.7,), top_k=5, num_draft_tokens=(2, "auto", "adaptive"))
+    requests = {run.cell.num_draft_tokens: plan.request(run) for run in plan.order() if run[1:] == (1, 1)}
+    assert len({request.seed for request in requests.values()}) == 1
+    assert len({request.sampling for request in requests.values()}) == 1
+    assert {request.prompt for request in requests.values()} == {"def g"}
+    assert (requests[0].method, requests[0].draft) == ("prompt-lookup", None)
+    assert requests[2].num_draft_tokens == 2
+    assert requests["auto"].length_policy is LengthPolicy.AUTO
+    assert requests["adaptive"].length_policy is LengthPolicy.ADAPTIVE
+    assert len({plan.seed_of(run) for run in plan.order()}) == 4
+
+
+def test_models_that_are_not_here_are_told_before_anything_runs(tmp_path):
+    target = str(save_model(tmp_path / "target"))
+    with pytest.raises(ModelNotFoundError):
+        check_models(plan_of(target="nobody/nothing"))
+    with pytest.raises(OutriderError) as caught:
+        check_models(plan_of(target=target))
+    assert is_sentence(str(caught.value))
+
+
+# --- Running ----------------------------------------------------------------------------------------------------
+
+
+def test_a_sweep_tells_its_start_every_run_and_its_end():
+    session = FakeSweepSession()
+    events = list(sweep(plan_of(), session))
+    runs = [event for event in events if isinstance(event, RunMeasured)]
+    assert isinstance(events[0], SweepStarted)
+    assert isinstance(events[-1], SweepFinished)
+    assert (events[0].num_runs, events[0].num_done, events[-1].is_complete) == (12, 0, True)
+    assert [event.num_done for event in runs] == list(range(1, 13))
+    assert runs[0].seconds_left > 0 == runs[-1].seconds_left
+    assert Counter(is_plain for _, is_plain in session.calls) == {False: 8, True: 4}
+    assert [request.max_new_tokens for request in session.warm_ups] == [WARM_UP_TOKENS] * 2
+    assert {event.text for event in events if hasattr(event, "text")} == {"Loading T…", "Warming up…", ""}
+
+
+def test_a_speed_is_held_against_the_baseline_nearest_in_time():
+    plan = plan_of(num_draft_tokens=(1,), prompts=(Prompt("one", "x"),), repeats=2)
+    baseline, cell = next(plan.baselines()), next(plan.cells())
+
+    def at(second, cell, repeat, speed):
+        run = PlannedRun(cell, 0, repeat)
+        return Measurement(run, second, 0, f"2026-01-01T00:00:{second:02}+00:00", 1.0, figures_with(speed))
+
+    results = SweepResults(plan, [at(0, baseline, 0, 10.0), at(9, cell, 0, 30.0)])
+    assert results.speedups(cell) == {(0, 0): 3.0}
+    changed = results.add(at(10, baseline, 1, 20.0))
+    assert changed == [baseline, cell]
+    results.add(at(2, cell, 1, 30.0))
+    assert results.speedups(cell) == {(0, 0): 1.5, (0, 1): 3.0}
+    assert results.result(cell).speedup.median == 2.25
+    assert results.result(cell).speedup.quartiles == (1.875, 2.625)
+    assert results.result(baseline).speedup is None
+
+
+def test_figures_are_told_by_suite_too():
+    plan = plan_of()
+    results = SweepResults(plan, measured(sweep(plan, FakeSweepSession(lambda request, is_plain: len(request.prompt)))))
+    whole, part = (results.result(Cell(DRAFT, 2, 0.0), suite) for suite in (None, "b"))
+    assert (whole.num_planned, whole.num_measured) == (4, 4)
+    assert (part.num_planned, part.num_measured, part.speedup.median) == (2, 2, 1.0)
+    assert results.suites == ("a", "b")
+
+
+@pytest.mark.parametrize("failure", [OutOfMemoryError("It does not fit."), RuntimeError("CUDA error\nand more")])
+def test_a_cell_that_fails_is_told_and_the_rest_goes_on(failure):
+    def on_run(request, controls):
+        if controls.num_draft_tokens == 2:
+            raise failure
+
+    session = FakeSweepSession(on_run=on_run)
+    events = list(sweep(plan_of(repeats=4), session))
+    results = {result.cell.num_draft_tokens: result for result in events[-1].results}
+    assert events[-1].is_complete
+    assert (results[1].num_measured, results[2].num_measured) == (8, 0)
+    assert len(results[2].errors) == 1
+    assert is_sentence(results[2].errors[0])
+    # A cell that never comes to an end is given up, so that a night is not spent on it.
+    assert len(results[2].measurements) == HOPELESS
+    assert events[-2].num_done == 24
+
+
+def test_a_target_that_cannot_be_loaded_ends_the_sweep_at_once():
+    class Broken(FakeSweepSession):
+        def run(self, request, controls):
+            raise OutOfMemoryError("T does not fit.")
+
+    with pytest.raises(OutOfMemoryError):
+        list(sweep(plan_of(), Broken()))
+
+
+def test_a_prompt_that_is_too_long_fails_alone():
+    class Short(FakeSweepSession):
+        def run(self, request, controls):
+            if request.prompt == "def g":
+                raise PromptError("The prompt is too long.")
+            return super().run(request, controls)
+
+    finished = list(sweep(plan_of(), Short()))[-1]
+    assert [result.num_measured for result in finished.results] == [2, 2, 2]
+    assert all(result.errors == ("The prompt is too long.",) for result in finished.results)
+
+
+def test_a_sweep_that_is_stopped_keeps_what_was_measured():
+    controls = SweepControls()
+    session = FakeSweepSession(on_run=lambda *_: controls.cancel() if len(session.calls) == 3 else None)
+    events = list(sweep(plan_of(), session, controls=controls))
+    assert not events[-1].is_complete
+    assert len(measured(events)) == 2
+    assert len(session.calls) == 3
+
+
+def test_a_sweep_that_was_stopped_before_it_began_runs_nothing():
+    controls = SweepControls()
+    controls.cancel()
+    session = FakeSweepSession()
+    assert not list(sweep(plan_of(), session, controls=controls))[-1].is_complete
+    assert not session.calls
+
+
+def test_logs_that_cannot_be_kept_are_told_once_and_the_sweep_goes_on(tmp_path):
+    (tmp_path / "file").write_text("x")
+    events = list(sweep(plan_of(), FakeSweepSession(), logs=tmp_path / "file" / "logs"))
+    failures = [event.sentence for event in events if isinstance(event, FileFailed)]
+    assert len(failures) == 1
+    assert is_sentence(failures[0])
+    assert all(item.run_id is None for item in measured(events))
+
+
+def test_real_models_are_swept_and_plain_decoding_drafts_nothing(tmp_path):
+    target = str(save_model(tmp_path / "target", eos_token_id=None))
+    draft = str(save_model(tmp_path / "draft", family="gpt2", seed=1, eos_token_id=None))
+    plan = plan_of(
+        target=target, drafters=(DrafterChoice("draft-model", draft),), temperatures=(0.5,), repeats=1,
+        num_draft_tokens=(2, "auto"), max_new_tokens=8, device="cpu",
+    )  # fmt: skip
+    check_models(plan)
+    session = Session()
+    finished = list(sweep(plan, session, logs=tmp_path / "logs"))[-1]
+    plain, fixed, _ = finished.results
+    assert [result.num_measured for result in finished.results] == [2, 2, 2]
+    assert all(item.figures.num_drafts == 0 and item.figures.num_tokens == 8 for item in plain.measurements)
+    assert all(item.figures.num_drafts > 0 for item in fixed.measurements)
+    assert fixed.speedup.median > 0
+    assert all(item.log.exists() and item.log.stem == item.run_id for item in fixed.measurements)
+    session.close()
+
+
+# --- Verdicts ---------------------------------------------------------------------------------------------------
+
+
+def swept(speed, **changes):
+    plan = plan_of(**{"repeats": 6, **changes})
+    return verdicts(SweepResults(plan, measured(sweep(plan, FakeSweepSession(speed)))))
+
+
+def test_the_fastest_cell_is_named_with_how_sure_that_is():
+    (verdict,) = swept(lambda request, is_plain: 10.0 if is_plain else 10.0 + 5.0 * request.num_draft_tokens)
+    assert verdict.best.cell.num_draft_tokens == 2
+    assert (verdict.speculates, verdict.is_sure, verdict.is_distinguishable) == (True, True, True)
+    assert verdict.interval == pytest.approx((2.0, 2.0))
+    assert is_sentence(verdict.sentence)
+    assert "2.00×" in verdict.sentence
+
+
+def test_where_nothing_wins_the_answer_is_not_to_speculate():
+    (verdict,) = swept(lambda request, is_plain: 10.0 if is_plain else 9.0)
+    assert not verdict.speculates
+    assert "don't speculate" in verdict.sentence
+
+
+def test_cells_that_take_turns_in_winning_are_not_told_apart():
+    (verdict,) = swept(
+        lambda request, is_plain: 10.0 if is_plain else 20.0 + (request.seed % 3 == request.num_draft_tokens)
+    )
+    assert verdict.is_distinguishable is False
+    assert "can't be told from it" in verdict.sentence
+
+
+def test_a_gain_within_the_noise_is_called_so():
+    (verdict,) = swept(lambda request, is_plain: 10.0 if is_plain else (5.0, 10.1, 20.0)[request.seed % 3])
+    assert (verdict.speculates, verdict.is_sure) == (True, False)
+    assert "can't tell it from plain decoding" in verdict.sentence
+
+
+def test_of_few_runs_nothing_is_said_of_chance():
+    (verdict,) = swept(lambda request, is_plain: 10.0 if is_plain else 20.0, repeats=1)
+    assert verdict.interval is verdict.is_sure is verdict.is_distinguishable is None
+    assert "too few" in verdict.sentence
+    assert FEWEST_RUNS > 2
+
+
+def test_each_temperature_has_a_verdict_of_its_own():
+    found = swept(
+        lambda request, is_plain: 10.0 if is_plain else 20.0 - 15.0 * request.sampling.temperature,
+        temperatures=(0.0, 1.0),
+    )
+    assert [(verdict.temperature, verdict.speculates) for verdict in found] == [(0.0, True), (1.0, False)]
+
+
+def test_without_a_baseline_there_is_no_verdict():
+    plan = plan_of()
+    (verdict,) = verdicts(SweepResults(plan))
+    assert verdict.best is None
+    assert is_sentence(verdict.sentence)
+
+
+def test_a_bootstrap_draws_prompts_and_their_repeats_and_bears_gaps():
+    alike = {(prompt, repeat): float(prompt) for prompt in range(2) for repeat in range(50)}
+    # Of two prompts, a sample holds one alone half the time, however often each was repeated.
+    medians = bootstrap_medians(alike)
+    assert abs((medians == 0.5).mean() - 0.5) < 0.05
+    gaps = bootstrap_medians({(0, 0): 1.0, (1, 1): 3.0})
+    assert 1.0 <= gaps.min() <= gaps.max() <= 3.0

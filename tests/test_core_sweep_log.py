@@ -1,0 +1,308 @@
+"""A sweep's file: written run by run, gone on with, and never written over what is no sweep."""
+
+import csv
+import io
+import json
+import os
+from dataclasses import replace
+
+import pytest
+
+import core.sweep.log as sweep_log
+from core.errors import GenerationError, RunLogError
+from core.sweep.controls import SweepControls
+from core.sweep.log import SweepFile, read_sweep
+from core.sweep.plan import DrafterChoice
+from core.sweep.records import SCHEMA, plan_from_config, plan_to_config
+from core.sweep.results import SweepResults
+from core.sweep.runner import sweep
+from core.sweep.table import to_csv
+from core.sweep.types import FileFailed, RunMeasured, SweepStarted
+from core.trace import read_run_log
+from tests.fakes import is_sentence
+from tests.fakes_sweep import FakeSweepSession, plan_of
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "sweep.jsonl"
+
+
+def lines(path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def run(plan, out, session=None, **settings):
+    return list(sweep(plan, session or FakeSweepSession(), out=out, **settings))
+
+
+def stopped_after(count, plan, out) -> None:
+    """Leave a sweep's file with so many runs."""
+    controls = SweepControls()
+    for event in sweep(plan, FakeSweepSession(), out=out, controls=controls):
+        if isinstance(event, RunMeasured) and event.num_done == count:
+            controls.cancel()
+
+
+# --- What is in it ----------------------------------------------------------------------------------------------
+
+
+def test_the_first_line_is_the_plan_and_every_run_has_a_line(out, tmp_path):
+    plan = plan_of(num_draft_tokens=(1, "adaptive"))
+    run(plan, out, logs=tmp_path / "logs")
+    head, *runs = lines(out)
+    assert (head["schema"], head["type"], head["environment"]["device_name"]) == (SCHEMA, "sweep", "an abacus")
+    assert "process" not in head["environment"]
+    assert head["config"]["num_draft_tokens"] == [1, "adaptive"]
+    assert plan_from_config(head["config"]) == plan
+    assert [item["index"] for item in runs] == list(range(12))
+    assert {item["cell"]["method"] for item in runs} == {"plain", "draft-model"}
+    assert runs[0]["summary"]["tokens_per_second"] > 0
+    assert (tmp_path / runs[0]["log"]).stem == runs[0]["id"]
+
+
+def test_the_log_of_a_baseline_says_that_nothing_was_drafted(out, tmp_path):
+    run(plan_of(), out, logs=tmp_path / "logs")
+    plain = next(item for item in read_sweep(out).measurements if item.run.cell.is_baseline)
+    config = read_run_log(plain.log).run["config"]
+    assert (config["method"], config["num_draft_tokens"]) == ("plain", 0)
+
+
+def test_what_is_read_is_what_was_measured(out, tmp_path):
+    plan = plan_of(drafters=(DrafterChoice("draft-model", "D", {"int8": False}), DrafterChoice("prompt-lookup")))
+    events = run(plan, out, logs=tmp_path / "logs")
+    told = [event.measurement for event in events if isinstance(event, RunMeasured)]
+    log = read_sweep(out)
+    assert log.plan == plan
+    assert log.measurements == told
+    assert SweepResults(log.plan, log.measurements).all() == events[-1].results
+
+
+def test_a_table_has_a_row_for_each_cell_and_for_each_of_its_suites(out):
+    run(plan_of(), out)
+    log = read_sweep(out)
+    rows = list(csv.DictReader(io.StringIO(to_csv(SweepResults(log.plan, log.measurements)))))
+    assert len(rows) == 3 + 2 * 3
+    best = next(row for row in rows if row["num_draft_tokens"] == "2" and not row["suite"])
+    assert (best["speedup"], best["speedup_q1"], best["num_measured"], best["num_failed"]) == ("3.0", "3.0", "4", "0")
+    plain = next(row for row in rows if row["method"] == "plain")
+    assert (plain["speedup"], plain["draft_acceptance_rate"]) == ("", "")
+
+
+# --- Going on ---------------------------------------------------------------------------------------------------
+
+
+def test_a_sweep_goes_on_where_it_stopped(out):
+    plan = plan_of()
+    stopped_after(5, plan, out)
+    session = FakeSweepSession()
+    events = run(plan, out, session)
+    assert (events[0].num_done, len(session.calls), events[-1].is_complete) == (5, 7, True)
+    assert [item.get("type") for item in lines(out)].count("resumed") == 1
+    assert sorted(item.index for item in read_sweep(out).measurements) == list(range(12))
+    again = FakeSweepSession()
+    assert run(plan, out, again)[-1].results == events[-1].results
+    assert not again.calls
+    assert not again.warm_ups
+
+
+def test_a_torn_last_line_is_told_and_measured_again(out):
+    plan = plan_of()
+    stopped_after(5, plan, out)
+    whole = out.read_bytes()
+    out.write_bytes(whole[:-20])
+    events = run(plan, out)
+    assert events[0].num_done == 4
+    assert all(is_sentence(problem) for problem in events[0].problems)
+    assert len(events[0].problems) == 1
+    assert len(read_sweep(out).measurements) == 12
+    assert not read_sweep(out).problems
+
+
+def test_damaged_lines_are_left_out_one_by_one(out):
+    plan = plan_of()
+    run(plan, out)
+    rows = out.read_bytes().splitlines(keepends=True)
+    bad = json.loads(rows[3])
+    out.write_bytes(
+        b"".join(rows[:3])
+        + json.dumps({**bad, "repeat": 99}).encode() + b"\n"
+        + b"\xff\xfe\n"
+        + json.dumps({**bad, "cell": {**bad["cell"], "temperature": 5.0}}).encode() + b"\n"
+        + json.dumps({**bad, "summary": None}).encode() + b"\n"
+        + json.dumps({"type": "note"}).encode() + b"\n"
+        + b"".join(rows[4:])
+    )  # fmt: skip
+    log = read_sweep(out)
+    assert len(log.measurements) == 11
+    assert len(log.problems) == 4
+    assert run(plan, out)[-1].is_complete
+
+
+def test_figures_that_are_no_numbers_count_as_missing(out):
+    plan = plan_of()
+    run(plan, out)
+    out.write_text(out.read_text("utf-8").replace('"tokens_per_second": 30.0', '"tokens_per_second": NaN'), "utf-8")
+    log = read_sweep(out)
+    results = {item.cell.num_draft_tokens: item for item in SweepResults(log.plan, log.measurements).all()}
+    assert results[1].speedup.median == 2.0
+    assert results[2].speedup is results[2].tokens_per_second is None
+
+
+def test_runs_that_failed_are_tried_again(out):
+    def on_run(request, controls):
+        if controls.num_draft_tokens == 2:
+            raise GenerationError("It said NaN.")
+
+    plan = plan_of()
+    events = run(plan, out, FakeSweepSession(on_run=on_run))
+    assert sum("error" in item and item["error"] is not None for item in lines(out)) == 4
+    assert events[-1].is_complete
+    session = FakeSweepSession()
+    again = run(plan, out, session)
+    assert len(session.calls) == 4
+    assert not any(result.errors for result in again[-1].results)
+    assert all(result.num_measured == 4 for result in again[-1].results)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"num_draft_tokens": (1, 2, 3)}, r"K \(1, 2 there, 1, 2, 3 here\)"),
+        ({"temperatures": (0.0, 0.5)}, "the temperatures"),
+        ({"target": "U", "repeats": 9}, r"the target \(T there, U here\) and the number of repeats"),
+        ({"prompts": plan_of().prompts[:1]}, "the prompts"),
+        ({"drafters": (DrafterChoice("prompt-lookup"),)}, "the drafters"),
+    ],
+)
+def test_another_plan_is_refused_by_what_differs_unless_begun_anew(out, changes, words):
+    run(plan_of(), out)
+    before = out.read_bytes()
+    other = plan_of(**changes)
+    with pytest.raises(RunLogError, match=words) as caught:
+        run(other, out)
+    assert is_sentence(str(caught.value))
+    assert out.read_bytes() == before
+    run(other, out, restart=True)
+    assert read_sweep(out).plan == other
+    assert len(read_sweep(out).measurements) == other.num_runs
+
+
+def test_a_restart_leaves_the_old_sweep_until_there_is_a_run(out):
+    run(plan_of(), out)
+    before = out.read_bytes()
+    controls = SweepControls()
+    controls.cancel()
+    run(plan_of(seed=3), out, restart=True, controls=controls)
+    assert out.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"a diary\n",
+        b'{"schema": "outrider.run/1", "type": "run", "config": {}}\n',
+        b'{"schema": "outrider.sweep/2", "type": "sweep", "config": {}}\n',
+        b'{"schema": "outrider.sweep/1", "type": "sweep"}\n',
+        b'{"schema": "outrider.swe',
+        b"\x00\xff",
+    ],
+)
+@pytest.mark.parametrize("restart", [False, True])
+def test_what_is_no_sweep_is_never_written_over(out, content, restart):
+    out.write_bytes(content)
+    session = FakeSweepSession()
+    with pytest.raises(RunLogError) as caught:
+        run(plan_of(), out, session, restart=restart)
+    assert is_sentence(str(caught.value))
+    assert out.read_bytes() == content
+    assert not session.calls
+
+
+def test_a_sweep_with_a_damaged_plan_is_a_sentence(out):
+    run(plan_of(), out)
+    head, *rest = out.read_text("utf-8").splitlines(keepends=True)
+    for changes in ({"repeats": -1}, {"prompts": [{}]}, {"coupling": "none"}, {"temperatures": None}):
+        record = json.loads(head)
+        record["config"] |= changes
+        out.write_text(json.dumps(record) + "\n" + "".join(rest), "utf-8")
+        with pytest.raises(RunLogError) as caught:
+            read_sweep(out)
+        assert is_sentence(str(caught.value))
+
+
+@pytest.mark.parametrize("name", ["", "missing/sweep.jsonl"])
+def test_a_place_that_cannot_be_written_is_told_before_anything_runs(tmp_path, name):
+    session = FakeSweepSession()
+    with pytest.raises(RunLogError) as caught:
+        run(plan_of(), tmp_path / name, session)
+    assert is_sentence(str(caught.value))
+    assert not session.warm_ups
+
+
+def test_a_sweep_without_a_run_leaves_no_file(out):
+    events = sweep(plan_of(), FakeSweepSession(), out=out)
+    assert isinstance(next(events), SweepStarted)
+    events.close()
+    assert not out.exists()
+
+
+# --- A disk that fills ------------------------------------------------------------------------------------------
+
+
+class Disk:
+    """A file that has no room while `is_full`; a part of what is written gets through."""
+
+    def __init__(self, file):
+        self._file = file
+        self.is_full = False
+
+    def write(self, data):
+        if self.is_full:
+            self._file.write(bytes(data[:5]))
+            raise OSError(28, os.strerror(28))
+        return self._file.write(data)
+
+    def __getattr__(self, name):
+        return getattr(self._file, name)
+
+    def __enter__(self):
+        return self._file.__enter__()
+
+    def __exit__(self, *details):
+        return self._file.__exit__(*details)
+
+
+@pytest.mark.parametrize("has_room_again", [False, True])
+def test_a_disk_that_fills_is_told_once_and_nothing_written_is_lost(out, monkeypatch, has_room_again):
+    disks = []
+    original = os.fdopen
+    monkeypatch.setattr(sweep_log.os, "fdopen", lambda *a, **k: disks.append(Disk(original(*a, **k))) or disks[-1])
+    failures, finished = [], None
+    for event in sweep(plan_of(), FakeSweepSession(), out=out):
+        if isinstance(event, RunMeasured):
+            disks[0].is_full = 4 <= event.num_done < (8 if has_room_again else 99)
+        elif isinstance(event, FileFailed):
+            failures.append(event.sentence)
+        finished = event
+    assert len(failures) == 1
+    assert "no space" in failures[0]
+    assert is_sentence(failures[0])
+    assert finished.is_complete
+    assert finished.num_unsaved == (0 if has_room_again else 8)
+    log = read_sweep(out)
+    assert len(log.measurements) == (12 if has_room_again else 4)
+    assert not log.problems
+
+
+def test_a_file_may_be_closed_twice(out):
+    file = SweepFile(out, plan_of())
+    file.close()
+    file.close()
+
+
+def test_a_plan_survives_its_record():
+    plan = plan_of(top_k=3, chat=True, device="cpu", temperatures=(0.1, 1.0), num_draft_tokens=("auto", 3))
+    assert plan_from_config(json.loads(json.dumps(plan_to_config(plan)))) == plan
+    assert plan_from_config({**plan_to_config(plan), "later": 1}) == plan
+    assert plan_to_config(replace(plan, seed=4)) != plan_to_config(plan)
