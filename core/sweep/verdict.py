@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from core.sweep.results import Key, SweepResults
 from core.sweep.types import CellResult, Verdict
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 FEWEST_RUNS = 6
 """Runs of a cell below which nothing is said of chance: six that all lean one way have a chance of 3 % to do so."""
@@ -24,6 +26,8 @@ def verdicts(results: SweepResults) -> tuple[Verdict, ...]:
 
 
 def _verdict(results: SweepResults, temperature: float) -> Verdict:
+    import numpy as np  # Late, so that the command line is parsed without it.
+
     cells = [results.result(cell) for cell in results.plan.cells() if cell.temperature == temperature]
     ranked = _ranked(cells)
     at = f"At temperature {temperature:g}"
@@ -63,6 +67,8 @@ def bootstrap_medians(values: Mapping[Key, float]) -> NDArray[np.float64]:
 
     The draws depend on the keys alone, so that two cells with the same runs are resampled in step.
     """
+    import numpy as np
+
     prompts = sorted({prompt for prompt, _ in values})
     repeats = sorted({repeat for _, repeat in values})
     table = np.full((len(prompts), len(repeats)), np.nan)
