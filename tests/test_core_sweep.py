@@ -208,7 +208,8 @@ def test_logs_that_cannot_be_kept_are_told_once_and_the_sweep_goes_on(tmp_path):
     assert all(item.run_id is None for item in measured(events))
 
 
-def test_real_models_are_swept_and_plain_decoding_drafts_nothing(tmp_path):
+def test_real_models_are_swept_and_plain_decoding_drafts_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # Threads are not timed against each other.
     target = str(save_model(tmp_path / "target", eos_token_id=None))
     draft = str(save_model(tmp_path / "draft", family="gpt2", seed=1, eos_token_id=None))
     plan = plan_of(

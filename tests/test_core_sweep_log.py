@@ -188,6 +188,16 @@ def test_another_plan_is_refused_by_what_differs_unless_begun_anew(out, changes,
     assert len(read_sweep(out).measurements) == other.num_runs
 
 
+def test_times_of_two_devices_are_not_mixed(out):
+    stopped_after(5, plan_of(), out)
+    out.write_text(out.read_text("utf-8").replace("an abacus", "a slide rule"), "utf-8")
+    session = FakeSweepSession()
+    with pytest.raises(RunLogError, match="a slide rule, and this is an abacus") as caught:
+        run(plan_of(), out, session)
+    assert is_sentence(str(caught.value))
+    assert not session.calls
+
+
 def test_a_restart_leaves_the_old_sweep_until_there_is_a_run(out):
     run(plan_of(), out)
     before = out.read_bytes()

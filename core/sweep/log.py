@@ -131,6 +131,7 @@ class SweepFile:
 
     Attributes:
         measurements, problems: as in `SweepLog`, of what is gone on with.
+        device_name: of what they were measured on; None where the file doesn't say.
         num_unsaved: runs that are not in the file.
 
     Raises:
@@ -144,6 +145,7 @@ class SweepFile:
         self._pending: list[bytes] = []
         self.num_unsaved = 0
         self._length = 0
+        self.device_name: str | None = None
         self.measurements: Sequence[Measurement] = ()
         self.problems: Sequence[str] = ()
         self._is_new = not os.path.exists(self.path)
@@ -178,6 +180,9 @@ class SweepFile:
                 "one anew with --restart."
             )
         self._length = log.length
+        environment = log.head.get("environment")
+        device = environment.get("device_name") if isinstance(environment, dict) else None
+        self.device_name = device if isinstance(device, str) else None
         self.measurements, self.problems = tuple(log.measurements), tuple(log.problems)
 
     def append(self, measurement: Measurement, environment: Mapping[str, Any]) -> None:

@@ -64,7 +64,8 @@ def sweep(
         refuses something; and `SweepFinished`, also when stopped through `controls`.
 
     Raises:
-        RunLogError: `out` holds something else than this sweep, or can't be written; before anything runs.
+        RunLogError: `out` holds something else than this sweep, was measured on another device, or can't be written;
+            before any run counts.
         OutriderError: the target can't be loaded.
     """
     file = SweepFile(out, plan, restart=restart) if out is not None else None
@@ -230,7 +231,16 @@ class _Sweep:
         return log
 
     def _note_environment(self, event: RunStarted) -> None:
+        """Raises:
+        RunLogError: the file's runs were measured on another device, with whose times these can't be mixed.
+        """
         self._environment = {name: value for name, value in event.environment.items() if name != "process"}
+        before, here = self._file.device_name if self._file is not None else None, event.environment.get("device_name")
+        if self._file is not None and before is not None and before != here:
+            raise RunLogError(
+                f"{str(self._file.path)!r} was measured on {before}, and this is {here}; name another file, or begin "
+                "this one anew with --restart."
+            )
 
     def _fail(self, sentence: str) -> Iterator[SweepEvent]:
         """Say what the disk refused; the same sentence once."""

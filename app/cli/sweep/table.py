@@ -17,6 +17,8 @@ from core.sweep.results import SweepResults
 from core.sweep.types import CellResult, Verdict
 
 _PIPE_WIDTH = 140
+_WIDE = 112
+"""Columns from which every figure has its quartiles; below, the speedup alone, and c is left out."""
 _LEGEND = (
     "Medians over prompts and repeats, quartiles in brackets. speedup: tokens/s against plain decoding of the same "
     "prompt and temperature, the run nearest in time. acceptance: accepted / drafted tokens. tokens/forward: of the "
@@ -39,9 +41,11 @@ def write_results(results: SweepResults, verdicts: Sequence[Verdict]) -> None:
         console.print(Text(printable(_head(plan))))
         for verdict in verdicts:
             cells = [result for result in results.all() if result.cell.temperature == verdict.temperature]
-            console.print()
-            console.print(Text(f"Temperature {verdict.temperature:g}", "bold"))
-            console.print(_table(cells, verdict))
+            for drafter in plan.drafters:
+                console.print()
+                console.print(Text(printable(f"Temperature {verdict.temperature:g}, {drafter.title}"), "bold"))
+                own = [result for result in cells if result.cell.drafter in (None, drafter)]
+                console.print(_table(own, verdict, is_wide=console.width >= _WIDE))
             if len(results.suites) > 1:
                 console.print()
                 console.print(_suites(results, cells))
@@ -62,19 +66,18 @@ def _head(plan: SweepPlan) -> str:
     )
 
 
-def _table(cells: Sequence[CellResult], verdict: Verdict) -> Table:
+def _table(cells: Sequence[CellResult], verdict: Verdict, *, is_wide: bool) -> Table:
+    """The cells of one drafter at one temperature, the baseline above them."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    many_drafters = len({result.cell.drafter for result in cells}) > 2
+    shown = _spread if is_wide else _median
     columns: tuple[tuple[str, Callable[[CellResult], str]], ...] = (
         ("speedup", lambda result: _spread(result.speedup, ".2f", "×")),
-        ("tokens/s", lambda result: _spread(result.tokens_per_second, ".1f")),
-        ("acceptance", lambda result: _spread(result.draft_acceptance_rate, ".0%")),
-        ("tokens/forward", lambda result: _spread(result.block_efficiency, ".2f")),
-        ("c", lambda result: _spread(result.cost_coefficient, ".3f")),
+        ("tokens/s", lambda result: shown(result.tokens_per_second, ".1f")),
+        ("acceptance", lambda result: shown(result.draft_acceptance_rate, ".0%")),
+        ("tokens/forward", lambda result: shown(result.block_efficiency, ".2f")),
+        *((("c", lambda result: shown(result.cost_coefficient, ".3f")),) if is_wide else ()),
         ("runs", _runs),
     )
-    if many_drafters:
-        table.add_column("drafter", overflow="fold")
     table.add_column("K", justify="right")
     table.add_column("")
     for title, _ in columns:
@@ -83,9 +86,7 @@ def _table(cells: Sequence[CellResult], verdict: Verdict) -> Table:
     for result in cells:
         cell = result.cell
         style = "dim" if cell.is_baseline else "bold" if cell == best else ""
-        drafter = [Text(printable(cell.drafter.title) if cell.drafter else "plain decoding", style)]
         table.add_row(
-            *(drafter if many_drafters else []),
             Text("plain" if cell.is_baseline else str(cell.num_draft_tokens), style),
             Text("*" if cell == best else "", style),
             *(Text(show(result), style) for _, show in columns),
@@ -117,6 +118,10 @@ def _spread(spread: Spread | None, form: str, unit: str = "") -> str:
         return "–"
     low, high = spread.quartiles
     return f"{spread.median:{form}}{unit} ({low:{form}}–{high:{form}})"
+
+
+def _median(spread: Spread | None, form: str) -> str:
+    return "–" if spread is None else f"{spread.median:{form}}"
 
 
 def _failures(results: SweepResults) -> list[str]:
