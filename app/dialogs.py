@@ -15,7 +15,11 @@ from app.widgets.model_picker import OPEN_TITLES, OpenKind
 if TYPE_CHECKING:
     from core.models.downloads import Removal
 
-EXPORT_FILTERS = {"Run log, JSON Lines (*.jsonl)": ".jsonl", "Table of steps, CSV (*.csv)": ".csv"}
+EXPORT_FILTERS = {
+    "Run log, JSON Lines (*.jsonl)": ".jsonl",
+    "Table of steps, CSV (*.csv)": ".csv",
+    "Report to read, HTML (*.html)": ".html",
+}
 
 
 class Dialogs:
@@ -35,14 +39,11 @@ class Dialogs:
 
     def ask_plot_path(self, parent: QWidget, suggestion: str) -> Path | None:
         """Where a plot is to be written, in the format that the suggestion's suffix tells; None: nowhere after all."""
-        suffix = suggestion.rpartition(".")[2]
-        dialog = QFileDialog(parent, "Save plot", suggestion)
-        dialog.setAcceptMode(QFileDialog.AcceptMode.AcceptSave)
-        dialog.setNameFilters([f"{suffix.upper()} (*.{suffix})"])
-        dialog.setDefaultSuffix(suffix)
-        chosen = dialog.selectedFiles() if dialog.exec() else []
-        dialog.deleteLater()
-        return Path(chosen[0]) if chosen else None
+        return _ask_path(parent, "Save plot", suggestion)
+
+    def ask_configuration_path(self, parent: QWidget, suggestion: str) -> Path | None:
+        """Where a configuration is to be written; None: nowhere after all."""
+        return _ask_path(parent, "Save configuration", suggestion)
 
     def ask_model_path(self, parent: QWidget, kind: OpenKind) -> str | None:
         """A model's folder or .gguf file; None: the person thought better of it."""
@@ -75,6 +76,17 @@ class Dialogs:
         dialog = AboutDialog(parent, device)
         dialog.exec()
         dialog.deleteLater()
+
+
+def _ask_path(parent: QWidget, title: str, suggestion: str) -> Path | None:
+    suffix = suggestion.rpartition(".")[2]
+    dialog = QFileDialog(parent, title, suggestion)
+    dialog.setAcceptMode(QFileDialog.AcceptMode.AcceptSave)
+    dialog.setNameFilters([f"{suffix.upper()} (*.{suffix})"])
+    dialog.setDefaultSuffix(suffix)
+    chosen = dialog.selectedFiles() if dialog.exec() else []
+    dialog.deleteLater()
+    return Path(chosen[0]) if chosen else None
 
 
 def _confirm(parent: QWidget, question: str, details: str, verb: str) -> bool:

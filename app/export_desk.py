@@ -1,4 +1,4 @@
-"""Taking the run at hand away as a file."""
+"""Taking the run at hand away: as a file, or to production."""
 
 from __future__ import annotations
 
@@ -7,20 +7,27 @@ from PySide6.QtWidgets import QWidget
 
 from app.dialogs import Dialogs
 from app.menus import Menus
+from app.production_desk import ProductionDesk
 from app.run_reader_thread import RunReaderThread
 from app.view_models.run_view import RunView
 from app.widgets.banner import Banner
+from app.widgets.controls import ControlsPanel
 from app.widgets.status_strip import StatusStrip
 
 
 class ExportDesk(QObject):
-    """Asks where to, has it written in the thread that also reads runs, and says how it went."""
+    """Asks where to, has it written in the thread that also reads runs, and says how it went.
+
+    Attributes:
+        production: opens the configurations for other engines.
+    """
 
     def __init__(
         self,
         window: QWidget,
         menus: Menus,
         run: RunView,
+        controls: ControlsPanel,
         reader: RunReaderThread,
         dialogs: Dialogs,
         banner: Banner,
@@ -29,6 +36,7 @@ class ExportDesk(QObject):
         super().__init__(window)
         self._window, self._run, self._reader, self._dialogs = window, run, reader, dialogs
         self._status = status
+        self.production = ProductionDesk(window, menus, run, controls, reader, dialogs, banner)
         menus.export.triggered.connect(self.export)
         reader.written.connect(status.show_stage)
         reader.not_written.connect(banner.show_sentence)

@@ -97,7 +97,7 @@ class MainWindow(QMainWindow):
             self.live.attach(panel)
         self.runs = RunsDesk(self._services, self.controller, self.live, self.run_view, self._dialogs, self)
         self.exports = ExportDesk(
-            self, self.menus, self.run_view, self.runs.reader, self._dialogs, self.banner, self.status
+            self, self.menus, self.run_view, self.controls, self.runs.reader, self._dialogs, self.banner, self.status
         )
         owners = (self.controller, self.checker, self.models.store, self.runs.reader, self.theorist)
         self.threads = Threads(owners, self)

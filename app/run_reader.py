@@ -16,7 +16,9 @@ from app.services import Services
 from app.view_models.comparison import compare
 from app.view_models.run_view import RunSnapshot
 from core.errors import RunLogError
+from core.files import write_atomically
 from core.replay import events, request, request_to_show
+from core.report.writing import export_html
 from core.runs import KeptRun, KeptState, RunStore
 from core.trace import RunLog, export_csv, export_jsonl
 
@@ -38,6 +40,7 @@ class RunReader(QObject):
     exported = Signal(str)
     written = Signal(str)
     not_written = Signal(str)
+    text_saved = Signal(str)
     failed = Signal(str)
 
     def __init__(self, services: Services) -> None:
@@ -166,6 +169,16 @@ class RunReader(QObject):
 
         self._try(write, "The run could not be exported", self.not_written, is_owed=True)
 
+    @Slot(str, object)
+    def save_text(self, text: str, path: Path) -> None:
+        """Write a text, whole or not at all."""
+
+        def save() -> None:
+            write_atomically(path, text)
+            self.text_saved.emit(f"Saved to {path}")
+
+        self._try(save, "The text could not be saved", self.text_saved, is_owed=True)
+
     def _check_place(self, path: Path, run_id: str) -> None:
         if path.exists() and path.samefile(self.store.path(run_id)):
             raise RunLogError("This is where the run is kept already; choose another place.")
@@ -202,9 +215,12 @@ class RunReader(QObject):
 
 
 def _export(path: Path, log: RunLog) -> None:
-    """Write a run whole or not at all; a name that ends in .csv asks for a table."""
-    write = export_csv if path.suffix.lower() == ".csv" else export_jsonl
-    write(path, log)
+    """Write a run whole or not at all; a name that ends in .csv asks for a table, one in .html for a report."""
+    suffix = path.suffix.lower()
+    if suffix in {".html", ".htm"}:
+        export_html(path, log)
+    else:
+        (export_csv if suffix == ".csv" else export_jsonl)(path, log)
 
 
 @contextmanager

@@ -23,6 +23,7 @@ class RunReaderThread(QObject):
         deleted, restored: ids.
         exported: one sentence about where a kept run was written.
         written, not_written: likewise about the run at hand; or why it was not.
+        text_saved: one sentence about where a text was written, or why it was not.
         failed: one sentence for a person.
         closed: the thread has ended.
     """
@@ -38,6 +39,7 @@ class RunReaderThread(QObject):
     exported = Signal(str)
     written = Signal(str)
     not_written = Signal(str)
+    text_saved = Signal(str)
     failed = Signal(str)
     closed = Signal()
 
@@ -51,6 +53,7 @@ class RunReaderThread(QObject):
     _restore_wanted = Signal(object)
     _export_wanted = Signal(str, object)
     _write_wanted = Signal(object, object)
+    _save_text_wanted = Signal(str, object)
     _shut_down_wanted = Signal()
 
     def __init__(self, services: Services, parent: QObject | None = None) -> None:
@@ -71,6 +74,7 @@ class RunReaderThread(QObject):
             (self._restore_wanted, reader.restore),
             (self._export_wanted, reader.export),
             (self._write_wanted, reader.write),
+            (self._save_text_wanted, reader.save_text),
             (self._shut_down_wanted, reader.shut_down),
         ):
             question.connect(slot)
@@ -86,6 +90,7 @@ class RunReaderThread(QObject):
             (reader.exported, self.exported),
             (reader.written, self.written),
             (reader.not_written, self.not_written),
+            (reader.text_saved, self.text_saved),
             (reader.failed, self.failed),
             (self._thread.started, reader.empty_trash),
             (self._thread.finished, self.closed),
@@ -138,6 +143,10 @@ class RunReaderThread(QObject):
     def write(self, run: RunSnapshot, path: Path) -> None:
         """Have the run at hand written; answered by `written` or `not_written`."""
         self._write_wanted.emit(run, path)
+
+    def save_text(self, text: str, path: Path) -> None:
+        """Have a text written; answered by `text_saved`."""
+        self._save_text_wanted.emit(text, path)
 
     def begin_close(self) -> None:
         """End the thread after what is at hand. Returns at once; `closed` says when it is done."""

@@ -82,6 +82,10 @@ class ScriptedDialogs:
         self.asked.append(suggestion)
         return self.plot_path
 
+    def ask_configuration_path(self, _parent, suggestion):
+        self.asked.append(suggestion)
+        return self.export_path
+
     def ask_model_path(self, _parent, kind):
         self.asked.append(kind)
         return self.model_path

@@ -43,6 +43,7 @@ def photograph_runs(folder: Path, only: str, *, real: bool) -> None:
             _finished(camera, window)
             _branch(camera, window)
             _help(camera, window)
+            photograph_production(camera, window)
             for num_draft_tokens in (2, 8):
                 window.controls.draft_length.number.set_value(num_draft_tokens)
                 window.prompt.run_button.click()
@@ -185,3 +186,14 @@ def _stepwise(camera: Camera, window: MainWindow, session: FakeSession) -> None:
     camera.shoot("paused")
     window.controller.stop()
     _finish(window, session)
+
+
+def photograph_production(camera: Camera, window: MainWindow) -> None:
+    """The configurations for other engines, of the run at hand."""
+    window.menus.production.trigger()
+    page = window.exports.production.page
+    if page is not None:
+        for index in range(page.tabs.count()):
+            page.tabs.setCurrentIndex(index)
+            camera.shoot_other(f"production-{page.tabs.tabText(index).lower()}", lambda: page)
+        page.close()

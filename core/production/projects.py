@@ -47,7 +47,7 @@ class Configuration:
 
     Attributes:
         project: whose it is.
-        text: comments, then the command or program; comments alone where the engine can't do it.
+        text: what it is of, the command or program, and what differs, as comments; those alone where it can't do it.
         program: the command or program alone: a shell that is typed into may not know comments (zsh does not).
         problem: why the engine can't do it, in a sentence or two; empty where it can.
     """
@@ -72,11 +72,8 @@ def get_project(name: str) -> Project:
 def configuration(choice: Choice, project: Project) -> Configuration:
     """A choice in the words of an engine, with what differs there and what that was checked against."""
     recipe = project.write(choice)
-    parts = [comment(*head(project.title, choice))]
-    if recipe.problem:
-        parts.append(comment(recipe.problem))
-    parts += [comment(f"- {note}") for note in recipe.notes]
-    parts.append(comment(checked(recipe.sources)))
-    if recipe.program:
-        parts.append("\n" + recipe.program)
-    return Configuration(project, "".join(parts), recipe.program, recipe.problem)
+    above = comment(*head(project.title, choice), *([recipe.problem] if recipe.problem else []))
+    # What is pasted stands before what is read once.
+    program = f"\n{recipe.program}\n" if recipe.program else ""
+    below = comment(*(f"- {note}" for note in recipe.notes), checked(recipe.sources))
+    return Configuration(project, above + program + below, recipe.program, recipe.problem)

@@ -1,0 +1,146 @@
+"""Take to production: the window with a pair's configurations, and the report that the export dialog offers."""
+
+from __future__ import annotations
+
+import pytest
+from PySide6.QtGui import QGuiApplication
+from PySide6.QtWidgets import QPlainTextEdit, QPushButton
+
+from app.dialogs import EXPORT_FILTERS
+from core.production import PROJECTS
+from core.types import Finished, FinishReason
+from tests.fakes_app import make_step, make_summary
+
+
+@pytest.fixture
+def opened(window):
+    """The window with configurations, opened over the settings."""
+
+    def build():
+        window.menus.production.trigger()
+        return window.exports.production.page
+
+    return build
+
+
+def show(page, title):
+    """Bring an engine to the front; its text."""
+    index = next(place for place in range(page.tabs.count()) if page.tabs.tabText(place) == title)
+    page.tabs.setCurrentIndex(index)
+    return page.tabs.currentWidget().toPlainText()
+
+
+def test_before_a_run_the_settings_are_taken(window, opened):
+    window.controls.draft_length.number.set_value(6)
+    page = opened()
+    assert "K = 6" in page.heading.text()
+    assert "From the settings" in page.note.text()
+    assert page.tabs.count() == len(PROJECTS)
+    assert '"num_speculative_tokens": 6' in show(page, "vLLM")
+    assert "num_assistant_tokens = 6" in show(page, "transformers")
+    assert page.verdict.isHidden()
+
+
+def test_after_a_run_its_own_pair_and_k_are_taken_whatever_the_settings_say_now(window, opened, run_to_end):
+    run_to_end(window)
+    window.controls.draft_length.number.set_value(9)
+    page = opened()
+    assert "K = 4" in page.heading.text()
+    assert "From the run at hand" in page.note.text()
+    assert window.run_view.started.run_id in show(page, "vLLM")
+
+
+def test_a_pair_that_does_not_pay_is_said_on_top(window, opened, run_to_end):
+    run_to_end(window)
+    slow = make_summary([make_step(0, 9)], FinishReason.LENGTH, measured_speedup=0.7, baseline_tokens_per_second=100.0)
+    window.run_view.apply(Finished(slow))
+    page = opened()
+    assert not page.verdict.isHidden()
+    assert "does not pay here" in page.verdict.text()
+    assert "0.70×" in page.verdict.text()
+
+
+def test_the_command_is_copied_alone_or_with_its_comments(opened):
+    page = opened()
+    text = show(page, "vLLM")
+    page.copy_button.click()
+    assert QGuiApplication.clipboard().text().startswith("vllm serve")
+    assert page.copy_button.text() == "Copied"
+    page.copy_all_button.click()
+    assert QGuiApplication.clipboard().text() == text
+    assert page.copy_button.text() != "Copied"
+
+
+def test_an_engine_that_can_not_do_it_says_so_and_has_no_command(window, opened):
+    combo = window.controls.method.combo
+    combo.setCurrentIndex(combo.findData("prompt-lookup"))
+    page = opened()
+    assert "no prompt lookup" in show(page, "MLX")
+    assert not page.copy_button.isEnabled()
+    show(page, "vLLM")
+    assert page.copy_button.isEnabled()
+
+
+def test_a_configuration_is_saved_whole_and_the_reader_writes_it(opened, dialogs, qtbot, tmp_path):
+    page = opened()
+    dialogs.export_path = tmp_path / "serve.sh"
+    text = show(page, "SGLang")
+    page.save_button.click()
+    qtbot.waitUntil(lambda: bool(page.saved.text()))
+    assert dialogs.export_path.read_text("utf-8") == text
+    assert dialogs.asked[-1] == "sglang.sh"
+    assert str(dialogs.export_path) in page.saved.text()
+    dialogs.export_path = tmp_path / "missing" / "serve.sh"
+    page.save_button.click()
+    qtbot.waitUntil(lambda: "no folder" in page.saved.text())
+
+
+def test_a_dismissed_dialog_saves_nothing(opened, tmp_path):
+    page = opened()
+    before = sorted(tmp_path.rglob("*"))
+    page.save_button.click()
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_settings_that_can_not_be_run_are_a_sentence_and_no_window(window, monkeypatch):
+    from core.errors import SettingsError
+
+    def refuse(_prompt):
+        raise SettingsError("Choose a target model.")
+
+    monkeypatch.setattr(window.controls, "request", refuse)
+    window.menus.production.trigger()
+    assert window.banner.sentence() == "Choose a target model."
+    assert window.exports.production.page is None
+
+
+def test_the_engine_in_front_stays_there_when_it_is_opened_again(window, opened):
+    page = opened()
+    show(page, "llama.cpp")
+    page.close()
+    window.controls.draft_length.number.set_value(8)
+    assert opened() is page
+    assert page.tabs.tabText(page.tabs.currentIndex()) == "llama.cpp"
+    assert "8" in page.tabs.currentWidget().toPlainText()
+
+
+def test_every_part_of_the_window_has_a_name(opened):
+    page = opened()
+    for widget in page.findChildren(QPushButton):
+        assert widget.objectName()
+        assert widget.accessibleName()
+    assert all(editor.accessibleName() and editor.isReadOnly() for editor in page.findChildren(QPlainTextEdit))
+
+
+# --- The report ---------------------------------------------------------------------------------------------------
+
+
+def test_the_export_dialog_offers_a_report(window, dialogs, run_to_end, qtbot, tmp_path):
+    assert ".html" in EXPORT_FILTERS.values()
+    run_to_end(window)
+    dialogs.export_path = tmp_path / "report.HTML"
+    with qtbot.waitSignal(window.runs.reader.written, timeout=10_000):
+        window.menus.export.trigger()
+    source = dialogs.export_path.read_text("utf-8")
+    assert source.startswith("<!doctype html>")
+    assert window.run_view.started.run_id in source
