@@ -33,6 +33,18 @@ def read_prompt(text: str | None, file: str | None, *, quiet: bool) -> str:
     return _decode(data, "standard input")
 
 
+def read_text_file(file: str, *, quiet: bool) -> str:
+    """A text to read as it is; - for a pipe.
+
+    Raises:
+        UsageError: it is empty, or can't be read.
+    """
+    text = read_prompt(None, file, quiet=quiet)
+    if not text.strip():
+        raise UsageError(f"There is no text in {file!r}; name a file that holds some.")
+    return text
+
+
 def _read_file(name: str) -> bytes:
     path = Path(name)
     try:

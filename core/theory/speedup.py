@@ -110,6 +110,23 @@ def speedup_over_k(alpha: Array, cost: Array, verify: Array) -> Array:
     return expected_tokens_over_k(alpha) / (KS * cost[:, None] + verify)
 
 
+def verify_over_k(lengths: Sequence[int], costs: Array) -> Array:
+    """(b, 17) v(K+1) from (b, m) costs that were measured at m lengths K, as `core.forecast.VerifyCurve` has it.
+
+    Lines between what was measured, v(1) = 1 among it; beyond the longest as steep as from the first to it. More
+    positions never cost less: where they seem to, a slow moment is to blame.
+    """
+    xs = np.array([0.0, *lengths])
+    ys = np.maximum.accumulate(np.concatenate((np.ones((len(costs), 1)), costs), 1), 1)
+    if len(xs) == 1:
+        return np.ones((len(costs), len(KS)))
+    right = np.clip(np.searchsorted(xs, KS), 1, len(xs) - 1)
+    share = (KS - xs[right - 1]) / (xs[right] - xs[right - 1])
+    table = ys[:, right - 1] + (ys[:, right] - ys[:, right - 1]) * share
+    slope = (ys[:, -1:] - 1.0) / xs[-1]
+    return np.where(xs[-1] < KS, ys[:, -1:] + slope * (KS - xs[-1]), table)
+
+
 def speedup_theory(
     steps: Sequence[Step],
     plain: PlainStep | None,
@@ -166,7 +183,7 @@ class _Reader:
             alpha = sums["accepted"] / sums["tested"]
             cost = sums["draft_ms"] / sums["drafted"] / forward_ms
             ran_speedup = sums["emitted"] * plain_ms / sums["total_ms"]
-        verify = self._verify_over_k(medians / forward_ms[:, None])
+        verify = verify_over_k(self.lengths, medians / forward_ms[:, None])
         return {
             "alpha": alpha,
             "cost": cost,
@@ -177,23 +194,6 @@ class _Reader:
             "emitted": sums["emitted"],
             "ran_speedup": ran_speedup,
         }
-
-    def _verify_over_k(self, costs: Array) -> Array:
-        """(b, 17) v(K+1) from the (b, m) costs that were measured, as `core.forecast.VerifyCurve` has it.
-
-        Lines between what was measured, v(1) = 1 among it; beyond the longest as steep as from the first to it. More
-        positions never cost less: where they seem to, a slow moment is to blame.
-        """
-        xs = np.array([0.0, *self.lengths])
-        ys = np.maximum.accumulate(np.concatenate((np.ones((len(costs), 1)), costs), 1), 1)
-        if len(xs) == 1:
-            return np.ones((len(costs), len(KS)))
-        right = np.clip(np.searchsorted(xs, KS), 1, len(xs) - 1)
-        share = (KS - xs[right - 1]) / (xs[right] - xs[right - 1])
-        table = ys[:, right - 1] + (ys[:, right] - ys[:, right - 1]) * share
-        beyond = xs[-1] < KS
-        slope = (ys[:, -1:] - 1.0) / xs[-1]
-        return np.where(beyond, ys[:, -1:] + slope * (KS - xs[-1]), table)
 
 
 def _resamples(

@@ -1,0 +1,245 @@
+"""`outrider probe`: which draft suits a target, at which K, told without drafting a text."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import signal
+from collections.abc import Generator, Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol
+
+from app.cli.errors import Exit, UsageError, say
+from app.cli.models.rendering import REF_HELP
+from app.cli.parsing import number, positive_whole_number, whole_number
+from app.cli.probe_table import write_probe
+from app.cli.prompt import read_prompt, read_text_file
+from core.controls import RunControls
+from core.errors import RunLogError
+from core.files import write_atomically
+from core.models.catalogue import DEFAULT_TARGET, resolve
+from core.probe.drafts import drafts_here
+from core.probe.from_log import probe_text, sampling_of
+from core.probe.types import DEFAULT_PLACES, SCHEMA, DraftProbed, ProbeDone, ProbeRequest, ProbeText
+from core.prompt_suites import default_prompts
+from core.threads import limit_spinning
+from core.trace import read_run_log
+from core.types import Device, DType, RunRequest, SamplingParams, StageChanged
+
+
+class Engine(Protocol):
+    """What this command needs of `core.session.Session`."""
+
+    def load(self, request: RunRequest, controls: RunControls) -> Generator[StageChanged, None, Any]: ...
+
+
+def make_engine() -> Engine:
+    """The real engine; imported here, because it brings torch and transformers along."""
+    from app.cli.run import make_engine as make
+
+    engine: Any = make()
+    return engine
+
+
+def add_parser(commands: Any) -> None:
+    """Register `probe` with the subparsers of `outrider`."""
+    parser = commands.add_parser(
+        "probe",
+        help="rank drafts for a target in seconds, without drafting",
+        description=(
+            "Have a target and drafts read a text, compare what each would say at every place, time a few forwards, "
+            "and say which draft to take at which K, or not to speculate. Nothing is drafted for it."
+        ),
+        epilog="Exit codes: 0 done, 1 failed, 2 bad usage or input, 130 stopped.",
+        allow_abbrev=False,
+    )
+    parser.set_defaults(execute=execute)
+    models = parser.add_argument_group("models")
+    models.add_argument("--target", metavar="REF", help=f"{REF_HELP} (default: {DEFAULT_TARGET}, or the log's)")
+    models.add_argument(
+        "--draft", metavar="A,B,C", help="drafts to compare (default: every smaller model here with the same tokenizer)"
+    )
+    models.add_argument("--device", choices=[*map(str, Device)], default="auto", help="where to run (default: auto)")
+    models.add_argument("--dtype", choices=[*map(str, DType)], default="auto", help="precision (default: by device)")
+    text = parser.add_argument_group("text (default: three of the window's presets)")
+    source = text.add_mutually_exclusive_group()
+    source.add_argument("--text-file", metavar="FILE", help="a text that is read as it is, - for a pipe")
+    source.add_argument("--prompt", metavar="TEXT", help="a prompt; a chat template is applied if there is one")
+    source.add_argument("--prompt-file", metavar="FILE", help="a file with the prompt, - for a pipe")
+    source.add_argument("--log", metavar="FILE", help="a run's log: its prompt, and the text that its target wrote")
+    text.add_argument(
+        "--generate",
+        metavar="N",
+        type=whole_number("--generate"),
+        default=0,
+        help="have the target write N tokens behind each prompt first, which alone count then (default: 0)",
+    )
+    _whole(text, "--places", DEFAULT_PLACES, "look at N places at most")
+    template = text.add_mutually_exclusive_group()
+    template.add_argument("--chat", dest="chat", action="store_true", default=None, help="apply the chat template")
+    template.add_argument("--raw", dest="chat", action="store_false", help="don't")
+    sampling = parser.add_argument_group("sampling (default: as the log has it, else temperature 1 and no filters)")
+    sampling.add_argument("--temperature", metavar="T", type=number("--temperature"), help="0 picks the likeliest token")
+    sampling.add_argument("--top-k", metavar="N", type=whole_number("--top-k"), help="keep the N likeliest tokens")
+    sampling.add_argument("--top-p", metavar="P", type=number("--top-p"), help="keep the likeliest that sum to P")
+    sampling.add_argument("--min-p", metavar="P", type=number("--min-p"), help="drop those below P times the likeliest")
+    sampling.add_argument(
+        "--seed", metavar="N", type=whole_number("--seed"), default=0, help="of what --generate writes (default: 0)"
+    )
+    output = parser.add_argument_group("output")
+    output.add_argument("--json", metavar="FILE", help="write everything as JSON")
+    output.add_argument("--quiet", action="store_true", help="no progress on standard error")
+
+
+def _whole(group: Any, flag: str, default: int, text: str) -> None:
+    group.add_argument(
+        flag, metavar="N", type=positive_whole_number(flag), default=default, help=f"{text} (default: {default})"
+    )
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Probe, and return the exit code.
+
+    Raises:
+        OutriderError: bad input, before a model was loaded; or nothing could be probed.
+    """
+    request = build_request(args)
+    if args.json is not None and Path(args.json).is_dir():
+        raise UsageError(f"{args.json!r} is a folder; name a file to write.")
+    limit_spinning()
+    from core.probe.probing import probe
+
+    controls, done = RunControls(), None
+    with _stop_on_interrupt(controls):
+        for event in probe(make_engine(), request, controls):
+            if isinstance(event, ProbeDone):
+                done = event
+            elif not args.quiet:
+                say(_told(event))
+    assert done is not None, "a probe ends with ProbeDone"
+    write_probe(request, done)
+    if args.json is not None:
+        write_atomically(Path(args.json), json.dumps(to_record(request, done), indent=1, ensure_ascii=False) + "\n")
+    return Exit.STOPPED if done.is_stopped else Exit.DONE
+
+
+def _told(event: StageChanged | DraftProbed) -> str:
+    if isinstance(event, StageChanged):
+        return event.text
+    found = event.probe
+    return f"{found.draft}: {found.problem}" if found.problem else f"{found.draft}: done in {found.seconds:.1f} s"
+
+
+def build_request(args: argparse.Namespace) -> ProbeRequest:
+    """The probe that the arguments ask for.
+
+    Raises:
+        OutriderError: a value is out of range, a file can't be read, or there is no draft.
+    """
+    target, sampling, texts = args.target, SamplingParams(), ()
+    if args.log is not None:
+        log = read_run_log(args.log)
+        for problem in log.problems:
+            say(problem)
+        target = target or log.run["config"].get("target")
+        if not isinstance(target, str):
+            raise RunLogError(f"The log {args.log!r} does not say which target wrote it; name it with --target.")
+        sampling = _overridden(sampling_of(log), args)
+        if args.generate:
+            raise UsageError("--generate has no use beside --log, which holds the target's own text; leave one out.")
+        texts = (probe_text(log, target, sampling),)
+    else:
+        target = target or DEFAULT_TARGET
+        sampling = _overridden(sampling, args)
+        texts = _texts(args, target)
+    resolve(target)
+    drafts = _drafts(args.draft) if args.draft is not None else drafts_here(target)
+    return ProbeRequest(
+        target=target,
+        drafts=drafts,
+        texts=texts,
+        sampling=sampling,
+        generate=args.generate,
+        seed=args.seed,
+        most_places=args.places,
+        chat=args.chat,
+        device=Device(args.device),
+        dtype=DType(args.dtype),
+    )
+
+
+def _overridden(sampling: SamplingParams, args: argparse.Namespace) -> SamplingParams:
+    given = {name: getattr(args, name) for name in ("temperature", "top_k", "top_p", "min_p")}
+    return replace(sampling, **{name: value for name, value in given.items() if value is not None})
+
+
+def _texts(args: argparse.Namespace, target: str) -> tuple[ProbeText, ...]:
+    if args.text_file is not None:
+        text = read_text_file(args.text_file, quiet=args.quiet)
+        return (ProbeText("the text", prompt=text, is_raw=True),)
+    if args.prompt is not None or args.prompt_file is not None:
+        prompt = read_prompt(args.prompt, args.prompt_file, quiet=args.quiet)
+        return (ProbeText("the prompt", prompt=prompt),)
+    is_chat = args.chat is not False and _is_instruct(target)
+    return tuple(ProbeText(prompt.name, prompt=prompt.text) for prompt in default_prompts(is_chat=is_chat))
+
+
+def _is_instruct(target: str) -> bool:
+    from core.models.details import read_details
+
+    return bool(read_details(resolve(target)).is_instruct)
+
+
+def _drafts(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        raise UsageError("--draft names no model; write one or several, with commas between them.")
+    return names
+
+
+def to_record(request: ProbeRequest, done: ProbeDone) -> dict[str, Any]:
+    """A probe ready for JSON."""
+    return {
+        "schema": SCHEMA,
+        "config": {
+            "target": request.target,
+            "drafts": list(request.drafts),
+            "texts": [text.name for text in request.texts],
+            **asdict(request.sampling),
+            "generate": request.generate,
+            "seed": request.seed,
+            "device": str(request.device),
+            "dtype": str(request.dtype),
+        },
+        "is_stopped": done.is_stopped,
+        "notes": list(done.notes),
+        "drafts": [
+            {**asdict(found), "best_num_draft_tokens": found.best_k, "expected_speedup": found.best_speedup}
+            if not found.problem
+            else {"draft": found.draft, "problem": found.problem}
+            for found in done.probes
+        ],
+    }
+
+
+@contextlib.contextmanager
+def _stop_on_interrupt(controls: RunControls) -> Iterator[None]:
+    """The first Ctrl-C ends the probe with what it has, the second one at once."""
+
+    def on_interrupt(_number: int, _frame: FrameType | None) -> None:
+        if controls.is_cancelled:
+            raise KeyboardInterrupt
+        controls.cancel()
+
+    try:
+        previous = signal.signal(signal.SIGINT, on_interrupt)
+    except ValueError:  # Not the main thread, where there are no signals.
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)

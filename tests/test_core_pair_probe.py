@@ -1,0 +1,309 @@
+"""A pair probed without drafting: laws compared place by place, what blocks would come to, times, ranks."""
+
+import itertools
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from core.controls import RunControls
+from core.errors import OutriderError, PairMismatchError, PromptError, SettingsError
+from core.probe import probing
+from core.probe.figures import agreement, speedup, survivals
+from core.probe.places import Places, compare, compare_over
+from core.probe.probing import probe
+from core.probe.times import measure
+from core.probe.types import Costs, DraftProbe, DraftProbed, ProbeDone, ProbeRequest, ProbeText, verdict
+from core.sampling import probabilities
+from core.theory.speedup import Curve
+from core.types import SamplingParams
+from tests.fakes import fixed_law, language_model, random_law, table_model, tiny_model, tiny_module
+
+V = 6
+WARM = SamplingParams(temperature=0.8)
+COLD = SamplingParams(temperature=0.0)
+FILTERED = SamplingParams(temperature=1.2, top_k=4, top_p=0.9)
+
+
+def a_pair(vocab_size=V, scale=1.5):
+    laws = random_law(vocab_size, 1, scale=scale), random_law(vocab_size, 2, scale=scale)
+    return tuple(table_model(law, vocab_size) for law in laws)
+
+
+def a_text(count=40, vocab_size=V, seed=0):
+    return torch.randint(0, vocab_size, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+# --- Places -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "sampling", [WARM, FILTERED, SamplingParams(temperature=0.0)], ids=["warm", "filtered", "cold"]
+)
+@pytest.mark.parametrize("rows", [1, 7, 256])
+def test_each_place_is_what_a_full_computation_gives(sampling, rows):
+    target, draft = a_pair()
+    ids = a_text()
+    found = compare_over(target, draft, ids, 5, sampling, most_rows=rows)
+    assert len(found) == len(ids) - 5
+    for at, token in enumerate(ids[5:]):
+        p, q = (probabilities(model.law(ids[: at + 5]), sampling).double() for model in (target, draft))
+        assert found.overlap[at] == pytest.approx(float(torch.minimum(p, q).sum()), abs=1e-6)
+        kept = min(1.0, float(q[token] / p[token])) if p[token] > 0 else 0.0
+        assert found.kept[at] == pytest.approx(kept, abs=1e-5)
+        divergence = float(torch.where(p > 0, p * (p.log() - q.log()), 0.0).sum())
+        assert found.kl_target_draft[at] == pytest.approx(divergence, abs=1e-5)
+        assert found.same_top[at] == (int(p.argmax()) == int(q.argmax()))
+        entropy = float(torch.where(q > 0, -q * q.log(), 0.0).sum())
+        assert found.draft_entropy[at] == pytest.approx(entropy, abs=1e-5)
+
+
+def test_a_random_transformer_is_read_in_pieces_as_it_is_in_one():
+    target, draft = tiny_model(seed=1), tiny_model(seed=2, is_lean=True)
+    ids = a_text(60, 257)
+    whole, pieces = (compare_over(target, draft, ids, 1, WARM, most_rows=rows) for rows in (256, 9))
+    np.testing.assert_allclose(whole.overlap, pieces.overlap, atol=1e-5)
+    logits = [model.model(torch.tensor([ids])).logits[0, :-1, :257] for model in (target, draft)]
+    p, q = (probabilities(rows, WARM) for rows in logits)
+    np.testing.assert_allclose(whole.overlap, torch.minimum(p, q).sum(-1).numpy(), atol=1e-4)
+
+
+def test_a_draft_that_proposes_few_ids_is_compared_over_these():
+    target = torch.softmax(torch.randn(4, V), -1)
+    few = torch.tensor([4, 1, 3])
+    draft = torch.softmax(torch.randn(4, 3), -1)
+    tokens = torch.tensor([0, 1, 4, 3])
+    whole = torch.zeros(4, V).index_copy_(1, few, draft)
+    ours, padded = compare(target, draft, tokens, few), compare(target, whole, tokens)
+    np.testing.assert_allclose(ours.overlap, padded.overlap, atol=1e-6)
+    np.testing.assert_allclose(ours.kept, padded.kept, atol=1e-6)
+    assert (ours.same_top == padded.same_top).all()
+    assert np.isinf(ours.kl_target_draft).all()
+    assert np.isinf(padded.kl_target_draft).all()
+
+
+def test_a_token_that_the_draft_can_not_read_ends_what_it_says():
+    target, draft = table_model(fixed_law([0.0] * V), V), table_model(fixed_law([0.0] * 4), 4)
+    found = compare_over(target, draft, [0, 1, 2, 5, 1, 2], 1, WARM, most_rows=1)
+    assert found.overlap.tolist() == pytest.approx([4 / 6, 4 / 6, 4 / 6, 0, 0])
+
+
+def test_no_more_places_are_held_at_once_than_memory_bears(monkeypatch):
+    monkeypatch.setattr("core.probe.places._MOST_LOGITS", 10 * V)
+    target, draft = a_pair()
+    widths = []
+    target.on_forward = lambda runner, ids: widths.append(len(ids))
+    compare_over(target, draft, a_text(35), 1, WARM)
+    assert max(widths) == 10
+    assert sum(widths) == 34
+
+
+# --- Blocks -----------------------------------------------------------------------------------------------------
+
+
+def test_over_the_targets_own_texts_the_estimate_is_exactly_the_chance_of_every_row():
+    target, draft = a_pair(3)
+    prompt, length = [0, 1, 2], 3
+    mean, exact = np.zeros(length), np.zeros(length)
+    for tokens in itertools.product(range(3), repeat=length):
+        ids, chance, both = [*prompt, *tokens], 1.0, 1.0
+        for at in range(length):
+            p, q = (float(probabilities(model.law(ids[: 3 + at]), WARM)[tokens[at]]) for model in (target, draft))
+            chance *= p
+            both *= min(p, q)
+            # Each row of at + 1 tokens is met once for each way to go on.
+            exact[at] += both / 3 ** (length - 1 - at)
+        places = compare_over(target, draft, ids, 3, WARM)
+        mean += chance * survivals(places, is_own_text=True)[0, :length]
+    np.testing.assert_allclose(mean, exact, atol=1e-6)
+
+
+def test_the_chain_estimate_is_the_product_along_the_text():
+    ones = np.ones(4)
+    places = Places(np.array([0.9, 0.5, 0.8, 1.0]), 0.1 * ones, ones, ones, ones, ones, ones)
+    table = survivals(places, is_own_text=False)
+    assert table[0, :4].tolist() == pytest.approx([0.9, 0.45, 0.36, 0.36])
+    assert table[2, :2].tolist() == pytest.approx([0.8, 0.8])
+    assert np.isnan(table[2, 2])
+
+
+def test_a_draft_equal_to_its_target_keeps_every_block_and_a_stranger_at_temperature_0_hardly_any():
+    target, _ = a_pair()
+    same = agreement([compare_over(target, target, a_text(60), 1, WARM)], is_own_text=False)
+    assert same.acceptance.value == pytest.approx(1.0)
+    assert same.tokens.values == pytest.approx(range(1, 18))
+    assert same.top_1 == 1.0
+    assert same.kl_target_draft == pytest.approx(0.0, abs=1e-6)
+    other = table_model(fixed_law([0.0, 9.0]), 2)
+    never = agreement(
+        [compare_over(table_model(fixed_law([9.0, 0.0]), 2), other, [0, 1] * 20, 1, COLD)],
+        is_own_text=False,
+    )
+    assert never.tokens.values == (1.0,) * 17
+    assert never.num_infinite == 39
+    assert never.kl_target_draft is None
+
+
+def test_more_places_give_a_narrower_interval_and_one_block_gives_none():
+    target, draft = a_pair()
+    some, many, few = (
+        agreement([compare_over(target, draft, a_text(count), 1, WARM)], is_own_text=False) for count in (65, 1200, 12)
+    )
+    assert few.acceptance.low is None
+    assert few.tokens.low == ()
+    assert some.acceptance.low <= some.acceptance.value <= some.acceptance.high
+    assert many.acceptance.high - many.acceptance.low < some.acceptance.high - some.acceptance.low
+    assert len(few.survival) == 16
+
+
+def test_the_speedup_is_tau_over_what_it_costs():
+    target, draft = a_pair()
+    found = agreement([compare_over(target, draft, a_text(60), 1, WARM)], is_own_text=False)
+    costs = Costs(10.0, 1.0, ((2, 11.0), (3, 12.0), (5, 14.0), (9, 18.0), (17, 26.0)))
+    verify, expected = speedup(found, costs)
+    assert costs.cost == pytest.approx(0.1)
+    for k in range(17):
+        assert verify.values[k] == pytest.approx(1 + 0.1 * k)
+        assert expected.values[k] == pytest.approx(found.tokens.values[k] / (1 + 0.2 * k))
+
+
+def test_times_are_measured_and_leave_no_trace():
+    target, draft = tiny_model(seed=1, is_lean=True), tiny_model(seed=2, is_lean=True)
+    ids = a_text(125, 257)
+    costs = measure(target, draft, ids, WARM)
+    assert costs.target_step_ms > 0
+    assert costs.draft_step_ms > 0
+    assert [positions for positions, _ in costs.verify_ms] == [2, 3, 5, 9, 17]
+
+
+# --- The whole probe --------------------------------------------------------------------------------------------
+
+
+class Loader:
+    """Hands out pairs by the draft's name; an exception is raised."""
+
+    def __init__(self, target, **drafts):
+        self.target, self.drafts = target, drafts
+        self.requests = []
+
+    def load(self, request, controls):
+        self.requests.append(request)
+        controls.check_cancelled()
+        yield from ()
+        draft = self.drafts[request.draft]
+        if isinstance(draft, Exception):
+            raise draft
+        return SimpleNamespace(target=self.target, draft=draft)
+
+
+@pytest.fixture
+def loader(monkeypatch):
+    monkeypatch.setattr(probing, "resolve", lambda ref: ref)
+    monkeypatch.setattr("core.probe.times._ROUNDS", 3)
+    target = tiny_model(seed=1, is_lean=True)
+    near = tiny_module("llama", seed=1)
+    for parameter in near.parameters():
+        if parameter.ndim > 1:
+            parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3)), alpha=0.02)
+    return Loader(
+        target,
+        near=language_model(near, is_lean=True),
+        far=tiny_model(seed=2, is_lean=True),
+        odd=PairMismatchError("The tokenizers differ."),
+    )
+
+
+TEXT = ProbeText("a text", prompt="The quick brown fox jumps over the lazy dog, and then once more.", is_raw=True)
+
+
+def asked(*drafts, text=TEXT, **changes):
+    return ProbeRequest("target", drafts, (text,), sampling=WARM, **changes)
+
+
+def played(loader, request, controls=None):
+    events = list(probe(loader, request, controls))
+    assert isinstance(events[-1], ProbeDone)
+    return events[-1], [event.probe for event in events if isinstance(event, DraftProbed)]
+
+
+def test_drafts_are_ranked_and_one_that_does_not_fit_comes_last_with_its_reason(loader):
+    done, probed = played(loader, asked("odd", "far", "near"))
+    assert [found.draft for found in probed] == ["odd", "far", "near"]
+    assert [found.draft for found in done.probes][-1] == "odd"
+    assert done.probes[-1].problem == "The tokenizers differ."
+    near, far = (next(found for found in probed if found.draft == name) for name in ("near", "far"))
+    assert near.agreement.acceptance.value > far.agreement.acceptance.value
+    assert near.agreement.num_places == len(TEXT.prompt) - 1
+    assert done.probes[0].best_speedup >= done.probes[1].best_speedup
+
+
+def test_what_the_target_writes_first_is_all_that_counts(loader):
+    done, _ = played(loader, asked("near", generate=20))
+    assert done.probes[0].agreement.num_places == 20
+    assert done.probes[0].agreement.is_own_text
+
+
+def test_a_known_continuation_is_all_that_counts_and_is_not_written_anew(loader):
+    text = ProbeText("a log", prompt_ids=(1, 2, 3), continuation_ids=tuple(range(30)), is_own=True)
+    done, _ = played(loader, asked("near", text=text, generate=5))
+    assert done.probes[0].agreement.num_places == 30
+    assert done.probes[0].agreement.is_own_text
+
+
+def test_a_long_text_is_read_in_windows_and_cut_to_the_places_that_are_wanted(loader):
+    text = ProbeText("a book", prompt="abcdefghij" * 100, is_raw=True)
+    done, _ = played(loader, asked("near", text=text))
+    assert done.probes[0].agreement.num_places == 999
+    done, _ = played(loader, asked("near", text=text, most_places=300))
+    assert done.probes[0].agreement.num_places == 300
+    assert "the last 699 places are left out" in done.notes[0]
+
+
+def test_a_text_of_one_token_and_drafts_that_all_fail_are_said_in_a_sentence(loader):
+    with pytest.raises(PromptError, match="too short"):
+        played(loader, asked("near", text=ProbeText("x", prompt="x", is_raw=True)))
+    with pytest.raises(OutriderError, match="tokenizers differ"):
+        played(loader, asked("odd"))
+
+
+def test_a_probe_that_is_stopped_says_what_it_has(loader):
+    controls = RunControls()
+    events = probe(loader, asked("near", "far"), controls)
+    for event in events:
+        if isinstance(event, DraftProbed):
+            controls.cancel()
+        last = event
+    assert last.is_stopped
+    assert [found.draft for found in last.probes] == ["near"]
+
+
+def test_laws_that_hold_nan_are_a_problem_of_the_pair(loader):
+    broken = table_model(fixed_law([math.nan] * 257), 257)
+    loader.drafts["nan"] = broken
+    done, _ = played(loader, asked("near", "nan"))
+    assert "NaN" in done.probes[-1].problem
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"drafts": ()}, "at least one draft"),
+        ({"target": " "}, "target"),
+        ({"texts": ()}, "no text"),
+        ({"generate": -1}, "0 or more"),
+        ({"most_places": 0}, "from 1 to"),
+    ],
+)
+def test_settings_out_of_range_are_refused(changes, words):
+    with pytest.raises(SettingsError, match=words):
+        ProbeRequest(**{"target": "t", "drafts": ("d",), "texts": (TEXT,), **changes})
+
+
+def test_the_verdict_names_the_draft_and_k_or_says_not_to():
+    fast = DraftProbe("a", speedup=Curve((1.0, 1.2, 1.5, 1.4), (1.0, 1.1, 1.3, 1.2), (1.0, 1.3, 1.7, 1.6)))
+    slow = DraftProbe("b", speedup=Curve((1.0, 0.9, 0.8)))
+    assert verdict((fast, slow)) == "Take a with K = 2: 1.50× is expected (1.30 to 1.70)."
+    assert verdict((slow,)).startswith("Don't speculate here: b is expected")
+    assert verdict((DraftProbe("c", problem="No."),)) == "None of these drafts could be probed."
