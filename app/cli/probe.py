@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import signal
 from collections.abc import Generator, Iterator
 from dataclasses import asdict, replace
@@ -38,9 +39,12 @@ class Engine(Protocol):
 
 def make_engine() -> Engine:
     """The real engine; imported here, because it brings torch and transformers along."""
-    from app.cli.run import make_engine as make
+    # Their bars and warnings would stand among the stages.
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    from core.session import Session
 
-    engine: Any = make()
+    engine: Engine = Session()
     return engine
 
 
@@ -82,7 +86,9 @@ def add_parser(commands: Any) -> None:
     template.add_argument("--chat", dest="chat", action="store_true", default=None, help="apply the chat template")
     template.add_argument("--raw", dest="chat", action="store_false", help="don't")
     sampling = parser.add_argument_group("sampling (default: as the log has it, else temperature 1 and no filters)")
-    sampling.add_argument("--temperature", metavar="T", type=number("--temperature"), help="0 picks the likeliest token")
+    sampling.add_argument(
+        "--temperature", metavar="T", type=number("--temperature"), help="0 picks the likeliest token"
+    )
     sampling.add_argument("--top-k", metavar="N", type=whole_number("--top-k"), help="keep the N likeliest tokens")
     sampling.add_argument("--top-p", metavar="P", type=number("--top-p"), help="keep the likeliest that sum to P")
     sampling.add_argument("--min-p", metavar="P", type=number("--min-p"), help="drop those below P times the likeliest")
@@ -139,7 +145,8 @@ def build_request(args: argparse.Namespace) -> ProbeRequest:
     Raises:
         OutriderError: a value is out of range, a file can't be read, or there is no draft.
     """
-    target, sampling, texts = args.target, SamplingParams(), ()
+    target, sampling = args.target, SamplingParams()
+    texts: tuple[ProbeText, ...]
     if args.log is not None:
         log = read_run_log(args.log)
         for problem in log.problems:

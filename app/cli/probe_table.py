@@ -72,7 +72,10 @@ def _table(probes: list[DraftProbe]) -> Table:
     columns: tuple[tuple[str, Callable[[DraftProbe, Agreement, Costs], str]], ...] = (
         ("acceptance", lambda probe, found, costs: _interval(found)),
         ("top-1", lambda probe, found, costs: f"{found.top_1:.0%}"),
-        ("KL, nats", lambda probe, found, costs: "–" if found.kl_target_draft is None else f"{found.kl_target_draft:.2f}"),
+        (
+            "KL, nats",
+            lambda probe, found, costs: "–" if found.kl_target_draft is None else f"{found.kl_target_draft:.2f}",
+        ),
         ("c", lambda probe, found, costs: f"{costs.cost:.3f}"),
         ("v(5)", lambda probe, found, costs: f"{probe.verify.values[4]:.2f}"),
         ("τ at best K", lambda probe, found, costs: f"{found.tokens.values[probe.best_k]:.2f}"),
@@ -93,6 +96,10 @@ def _table(probes: list[DraftProbe]) -> Table:
 def _interval(found: Agreement) -> str:
     first = found.acceptance
     return f"{first.value:.1%}" if first.low is None else f"{first.value:.1%} ({first.low:.0%}–{first.high:.0%})"
+
+
+def _divergence(found: Agreement) -> str:
+    return "–" if found.kl_target_draft is None else f"{found.kl_target_draft:.2f}"
 
 
 def _speedup(probe: DraftProbe) -> str:

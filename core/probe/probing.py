@@ -74,7 +74,12 @@ def probe(
 
 def rank(probes: Sequence[DraftProbe]) -> tuple[DraftProbe, ...]:
     """The draft with the highest expected speedup first; those with a problem last."""
-    return tuple(sorted(probes, key=lambda found: (bool(found.problem), -found.best_speedup)))
+
+    def order(found: DraftProbe) -> tuple[bool, float, float]:
+        # Of drafts that don't pay, the one that comes closest.
+        return bool(found.problem), -found.best_speedup, -max(found.speedup.values[1:], default=0.0)
+
+    return tuple(sorted(probes, key=order))
 
 
 class _Probing:

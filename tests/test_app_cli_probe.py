@@ -1,0 +1,153 @@
+"""`outrider probe`: a ranking on standard output, JSON beside it, a sentence for everything that is wrong."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+import app.cli.probe as command
+from app.__main__ import main
+from core.errors import PairMismatchError
+from core.probe import probing
+from core.session import Session
+from core.trace import RunLogWriter
+from core.types import Finished, RunRequest, RunStarted, SamplingParams, Step
+from tests.cli_fakes import finished
+from tests.fakes import is_sentence, tiny_model
+from tests.fakes_app import FakeSession
+
+
+class TinyEngine:
+    """Loads random models of a few thousand weights, whatever their names."""
+
+    def load(self, request, controls):
+        yield from ()
+        if request.draft == "odd":
+            raise PairMismatchError("The tokenizers differ: id 3 is 'a' in the draft and 'b' in the target.")
+        target, far = (tiny_model(seed=seed, is_lean=True, max_position_embeddings=512) for seed in (1, 2))
+        return SimpleNamespace(target=target, draft=far if request.draft == "far" else target)
+
+
+@pytest.fixture(autouse=True)
+def engine(monkeypatch):
+    monkeypatch.setattr(command, "make_engine", TinyEngine)
+    monkeypatch.setattr(command, "resolve", lambda ref: ref)
+    monkeypatch.setattr(probing, "resolve", lambda ref: ref)
+    monkeypatch.setattr(command, "drafts_here", lambda target: ("same",))
+    monkeypatch.setattr(command, "_is_instruct", lambda target: False)
+    monkeypatch.setattr("core.probe.times._ROUNDS", 3)
+
+
+def said(capsys):
+    out, err = capsys.readouterr()
+    return out, err
+
+
+def test_drafts_are_ranked_on_standard_output_and_written_as_json(capsys, tmp_path):
+    path = tmp_path / "probe.json"
+    text = tmp_path / "text.txt"
+    text.write_text("Some text that both of them read, and a little more of it.\n", "utf-8")
+    code = main(["probe", "--draft", "odd, far,same", "--text-file", str(text), "--json", str(path)])
+    out, err = said(capsys)
+    assert code == 0
+    assert out.index("same ") < out.index("far ")
+    assert "odd: The tokenizers differ" in out
+    assert "Comparing far" in err
+    record = json.loads(path.read_text("utf-8"))
+    assert record["schema"] == "outrider.probe/1"
+    assert [item["draft"] for item in record["drafts"]] == ["same", "far", "odd"]
+    assert record["drafts"][0]["agreement"]["acceptance"]["value"] == pytest.approx(1.0, abs=1e-4)
+    assert len(record["drafts"][0]["speedup"]["values"]) == 17
+    assert record["drafts"][2] == {"draft": "odd", "problem": record["drafts"][2]["problem"]}
+
+
+def test_with_nothing_said_the_drafts_that_are_here_read_the_presets(capsys):
+    assert main(["probe", "--quiet"]) == 0
+    out, err = said(capsys)
+    assert not err
+    assert "same" in out
+    assert "--generate N" in out
+
+
+def test_a_text_that_the_target_wrote_is_called_its_own(capsys):
+    assert main(["probe", "--prompt", "abc", "--generate", "30", "--temperature", "0.7", "--quiet"]) == 0
+    out, _ = said(capsys)
+    assert "30 places, temperature 0.7" in out
+    assert "the target's own" in out
+
+
+def write_log(path, *, steps=True, **config):
+    head = FakeSession()._head(RunRequest("t", "d", "x", sampling=SamplingParams(temperature=0.8)))
+    with RunLogWriter(path) as log:
+        log.write(RunStarted("id", head.started_at, "0", {**head.config, **config}, {}))
+        if steps:
+            session = FakeSession()
+            request = RunRequest("t", "d", "x", sampling=SamplingParams(temperature=0.8), max_new_tokens=40)
+            for event in session.run(request, command.RunControls.from_request(request)):
+                if isinstance(event, Step):
+                    # The script's ids are words; a tiny model has 257.
+                    ids = tuple(token % 250 for token in event.emitted)
+                    log.write(replace(event, emitted=ids))
+        log.write(Finished(finished("x").summary))
+    return str(path)
+
+
+def test_a_kept_run_is_probed_at_its_own_settings(capsys, tmp_path):
+    log = write_log(tmp_path / "run.jsonl")
+    assert main(["probe", "--log", log, "--draft", "far", "--quiet"]) == 0
+    out, _ = said(capsys)
+    assert out.startswith("t, 40 places, temperature 0.8")
+    assert "the target's own" in out
+    assert main(["probe", "--log", log, "--draft", "far", "--temperature", "1", "--quiet"]) == 0
+    assert "was not written by the target at these settings" in said(capsys)[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--draft", " , "], "names no model"),
+        (["--temperature", "hot"], "--temperature must be a number"),
+        (["--temperature", "-1"], "Temperature must be"),
+        (["--generate", "-3"], "0 or more"),
+        (["--places", "0"], "--places must be 1 or more"),
+        (["--places", "9999999"], "from 1 to 100,000"),
+        (["--text-file", "/nowhere/text.txt"], "no prompt file"),
+        (["--text-file", "x", "--prompt", "y"], "not allowed with"),
+        (["--log", "/nowhere/run.jsonl"], "run.jsonl"),
+        (["--prompt", "x", "--raw"], "too short"),
+        (["--prompt", ""], "too short"),
+        (["--json", "/", "--prompt", "some text"], "folder"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(capsys, arguments, words):
+    assert main(["probe", "--quiet", *arguments]) == 2
+    out, err = said(capsys)
+    assert words in err
+    assert is_sentence(err.strip())
+    assert not out
+
+
+def test_a_log_without_text_and_generate_beside_a_log_are_refused(capsys, tmp_path):
+    empty, log = write_log(tmp_path / "a.jsonl", steps=False), write_log(tmp_path / "b.jsonl")
+    for arguments, words in ((["--log", empty], "wrote no text"), (["--log", log, "--generate", "5"], "leave one out")):
+        assert main(["probe", "--quiet", *arguments]) == 2
+        assert words in said(capsys)[1]
+
+
+def test_an_empty_text_file_is_refused(capsys, tmp_path):
+    path = tmp_path / "empty.txt"
+    path.write_text(" \n", "utf-8")
+    assert main(["probe", "--quiet", "--text-file", str(path)]) == 2
+    assert "There is no text in" in said(capsys)[1]
+
+
+def test_when_no_draft_can_be_probed_the_reason_is_the_error(capsys):
+    assert main(["probe", "--quiet", "--draft", "odd"]) == 2
+    assert "tokenizers differ" in said(capsys)[1]
+
+
+def test_the_engine_can_load_what_a_probe_asks_for():
+    assert callable(Session.load)
