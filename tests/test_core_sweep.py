@@ -182,13 +182,15 @@ def test_a_prompt_that_is_too_long_fails_alone():
     assert all(result.errors == ("The prompt is too long.",) for result in finished.results)
 
 
-def test_a_sweep_that_is_stopped_keeps_what_was_measured():
+def test_a_sweep_that_is_stopped_keeps_what_was_measured(tmp_path):
     controls = SweepControls()
     session = FakeSweepSession(on_run=lambda *_: controls.cancel() if len(session.calls) == 3 else None)
-    events = list(sweep(plan_of(), session, controls=controls))
+    events = list(sweep(plan_of(), session, logs=tmp_path, controls=controls))
     assert not events[-1].is_complete
-    assert len(measured(events)) == 2
     assert len(session.calls) == 3
+    # The log of the run that was cut short goes with it.
+    assert {item.log for item in measured(events)} == set(tmp_path.iterdir())
+    assert len(measured(events)) == 2
 
 
 def test_a_sweep_that_was_stopped_before_it_began_runs_nothing():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections import Counter, deque
@@ -180,6 +181,10 @@ class _Sweep:
         if log is not None:
             measurement = replace(measurement, log=log.path)
         if controls.is_cancelled or (summary and summary.finish_reason is FinishReason.CANCELLED):
+            if log is not None:
+                # It is no run of the sweep; that one is still to come.
+                with contextlib.suppress(OSError):
+                    log.path.unlink()
             return None
         if summary is None or summary.finish_reason is FinishReason.ERROR:
             said = summary.error if summary is not None else None

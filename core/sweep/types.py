@@ -103,7 +103,8 @@ class Verdict:
         sentence: the answer for a person.
         best: the cell with the highest median speedup; None where none has any.
         runner_up: the next one; None where there is none.
-        interval: 95 % bootstrap interval of the best cell's median speedup, over prompts and repeats.
+        interval: 95 % bootstrap interval of the best cell's median speedup, over prompts and repeats. It knows nothing
+            of the choice: the best of many cells that hardly differ is, in truth, a little slower than it looks.
         speculates: whether the best cell is faster than plain decoding, by its median.
         is_sure: whether the interval leaves out 1; None where there are too few runs to say.
         beats_runner_up: share of the bootstrap samples in which the best cell is ahead of the runner-up.

@@ -14,12 +14,13 @@ class SweepProgress:
         self._is_terminal = is_terminal
         self._display: Display | None = None
         self._tenth = -1
-        self._stage = ""
+        self._stages: set[str] = set()
 
     def stage(self, text: str) -> None:
-        """Something that a person waits for, once as long as it lasts."""
-        if text and text != self._stage:
-            self._stage = text
+        """Something that a person waits for. Of models that make room for each other, and load time and again, the lines
+        are said once."""
+        if text and (self._is_terminal or text not in self._stages):
+            self._stages.add(text)
             self._shown().stage(text)
 
     def advance(self, event: RunMeasured) -> None:
