@@ -17,8 +17,8 @@ class SweepProgress:
         self._stages: set[str] = set()
 
     def stage(self, text: str) -> None:
-        """Something that a person waits for. Of models that make room for each other, and load time and again, the lines
-        are said once."""
+        """Something that a person waits for. Where models make room for each other, and load again and again, a line
+        is said once."""
         if text and (self._is_terminal or text not in self._stages):
             self._stages.add(text)
             self._shown().stage(text)
