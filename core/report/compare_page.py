@@ -23,7 +23,7 @@ def compare_page(logs: Sequence[RunLog]) -> str:
     names = [f"Run {number}" for number in range(1, len(runs) + 1)]
     differing, shared = _settings(runs)
     problems = [f"{name}: {problem}" for name, run in zip(names, runs, strict=True) for problem in run.problems]
-    settings = figures_table(names, differing, "Settings that differ") if differing else ""
+    settings = figures_table(names, differing, "Settings that differ", of_words=True) if differing else ""
     return page(
         f"{len(runs)} runs compared",
         (

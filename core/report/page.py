@@ -128,12 +128,15 @@ def settings_table(values: Mapping[str, str], caption: str) -> str:
     return f'<table aria-label="{attribute(caption)}">\n<tbody>\n{rows}\n</tbody>\n</table>' if rows else ""
 
 
-def figures_table(names: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]], caption: str) -> str:
-    """A row a figure, or a setting, and a column for each thing that has it."""
+def figures_table(
+    names: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]], caption: str, *, of_words: bool = False
+) -> str:
+    """A row a figure, or a setting, and a column for each thing that has it; what are words may break."""
+    kind = "value" if of_words else "number"
     head = "".join(f'<th scope="col"><bdi>{escaped(name)}</bdi></th>' for name in names)
     body = "\n".join(
         f'<tr><th scope="row">{escaped(name)}</th>'
-        + "".join(f'<td class="number"><bdi>{escaped(cell)}</bdi></td>' for cell in cells)
+        + "".join(f'<td class="{kind}"><bdi>{escaped(cell)}</bdi></td>' for cell in cells)
         + "</tr>"
         for name, cells in rows
     )

@@ -134,7 +134,7 @@ def verdict(run: RunData) -> str:
         return "The baseline did not run, so that this run does not say whether speculation pays here."
     if speedup < 1:
         return f"Don’t speculate here: this run was slower than the target alone, at {speedup:.2f}× its speed."
-    return f"Speculation paid here: {speedup:.2f}× the speed of the target alone."
+    return f"Speculation paid in this run: {speedup:.2f}× the speed of the target alone."
 
 
 def rows(runs: Sequence[RunData]) -> list[tuple[str, list[str]]]:

@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from core.analysis import wilson
+from core.analysis import expected_accepted, wilson
 from core.report.charts import MAX_POINTS, Axis, Mark, Plot, Point, Words, binned, figure, headroom, percent, thinned
 from core.report.run_data import RunData
 from core.types import Step
@@ -49,24 +49,32 @@ def _acceptance(steps: Sequence[Step]) -> str:
     words = Words(
         "acceptance",
         "Acceptance per step",
-        "Accepted / drafted tokens of each step, in percent, and the running share over all steps so far."
+        "Accepted / drafted tokens of each step, in percent; the lines are the running share over all steps so far, "
+        "and the share that the overlap of the two distributions lets expect of rejection sampling."
         + _bin_words(width),
     )
     plot = Plot(words, _step_axis(len(steps)), Axis("accepted, %", 0, 1.04, percent))
     tips = [f"step {place * width}: {share:.0%}" if math.isfinite(share) else "" for place, share in enumerate(means)]
     plot.dots([((place + 0.5) * width, share) for place, share in enumerate(means)], SHARE, tips)
-    plot.line(thinned(_running(steps)), RUNNING)
-    return figure(plot, words, (SHARE, RUNNING))
+    found, expected = _running(steps)
+    plot.line(thinned(expected), EXPECTED)
+    plot.line(thinned(found), RUNNING)
+    return figure(plot, words, (SHARE, RUNNING, EXPECTED))
 
 
-def _running(steps: Sequence[Step]) -> list[Point]:
-    points, drafted, accepted = [], 0, 0
+def _running(steps: Sequence[Step]) -> tuple[list[Point], list[Point]]:
+    """The shares accepted, and to be expected, after each step."""
+    found, expected, drafted, accepted, hoped = [], [], 0, 0, 0.0
     for place, step in enumerate(steps):
         drafted += step.num_draft_tokens
         accepted += step.num_accepted
+        likely = expected_accepted(step.acceptance_probs, step.expected_acceptance)
+        # A step of a damaged log may lack its figures.
+        hoped += likely if math.isfinite(likely) else step.num_accepted
         if drafted:
-            points.append((place + 1.0, accepted / drafted))
-    return points
+            found.append((place + 1.0, accepted / drafted))
+            expected.append((place + 1.0, hoped / drafted))
+    return found, expected
 
 
 def _latency(run: RunData) -> str:
@@ -74,13 +82,13 @@ def _latency(run: RunData) -> str:
     width, draft = binned([step.draft_ms for step in steps])
     _, verify = binned([step.verify_ms for step in steps])
     _, total = binned([max(step.total_ms, step.draft_ms + step.verify_ms) for step in steps])
-    plain = statistics.median(run.baseline_ms) if run.baseline_ms else None
+    plain = _plain_step_ms(run)
     words = Words(
         "latency",
         "Latency per step",
         "Where each step’s time went, in milliseconds, stacked: drafting, the target’s forward, and the rest: sampling "
         "and the verdict."
-        + (" The dashed line is the median plain step." if plain is not None else "")
+        + (" The dashed line is a plain step of the baseline." if plain is not None else "")
         + _bin_words(width),
     )
     high = headroom([*total, plain or 0.0])
@@ -93,6 +101,23 @@ def _latency(run: RunData) -> str:
         plot.level(plain, PLAIN)
     marks = (DRAFTING, VERIFYING, SAMPLING)
     return figure(plot, words, (*marks, PLAIN) if plain is not None else marks)
+
+
+def _plain_step_ms(run: RunData) -> float | None:
+    """The median plain step; the mean, where the log kept none of them."""
+    if run.baseline_ms:
+        return statistics.median(run.baseline_ms)
+    speed = run.figure("baseline_tokens_per_second")
+    return 1e3 / speed if speed else None
+
+
+def _plain_over_time(run: RunData) -> list[Point]:
+    """The baseline's tokens; a straight line, where the log kept none of its steps."""
+    if run.baseline_ms:
+        return thinned(_accumulated(run.baseline_ms, run.baseline_tokens))
+    speed = run.figure("baseline_tokens_per_second")
+    count = float(sum(len(step.emitted) for step in run.steps))
+    return [(0.0, 0.0), (count / speed, count)] if speed else []
 
 
 def over_time(steps: Sequence[Step]) -> list[Point]:
@@ -111,7 +136,7 @@ def _accumulated(times_ms: Sequence[float], tokens: Sequence[int]) -> list[Point
 
 def _over_time(run: RunData) -> str:
     written = thinned(over_time(run.steps))
-    plain = thinned(_accumulated(run.baseline_ms, run.baseline_tokens)) if run.baseline_ms else []
+    plain = _plain_over_time(run)
     words = Words(
         "tokens",
         "Tokens over time",

@@ -180,7 +180,7 @@ def _by_suite(results: SweepResults) -> str:
         rows.append((suite or "(none)", row))
     names = [f"temperature {temperature:g}" for temperature in plan.temperatures]
     note = '<p class="note">The cell with the highest median speedup on the prompts of each suite.</p>'
-    return note + figures_table(names, rows, "Fastest cell by suite")
+    return note + figures_table(names, rows, "Fastest cell by suite", of_words=True)
 
 
 def _settings(plan: SweepPlan) -> dict[str, str]:
