@@ -34,6 +34,7 @@ class HelpDesk(QObject):
         self.hint_seen = False
         self.page: HelpPage | None = None
         menus.help.triggered.connect(self.open_method)
+        menus.formulas.triggered.connect(self._on_formulas)
         menus.keys.triggered.connect(self._on_keys)
         menus.about.triggered.connect(self._on_about)
         self.hint.help_clicked.connect(self.open_method)
@@ -55,6 +56,10 @@ class HelpDesk(QObject):
     def open_method(self) -> None:
         """Explain the method."""
         self._page().open_method(self._run.steps)
+
+    @Slot()
+    def _on_formulas(self) -> None:
+        self._page().open_formulas()
 
     @Slot()
     def _on_keys(self) -> None:

@@ -56,6 +56,7 @@ class Menus:
         self.smaller = self._action("smallerTextAction", "Smaller text", "Ctrl+-")
         self.default_size = self._action("defaultTextAction", "Default text size", "Ctrl+0")
         self.help = self._action("helpAction", "How it works", "F1")
+        self.formulas = self._action("formulasAction", "Formulas", "Shift+F1")
         self.keys = self._action("keysAction", "Keyboard shortcuts", "Ctrl+/")
         self.about = self._action("aboutAction", "About Outrider")
         self.about.setMenuRole(QAction.MenuRole.AboutRole)
@@ -86,7 +87,7 @@ class Menus:
         tools.addSeparator()
         tools.addAction(self.production)
         help_menu = self._menu("&Help")
-        help_menu.addActions([self.help, self.keys])
+        help_menu.addActions([self.help, self.formulas, self.keys])
         help_menu.addSeparator()
         help_menu.addAction(self.about)
 

@@ -145,6 +145,8 @@ def _help(camera: Camera, window: MainWindow) -> None:
         camera.shoot_other("help-method-end", lambda: page)
         window.menus.keys.trigger()
         camera.shoot_other("help-keys", lambda: page)
+        window.menus.formulas.trigger()
+        camera.shoot_other("help-formulas", lambda: page)
         page.close()
     about = AboutDialog(window, window.status.place.text())
     about.show()

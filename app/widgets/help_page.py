@@ -1,4 +1,4 @@
-"""The Help window: the method, explained with one real step, and all keys in one list."""
+"""The Help window: the method, explained with one real step, all keys in one list, and every figure's formula."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from app.theme import LIGHT, Theme
 from app.view_models.step_picture import example, picture_of
 from app.widgets import help_text
 from app.widgets.fields import card, text_label
+from app.widgets.formula_page import FormulaPage
 from app.widgets.step_picture import StepPictureView
 from core.types import Step
 
@@ -50,6 +51,8 @@ class HelpPage(QDialog):
         self.tabs.addTab(self._method_area, "How it works")
         self._keys = QGridLayout()
         self.tabs.addTab(_scrolled(self._keys_page(), "helpKeys", "Keyboard shortcuts"), "Keyboard shortcuts")
+        self.formulas = FormulaPage()
+        self.tabs.addTab(self.formulas, "Formulas")
         layout = QVBoxLayout(self)
         layout.setContentsMargins(16, 12, 16, 16)
         layout.addWidget(self.tabs)
@@ -73,8 +76,13 @@ class HelpPage(QDialog):
         self._list_keys()
         self._open(1)
 
+    def open_formulas(self) -> None:
+        """Show every figure's formula."""
+        self._open(2)
+
     def set_theme(self, theme: Theme) -> None:
         """Draw in a theme's colours."""
+        self.formulas.set_theme(theme)
         self.picture.set_theme(theme)
         self.colours.setText(help_text.colours(theme))
         self.papers.setText(help_text.papers(theme))

@@ -1,0 +1,82 @@
+"""Every figure's formula: the page of the documentation, rendered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from PySide6.QtGui import (
+    QColor,
+    QTextCursor,
+    QTextFrameFormat,
+    QTextLength,
+    QTextTable,
+)
+from PySide6.QtWidgets import QTextBrowser
+
+from app.theme import RESOURCES, Theme, scaled, ui_font
+
+FIGURES = RESOURCES / "docs" / "figures.md"
+MISSING = "The page of formulas is missing from this installation."
+SHARES = (26, 31, 9, 34)
+HEADING_GAP, GAP = 16, 8
+"""Widths of a table's columns, in percent."""
+
+
+def figures_text(path: Path = FIGURES) -> str:
+    """The page as Markdown; a sentence where it is missing."""
+    try:
+        return path.read_text("utf-8")
+    except (OSError, ValueError):
+        return MISSING
+
+
+class FormulaPage(QTextBrowser):
+    """Reads the page when it is first shown in a theme."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setObjectName("helpFormulas")
+        self.setAccessibleName("Formulas")
+        self.setOpenExternalLinks(True)
+        self.setFrameShape(QTextBrowser.Shape.NoFrame)
+
+    def set_theme(self, theme: Theme) -> None:
+        """Draw in a theme's colours, at the text's size."""
+        at = self.verticalScrollBar().value()
+        document = self.document()
+        document.setDefaultFont(ui_font(13))
+        self.setMarkdown(figures_text())
+        cursor = QTextCursor(document)
+        cursor.beginEditBlock()
+        document.setDocumentMargin(scaled(12))
+        _space(cursor)
+        for frame in document.rootFrame().childFrames():
+            if isinstance(frame, QTextTable):
+                _style(frame, theme)
+        cursor.endEditBlock()
+        self.verticalScrollBar().setValue(at)
+
+
+def _space(cursor: QTextCursor) -> None:
+    """Set headings and paragraphs apart; Markdown's own blocks stand close."""
+    block = cursor.document().begin()
+    while block.isValid():
+        inside = QTextCursor(block)
+        if inside.currentTable() is None:
+            form = inside.blockFormat()
+            form.setTopMargin(scaled(HEADING_GAP if form.headingLevel() and block.blockNumber() else 0))
+            form.setBottomMargin(scaled(GAP))
+            inside.setBlockFormat(form)
+        block = block.next()
+
+
+def _style(table: QTextTable, theme: Theme) -> None:
+    form = table.format()
+    form.setBorderCollapse(True)
+    form.setBorder(1)
+    form.setBorderBrush(QColor(theme.border))
+    form.setBorderStyle(QTextFrameFormat.BorderStyle.BorderStyle_Solid)
+    form.setCellPadding(scaled(5))
+    form.setWidth(QTextLength(QTextLength.Type.PercentageLength, 100))
+    form.setColumnWidthConstraints([QTextLength(QTextLength.Type.PercentageLength, share) for share in SHARES])
+    table.setFormat(form)

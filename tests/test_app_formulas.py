@@ -1,0 +1,64 @@
+"""The page of formulas: no figure of the log or of a page is without one, and the Help shows it in both themes."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from app.theme import DARK, LIGHT
+from app.view_models.theory import TheoryModel, answer
+from app.widgets.formula_page import MISSING, FormulaPage, figures_text
+from core.records import BASELINE_FIELDS, STEP_FIELDS, SUMMARY_FIELDS
+from core.theory.predictors import Predictor
+from tests.test_app_why import view
+from tests.test_core_diagnosis import drawn
+
+TEXT = figures_text()
+NO_FIGURES = {"index", "position", "temperature", "drafted", "emitted", "emitted_kinds", "emitted_text",
+              "finish_reason", "text"}  # fmt: skip
+"""Fields of the log that are settings, places and texts."""
+
+
+@pytest.mark.parametrize("name", [*STEP_FIELDS, *SUMMARY_FIELDS, *BASELINE_FIELDS])
+def test_every_figure_of_the_log_is_there_by_its_name(name):
+    assert name in NO_FIGURES or f"`{name}`" in TEXT
+
+
+def test_every_figure_of_the_page_theory_and_every_predictor_is_there():
+    model = TheoryModel(view(drawn(0.8, 4, count=40)))
+    for row in model.whole(answer(model.question())).rows:
+        words = re.split(r"[ ,(]", row.title)[0].lower()
+        assert words in TEXT.lower(), row.title
+    for predictor in Predictor:
+        assert predictor.value.replace("||", r"\|\|") in TEXT
+
+
+def test_every_table_row_has_a_formula_and_a_unit():
+    rows = [line for line in TEXT.splitlines() if line.startswith("| ") and "Formula" not in line]
+    assert len(rows) > 50
+    for row in rows:
+        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]]
+        assert len(cells) == 4, row
+        assert cells[0], row
+        assert cells[1], row
+
+
+def test_the_help_shows_it_as_a_page_of_tables(make_window):
+    window = make_window(is_shown=True)
+    window.menus.formulas.trigger()
+    page = window.help.page
+    assert page.tabs.tabText(page.tabs.currentIndex()) == "Formulas"
+    assert "Every figure and its formula" in page.formulas.toPlainText()
+    assert "|---" not in page.formulas.toPlainText()
+    for theme in (DARK, LIGHT):
+        page.set_theme(theme)
+        assert page.formulas.document().rootFrame().childFrames()
+
+
+def test_an_installation_without_the_page_says_so(qtbot, monkeypatch, tmp_path):
+    monkeypatch.setattr("app.widgets.formula_page.figures_text", lambda: figures_text(tmp_path / "none.md"))
+    page = FormulaPage()
+    qtbot.addWidget(page)
+    page.set_theme(LIGHT)
+    assert page.toPlainText() == MISSING
