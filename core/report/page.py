@@ -36,7 +36,7 @@ code, .text, td.value { font-family: ui-monospace, "JetBrains Mono", "SF Mono", 
 .text { padding: .9rem 1rem; white-space: pre-wrap; overflow-wrap: anywhere; line-height: 1.75; margin: 0;
   unicode-bidi: plaintext; print-color-adjust: exact; -webkit-print-color-adjust: exact; }
 .legend { margin: .4rem 0 .6rem; }
-.legend span { margin-right: 1.2rem; white-space: nowrap; }
+p.legend > span { display: block; }
 .p { color: var(--muted); }
 .a, .r, .b { text-decoration-thickness: 1.5px; text-underline-offset: 3px; border-radius: 2px; }
 .a { color: var(--accepted); text-decoration: underline solid; }
