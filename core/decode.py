@@ -21,6 +21,7 @@ from core.drafters.base import Drafter, empty_draft
 from core.drafters.draft_model import DraftModelDrafter
 from core.errors import OutOfMemoryError
 from core.evidence import PositionEvidence
+from core.models.devices import trim_heap
 from core.models.loading import LanguageModel, check_pair
 from core.policy import AutoDraftLength
 from core.rounds import Block, Round, check_draft, figures
@@ -229,12 +230,15 @@ class _Run:
             self._noise = self._noise_of(int(torch.randint(2**62, (), generator=self._generator)))
 
     def _prefill(self) -> PrefillDone:
+        trim_heap()
         reset_peak_memory(self._target.device)
         watch = Stopwatch(self._target.device)
         self._scorer.prefill(self._ids, self._controls.check_cancelled)
         if self._drafter is not None:
             self._drafter.start(torch.tensor(self._ids))
         self._prefill_ms = watch.lap()
+        # What a long prompt's forwards took is not needed any more.
+        trim_heap()
         if self._drafter is not None:
             self._warm_up()
             # The unit of c and v, which plain decoding has no use for: its steps are such forwards.

@@ -324,6 +324,14 @@ def test_a_prompt_that_cant_be_rendered_is_a_sentence(folder, tmp_path):
     assert is_sentence(str(caught.value))
 
 
+def test_models_with_equal_tokenizer_files_share_one_tokenizer(folder, tmp_path):
+    draft = save_model(tmp_path / "draft", seed=1, num_hidden_layers=1)
+    target = load(str(folder), "cpu")
+    assert load(str(draft), "cpu").tokenizer is target.tokenizer
+    edit_json(draft / "tokenizer_config.json", model_max_length=7)
+    assert load(str(draft), "cpu").tokenizer is not target.tokenizer
+
+
 def test_a_tokenizer_that_changed_is_read_again(folder, tmp_path):
     path = shutil.copytree(folder, tmp_path / "changing")
     before = render(str(path), "ab").ids
