@@ -20,6 +20,7 @@ from app.models_desk import ModelsDesk
 from app.pair_judge import PairJudge
 from app.playback import PlaybackDesk
 from app.plot_desk import PlotDesk
+from app.probe_desk import ProbeDesk
 from app.prompt_reader import PromptReader
 from app.replaying import settings_of
 from app.runs_desk import RunsDesk
@@ -99,6 +100,7 @@ class MainWindow(QMainWindow):
         self.exports = ExportDesk(
             self, self.menus, self.run_view, self.controls, self.runs.reader, self._dialogs, self.banner, self.status
         )
+        self.probes = ProbeDesk(self, self.menus, self._services, self.controller, self.controls, self.prompt)
         owners = (self.controller, self.checker, self.models.store, self.runs.reader, self.theorist)
         self.threads = Threads(owners, self)
         cards = (*self.measurements.cards, *self.plots.cards, *self.theory.cards)

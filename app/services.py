@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from app.model_questions import FoundModels, RenderedPrompt, RenderQuestion, VerdictQuestion
 from app.rendering import render_prompt
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from core.models.compatibility import PairVerdict
     from core.models.details import ModelDetails
     from core.models.downloads import DownloadProgress, Removal
+    from core.probe.types import ProbeRequest
 
 
 class Session(Protocol):
@@ -143,6 +144,20 @@ def remove_model(ref: str) -> int:
     return remove(ref)
 
 
+def find_drafts(target: str) -> tuple[str, ...]:
+    """Drafts that are here for a target; see `core.probe.drafts.drafts_here`. Not for the window's thread."""
+    from core.probe.drafts import drafts_here
+
+    return drafts_here(target)
+
+
+def probe_drafts(session: Any, request: ProbeRequest, controls: RunControls) -> Iterator[Any]:
+    """Rank drafts for a target; see `core.probe.probing.probe`. For the engine's thread."""
+    from core.probe.probing import probe
+
+    return probe(session, request, controls)
+
+
 @dataclass(frozen=True, slots=True)
 class Services:
     """The engine's entry points that the window uses."""
@@ -161,5 +176,7 @@ class Services:
     plan_removal: Callable[[str], Removal] = plan_model_removal
     remove: Callable[[str], int] = remove_model
     render_prompt: Callable[[RenderQuestion], RenderedPrompt] = render_prompt
+    find_drafts: Callable[[str], tuple[str, ...]] = find_drafts
+    probe: Callable[[Any, ProbeRequest, RunControls], Iterator[Any]] = probe_drafts
     runs_folder: Callable[[], Path] = runs_folder
     store: SettingsStore = field(default_factory=SettingsStore)

@@ -43,6 +43,8 @@ def photograph_runs(folder: Path, only: str, *, real: bool) -> None:
             _finished(camera, window)
             _branch(camera, window)
             _help(camera, window)
+            if real:
+                _probe(camera, window)
             photograph_production(camera, window)
             for num_draft_tokens in (2, 8):
                 window.controls.draft_length.number.set_value(num_draft_tokens)
@@ -133,6 +135,17 @@ def _branch(camera: Camera, window: MainWindow) -> None:
         found.popup(QPoint(20, 20))
         camera.shoot_other(f"menu-{title[1:].lower()}", lambda found=found: found)
         found.close()
+
+
+def _probe(camera: Camera, window: MainWindow) -> None:
+    window.menus.probe.trigger()
+    panel = window.probes.window
+    if panel is not None:
+        camera.shoot_other("probe-empty", lambda: panel)
+        panel.probe_button.click()
+        wait(TIMEOUT_MS, panel.probe_button.isEnabled)
+        camera.shoot_other("probe-finished", lambda: panel)
+        panel.close()
 
 
 def _help(camera: Camera, window: MainWindow) -> None:

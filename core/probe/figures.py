@@ -12,8 +12,11 @@ from core.theory.columns import SEED, Array, resampled
 from core.theory.speedup import KS, Curve, Estimate, verify_over_k
 
 LONGEST = len(KS) - 1
-_BLOCK = 16
-"""Neighbouring places are alike, so that they are resampled together."""
+_LONGEST_BLOCK, _SHORTEST_BLOCK = 16, 4
+"""Neighbouring places are alike, so that they are resampled together: as many as leave 16 blocks, within these."""
+
+_LEAST_BLOCKS = 8
+"""Fewer blocks would show too little of how texts differ, and promise too narrow an interval."""
 _LEVEL = (2.5, 97.5)
 
 
@@ -92,10 +95,11 @@ def speedup(found: Agreement, costs: Costs) -> tuple[Curve, Curve]:
 
 def _blocks(texts: Sequence[Places], table: Array) -> tuple[Array, Array]:
     """(b, 16) sums over each block of neighbouring starts, and how many starts are in them."""
+    block = min(_LONGEST_BLOCK, max(_SHORTEST_BLOCK, len(table) // 16))
     starts: list[int] = []
     at = 0
     for places in texts:
-        starts += range(at, at + len(places), _BLOCK)
+        starts += range(at, at + len(places), block)
         at += len(places)
     is_there = ~np.isnan(table)
     filled = np.where(is_there, table, 0.0)
@@ -110,7 +114,7 @@ def _survival(sums: Array, counts: Array) -> Array:
 
 def _resampled_survival(blocks: tuple[Array, Array], num_resamples: int) -> Array | None:
     sums, counts = blocks
-    if len(sums) < 2 or not num_resamples:
+    if len(sums) < _LEAST_BLOCKS or not num_resamples:
         return None
     rng = np.random.default_rng(SEED)
     pieces = [_survival(weights @ sums, weights @ counts) for weights in resampled(len(sums), rng, num_resamples)]

@@ -1,0 +1,169 @@
+"""Probes drafts for the chosen target: asks the engine, shows what comes, and puts a draft into the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from PySide6.QtCore import QObject, QTimer, Slot
+from PySide6.QtWidgets import QWidget
+
+from app.controller import RunController
+from app.engine_task import EngineTask
+from app.menus import Menus
+from app.services import Services, Session
+from app.view_models.probing import question, row_of
+from app.widgets.controls import ControlsPanel
+from app.widgets.probe_window import ProbeWindow
+from app.widgets.prompt_editor import PromptEditor
+from core.controls import RunControls
+from core.errors import OutriderError, SettingsError
+from core.probe.types import DraftProbe, DraftProbed, ProbeDone, ProbeRequest, verdict
+from core.types import StageChanged
+
+TITLE = "A probe"
+POLL_MS = 100
+UNKNOWN_YET = ("?",)
+"""Stands for the drafts until the engine's thread has looked for them."""
+
+
+class ProbeDesk(QObject):
+    """Its window is made when it is first wanted."""
+
+    def __init__(
+        self,
+        window: QWidget,
+        menus: Menus,
+        services: Services,
+        controller: RunController,
+        controls: ControlsPanel,
+        prompt: PromptEditor,
+    ) -> None:
+        super().__init__(window)
+        self._main, self._services, self._controller = window, services, controller
+        self._controls, self._prompt = controls, prompt
+        self._task: EngineTask | None = None
+        self._probes: list[DraftProbe] = []
+        self.window: ProbeWindow | None = None
+        self._timer = QTimer(self)
+        self._timer.setInterval(POLL_MS)
+        self._timer.timeout.connect(self._take_events)
+        menus.probe.triggered.connect(self.open)
+
+    @Slot()
+    def open(self) -> None:
+        """Show the window."""
+        if self.window is None:
+            self.window = ProbeWindow(self._main)
+            self.window.probe_wanted.connect(self.start)
+            self.window.stop_wanted.connect(self.stop)
+            self.window.draft_chosen.connect(self._on_chosen)
+        if self._task is None:
+            self.window.show_subject(f"Target: {self._controls.target.ref or 'none chosen'}")
+        self.window.open()
+
+    @Slot()
+    def start(self) -> None:
+        """Probe on the prompt as it stands."""
+        window = self.window
+        if window is None or self._task is not None:
+            return
+        try:
+            asked = self._question(with_own_text=window.generate.isChecked())
+        except OutriderError as error:
+            window.say(str(error), is_problem=True)
+            return
+        services = self._services
+
+        def work(session: Session, controls: RunControls) -> Iterator[Any]:
+            yield StageChanged("Looking for drafts…")
+            found = replace(asked, drafts=services.find_drafts(asked.target))
+            yield from services.probe(session, found, controls)
+
+        self._task = self._controller.start_task(TITLE, work)
+        if self._task is None:
+            window.say(self._controller.busy_sentence(), is_problem=True)
+            return
+        self._probes = []
+        window.show_rows(())
+        window.say("Probing…")
+        window.show_subject(f"Target: {asked.target} · temperature {asked.sampling.temperature:g} · the prompt at hand")
+        window.show_going(is_going=True)
+        self._task.failed.connect(self._on_failed)
+        self._task.ended.connect(self._on_ended)
+        self._timer.start()
+
+    def _question(self, *, with_own_text: bool) -> ProbeRequest:
+        target, prompt = self._controls.target.ref, self._prompt.text()
+        if not target:
+            raise SettingsError("Choose a target first.")
+        return question(target, self._controls.settings(prompt), prompt, UNKNOWN_YET, generate=with_own_text)
+
+    @Slot()
+    def stop(self) -> None:
+        """End the probe that goes, if one does."""
+        if self._task is not None:
+            self._task.stop()
+            if self.window is not None:
+                self.window.show_stage("Stopping…")
+
+    @Slot()
+    def _take_events(self) -> None:
+        window = self.window
+        if self._task is None or window is None:
+            return
+        for event in self._task.take_events():
+            if isinstance(event, StageChanged):
+                window.show_stage(event.text)
+            elif isinstance(event, DraftProbed):
+                self._probes.append(event.probe)
+                window.show_rows([row_of(probe) for probe in self._probes])
+            elif isinstance(event, ProbeDone):
+                self._show_done(event)
+
+    def _show_done(self, done: ProbeDone) -> None:
+        window = self.window
+        assert window is not None
+        window.show_rows([row_of(probe) for probe in done.probes])
+        if done.is_stopped and not done.probes:
+            window.say("Stopped before a draft was probed.")
+        else:
+            stopped = " Stopped before all of them were probed." if done.is_stopped else ""
+            window.say(f"{verdict(done.probes)}{stopped}")
+        if done.notes:
+            window.show_subject(f"{window.subject.text()} · {' '.join(done.notes)}")
+
+    @Slot(str)
+    def _on_failed(self, sentence: str) -> None:
+        if self.window is not None:
+            self.window.say(sentence, is_problem=True)
+
+    @Slot()
+    def _on_ended(self) -> None:
+        self._timer.stop()
+        failed = self.window is not None and self.window.headline.property("role") == "problem"
+        self._take_events()
+        self._task = None
+        if self.window is None:
+            return
+        self.window.show_going(is_going=False)
+        self.window.show_stage("")
+        if not failed and self.window.headline.text() == "Probing…":
+            self.window.say("Stopped before a draft was probed.")
+
+    @Slot(object)
+    def _on_chosen(self, probe: DraftProbe) -> None:
+        current = self._controls.settings(self._prompt.text())
+        self._controls.apply(
+            replace(
+                current,
+                method="draft-model",
+                draft=probe.draft,
+                num_draft_tokens=probe.best_k,
+                auto_draft_tokens=False,
+            )
+        )
+        self._controls.changed.emit()
+        if self.window is not None:
+            self.window.show_stage(f"{probe.draft} and K = {probe.best_k} are in the settings.")

@@ -1,0 +1,212 @@
+"""The window that ranks drafts for a target: a table, a sentence, and a button that takes one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from PySide6.QtCore import Qt, Signal, Slot
+from PySide6.QtGui import QCloseEvent
+from PySide6.QtWidgets import (
+    QAbstractItemView,
+    QCheckBox,
+    QDialog,
+    QHBoxLayout,
+    QHeaderView,
+    QLabel,
+    QProgressBar,
+    QPushButton,
+    QTableWidget,
+    QTableWidgetItem,
+    QVBoxLayout,
+    QWidget,
+)
+
+from app.view_models.probing import COLUMNS, GENERATED, NONE_YET, DraftRow
+from app.widgets.fields import describe, set_flag, text_label
+
+ROW_HEIGHT = 28
+GENERATE_HELP = (
+    "Acceptance is about texts that the target itself writes. Without it both models read the prompt alone, which is "
+    "faster and says less."
+)
+
+
+class ProbeWindow(QDialog):
+    """Stays open beside the main window.
+
+    Signals:
+        probe_wanted: the button was pressed.
+        stop_wanted: likewise, or the window was closed while a probe goes.
+        draft_chosen: a `DraftProbe` to run with.
+    """
+
+    probe_wanted = Signal()
+    stop_wanted = Signal()
+    draft_chosen = Signal(object)
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setObjectName("probeWindow")
+        self.setWindowTitle("Probe drafts")
+        self.setModal(False)
+        self._rows: tuple[DraftRow, ...] = ()
+        self.headline = _wrapped("probeHeadline", "title")
+        self.subject = _wrapped("probeSubject", "hint")
+        self.generate = QCheckBox(f"Let the target write {GENERATED} tokens first")
+        self.generate.setObjectName("probeGenerateCheck")
+        self.generate.setChecked(True)
+        describe(self.generate, self.generate.text(), GENERATE_HELP)
+        self.probe_button = _button("Probe", "probeButton", "Compare the models at every place, and time them")
+        self.stop_button = _button("Stop", "stopProbeButton", "End the probe with what it has")
+        self.use_button = _button("Use this draft and K", "useDraftButton", "Put them into the settings")
+        self.close_button = _button("Close", "closeProbeButton", "")
+        self.progress = QProgressBar()
+        self.progress.setObjectName("probeProgress")
+        self.progress.setAccessibleName("A probe is going")
+        self.progress.setTextVisible(False)
+        self.progress.setRange(0, 0)
+        self.stage = text_label("", "hint")
+        self.stage.setObjectName("probeStage")
+        self.table = _table()
+        self._lay_out()
+        self.resize(820, 420)
+        self.show_going(is_going=False)
+        self.show_rows(())
+        self.say(NONE_YET)
+        self.probe_button.clicked.connect(self.probe_wanted)
+        self.stop_button.clicked.connect(self.stop_wanted)
+        self.close_button.clicked.connect(self.close)
+        self.use_button.clicked.connect(self._on_use)
+        self.table.itemSelectionChanged.connect(self._on_selected)
+        self.table.itemActivated.connect(self._on_use)
+
+    def _lay_out(self) -> None:
+        top = QHBoxLayout()
+        top.setSpacing(8)
+        top.addWidget(self.generate)
+        top.addStretch(1)
+        top.addWidget(self.stop_button)
+        top.addWidget(self.probe_button)
+        foot = QHBoxLayout()
+        foot.setSpacing(8)
+        foot.addWidget(self.progress)
+        foot.addWidget(self.stage, 1)
+        foot.addWidget(self.use_button)
+        foot.addWidget(self.close_button)
+        self.progress.setFixedWidth(90)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(16, 14, 16, 16)
+        layout.setSpacing(8)
+        layout.addWidget(self.headline)
+        layout.addWidget(self.subject)
+        layout.addLayout(top)
+        layout.addWidget(self.table, 1)
+        layout.addLayout(foot)
+
+    # --- For the desk ---
+
+    def open(self) -> None:
+        """Come to the front."""
+        self.show()
+        self.raise_()
+        self.activateWindow()
+
+    def say(self, sentence: str, *, is_problem: bool = False) -> None:
+        """The one sentence above the table."""
+        set_flag(self.headline, "role", "problem" if is_problem else "title")
+        self.headline.setText(sentence)
+
+    def show_subject(self, text: str) -> None:
+        """What is probed."""
+        self.subject.setText(text)
+
+    def show_stage(self, text: str) -> None:
+        """What is being done."""
+        self.stage.setText(text)
+
+    def show_going(self, *, is_going: bool) -> None:
+        """Offer only what can be done now."""
+        self.probe_button.setEnabled(not is_going)
+        self.generate.setEnabled(not is_going)
+        self.stop_button.setEnabled(is_going)
+        self.progress.setVisible(is_going)
+
+    def show_rows(self, rows: Sequence[DraftRow]) -> None:
+        """Show drafts in this order, the first selected."""
+        self._rows = tuple(rows)
+        self.table.setRowCount(len(rows))
+        for index, row in enumerate(rows):
+            for column, text in enumerate(row.texts):
+                item = QTableWidgetItem(text)
+                item.setToolTip(row.tip)
+                across = Qt.AlignmentFlag.AlignRight if column else Qt.AlignmentFlag.AlignLeft
+                item.setTextAlignment(across | Qt.AlignmentFlag.AlignVCenter)
+                if row.probe.problem:
+                    item.setFlags(item.flags() & ~Qt.ItemFlag.ItemIsEnabled)
+                self.table.setItem(index, column, item)
+            self.table.setRowHeight(index, ROW_HEIGHT)
+        if rows:
+            self.table.selectRow(0)
+        self._on_selected()
+
+    def selected(self) -> DraftRow | None:
+        """The row that is selected."""
+        place = self.table.currentRow()
+        return self._rows[place] if self._rows and 0 <= place < len(self._rows) else None
+
+    # --- Itself ---
+
+    @Slot()
+    def _on_selected(self) -> None:
+        row = self.selected()
+        self.use_button.setEnabled(row is not None and row.is_usable)
+
+    @Slot()
+    def _on_use(self) -> None:
+        row = self.selected()
+        if row is not None and row.is_usable:
+            self.draft_chosen.emit(row.probe)
+
+    def closeEvent(self, event: QCloseEvent) -> None:
+        """A probe whose window is gone is of no use."""
+        self.stop_wanted.emit()
+        super().closeEvent(event)
+
+
+def _table() -> QTableWidget:
+    table = QTableWidget(0, len(COLUMNS))
+    table.setObjectName("probeTable")
+    table.setAccessibleName("Drafts, the best first")
+    table.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
+    table.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
+    table.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
+    table.setTabKeyNavigation(False)
+    table.setShowGrid(False)
+    table.verticalHeader().hide()
+    for column, meaning in enumerate(COLUMNS):
+        heading = QTableWidgetItem(meaning.title)
+        heading.setToolTip(meaning.help)
+        across = Qt.AlignmentFlag.AlignRight if column else Qt.AlignmentFlag.AlignLeft
+        heading.setTextAlignment(across | Qt.AlignmentFlag.AlignVCenter)
+        table.setHorizontalHeaderItem(column, heading)
+    header = table.horizontalHeader()
+    header.setHighlightSections(False)
+    header.setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
+    header.setSectionResizeMode(0, QHeaderView.ResizeMode.Stretch)
+    return table
+
+
+def _button(text: str, object_name: str, help_text: str) -> QPushButton:
+    button = QPushButton(text)
+    button.setObjectName(object_name)
+    button.setAutoDefault(False)
+    describe(button, text, help_text)
+    return button
+
+
+def _wrapped(object_name: str, role: str) -> QLabel:
+    label = text_label("", role)
+    label.setObjectName(object_name)
+    label.setWordWrap(True)
+    label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+    return label

@@ -1,0 +1,191 @@
+"""The window that ranks drafts: it asks the engine's thread, shows what comes, and puts a draft into the settings."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import pytest
+
+from app.controller import BUSY_SENTENCE
+from app.view_models.probing import COLUMNS, row_of
+from core.errors import ModelNotFoundError
+from core.probe.types import Agreement, Costs, DraftProbe, DraftProbed, ProbeDone
+from core.theory.speedup import Curve, Estimate
+from core.types import StageChanged
+from tests.fakes_app import DRAFT, TARGET, fake_services
+
+
+def found(draft, *speedups, **changes):
+    """A draft's probe with these speedups for K = 1, 2, …"""
+    values = (1.0, *speedups)
+    agreement = Agreement(
+        num_places=64,
+        acceptance=Estimate(0.8, 0.75, 0.85),
+        survival=(0.8, 0.6),
+        tokens=Curve(values),
+        is_own_text=True,
+        top_1=0.7,
+        kl_target_draft=0.4,
+        kl_draft_target=0.5,
+        num_infinite=0,
+        target_entropy=1.0,
+        draft_entropy=1.1,
+    )
+    verify = Curve((1.0, 1.1, 1.2, 1.3, 1.4))
+    curve = Curve(values, tuple(value - 0.1 for value in values), tuple(value + 0.1 for value in values))
+    return DraftProbe(draft, "", agreement, Costs(10.0, 1.0, ()), verify, curve, 0.5, **changes)
+
+
+class FakeProbe:
+    """Answers with a list of probes; waits before each while there is a gate."""
+
+    def __init__(self, *probes):
+        self.probes = probes
+        self.gate = None
+        self.requests = []
+        self.error = None
+
+    def __call__(self, _session, request, controls):
+        self.requests.append(request)
+        yield StageChanged("Loading…")
+        if self.error is not None:
+            raise self.error
+        done = []
+        for probe in self.probes:
+            while self.gate is not None and not self.gate.acquire(timeout=0.005) and not controls.is_cancelled:
+                pass
+            if controls.is_cancelled:
+                break
+            done.append(probe)
+            yield DraftProbed(probe)
+        ranked = sorted(done, key=lambda item: (bool(item.problem), -item.best_speedup))
+        yield ProbeDone(tuple(ranked), controls.is_cancelled, ())
+
+
+GOOD, BAD = found(DRAFT.ref, 1.3, 1.8, 1.6), found("slow", 0.9, 0.7)
+
+
+@pytest.fixture
+def probing(make_window, session, tmp_path, qtbot):
+    """A window whose engine answers with these probes, and its open probe window."""
+
+    def build(*probes):
+        fake = FakeProbe(*probes)
+        services = replace(
+            fake_services(session, tmp_path),
+            probe=fake,
+            find_drafts=lambda target: tuple(item.draft for item in probes),
+        )
+        window = make_window(services)
+        window.menus.probe.trigger()
+        return window, window.probes.window, fake
+
+    return build
+
+
+def go(qtbot, window, panel):
+    panel.probe_button.click()
+    qtbot.waitUntil(lambda: window.probes._task is None)
+
+
+def shown(panel):
+    return [
+        [panel.table.item(row, column).text() for column in range(panel.table.columnCount())]
+        for row in range(panel.table.rowCount())
+    ]
+
+
+def test_drafts_are_ranked_with_a_sentence_and_one_press_puts_draft_and_k_into_the_settings(probing, qtbot):
+    window, panel, fake = probing(BAD, GOOD)
+    window.prompt.set_text("def f():")
+    go(qtbot, window, panel)
+    assert [row[0] for row in shown(panel)] == [DRAFT.ref, "slow"]
+    assert shown(panel)[0][1:3] == ["1.80× (1.70 to 1.90)", "2"]
+    assert panel.headline.text().startswith(f"Take {DRAFT.ref} with K = 2")
+    asked = fake.requests[0]
+    assert (asked.target, asked.drafts, asked.generate) == (TARGET.ref, ("slow", DRAFT.ref), 64)
+    assert asked.texts[0].prompt == "def f():"
+    panel.use_button.click()
+    assert window.controls.draft_length.value() == 2
+    assert window.controls.draft.ref == DRAFT.ref
+    assert "are in the settings" in panel.stage.text()
+
+
+def test_a_draft_that_does_not_pay_can_not_be_taken(probing, qtbot):
+    window, panel, _ = probing(BAD)
+    go(qtbot, window, panel)
+    assert panel.headline.text().startswith("Don't speculate here")
+    assert not panel.use_button.isEnabled()
+    assert shown(panel)[0][1:3] == ["below 1×", "none"]
+
+
+def test_a_draft_with_a_problem_says_it_in_its_tooltip(probing, qtbot):
+    window, panel, _ = probing(DraftProbe("odd", problem="The tokenizers differ."), GOOD)
+    go(qtbot, window, panel)
+    assert panel.table.item(1, 0).toolTip() == "The tokenizers differ."
+    assert shown(panel)[1][1] == "–"
+
+
+def test_only_the_prompt_is_read_where_nothing_is_to_be_written_first(probing, qtbot):
+    window, panel, fake = probing(GOOD)
+    panel.generate.setChecked(False)
+    go(qtbot, window, panel)
+    assert fake.requests[0].generate == 0
+
+
+def test_a_probe_that_is_stopped_keeps_what_it_has_and_no_run_starts_beside_it(probing, qtbot):
+    window, panel, fake = probing(GOOD, BAD)
+    fake.gate = threading.Semaphore(1)
+    panel.probe_button.click()
+    qtbot.waitUntil(lambda: panel.table.rowCount() == 1)
+    assert panel.stop_button.isEnabled()
+    assert not panel.probe_button.isEnabled()
+    window.prompt.run_button.click()
+    assert "A probe is going" in window.banner.label.text()
+    assert not window.run_view.steps
+    panel.stop_button.click()
+    qtbot.waitUntil(lambda: window.probes._task is None)
+    assert "Stopped before all" in panel.headline.text()
+    assert panel.probe_button.isEnabled()
+
+
+def test_a_probe_is_refused_while_a_run_goes(probing, qtbot, session):
+    window, panel, fake = probing(GOOD)
+    session.gate = threading.Semaphore(0)
+    window.prompt.run_button.click()
+    panel.probe_button.click()
+    assert panel.headline.text() == BUSY_SENTENCE
+    assert not fake.requests
+    session.gate.release(1000)
+    with qtbot.waitSignal(window.live.run_shown):
+        pass
+
+
+def test_what_goes_wrong_is_one_sentence_in_the_window(probing, qtbot):
+    window, panel, fake = probing(GOOD)
+    fake.error = ModelNotFoundError("There is no draft here for it.")
+    go(qtbot, window, panel)
+    assert panel.headline.text() == "There is no draft here for it."
+    assert panel.headline.property("role") == "problem"
+    window.prompt.set_text("  ")
+    panel.probe_button.click()
+    assert "prompt is empty" in panel.headline.text()
+
+
+def test_a_window_that_is_closed_ends_its_probe(probing, qtbot):
+    window, panel, fake = probing(GOOD, BAD)
+    fake.gate = threading.Semaphore(0)
+    panel.probe_button.click()
+    qtbot.waitUntil(lambda: bool(fake.requests))
+    panel.close()
+    qtbot.waitUntil(lambda: window.probes._task is None)
+    assert "Stopped" in panel.headline.text()
+
+
+def test_every_column_is_explained_and_every_row_is_whole(probing):
+    _, panel, _ = probing(GOOD)
+    assert all(panel.table.horizontalHeaderItem(index).toolTip() for index in range(len(COLUMNS)))
+    row = row_of(GOOD)
+    assert len(row.texts) == len(COLUMNS)
+    assert "80%, 60%" in row.tip
