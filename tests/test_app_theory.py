@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -160,3 +161,16 @@ def test_the_window_works_a_run_out_in_another_thread_when_the_page_is_open(make
         session.gate.release(1000)
     qtbot.waitUntil(lambda: window.theory.calibration.calibration is not None)
     assert "tested tokens" in window.theory.basis.text()
+
+
+def test_a_long_run_keeps_the_window_waiting_for_a_moment_only():
+    run = view(drawn(0.8, 4, count=5000), is_over=False)
+    model = TheoryModel(run)
+    started = time.process_time()
+    model.live()
+    assert time.process_time() - started < 0.2, "it should take some 20 ms"
+    started = time.process_time()
+    model.live()
+    assert time.process_time() - started < 0.1, "only what is new is added up: some 5 ms"
+    run.begin(run.request)
+    assert model.live().headline == EMPTY

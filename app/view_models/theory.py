@@ -67,10 +67,26 @@ def answer(question: Question) -> Study:
 
 
 class TheoryModel:
-    """Reads a `RunView`."""
+    """Reads a `RunView`, each step once while it goes."""
 
     def __init__(self, run: RunView) -> None:
         self._run = run
+        self._steps, self._sums = run.steps, StepSums()
+        self._baseline_steps, self._baseline = run.baseline_steps, StepSums()
+
+    def forget_old(self) -> None:
+        """Let go of the steps of a run that is no longer at hand."""
+        run = self._run
+        if self._steps is not run.steps:
+            self._steps, self._sums = run.steps, StepSums()
+        if self._baseline_steps is not run.baseline_steps:
+            self._baseline_steps, self._baseline = run.baseline_steps, StepSums()
+
+    def _read(self) -> None:
+        self.forget_old()
+        for sums, steps in ((self._sums, self._steps), (self._baseline, self._baseline_steps)):
+            for step in steps[sums.num_steps :]:
+                sums.add(step)
 
     def question(self) -> Question | None:
         """What is to be worked out; None while a run goes, or where there is nothing."""
@@ -84,11 +100,9 @@ class TheoryModel:
         run = self._run
         if not run.steps:
             return TheoryReport(EMPTY)
-        baseline = StepSums()
-        for step in run.baseline_steps:
-            baseline.add(step)
-        plain = plain_step(baseline, self._target_step_ms(), run.summary)
-        theory = speedup_theory(run.steps, plain, num_resamples=0)
+        self._read()
+        plain = plain_step(self._baseline, self._target_step_ms(), run.summary)
+        theory = speedup_theory(run.steps, plain, num_resamples=0, sums=self._sums)
         note = LATER if run.summary is None else WORKING
         if theory is None:
             return TheoryReport(NO_UNIT if plain is None else UNDRAFTED)

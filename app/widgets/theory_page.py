@@ -90,6 +90,7 @@ class TheoryPage(QScrollArea):
     def begin(self) -> None:
         """A run starts."""
         self._asked = None
+        self._model.forget_old()
         self._read()
 
     def refresh(self, *, has_news: bool) -> None:

@@ -133,6 +133,7 @@ def speedup_theory(
     baseline_steps: Sequence[Step] = (),
     *,
     num_resamples: int = NUM_RESAMPLES,
+    sums: StepSums | None = None,
 ) -> SpeedupTheory | None:
     """Work out a run; None where nothing was tested, or where there is no plain step to hold it against.
 
@@ -141,17 +142,22 @@ def speedup_theory(
         plain: as `core.diagnosis.plain_step` has it.
         baseline_steps: of plain decoding, resampled along where they stand behind `plain`.
         num_resamples: 0 for no intervals.
+        sums: of the same steps, where a caller adds them up as they come.
     """
     if plain is None or not plain.forward_ms > 0 or not plain.total_ms > 0:
         return None
     ours = columns(steps)
-    sums = ours.sums()
-    if not len(ours) or not sums["tested"][0] or not sums["total_ms"][0] > 0:
+    totals = ours.sums()
+    if not len(ours) or not totals["tested"][0] or not totals["total_ms"][0] > 0:
         return None
     reader = _Reader(ours, plain)
-    point = reader.figures(sums, np.array([plain.forward_ms]), np.array([plain.total_ms]), reader.medians())
+    point = reader.figures(totals, np.array([plain.forward_ms]), np.array([plain.total_ms]), reader.medians())
     drawn = _resamples(reader, baseline_steps, plain, num_resamples) if num_resamples and len(ours) > 1 else None
-    return _theory(reader, point, drawn, plain, steps)
+    if sums is None:
+        sums = StepSums()
+        for step in steps:
+            sums.add(step)
+    return _theory(reader, point, drawn, plain, sums)
 
 
 class _Reader:
@@ -235,12 +241,9 @@ def _theory(
     point: dict[str, Array],
     drawn: dict[str, Array] | None,
     plain: PlainStep,
-    steps: Sequence[Step],
+    sums: StepSums,
 ) -> SpeedupTheory:
     count, drafted = len(reader.ours), reader.ours["drafted"]
-    sums = StepSums()
-    for step in steps:
-        sums.add(step)
     best = int(point["measured_verify"][0].argmax())
     share_best = share_wins = None
     if drawn is not None:
