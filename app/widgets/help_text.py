@@ -36,7 +36,8 @@ PLOTS = """
 <p><b>Acceptance</b>: of each step's K drafted tokens, how many were kept; the lines are the running share, and the
 share that the overlap of the two distributions lets expect. <b>Latency</b>: where each step's time went, beside what a
 plain step takes. <b>Plots</b>: tokens over time against plain decoding, and how far into a block tokens are
-kept. <b>Why</b>: what holds the speedup back, and what to change.</p>
+kept. <b>Why</b>: what holds the speedup back, and what to change. <b>Theory</b>: what each K would bring, beside what
+was measured. Every formula is under Help, Formulas.</p>
 <p>The speedup is tau / (K c + v), and it is always measured too. tau: tokens a step. c: a draft step's time / a target
 step's. v: time to score K + 1 positions / time to score one. Where it is below 1, drafting doesn't pay.</p>
 """
