@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from app import __version__
-from app.cli import bench, distill, export, models, probe, run, sweep
+from app.cli import bench, check, distill, export, models, probe, run, sweep
 from app.cli.errors import Exit, guard, say
 from app.cli.parsing import Parser
 from app.preflight import find_problem
@@ -23,7 +23,7 @@ from core.threads import limit_spinning
 if TYPE_CHECKING:
     from PySide6.QtWidgets import QApplication
 
-_COMMANDS = (run, bench, sweep, probe, export, models, distill)
+_COMMANDS = (run, bench, sweep, probe, check, export, models, distill)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -55,7 +55,12 @@ class RunControls:
 
     def plain(self) -> RunControls:
         """Controls for a baseline: the sampling in force now, no drafts, no pauses, and the same way to stop."""
-        controls = RunControls(self._sampling, 0)
+        return self.sharing_stop(self._sampling, 0)
+
+    def sharing_stop(self, sampling: SamplingParams, length: DraftLength) -> RunControls:
+        """Controls with settings of their own, no pauses, and the same way to stop."""
+        controls = RunControls(sampling)
+        controls.set_num_draft_tokens(length)
         controls._cancelled = self._cancelled
         return controls
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from core.errors import SettingsError
-from core.types import MAX_DRAFT_TOKENS, LengthPolicy
+from core.types import MAX_DRAFT_TOKENS, LengthPolicy, RunRequest
 
 DraftLength = int | LengthPolicy
 """K, or AUTO or ADAPTIVE; never FIXED, which K itself says."""
@@ -66,6 +66,11 @@ def request_fields(length: DraftLength) -> dict[str, Any]:
     if isinstance(length, str):
         return {"num_draft_tokens": None, "length_policy": LengthPolicy(length)}
     return {"num_draft_tokens": length}
+
+
+def length_of(request: RunRequest) -> DraftLength:
+    """The draft length that a request asks for."""
+    return request.length_policy if request.num_draft_tokens is None else request.num_draft_tokens
 
 
 def config_fields(length: DraftLength) -> dict[str, Any]:

@@ -55,6 +55,11 @@ class Loaded:
         """Keep an eye on the number of threads."""
         _govern(self.governor, step)
 
+    def look_again(self) -> None:
+        """Choose the number of threads anew: work of minutes must not hang on one look at its beginning."""
+        if self.governor is not None:
+            self.governor.settle()
+
 
 class Session:
     """Keeps models while they fit, so that the next run with them starts at once. For one thread."""

@@ -71,6 +71,9 @@ class LetterTokenizer:
     def __init__(self, num_letters: int) -> None:
         self._num_letters = num_letters
 
+    def __call__(self, text: str) -> dict[str, list[int]]:
+        return {"input_ids": [ord(letter) - 97 for letter in text]}
+
     def get_vocab(self) -> dict[str, int]:
         return {chr(97 + index): index for index in range(self._num_letters)}
 

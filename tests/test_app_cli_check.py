@@ -1,0 +1,110 @@
+"""`outrider check`: its arguments, its report, its exit codes."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+import app.cli.check
+import core.decode
+import core.verify
+from app.__main__ import build_parser, main
+from app.cli.check import build_request
+from core.check.engine import check
+from core.errors import GenerationError
+from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET
+from core.types import Coupling
+from tests.exactness import mutate
+from tests.fakes_check import PROMPTS, TableSession
+from tests.test_core_mutants import VERIFIERS
+
+
+@pytest.fixture
+def tables(monkeypatch):
+    """The pair is one of tables, and only the settings are the command line's."""
+    seen = []
+
+    def open_check(request, controls):
+        request = replace(request, prompts=PROMPTS, num_tokens=12)
+        seen.append((request, controls))
+        return check(TableSession(), request, controls)
+
+    monkeypatch.setattr(app.cli.check, "open_check", open_check)
+    return seen
+
+
+def requested(*arguments):
+    return build_request(build_parser().parse_args(["check", *arguments]))
+
+
+def test_with_no_name_the_embedded_pair_is_checked():
+    run = requested().run
+    assert (run.draft, run.target, run.num_draft_tokens) == (DEFAULT_DRAFT, DEFAULT_TARGET, 4)
+
+
+def test_two_names_are_draft_and_target_and_one_is_the_target():
+    run = requested("small", "large", "-k", "6", "--coupling", "gumbel").run
+    assert (run.draft, run.target, run.num_draft_tokens, run.coupling) == ("small", "large", 6, Coupling.GUMBEL)
+    alone = requested("large", "--method", "prompt-lookup").run
+    assert (alone.draft, alone.target, alone.method) == (None, "large", "prompt-lookup")
+
+
+def test_an_exact_pair_ends_with_0_and_its_report_on_standard_output(tables, capsys, tmp_path):
+    out = tmp_path / "report.json"
+    assert main(["check", "--samples", "300", "-k", "2", "--json", str(out)]) == 0
+    told = capsys.readouterr()
+    assert told.out.startswith("Exact: ")
+    assert "Token 1 of a block" in told.out
+    assert "Bonus token" in told.out
+    assert "Greedy text, prompt 1 of 2" in told.err
+    assert json.loads(out.read_text("utf-8"))["verdict"] == "exact"
+
+
+def test_a_broken_verifier_ends_with_1(tables, capsys, monkeypatch):
+    mutant = mutate(core.verify, *VERIFIERS["corrects from the target"])
+    monkeypatch.setattr(core.decode, "verify_block", mutant.verify_block)
+    assert main(["check", "--samples", "900"]) == 1
+    assert capsys.readouterr().out.startswith("Not exact: ")
+
+
+def test_a_check_that_is_stopped_ends_with_130(tables, capsys, monkeypatch):
+    def stop_at_once(request, controls):
+        controls.cancel()
+        return check(TableSession(), request, controls)
+
+    monkeypatch.setattr(app.cli.check, "open_check", stop_at_once)
+    assert main(["check"]) == 130
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err == "Stopped.\n"
+
+
+def test_a_model_that_fails_ends_with_1_and_a_sentence(capsys, monkeypatch):
+    def fail(request, controls):
+        raise GenerationError("The target's logits hold NaN. Choose float32, or another target model.")
+
+    monkeypatch.setattr(app.cli.check, "open_check", fail)
+    assert main(["check"]) == 1
+    assert capsys.readouterr().err == "The target's logits hold NaN. Choose float32, or another target model.\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--samples", "3"], "from 200"),
+        (["--samples", "many"], "must be a whole number"),
+        (["--temperature", "-1"], "Temperature"),
+        (["--prompts", "nowhere.txt"], "can't be read"),
+        (["--prompts", "poems"], "no prompt suite or file"),
+        (["-k", "0"], "from 1 to"),
+        (["small", "large", "--method", "prompt-lookup"], "uses no draft model"),
+        (["a", "b", "c"], "unrecognized arguments"),
+        (["--json", "."], "folder"),
+    ],
+)
+def test_bad_input_ends_with_2_and_one_sentence(tables, arguments, words, capsys):
+    assert main(["check", *arguments]) == 2
+    told = capsys.readouterr()
+    assert words.lower() in told.err.lower()
+    assert told.err.count("\n") == 1
+    assert not tables

@@ -1,0 +1,270 @@
+"""Exactness on demand: it passes what is exact, and it must fail what is broken on purpose."""
+
+import json
+
+import pytest
+import torch
+
+import core.decode
+import core.drafters.draft_model
+import core.verify
+from core.check.engine import check
+from core.check.statistics import Lean, chi_squared_p_value, fit, normal_p_value
+from core.check.types import CheckFinished, CheckRequest, Comparison, Verdict
+from core.check.wording import report_json, report_text
+from core.controls import RunControls
+from core.errors import SettingsError
+from core.sampling import probabilities
+from core.types import Coupling, LengthPolicy, RunRequest, SamplingParams
+from tests.exactness import mutate
+from tests.fakes import language_model, table_model, tiny_model, tiny_module
+from tests.fakes_check import PROMPTS, VOCAB_SIZE, TableSession, checked, make_check
+from tests.test_core_mutants import DRAFTERS, VERIFIERS
+
+FILTERED = SamplingParams(0.8, 4, 0.95, 0.02)
+
+BONUS_OF_THE_ROW_BEFORE = "weights, kind = target_probs[-1]", "weights, kind = target_probs[max(num_drafted - 1, 0)]"
+
+
+def law_tests(report):
+    return {test.name: test for test in report.law.tests}
+
+
+# --- What is exact passes ---
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"sampling": FILTERED, "num_draft_tokens": 4},
+        {"coupling": Coupling.GUMBEL},
+        {"method": "prompt-lookup", "draft": None},
+        {"num_draft_tokens": None},
+        {"num_draft_tokens": None, "length_policy": LengthPolicy.ADAPTIVE},
+    ],
+    ids=["plain", "filtered", "gumbel", "prompt-lookup", "auto", "adaptive"],
+)
+def test_an_exact_engine_passes_with_every_kind_of_setting(settings):
+    report = checked(make_check(**settings))
+    assert report.verdict is Verdict.EXACT
+    assert report.identities[0].num_tokens == 2 * 12
+    assert report.law.num_impossible == 0
+    assert all(test.p_value is None or test.p_value > 1e-3 for test in report.law.tests)
+
+
+def test_gumbel_coupled_text_is_held_against_plain_sampling_with_the_same_seed():
+    report = checked(make_check(coupling=Coupling.GUMBEL))
+    assert [item.comparison for item in report.identities] == [Comparison.GREEDY, Comparison.GUMBEL]
+    assert report.identities[1].num_tokens == 2 * 12
+
+
+def test_at_temperature_0_the_greedy_text_alone_is_checked():
+    report = checked(make_check(sampling=SamplingParams(0.0)))
+    assert report.law is None
+    assert report.verdict is Verdict.EXACT
+    assert "none but the greedy text" in report_text(report)
+
+
+def test_the_same_seed_gives_the_same_report_and_another_seed_other_samples():
+    first, second, other = (checked(make_check(seed=seed)) for seed in (5, 5, 6))
+    assert first.law == second.law
+    assert first.law != other.law
+
+
+def test_a_random_llama_is_exact_and_its_plain_text_is_that_of_transformers():
+    session = TableSession(tiny_model("llama", seed=1, is_lean=True), tiny_model("llama", seed=2))
+    report = checked(make_check(num_samples=200, with_transformers=True), session)
+    assert report.verdict is Verdict.EXACT
+    assert report.identities[1].comparison is Comparison.TRANSFORMERS
+    assert report.law.rounding < 1e-5
+
+
+# --- What is broken fails ---
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "lenience",
+        "corrects from the target",
+        "corrects from |p - q|",
+        "accepts with p, not p / q",
+        "bonus",
+        "takes the likeliest bonus",
+        "one draw for the whole block",
+    ],
+)
+def test_a_broken_verifier_is_not_exact(name, monkeypatch):
+    mutant = mutate(core.verify, *(BONUS_OF_THE_ROW_BEFORE if name == "bonus" else VERIFIERS[name]))
+    monkeypatch.setattr(core.decode, "verify_block", mutant.verify_block)
+    report = checked(make_check(num_samples=1_200))
+    assert report.verdict is Verdict.NOT_EXACT
+    assert "Not exact" in report_text(report)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "drafts by argmax, tested with the softmax",
+        "draws from the top 2, tested with the raw draft",
+        "draws colder than it says",
+    ],
+)
+def test_a_broken_drafter_is_not_exact(name, monkeypatch):
+    mutant = mutate(core.drafters.draft_model, *DRAFTERS[name])
+    monkeypatch.setattr(core.drafters.draft_model, "DraftModelDrafter", mutant.DraftModelDrafter)
+    assert checked(make_check(num_samples=1_200)).verdict is Verdict.NOT_EXACT
+
+
+def test_a_target_whose_filters_are_forgotten_gives_impossible_tokens(monkeypatch):
+    monkeypatch.setattr(
+        core.decode, "probabilities", lambda logits, params: probabilities(logits, SamplingParams(params.temperature))
+    )
+    report = checked(make_check(sampling=SamplingParams(0.8, 2)))
+    assert report.verdict is Verdict.NOT_EXACT
+    assert report.law.num_impossible > 0
+    assert "that the target never gives" in report_text(report)
+
+
+def test_a_cache_that_keeps_what_was_rejected_is_found_in_the_greedy_text(monkeypatch):
+    monkeypatch.setattr("core.target.TargetScorer.rewind", lambda self, length: None)
+    monkeypatch.setattr("core.target.TargetScorer.__init__", _roomy(core.target.TargetScorer.__init__))
+    report = checked(make_check(sampling=SamplingParams(0.0)))
+    assert report.verdict is Verdict.NOT_EXACT
+    assert not report.identities[0].partings[0].is_near_tie
+    assert "no near-tie there" in report_text(report)
+
+
+def _roomy(init):
+    return lambda self, model, capacity, *rest: init(self, model, capacity + 1_000, *rest)
+
+
+def test_a_lean_to_the_draft_is_measured(monkeypatch):
+    monkeypatch.setattr(core.decode, "verify_block", mutate(core.verify, *VERIFIERS["accepts all"]).verify_block)
+    law = checked(make_check(num_samples=600)).law
+    # The first token is the draft's alone, and all that follow it but for the bonus.
+    assert law.lean > 0.4
+    assert law_tests(checked(make_check(num_samples=600)))["lean"].is_failed
+
+
+# --- Near-ties ---
+
+
+def shifting(shift):
+    """A law that gives another of two close tokens where a block is scored: the engine's rounding, made large."""
+    state = {"in_block": False}
+
+    def law(ids):
+        row = torch.tensor([1.0, 1.0 + 1e-6, -3.0, -3.0, -3.0, -3.0])
+        if state["in_block"]:
+            row[0] += shift
+        return row
+
+    def on_forward(_runner, new):
+        state["in_block"] = len(new) > 1
+
+    model = table_model(law, VOCAB_SIZE, ref="target")
+    model.on_forward = on_forward
+    return model
+
+
+@pytest.mark.parametrize(("shift", "verdict"), [(1e-4, Verdict.NEAR_TIES), (0.5, Verdict.NOT_EXACT)])
+def test_a_parting_is_a_near_tie_only_within_what_rounding_does(shift, verdict):
+    report = checked(make_check(sampling=SamplingParams(0.0)), TableSession(shifting(shift)))
+    assert report.verdict is verdict
+    parting = report.identities[0].partings[0]
+    assert parting.margin == pytest.approx(1e-6, abs=2e-7)
+    assert parting.difference == pytest.approx(shift, rel=0.01)
+    assert parting.is_near_tie is (verdict is Verdict.NEAR_TIES)
+    assert f"measured difference {shift:.2g}" in report_text(report)
+
+
+def test_a_target_that_scores_blocks_otherwise_is_not_exact_in_its_sampled_law():
+    law = checked(make_check(), TableSession(shifting(0.5))).law
+    assert law.is_misscored
+    assert not law.is_exact
+
+
+# --- A second look ---
+
+
+def test_a_suspicion_that_does_not_come_up_again_is_none(monkeypatch):
+    monkeypatch.setattr("core.check.law.FALSE_ALARM", 3.0)
+    monkeypatch.setattr("core.check.law.BEYOND_DOUBT", 0.0)
+    report = checked(make_check())
+    assert report.law.first_p_value is not None
+    assert report.law.num_blocks == 3 * 400
+    assert "fresh blocks" in report_text(report)
+
+
+def test_a_suspicion_that_comes_up_again_is_a_failure(monkeypatch):
+    monkeypatch.setattr("core.check.law.BEYOND_DOUBT", 0.0)
+    monkeypatch.setattr(core.decode, "verify_block", mutate(core.verify, *VERIFIERS["accepts all"]).verify_block)
+    law = checked(make_check()).law
+    assert law.first_p_value is not None
+    assert not law.is_exact
+
+
+# --- Statistics ---
+
+
+def test_the_p_values_are_those_of_scipy():
+    from scipy import stats
+
+    for statistic, degrees in ((3.0, 2), (80.0, 40), (0.0, 5), (400.0, 10)):
+        assert chi_squared_p_value(statistic, degrees) == pytest.approx(stats.chi2.sf(statistic, degrees), rel=1e-6)
+    assert normal_p_value(-2.5) == pytest.approx(2 * stats.norm.sf(2.5))
+
+
+def test_rare_tokens_share_a_cell_and_impossible_ones_are_counted():
+    law = torch.tensor([0.5, 0.4, 0.04, 0.03, 0.03, 0.0], dtype=torch.float64)
+    found = fit({0: 50, 1: 40, 2: 9, 5: 1}, law, torch.zeros(6, dtype=torch.bool))
+    assert (found.degrees, found.num_impossible) == (2, 1)
+    assert found.statistic == pytest.approx((9 - 10) ** 2 / 10)
+
+
+def test_the_lean_is_the_share_of_the_drafts_law():
+    target, draft = (torch.tensor(row, dtype=torch.float64) for row in ([0.5, 0.5], [0.9, 0.1]))
+    lean = Lean()
+    lean.add({0: 600, 1: 400}, target, draft)
+    assert lean.share == pytest.approx(0.25)
+    assert lean.error == pytest.approx((1000 * 0.25) ** 0.5 / 400)
+
+
+# --- Around it ---
+
+
+def test_a_check_that_is_stopped_ends_at_once_without_a_report():
+    controls = RunControls()
+    for event in check(TableSession(), make_check(num_samples=100_000), controls):
+        if getattr(event, "text", "") == "Blocks":
+            controls.cancel()
+    assert event == CheckFinished(None)
+
+
+def test_a_check_leaves_the_models_as_they_were():
+    session = TableSession(language_model(tiny_module("llama", seed=1)), tiny_model("llama", seed=2))
+    before = session.target.model.generation_config
+    request = make_check(sampling=SamplingParams(0.0), with_transformers=True)
+    first = checked(request, session)
+    assert session.target.model.generation_config is before
+    assert checked(request, session).identities == first.identities
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [({"num_samples": 10}, "from 200"), ({"num_tokens": 0}, "from 1"), ({"prompts": PROMPTS * 600}, "at most 1,000")],
+)
+def test_settings_out_of_range_are_refused_in_a_sentence(changes, words):
+    with pytest.raises(SettingsError, match=words):
+        CheckRequest(RunRequest("target", "draft", "any"), **changes)
+
+
+def test_the_report_is_json_without_the_prompts_texts():
+    record = json.loads(report_json(checked()))
+    assert record["schema"] == "outrider.check/1"
+    assert record["verdict"] == "exact"
+    assert record["law"]["is_exact"] is True
+    assert record["request"]["prompts"] == ["first", "second"]
+    assert "ids" not in json.dumps(record["request"])
