@@ -11,6 +11,7 @@ from app.engine_task import EngineTask, Work
 from app.services import Services
 from app.worker import EngineWorker, EventInbox
 from core.controls import RunControls
+from core.draft_length import DraftLength
 from core.errors import SettingsError
 from core.types import Event, RunRequest
 
@@ -171,8 +172,8 @@ class RunController(QObject):
             self._controls.set_delay(delay_ms)
 
     @Slot(object)
-    def set_num_draft_tokens(self, num_draft_tokens: int | None) -> None:
-        """Change K of the run that goes, from its next step; None lets the engine choose."""
+    def set_num_draft_tokens(self, num_draft_tokens: DraftLength | None) -> None:
+        """Change K of the run that goes, from its next step, or who chooses it; None is auto."""
         if self._controls is not None:
             try:
                 self._controls.set_num_draft_tokens(num_draft_tokens)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from app.settings import MAX_NEW_TOKENS, MAX_UI_TEMPERATURE, ChatTemplate, RunSettings
 from core.drafters.methods import METHODS
-from core.types import RunRequest
+from core.types import LengthPolicy, RunRequest
 
 
 def settings_of(request: RunRequest, current: RunSettings) -> RunSettings:
@@ -22,7 +22,7 @@ def settings_of(request: RunRequest, current: RunSettings) -> RunSettings:
         method=request.method if is_known else current.method,
         method_options=options if is_known else current.method_options,
         num_draft_tokens=current.num_draft_tokens if k is None else k,
-        auto_draft_tokens=k is None,
+        length_policy=request.length_policy if k is None else LengthPolicy.FIXED,
         temperature=min(sampling.temperature, MAX_UI_TEMPERATURE),
         top_k=sampling.top_k,
         top_p=sampling.top_p,

@@ -22,7 +22,7 @@ from core.drafters.methods import METHODS
 from core.errors import OutriderError
 from core.files import write_atomically
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET
-from core.types import MAX_DRAFT_TOKENS, Coupling, Device, DType
+from core.types import MAX_DRAFT_TOKENS, Coupling, Device, DType, LengthPolicy
 
 SCHEMA = 1
 APP_NAME = "outrider"
@@ -66,7 +66,7 @@ class RunSettings:
     method: str = "draft-model"
     method_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     num_draft_tokens: int = 4
-    auto_draft_tokens: bool = False
+    length_policy: LengthPolicy = LengthPolicy.FIXED
     temperature: float = 0.8
     top_k: int = 0
     top_p: float = 1.0
@@ -163,7 +163,7 @@ def _parse_run(data: Mapping[str, Any]) -> RunSettings:
         method=_checked(data, "method", default.method, lambda value: value in METHODS),
         method_options={name: _plain(values) for name, values in options.items() if name in METHODS},
         num_draft_tokens=_checked(data, "num_draft_tokens", default.num_draft_tokens, _whole(1, MAX_DRAFT_TOKENS)),
-        auto_draft_tokens=_checked(data, "auto_draft_tokens", default.auto_draft_tokens, _is_bool),
+        length_policy=_length_policy(data, default.length_policy),
         temperature=_checked(data, "temperature", default.temperature, _between(0.0, MAX_UI_TEMPERATURE)),
         top_k=_checked(data, "top_k", default.top_k, _whole(0, 1_000_000)),
         top_p=_checked(data, "top_p", default.top_p, lambda value: unit(value) and value > 0),
@@ -177,6 +177,12 @@ def _parse_run(data: Mapping[str, Any]) -> RunSettings:
         baseline=_checked(data, "baseline", default.baseline, _is_bool),
         prompt=_checked(data, "prompt", default.prompt, lambda value: isinstance(value, str)),
     )
+
+
+def _length_policy(data: Mapping[str, Any], default: LengthPolicy) -> LengthPolicy:
+    # Settings from before there were two policies have a yes or no.
+    was_auto = _checked(data, "auto_draft_tokens", False, _is_bool)
+    return _enum(data, "length_policy", LengthPolicy.AUTO if was_auto else default)
 
 
 def _checked(data: Mapping[str, Any], key: str, default: Any, is_valid: Callable[[Any], bool]) -> Any:

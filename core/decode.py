@@ -23,7 +23,7 @@ from core.errors import OutOfMemoryError
 from core.evidence import PositionEvidence
 from core.models.devices import trim_heap
 from core.models.loading import LanguageModel, check_pair
-from core.policy import AutoDraftLength
+from core.policy_adaptive import DraftLengthPolicy
 from core.rounds import Block, Round, check_draft, figures
 from core.run_text import RunText
 from core.runners.graphed import captures_graphs
@@ -39,6 +39,7 @@ from core.types import (
     Drafted,
     Finished,
     FinishReason,
+    LengthPolicy,
     PrefillDone,
     SamplingParams,
     Step,
@@ -90,6 +91,7 @@ def speculative(
     stop: Sequence[str] = (),
     controls: RunControls | None = None,
     inspect: bool = False,
+    length_policy: LengthPolicy = LengthPolicy.AUTO,
 ) -> Iterator[DecodeEvent]:
     """Decode with drafts; the text follows the target's law exactly.
 
@@ -97,7 +99,7 @@ def speculative(
         target: the model whose law the text follows.
         drafter: any drafter, or a model to draft with.
         prompt_ids: at least one id.
-        num_draft_tokens: K; None chooses it before each step. `controls`, where given, decides instead.
+        num_draft_tokens: K; None chooses it by `length_policy`. `controls`, where given, decides instead.
         sampling: temperature and filters; `controls`, where given, decides instead.
         max_new_tokens: most tokens to add; the target's context may end the text earlier.
         seed: of this run's own generator.
@@ -105,6 +107,7 @@ def speculative(
         stop: texts to stop at; they are cut from the text.
         controls: live settings, and the way to stop from another thread.
         inspect: keep each step's evidence, outside everything timed.
+        length_policy: how K is chosen where it isn't given.
 
     Yields:
         `PrefillDone`, a `Step` each round, and `Finished`, also when stopped through `controls`. While a person
@@ -118,7 +121,7 @@ def speculative(
         GenerationError: logits that hold NaN.
         DrafterError: a drafter that breaks its contract.
     """
-    controls = controls or RunControls(sampling, num_draft_tokens)
+    controls = controls or RunControls(sampling, num_draft_tokens, length_policy)
     if isinstance(drafter, LanguageModel):
         check_pair(drafter, target)
         capacity = len(prompt_ids) + max_new_tokens
@@ -187,7 +190,7 @@ class _Run:
         reason = FinishReason.CANCELLED
         try:
             yield self._prefill()
-            policy = AutoDraftLength(self._target_step_ms or 1.0)
+            policy = DraftLengthPolicy(self._target_step_ms or 1.0)
             ended: FinishReason | None = None
             while ended is None:
                 # Waits, and the event that shows a draft, fall between the laps of the step's clock.
@@ -213,7 +216,7 @@ class _Run:
         self._prefill()
         while True:
             self._controls.wait_for_step()
-            block = self._draft_block(AutoDraftLength(self._target_step_ms or 1.0))
+            block = self._draft_block(DraftLengthPolicy(self._target_step_ms or 1.0))
             yield self._commit(self._judge(block), len(self._ids))[0]
             self._start_over()
 
@@ -260,20 +263,18 @@ class _Run:
         self._drafter.observe(Verification(num_accepted=0, next_token=self._ids[-1], next_kind=TokenKind.CORRECTION))
 
     @torch.inference_mode()
-    def _draft_block(self, policy: AutoDraftLength) -> Block:
+    def _draft_block(self, policy: DraftLengthPolicy) -> Block:
         """Draft a block with the settings in force. What is timed happens here and in `_judge`."""
-        wanted = self._controls.num_draft_tokens
-        if wanted is None:
-            wanted = policy.choose()
+        plan = policy.plan(self._controls.draft_length)
         # The last token of a full block is the target's own, so a draft never fills all the room that is left.
-        wanted = min(wanted, self._text.room - 1)
+        wanted = min(plan.most, self._text.room - 1)
         if self._drafter is None:
             wanted = 0
         sampling = self._controls.sampling
         self._controls.check_cancelled()
         clock = StepClock(self._target.device)
         clock.start()
-        draft = self._propose(wanted, sampling, self._generator)
+        draft = self._propose(wanted, sampling, self._generator, plan.keep_drafting)
         clock.stop()
         # Looking at tokens on a GPU means waiting for them; those are looked at when the verdict is waited for anyway.
         if not is_asynchronous(draft.tokens.device):
@@ -309,7 +310,13 @@ class _Run:
         draft_ms, verify_ms, sample_ms = times = clock.read()
         return Round(draft, target_probs, outcome, sampling.temperature, draft_ms, verify_ms, sample_ms, sum(times))
 
-    def _propose(self, num_draft_tokens: int, sampling: SamplingParams, generator: torch.Generator) -> Draft:
+    def _propose(
+        self,
+        num_draft_tokens: int,
+        sampling: SamplingParams,
+        generator: torch.Generator,
+        keep_drafting: Callable[[float], bool] | None = None,
+    ) -> Draft:
         if self._drafter is None or num_draft_tokens <= 0:
             return empty_draft()
         draft = self._drafter.propose(
@@ -322,6 +329,7 @@ class _Run:
                 check_cancelled=self._controls.check_cancelled,
                 gumbel=self._noise,
                 features=self._features,
+                keep_drafting=keep_drafting,
             )
         )
         # A draft model may have found room on another GPU than the target's.

@@ -20,7 +20,7 @@ _PRIOR, _PRIOR_WEIGHT = 0.7, 1.0
 _ALLOWANCE = 0.02
 """Share of the time spent that trying drafts may cost."""
 
-_FIRST_ALLOWANCE, _MOST_SAVED, _DEEPEST_DEBT = 0.75, 8.0, 0.25
+_FIRST_ALLOWANCE, _MOST_SAVED, _DEEPEST_DEBT = 1.25, 8.0, 0.25
 """In plain steps: what may be lost at once at the start; what a good stretch leaves for a bad one; what is owed."""
 
 _HOPEFUL_EVERY = 8
@@ -63,14 +63,21 @@ class AutoDraftLength:
         if self._num_drafted_steps % _PLAIN_EVERY == 0 and not self._num_missed:
             return 0
         if self._num_missed < LONG_GAP:
-            hopeful = self._num_drafted_steps % _HOPEFUL_EVERY == 0
-            if best := self._best(self._first.mean(_PRIOR), hopeful=hopeful):
+            if best := self._best(self._first.mean(_PRIOR), hopeful=self._is_hopeful):
                 return best if self._balance_ms >= 0.0 else 0
         elif self._num_missed % _LOOK_EVERY:
             return 0
         if self._balance_ms >= self._price_of_a_trial():
             self._is_trial = self._best(self._first.optimistic(_PRIOR), hopeful=True) > 0
+        elif self._balance_ms >= 0.0:
+            # What is expected to pay need not be paid for beforehand.
+            self._is_trial = self._best(self._first.mean(_PRIOR)) > 0
         return int(self._is_trial)
+
+    @property
+    def _is_hopeful(self) -> bool:
+        """Whether it is time to try what was dear, perhaps by chance."""
+        return self._num_drafted_steps % _HOPEFUL_EVERY == 0
 
     def record(self, step: Step) -> None:
         """Learn from a finished step."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections import deque
+from collections.abc import Iterator
 
 from core.types import MAX_DRAFT_TOKENS
 
@@ -46,6 +47,14 @@ class StepCosts:
     def longest(self) -> int:
         """The largest K that was measured."""
         return max(self._laps)
+
+    def inferred(self) -> Iterator[tuple[int, float]]:
+        """Each K between two that are known, and T(K) at its least: as steep as the gentlest stretch, from below."""
+        stretches = [*itertools.pairwise(self._measured(_NUM_TRUSTED))]
+        slope = min((_slope(left, right) for left, right in stretches), default=0.0)
+        for left, right in stretches:
+            for count in range(left[0] + 1, right[0]):
+                yield count, left[1] + slope * (count - left[0])
 
     def step_ms(self, num_draft_tokens: int, *, hopeful: bool = False) -> float:
         """T(K), measured or inferred; hopeful: what was measured but once is inferred as well."""
@@ -97,6 +106,8 @@ def _filled(curve: list[tuple[int, float]]) -> list[float]:
         times += [left[1] + _slope(left, right) * (count - left[0]) for count in range(left[0] + 1, right[0] + 1)]
     last = curve[-1]
     slope = max(min(_slope(left, right) for left, right in itertools.pairwise(curve)), _slope(curve[0], last) / 2)
+    if len(curve) == 2:
+        slope = _slope(curve[0], last) / 2
     return times + [last[1] + slope * (count - last[0]) for count in range(last[0] + 1, MAX_DRAFT_TOKENS + 1)]
 
 

@@ -111,8 +111,15 @@ def certain_step(verify_block: Callable) -> StepFunction:
     return step
 
 
-def drafter_step(drafter_class: Callable, verify_block: Callable) -> StepFunction:
-    """A round whose draft comes from a model through a `DraftModelDrafter`."""
+def stops_at_the_unsure(confidence: float) -> bool:
+    """A rule for ending blocks, which ends many."""
+    return confidence >= 0.45
+
+
+def drafter_step(
+    drafter_class: Callable, verify_block: Callable, keep_drafting: Callable[[float], bool] | None = None
+) -> StepFunction:
+    """A round whose draft comes from a model through a `DraftModelDrafter`, asked or not whether to go on."""
     drafters: list = []
 
     def step(draft_laws: Laws, target_laws: Laws, generator: torch.Generator) -> list[int]:
@@ -126,6 +133,7 @@ def drafter_step(drafter_class: Callable, verify_block: Callable) -> StepFunctio
             generator=generator,
             vocab_size=V,
             check_cancelled=lambda: None,
+            keep_drafting=keep_drafting,
         )
         draft = drafters[0].propose(context)
         # The next round starts from the same text again: no token of this one is committed.

@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QAbstractSlider, QAbstractSpinBox, QApplication, Q
 
 from app.settings import ChatTemplate
 from core.drafters.methods import METHODS
-from core.types import Coupling, Device, DType
+from core.types import Coupling, Device, DType, LengthPolicy
 
 NAMES = (
     "targetCombo",
@@ -48,7 +48,16 @@ CHANGES = {
     ),
     "k slider": (lambda w: w.controls.draft_length.number.slider.setValue(7), lambda r: r.num_draft_tokens, 7),
     "k spin": (lambda w: w.controls.draft_length.number.spin.setValue(16), lambda r: r.num_draft_tokens, 16),
-    "auto k": (lambda w: w.controls.draft_length.auto.click(), lambda r: r.num_draft_tokens, None),
+    "auto k": (
+        lambda w: w.controls.draft_length.policy.choose(LengthPolicy.AUTO),
+        lambda r: (r.num_draft_tokens, r.length_policy),
+        (None, LengthPolicy.AUTO),
+    ),
+    "adaptive k": (
+        lambda w: w.controls.draft_length.policy.choose(LengthPolicy.ADAPTIVE),
+        lambda r: (r.num_draft_tokens, r.length_policy),
+        (None, LengthPolicy.ADAPTIVE),
+    ),
     "coupling": (lambda w: w.controls.sampling.coupling.choose(Coupling.GUMBEL), lambda r: r.coupling, Coupling.GUMBEL),
     "reproducible": (
         lambda w: w.findChild(QCheckBox, "couplingCheck").click(),
@@ -100,7 +109,7 @@ def test_the_reproducible_tick_says_what_it_does_and_costs_and_follows_the_setti
 
 
 def test_what_a_seed_does_not_repeat_is_said(window):
-    for widget in (window.controls.draft_length.auto, window.controls.sampling.seed.parentWidget()):
+    for widget in (window.controls.draft_length.policy, window.controls.sampling.seed.parentWidget()):
         assert "Reproducible" in widget.toolTip()
 
 
@@ -137,13 +146,14 @@ def test_the_draft_can_only_be_chosen_where_the_method_has_one(window):
         assert window.controls.draft.combo.isEnabled() is method.needs_draft_model
 
 
-def test_k_can_not_be_set_by_hand_while_the_engine_chooses_it(window):
+@pytest.mark.parametrize("policy", [LengthPolicy.AUTO, LengthPolicy.ADAPTIVE])
+def test_k_can_not_be_set_by_hand_while_the_engine_chooses_it(window, policy):
     form = window.controls.draft_length
     form.number.set_value(9)
-    form.auto.click()
+    form.policy.choose(policy)
     assert not form.number.slider.isEnabled()
     assert not form.number.spin.isEnabled()
-    form.auto.click()
+    form.policy.choose(LengthPolicy.FIXED)
     assert request(window).num_draft_tokens == 9
 
 

@@ -42,7 +42,7 @@ NAMED = [
     "option_int8",
     "kSlider",
     "kSpin",
-    "autoKCheck",
+    "kPolicyCombo",
     "temperatureSlider",
     "temperatureSpin",
     "topKSpin",

@@ -12,7 +12,7 @@ from app.controller import BUSY_SENTENCE, RunState
 from app.settings import ChatTemplate
 from app.view_models.selection import Place
 from core.errors import ModelNotFoundError
-from core.types import FinishReason
+from core.types import FinishReason, LengthPolicy
 
 
 @pytest.fixture
@@ -154,8 +154,9 @@ def test_k_and_temperature_are_live(window, qtbot, gated, session):
     qtbot.waitUntil(lambda: steps_shown(window) == 2)
     step = window.run_view.log().steps[-1]
     assert (step["num_draft_tokens"], step["temperature"]) == (9, 0.25)
-    window.controls.draft_length.auto.click()
-    assert session.controls[0].num_draft_tokens is None
+    for policy in (LengthPolicy.AUTO, LengthPolicy.ADAPTIVE):
+        window.controls.draft_length.policy.choose(policy)
+        assert session.controls[0].draft_length is policy
 
 
 def test_a_failure_before_the_start_shows_one_sentence_and_the_next_run_works(window, session, run_to_end):

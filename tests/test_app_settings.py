@@ -21,7 +21,7 @@ from app.settings import (
     runs_folder,
 )
 from app.theme import ThemeMode
-from core.types import Coupling, Device, DType
+from core.types import Coupling, Device, DType, LengthPolicy
 from tests.fakes_app import fake_services
 
 UNUSUAL = WindowSettings(
@@ -39,7 +39,7 @@ UNUSUAL = WindowSettings(
         method="prompt-lookup",
         method_options={"prompt-lookup": {"max_ngram": 5, "min_ngram": 2}},
         num_draft_tokens=9,
-        auto_draft_tokens=True,
+        length_policy=LengthPolicy.ADAPTIVE,
         temperature=1.25,
         top_k=7,
         top_p=0.5,
@@ -104,7 +104,7 @@ def test_a_file_that_can_not_be_used_gives_the_defaults(tmp_path, content):
         ("device", "tpu"),
         ("dtype", None),
         ("coupling", "magic"),
-        ("auto_draft_tokens", "yes"),
+        ("length_policy", "sometimes"),
         ("chat", 7),
         ("target", ""),
         ("prompt", None),
@@ -118,6 +118,14 @@ def test_one_bad_value_falls_back_by_itself(key, value):
     assert getattr(run, key) == getattr(RunSettings(), key)
     if key != "max_new_tokens":
         assert run.max_new_tokens == 77
+
+
+@pytest.mark.parametrize(
+    ("saved", "policy"), [(True, LengthPolicy.AUTO), (False, LengthPolicy.FIXED), ("yes", LengthPolicy.FIXED)]
+)
+def test_the_yes_or_no_of_older_settings_is_still_read(saved, policy):
+    run = parse_settings({"version": SCHEMA, "run": {"auto_draft_tokens": saved}}).run
+    assert run.length_policy is policy
 
 
 def test_a_file_that_can_not_be_written_is_a_sentence(tmp_path):

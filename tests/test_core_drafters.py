@@ -1,6 +1,6 @@
 """Every registered drafting method keeps one contract, whatever it proposes."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -80,6 +80,30 @@ def test_a_draft_is_a_chain_of_at_most_k_tokens_drawn_from_its_own_law(name, cou
             kind = TokenKind.BONUS if accepted == size else TokenKind.CORRECTION
             drafter.observe(Verification(accepted, following, kind))
             ids += [*draft.tokens.tolist()[:accepted], following]
+
+
+@pytest.mark.parametrize("sampling", [SAMPLING, SamplingParams(1.0), SamplingParams(0.0)])
+def test_asked_whether_to_go_on_it_drafts_the_same_and_keeps_the_token_it_stops_at(name, sampling):
+    whole = propose_from_the_prompt(name, sampling, None)
+    told: list[float] = []
+    for most in (1, 3, 9):
+        told.clear()
+        drafted = propose_from_the_prompt(name, sampling, lambda p, most=most: told.append(p) or len(told) < most)
+        assert torch.equal(drafted.tokens, whole.tokens[: len(drafted)])
+        assert len(told) in {0, len(drafted)}, "asked after each token, or never"
+        assert len(drafted) == (min(most, len(whole)) if told else len(whole))
+        assert all(0.0 < p <= 1.0 for p in told)
+        if told:
+            assert drafted.probs is not None
+            assert torch.equal(drafted.probs, whole.probs[: len(drafted)])
+            if not sampling.is_greedy:
+                assert told == drafted.probs.gather(1, drafted.tokens.unsqueeze(1)).squeeze(1).tolist()
+
+
+def propose_from_the_prompt(name, sampling, keep_drafting):
+    drafter = build(name)
+    drafter.start(torch.tensor(PROMPT))
+    return drafter.propose(replace(context(PROMPT, 5, sampling=sampling), keep_drafting=keep_drafting))
 
 
 @pytest.mark.parametrize("num_accepted", range(5))

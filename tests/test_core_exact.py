@@ -11,9 +11,10 @@ import core.decode
 import core.verify
 from core.controls import RunControls
 from core.decode import autoregressive, speculative
+from core.draft_length import request_fields
 from core.drafters.draft_model import DraftModelDrafter
 from core.drafters.methods import METHODS
-from core.types import Coupling, FinishReason, PrefillDone, SamplingParams, Step, TokenKind
+from core.types import Coupling, FinishReason, LengthPolicy, PrefillDone, SamplingParams, Step, TokenKind
 from tests.exactness import SIGNIFICANCE, mutate
 from tests.fakes import LetterTokenizer, greedy_reference, language_model, oracle, play, tiny_module
 from tests.faults import (
@@ -111,8 +112,8 @@ def test_with_shared_noise_the_text_is_that_of_plain_sampling(method, is_lean):
     target, draft = make_models(is_lean)
     for seed, (name, sampling) in enumerate(FILTERS.items()):
         settings = {"sampling": sampling, "seed": seed, "coupling": Coupling.GUMBEL}
-        for num_draft_tokens in (1 + seed, None):
-            run = spoken(method, target, draft, num_draft_tokens=num_draft_tokens, **settings)
+        for length in (1 + seed, LengthPolicy.AUTO, LengthPolicy.ADAPTIVE):
+            run = spoken(method, target, draft, **request_fields(length), **settings)
             assert run.ids == plain(target, **settings).ids, name
 
 
@@ -124,12 +125,12 @@ def test_greedy_text_is_plain_and_ends_where_it_is_told_to(method, is_lean):
     target, draft = make_models(is_lean)
     expected = plain(target, sampling=GREEDY).ids
     assert max(expected) < NUM_LETTERS
-    for num_draft_tokens in (0, 1, 4, 16, None):
+    for length in (0, 1, 4, 16, LengthPolicy.AUTO, LengthPolicy.ADAPTIVE):
         counts = {2, LENGTH}
-        if num_draft_tokens in {1, 4}:
-            counts |= {num_draft_tokens, num_draft_tokens + 1, num_draft_tokens + 2}
+        if length in {1, 4}:
+            counts |= {length, length + 1, length + 2}
         for count in counts:
-            run = spoken(method, target, draft, count, num_draft_tokens=num_draft_tokens, sampling=GREEDY)
+            run = spoken(method, target, draft, count, **request_fields(length), sampling=GREEDY)
             assert run.ids == expected[:count]
             summary = run.summary
             assert summary.finish_reason is FinishReason.LENGTH

@@ -9,10 +9,11 @@ import core.decode
 import core.models.loading
 from core.decode import speculative
 from core.drafters.draft_model import DraftModelDrafter
+from core.models.loading import LanguageModel
 from core.runners.graphed import GraphedRunner, run_in_place
 from core.runners.lean import LEAN_MODEL_TYPES
 from core.sampling import draw, probabilities
-from core.types import SamplingParams
+from core.types import DraftContext, SamplingParams
 from tests.fakes import NoLook, play, tiny_model
 
 IDS = torch.randint(0, 257, (60,), generator=torch.Generator().manual_seed(0))
@@ -74,6 +75,26 @@ def test_a_block_is_drawn_as_it_is_step_by_step(temperature, proposed):
             pending = token.view(1)
         eager.rewind(10)
         runner.rewind(10)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_a_draft_that_is_asked_after_each_token_is_that_of_the_whole_block(temperature, monkeypatch):
+    runners = iter([graphed(capture=Captures()) for _ in range(3)])
+    monkeypatch.setattr(LanguageModel, "runner", lambda *_, **__: next(runners))
+    drafts = []
+    for keep in (None, lambda _: True, lambda _: False):
+        drafter = DraftModelDrafter(tiny_model(is_lean=True), capacity=100)
+        drafter.start(IDS[:10])
+        context = DraftContext(
+            ids=IDS[:10].tolist(), num_draft_tokens=4, sampling=SamplingParams(temperature), vocab_size=257,
+            generator=torch.Generator().manual_seed(1), check_cancelled=lambda: None, keep_drafting=keep,
+        )  # fmt: skip
+        with torch.inference_mode():
+            drafts.append(drafter.propose(context))
+    whole, asked, cut = drafts
+    assert asked.tokens.tolist() == whole.tokens.tolist()
+    assert torch.allclose(asked.probs, whole.probs, atol=1e-5)
+    assert cut.tokens.tolist() == whole.tokens[:1].tolist()
 
 
 def test_a_shape_is_captured_once_for_each_bucket_of_the_cache():

@@ -19,6 +19,7 @@ from tests.exactness import (
     engine_law_p_value,
     joint_law_p_value,
     mutate,
+    stops_at_the_unsure,
     verify_step,
 )
 from tests.fakes import CacheError, play, table_model
@@ -89,6 +90,19 @@ DRAFTERS = {
     "one draw for the whole draft": ("context, uniforms[index])", "context, uniforms[0])"),
 }
 
+STOPPING_DRAFTERS = {
+    "drops the token that made it stop": (
+        "                break\n            pending",
+        "                del rows[max(1, len(rows) - 1) :], tokens[max(1, len(tokens) - 1) :]\n"
+        "                break\n            pending",
+    ),
+    "stops before a token that it has seen": (
+        "            tokens.append(token)",
+        "            if index and float(row[drawn]) < 0.45: break\n            tokens.append(token)",
+    ),
+}
+"""Mistakes of a drafter that ends its blocks where it is unsure."""
+
 WORKING_SETTINGS = SamplingParams(0.8, 4, 0.9, 0.02)
 
 ENGINES = {
@@ -134,6 +148,26 @@ def test_a_wrong_verifier_of_certain_drafts_is_found(name):
 def test_a_wrong_drafter_is_found(name):
     mutant = mutate(core.drafters.draft_model, *DRAFTERS[name])
     assert joint_law_p_value(drafter_step(mutant.DraftModelDrafter, verify_block)) < SIGNIFICANCE
+
+
+@pytest.mark.parametrize("name", STOPPING_DRAFTERS)
+def test_a_drafter_that_stops_wrongly_is_found(name):
+    mutant = mutate(core.drafters.draft_model, *STOPPING_DRAFTERS[name])
+    step = drafter_step(mutant.DraftModelDrafter, verify_block, stops_at_the_unsure)
+    assert joint_law_p_value(step) < SIGNIFICANCE
+
+
+def test_one_that_keeps_the_token_that_made_it_stop_passes():
+    told = []
+
+    def stops(confidence: float) -> bool:
+        told.append(confidence)
+        return stops_at_the_unsure(confidence)
+
+    step = drafter_step(core.drafters.draft_model.DraftModelDrafter, verify_block, stops)
+    assert joint_law_p_value(step, samples=10_000) > SIGNIFICANCE
+    # Both kinds of block came up.
+    assert 12_000 < len(told) < 18_000
 
 
 def test_the_draws_of_the_draft_used_again_for_its_test_are_found():

@@ -168,7 +168,7 @@ def test_the_lean_forward_computes_the_variants_it_takes(family, changes):
     assert torch.allclose(again, expected, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("function", [lean_forward.forward, lean_forward.draw_next])
+@pytest.mark.parametrize("function", [lean_forward.forward, lean_forward.draw_next, lean_forward.draw_likeliest])
 def test_the_lean_forward_is_a_script(function):
     assert isinstance(lean.scripted(function), torch.jit.ScriptFunction)
 
@@ -203,6 +203,17 @@ def test_a_draw_in_one_script_is_the_draw_in_steps(family, temperature):
             assert int(token) == int(draw(law, uniform))
         assert torch.allclose(row, law, atol=1e-6)
         assert fused.length == stepwise.length
+
+
+@pytest.mark.parametrize("family", LEAN)
+def test_the_likeliest_token_comes_with_its_certain_law_and_with_how_likely_it_is(family):
+    stepwise, fused = runner_of(family, True), runner_of(family, True)
+    for part in (IDS[:7], IDS[7:8], IDS[8:10]):
+        logits = stepwise.forward(part, num_logits=1).logits[0, :200]
+        token, law, probability = fused.draw_likeliest(part, 200)
+        assert int(token) == int(logits.argmax())
+        assert torch.equal(law, probabilities(logits, SamplingParams(0.0)))
+        assert float(probability) == pytest.approx(float(logits.softmax(-1).max()), rel=1e-5)
 
 
 @pytest.mark.parametrize("count", [1, 3, 4, 5, 9, 16, 17])

@@ -15,6 +15,7 @@ from app.widgets.model_picker import ModelPicker
 from app.widgets.models_form import ModelsForm
 from app.widgets.run_form import RunForm
 from app.widgets.sampling_form import SamplingForm
+from core.draft_length import DraftLength, request_fields
 from core.errors import OutriderError, PairMismatchError, SettingsError
 from core.types import RunRequest, SamplingParams
 
@@ -111,7 +112,7 @@ class ControlsPanel(QScrollArea):
             method=self.method.method.name,
             method_options=self.method.option_values(),
             num_draft_tokens=int(self.draft_length.number.value()),
-            auto_draft_tokens=self.draft_length.auto.isChecked(),
+            length_policy=self.draft_length.policy.member(),
             temperature=self.sampling.temperature.value(),
             top_k=self.sampling.top_k.value(),
             top_p=self.sampling.top_p.value(),
@@ -131,7 +132,7 @@ class ControlsPanel(QScrollArea):
         self._kept = settings
         self.method.apply(settings.method, settings.method_options)
         self.draft_length.number.set_value(settings.num_draft_tokens)
-        self.draft_length.auto.setChecked(settings.auto_draft_tokens)
+        self.draft_length.policy.choose(settings.length_policy)
         self.sampling.temperature.set_value(settings.temperature)
         self.sampling.top_k.setValue(settings.top_k)
         self.sampling.top_p.setValue(settings.top_p)
@@ -181,7 +182,7 @@ class ControlsPanel(QScrollArea):
             prompt=prompt,
             method=method.name,
             method_options=self.method.options.values(),
-            num_draft_tokens=self.draft_length.value(),
+            **request_fields(self.draft_length.value()),
             sampling=SamplingParams(settings.temperature, settings.top_k, settings.top_p, settings.min_p),
             seed=self.sampling.seed_value(),
             coupling=settings.coupling,
@@ -210,6 +211,6 @@ class ControlsPanel(QScrollArea):
         self.changed.emit()
 
     @Slot(object)
-    def _on_draft_length_changed(self, num_draft_tokens: int | None) -> None:
-        self.num_draft_tokens_changed.emit(num_draft_tokens)
+    def _on_draft_length_changed(self, length: DraftLength) -> None:
+        self.num_draft_tokens_changed.emit(length)
         self.changed.emit()

@@ -14,7 +14,7 @@ from core.drafters.methods import DraftModelOptions
 from core.runners.base import Runner
 from core.runners.graphed import GraphedRunner
 from core.runners.lean import LeanRunner
-from core.sampling import draw, draw_gumbel, draw_uniforms, for_device, is_plain, probabilities
+from core.sampling import draw, draw_gumbel, draw_uniforms, for_device, is_plain, one_hot, probabilities
 from core.target import PREFILL_CHUNK, prefill
 from core.types import Draft, DraftContext, TargetFeature, Verification
 
@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 
 
 class DraftModelDrafter:
-    """Samples K tokens in a row from a draft model, whose cache is kept and rewound like the target's."""
+    """Samples K tokens in a row from a draft model, whose cache is kept and rewound like the target's.
+
+    Where it is asked after each token whether to go on, it looks at that token's probability, and so waits for the
+    device once a token; the token is in the block whatever the answer. Else nothing is looked at.
+    """
 
     needs: frozenset[TargetFeature] = frozenset()
 
@@ -82,24 +86,30 @@ class DraftModelDrafter:
             pending = torch.tensor(context.ids[runner.length :])
         uniforms = None if context.gumbel else draw_uniforms(count, _generator(context))
         proposed = self._model.draft_ids  # None: every id
-        if isinstance(runner, GraphedRunner) and uniforms is not None and is_plain(context.sampling):
+        keep = context.keep_drafting
+        if isinstance(runner, GraphedRunner) and keep is None and uniforms is not None and is_plain(context.sampling):
             temperature, limit = context.sampling.temperature, self._num_proposed(context)
-            drawn = runner.draw_block(pending, uniforms, temperature, limit, proposed)
-            if drawn is not None:
-                return chain(drawn[0], _over_vocabulary(drawn[1], proposed, context.vocab_size))
+            block = runner.draw_block(pending, uniforms, temperature, limit, proposed)
+            if block is not None:
+                return chain(block[0], _over_vocabulary(block[1], proposed, context.vocab_size))
         tokens, rows = [], []
         if uniforms is not None:
             uniforms = for_device(uniforms, self._model.device).to(self._model.device)
         for index in range(count):
             context.check_cancelled()
-            if uniforms is None:
-                token, row = self._next_of_noise(pending, context, len(context.ids) + index)
+            confidence: Tensor | None = None
+            if keep is not None and context.sampling.is_greedy:
+                drawn, row, confidence = self._likeliest(pending, context)
+            elif uniforms is None:
+                drawn, row = self._next_of_noise(pending, context, len(context.ids) + index)
             else:
-                token, row = self._next(pending, context, uniforms[index])
-            if proposed is not None:
-                token = proposed[token]
+                drawn, row = self._next(pending, context, uniforms[index])
+            token = drawn if proposed is None else proposed[drawn]
             tokens.append(token)
             rows.append(row)
+            # Behind the token, which stays: to take back what came out improbable would bend the law.
+            if keep is not None and not keep(float(row[drawn] if confidence is None else confidence)):
+                break
             pending = token.unsqueeze(0)
         return chain(torch.stack(tokens), _over_vocabulary(torch.stack(rows), proposed, context.vocab_size))
 
@@ -118,10 +128,20 @@ class DraftModelDrafter:
         proposed = self._model.draft_ids
         return draw_gumbel(row, noise[: len(row)] if proposed is None else noise[proposed]), row
 
+    def _likeliest(self, pending: Tensor, context: DraftContext) -> tuple[Tensor, Tensor, Tensor]:
+        """At temperature 0: the () index, its law, and the () probability that it has at temperature 1."""
+        if isinstance(self._runner, LeanRunner):
+            return self._runner.draw_likeliest(pending, self._num_proposed(context))
+        logits = self._logits(pending, context).float()
+        best = logits.argmax(-1, keepdim=True)
+        return best[0], one_hot(logits, best), torch.softmax(logits, -1)[best[0]]
+
     def _law(self, pending: Tensor, context: DraftContext) -> Tensor:
+        return probabilities(self._logits(pending, context), context.sampling)
+
+    def _logits(self, pending: Tensor, context: DraftContext) -> Tensor:
         assert self._runner is not None, "propose() before start()"
-        logits = self._runner.forward(pending, num_logits=1).logits[0]
-        return probabilities(logits[: self._num_proposed(context)], context.sampling)
+        return self._runner.forward(pending, num_logits=1).logits[0, : self._num_proposed(context)]
 
     def _num_proposed(self, context: DraftContext) -> int:
         """Logits that count: of all that a padded head gives, or of a trimmed head all."""

@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 @functools.cache
 def scripted(function: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., tuple[Tensor, Tensor]]:
-    """`forward` or `draw_next` as TorchScript, whose interpreter dispatches an operation in half of Python's time.
+    """`forward`, or a function around it, as TorchScript, whose interpreter needs half of Python's time.
 
     Where this torch, or this Python, has no TorchScript, the same function is run by Python.
     """
@@ -185,3 +185,23 @@ def draw_next(
         return best[0], one_hot(row, best)
     probs = unfiltered_probabilities(row, temperature)
     return draw_in_double(probs, uniform), probs
+
+
+def draw_likeliest(
+    ids: Tensor,
+    limit: int,
+    model: LeanModel,
+    cos: Tensor,
+    sin: Tensor,
+    mask: Optional[Tensor],  # noqa: UP045 - TorchScript reads no other form
+    is_block: bool,
+    start: int,
+) -> tuple[Tensor, Tensor]:
+    """As `draw_next` at temperature 0: the token (), and (limit + 1,) its law with its own probability behind it.
+
+    That is the one it has at temperature 1, before it was made certain.
+    """
+    _, logits = forward(ids, 1, model, cos, sin, mask, is_block, start)
+    row = logits[0, :limit].float()
+    best = row.argmax(-1, keepdim=True)
+    return best[0], torch.cat((one_hot(row, best), torch.softmax(row, -1).gather(-1, best)))

@@ -1,0 +1,98 @@
+"""A machine whose costs and acceptance are made up, in its own time: no clock is read."""
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from core.analysis import expected_tokens
+from core.policy import AutoDraftLength
+from core.types import MAX_DRAFT_TOKENS, Step, TokenKind
+
+PLAIN_MS = 10.0
+
+
+@dataclass(frozen=True)
+class Costs:
+    """In plain steps: of a drafted token, of a draft as such, of a scored position, of the first block of three, of a
+    token that the draft has yet to read."""
+
+    draft: float
+    call: float = 0.0
+    position: float = 0.05
+    cliff: float = 0.0
+    catch_up: float = 0.005
+
+    def drafting_ms(self, count: int, missed: int) -> float:
+        return PLAIN_MS * (self.call + self.draft * count + self.catch_up * missed) if count else 0.0
+
+    def scoring_ms(self, count: int) -> float:
+        return PLAIN_MS * (1.0 + self.position * count + (self.cliff if count >= 3 else 0.0))
+
+    def best_rate(self, alpha: float) -> float:
+        """Tokens a millisecond of the best fixed K."""
+        spent = [self.drafting_ms(k, 0) + self.scoring_ms(k) for k in range(MAX_DRAFT_TOKENS + 1)]
+        return max(expected_tokens(alpha, k) / spent[k] for k in range(MAX_DRAFT_TOKENS + 1))
+
+
+COSTS = {
+    "cheap": Costs(0.05),
+    "embedded": Costs(0.12, call=0.1, position=0.06, cliff=0.5),
+    "middling": Costs(0.35),
+    "dear": Costs(1.0),
+}
+
+
+@dataclass
+class Machine:
+    """Runs steps. Greedy: the figures say of a test only how it went, as at temperature 0."""
+
+    costs: Costs
+    alpha: Callable[[int], float]
+    seed: int = 0
+    is_greedy: bool = False
+    noise: float = 0.0
+    text: int = 0
+    time_ms: float = 0.0
+    missed: int = 0
+    chosen: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.chance = random.Random(self.seed)
+
+    def step(self, count: int, chances: Sequence[float] | None = None) -> Step:
+        """A step that drafts so many tokens, each of which stands with its own chance, or all with alpha."""
+        chances = chances or (self.alpha(self.text),) * count
+        uniforms = tuple(self.chance.random() for _ in range(count))
+        stands = [u < alpha for u, alpha in zip(uniforms, chances, strict=True)]
+        accepted = [*stands, False].index(False)
+        expected = tuple(map(float, stands)) if self.is_greedy else tuple(chances)
+        moment = math.exp(self.chance.gauss(0.0, self.noise))
+        if self.noise and self.chance.random() < 0.02:  # Something else wanted the processor.
+            moment *= 1.0 + 1.5 * self.chance.random()
+        draft_ms = moment * self.costs.drafting_ms(count, self.missed)
+        verify_ms = moment * self.costs.scoring_ms(count)
+        self.missed = 0 if count else self.missed + 1
+        self.text += accepted + 1
+        self.time_ms += draft_ms + verify_ms
+        self.chosen.append(count)
+        last = TokenKind.BONUS if accepted == count else TokenKind.CORRECTION
+        return make_step(uniforms, expected, accepted, (TokenKind.ACCEPTED,) * accepted + (last,), draft_ms, verify_ms)
+
+    def run(self, policy: AutoDraftLength, length: int) -> float:
+        """Milliseconds that the next tokens take, as many of them."""
+        began, goal = self.time_ms, self.text + length
+        while self.text < goal:
+            policy.record(self.step(min(policy.choose(), goal - self.text - 1)))
+        return self.time_ms - began
+
+
+def make_step(uniforms, expected, accepted, kinds, draft_ms, verify_ms) -> Step:
+    count = len(uniforms)
+    return Step(
+        index=0, position=0, num_draft_tokens=count, temperature=1.0, drafted=(1,) * count,
+        drafted_texts=("a",) * count, draft_probs=(0.5,) * count, target_probs=(0.5,) * count,
+        acceptance_probs=expected, expected_acceptance=expected, uniforms=uniforms, num_accepted=accepted,
+        emitted=(1,) * len(kinds), emitted_kinds=kinds, emitted_texts=("a",) * len(kinds), draft_ms=draft_ms,
+        verify_ms=verify_ms, sample_ms=0.0, total_ms=draft_ms + verify_ms,
+    )  # fmt: skip
