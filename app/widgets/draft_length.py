@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from PySide6.QtCore import Qt, Signal, Slot
-from PySide6.QtWidgets import QSizePolicy, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QComboBox, QSizePolicy, QVBoxLayout, QWidget
 
 from app.widgets.fields import EnumCombo, WheelGuard, describe
 from app.widgets.slider_spin import SliderSpin
@@ -40,6 +40,8 @@ class DraftLengthForm(QWidget):
             high=MAX_DRAFT_TOKENS,
         )
         self.policy = EnumCombo(TITLES, "kPolicyCombo")
+        # As wide as its longest word, not as the form.
+        self.policy.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToContents)
         self.policy.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
         describe(self.policy, "How K is chosen", HELP)
         for index, line in enumerate(HELP.splitlines()[: len(TITLES)]):
