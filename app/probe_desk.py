@@ -20,7 +20,7 @@ from app.widgets.prompt_editor import PromptEditor
 from core.controls import RunControls
 from core.errors import OutriderError, SettingsError
 from core.probe.types import DraftProbe, DraftProbed, ProbeDone, ProbeRequest, verdict
-from core.types import StageChanged
+from core.types import LengthPolicy, StageChanged
 
 TITLE = "A probe"
 POLL_MS = 100
@@ -161,7 +161,7 @@ class ProbeDesk(QObject):
                 method="draft-model",
                 draft=probe.draft,
                 num_draft_tokens=probe.best_k,
-                auto_draft_tokens=False,
+                length_policy=LengthPolicy.FIXED,
             )
         )
         self._controls.changed.emit()
