@@ -45,6 +45,10 @@ class Dialogs:
         """Where a configuration is to be written; None: nowhere after all."""
         return _ask_path(parent, "Save configuration", suggestion)
 
+    def ask_report_path(self, parent: QWidget, suggestion: str) -> Path | None:
+        """Where a report is to be written, as text or as JSON by its suffix; None: nowhere after all."""
+        return _ask_path(parent, "Save report", suggestion, "json")
+
     def ask_model_path(self, parent: QWidget, kind: OpenKind) -> str | None:
         """A model's folder or .gguf file; None: the person thought better of it."""
         title = OPEN_TITLES[kind].rstrip("…")
@@ -78,12 +82,14 @@ class Dialogs:
         dialog.deleteLater()
 
 
-def _ask_path(parent: QWidget, title: str, suggestion: str) -> Path | None:
+def _ask_path(parent: QWidget, title: str, suggestion: str, *others: str) -> Path | None:
     suffix = suggestion.rpartition(".")[2]
     dialog = QFileDialog(parent, title, suggestion)
     dialog.setAcceptMode(QFileDialog.AcceptMode.AcceptSave)
-    dialog.setNameFilters([f"{suffix.upper()} (*.{suffix})"])
+    filters = {f"{item.upper()} (*.{item})": item for item in (suffix, *others)}
+    dialog.setNameFilters(list(filters))
     dialog.setDefaultSuffix(suffix)
+    dialog.filterSelected.connect(lambda wanted: dialog.setDefaultSuffix(filters[wanted]))
     chosen = dialog.selectedFiles() if dialog.exec() else []
     dialog.deleteLater()
     return Path(chosen[0]) if chosen else None

@@ -9,6 +9,7 @@ from PySide6.QtGui import QCloseEvent, QGuiApplication, QIcon, QKeyEvent, QShowE
 from PySide6.QtWidgets import QMainWindow, QSplitter
 
 from app.branches import BranchDesk
+from app.check_desk import CheckDesk
 from app.controller import RunController, RunState
 from app.dialogs import Dialogs
 from app.export_desk import ExportDesk
@@ -101,6 +102,9 @@ class MainWindow(QMainWindow):
             self, self.menus, self.run_view, self.controls, self.runs.reader, self._dialogs, self.banner, self.status
         )
         self.probes = ProbeDesk(self, self.menus, self._services, self.controller, self.controls, self.prompt)
+        self.checks = CheckDesk(
+            self, self.menus, self._services, self.controller, self.controls, self.runs.reader, self._dialogs
+        )
         owners = (self.controller, self.checker, self.models.store, self.runs.reader, self.theorist)
         self.threads = Threads(owners, self)
         cards = (*self.measurements.cards, *self.plots.cards, *self.theory.cards)
@@ -265,7 +269,7 @@ class MainWindow(QMainWindow):
         fit_columns(self, self.controls, self.text_splitter, self.side)
         self.transcript.set_theme(theme)
         panels = (self.measurements, self.plots, self.plot_desk, self.race, self.inspector, self.why, self.help)
-        for panel in (*panels, self.theory, self.runs):
+        for panel in (*panels, self.theory, self.runs, self.checks):
             panel.set_theme(theme)
 
     # --- Coming and going ---

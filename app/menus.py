@@ -45,7 +45,6 @@ class Menus:
             action.setEnabled(False)
         # What answers a question about a pair rather than writes one text; each opens a window of its own.
         self.check = self._action("checkAction", "Check exactness…", "Ctrl+Shift+X")
-        self.check.setEnabled(False)
         self.probe = self._action("probeAction", "Probe drafts…", "Ctrl+Shift+D")
         self.production = self._action("productionAction", "Take to production…", "Ctrl+Shift+P")
         self.show_ghosts = self._action("showGhostsAction", "Show rejected drafts", "Ctrl+G")

@@ -22,6 +22,7 @@ from core.models.suggestions import SUGGESTIONS, Suggestion
 from core.types import Event, RunRequest
 
 if TYPE_CHECKING:
+    from core.check.types import CheckRequest
     from core.models.compatibility import PairVerdict
     from core.models.details import ModelDetails
     from core.models.downloads import DownloadProgress, Removal
@@ -151,6 +152,13 @@ def find_drafts(target: str) -> tuple[str, ...]:
     return drafts_here(target)
 
 
+def check_exactness(session: Any, request: CheckRequest, controls: RunControls) -> Iterator[Any]:
+    """Check a pair and its settings; see `core.check.engine.check`. For the engine's thread."""
+    from core.check.engine import check
+
+    return check(session, request, controls)
+
+
 def probe_drafts(session: Any, request: ProbeRequest, controls: RunControls) -> Iterator[Any]:
     """Rank drafts for a target; see `core.probe.probing.probe`. For the engine's thread."""
     from core.probe.probing import probe
@@ -177,6 +185,7 @@ class Services:
     remove: Callable[[str], int] = remove_model
     render_prompt: Callable[[RenderQuestion], RenderedPrompt] = render_prompt
     find_drafts: Callable[[str], tuple[str, ...]] = find_drafts
+    check: Callable[[Any, CheckRequest, RunControls], Iterator[Any]] = check_exactness
     probe: Callable[[Any, ProbeRequest, RunControls], Iterator[Any]] = probe_drafts
     runs_folder: Callable[[], Path] = runs_folder
     store: SettingsStore = field(default_factory=SettingsStore)

@@ -86,6 +86,10 @@ class ScriptedDialogs:
         self.asked.append(suggestion)
         return self.export_path
 
+    def ask_report_path(self, _parent, suggestion):
+        self.asked.append(suggestion)
+        return self.export_path
+
     def ask_model_path(self, _parent, kind):
         self.asked.append(kind)
         return self.model_path

@@ -1,11 +1,21 @@
 """A pair of tables to check, and the settings to check it with."""
 
-from core.check.engine import check
-from core.check.types import CheckFinished, CheckRequest
+from core.check.types import (
+    CheckFinished,
+    CheckProgress,
+    CheckReport,
+    CheckRequest,
+    Comparison,
+    FirstTokens,
+    IdentityResult,
+    LawResult,
+    LawTest,
+    Parting,
+    TokenCount,
+)
 from core.controls import RunControls
 from core.prompt_suites import Prompt
-from core.session import Loaded
-from core.types import RunRequest, SamplingParams
+from core.types import RunRequest, SamplingParams, StageChanged
 from tests.fakes import random_law, table_model
 
 PROMPTS = (Prompt("first", "abc"), Prompt("second", "fed"))
@@ -20,6 +30,8 @@ class TableSession:
         self.draft = draft or table_model(random_law(VOCAB_SIZE, 20, memory=2), VOCAB_SIZE, ref="draft")
 
     def load(self, request, controls):
+        from core.session import Loaded
+
         controls.check_cancelled()
         return Loaded(self.target, self.draft if request.draft else None, None)
         yield
@@ -34,6 +46,64 @@ def make_check(*, num_samples=400, num_tokens=12, prompts=PROMPTS, with_transfor
 
 def checked(request=None, session=None):
     """The report of a check that goes to its end."""
+    from core.check.engine import check
+
     *_, last = check(session or TableSession(), request or make_check(), RunControls())
     assert isinstance(last, CheckFinished)
     return last.report
+
+
+def make_report(request, *, broken=False, near=False, seconds=27.4):
+    """A report as the engine would send it, without a model."""
+    ties = (Parting("Read a file", 17, " path", " name", 2.1e-6, 4.4e-6, is_near_tie=True),) if near else ()
+    p_values = (0.563, 2.7e-5, 7.7e-12) if broken else (0.563, 0.462, 0.558)
+    tests = (
+        LawTest("token 1", 1, 3000, 18, 16.4, p_values[0]),
+        LawTest("token 2", 2, 565, 13, 48.8 if broken else 12.8, p_values[1], is_failed=broken),
+        LawTest("token 3", 3, 21, 0, 0.0, None),
+        LawTest("bonus", None, 576, 13, 18.1, 0.152),
+        LawTest("lean", None, 4380, 1, 46.9 if broken else 0.3, p_values[2], is_failed=broken),
+    )
+    tokens = (("    ", 499, 497.9), ("return", 233, 244.1), ("):", 140, 132.7), ("x", 13, 11.9), ("", 115, 113.4))
+    law = LawResult(
+        3000,
+        tests,
+        0.093 if broken else 0.006,
+        0.0103,
+        0,
+        8.4e-7,
+        1e-3,
+        first_tokens=tuple(
+            FirstTokens(name, tuple(TokenCount(*item) for item in tokens)) for name in ("Fibonacci", "Read a file")
+        ),
+    )
+    notes = (
+        "No setting of Outrider trades exactness for speed: method, K and an int8 draft change the speed alone.",
+        "Rejection coupling keeps the law; a seed gives another text than it gives without a draft.",
+    )
+    greedy = IdentityResult(Comparison.GREEDY, 9, 576 - 46 * near, ties)
+    return CheckReport(request, "cpu", "float32", (greedy,), law, notes, seconds)
+
+
+class FakeCheck:
+    """Answers with a report; waits before each piece of progress while there is a gate."""
+
+    def __init__(self, **report):
+        self.report = report
+        self.gate = None
+        self.error = None
+        self.requests = []
+
+    def __call__(self, _session, request, controls):
+        self.requests.append(request)
+        yield StageChanged("Loading…")
+        if self.error is not None:
+            raise self.error
+        for done in (0, 1000, 2000):
+            yield CheckProgress("Blocks", done, 3000)
+            while self.gate is not None and not self.gate.acquire(timeout=0.005) and not controls.is_cancelled:
+                pass
+            if controls.is_cancelled:
+                yield CheckFinished(None)
+                return
+        yield CheckFinished(make_report(request, **self.report))

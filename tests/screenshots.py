@@ -12,6 +12,7 @@ from pathlib import Path
 
 from PySide6.QtWidgets import QApplication
 
+from tests.screenshots_check import photograph_check
 from tests.screenshots_models import photograph_models
 from tests.screenshots_runs import photograph_errors, photograph_runs
 
@@ -29,6 +30,7 @@ def main() -> int:
     if not arguments.models:
         photograph_runs(arguments.folder, arguments.only, real=arguments.real)
         photograph_errors(arguments.folder, arguments.only)
+        photograph_check(arguments.folder, arguments.only)
     photograph_models(arguments.folder, arguments.only)
     del application
     return 0

@@ -12,7 +12,7 @@ from core.draft_length import length_of
 SCHEMA = "outrider.check/1"
 
 _SENTENCES = {
-    Verdict.EXACT: "Exact: nothing tells this pair's output from the target's own.",
+    Verdict.EXACT: "Exact: no test tells this pair's output from the target's own.",
     Verdict.NEAR_TIES: "Exact up to near-ties: texts part only where rounding alone decides.",
     Verdict.NOT_EXACT: "Not exact: the output is not the target's own.",
 }

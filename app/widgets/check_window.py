@@ -1,0 +1,272 @@
+"""The window that checks exactness: a verdict, the tests that it rests on, and the first tokens for a look."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from PySide6.QtCore import Qt, Signal, Slot
+from PySide6.QtGui import QCloseEvent, QColor
+from PySide6.QtWidgets import (
+    QAbstractItemView,
+    QCheckBox,
+    QComboBox,
+    QDialog,
+    QHBoxLayout,
+    QHeaderView,
+    QLabel,
+    QProgressBar,
+    QPushButton,
+    QSpinBox,
+    QTableWidget,
+    QTableWidgetItem,
+    QVBoxLayout,
+    QWidget,
+)
+
+from app.theme import LIGHT, Theme
+from app.view_models.checking import COLUMNS, NONE_YET, CheckRow
+from app.widgets.check_bars import CheckBars
+from app.widgets.fields import WheelGuard, describe, set_flag, text_label
+from core.check.types import DEFAULT_SAMPLES, LEAST_SAMPLES, FirstTokens
+
+ROW_HEIGHT = 26
+MOST_BLOCKS = 200_000
+BLOCKS_HELP = "Blocks that are drawn for the test of the sampled law. Four times as many find half as large a mistake."
+TRANSFORMERS_HELP = "Also hold plain greedy text against transformers' own generate, which is slower."
+
+
+class CheckWindow(QDialog):
+    """Stays open beside the main window.
+
+    Signals:
+        check_wanted: the button was pressed.
+        stop_wanted: likewise, or the window was closed while a check goes.
+        copy_wanted, save_wanted: the report is to be taken away.
+    """
+
+    check_wanted = Signal()
+    stop_wanted = Signal()
+    copy_wanted = Signal()
+    save_wanted = Signal()
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setObjectName("checkWindow")
+        self.setWindowTitle("Check exactness")
+        self.setModal(False)
+        self._theme = LIGHT
+        self._rows: tuple[CheckRow, ...] = ()
+        self._first_tokens: tuple[FirstTokens, ...] = ()
+        self.mark = text_label("", "verdictMark")
+        self.mark.setObjectName("checkMark")
+        self.mark.setAlignment(Qt.AlignmentFlag.AlignCenter)
+        self.headline = _wrapped("checkHeadline", "title")
+        self.subject = _wrapped("checkSubject", "hint")
+        self.blocks = QSpinBox()
+        self.blocks.setObjectName("checkBlocksSpin")
+        self.blocks.setRange(LEAST_SAMPLES, MOST_BLOCKS)
+        self.blocks.setSingleStep(1_000)
+        self.blocks.setGroupSeparatorShown(True)
+        self.blocks.setValue(DEFAULT_SAMPLES)
+        describe(self.blocks, "Blocks", BLOCKS_HELP)
+        self.with_transformers = QCheckBox("Also against transformers")
+        self.with_transformers.setObjectName("checkTransformersCheck")
+        describe(self.with_transformers, self.with_transformers.text(), TRANSFORMERS_HELP)
+        self.check_button = _button("Check", "checkButton", "Compare texts, and test the sampled law")
+        self.stop_button = _button("Stop", "stopCheckButton", "End the check; there is no verdict then")
+        self.copy_button = _button("Copy report", "copyCheckButton", "The whole report as text")
+        self.save_button = _button("Save…", "saveCheckButton", "The report as text or JSON")
+        self.close_button = _button("Close", "closeCheckButton", "")
+        self.progress = QProgressBar()
+        self.progress.setObjectName("checkProgress")
+        self.progress.setAccessibleName("How far this part of the check is")
+        self.progress.setTextVisible(False)
+        self.stage = text_label("", "hint")
+        self.stage.setObjectName("checkStage")
+        self.table = _table()
+        self.remarks = _wrapped("checkRemarks", "hint")
+        self.prompts = QComboBox()
+        self.prompts.setObjectName("checkPromptsCombo")
+        describe(self.prompts, "First tokens behind", "Texts that blocks were drawn behind")
+        self.bars = CheckBars()
+        self._guard = WheelGuard(self)
+        self._guard.watch(self.blocks, self.prompts)
+        self._lay_out()
+        self.resize(860, 780)
+        self.show_going(is_going=False)
+        self.show_nothing(NONE_YET)
+        self.check_button.clicked.connect(self.check_wanted)
+        self.stop_button.clicked.connect(self.stop_wanted)
+        self.copy_button.clicked.connect(self.copy_wanted)
+        self.save_button.clicked.connect(self.save_wanted)
+        self.close_button.clicked.connect(self.close)
+        self.prompts.currentIndexChanged.connect(self._on_prompt)
+
+    def _lay_out(self) -> None:
+        words = QVBoxLayout()
+        words.setSpacing(2)
+        words.addWidget(self.headline)
+        words.addWidget(self.subject)
+        head = QHBoxLayout()
+        head.setSpacing(12)
+        head.addWidget(self.mark, 0, Qt.AlignmentFlag.AlignTop)
+        head.addLayout(words, 1)
+        asked = QHBoxLayout()
+        asked.setSpacing(8)
+        asked.addWidget(text_label("Blocks", "field", buddy=self.blocks))
+        asked.addWidget(self.blocks)
+        asked.addWidget(self.with_transformers)
+        asked.addStretch(1)
+        asked.addWidget(self.stop_button)
+        asked.addWidget(self.check_button)
+        tokens = QHBoxLayout()
+        tokens.setSpacing(8)
+        tokens.addWidget(text_label("First tokens behind", "field", buddy=self.prompts))
+        tokens.addWidget(self.prompts, 1)
+        tokens.addWidget(text_label("outlined: expected · filled: came", "hint"))
+        foot = QHBoxLayout()
+        foot.setSpacing(8)
+        foot.addWidget(self.progress)
+        foot.addWidget(self.stage, 1)
+        for button in (self.copy_button, self.save_button, self.close_button):
+            foot.addWidget(button)
+        self.progress.setFixedWidth(120)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(16, 14, 16, 16)
+        layout.setSpacing(8)
+        layout.addLayout(head)
+        layout.addLayout(asked)
+        layout.addWidget(self.table, 1)
+        layout.addWidget(self.remarks)
+        layout.addLayout(tokens)
+        layout.addWidget(self.bars)
+        layout.addLayout(foot)
+
+    # --- For the desk ---
+
+    def open(self) -> None:
+        """Come to the front."""
+        self.show()
+        self.raise_()
+        self.activateWindow()
+
+    def show_nothing(self, sentence: str, *, is_problem: bool = False) -> None:
+        """A sentence, and no verdict."""
+        set_flag(self.mark, "kind", "none")
+        self.mark.setText("?")
+        self.mark.setAccessibleName("No verdict yet")
+        set_flag(self.headline, "role", "problem" if is_problem else "title")
+        self.headline.setText(sentence)
+        self.show_results((), "", ())
+
+    def show_verdict(self, mark: str, name: str, sentence: str) -> None:
+        """The verdict: a sign, its kind for the style sheet, and a sentence."""
+        set_flag(self.mark, "kind", name)
+        self.mark.setText(mark)
+        self.mark.setAccessibleName(sentence)
+        set_flag(self.headline, "role", "verdict")
+        self.headline.setText(sentence)
+
+    def show_subject(self, text: str) -> None:
+        """What is checked."""
+        self.subject.setText(text)
+
+    def show_results(self, rows: Sequence[CheckRow], remarks: str, first_tokens: Sequence[FirstTokens]) -> None:
+        """What the verdict rests on; empty for nothing."""
+        self._rows = tuple(rows)
+        self._fill_table()
+        self.remarks.setText(remarks)
+        self.remarks.setVisible(bool(remarks))
+        self._first_tokens = tuple(first_tokens)
+        self.prompts.clear()
+        self.prompts.addItems([found.prompt for found in self._first_tokens])
+        self.prompts.setEnabled(bool(self._first_tokens))
+        self.copy_button.setEnabled(bool(rows))
+        self.save_button.setEnabled(bool(rows))
+        self._on_prompt()
+
+    def show_stage(self, text: str, done: int = 0, total: int = 0) -> None:
+        """What is being done, and how far it is; without a total, nobody knows."""
+        self.stage.setText(f"{text}: {done:,} of {total:,}" if total else text)
+        self.progress.setRange(0, total)
+        self.progress.setValue(done)
+
+    def show_going(self, *, is_going: bool) -> None:
+        """Offer only what can be done now."""
+        for widget in (self.check_button, self.blocks, self.with_transformers):
+            widget.setEnabled(not is_going)
+        self.stop_button.setEnabled(is_going)
+        self.progress.setVisible(is_going)
+
+    def set_theme(self, theme: Theme) -> None:
+        """Draw in a theme's colours."""
+        self._theme = theme
+        self.bars.set_theme(theme)
+        self._fill_table()
+
+    # --- Itself ---
+
+    def _fill_table(self) -> None:
+        self.table.setRowCount(len(self._rows))
+        for index, row in enumerate(self._rows):
+            for column, text in enumerate(row.texts):
+                item = QTableWidgetItem(text)
+                item.setToolTip(row.tip)
+                is_figure = 0 < column < len(row.texts) - 1
+                across = Qt.AlignmentFlag.AlignRight if is_figure else Qt.AlignmentFlag.AlignLeft
+                item.setTextAlignment(across | Qt.AlignmentFlag.AlignVCenter)
+                if row.is_failed:
+                    item.setForeground(QColor(self._theme.danger))
+                self.table.setItem(index, column, item)
+            self.table.setRowHeight(index, ROW_HEIGHT)
+
+    @Slot()
+    def _on_prompt(self) -> None:
+        place = self.prompts.currentIndex()
+        self.bars.show_tokens(self._first_tokens[place] if 0 <= place < len(self._first_tokens) else None)
+
+    def closeEvent(self, event: QCloseEvent) -> None:
+        """A check whose window is gone is of no use."""
+        self.stop_wanted.emit()
+        super().closeEvent(event)
+
+
+def _table() -> QTableWidget:
+    table = QTableWidget(0, len(COLUMNS))
+    table.setObjectName("checkTable")
+    table.setAccessibleName("Tests and what came of them")
+    table.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
+    table.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
+    table.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
+    table.setTabKeyNavigation(False)
+    table.setShowGrid(False)
+    table.verticalHeader().hide()
+    for column, (title, help_text) in enumerate(COLUMNS):
+        heading = QTableWidgetItem(title)
+        heading.setToolTip(help_text)
+        is_figure = 0 < column < len(COLUMNS) - 1
+        across = Qt.AlignmentFlag.AlignRight if is_figure else Qt.AlignmentFlag.AlignLeft
+        heading.setTextAlignment(across | Qt.AlignmentFlag.AlignVCenter)
+        table.setHorizontalHeaderItem(column, heading)
+    header = table.horizontalHeader()
+    header.setHighlightSections(False)
+    header.setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
+    header.setSectionResizeMode(0, QHeaderView.ResizeMode.Stretch)
+    return table
+
+
+def _button(text: str, object_name: str, help_text: str) -> QPushButton:
+    button = QPushButton(text)
+    button.setObjectName(object_name)
+    button.setAutoDefault(False)
+    describe(button, text, help_text)
+    return button
+
+
+def _wrapped(object_name: str, role: str) -> QLabel:
+    label = text_label("", role)
+    label.setObjectName(object_name)
+    label.setWordWrap(True)
+    label.setTextFormat(Qt.TextFormat.PlainText)
+    label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+    return label
