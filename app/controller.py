@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from enum import StrEnum
 
@@ -17,6 +18,9 @@ from core.types import Event, RunRequest
 
 BUSY_SENTENCE = "A run is going. Stop it, or wait for its end, before you start another."
 BUSY_TASK_SENTENCE = "{} is going. Stop it, or wait for its end, before you start anything else."
+
+SWITCH_S = 0.0005
+"""After so long a thread that computes in Python lets another one in."""
 
 
 class RunState(StrEnum):
@@ -79,12 +83,19 @@ class RunController(QObject):
         self._worker.task_failed.connect(self._on_task_failed)
         self._worker.task_finished.connect(self._on_task_finished)
         self._thread.finished.connect(self.closed)
+        # The engine asks for the interpreter many times a token; by default the window's thread keeps it for 5 ms.
+        sys.setswitchinterval(SWITCH_S)
         self._thread.start()
 
     @property
     def state(self) -> RunState:
         """Where the run stands."""
         return self._state
+
+    @property
+    def is_at_full_speed(self) -> bool:
+        """Whether a run goes that nobody holds back to follow its single steps."""
+        return self._state is RunState.RUNNING and not self._delay_ms
 
     @property
     def is_closed(self) -> bool:

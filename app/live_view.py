@@ -11,18 +11,13 @@ from typing import Protocol
 from PySide6.QtCore import QObject, Qt, QTimer, Signal, Slot
 
 from app.controller import RunController, RunState
+from app.frame_pace import FramePace
 from app.view_models.run_view import RunView
 from app.widgets.measurements import MeasurementsPanel
 from app.widgets.status_strip import StatusStrip
 from app.widgets.transcript_panel import TranscriptPanel
 from core.types import Device, Event, RunRequest, RunStarted
 
-FRAME_MS = 33
-MAX_SHARE = 0.15
-"""Most of one processor that drawing may take; beyond it frames come more rarely, since the engine needs it more."""
-CONTENDED_SHARE = 0.03
-"""The same where the engine computes on all processors: what drawing takes of one, all of them wait for."""
-SLOWEST_FRAME_MS = 250
 APPLY_S = 0.012
 """Time that one frame takes to apply events, of which a kept run or a fast engine may have thousands."""
 
@@ -68,13 +63,14 @@ class LiveView(QObject):
         self._transcript = transcript
         self._panels: list[LivePanel] = [measurements]
         self._status = status
-        self._thread_time = 0.0
+        self._pace = FramePace()
+        self._has_news = False
         self._kept: Iterator[Event] | None = None
         self.kept_title = ""
         """What the run on screen is called, if it was kept and not just run."""
         self._timer = QTimer(self)
         self._timer.setTimerType(Qt.TimerType.PreciseTimer)
-        self._timer.setInterval(FRAME_MS)
+        self._timer.setInterval(self._pace.interval_ms)
         self._timer.timeout.connect(self._on_frame)
         controller.run_requested.connect(self._on_run_requested)
         controller.run_ended.connect(self._on_run_ended)
@@ -109,22 +105,27 @@ class LiveView(QObject):
         for panel in self._panels:
             panel.begin()
         self._show_status()
-        self._thread_time = time.thread_time()
-        self._timer.setInterval(FRAME_MS)
+        self._pace.begin()
+        self._timer.setInterval(self._pace.interval_ms)
         self._timer.start()
 
     @Slot()
     def _on_frame(self) -> None:
-        has_news = self._take_events(APPLY_S)
-        if has_news:
+        # A person who follows the single steps, or reads a kept run, waits for nothing.
+        is_racing = self._kept is None and self._controller.is_at_full_speed
+        draws_all = self._pace.frame(is_contended=is_racing and _takes_all_processors(self._run))
+        if self._take_events(APPLY_S):
+            self._has_news = True
             self._transcript.view.refresh()
-        for panel in self._panels:
-            panel.refresh(has_news=has_news)
-        self._show_status()
+        if draws_all:
+            for panel in self._panels:
+                panel.refresh(has_news=self._has_news)
+            self._has_news = False
+            self._show_status()
         if self._kept is not None:
             self._take_kept()
         else:
-            self._pace()
+            self._timer.setInterval(self._pace.interval_ms)
 
     def _take_kept(self) -> None:
         """Apply as much of a kept run as leaves the window answering."""
@@ -138,13 +139,6 @@ class LiveView(QObject):
             self._on_run_ended()
             return
         self._transcript.view.refresh()
-
-    def _pace(self) -> None:
-        # This thread's processor time since the frame before: what it took to apply, to draw and to paint.
-        now = time.thread_time()
-        spent_ms, self._thread_time = 1000 * (now - self._thread_time), now
-        share = CONTENDED_SHARE if _takes_all_processors(self._run) else MAX_SHARE
-        self._timer.setInterval(min(SLOWEST_FRAME_MS, max(FRAME_MS, round(spent_ms / share))))
 
     @Slot()
     def _on_run_ended(self) -> None:

@@ -76,7 +76,13 @@ def test_looking_again_becomes_rarer_while_the_cores_stay_taken(machine, governo
     machine.times = TAKEN
     machine.steps(governor, 2_000)
     assert machine.threads == 1
-    assert machine.num_timed <= 2 * 8
+    assert machine.num_timed <= 4 * 8
+
+
+def test_a_moment_in_which_something_else_wants_a_core_does_not_cost_all_threads(machine):
+    times = iter([11.0, 60.0, 10.0, 4.0])
+    governor = ThreadGovernor(lambda: next(times), machine.set_threads, 4)
+    assert governor.settle() == machine.threads == 4
 
 
 def test_a_timing_that_is_broken_off_leaves_the_threads_as_they_were(machine, governor):
