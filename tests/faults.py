@@ -140,7 +140,8 @@ def strike(monkeypatch, at: int, action: Callable[[], None]) -> list[int]:
 
         return forward
 
-    for runner_type, name in ((ModuleRunner, "forward"), (LeanRunner, "forward"), (LeanRunner, "draw_next")):
+    lean = ((LeanRunner, name) for name in ("forward", "draw_next", "draw_likeliest"))
+    for runner_type, name in ((ModuleRunner, "forward"), *lean):
         monkeypatch.setattr(runner_type, name, struck(getattr(runner_type, name)))
     return since
 

@@ -6,10 +6,11 @@ import core.decode
 from core.controls import RunControls
 from core.decode import autoregressive, speculative
 from core.drafters.draft_model import DraftModelDrafter
+from core.errors import GenerationError
 from core.policy_adaptive import BlockPlan, DraftLengthPolicy
 from core.types import Coupling, LengthPolicy, PrefillDone, SamplingParams, Step
 from tests.exactness import SIGNIFICANCE, engine_law_p_value, stops_at_the_unsure
-from tests.fakes import play, random_law, table_model
+from tests.fakes import fixed_law, play, random_law, table_model
 
 FILTERED = SamplingParams(0.8, 4, 0.9, 0.02)
 
@@ -63,3 +64,12 @@ def test_the_policy_may_change_in_the_middle_of_a_run():
     assert ids == plain
     assert {True, False} == set(asked)
     assert not any(asked[:5])
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_draft_that_says_no_number_is_named_for_it(temperature):
+    target, _ = tables()
+    draft = table_model(fixed_law([float("nan")] * 8), 8)
+    length = {"num_draft_tokens": None, "length_policy": LengthPolicy.ADAPTIVE}
+    with pytest.raises(GenerationError, match="draft's logits"):
+        play(speculative(target, draft, [0], sampling=SamplingParams(temperature), **length))

@@ -65,9 +65,19 @@ def test_no_length_beats_the_best_and_of_equals_the_shortest_is_taken(alpha, cos
     assert best == speedups.index(max(speedups))
 
 
+SCORING_MS = {1: 41.0, 5: 49.0, 9: 64.0}
+"""SmolLM2-135M in float32 on two cores, by the number of positions."""
+
+
+@pytest.mark.parametrize(("k", "free", "measured"), [(4, 2.8013, 2.4098), (8, 3.0921, 2.2075)])
+def test_scoring_that_costs_more_takes_its_part_of_the_speedup(k, free, measured):
+    # By hand: tau is 3.3616 at K = 4 and 4.3289 at K = 8; over .2 + 1 and .4 + 1, or .2 + 49/41 and .4 + 64/41.
+    assert predicted_speedup(0.8, k, 0.05) == pytest.approx(free, abs=5e-4)
+    assert predicted_speedup(0.8, k, 0.05, SCORING_MS[k + 1] / SCORING_MS[1]) == pytest.approx(measured, abs=5e-4)
+
+
 def test_scoring_that_costs_more_shortens_the_best_block():
-    # SmolLM2-135M on two cores: 41 ms for 1 position, 49 for 5, 64 for 9.
-    measured = {1: 41.0, 5: 49.0, 9: 64.0}
+    measured = SCORING_MS
     costly = best_num_draft_tokens(0.8, 0.05, verify_cost=lambda n: measured.get(n, 41 + 2.9 * (n - 1)) / 41)
     assert 0 < costly < best_num_draft_tokens(0.8, 0.05)
 

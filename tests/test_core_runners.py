@@ -206,13 +206,12 @@ def test_a_draw_in_one_script_is_the_draw_in_steps(family, temperature):
 
 
 @pytest.mark.parametrize("family", LEAN)
-def test_the_likeliest_token_comes_with_its_certain_law_and_with_how_likely_it_is(family):
+def test_the_likeliest_token_comes_with_how_likely_it_is(family):
     stepwise, fused = runner_of(family, True), runner_of(family, True)
     for part in (IDS[:7], IDS[7:8], IDS[8:10]):
         logits = stepwise.forward(part, num_logits=1).logits[0, :200]
-        token, law, probability = fused.draw_likeliest(part, 200)
+        token, probability = fused.draw_likeliest(part, 200)
         assert int(token) == int(logits.argmax())
-        assert torch.equal(law, probabilities(logits, SamplingParams(0.0)))
         assert float(probability) == pytest.approx(float(logits.softmax(-1).max()), rel=1e-5)
 
 

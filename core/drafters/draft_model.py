@@ -14,7 +14,7 @@ from core.drafters.methods import DraftModelOptions
 from core.runners.base import Runner
 from core.runners.graphed import GraphedRunner
 from core.runners.lean import LeanRunner
-from core.sampling import draw, draw_gumbel, draw_uniforms, for_device, is_plain, one_hot, probabilities
+from core.sampling import draw, draw_gumbel, draw_uniforms, for_device, is_plain, probabilities
 from core.target import PREFILL_CHUNK, prefill
 from core.types import Draft, DraftContext, TargetFeature, Verification
 
@@ -92,15 +92,14 @@ class DraftModelDrafter:
             block = runner.draw_block(pending, uniforms, temperature, limit, proposed)
             if block is not None:
                 return chain(block[0], _over_vocabulary(block[1], proposed, context.vocab_size))
+        if keep is not None and context.sampling.is_greedy:
+            return self._likeliest_chain(pending, context, count, keep)
         tokens, rows = [], []
         if uniforms is not None:
             uniforms = for_device(uniforms, self._model.device).to(self._model.device)
         for index in range(count):
             context.check_cancelled()
-            confidence: Tensor | None = None
-            if keep is not None and context.sampling.is_greedy:
-                drawn, row, confidence = self._likeliest(pending, context)
-            elif uniforms is None:
+            if uniforms is None:
                 drawn, row = self._next_of_noise(pending, context, len(context.ids) + index)
             else:
                 drawn, row = self._next(pending, context, uniforms[index])
@@ -108,7 +107,7 @@ class DraftModelDrafter:
             tokens.append(token)
             rows.append(row)
             # Behind the token, which stays: to take back what came out improbable would bend the law.
-            if keep is not None and not keep(float(row[drawn] if confidence is None else confidence)):
+            if keep is not None and not keep(float(row[drawn])):
                 break
             pending = token.unsqueeze(0)
         return chain(torch.stack(tokens), _over_vocabulary(torch.stack(rows), proposed, context.vocab_size))
@@ -128,13 +127,34 @@ class DraftModelDrafter:
         proposed = self._model.draft_ids
         return draw_gumbel(row, noise[: len(row)] if proposed is None else noise[proposed]), row
 
-    def _likeliest(self, pending: Tensor, context: DraftContext) -> tuple[Tensor, Tensor, Tensor]:
-        """At temperature 0: the () index, its law, and the () probability that it has at temperature 1."""
+    def _likeliest_chain(
+        self, pending: Tensor, context: DraftContext, count: int, keep: Callable[[float], bool]
+    ) -> Draft:
+        """At temperature 0, asked after each token whether to go on, by the probability that it has at temperature 1.
+
+        The laws are made for all tokens at once.
+        """
+        proposed, found, sureness = self._model.draft_ids, [], []
+        for _ in range(count):
+            context.check_cancelled()
+            best, probability = self._likeliest(pending, context)
+            found.append(best)
+            sureness.append(probability)
+            if not keep(float(probability)):
+                break
+            pending = (best if proposed is None else proposed[best]).unsqueeze(0)
+        indices = torch.stack(found)
+        # 0 times a probability that is no number makes all of its law so, as `probabilities` does.
+        zero = torch.stack(sureness).unsqueeze(1) * 0.0
+        rows = zero.repeat(1, self._num_proposed(context)).scatter_(1, indices.unsqueeze(1), zero + 1.0)
+        tokens = indices if proposed is None else proposed[indices]
+        return chain(tokens, _over_vocabulary(rows, proposed, context.vocab_size))
+
+    def _likeliest(self, pending: Tensor, context: DraftContext) -> tuple[Tensor, Tensor]:
         if isinstance(self._runner, LeanRunner):
             return self._runner.draw_likeliest(pending, self._num_proposed(context))
         logits = self._logits(pending, context).float()
-        best = logits.argmax(-1, keepdim=True)
-        return best[0], one_hot(logits, best), torch.softmax(logits, -1)[best[0]]
+        return logits.argmax(-1), torch.softmax(logits, -1).max()
 
     def _law(self, pending: Tensor, context: DraftContext) -> Tensor:
         return probabilities(self._logits(pending, context), context.sampling)

@@ -147,10 +147,9 @@ class LeanRunner:
         return self._call(lean_forward.draw_next, ids, uniform, temperature, limit)
 
     @torch.inference_mode()
-    def draw_likeliest(self, ids: Tensor, limit: int) -> tuple[Tensor, Tensor, Tensor]:
-        """`draw_next` at temperature 0, and the () probability of the token at temperature 1."""
-        token, row = self._call(lean_forward.draw_likeliest, ids, limit)
-        return token, row[:-1], row[-1]
+    def draw_likeliest(self, ids: Tensor, limit: int) -> tuple[Tensor, Tensor]:
+        """Append `ids`, and find the () index of the likeliest of the first `limit` logits, and its () probability."""
+        return self._call(lean_forward.draw_likeliest, ids, limit)
 
     def _call(self, function: Callable[..., tuple[Tensor, Tensor]], ids: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
         count, start = ids.shape[0], self._length

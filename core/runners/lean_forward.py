@@ -197,11 +197,8 @@ def draw_likeliest(
     is_block: bool,
     start: int,
 ) -> tuple[Tensor, Tensor]:
-    """As `draw_next` at temperature 0: the token (), and (limit + 1,) its law with its own probability behind it.
-
-    That is the one it has at temperature 1, before it was made certain.
-    """
+    """As `draw_next` at temperature 0, but for the law: the token (), and the probability () that it has at 1."""
     _, logits = forward(ids, 1, model, cos, sin, mask, is_block, start)
     row = logits[0, :limit].float()
-    best = row.argmax(-1, keepdim=True)
-    return best[0], torch.cat((one_hot(row, best), torch.softmax(row, -1).gather(-1, best)))
+    best = row.argmax(-1)
+    return best, torch.softmax(row, -1).max()
