@@ -18,7 +18,7 @@ from core.decode import autoregressive, speculative
 from core.draft_length import length_of
 from core.drafters.base import Drafter
 from core.models.loading import LanguageModel
-from core.near_ties import find_near_ties
+from core.near_ties import find_near_ties, replay_margin
 from core.prompt_suites import Prompt
 from core.sampling import gumbel_noise, probabilities
 from core.session import Loaded
@@ -60,10 +60,10 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """A decoded text, and the K of the step that each token came from."""
+    """A decoded text, and of each step what was drafted and what was emitted."""
 
     ids: tuple[int, ...]
-    lengths: tuple[int, ...]
+    blocks: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
 
 
 def compare_texts(setting: Setting, comparison: Comparison) -> Generator[CheckProgress, None, IdentityResult]:
@@ -105,15 +105,13 @@ def _both(setting: Setting, comparison: Comparison, prompt: Prompt) -> tuple[_Te
 
 
 def _decoded(setting: Setting, events: Iterator[Any]) -> _Text:
-    ids: list[int] = []
-    lengths: list[int] = []
+    blocks: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
     for event in events:
         if isinstance(event, Step):
             setting.loaded.record(event)
-            ids += event.emitted
-            lengths += [event.num_draft_tokens] * len(event.emitted)
+            blocks.append((event.drafted, event.emitted))
     setting.controls.check_cancelled()
-    return _Text(tuple(ids), tuple(lengths))
+    return _Text(tuple(token for _, emitted in blocks for token in emitted), tuple(blocks))
 
 
 def _generated(setting: Setting, prompt: Prompt) -> _Text:
@@ -121,7 +119,7 @@ def _generated(setting: Setting, prompt: Prompt) -> _Text:
     room = min(setting.request.num_tokens, target.context_length - len(prompt.ids))
     ids = Generate(Pair(target, None), room).run(prompt.ids, temperature=0.0, seed=0).ids
     end = next((index + 1 for index, token in enumerate(ids) if token in target.eos_ids), len(ids))
-    return _Text(ids[:end], (0,) * end)
+    return _Text(ids[:end])
 
 
 def _num_same(one: Sequence[int], other: Sequence[int]) -> int:
@@ -152,21 +150,22 @@ def _parting(
 
 def _measure(
     setting: Setting, comparison: Comparison, prompt: Prompt, texts: tuple[_Text, _Text], at: int
-) -> tuple[float | None, float | None]:
-    """Margin and measured difference of the two tokens; None where the place is no near-tie between these two."""
-    expected, found = texts
-    ties = find_near_ties(
-        setting.target,
-        (*prompt.ids, *expected.ids[: at + 1]),
-        max(found.lengths[: at + 1]),
-        num_prompt_tokens=len(prompt.ids),
-        check_cancelled=setting.controls.check_cancelled,
-        scores=_noisy(setting) if comparison is Comparison.GUMBEL else lambda position, logits: logits,
-    )
+) -> tuple[float, float]:
+    """The lead of the expected token where one position is scored at a time, and how far it moves in blocks."""
+    tokens = texts[0].ids[at], texts[1].ids[at]
+    options: dict[str, Any] = {"check_cancelled": setting.controls.check_cancelled}
+    if comparison is Comparison.GUMBEL:
+        options["scores"] = _noisy(setting)
+    margin, lead = (replay_margin(setting.target, prompt.ids, text.blocks, at, tokens, **options) for text in texts)
+    difference = abs(margin - lead)
+    if difference >= margin:
+        return margin, difference
+    # Another number of threads than in the run may sum in another order: as blocks of this length do at any place.
+    longest = max(len(drafted) for drafted, _ in texts[1].blocks)
+    ids = (*prompt.ids, *texts[0].ids[: at + 1])
+    ties = find_near_ties(setting.target, ids, longest, num_prompt_tokens=len(prompt.ids), **options)
     tie = next((tie for tie in ties if tie.position == len(prompt.ids) + at), None)
-    if tie is None or {tie.token, tie.other} != {expected.ids[at], found.ids[at]}:
-        return None, None
-    return tie.margin, tie.difference
+    return (tie.margin, tie.difference) if tie and {tie.token, tie.other} == set(tokens) else (margin, difference)
 
 
 def _noisy(setting: Setting) -> Callable[[int, Tensor], Tensor]:

@@ -53,8 +53,9 @@ def parting_line(parting: Parting) -> str:
     """Where and how closely two texts parted."""
     where = f"{parting.prompt}, token {parting.index + 1}: {parting.expected!r} expected, {parting.found!r} found"
     if parting.margin is None or parting.difference is None:
-        return f"{where}; no near-tie there"
-    kind = "near-tie" if parting.is_near_tie else "more than rounding"
+        return f"{where}; one text ended there"
+    explained = parting.margin <= parting.difference
+    kind = "near-tie" if parting.is_near_tie else "more than rounding" if explained else "no near-tie"
     return f"{where}; margin {parting.margin:.2g}, measured difference {parting.difference:.2g}: {kind}"
 
 
