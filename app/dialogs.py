@@ -49,6 +49,20 @@ class Dialogs:
         """Where a report is to be written, as text or as JSON by its suffix; None: nowhere after all."""
         return _ask_path(parent, "Save report", suggestion, "json")
 
+    def ask_sweep_export_path(self, parent: QWidget, suggestion: str) -> Path | None:
+        """Where a sweep is to be written, in the format that the suggestion's suffix tells; None: nowhere after all."""
+        return _ask_path(parent, "Export sweep", suggestion)
+
+    def ask_sweep_path(self, parent: QWidget, folder: Path) -> Path | None:
+        """A sweep's file; None: the person thought better of it."""
+        path, _ = QFileDialog.getOpenFileName(parent, "Open sweep", str(folder), "Sweeps (*.jsonl)")
+        return Path(path) if path else None
+
+    def ask_prompts_path(self, parent: QWidget) -> Path | None:
+        """A file of prompts; None: the person thought better of it."""
+        path, _ = QFileDialog.getOpenFileName(parent, "Prompts", "", "Prompts (*.jsonl *.ndjson *.txt);;All files (*)")
+        return Path(path) if path else None
+
     def ask_model_path(self, parent: QWidget, kind: OpenKind) -> str | None:
         """A model's folder or .gguf file; None: the person thought better of it."""
         title = OPEN_TITLES[kind].rstrip("…")

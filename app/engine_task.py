@@ -19,10 +19,12 @@ class EngineTask(QObject):
     """One piece of such work, from the window's side. `RunController.start_task` makes and starts it.
 
     Signals:
+        stop_asked: it is to end; for work with a way to stop of its own.
         failed: one sentence for a person; `ended` follows.
         ended: it is over, however it ended; all its events can be taken now.
     """
 
+    stop_asked = Signal()
     failed = Signal(str)
     ended = Signal()
 
@@ -42,6 +44,7 @@ class EngineTask(QObject):
     def stop(self) -> None:
         """Ask it to end; asking twice does nothing."""
         self.controls.cancel()
+        self.stop_asked.emit()
 
     def take_events(self) -> Iterator[Any]:
         """What has come since the last call. Called in the window's thread."""

@@ -27,6 +27,7 @@ from app.replaying import settings_of
 from app.runs_desk import RunsDesk
 from app.services import Services
 from app.settings import remember_model
+from app.sweep_desk import SweepDesk
 from app.theme import RESOURCES, Theme, text_scale, ui_font
 from app.theory_reader import TheoryReader
 from app.threads import Threads
@@ -105,7 +106,11 @@ class MainWindow(QMainWindow):
         self.checks = CheckDesk(
             self, self.menus, self._services, self.controller, self.controls, self.runs.reader, self._dialogs
         )
-        owners = (self.controller, self.checker, self.models.store, self.runs.reader, self.theorist)
+        self.sweeps = SweepDesk(
+            self, self._services, self.menus, self.controller, self.controls, self.prompt, self.runs, self._dialogs
+        )
+        readers = (self.runs.reader, self.sweeps.reader, self.theorist)
+        owners = (self.controller, self.checker, self.models.store, *readers)
         self.threads = Threads(owners, self)
         cards = (*self.measurements.cards, *self.plots.cards, *self.theory.cards)
         self.plot_desk = PlotDesk(self, self._dialogs, self.run_view, cards)
@@ -269,7 +274,7 @@ class MainWindow(QMainWindow):
         fit_columns(self, self.controls, self.text_splitter, self.side)
         self.transcript.set_theme(theme)
         panels = (self.measurements, self.plots, self.plot_desk, self.race, self.inspector, self.why, self.help)
-        for panel in (*panels, self.theory, self.runs, self.checks):
+        for panel in (*panels, self.theory, self.runs, self.checks, self.sweeps):
             panel.set_theme(theme)
 
     # --- Coming and going ---
@@ -302,6 +307,7 @@ class MainWindow(QMainWindow):
             self._save()
             self.models.close()
             self.runs.close()
+            self.sweeps.close()
             self.threads.begin_close()
         if self.threads.is_closed or self.threads.join(CLOSE_WAIT_MS):
             event.accept()

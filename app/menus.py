@@ -46,6 +46,7 @@ class Menus:
         # What answers a question about a pair rather than writes one text; each opens a window of its own.
         self.check = self._action("checkAction", "Check exactness…", "Ctrl+Shift+X")
         self.probe = self._action("probeAction", "Probe drafts…", "Ctrl+Shift+D")
+        self.sweep = self._action("sweepAction", "Sweep…", "Ctrl+Shift+W")
         self.production = self._action("productionAction", "Take to production…", "Ctrl+Shift+P")
         self.show_ghosts = self._action("showGhostsAction", "Show rejected drafts", "Ctrl+G")
         self.show_ghosts.setCheckable(True)
@@ -83,7 +84,7 @@ class Menus:
         view.addSeparator()
         view.addActions(self.themes.actions())
         tools = self._menu("&Tools")
-        tools.addActions([self.probe, self.check])
+        tools.addActions([self.probe, self.sweep, self.check])
         tools.addSeparator()
         tools.addAction(self.production)
         help_menu = self._menu("&Help")

@@ -20,7 +20,7 @@ from core.files import write_atomically
 from core.replay import events, request, request_to_show
 from core.report.writing import export_html
 from core.runs import KeptRun, KeptState, RunStore
-from core.trace import RunLog, export_csv, export_jsonl
+from core.trace import RunLog, export_csv, export_jsonl, read_run_log
 
 BATCH_S = 0.2
 """A long list comes in parts, each after about this long."""
@@ -89,7 +89,8 @@ class RunReader(QObject):
         """Read all of a run, to show it."""
 
         def read() -> None:
-            log = self.store.load(run.id)
+            # By its path: a sweep keeps the logs of its runs in a folder of its own.
+            log = read_run_log(run.path)
             opened = OpenedRun(run, request_to_show(log), tuple(events(log)), tuple(log.problems))
             _let_go(log)
             self.opened.emit(opened)

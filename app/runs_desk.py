@@ -119,7 +119,7 @@ class RunsDesk(QObject):
         self._plots = PlotDesk(window, self._dialogs, RunView(), window.compare_page.cards)
         self._plots.failed.connect(window.banner.show_sentence)
         self._plots.saved.connect(self.told)
-        window.open_requested.connect(self._on_open_requested)
+        window.open_requested.connect(self.open_run)
         window.replay_requested.connect(self._on_replay_requested)
         window.export_requested.connect(self._on_export_requested)
         window.folder_requested.connect(self._on_folder_requested)
@@ -156,16 +156,21 @@ class RunsDesk(QObject):
 
     # --- Opening ---
 
+    def busy_sentence(self) -> str:
+        """What keeps a run from being opened; empty where nothing does."""
+        return BUSY if self._controller.state is not RunState.IDLE else ""
+
     def _is_busy(self) -> bool:
-        if self._controller.state is not RunState.IDLE:
-            self._tell(BUSY)
+        if sentence := self.busy_sentence():
+            self._tell(sentence)
             return True
         if self.window is not None:
             self.window.banner.dismiss()
         return False
 
     @Slot(object)
-    def _on_open_requested(self, run: KeptRun) -> None:
+    def open_run(self, run: KeptRun) -> None:
+        """Show a run in the main window, wherever its log is kept."""
         if not self._is_busy():
             self.reader.open(run)
 

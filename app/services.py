@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from app.model_questions import FoundModels, RenderedPrompt, RenderQuestion, VerdictQuestion
 from app.rendering import render_prompt
-from app.settings import SettingsStore, runs_folder
+from app.settings import SettingsStore, runs_folder, sweeps_folder
 from core.controls import RunControls
 from core.models.catalogue import ModelEntry, embedded_models, local_models, resolve
 from core.models.hub import cache_folder, is_offline
@@ -188,4 +188,5 @@ class Services:
     check: Callable[[Any, CheckRequest, RunControls], Iterator[Any]] = check_exactness
     probe: Callable[[Any, ProbeRequest, RunControls], Iterator[Any]] = probe_drafts
     runs_folder: Callable[[], Path] = runs_folder
+    sweeps_folder: Callable[[], Path] = sweeps_folder
     store: SettingsStore = field(default_factory=SettingsStore)

@@ -44,6 +44,11 @@ def runs_folder() -> Path:
     return Path(platformdirs.user_data_dir(APP_NAME, appauthor=False)) / "runs"
 
 
+def sweeps_folder() -> Path:
+    """Where every sweep's file is kept as it goes, and the logs of its runs in a folder beside it."""
+    return Path(platformdirs.user_data_dir(APP_NAME, appauthor=False)) / "sweeps"
+
+
 class ChatTemplate(StrEnum):
     """Whether the prompt goes through the target's chat template."""
 

@@ -65,6 +65,8 @@ class ScriptedDialogs:
         self.asked: list[str] = []
         self.says_yes = False
         self.forced_text = None
+        self.sweep_path = None
+        self.prompts_path = None
 
     def ask_removal(self, _parent, removal):
         self.asked.append(removal)
@@ -89,6 +91,17 @@ class ScriptedDialogs:
     def ask_report_path(self, _parent, suggestion):
         self.asked.append(suggestion)
         return self.export_path
+
+    def ask_sweep_export_path(self, _parent, suggestion):
+        self.asked.append(suggestion)
+        return self.export_path
+
+    def ask_sweep_path(self, _parent, folder):
+        self.asked.append(folder)
+        return self.sweep_path
+
+    def ask_prompts_path(self, _parent):
+        return self.prompts_path
 
     def ask_model_path(self, _parent, kind):
         self.asked.append(kind)

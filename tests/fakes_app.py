@@ -319,5 +319,6 @@ def fake_services(session: FakeSession, folder: Path, hub: FakeHub | None = None
         remove=hub.remove,
         render_prompt=hub.render_prompt,
         runs_folder=lambda: folder / "runs",
+        sweeps_folder=lambda: folder / "sweeps",
         store=SettingsStore(folder / "settings.json"),
     )

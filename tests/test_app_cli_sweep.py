@@ -11,7 +11,7 @@ import pytest
 import app.cli.sweep as command
 from app.__main__ import build_parser, main
 from app.cli.sweep.arguments import FEW_PROMPTS, build_plan
-from app.cli.sweep.progress import in_words
+from app.sentences import in_words
 from core.errors import GenerationError
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, SMOLLM2_DRAFTER
 from core.sweep.log import read_sweep

@@ -28,7 +28,7 @@ class ModelsForm(QWidget):
 
     def __init__(self, library: ModelLibrary) -> None:
         super().__init__()
-        self._library = library
+        self.library = library
         self._is_draft_needed = True
         self._is_draft_free = False
         """Whether the draft may follow the target: it was not chosen by hand since."""
@@ -66,7 +66,7 @@ class ModelsForm(QWidget):
     @Slot()
     def show_models(self) -> None:
         """List the library's models, and ask about the pairs that nothing is known of yet."""
-        library = self._library
+        library = self.library
         impossible = {ref: library.target_problem(ref) for ref in library.refs}
         self.target.show_models(library.entries, fallback=library.default_target, problems=impossible)
         target = self.target.ref
@@ -77,18 +77,18 @@ class ModelsForm(QWidget):
         self.draft.show_models(drafts, fallback=library.default_draft, problems=problems)
         self.draft.set_needed(self._is_draft_needed)
         self.draft.show_problem(problems.get(self.draft.ref))
-        self._ask(target)
+        self.ask(target)
 
     def problem(self) -> str | None:
         """Why the chosen models can't work together; None if they can, or if it isn't known yet."""
-        return self._library.target_problem(self.target.ref) or (
-            self._library.problem(self.draft.ref, self.target.ref) if self._is_draft_needed else None
+        return self.library.target_problem(self.target.ref) or (
+            self.library.problem(self.draft.ref, self.target.ref) if self._is_draft_needed else None
         )
 
     @Slot(object)
     def on_model_opened(self, opened: OpenedModel) -> None:
         """Add a model, and choose it for the role that it was opened for."""
-        self._library.add(opened.entry)
+        self.library.add(opened.entry)
         if opened.role is not None:
             self.choose(opened.role, opened.entry.ref)
         else:
@@ -98,23 +98,24 @@ class ModelsForm(QWidget):
     @Slot(object)
     def on_pairs_checked(self, verdicts: PairVerdicts) -> None:
         """Take in which drafts fit a target."""
-        self._library.record(verdicts.target, verdicts.problems)
+        self.library.record(verdicts.target, verdicts.problems)
         if verdicts.target != self.target.ref:
             return
-        is_known = not self._library.unchecked_drafts(verdicts.target)
+        is_known = not self.library.unchecked_drafts(verdicts.target)
         if self._is_draft_free and self.problem() and is_known:
-            self.draft.want(self._library.best_draft(verdicts.target) or self.draft.wanted)
+            self.draft.want(self.library.best_draft(verdicts.target) or self.draft.wanted)
         self.show_models()
         self.changed.emit()
 
-    def _ask(self, target: str) -> None:
-        if target and (drafts := self._library.take_questions(target)):
+    def ask(self, target: str) -> None:
+        """Have the drafts that nothing is known of held against a target."""
+        if target and (drafts := self.library.take_questions(target)):
             # The chosen one is what is waited for.
             self.check_requested.emit(target, tuple(sorted(drafts, key=lambda ref: ref != self.draft.ref)))
 
     def _follow_target(self, target: str) -> None:
         self._is_draft_free = True
-        if made := self._library.made_for(target):
+        if made := self.library.made_for(target):
             self.draft.want(made)
 
     @Slot(str)

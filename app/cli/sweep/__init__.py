@@ -14,19 +14,17 @@ from typing import Any
 from app.cli.errors import Exit, UsageError, say
 from app.cli.run import make_engine
 from app.cli.sweep.arguments import add_arguments, build_plan, check_files
-from app.cli.sweep.progress import SweepProgress, in_words
+from app.cli.sweep.progress import SweepProgress
+from app.sentences import in_words
 from core.files import write_atomically
 from core.sweep.checks import check_models
 from core.sweep.controls import SweepControls
-from core.sweep.plan import SweepPlan
+from core.sweep.plan import ASK_ABOVE, SweepPlan
 from core.sweep.results import SweepResults
 from core.sweep.runner import Session, sweep
 from core.sweep.types import FileFailed, RunMeasured, SweepEvent, SweepFinished, SweepStarted
 from core.threads import limit_spinning
 from core.types import StageChanged
-
-ASK_ABOVE = 300
-"""Runs that are left to do, above which a person is asked."""
 
 
 def add_parser(commands: Any) -> None:

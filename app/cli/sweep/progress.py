@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from app.cli.bench.progress import Display, open_progress
 from app.cli.errors import say
+from app.sentences import in_words
 from core.sweep.types import RunMeasured
 
 
@@ -48,14 +49,3 @@ class SweepProgress:
         if self._display is None:
             self._display = open_progress().__enter__()
         return self._display
-
-
-def in_words(seconds: float) -> str:
-    """A stretch of time as a person says it: 40 s, 5 min, 3 h 20 min."""
-    if round(seconds) < 60:
-        return f"{max(1, round(seconds))} s"
-    minutes = round(seconds / 60)
-    if minutes < 60:
-        return f"{minutes} min"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours:,} h {minutes} min" if hours < 24 else f"{hours:,} h"

@@ -1,0 +1,284 @@
+"""The heatmap: a table whose cells are shades and figures; arrows move in it, Enter opens a cell's runs."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import (
+    QAbstractTableModel,
+    QModelIndex,
+    QPersistentModelIndex,
+    QPointF,
+    QRectF,
+    QSize,
+    Qt,
+    Signal,
+    Slot,
+)
+from PySide6.QtGui import QColor, QKeyEvent, QPainter, QPaintEvent, QPen
+from PySide6.QtWidgets import (
+    QAbstractItemView,
+    QHeaderView,
+    QStyle,
+    QStyledItemDelegate,
+    QStyleOptionViewItem,
+    QTableView,
+    QWidget,
+)
+
+from app.theme import LIGHT, Theme, scaled
+from app.view_models.sweep import ShownCell, SweepRow, SweepView
+from app.view_models.sweep_scale import FIGURE_HELP, FIGURE_TITLES, LEGENDS, Scale, SweepFigure
+from app.widgets.sweep_paint import LEGEND_HEIGHT, legend_width, paint_cell, paint_legend
+from core.sweep.plan import Cell
+
+Index = QModelIndex | QPersistentModelIndex
+Role = Qt.ItemDataRole
+ROW_HEIGHT, LEAST_WIDTH, HEAD_WIDTH = 46, 52, 168
+SHOWN_ROLE = Role.UserRole
+
+
+class HeatmapModel(QAbstractTableModel):
+    """Rows are a temperature and a drafter each, columns plain decoding and each K."""
+
+    def __init__(self, view: SweepView, parent: QWidget) -> None:
+        super().__init__(parent)
+        self._view = view
+        self._rows: tuple[SweepRow, ...] = ()
+        self._columns: tuple[str, ...] = ()
+        self.figure = SweepFigure.SPEEDUP
+        self.scale: Scale = view.scale(self.figure)
+
+    def refresh(self) -> bool:
+        """Show what has come; whether it is another grid than before."""
+        self.scale = self._view.scale(self.figure)
+        if (self._view.rows, self._view.columns) != (self._rows, self._columns):
+            self.beginResetModel()
+            self._rows, self._columns = self._view.rows, self._view.columns
+            self.endResetModel()
+            return True
+        if self._rows:
+            self.dataChanged.emit(self.index(0, 0), self.index(len(self._rows) - 1, len(self._columns) - 1))
+        return False
+
+    def cell(self, index: Index) -> Cell:
+        """The cell at a place."""
+        return self._view.cell(index.row(), index.column())
+
+    def rowCount(self, parent: Index = QModelIndex()) -> int:  # noqa: B008 - Qt's own signature
+        """Number of rows."""
+        return 0 if parent.isValid() else len(self._rows)
+
+    def columnCount(self, parent: Index = QModelIndex()) -> int:  # noqa: B008 - Qt's own signature
+        """Number of columns."""
+        return 0 if parent.isValid() or not self._rows else len(self._columns)
+
+    def headerData(self, section: int, orientation: Qt.Orientation, role: int = Role.DisplayRole) -> object:
+        """K above, temperature and drafter on the left."""
+        if orientation is Qt.Orientation.Horizontal:
+            if role == Role.DisplayRole:
+                return column_title(self._columns[section])
+            return column_help(self._columns[section]) if role == Role.ToolTipRole else None
+        row = self._rows[section]
+        if role == Role.DisplayRole:
+            return f"T = {row.temperature:g}\n{short_title(row)}"
+        if role in {Role.ToolTipRole, Role.AccessibleTextRole}:
+            return f"Temperature {row.temperature:g}, {row.drafter.title} ({row.drafter.method})"
+        return Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter if role == Role.TextAlignmentRole else None
+
+    def data(self, index: Index, role: int = Role.DisplayRole) -> object:
+        """What a cell shows."""
+        if role not in {Role.DisplayRole, Role.ToolTipRole, Role.AccessibleTextRole, SHOWN_ROLE}:
+            return None
+        shown = self._view.shown(self.cell(index), self.scale)
+        if role == SHOWN_ROLE:
+            return shown
+        if role == Role.ToolTipRole:
+            return shown.tip
+        return shown.text if role == Role.DisplayRole else shown.spoken
+
+
+class HeatmapDelegate(QStyledItemDelegate):
+    """Draws a cell in the theme's colours, and around the current one a ring."""
+
+    def __init__(self, parent: QWidget) -> None:
+        super().__init__(parent)
+        self.theme = LIGHT
+
+    def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: Index) -> None:
+        """Draw it."""
+        shown = index.data(SHOWN_ROLE)
+        if not isinstance(shown, ShownCell):
+            return
+        rect = QRectF(option.rect)
+        paint_cell(painter, rect, shown, self.theme)
+        if option.state & QStyle.StateFlag.State_Selected:
+            painter.save()
+            painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+            painter.setPen(QPen(QColor(self.theme.accent), 2))
+            painter.drawRoundedRect(rect.adjusted(1, 1, -1, -1), 7, 7)
+            painter.restore()
+
+
+class Heatmap(QTableView):
+    """Signals:
+    cell_chosen: the `Cell` that is now the current one.
+    cell_opened: a `Cell` whose runs are wanted.
+    """
+
+    cell_chosen = Signal(object)
+    cell_opened = Signal(object)
+
+    def __init__(self, view: SweepView) -> None:
+        super().__init__()
+        self.setObjectName("sweepHeatmap")
+        self._view = view
+        self._model = HeatmapModel(view, self)
+        self._delegate = HeatmapDelegate(self)
+        self.setModel(self._model)
+        self.setItemDelegate(self._delegate)
+        self.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
+        self.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectItems)
+        self.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
+        self.setTabKeyNavigation(False)
+        self.setShowGrid(False)
+        self.setCornerButtonEnabled(False)
+        self.setVerticalScrollMode(QAbstractItemView.ScrollMode.ScrollPerPixel)
+        self.setHorizontalScrollMode(QAbstractItemView.ScrollMode.ScrollPerPixel)
+        for header in (self.horizontalHeader(), self.verticalHeader()):
+            header.setHighlightSections(False)
+            header.setSectionsClickable(False)
+        self.horizontalHeader().setSectionResizeMode(QHeaderView.ResizeMode.Stretch)
+        self.verticalHeader().setSectionResizeMode(QHeaderView.ResizeMode.Fixed)
+        self.verticalHeader().setTextElideMode(Qt.TextElideMode.ElideMiddle)
+        self.rescale()
+        self.show_figure(SweepFigure.SPEEDUP)
+        self.selectionModel().currentChanged.connect(self._on_current_changed)
+        self.clicked.connect(self._on_clicked)
+
+    @property
+    def scale(self) -> Scale:
+        """The scale in force."""
+        return self._model.scale
+
+    def rescale(self) -> None:
+        """Make rows and columns as large as their text needs."""
+        self.verticalHeader().setDefaultSectionSize(scaled(ROW_HEIGHT))
+        self.verticalHeader().setFixedWidth(scaled(HEAD_WIDTH))
+        self.horizontalHeader().setMinimumSectionSize(scaled(LEAST_WIDTH))
+
+    def set_theme(self, theme: Theme) -> None:
+        """Draw in a theme's colours."""
+        self._delegate.theme = theme
+        self.viewport().update()
+
+    def show_figure(self, figure: SweepFigure) -> None:
+        """Show another figure of the same cells."""
+        self._model.figure = figure
+        self.setAccessibleName(f"{FIGURE_TITLES[figure]} by K, temperature and draft")
+        self.setAccessibleDescription(f"{FIGURE_HELP[figure]} Arrow keys move, Enter opens a cell's runs.")
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Show what has come."""
+        if self._model.refresh():
+            self._join_baselines()
+
+    def _join_baselines(self) -> None:
+        """Plain decoding is one cell for all drafters of a temperature."""
+        self.clearSpans()
+        rows = self._view.rows
+        counts = {
+            at: sum(row.temperature == at for row in rows) for at in dict.fromkeys(row.temperature for row in rows)
+        }
+        first = 0
+        for count in counts.values():
+            if count > 1:
+                self.setSpan(first, 0, count, 1)
+            first += count
+
+    def current_cell(self) -> Cell | None:
+        """The cell that the arrows have come to; None before they were used."""
+        index = self.currentIndex()
+        return self._model.cell(index) if index.isValid() else None
+
+    def choose(self, row: int, column: int) -> None:
+        """Make a place the current one."""
+        self.setCurrentIndex(self._model.index(row, column))
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        """Enter and Space open the current cell."""
+        cell = self.current_cell()
+        if cell is not None and event.key() in {Qt.Key.Key_Return, Qt.Key.Key_Enter, Qt.Key.Key_Space}:
+            self.cell_opened.emit(cell)
+            return
+        super().keyPressEvent(event)
+
+    @Slot(QModelIndex, QModelIndex)
+    def _on_current_changed(self, index: QModelIndex, _before: QModelIndex) -> None:
+        if index.isValid():
+            self.cell_chosen.emit(self._model.cell(index))
+
+    @Slot(QModelIndex)
+    def _on_clicked(self, index: QModelIndex) -> None:
+        self.cell_chosen.emit(self._model.cell(index))
+
+
+class HeatmapLegend(QWidget):
+    """The scale, with its ends and its unit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setObjectName("sweepLegend")
+        self._scale: Scale | None = None
+        self._theme = LIGHT
+
+    def show_scale(self, scale: Scale) -> None:
+        """Show a scale."""
+        if scale != self._scale:
+            self._scale = scale
+            ends = " to ".join(text for _, text in scale.ticks())
+            self.setAccessibleName(f"{LEGENDS[scale.figure]}: {ends}")
+            self.setToolTip(LEGENDS[scale.figure])
+            self.update()
+
+    def set_theme(self, theme: Theme) -> None:
+        """Draw in a theme's colours."""
+        self._theme = theme
+        self.update()
+
+    def sizeHint(self) -> QSize:
+        """Room for the scale and its figures."""
+        return QSize(legend_width(), scaled(LEGEND_HEIGHT))
+
+    def minimumSizeHint(self) -> QSize:
+        """The same: it can't be drawn smaller."""
+        return self.sizeHint()
+
+    def paintEvent(self, _event: QPaintEvent) -> None:
+        """Draw it."""
+        if self._scale is None:
+            return
+        painter = QPainter(self)
+        paint_legend(painter, QPointF(0, 3), self._scale, self._theme)
+        painter.end()
+
+
+def column_title(column: str) -> str:
+    """What stands above a column."""
+    return f"K = {column}" if column.isdecimal() else column
+
+
+def column_help(column: str) -> str:
+    """What that means."""
+    if column.isdecimal():
+        return f"{column} token{'' if column == '1' else 's'} drafted before each forward of the target"
+    helps = {
+        "plain": "Plain decoding: nothing is drafted. What the speedups are held against.",
+        "auto": "K chosen before each step, from what steps cost here and how much was accepted lately",
+        "adaptive": "As auto, and within a step: drafting goes on as long as the draft is sure of its tokens",
+    }
+    return helps.get(column, "")
+
+
+def short_title(row: SweepRow) -> str:
+    """A drafter by the end of its name, where the difference is; all of it is in the tooltip."""
+    return row.drafter.title.rpartition("/")[2]

@@ -1,0 +1,306 @@
+"""The window of sweeps: from the form to the plan, and from the engine to the heatmap, stopped and gone on with."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QAbstractButton, QAbstractItemView, QAbstractSpinBox, QComboBox, QLineEdit
+
+from app import sweep_work
+from app.view_models.sweep_form import make_plan
+from core.sweep.log import read_sweep
+from core.types import LengthPolicy
+from tests.fakes_sweep_window import FakeSweepEngine, choose_small, fails_at, sweep_services
+
+
+@pytest.fixture
+def engine():
+    return FakeSweepEngine()
+
+
+@pytest.fixture
+def window(make_window, engine, tmp_path):
+    return make_window(sweep_services(engine, tmp_path))
+
+
+def start(window, **choices):
+    """Start a small sweep: a baseline and K = 1, 2, twice each."""
+    sweeps = choose_small(window, **choices)
+    sweeps.form.start_button.click()
+    return sweeps
+
+
+def finish(qtbot, window):
+    qtbot.waitUntil(lambda: not window.sweeps.view.is_going, timeout=20_000)
+
+
+def texts(sweeps, row=0):
+    """What a row of the heatmap shows, plain decoding first."""
+    model = sweeps.heatmap.model()
+    return [model.index(row, column).data() for column in range(model.columnCount())]
+
+
+class Pause:
+    """For `on_run`: waits at the nth run until it is let go, or the run is stopped."""
+
+    def __init__(self, at):
+        self.at, self.count = at, 0
+        self.reached, self.gate = threading.Event(), threading.Event()
+
+    def __call__(self, _request, controls):
+        self.count += 1
+        if self.count == self.at:
+            self.reached.set()
+            while not controls.is_cancelled and not self.gate.wait(0.005):
+                pass
+
+
+# --- The form -----------------------------------------------------------------------------------------------------
+
+
+def test_what_is_chosen_becomes_the_plan(window):
+    sweeps = choose_small(window, lengths="1-3, 6", temperatures="0, 0.5")
+    form = sweeps.form
+    form.methods.tick(["draft-model", "prompt-lookup"])
+    form.policies.tick(["auto", "adaptive"])
+    form.suites.tick(["code", "maths"])
+    form.prompts_each.setValue(2)
+    form.seed.setValue(11)
+    plan = make_plan(form.choices(window.controls.settings("my prompt")))
+    assert plan.num_draft_tokens == (1, 2, 3, 6, LengthPolicy.AUTO, LengthPolicy.ADAPTIVE)
+    assert plan.temperatures == (0.0, 0.5)
+    assert [(item.method, item.draft) for item in plan.drafters] == [
+        ("draft-model", "tiny-draft"),
+        ("prompt-lookup", None),
+    ]
+    assert [prompt.suite for prompt in plan.prompts] == ["own", "code", "code", "maths", "maths"]
+    assert plan.prompts[0].text == "my prompt"
+    assert (plan.target, plan.repeats, plan.max_new_tokens, plan.seed) == ("tiny-target", 2, 16, 11)
+
+
+def test_the_form_begins_with_the_windows_own_choice(window):
+    window.controls.sampling.temperature.set_value(0.6)
+    window.menus.sweep.trigger()
+    plan = make_plan(window.sweeps.window.form.choices(window.controls.settings(window.prompt.text())))
+    assert plan.temperatures == (0.6,)
+    assert (plan.target, plan.drafters[0].draft) == ("tiny-target", "tiny-draft")
+    assert [prompt.text for prompt in plan.prompts] == [window.prompt.text()]
+
+
+def test_the_form_says_how_many_runs_that_is(window):
+    sweeps = choose_small(window)
+    assert sweeps.form.extent.text().startswith("6 runs: 2 cells and 1 baseline, each on 1 prompt, 2 repeats.")
+    sweeps.form.repeats.setValue(500)
+    assert "1,500 runs" in sweeps.form.extent.text()
+    assert "asked" in sweeps.form.extent.text()
+
+
+BAD_INPUT = (
+    (lambda form: form.lengths.setText("1-x"), "K must be a whole number"),
+    (lambda form: form.lengths.setText("8-1"), "backwards"),
+    (lambda form: form.lengths.setText(""), "at least one K"),
+    (lambda form: form.temperatures.setText("warm"), "Temperatures are numbers"),
+    (lambda form: form.temperatures.setText("nan"), "Temperature must be"),
+    (lambda form: form.methods.box("draft-model").setChecked(False), "at least one method"),
+    (lambda form: form.drafts.box("tiny-draft").setChecked(False), "needs a draft model"),
+    (lambda form: form.own_prompt.setChecked(False), "at least one suite"),
+    (lambda form: form.lengths.setText("1-16") or form.temperatures.setText(" ".join(f".{n:03}" for n in range(900))),
+     "more than 200,000"),
+)  # fmt: skip
+
+
+def test_bad_input_is_one_sentence_beside_the_form_and_nothing_is_lost(window, engine):
+    form = choose_small(window).form
+    form.repeats.setValue(20)
+    for change, words in BAD_INPUT:
+        form.begin_with(window.controls.settings("my prompt"))
+        form.drafts.tick(["tiny-draft"])
+        change(form)
+        assert words in form.problem.text()
+        assert not form.problem.isHidden()
+        before = (form.lengths.text(), form.temperatures.text())
+        form.start_button.click()
+        assert not window.sweeps.view.is_going
+        assert (form.lengths.text(), form.temperatures.text()) == before
+    assert engine.calls == []
+
+
+def test_prompts_come_from_a_file_and_a_bad_one_is_a_sentence(window, dialogs, qtbot, tmp_path):
+    sweeps = choose_small(window)
+    dialogs.prompts_path = tmp_path / "mine.txt"
+    sweeps.form.file_button.click()
+    qtbot.waitUntil(lambda: "can't be read" in sweeps.form.problem.text())
+    dialogs.prompts_path.write_text("one\ntwo\n", "utf-8")
+    sweeps.form.file_button.click()
+    qtbot.waitUntil(lambda: "2 prompts" in sweeps.form.file_note.text())
+    assert sweeps.form.problem.isHidden()
+    assert "3 prompts" in sweeps.form.extent.text()
+
+
+# --- Going --------------------------------------------------------------------------------------------------------
+
+
+def test_a_sweep_fills_the_heatmap_and_says_what_to_take(window, qtbot, tmp_path):
+    sweeps = start(window)
+    finish(qtbot, window)
+    assert texts(sweeps) == ["1×", "2.00×", "3.00×"]
+    assert sweeps.verdicts.words() == ["K = 2"]
+    assert "K = 2" in sweeps.verdicts.sentences()[0]
+    assert sweeps.progress.text() == "6 of 6 runs · complete"
+    assert sweeps.bar.value() == sweeps.bar.maximum()
+    assert not sweeps.stop_button.isEnabled()
+    assert not sweeps.go_on_button.isEnabled()
+    (kept,) = (tmp_path / "sweeps").glob("*.jsonl")
+    assert len(read_sweep(kept).measurements) == 6
+    assert len(list(kept.with_suffix("").glob("*.jsonl"))) == 6
+    assert not (tmp_path / "runs").exists()
+    assert "by the runs measured last" in sweeps.form.extent.text()
+
+
+def test_cells_fill_as_their_runs_come(window, engine, qtbot):
+    engine.on_run = pause = Pause(at=4)
+    sweeps = start(window)
+    qtbot.waitUntil(lambda: window.sweeps.view.num_done == 3)
+    assert "3 of 6 runs · about" in sweeps.progress.text()
+    assert sum(bool(text) for text in texts(sweeps)) == 3
+    assert sweeps.verdicts.words() == ["So far"]
+    assert not sweeps.form.start_button.isEnabled()
+    pause.gate.set()
+    finish(qtbot, window)
+
+
+def test_where_nothing_pays_it_says_not_to_speculate(window, engine, qtbot):
+    engine.speed = lambda request, is_plain: 10.0 if is_plain else 8.0
+    sweeps = start(window)
+    finish(qtbot, window)
+    assert sweeps.verdicts.words() == ["Don't speculate"]
+    assert "don't speculate" in sweeps.verdicts.sentences()[0]
+    assert "best" in sweeps.heatmap.model().index(0, 0).data(Qt.ItemDataRole.AccessibleTextRole)
+
+
+def test_a_sweep_is_stopped_and_gone_on_with(window, engine, qtbot):
+    engine.on_run = pause = Pause(at=3)
+    sweeps = start(window)
+    qtbot.waitUntil(pause.reached.is_set)
+    sweeps.stop_button.click()
+    finish(qtbot, window)
+    assert window.sweeps.view.num_done == 2
+    assert "2 of 6 runs · stopped" in sweeps.progress.text()
+    engine.calls.clear()
+    sweeps.go_on_button.click()
+    finish(qtbot, window)
+    assert len(engine.calls) == 4
+    assert sweeps.progress.text() == "6 of 6 runs · complete"
+    assert texts(sweeps) == ["1×", "2.00×", "3.00×"]
+
+
+def test_a_cell_that_fails_says_why_and_the_others_stay(window, engine, qtbot):
+    engine.on_run = fails_at(2)
+    sweeps = start(window)
+    finish(qtbot, window)
+    assert texts(sweeps) == ["1×", "2.00×", "failed"]
+    assert "ran out of memory" in sweeps.heatmap.model().index(0, 2).data(Qt.ItemDataRole.ToolTipRole)
+    assert "2 failed" in sweeps.progress.text()
+    sweeps.heatmap.choose(0, 2)
+    assert "ran out of memory" in sweeps.runs.model().index(0, 7).data()
+
+
+def test_a_target_that_can_not_be_loaded_is_a_sentence(window, engine, qtbot):
+    def run(_request, _controls):
+        raise OSError("no such model")
+        yield
+
+    engine.run = run
+    sweeps = start(window)
+    finish(qtbot, window)
+    assert "no such model" in sweeps.banner.sentence()
+    assert sweeps.form.start_button.isEnabled()
+
+
+def test_what_the_disk_refuses_is_told_and_the_sweep_goes_on(window, qtbot, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("in the way", "utf-8")
+    monkeypatch.setattr(sweep_work, "logs_folder", lambda _path: tmp_path / "file" / "logs")
+    sweeps = start(window)
+    finish(qtbot, window)
+    assert sweeps.banner.sentence().endswith("The sweep goes on.")
+    assert texts(sweeps) == ["1×", "2.00×", "3.00×"]
+    sweeps.heatmap.choose(0, 1)
+    sweeps.runs.selectRow(0)
+    assert not sweeps.open_run_button.isEnabled()
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_a_long_sweep_asks_after_its_first_run(window, engine, qtbot, monkeypatch, goes_on):
+    monkeypatch.setattr(sweep_work, "ASK_ABOVE", 4)
+    sweeps = start(window)
+    qtbot.waitUntil(lambda: not sweeps.question.isHidden())
+    assert len(engine.calls) == 1
+    assert sweeps.question.text.text().startswith("5 runs are left, which will take about")
+    (sweeps.question.yes_button if goes_on else sweeps.question.no_button).click()
+    finish(qtbot, window)
+    assert window.sweeps.view.num_done == (6 if goes_on else 1)
+    assert sweeps.question.isHidden()
+
+
+def test_while_a_sweep_goes_a_run_says_why_it_can_not_and_the_other_way_round(window, engine, qtbot):
+    engine.on_run = pause = Pause(at=1)
+    sweeps = start(window)
+    qtbot.waitUntil(pause.reached.is_set)
+    window.prompt.run_button.click()
+    assert "A sweep is going" in window.banner.sentence()
+    pause.gate.set()
+    finish(qtbot, window)
+    engine.on_run = second = Pause(at=1)
+    window.prompt.run_button.click()
+    qtbot.waitUntil(second.reached.is_set)
+    sweeps.form.start_button.click()
+    assert "A run is going" in sweeps.banner.sentence()
+    second.gate.set()
+    qtbot.waitUntil(lambda: not window.controller.busy_sentence())
+
+
+# --- Closing ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("which", ["sweep", "main", "asked"])
+def test_closing_in_the_middle_stops_in_order_and_keeps_what_is_measured(
+    window, engine, qtbot, tmp_path, monkeypatch, which
+):
+    if which == "asked":
+        monkeypatch.setattr(sweep_work, "ASK_ABOVE", 2)
+    engine.on_run = Pause(at=2)
+    sweeps = start(window)
+    qtbot.waitUntil(lambda: window.sweeps.view.num_done == 1)
+    (sweeps if which == "sweep" else window).close()
+    if which != "sweep":
+        qtbot.waitUntil(lambda: window.threads.is_closed)
+    finish(qtbot, window)
+    (kept,) = (tmp_path / "sweeps").glob("*.jsonl")
+    assert len(read_sweep(kept).measurements) == 1
+    if which == "sweep":
+        window.menus.sweep.trigger()
+        assert sweeps.go_on_button.isEnabled()
+
+
+def test_escape_stops_a_sweep_and_closes_the_window_only_then(window, engine, qtbot):
+    engine.on_run = pause = Pause(at=2)
+    sweeps = start(window)
+    qtbot.waitUntil(pause.reached.is_set)
+    qtbot.keyClick(sweeps, Qt.Key.Key_Escape)
+    finish(qtbot, window)
+    assert sweeps.isVisible()
+    qtbot.keyClick(sweeps, Qt.Key.Key_Escape)
+    assert not sweeps.isVisible()
+
+
+def test_everything_in_the_window_has_a_name(window):
+    sweeps = choose_small(window)
+    kinds = (QAbstractButton, QComboBox, QAbstractSpinBox, QAbstractItemView)
+    for kind in kinds:
+        for widget in sweeps.findChildren(kind):
+            if not widget.objectName().startswith("qt_") and type(widget).__module__.startswith("app."):
+                assert widget.accessibleName(), widget.objectName()
+    for widget in sweeps.findChildren(QLineEdit):
+        assert widget.accessibleName() or widget.parent().accessibleName()

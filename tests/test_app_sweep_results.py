@@ -1,0 +1,180 @@
+"""What is done with a sweep that was measured: its cells, their runs, earlier sweeps, and taking it away."""
+
+from __future__ import annotations
+
+import pytest
+from PySide6.QtCore import Qt
+
+from app.contrast import MIN_CONTRAST, contrast
+from app.theme import DARK, LIGHT
+from app.view_models.sweep import SweepExport
+from app.view_models.sweep_scale import SweepFigure, make_scale
+from app.widgets.sweep_paint import shade
+from core.bench.statistics import spread
+from core.prompt_suites import Prompt
+from core.sweep.plan import Cell, DrafterChoice
+from core.sweep.types import CellResult
+from tests.fakes_app import FakeSession
+from tests.fakes_sweep import plan_of
+from tests.fakes_sweep_window import keep_sweep
+
+LOOKUP = DrafterChoice("prompt-lookup")
+DRAFT = DrafterChoice("draft-model", "tiny-draft")
+
+
+@pytest.fixture
+def opened(window, qtbot, tmp_path):
+    """The window of sweeps with an earlier sweep in it: two drafters, two temperatures."""
+
+    def build(path=None, engine=None, **changes):
+        values = {"target": "tiny-target", "drafters": (DRAFT, LOOKUP), "temperatures": (0.0, 0.5), "repeats": 1}
+        path = path or keep_sweep(tmp_path / "sweeps" / "20260102-030405-T.jsonl", plan_of(**values | changes), engine)
+        window.menus.sweep.trigger()
+        window.sweeps.open_sweep(path)
+        qtbot.waitUntil(lambda: window.sweeps.view.plan is not None, timeout=10_000)
+        return window.sweeps.window
+
+    return build
+
+
+def test_an_earlier_sweep_is_opened_from_the_list(window, qtbot, opened, tmp_path):
+    path = keep_sweep(tmp_path / "sweeps" / "20260102-030405-pair.jsonl")
+    window.menus.sweep.trigger()
+    window.sweeps.list_earlier()
+    first = window.sweeps.window.earlier.menu().actions()[0]
+    assert first.text() == "2 Jan 2026, 03:04 · pair"
+    first.trigger()
+    qtbot.waitUntil(lambda: window.sweeps.view.path == path)
+    assert window.sweeps.window.progress.text() == "12 of 12 runs · complete"
+    assert window.sweeps.window.verdicts.words() == ["K = 2"]
+
+
+def test_a_torn_line_is_told_and_what_is_no_sweep_is_a_sentence(window, qtbot, opened, tmp_path):
+    path = keep_sweep(tmp_path / "sweep.jsonl")
+    path.write_bytes(path.read_bytes()[:-20])
+    sweeps = opened(path)
+    assert "cut off" in sweeps.banner.sentence()
+    assert sweeps.go_on_button.isEnabled()
+    (tmp_path / "other.jsonl").write_text("{}\n", "utf-8")
+    window.sweeps.open_sweep(tmp_path / "other.jsonl")
+    qtbot.waitUntil(lambda: "no sweep" in sweeps.banner.sentence())
+    assert window.sweeps.view.path == path
+
+
+def test_arrows_move_and_enter_opens_the_runs_of_a_cell(qtbot, opened):
+    sweeps = opened()
+    sweeps.heatmap.choose(0, 1)
+    qtbot.keyClick(sweeps.heatmap, Qt.Key.Key_Right)
+    assert sweeps.heatmap.current_cell() == Cell(DRAFT, 2, 0.0)
+    assert sweeps.cell_title.text() == "K = 2 with tiny-draft, temperature 0 · 2 of 2 runs"
+    qtbot.keyClick(sweeps.heatmap, Qt.Key.Key_Return)
+    assert sweeps.runs.count() == 2
+    assert sweeps.runs.selected() is not None
+    shown = [sweeps.runs.model().index(0, column).data() for column in range(5)]
+    assert shown == ["a: one", "1", "30.0", "3.00×", "50%"]
+
+
+def test_plain_decoding_is_one_cell_for_all_drafters_of_a_temperature(opened):
+    sweeps = opened()
+    assert [sweeps.heatmap.rowSpan(row, 0) for row in (0, 2)] == [2, 2]
+    sweeps.heatmap.choose(2, 0)
+    assert sweeps.cell_title.text().startswith("Plain decoding, temperature 0.5")
+    assert not sweeps.use_button.isEnabled()
+
+
+def test_a_run_opens_in_the_main_window(window, qtbot, opened):
+    prompts = (Prompt("one", "def f", suite="a"),)
+    sweeps = opened(engine=FakeSession(), prompts=prompts, max_new_tokens=24)
+    sweeps.heatmap.choose(0, 2)
+    qtbot.keyClick(sweeps.heatmap, Qt.Key.Key_Return)
+    with qtbot.waitSignal(window.live.run_shown, timeout=10_000):
+        qtbot.keyClick(sweeps.runs, Qt.Key.Key_Return)
+    assert window.live.kept_title == "K = 2 with tiny-draft, temperature 0, repeat 1"
+    assert window.run_view.steps
+    run = sweeps.runs.selected()
+    run.log.unlink()
+    sweeps.open_run_button.click()
+    assert "not kept, or is gone" in sweeps.banner.sentence()
+
+
+def test_use_this_cell_sets_k_temperature_and_draft_and_leaves_the_rest(window, opened):
+    sweeps = opened()
+    window.prompt.set_text("mine")
+    window.controls.sampling.seed.setText("77")
+    sweeps.heatmap.choose(2, 2)
+    sweeps.use_button.click()
+    settings = window.controls.settings(window.prompt.text())
+    assert (settings.num_draft_tokens, settings.temperature, settings.draft) == (2, 0.5, "tiny-draft")
+    assert (settings.method, settings.prompt, settings.seed) == ("draft-model", "mine", 77)
+    sweeps.heatmap.choose(1, 1)
+    sweeps.use_button.click()
+    assert window.controls.settings("").method == "prompt-lookup"
+
+
+def test_the_figure_can_be_switched_and_its_unit_stands_at_the_scale(opened):
+    sweeps = opened()
+    seen = {}
+    for index, figure in enumerate(SweepFigure):
+        sweeps.figures.group.button(index).click()
+        seen[figure] = (sweeps.heatmap.model().index(0, 2).data(), sweeps.legend.accessibleName())
+    assert seen[SweepFigure.SPEEDUP] == ("3.00×", "Speedup over plain decoding, logarithmic: 0.33× slower to 1.00× to "
+                                         "3.00× faster")  # fmt: skip
+    assert seen[SweepFigure.ACCEPTANCE][0] == "50%"
+    assert seen[SweepFigure.TOKENS] == ("30.0", "Tokens per second: 10.0 to 30.0 tokens/s")
+    assert seen[SweepFigure.BLOCK][1].endswith("tokens/forward")
+
+
+def test_a_sweep_is_taken_away_in_every_form(qtbot, opened, dialogs, tmp_path):
+    sweeps = opened()
+    for kind, beginning in {
+        SweepExport.CELLS: b"target,",
+        SweepExport.RUNS: b"method,",
+        SweepExport.JSONL: b'{"schema',
+        SweepExport.HTML: b"<!doctype html>",
+        SweepExport.PNG: b"\x89PNG",
+        SweepExport.SVG: b"<?xml",
+    }.items():
+        dialogs.export_path = tmp_path / f"away-{kind.value}"
+        sweeps.export_requested.emit(kind)
+        qtbot.waitUntil(lambda: sweeps.progress.text() == f"Saved to {dialogs.export_path}", timeout=10_000)
+        data = dialogs.export_path.read_bytes()
+        assert data.startswith(beginning)
+    assert b"K = 2" in data
+    assert b"3.00" in data
+
+
+def test_what_can_not_be_written_is_a_sentence(qtbot, opened, dialogs, tmp_path):
+    sweeps = opened()
+    for kind in (SweepExport.CELLS, SweepExport.PNG):
+        sweeps.banner.dismiss()
+        dialogs.export_path = tmp_path / "missing" / "file"
+        sweeps.export_requested.emit(kind)
+        qtbot.waitUntil(lambda: bool(sweeps.banner.sentence()))
+
+
+# --- Shades -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
+def test_figures_can_be_read_on_every_shade(theme):
+    shades = [shade(theme, level / 10).name() for level in range(-10, 11)]
+    assert min(contrast(theme.text, ground) for ground in shades) >= MIN_CONTRAST
+
+
+def result_with(speed):
+    return CellResult(Cell(LOOKUP, 1, 0.0), 1, speedup=spread([speed]), tokens_per_second=spread([speed]))
+
+
+def test_twice_as_fast_is_as_far_from_the_middle_as_half_as_fast():
+    scale = make_scale(SweepFigure.SPEEDUP, [result_with(1.9), result_with(0.7)])
+    assert (scale.low, scale.high) == (0.5, 2.0)
+    assert scale.level(1.0) == 0.0
+    assert scale.level(2.0) == pytest.approx(-scale.level(0.5))
+    assert scale.level(100.0) == 1.0
+
+
+def test_a_scale_of_nothing_and_one_of_one_value_have_shades_too():
+    assert make_scale(SweepFigure.TOKENS, []).ticks()
+    scale = make_scale(SweepFigure.TOKENS, [result_with(3.0)])
+    assert scale.level(3.0) == 0.5
+    assert len(scale.ticks()) == 1
