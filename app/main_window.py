@@ -305,9 +305,8 @@ class MainWindow(QMainWindow):
         if not self._is_leaving:
             self._is_leaving = True
             self._save()
-            self.models.close()
-            self.runs.close()
-            self.sweeps.close()
+            for desk in (self.models, self.runs, self.sweeps):
+                desk.close()
             self.threads.begin_close()
         if self.threads.is_closed or self.threads.join(CLOSE_WAIT_MS):
             event.accept()
