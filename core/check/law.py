@@ -36,7 +36,7 @@ MORE_SAMPLES = 3
 BEYOND_DOUBT = 1e-9
 """A p-value that needs no second look."""
 
-_LEAST_FOLLOWERS = 25
+_LEAST_FOLLOWERS = 12
 """A beginning that came up less often is not looked at: hardly a token is expected five times after it."""
 
 MOST_CHOSEN = 5

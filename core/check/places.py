@@ -1,9 +1,15 @@
-"""Where blocks are sampled: behind the texts at which draft and target differ most, for a mistake shows there first."""
+"""Where blocks are sampled: behind texts at which drafts are rejected often, and yet one that is accepted recurs.
+
+A mistake shows where draft and target differ; but the tokens behind an accepted one are tested only where blocks begin
+alike.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import replace
+
+import torch
 
 from core.check.identity import Setting
 from core.check.reference import DraftLaws, TargetLaws
@@ -18,7 +24,7 @@ _LEAST_IDS = 4
 
 
 def choose_places(setting: Setting) -> Generator[CheckProgress, None, tuple[Prompt, ...]]:
-    """The first prompt as it is, and the beginnings of prompts behind which the draft would be rejected most often.
+    """The first prompt as it is, and the beginnings of prompts behind which a block tells most.
 
     Raises:
         Cancelled: it was asked to stop.
@@ -28,7 +34,7 @@ def choose_places(setting: Setting) -> Generator[CheckProgress, None, tuple[Prom
     found: list[tuple[float, Prompt]] = []
     for index, prompt in enumerate(prompts):
         yield CheckProgress("Looking for places where draft and target differ", index, len(prompts))
-        places = [(_distance(setting, place), place) for place in _beginnings(prompt)]
+        places = [(_worth(setting, place), place) for place in _beginnings(prompt)]
         found.append(max(places, key=lambda item: item[0]))
     found.sort(key=lambda item: -item[0])
     differing = [place for _, place in found if place.ids != prompts[0].ids]
@@ -46,10 +52,13 @@ def _beginnings(prompt: Prompt) -> list[Prompt]:
     return [prompt, *cut]
 
 
-def _distance(setting: Setting, prompt: Prompt) -> float:
-    """Total variation between draft and target for the first token: how often a drafted one would be rejected."""
+def _worth(setting: Setting, prompt: Prompt) -> float:
+    """How often a first drafted token would be rejected, times how often the commonest one is accepted."""
     check_cancelled, sampling = setting.controls.check_cancelled, setting.controls.sampling
     law = TargetLaws(setting.target, prompt.ids, 1, sampling, check_cancelled).law(())
     drafter = setting.make_drafter(len(prompt.ids) + 2)
     draft_law = DraftLaws(drafter, prompt.ids, sampling, setting.target.vocab_size, check_cancelled).law(())
-    return 0.0 if draft_law is None else 0.5 * float((law - draft_law).abs().sum())
+    if draft_law is None:
+        return 0.0
+    accepted = torch.minimum(law, draft_law)
+    return float((1.0 - accepted.sum()) * accepted.max())
