@@ -92,9 +92,8 @@ DRAFTERS = {
 
 STOPPING_DRAFTERS = {
     "drops the token that made it stop": (
-        "                break\n            pending",
-        "                del rows[max(1, len(rows) - 1) :], tokens[max(1, len(tokens) - 1) :]\n"
-        "                break\n            pending",
+        "not keep(float(row[drawn])):",
+        "not keep(float(row[drawn])):\n                del rows[max(1, index) :], tokens[max(1, index) :]",
     ),
     "stops before a token that it has seen": (
         "            tokens.append(token)",
