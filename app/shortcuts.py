@@ -25,6 +25,7 @@ PANEL_KEYS = (
     KeyRow("Move along a plot", ("Shift+←", "Shift+→")),
     KeyRow("Another page of the right-hand column", ("←", "→")),
     KeyRow("Name and delete a kept run, and bring it back", ("F2", "Del", "Ctrl+Z")),
+    KeyRow("From cell to cell of a sweep, and to a cell's runs", ("←", "→", "↑", "↓", "Enter")),
     KeyRow("Open a menu", ("Alt", "F10")),
     KeyRow("Leave a window such as this one", ("Esc",)),
 )

@@ -51,20 +51,16 @@ class SweepChooser(QObject):
         prompt.changed.connect(self._on_prompt_changed)
         self.judge()
 
-    def plan(self) -> SweepPlan | None:
-        """The sweep that is chosen; None where it can't be done, which the form then says."""
+    @Slot()
+    def judge(self) -> SweepPlan | None:
+        """The sweep that is chosen, and how large it is; None where it can't be done, which the form then says."""
         try:
-            return self._plan()
+            plan = self._plan()
         except OutriderError as error:
             self._form.show_judgement("", str(error))
             return None
-
-    @Slot()
-    def judge(self) -> None:
-        """Say how large the sweep is, or why there is none."""
-        plan = self.plan()
-        if plan is not None:
-            self._form.show_judgement(size_text(plan, self._view.seconds_each), self._file_problem)
+        self._form.show_judgement(size_text(plan, self._view.seconds_each), self._file_problem)
+        return plan
 
     def refresh(self) -> None:
         """Take over what has changed in the main window."""

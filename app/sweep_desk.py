@@ -33,7 +33,8 @@ from core.runs import KeptRun, KeptState
 from core.sweep.plan import Cell, PlannedRun, SweepPlan
 from core.sweep.types import FileFailed, Measurement
 
-FRAME_MS = 150
+FRAME_MS = 500
+"""Rarely: what drawing takes of a processor, the runs that are measured lack."""
 TITLE = "A sweep"
 NO_LOG = "The log of this run was not kept, or is gone."
 
@@ -125,7 +126,7 @@ class SweepDesk(QObject):
 
     @Slot()
     def _on_start(self) -> None:
-        plan = self._chooser.plan() if self._chooser is not None else None
+        plan = self._chooser.judge() if self._chooser is not None else None
         if plan is not None:
             self._start(plan, new_path(self._services.sweeps_folder(), plan, datetime.now()))
 

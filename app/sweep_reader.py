@@ -48,7 +48,7 @@ class SweepReaderWorker(QObject):
             log = read_sweep(path)
             results = SweepResults(log.plan, log.measurements)
             cells, said = results.all(), verdicts(results)
-            done = results.num_measured
+            done = len(log.measurements)
             self.opened.emit(OpenedSweep(path, results, cells, said, done, tuple(log.problems)))
 
         self._try(read, "The sweep could not be opened", self.failed)

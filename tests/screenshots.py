@@ -15,6 +15,7 @@ from PySide6.QtWidgets import QApplication
 from tests.screenshots_check import photograph_check
 from tests.screenshots_models import photograph_models
 from tests.screenshots_runs import photograph_errors, photograph_runs
+from tests.screenshots_sweep import photograph_sweeps
 
 
 def main() -> int:
@@ -32,6 +33,8 @@ def main() -> int:
         photograph_errors(arguments.folder, arguments.only)
         photograph_check(arguments.folder, arguments.only)
     photograph_models(arguments.folder, arguments.only)
+    if not arguments.models:
+        photograph_sweeps(arguments.folder, arguments.only)
     del application
     return 0
 

@@ -205,6 +205,13 @@ def test_a_cell_that_fails_says_why_and_the_others_stay(window, engine, qtbot):
     assert "2 failed" in sweeps.progress.text()
     sweeps.heatmap.choose(0, 2)
     assert "ran out of memory" in sweeps.runs.model().index(0, 7).data()
+    assert sweeps.cell_problem.text() == "The draft ran out of memory."
+    assert not sweeps.use_button.isEnabled()
+    engine.on_run = lambda request, controls: None
+    sweeps.go_on_button.click()
+    finish(qtbot, window)
+    assert texts(sweeps) == ["1×", "2.00×", "3.00×"]
+    assert sweeps.cell_problem.isHidden()
 
 
 def test_a_target_that_can_not_be_loaded_is_a_sentence(window, engine, qtbot):

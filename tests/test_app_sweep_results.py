@@ -14,6 +14,7 @@ from core.bench.statistics import spread
 from core.prompt_suites import Prompt
 from core.sweep.plan import Cell, DrafterChoice
 from core.sweep.types import CellResult
+from core.types import LengthPolicy
 from tests.fakes_app import FakeSession
 from tests.fakes_sweep import plan_of
 from tests.fakes_sweep_window import keep_sweep
@@ -98,7 +99,7 @@ def test_a_run_opens_in_the_main_window(window, qtbot, opened):
 
 
 def test_use_this_cell_sets_k_temperature_and_draft_and_leaves_the_rest(window, opened):
-    sweeps = opened()
+    sweeps = opened(num_draft_tokens=(1, 2, "adaptive"))
     window.prompt.set_text("mine")
     window.controls.sampling.seed.setText("77")
     sweeps.heatmap.choose(2, 2)
@@ -106,9 +107,10 @@ def test_use_this_cell_sets_k_temperature_and_draft_and_leaves_the_rest(window, 
     settings = window.controls.settings(window.prompt.text())
     assert (settings.num_draft_tokens, settings.temperature, settings.draft) == (2, 0.5, "tiny-draft")
     assert (settings.method, settings.prompt, settings.seed) == ("draft-model", "mine", 77)
-    sweeps.heatmap.choose(1, 1)
+    sweeps.heatmap.choose(1, 3)
     sweeps.use_button.click()
-    assert window.controls.settings("").method == "prompt-lookup"
+    settings = window.controls.settings("")
+    assert (settings.method, settings.length_policy) == ("prompt-lookup", LengthPolicy.ADAPTIVE)
 
 
 def test_the_figure_can_be_switched_and_its_unit_stands_at_the_scale(opened):

@@ -46,7 +46,7 @@ class ShownCell:
 
     Attributes:
         text: the figure, or that there is none.
-        note: how many of its runs are done, as long as that is not all.
+        note: how many of its runs are done, as long as that is not all; of speedups, which is best.
         level: its shade; None where there is no figure.
         is_best: whether it is what its temperature's verdict says to take.
         has_failed: whether a run of it did.
@@ -212,14 +212,16 @@ class SweepView:
         elif has_failed:
             text = FAILED
         done, planned = result.num_measured, result.num_planned
-        note = f"{done} of {planned}" if 0 < done < planned and text != FAILED else ""
         is_best = cell in self._best
+        note = BEST if is_best and figure is SweepFigure.SPEEDUP else ""
+        if 0 < done < planned and text != FAILED:
+            note = f"{done} of {planned}"
         spoken = f"{cell_title(cell)}: {FIGURE_TITLES[figure]} {text or 'not measured yet'}"
         spoken = ", ".join([spoken, *([BEST] if is_best else []), f"{done} of {planned} runs", *result.errors])
         return ShownCell(text, note, level, is_best, has_failed, self._tip(result, is_best=is_best), spoken)
 
     def _tip(self, result: CellResult, *, is_best: bool) -> str:
-        lines = [f"{cell_title(result.cell)}{' (best of its temperature)' if is_best else ''}"]
+        lines = [f"{cell_title(result.cell)}{' (the best speedup of its temperature)' if is_best else ''}"]
         for figure, title in FIGURE_TITLES.items():
             spread = spread_of(figure, result)
             if spread is not None:
@@ -240,7 +242,12 @@ class SweepView:
     @property
     def can_go_on(self) -> bool:
         """Whether there is something to go on with."""
-        return self.plan is not None and not self.is_going and not self.is_complete
+        return self.plan is not None and not self.is_going and (not self.is_complete or self.num_failed > 0)
+
+    @property
+    def num_failed(self) -> int:
+        """Runs that did not come to an end in order."""
+        return sum(len(item.measurements) - item.num_measured for item in self._results.values())
 
     def progress_text(self) -> str:
         """How far it is, in a line."""
@@ -252,9 +259,10 @@ class SweepView:
             is_calm = self.seconds_left is not None and self.stage != STOPPING
             left = f"about {in_words(self.seconds_left)} left" if is_calm and self.seconds_left is not None else ""
             return " · ".join(part for part in (done, left or self.stage) if part)
-        failed = sum(len(item.measurements) - item.num_measured for item in self._results.values())
-        end = "complete" if self.is_complete else "stopped; Go on measures the rest"
-        return " · ".join([done, end, *([f"{failed:,} failed"] if failed else [])])
+        if not self.is_complete:
+            return f"{done} · stopped; Go on measures the rest"
+        failed = f"{self.num_failed:,} failed; Go on tries again" if self.num_failed else ""
+        return " · ".join(part for part in (done, "complete", failed) if part)
 
     def verdict_lines(self) -> list[VerdictLine]:
         """What to take at each temperature; while the sweep goes, what leads."""
@@ -265,10 +273,10 @@ class SweepView:
             result = self._results[cell]
             at = f"At temperature {cell.temperature:g}"
             if cell.is_baseline or result.speedup is None:
-                lines.append(VerdictLine("So far", f"{at} no cell is faster than plain decoding.", None))
+                lines.append(VerdictLine("So far", f"{at}, no cell is faster than plain decoding.", None))
                 continue
             runs = f"{result.num_measured} of {result.num_planned} runs"
-            lead = f"{at} {cell.title} leads with {result.speedup.median:.2f}× plain decoding, {runs}."
+            lead = f"{at}, {cell.title} leads with {result.speedup.median:.2f}× plain decoding, {runs}."
             lines.append(VerdictLine("So far", lead, None))
         return lines
 
@@ -292,6 +300,7 @@ def _word(verdict: Verdict) -> str:
 
 
 def _pays(verdict: Verdict) -> bool | None:
-    if verdict.best is None or verdict.is_sure is False:
+    if verdict.best is None:
         return None
-    return verdict.speculates
+    # Few runs may lean one way by chance; not to speculate is the safe advice of the two.
+    return (True if verdict.is_sure else None) if verdict.speculates else False

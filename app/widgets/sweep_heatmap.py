@@ -33,6 +33,7 @@ from core.sweep.plan import Cell
 Index = QModelIndex | QPersistentModelIndex
 Role = Qt.ItemDataRole
 ROW_HEIGHT, LEAST_WIDTH, HEAD_WIDTH = 46, 52, 168
+LONGEST_NAME = 24
 SHOWN_ROLE = Role.UserRole
 
 
@@ -79,7 +80,8 @@ class HeatmapModel(QAbstractTableModel):
             return column_help(self._columns[section]) if role == Role.ToolTipRole else None
         row = self._rows[section]
         if role == Role.DisplayRole:
-            return f"T = {row.temperature:g}\n{short_title(row)}"
+            # By hand, since Qt would measure both lines as one.
+            return f"T = {row.temperature:g}\n{_shortened(short_title(row))}"
         if role in {Role.ToolTipRole, Role.AccessibleTextRole}:
             return f"Temperature {row.temperature:g}, {row.drafter.title} ({row.drafter.method})"
         return Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter if role == Role.TextAlignmentRole else None
@@ -148,7 +150,7 @@ class Heatmap(QTableView):
             header.setSectionsClickable(False)
         self.horizontalHeader().setSectionResizeMode(QHeaderView.ResizeMode.Stretch)
         self.verticalHeader().setSectionResizeMode(QHeaderView.ResizeMode.Fixed)
-        self.verticalHeader().setTextElideMode(Qt.TextElideMode.ElideMiddle)
+        self.verticalHeader().setTextElideMode(Qt.TextElideMode.ElideNone)
         self.rescale()
         self.show_figure(SweepFigure.SPEEDUP)
         self.selectionModel().currentChanged.connect(self._on_current_changed)
@@ -282,3 +284,9 @@ def column_help(column: str) -> str:
 def short_title(row: SweepRow) -> str:
     """A drafter by the end of its name, where the difference is; all of it is in the tooltip."""
     return row.drafter.title.rpartition("/")[2]
+
+
+def _shortened(name: str) -> str:
+    """Without its middle, where it is long: names of models differ at both ends."""
+    half = (LONGEST_NAME - 1) // 2
+    return name if len(name) <= LONGEST_NAME else f"{name[:half]}…{name[-half:]}"

@@ -10,7 +10,7 @@ from PySide6.QtCore import QPointF, QRectF, Qt
 from PySide6.QtGui import QBrush, QColor, QFont, QFontMetricsF, QLinearGradient, QPainter, QPen
 
 from app.theme import DARK, LIGHT, Theme, scaled, ui_font
-from app.view_models.sweep import BEST, FAILED, ShownCell
+from app.view_models.sweep import FAILED, ShownCell
 from app.view_models.sweep_scale import Scale
 
 GAP = 3.0
@@ -57,14 +57,13 @@ def paint_cell(painter: QPainter, rect: QRectF, shown: ShownCell, theme: Theme) 
     painter.setBrush(QBrush(ground(theme, shown)))
     painter.setPen(_edge(shown, theme))
     painter.drawRoundedRect(tile, RADIUS, RADIUS)
-    small = shown.note or (BEST if shown.is_best else "")
-    figure = tile.adjusted(0, 0, 0, -scaled(12)) if small else tile
+    figure = tile.adjusted(0, 0, 0, -scaled(12)) if shown.note else tile
     painter.setPen(ink(theme, shown))
     painter.setFont(ui_font(13, weight=QFont.Weight.DemiBold if shown.is_best else QFont.Weight.Normal))
     painter.drawText(figure, Qt.AlignmentFlag.AlignCenter, shown.text)
-    if small:
+    if shown.note:
         painter.setFont(ui_font(10))
-        painter.drawText(tile.adjusted(0, scaled(18), 0, -2), Qt.AlignmentFlag.AlignCenter, small)
+        painter.drawText(tile.adjusted(0, scaled(18), 0, -2), Qt.AlignmentFlag.AlignCenter, shown.note)
     if shown.has_failed and shown.text != FAILED:
         painter.setPen(QColor(theme.danger))
         painter.setFont(ui_font(12, weight=QFont.Weight.Bold))

@@ -80,6 +80,10 @@ class SweepWindow(QDialog):
         self.empty.setAlignment(Qt.AlignmentFlag.AlignCenter)
         self.cell_title = text_label(PICK, "strong")
         self.cell_title.setObjectName("sweepCellTitle")
+        self.cell_problem = text_label("", "problem")
+        self.cell_problem.setObjectName("sweepCellProblem")
+        self.cell_problem.setWordWrap(True)
+        self.cell_problem.setTextFormat(Qt.TextFormat.PlainText)
         self.runs = CellRunsTable()
         self.use_button = _button(
             "Use this cell", "sweepUseButton", "Set its K, temperature and draft in the main window"
@@ -123,6 +127,7 @@ class SweepWindow(QDialog):
         title.addWidget(self.open_run_button)
         title.addWidget(self.use_button)
         listed.addLayout(title)
+        listed.addWidget(self.cell_problem)
         listed.addWidget(self.runs, 1)
         self.parts = splitter(Qt.Orientation.Vertical, "sweepSplitter", (grid, 2), (self._below, 1))
         self.parts.setSizes([400, 190])
@@ -224,17 +229,21 @@ class SweepWindow(QDialog):
         if cell is None or plan is None:
             self.runs.show_runs((), (), {})
             self.cell_title.setText(PICK if plan is not None else "")
+            self.cell_problem.clear()
         else:
             self.runs.show_runs(self._view.runs(cell), plan.prompts, self._view.speedups(cell))
             result = self._view.result(cell)
             title = f"{cell_title(cell)} · {result.num_measured} of {result.num_planned} runs"
             self.cell_title.setText(title)
+            self.cell_problem.setText("\n".join(result.errors))
+        self.cell_problem.setVisible(bool(self.cell_problem.text()))
         self._show_actions()
 
     @Slot()
     def _show_actions(self) -> None:
         cell, run = self.heatmap.current_cell(), self.runs.selected()
-        self.use_button.setEnabled(cell is not None and not cell.is_baseline)
+        can_use = cell is not None and not cell.is_baseline and self._view.result(cell).num_measured > 0
+        self.use_button.setEnabled(can_use)
         self.open_run_button.setEnabled(run is not None and run.log is not None)
 
     # --- What is asked for ---
