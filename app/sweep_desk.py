@@ -196,8 +196,8 @@ class SweepDesk(QObject):
         if self.window is not None:
             self.window.question.hide()
             self.window.refresh()
-        if self._chooser is not None:
-            self._chooser.judge()
+            if self._chooser is not None:
+                self._chooser.judge()
 
     # --- Earlier sweeps ---
 

@@ -159,6 +159,19 @@ def test_a_sweep_fills_the_heatmap_and_says_what_to_take(window, qtbot, tmp_path
     assert "by the runs measured last" in sweeps.form.extent.text()
 
 
+def test_the_same_sweep_again_begins_anew_in_a_file_of_its_own(window, engine, qtbot, tmp_path):
+    sweeps = start(window)
+    finish(qtbot, window)
+    engine.on_run = pause = Pause(at=2)
+    sweeps.form.start_button.click()
+    assert texts(sweeps) == ["", "", ""]
+    qtbot.waitUntil(lambda: window.sweeps.view.num_done == 1)
+    assert "K = 2" not in sweeps.verdicts.words()
+    pause.gate.set()
+    finish(qtbot, window)
+    assert len(list((tmp_path / "sweeps").glob("*.jsonl"))) == 2
+
+
 def test_cells_fill_as_their_runs_come(window, engine, qtbot):
     engine.on_run = pause = Pause(at=4)
     sweeps = start(window)

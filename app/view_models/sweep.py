@@ -11,6 +11,7 @@ from typing import NamedTuple
 from app.sentences import in_words
 from app.view_models.sweep_scale import FIGURE_TITLES, Scale, SweepFigure, figure_text, make_scale, spread_of
 from app.view_models.sweep_scale import spread_text as figure_spread
+from app.view_models.sweep_words import VerdictLine, verdict_line
 from core.sweep.plan import Cell, DrafterChoice, SweepPlan
 from core.sweep.results import SweepResults
 from core.sweep.types import CellResult, Measurement, RunMeasured, SweepFinished, SweepStarted, Verdict
@@ -86,14 +87,6 @@ class OpenedSweep:
     problems: tuple[str, ...]
 
 
-class VerdictLine(NamedTuple):
-    """A verdict in a word and a sentence; `pays` is None where that is open."""
-
-    word: str
-    sentence: str
-    pays: bool | None
-
-
 class SweepView:
     """The sweep at hand, if there is one. For the window's thread."""
 
@@ -117,7 +110,7 @@ class SweepView:
 
     def begin(self, plan: SweepPlan, path: Path) -> None:
         """A sweep is about to be begun, or gone on with."""
-        if plan != self.plan:
+        if (plan, path) != (self.plan, self.path):
             self._set_plan(plan)
         self.path, self.num_runs = path, plan.num_runs
         self.is_going, self.is_complete = True, False
@@ -137,7 +130,7 @@ class SweepView:
     def apply(self, event: object) -> None:
         """Take in what the engine tells."""
         if isinstance(event, SweepBegun):
-            self._runs, self.num_done = event.results, event.started.num_done
+            self._runs, self.num_done, self.verdicts = event.results, event.started.num_done, ()
             self._take(event.started.results)
         elif isinstance(event, StageChanged):
             self.stage = self.stage if self.stage == STOPPING else event.text
@@ -267,7 +260,7 @@ class SweepView:
     def verdict_lines(self) -> list[VerdictLine]:
         """What to take at each temperature; while the sweep goes, what leads."""
         if self.verdicts:
-            return [VerdictLine(_word(verdict), verdict.sentence, _pays(verdict)) for verdict in self.verdicts]
+            return [verdict_line(verdict) for verdict in self.verdicts]
         lines = []
         for cell in sorted(self._best, key=lambda cell: cell.temperature):
             result = self._results[cell]
@@ -289,18 +282,3 @@ def cell_title(cell: Cell) -> str:
 
 def _median_speedup(result: CellResult) -> float:
     return result.speedup.median if result.speedup is not None else 0.0
-
-
-def _word(verdict: Verdict) -> str:
-    if verdict.best is None:
-        return "No answer"
-    if not verdict.speculates:
-        return "Don't speculate"
-    return f"K = {verdict.best.cell.num_draft_tokens}"
-
-
-def _pays(verdict: Verdict) -> bool | None:
-    if verdict.best is None:
-        return None
-    # Few runs may lean one way by chance; not to speculate is the safe advice of the two.
-    return (True if verdict.is_sure else None) if verdict.speculates else False

@@ -8,7 +8,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QFrame, QGridLayout, QLabel, QScrollArea, QSizePolicy, QWidget
 
 from app.theme import scaled
-from app.view_models.sweep import VerdictLine
+from app.view_models.sweep_words import VerdictLine
 from app.widgets.fields import text_label
 
 MOST_HEIGHT = 132

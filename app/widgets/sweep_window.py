@@ -7,11 +7,8 @@ from PySide6.QtGui import QAction, QCloseEvent, QKeySequence, QShortcut
 from PySide6.QtWidgets import (
     QDialog,
     QHBoxLayout,
-    QMenu,
     QProgressBar,
-    QPushButton,
     QStackedWidget,
-    QToolButton,
     QVBoxLayout,
     QWidget,
 )
@@ -22,7 +19,8 @@ from app.view_models.sweep import SweepExport, SweepView, cell_title
 from app.view_models.sweep_scale import FIGURE_HELP, FIGURE_TITLES, SweepFigure
 from app.widgets.banner import Banner
 from app.widgets.choice_row import ChoiceRow
-from app.widgets.fields import card, describe, text_label
+from app.widgets.fields import card, text_label
+from app.widgets.sweep_buttons import menu_button, push_button
 from app.widgets.sweep_form import SweepForm
 from app.widgets.sweep_heatmap import Heatmap, HeatmapLegend
 from app.widgets.sweep_question import SweepQuestion
@@ -85,14 +83,14 @@ class SweepWindow(QDialog):
         self.cell_problem.setWordWrap(True)
         self.cell_problem.setTextFormat(Qt.TextFormat.PlainText)
         self.runs = CellRunsTable()
-        self.use_button = _button(
+        self.use_button = push_button(
             "Use this cell", "sweepUseButton", "Set its K, temperature and draft in the main window"
         )
-        self.open_run_button = _button(
+        self.open_run_button = push_button(
             "Open run", "sweepOpenRunButton", "Show the selected run in the main window (Enter)"
         )
-        self.earlier = _menu_button("Earlier sweeps", "sweepEarlierButton", "Open a sweep that was kept, or a file")
-        self.export_button = _menu_button(
+        self.earlier = menu_button("Earlier sweeps", "sweepEarlierButton", "Open a sweep that was kept, or a file")
+        self.export_button = menu_button(
             "Export", "sweepExportButton", "Take the sweep away as a table, report or picture"
         )
         self.bar = QProgressBar()
@@ -103,8 +101,8 @@ class SweepWindow(QDialog):
         hold(self.bar, width=180)
         self.progress = text_label("", "hint")
         self.progress.setObjectName("sweepProgress")
-        self.stop_button = _button("Stop", "sweepStopButton", "End the sweep; what is measured is kept (Esc)")
-        self.go_on_button = _button("Go on", "sweepGoOnButton", "Measure what is missing")
+        self.stop_button = push_button("Stop", "sweepStopButton", "End the sweep; what is measured is kept (Esc)")
+        self.go_on_button = push_button("Go on", "sweepGoOnButton", "Measure what is missing")
         self._lay_out()
         self._connect()
         self.refresh()
@@ -291,24 +289,3 @@ class SweepWindow(QDialog):
         """Say that it is closed."""
         super().closeEvent(event)
         self.left.emit()
-
-
-def _button(text: str, name: str, help_text: str) -> QPushButton:
-    button = QPushButton(text)
-    button.setObjectName(name)
-    button.setAutoDefault(False)
-    describe(button, text.rstrip("…"), help_text)
-    return button
-
-
-def _menu_button(text: str, name: str, help_text: str) -> QToolButton:
-    button = QToolButton()
-    button.setText(text)
-    button.setObjectName(name)
-    button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
-    button.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
-    describe(button, text, help_text)
-    menu = QMenu(button)
-    menu.setToolTipsVisible(True)
-    button.setMenu(menu)
-    return button
