@@ -18,6 +18,7 @@ from app.cli import bench, check, distill, export, models, probe, run, sweep
 from app.cli.errors import Exit, guard, say
 from app.cli.parsing import Parser
 from app.preflight import find_problem
+from core.collector import short_pauses
 from core.threads import limit_spinning
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def open_window() -> int:
     # A window that was hidden while a thread was busy is no last window that Qt would see closing.
     window.threads.closed.connect(application.quit)
     window.show()
-    with _closing_on_interrupt(application):
+    with short_pauses(), _closing_on_interrupt(application):
         return application.exec()
 
 

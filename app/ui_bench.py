@@ -21,6 +21,7 @@ from app.scripted_run import ScriptedRun
 from app.services import Services, Session
 from app.settings import SettingsStore
 from core.bench.statistics import Spread, ratios, spread
+from core.collector import short_pauses
 from core.errors import GenerationError
 from core.types import RunRequest
 
@@ -231,7 +232,7 @@ RunInWindow = Callable[[MainWindow, RunRequest], None]
 @contextmanager
 def _window(session: Any) -> Iterator[tuple[MainWindow, RunInWindow]]:
     """The real window around a session, on screen, with settings and logs that nobody else sees."""
-    with TemporaryDirectory(prefix="outrider-") as folder:
+    with TemporaryDirectory(prefix="outrider-") as folder, short_pauses():
         services = Services(
             open_session=lambda: session,
             store=SettingsStore(Path(folder) / "settings.json"),

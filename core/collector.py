@@ -1,31 +1,55 @@
-"""Python's garbage collector, kept from walking over all that the libraries hold while a run goes."""
+"""Python's garbage collector, kept from walking over all that the libraries hold."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
-import threading
 from collections.abc import Iterator
 
-_lock = threading.Lock()
-_users: set[object] = set()
+
+def set_aside() -> None:
+    """Have the collector pass over all objects that there are now, until `collect_all`.
+
+    A full collection walks over everything that torch and transformers hold, a quarter of a second in which no thread
+    runs any Python: a window stands still, and a run with it. What is set aside is freed as ever when nothing refers
+    to it any more; it is only rings of references that stay.
+    """
+    gc.freeze()
+
+
+def collect_all() -> None:
+    """Collect what was set aside too. Takes a quarter of a second and more."""
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+
+
+@contextlib.contextmanager
+def short_pauses() -> Iterator[None]:
+    """Within it, what a full collection has found in use is set aside: no object is walked over a second time.
+
+    For a process with a window, in which a long run's steps alone would make for pauses that a person sees.
+    """
+    gc.callbacks.append(_set_survivors_aside)
+    try:
+        yield
+    finally:
+        gc.callbacks.remove(_set_survivors_aside)
+
+
+def _set_survivors_aside(phase: str, info: dict[str, int]) -> None:
+    if phase == "stop" and info["generation"] == 2:
+        set_aside()
 
 
 @contextlib.contextmanager
 def only_new_objects() -> Iterator[None]:
-    """Within it, the collector looks at objects made since; what was there before waits until the end.
+    """Within it, the collector looks at objects made since; at its end, at all of these.
 
-    A full collection walks over everything that torch and transformers hold, a quarter of a second in which no thread
-    runs any Python: in a window's process that strikes in most runs. May be nested, and used in several threads.
+    What there is then, of this run, waits for `collect_all`. May be nested, and used in several threads.
     """
-    user = object()
-    with _lock:
-        _users.add(user)
-        gc.freeze()
+    set_aside()
     try:
         yield
     finally:
-        with _lock:
-            _users.discard(user)
-            if not _users:
-                gc.unfreeze()
+        gc.collect()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import gc
 import platform
 
 import psutil
 import torch
 
+from core.collector import collect_all
 from core.errors import DeviceError, SettingsError
 from core.types import Device, DType
 
@@ -65,7 +65,7 @@ def free_memory(device: torch.device) -> int:
 
 def release_memory() -> None:
     """Give back what nothing refers to any more."""
-    gc.collect()
+    collect_all()
     trim_heap()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
