@@ -7,6 +7,7 @@ from PySide6.QtWidgets import QMenu, QScrollBar, QWidget
 
 from app.text_size import SCALES, next_scale, set_text_scale
 from app.theme import mono_font, scaled, text_scale, ui_font
+from app.widgets.slider_spin import SPIN_WIDTH
 
 
 @pytest.fixture(autouse=True)
@@ -108,7 +109,7 @@ def test_held_lengths_go_with_the_text(window):
     spin = window.controls.draft_length.number.spin
     before = spin.width(), window.status.height()
     press(window, "larger", 3)
-    assert spin.minimumWidth() == round(84 * 1.5)
+    assert spin.minimumWidth() == round(SPIN_WIDTH * 1.5)
     assert window.status.maximumHeight() > before[1]
     press(window, "default_size")
-    assert spin.minimumWidth() == 84
+    assert spin.minimumWidth() == SPIN_WIDTH

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from PySide6.QtCore import Qt, Signal, Slot
-from PySide6.QtWidgets import QComboBox, QSizePolicy, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QVBoxLayout, QWidget
 
+from app.text_size import hold
 from app.widgets.fields import EnumCombo, WheelGuard, describe
-from app.widgets.slider_spin import SliderSpin
+from app.widgets.slider_spin import SPIN_WIDTH, SliderSpin
 from core.draft_length import DraftLength
 from core.types import MAX_DRAFT_TOKENS, LengthPolicy
 
@@ -40,15 +41,13 @@ class DraftLengthForm(QWidget):
             high=MAX_DRAFT_TOKENS,
         )
         self.policy = EnumCombo(TITLES, "kPolicyCombo")
-        # As wide as its longest word, not as the form.
-        self.policy.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToContents)
-        self.policy.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
+        hold(self.policy, width=SPIN_WIDTH)
         describe(self.policy, "How K is chosen", HELP)
         for index, line in enumerate(HELP.splitlines()[: len(TITLES)]):
             self.policy.setItemData(index, line, Qt.ItemDataRole.ToolTipRole)
         self._guard = WheelGuard(self)
         self._guard.watch(self.policy)
-        self.number.add_beside_label(self.policy)
+        self.number.add_above_number(self.policy)
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.addWidget(self.number)

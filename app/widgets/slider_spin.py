@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 
 from PySide6.QtCore import QSignalBlocker, Qt, Signal, Slot
-from PySide6.QtWidgets import QDoubleSpinBox, QGridLayout, QHBoxLayout, QSlider, QSpinBox, QWidget
+from PySide6.QtWidgets import QDoubleSpinBox, QGridLayout, QSlider, QSpinBox, QWidget
 
 from app.text_size import hold
 from app.widgets.fields import WheelGuard, describe, text_label
 
-SPIN_WIDTH = 84
+SPIN_WIDTH = 96
 
 
 class SliderSpin(QWidget):
@@ -55,13 +55,11 @@ class SliderSpin(QWidget):
         describe(self.spin, title, help_text)
         label = text_label(title, "field", buddy=self.spin)
         label.setToolTip(help_text)
-        layout = QGridLayout(self)
+        self._layout = layout = QGridLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setHorizontalSpacing(12)
         layout.setVerticalSpacing(0)
-        self._header = QHBoxLayout()
-        self._header.addWidget(label, 1)
-        layout.addLayout(self._header, 0, 0)
+        layout.addWidget(label, 0, 0)
         layout.addWidget(self.slider, 1, 0)
         # The number is higher than the slider: as much room below it puts both on one line.
         layout.setRowMinimumHeight(2, 4)
@@ -71,9 +69,13 @@ class SliderSpin(QWidget):
         self.slider.valueChanged.connect(self._on_slider_moved)
         self.spin.valueChanged.connect(self._on_spin_changed)
 
-    def add_beside_label(self, widget: QWidget) -> None:
-        """Put something that belongs to the number at the end of its label."""
-        self._header.addWidget(widget)
+    def add_above_number(self, widget: QWidget) -> None:
+        """Put something that belongs to the number at the end of its label's line."""
+        layout = self._layout
+        layout.removeWidget(self.spin)
+        layout.addWidget(self.spin, 1, 1, 2, 1, Qt.AlignmentFlag.AlignVCenter)
+        layout.addWidget(widget, 0, 1)
+        layout.setVerticalSpacing(1)
 
     def value(self) -> float:
         """The number that both show."""
