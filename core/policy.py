@@ -20,7 +20,7 @@ _PRIOR, _PRIOR_WEIGHT = 0.7, 1.0
 _ALLOWANCE = 0.02
 """Share of the time spent that trying drafts may cost."""
 
-_FIRST_ALLOWANCE, _MOST_SAVED, _DEEPEST_DEBT = 1.25, 8.0, 0.25
+_FIRST_ALLOWANCE, _MOST_SAVED, _DEEPEST_DEBT = 0.75, 8.0, 0.25
 """In plain steps: what may be lost at once at the start; what a good stretch leaves for a bad one; what is owed."""
 
 _HOPEFUL_EVERY = 8
