@@ -145,7 +145,7 @@ def test_who_is_absent_is_told_with_the_reason(target, capsys, monkeypatch):
 def test_a_truncated_draft_is_made_and_named(target, capsys):
     assert main(["bench", "--target", target, *QUICK, "--draft-layers", "1", "--only", "assisted,draft-model"]) == 0
     out = capsys.readouterr().out
-    assert "1 layers, K = 4" in out
+    assert "1 layers, K = 4" in " ".join(out.split())  # However long the paths before it are.
     assert "overhead" in out
 
 
