@@ -8,11 +8,11 @@ from collections.abc import Callable
 FRAME_MS = 33
 MAX_SHARE = 0.15
 """Most of one processor that drawing may take; beyond it frames come more rarely, since the engine needs it more."""
-TEXT_SHARE, PANELS_SHARE = 0.008, 0.006
+TEXT_SHARE, PANELS_SHARE = 0.008, 0.010
 """The same, for the text and for all else, where the engine computes on all processors: what drawing takes of one of
 them, the others wait for."""
 SLOWEST_FRAME_MS = 250
-SLOWEST_PANELS_MS = 1500
+SLOWEST_PANELS_MS = 1000
 
 
 class FramePace:
