@@ -141,7 +141,8 @@ def sample_blocks(
 ) -> Iterator[Step]:
     """The first step behind a prompt again and again, drawn anew each time, without end: samples for a test of the law.
 
-    The prompt is read once; then only the caches go back. Everything else is `speculative`'s own loop.
+    The prompt is read once; then only the caches go back. Everything else is `speculative`'s own loop. Where K is
+    chosen as the run goes, it is chosen from the blocks before, whose draws have no part in the next one's.
 
     Arguments and errors are those of `speculative`; K comes from `controls`.
 
@@ -214,10 +215,13 @@ class _Run:
 
     def first_blocks(self) -> Iterator[Step]:
         self._prefill()
+        # One for all blocks, as in a run: whoever chooses K has to have learnt before blocks grow, or end where unsure.
+        policy = DraftLengthPolicy(self._target_step_ms or 1.0)
         while True:
             self._controls.wait_for_step()
-            block = self._draft_block(DraftLengthPolicy(self._target_step_ms or 1.0))
-            yield self._commit(self._judge(block), len(self._ids))[0]
+            step, _ = self._commit(self._judge(self._draft_block(policy)), len(self._ids))
+            policy.record(step)
+            yield step
             self._start_over()
 
     def _start_over(self) -> None:

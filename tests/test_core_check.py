@@ -14,13 +14,14 @@ from core.check.types import CheckFinished, CheckRequest, Comparison, Verdict
 from core.check.wording import report_json, report_text
 from core.controls import RunControls
 from core.errors import SettingsError
+from core.policy_adaptive import BlockPlan, DraftLengthPolicy
 from core.prompt_suites import Prompt
 from core.sampling import probabilities
 from core.types import Coupling, LengthPolicy, RunRequest, SamplingParams
 from tests.exactness import mutate
 from tests.fakes import language_model, table_model, tiny_model, tiny_module
 from tests.fakes_check import PROMPTS, VOCAB_SIZE, TableSession, checked, make_check
-from tests.test_core_mutants import DRAFTERS, VERIFIERS
+from tests.test_core_mutants import DRAFTERS, STOPPING_DRAFTERS, VERIFIERS
 
 FILTERED = SamplingParams(0.8, 4, 0.95, 0.02)
 
@@ -118,6 +119,35 @@ def test_a_broken_drafter_is_not_exact(name, monkeypatch):
     mutant = mutate(core.drafters.draft_model, *DRAFTERS[name])
     monkeypatch.setattr(core.drafters.draft_model, "DraftModelDrafter", mutant.DraftModelDrafter)
     assert checked(make_check(num_samples=1_200)).verdict is Verdict.NOT_EXACT
+
+
+class Unsure(DraftLengthPolicy):
+    """Blocks grow to 3 tokens as steps are learnt from, and end behind one that is not likely."""
+
+    num_learnt = 0
+
+    def plan(self, length):
+        keep = (lambda confidence: confidence > 0.2) if length is LengthPolicy.ADAPTIVE else None
+        return BlockPlan(min(self.num_learnt, 3), keep) if isinstance(length, LengthPolicy) else BlockPlan(length)
+
+    def record(self, step):
+        self.num_learnt += 1
+
+
+def test_where_the_engine_chooses_k_the_blocks_are_those_of_a_policy_that_has_learnt(monkeypatch):
+    monkeypatch.setattr(core.decode, "DraftLengthPolicy", Unsure)
+    report = checked(make_check(num_draft_tokens=None, length_policy=LengthPolicy.ADAPTIVE, num_samples=1_200))
+    assert report.verdict is Verdict.EXACT
+    assert {"token 2", "token 3"} <= law_tests(report).keys()
+    assert len(report.law.first_tokens) == len(PROMPTS)
+
+
+def test_a_draft_that_is_cut_by_what_was_drawn_is_not_exact(monkeypatch):
+    monkeypatch.setattr(core.decode, "DraftLengthPolicy", Unsure)
+    mutant = mutate(core.drafters.draft_model, *STOPPING_DRAFTERS["drops the token that made it stop"])
+    monkeypatch.setattr(core.drafters.draft_model, "DraftModelDrafter", mutant.DraftModelDrafter)
+    request = make_check(num_draft_tokens=None, length_policy=LengthPolicy.ADAPTIVE, num_samples=1_200)
+    assert checked(request).verdict is Verdict.NOT_EXACT
 
 
 def test_a_target_whose_filters_are_forgotten_gives_impossible_tokens(monkeypatch):

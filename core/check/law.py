@@ -132,7 +132,8 @@ def _draw(
             setting.loaded.look_again()
         setting.loaded.record(step)
         for place, token in enumerate(step.emitted):
-            followers.setdefault((place == step.num_draft_tokens, step.emitted[:place]), Counter())[token] += 1
+            # A token behind no draft at all is the target's own, but no bonus.
+            followers.setdefault((0 < step.num_draft_tokens == place, step.emitted[:place]), Counter())[token] += 1
     return followers
 
 
