@@ -120,6 +120,14 @@ def test_a_log_of_a_newer_schema_is_refused_in_a_sentence(log, tmp_path, capsys)
 # --- Configurations -----------------------------------------------------------------------------------------------
 
 
+def test_a_sweep_among_run_logs_is_called_one(log, tmp_path, capsys):
+    sweep = tmp_path / "sweep.jsonl"
+    sweep.write_text('{"schema": "outrider.sweep/1", "type": "sweep", "config": {}}\n', "utf-8")
+    for arguments in ([str(sweep), "--config", "vllm"], [str(log), str(sweep), "--html", str(tmp_path / "a.html")]):
+        assert main(["export", *arguments]) == 2
+        assert "holds a sweep" in capsys.readouterr().err
+
+
 def test_a_runs_configuration_goes_to_standard_output_and_a_warning_beside_it(log, capsys):
     assert main(["export", str(log), "--config", "vllm"]) == 0
     out, err = capsys.readouterr()

@@ -144,9 +144,21 @@ def test_an_empty_text_file_is_refused(capsys, tmp_path):
     assert "There is no text in" in said(capsys)[1]
 
 
-def test_when_no_draft_can_be_probed_the_reason_is_the_error(capsys):
-    assert main(["probe", "--quiet", "--draft", "odd"]) == 2
-    assert "tokenizers differ" in said(capsys)[1]
+def test_when_no_draft_can_be_probed_the_reason_is_the_error_and_said_once(capsys):
+    assert main(["probe", "--draft", "odd"]) == 2
+    assert said(capsys)[1].count("tokenizers differ") == 1
+
+
+def test_a_probe_that_is_stopped_before_its_first_draft_blames_none(capsys, monkeypatch):
+    class Stopped(TinyEngine):
+        def load(self, request, controls):
+            controls.cancel()
+            controls.check_cancelled()
+            yield
+
+    monkeypatch.setattr(command, "make_engine", Stopped)
+    assert main(["probe"]) == 130
+    assert said(capsys) == ("", "Stopped before a draft was probed.\n")
 
 
 def test_the_engine_can_load_what_a_probe_asks_for():

@@ -11,7 +11,7 @@ from app.controller import BUSY_SENTENCE
 from app.view_models.probing import COLUMNS, row_of
 from core.errors import ModelNotFoundError
 from core.probe.types import Agreement, Costs, DraftProbe, DraftProbed, ProbeDone
-from core.theory.speedup import Curve, Estimate
+from core.theory.estimates import Curve, Estimate
 from core.types import StageChanged
 from tests.fakes_app import DRAFT, TARGET, fake_services
 

@@ -17,7 +17,7 @@ from core.probe.probing import probe
 from core.probe.times import measure
 from core.probe.types import Costs, DraftProbe, DraftProbed, ProbeDone, ProbeRequest, ProbeText, verdict
 from core.sampling import probabilities
-from core.theory.speedup import Curve
+from core.theory.estimates import Curve
 from core.types import SamplingParams
 from tests.fakes import fixed_law, language_model, random_law, table_model, tiny_model, tiny_module
 

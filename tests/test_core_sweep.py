@@ -247,6 +247,15 @@ def test_the_fastest_cell_is_named_with_how_sure_that_is():
     assert "2.00×" in verdict.sentence
 
 
+@pytest.mark.parametrize(
+    ("count", "words"), [(1, "2.00 on this prompt)"), (3, "2.00 on these 3 prompts)"), (6, "to 2.00);")]
+)
+def test_an_interval_over_few_prompts_speaks_of_these_alone(count, words):
+    prompts = tuple(Prompt(str(index), "any") for index in range(count))
+    (verdict,) = swept(lambda request, is_plain: 10.0 if is_plain else 20.0, prompts=prompts)
+    assert words in verdict.sentence
+
+
 def test_where_nothing_wins_the_answer_is_not_to_speculate():
     (verdict,) = swept(lambda request, is_plain: 10.0 if is_plain else 9.0)
     assert not verdict.speculates

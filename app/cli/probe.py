@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
-import signal
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any, Protocol
 
 from app.cli.errors import Exit, UsageError, say
+from app.cli.interrupts import stop_on_interrupt
 from app.cli.models.rendering import REF_HELP
 from app.cli.parsing import number, positive_whole_number, whole_number
 from app.cli.probe_table import write_probe
@@ -119,17 +117,22 @@ def execute(args: argparse.Namespace) -> int:
     from core.probe.probing import probe
 
     controls, done = RunControls(), None
-    with _stop_on_interrupt(controls):
+    with stop_on_interrupt(controls):
         for event in probe(make_engine(), request, controls):
             if isinstance(event, ProbeDone):
                 done = event
-            elif not args.quiet:
+            elif not args.quiet and not _is_the_error(event, request):
                 say(_told(event))
     assert done is not None, "a probe ends with ProbeDone"
     write_probe(request, done)
     if args.json is not None:
         write_atomically(Path(args.json), json.dumps(to_record(request, done), indent=1, ensure_ascii=False) + "\n")
     return Exit.STOPPED if done.is_stopped else Exit.DONE
+
+
+def _is_the_error(event: StageChanged | DraftProbed, request: ProbeRequest) -> bool:
+    """Whether this is why nothing can be probed, which is said once, at the end."""
+    return isinstance(event, DraftProbed) and bool(event.probe.problem) and len(request.drafts) == 1
 
 
 def _told(event: StageChanged | DraftProbed) -> str:
@@ -230,23 +233,3 @@ def to_record(request: ProbeRequest, done: ProbeDone) -> dict[str, Any]:
             for found in done.probes
         ],
     }
-
-
-@contextlib.contextmanager
-def _stop_on_interrupt(controls: RunControls) -> Iterator[None]:
-    """The first Ctrl-C ends the probe with what it has, the second one at once."""
-
-    def on_interrupt(_number: int, _frame: FrameType | None) -> None:
-        if controls.is_cancelled:
-            raise KeyboardInterrupt
-        controls.cancel()
-
-    try:
-        previous = signal.signal(signal.SIGINT, on_interrupt)
-    except ValueError:  # Not the main thread, where there are no signals.
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, previous)

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from app.cli.errors import writing_output
+from app.cli.errors import say, writing_output
 from app.cli.models.rendering import printable
 from core.probe.types import Agreement, Costs, DraftProbe, ProbeDone, ProbeRequest, verdict
 
@@ -37,6 +37,9 @@ def write_probe(request: ProbeRequest, done: ProbeDone) -> None:
         return
     width = None if sys.stdout.isatty() else _PIPE_WIDTH
     console = Console(highlight=False, markup=False, emoji=False, width=width)
+    if done.is_stopped and not done.probes:
+        say("Stopped before a draft was probed.")
+        return
     with writing_output():
         found = [probe for probe in done.probes if not probe.problem]
         places = found[0].agreement.num_places if found and found[0].agreement else 0

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from app.cli.figures import figure_text
 from app.cli.text import STYLES
 from core.types import Coupling, FinishReason, RunRequest, RunStarted, Summary, TokenKind
 
@@ -69,12 +69,16 @@ def _rows(summary: Summary, request: RunRequest, device: str) -> list[tuple[str,
     steps = "step" if summary.num_steps == 1 else "steps"
     rows = [
         ("tokens", str(summary.num_tokens), f"in {summary.num_steps} {steps}; ended by {_end(summary, request)}"),
-        ("tokens/s", _figure(summary.tokens_per_second, ".1f"), "tokens / the steps' time, prefill apart"),
+        ("tokens/s", figure_text(summary.tokens_per_second, ".1f"), "tokens / the steps' time, prefill apart"),
     ]
     if summary.baseline_tokens_per_second is not None:
         rows += [
-            ("baseline", _figure(summary.baseline_tokens_per_second, ".1f"), "tokens/s of plain decoding, run here"),
-            ("measured speedup", _figure(summary.measured_speedup, ".2f", "×"), "tokens/s against the baseline"),
+            (
+                "baseline",
+                figure_text(summary.baseline_tokens_per_second, ".1f"),
+                "tokens/s of plain decoding, run here",
+            ),
+            ("measured speedup", figure_text(summary.measured_speedup, ".2f", "×"), "tokens/s against the baseline"),
         ]
     else:
         meaning = (
@@ -86,11 +90,11 @@ def _rows(summary: Summary, request: RunRequest, device: str) -> list[tuple[str,
     if request.coupling is Coupling.GUMBEL and summary.expected_acceptance_rate is not None:
         accepted += f"; rejection would be {summary.expected_acceptance_rate:.1%}"
     rows += [
-        ("block efficiency", _figure(summary.block_efficiency, ".2f"), "tokens per forward of the target"),
-        ("acceptance", _figure(summary.draft_acceptance_rate, ".1%"), accepted),
-        ("predicted speedup", _figure(summary.predicted_speedup, ".2f", "×"), "from acceptance and step times"),
-        ("prefill", _figure(summary.prefill_ms, ".1f", " ms"), "the prompt's forward"),
-        ("peak memory", _figure(summary.peak_memory_mb, ".0f", " MB"), memory),
+        ("block efficiency", figure_text(summary.block_efficiency, ".2f"), "tokens per forward of the target"),
+        ("acceptance", figure_text(summary.draft_acceptance_rate, ".1%"), accepted),
+        ("predicted speedup", figure_text(summary.predicted_speedup, ".2f", "×"), "from acceptance and step times"),
+        ("prefill", figure_text(summary.prefill_ms, ".1f", " ms"), "the prompt's forward"),
+        ("peak memory", figure_text(summary.peak_memory_mb, ".0f", " MB"), memory),
     ]
     return rows
 
@@ -99,7 +103,3 @@ def _end(summary: Summary, request: RunRequest) -> str:
     if summary.finish_reason is FinishReason.LENGTH and summary.num_tokens < request.max_new_tokens:
         return "the end of the model's context"
     return _REASONS.get(summary.finish_reason, str(summary.finish_reason))
-
-
-def _figure(value: Any, form: str, unit: str = "") -> str:
-    return "–" if value is None else f"{value:{form}}{unit}"

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from app.view_models.run_view import RunView
 from core.diagnosis import StepSums, plain_step
 from core.theory.calibration import Calibration
+from core.theory.estimates import Estimate
 from core.theory.predictors import Predictor, PredictorFit, PredictorStudy
-from core.theory.speedup import Estimate, SpeedupTheory, speedup_theory
+from core.theory.speedup import SpeedupTheory, speedup_theory
 from core.theory.study import Study, study, verdict
 from core.types import Coupling, Step, Summary
 

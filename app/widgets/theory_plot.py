@@ -14,7 +14,8 @@ from app.widgets.base_plot import line_pen, thin_pen
 from app.widgets.figure_plot import FigurePlot
 from app.widgets.legend import Mark, SeriesSample, band_color
 from app.widgets.plot_table import Table
-from core.theory.speedup import KS, Curve, SpeedupTheory
+from core.theory.estimates import Curve
+from core.theory.speedup import KS, SpeedupTheory
 
 
 class Quantity(StrEnum):

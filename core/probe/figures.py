@@ -9,7 +9,8 @@ import numpy as np
 from core.probe.places import Places
 from core.probe.types import Agreement, Costs
 from core.theory.columns import SEED, Array, resampled
-from core.theory.speedup import KS, Curve, Estimate, verify_over_k
+from core.theory.estimates import Curve, Estimate
+from core.theory.speedup import KS, verify_over_k
 
 LONGEST = len(KS) - 1
 _LONGEST_BLOCK, _SHORTEST_BLOCK = 16, 4

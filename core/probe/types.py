@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from core.errors import SettingsError
-from core.theory.speedup import Curve, Estimate
+from core.theory.estimates import Curve, Estimate
 from core.types import Device, DType, SamplingParams
 
 SCHEMA = "outrider.probe/1"

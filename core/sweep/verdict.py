@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 FEWEST_RUNS = 6
 """Runs of a cell below which nothing is said of chance: six that all lean one way have a chance of 3 % to do so."""
 
+FEWEST_PROMPTS = 6
+"""Prompts below which the interval speaks of these prompts alone: of three, all lie on one side of the usual prompt one
+time in four, and an interval over them misses it as often."""
+
 _SURE = 0.975
 _SAMPLES, _MOST_DRAWS = 2_000, 5_000_000
 
@@ -109,10 +113,13 @@ def _sentence(verdict: Verdict) -> str:
 
 
 def _interval(verdict: Verdict) -> str:
-    if verdict.interval is None:
+    if verdict.interval is None or verdict.best is None:
         return ""
     low, high = verdict.interval
-    return f" (95 % interval {low:.2f} to {high:.2f})"
+    prompts = len({item.run.prompt for item in verdict.best.measurements if item.figures is not None})
+    # Two or three prompts can't say how others differ, however often each is repeated.
+    here = "" if prompts >= FEWEST_PROMPTS else f" on {'this prompt' if prompts == 1 else f'these {prompts} prompts'}"
+    return f" (95 % interval {low:.2f} to {high:.2f}{here})"
 
 
 def _comparison(verdict: Verdict) -> str:

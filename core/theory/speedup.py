@@ -11,6 +11,7 @@ import numpy as np
 from core.diagnosis import LEAST_BLOCKS, LEAST_TIMED, PlainStep, StepSums
 from core.forecast import tokens_per_block
 from core.theory.columns import NUM_RESAMPLES, SEED, Array, Columns, columns, resampled, weighted_medians
+from core.theory.estimates import Curve, Estimate
 from core.types import MAX_DRAFT_TOKENS, Step
 
 KS = np.arange(MAX_DRAFT_TOKENS + 1, dtype=np.float64)
@@ -19,34 +20,6 @@ KS = np.arange(MAX_DRAFT_TOKENS + 1, dtype=np.float64)
 _LEVEL = (2.5, 97.5)
 _MOST = 0.9
 """Share of the steps that must have one K for it to stand for the run."""
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """A figure with its 95 % interval over resampled steps; without one where there are too few of them."""
-
-    value: float
-    low: float | None = None
-    high: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """A figure for each K from 0 to 16, with its 95 % interval where there is one."""
-
-    values: tuple[float, ...]
-    low: tuple[float, ...] = ()
-    high: tuple[float, ...] = ()
-
-    def at(self, num_draft_tokens: int) -> Estimate:
-        """The figure at a K."""
-        k = num_draft_tokens
-        return Estimate(self.values[k], self.low[k], self.high[k]) if self.low else Estimate(self.values[k])
-
-    @property
-    def best(self) -> int:
-        """The K with the highest value, the smallest of several."""
-        return max(range(len(self.values)), key=lambda k: (self.values[k], -k))
 
 
 @dataclass(frozen=True, slots=True)

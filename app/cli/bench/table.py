@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from app.cli.errors import writing_output
+from app.cli.figures import figure_text, spread_text
 from app.cli.models.rendering import printable
 
 if TYPE_CHECKING:
     from core.bench.record import Report
     from core.bench.results import Row
-    from core.bench.statistics import Spread
 
 _PIPE_WIDTH = 140
 _LEGEND = (
@@ -75,14 +75,14 @@ def _table(rows: Sequence[Row]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     table.add_column("contender")
     columns: tuple[tuple[str, Callable[[Row], str]], ...] = (
-        ("tokens/s", lambda row: _spread(row.tokens_per_second, ".1f")),
-        ("× generate", lambda row: _spread(row.ratio_to_generate, ".2f")),
-        ("× assisted", lambda row: _spread(row.ratio_to_assisted, ".2f")),
-        ("tokens/forward", lambda row: _figure(row.tokens_per_forward, ".2f")),
-        ("overhead", lambda row: _spread(row.overhead, ".1%")),
-        ("bare c", lambda row: _spread(row.cost_coefficient, ".3f")),
-        ("peak memory", lambda row: _figure(row.peak_memory_mb, ",.0f", " MB")),
-        ("× needed", lambda row: _figure(_memory_ratio(row), ".2f")),
+        ("tokens/s", lambda row: spread_text(row.tokens_per_second, ".1f")),
+        ("× generate", lambda row: spread_text(row.ratio_to_generate, ".2f")),
+        ("× assisted", lambda row: spread_text(row.ratio_to_assisted, ".2f")),
+        ("tokens/forward", lambda row: figure_text(row.tokens_per_forward, ".2f")),
+        ("overhead", lambda row: spread_text(row.overhead, ".1%")),
+        ("bare c", lambda row: spread_text(row.cost_coefficient, ".3f")),
+        ("peak memory", lambda row: figure_text(row.peak_memory_mb, ",.0f", " MB")),
+        ("× needed", lambda row: figure_text(_memory_ratio(row), ".2f")),
     )
     kept = [(title, show) for title, show in columns if any(show(row) != "–" for row in rows)]
     for title, _ in kept:
@@ -96,17 +96,6 @@ def _table(rows: Sequence[Row]) -> Table:
 def _memory_ratio(row: Row) -> float | None:
     taken, needed = row.peak_memory_mb, row.needed_memory_mb
     return taken / needed if taken is not None and needed else None
-
-
-def _spread(spread: Spread | None, form: str) -> str:
-    if spread is None:
-        return "–"
-    low, high = spread.quartiles
-    return f"{spread.median:{form}} ({low:{form}}–{high:{form}})"
-
-
-def _figure(value: Any, form: str, unit: str = "") -> str:
-    return "–" if value is None else f"{value:{form}}{unit}"
 
 
 def _foot(report: Report) -> list[str]:

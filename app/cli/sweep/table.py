@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from app.cli.errors import writing_output
+from app.cli.figures import figure_text, spread_text
 from app.cli.models.rendering import printable
 from core.bench.statistics import Spread
 from core.sweep.plan import SweepPlan
@@ -69,9 +70,9 @@ def _head(plan: SweepPlan) -> str:
 def _table(cells: Sequence[CellResult], verdict: Verdict, *, is_wide: bool) -> Table:
     """The cells of one drafter at one temperature, the baseline above them."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    shown = _spread if is_wide else _median
+    shown = spread_text if is_wide else _median
     columns: tuple[tuple[str, Callable[[CellResult], str]], ...] = (
-        ("speedup", lambda result: _spread(result.speedup, ".2f", "×")),
+        ("speedup", lambda result: spread_text(result.speedup, ".2f", "×")),
         ("tokens/s", lambda result: shown(result.tokens_per_second, ".1f")),
         ("acceptance", lambda result: shown(result.draft_acceptance_rate, ".0%")),
         ("tokens/forward", lambda result: shown(result.block_efficiency, ".2f")),
@@ -113,15 +114,8 @@ def _runs(result: CellResult) -> str:
     return str(measured) if measured == planned else f"{measured} of {planned}"
 
 
-def _spread(spread: Spread | None, form: str, unit: str = "") -> str:
-    if spread is None:
-        return "–"
-    low, high = spread.quartiles
-    return f"{spread.median:{form}}{unit} ({low:{form}}–{high:{form}})"
-
-
 def _median(spread: Spread | None, form: str) -> str:
-    return "–" if spread is None else f"{spread.median:{form}}"
+    return figure_text(None if spread is None else spread.median, form)
 
 
 def _failures(results: SweepResults) -> list[str]:

@@ -1,0 +1,22 @@
+"""Figures as the terminal's tables write them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from core.bench.statistics import Spread
+
+NONE = "–"
+
+
+def figure_text(value: Any, form: str, unit: str = "") -> str:
+    """A figure in a format's form, such as ".2f"; a dash for None."""
+    return NONE if value is None else f"{value:{form}}{unit}"
+
+
+def spread_text(spread: Spread | None, form: str, unit: str = "") -> str:
+    """A median, its quartiles in brackets; a dash for None."""
+    if spread is None:
+        return NONE
+    low, high = spread.quartiles
+    return f"{spread.median:{form}}{unit} ({low:{form}}–{high:{form}})"
