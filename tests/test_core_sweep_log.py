@@ -17,7 +17,7 @@ from core.sweep.records import SCHEMA, plan_from_config, plan_to_config
 from core.sweep.results import SweepResults
 from core.sweep.runner import sweep
 from core.sweep.table import to_csv
-from core.sweep.types import FileFailed, RunMeasured, SweepStarted
+from core.sweep.types import FileFailed, RunMeasured, SweepFinished, SweepStarted
 from core.trace import read_run_log
 from tests.fakes import is_sentence
 from tests.fakes_sweep import FakeSweepSession, plan_of
@@ -303,6 +303,20 @@ def test_a_disk_that_fills_is_told_once_and_nothing_written_is_lost(out, monkeyp
     log = read_sweep(out)
     assert len(log.measurements) == (12 if has_room_again else 4)
     assert not log.problems
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there are no such locks")
+def test_two_sweeps_do_not_write_over_each_others_runs(out):
+    first = sweep(plan_of(), FakeSweepSession(), out=out)
+    for event in first:
+        if isinstance(event, RunMeasured):
+            break
+    with pytest.raises(RunLogError, match="Another sweep is writing") as caught:
+        list(sweep(plan_of(), FakeSweepSession(), out=out))
+    assert is_sentence(str(caught.value))
+    assert isinstance(list(first)[-1], SweepFinished)
+    assert len(read_sweep(out).measurements) == 12
+    SweepFile(out, plan_of()).close()
 
 
 def test_a_file_may_be_closed_twice(out):

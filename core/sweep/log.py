@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from core.errors import RunLogError
-from core.files import explain_write_error
+from core.files import claim, explain_write_error
 from core.records import to_line
 from core.sweep.plan import SweepPlan
 from core.sweep.records import SCHEMA, Record, difference, plan_from_config, plan_to_config, run_from_record
@@ -135,7 +135,7 @@ class SweepFile:
         num_unsaved: runs that are not in the file.
 
     Raises:
-        RunLogError: the file holds something else, can't be read, or can't be written.
+        RunLogError: the file holds something else, can't be read or written, or another sweep is writing it.
     """
 
     def __init__(self, path: str | os.PathLike[str], plan: SweepPlan, *, restart: bool = False) -> None:
@@ -150,20 +150,33 @@ class SweepFile:
         self.problems: Sequence[str] = ()
         self._is_new = not os.path.exists(self.path)
         if not self._is_new:
-            self._take_up(restart)
+            self._check_kind()
         try:
             flags = os.O_WRONLY | os.O_CREAT | getattr(os, "O_BINARY", 0)
             self._file: BinaryIO = os.fdopen(os.open(self.path, flags, 0o666), "wb", buffering=0)
         except OSError as error:
             raise RunLogError(explain_write_error(error, path)) from error
+        try:
+            # Before it is read: two that append where each believes the end to be write over each other's runs.
+            if not claim(self._file):
+                raise RunLogError(f"Another sweep is writing {os.fspath(path)!r}; let it end, or name another file.")
+            if not self._is_new:
+                self._take_up(restart)
+        except BaseException:
+            self._file.close()
+            raise
         self._has_head = False
+
+    def _check_kind(self) -> None:
+        if self.path.is_dir():
+            raise RunLogError(f"{os.fspath(self.path)!r} is a folder; name a file inside it.")
+        if not stat.S_ISREG(self.path.stat().st_mode):
+            raise RunLogError(
+                f"{os.fspath(self.path)!r} is no ordinary file, which a sweep goes on with; name another."
+            )
 
     def _take_up(self, restart: bool) -> None:
         name = os.fspath(self.path)
-        if self.path.is_dir():
-            raise RunLogError(f"{name!r} is a folder; name a file inside it.")
-        if not stat.S_ISREG(self.path.stat().st_mode):
-            raise RunLogError(f"{name!r} is no ordinary file, which a sweep goes on with; name another.")
         if not self.path.stat().st_size:
             return
         try:
