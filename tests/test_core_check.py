@@ -9,6 +9,7 @@ import core.decode
 import core.drafters.draft_model
 import core.verify
 from core.check.engine import check
+from core.check.notes import notes_on
 from core.check.statistics import Lean, chi_squared_p_value, fit, normal_p_value
 from core.check.types import CheckFinished, CheckRequest, Comparison, Verdict
 from core.check.wording import report_json, report_text
@@ -301,6 +302,20 @@ def test_a_check_leaves_the_models_as_they_were():
 def test_settings_out_of_range_are_refused_in_a_sentence(changes, words):
     with pytest.raises(SettingsError, match=words):
         CheckRequest(RunRequest("target", "draft", "any"), **changes)
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_said"),
+    [
+        ({"length_policy": LengthPolicy.AUTO}, True),
+        ({"length_policy": LengthPolicy.ADAPTIVE}, True),
+        ({"length_policy": LengthPolicy.ADAPTIVE, "coupling": Coupling.GUMBEL}, False),
+        ({"length_policy": LengthPolicy.AUTO, "sampling": SamplingParams(0.0)}, False),
+    ],
+)
+def test_that_timing_decides_a_seeds_text_is_said_where_it_does(settings, is_said):
+    run = make_check(num_draft_tokens=None, **settings).run
+    assert any("timing" in note for note in notes_on(run, "torch.float32", None)) is is_said
 
 
 def test_the_report_is_json_without_the_prompts_texts():

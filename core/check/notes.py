@@ -31,6 +31,8 @@ def notes_on(run: RunRequest, dtype: str, law: LawResult | None) -> tuple[str, .
         notes.append("Gumbel coupling keeps the law, and a seed gives the text that it gives without a draft.")
     elif not run.sampling.is_greedy:
         notes.append("Rejection coupling keeps the law; a seed gives another text than it gives without a draft.")
-    if run.num_draft_tokens is None and run.length_policy is LengthPolicy.AUTO:
-        notes.append("With K on Auto the law is kept; which text a seed gives depends on this machine's timing.")
+    is_drawn = run.coupling is Coupling.REJECTION and not run.sampling.is_greedy
+    if run.num_draft_tokens is None and is_drawn:
+        name = "Auto" if run.length_policy is LengthPolicy.AUTO else "Adaptive"
+        notes.append(f"With K on {name} the law is kept; which text a seed gives depends on this machine's timing.")
     return tuple(notes)
