@@ -39,7 +39,8 @@ def test_so_it_does_where_times_are_noisy(costs, length):
         def choose(self) -> int:
             return 0
 
-    ratios = [taken(auto(), seed) / taken(Plain(PLAIN_MS), 100 + seed) for seed in range(40)]
+    # A long run is an average by itself.
+    ratios = [taken(auto(), seed) / taken(Plain(PLAIN_MS), 100 + seed) for seed in range(40 if length < 1024 else 12)]
     assert statistics.mean(ratios) <= 1.05
 
 
