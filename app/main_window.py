@@ -9,7 +9,6 @@ from PySide6.QtGui import QCloseEvent, QGuiApplication, QIcon, QKeyEvent, QShowE
 from PySide6.QtWidgets import QMainWindow, QSplitter
 
 from app.branches import BranchDesk
-from app.check_desk import CheckDesk
 from app.controller import RunController, RunState
 from app.dialogs import Dialogs
 from app.export_desk import ExportDesk
@@ -21,16 +20,15 @@ from app.models_desk import ModelsDesk
 from app.pair_judge import PairJudge
 from app.playback import PlaybackDesk
 from app.plot_desk import PlotDesk
-from app.probe_desk import ProbeDesk
 from app.prompt_reader import PromptReader
 from app.replaying import settings_of
 from app.runs_desk import RunsDesk
 from app.services import Services
 from app.settings import remember_model
-from app.sweep_desk import SweepDesk
 from app.theme import RESOURCES, Theme, text_scale, ui_font
 from app.theory_reader import TheoryReader
 from app.threads import Threads
+from app.tool_desks import ToolDesks
 from app.view_models.model_library import ModelLibrary
 from app.view_models.presets import load_presets
 from app.view_models.run_view import RunView
@@ -102,16 +100,11 @@ class MainWindow(QMainWindow):
         self.exports = ExportDesk(
             self, self.menus, self.run_view, self.controls, self.runs.reader, self._dialogs, self.banner, self.status
         )
-        self.probes = ProbeDesk(self, self.menus, self._services, self.controller, self.controls, self.prompt)
-        self.checks = CheckDesk(
-            self, self.menus, self._services, self.controller, self.controls, self.runs.reader, self._dialogs
+        self.tools = ToolDesks(
+            self, self.menus, self._services, self.controller, self.controls, self.prompt, self.runs, self._dialogs
         )
-        self.sweeps = SweepDesk(
-            self, self._services, self.menus, self.controller, self.controls, self.prompt, self.runs, self._dialogs
-        )
-        readers = (self.runs.reader, self.sweeps.reader, self.theorist)
-        owners = (self.controller, self.checker, self.models.store, *readers)
-        self.threads = Threads(owners, self)
+        readers = (self.runs.reader, self.tools.sweeps.reader, self.theorist)
+        self.threads = Threads((self.controller, self.checker, self.models.store, *readers), self)
         cards = (*self.measurements.cards, *self.plots.cards, *self.theory.cards)
         self.plot_desk = PlotDesk(self, self._dialogs, self.run_view, cards)
         self.playback = PlaybackDesk(
@@ -274,7 +267,7 @@ class MainWindow(QMainWindow):
         fit_columns(self, self.controls, self.text_splitter, self.side)
         self.transcript.set_theme(theme)
         panels = (self.measurements, self.plots, self.plot_desk, self.race, self.inspector, self.why, self.help)
-        for panel in (*panels, self.theory, self.runs, self.checks, self.sweeps):
+        for panel in (*panels, self.theory, self.runs, self.tools):
             panel.set_theme(theme)
 
     # --- Coming and going ---
@@ -305,7 +298,7 @@ class MainWindow(QMainWindow):
         if not self._is_leaving:
             self._is_leaving = True
             self._save()
-            for desk in (self.models, self.runs, self.sweeps):
+            for desk in (self.models, self.runs, self.tools.sweeps):
                 desk.close()
             self.threads.begin_close()
         if self.threads.is_closed or self.threads.join(CLOSE_WAIT_MS):

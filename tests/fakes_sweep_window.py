@@ -34,7 +34,7 @@ def sweep_services(engine: FakeSweepEngine, folder: Path):
 def choose_small(window: MainWindow, *, lengths: str = "1, 2", temperatures: str = "0") -> SweepWindow:
     """Open the window of sweeps and choose a small one: one prompt, two repeats."""
     window.menus.sweep.trigger()
-    sweeps = window.sweeps.window
+    sweeps = window.tools.sweeps.window
     assert sweeps is not None
     sweeps.form.lengths.setText(lengths)
     sweeps.form.temperatures.setText(temperatures)

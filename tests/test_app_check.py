@@ -24,14 +24,14 @@ def checking(make_window, session, tmp_path):
         fake = FakeCheck(**report)
         window = make_window(replace(fake_services(session, tmp_path), check=fake))
         window.menus.check.trigger()
-        return window, window.checks.window, fake
+        return window, window.tools.checks.window, fake
 
     return build
 
 
 def go(qtbot, window, panel):
     panel.check_button.click()
-    qtbot.waitUntil(lambda: window.checks._task is None)
+    qtbot.waitUntil(lambda: window.tools.checks._task is None)
 
 
 def shown(panel):
@@ -93,7 +93,7 @@ def test_a_check_that_is_stopped_has_no_verdict_and_no_run_starts_beside_it(chec
     assert "A check is going" in window.banner.label.text()
     assert not window.run_view.steps
     panel.stop_button.click()
-    qtbot.waitUntil(lambda: window.checks._task is None)
+    qtbot.waitUntil(lambda: window.tools.checks._task is None)
     assert panel.headline.text() == STOPPED
     assert panel.mark.property("kind") == "none"
     assert panel.table.rowCount() == 0
@@ -106,7 +106,7 @@ def test_closing_the_window_ends_its_check(checking, qtbot):
     panel.check_button.click()
     qtbot.waitUntil(lambda: bool(fake.requests))
     panel.close()
-    qtbot.waitUntil(lambda: window.checks._task is None)
+    qtbot.waitUntil(lambda: window.tools.checks._task is None)
 
 
 def test_a_check_is_refused_while_a_run_goes(checking, qtbot, session):

@@ -79,14 +79,14 @@ def probing(make_window, session, tmp_path, qtbot):
         )
         window = make_window(services)
         window.menus.probe.trigger()
-        return window, window.probes.window, fake
+        return window, window.tools.probes.window, fake
 
     return build
 
 
 def go(qtbot, window, panel):
     panel.probe_button.click()
-    qtbot.waitUntil(lambda: window.probes._task is None)
+    qtbot.waitUntil(lambda: window.tools.probes._task is None)
 
 
 def shown(panel):
@@ -145,7 +145,7 @@ def test_a_probe_that_is_stopped_keeps_what_it_has_and_no_run_starts_beside_it(p
     assert "A probe is going" in window.banner.label.text()
     assert not window.run_view.steps
     panel.stop_button.click()
-    qtbot.waitUntil(lambda: window.probes._task is None)
+    qtbot.waitUntil(lambda: window.tools.probes._task is None)
     assert "Stopped before all" in panel.headline.text()
     assert panel.probe_button.isEnabled()
 
@@ -179,7 +179,7 @@ def test_a_window_that_is_closed_ends_its_probe(probing, qtbot):
     panel.probe_button.click()
     qtbot.waitUntil(lambda: bool(fake.requests))
     panel.close()
-    qtbot.waitUntil(lambda: window.probes._task is None)
+    qtbot.waitUntil(lambda: window.tools.probes._task is None)
     assert "Stopped" in panel.headline.text()
 
 

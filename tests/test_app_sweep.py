@@ -33,7 +33,7 @@ def start(window, **choices):
 
 
 def finish(qtbot, window):
-    qtbot.waitUntil(lambda: not window.sweeps.view.is_going, timeout=20_000)
+    qtbot.waitUntil(lambda: not window.tools.sweeps.view.is_going, timeout=20_000)
 
 
 def texts(sweeps, row=0):
@@ -83,7 +83,7 @@ def test_what_is_chosen_becomes_the_plan(window):
 def test_the_form_begins_with_the_windows_own_choice(window):
     window.controls.sampling.temperature.set_value(0.6)
     window.menus.sweep.trigger()
-    plan = make_plan(window.sweeps.window.form.choices(window.controls.settings(window.prompt.text())))
+    plan = make_plan(window.tools.sweeps.window.form.choices(window.controls.settings(window.prompt.text())))
     assert plan.temperatures == (0.6,)
     assert (plan.target, plan.drafters[0].draft) == ("tiny-target", "tiny-draft")
     assert [prompt.text for prompt in plan.prompts] == [window.prompt.text()]
@@ -122,7 +122,7 @@ def test_bad_input_is_one_sentence_beside_the_form_and_nothing_is_lost(window, e
         assert not form.problem.isHidden()
         before = (form.lengths.text(), form.temperatures.text())
         form.start_button.click()
-        assert not window.sweeps.view.is_going
+        assert not window.tools.sweeps.view.is_going
         assert (form.lengths.text(), form.temperatures.text()) == before
     assert engine.calls == []
 
@@ -165,7 +165,7 @@ def test_the_same_sweep_again_begins_anew_in_a_file_of_its_own(window, engine, q
     engine.on_run = pause = Pause(at=2)
     sweeps.form.start_button.click()
     assert texts(sweeps) == ["", "", ""]
-    qtbot.waitUntil(lambda: window.sweeps.view.num_done == 1)
+    qtbot.waitUntil(lambda: window.tools.sweeps.view.num_done == 1)
     assert "K = 2" not in sweeps.verdicts.words()
     pause.gate.set()
     finish(qtbot, window)
@@ -175,7 +175,7 @@ def test_the_same_sweep_again_begins_anew_in_a_file_of_its_own(window, engine, q
 def test_cells_fill_as_their_runs_come(window, engine, qtbot):
     engine.on_run = pause = Pause(at=4)
     sweeps = start(window)
-    qtbot.waitUntil(lambda: window.sweeps.view.num_done == 3)
+    qtbot.waitUntil(lambda: window.tools.sweeps.view.num_done == 3)
     assert "3 of 6 runs · about" in sweeps.progress.text()
     assert sum(bool(text) for text in texts(sweeps)) == 3
     assert sweeps.verdicts.words() == ["So far"]
@@ -199,7 +199,7 @@ def test_a_sweep_is_stopped_and_gone_on_with(window, engine, qtbot):
     qtbot.waitUntil(pause.reached.is_set)
     sweeps.stop_button.click()
     finish(qtbot, window)
-    assert window.sweeps.view.num_done == 2
+    assert window.tools.sweeps.view.num_done == 2
     assert "2 of 6 runs · stopped" in sweeps.progress.text()
     engine.calls.clear()
     sweeps.go_on_button.click()
@@ -260,7 +260,7 @@ def test_a_long_sweep_asks_after_its_first_run(window, engine, qtbot, monkeypatc
     assert sweeps.question.text.text().startswith("5 runs are left, which will take about")
     (sweeps.question.yes_button if goes_on else sweeps.question.no_button).click()
     finish(qtbot, window)
-    assert window.sweeps.view.num_done == (6 if goes_on else 1)
+    assert window.tools.sweeps.view.num_done == (6 if goes_on else 1)
     assert sweeps.question.isHidden()
 
 
@@ -292,7 +292,7 @@ def test_closing_in_the_middle_stops_in_order_and_keeps_what_is_measured(
         monkeypatch.setattr(sweep_work, "ASK_ABOVE", 2)
     engine.on_run = Pause(at=2)
     sweeps = start(window)
-    qtbot.waitUntil(lambda: window.sweeps.view.num_done == 1)
+    qtbot.waitUntil(lambda: window.tools.sweeps.view.num_done == 1)
     (sweeps if which == "sweep" else window).close()
     if which != "sweep":
         qtbot.waitUntil(lambda: window.threads.is_closed)

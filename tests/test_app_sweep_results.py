@@ -31,9 +31,9 @@ def opened(window, qtbot, tmp_path):
         values = {"target": "tiny-target", "drafters": (DRAFT, LOOKUP), "temperatures": (0.0, 0.5), "repeats": 1}
         path = path or keep_sweep(tmp_path / "sweeps" / "20260102-030405-T.jsonl", plan_of(**values | changes), engine)
         window.menus.sweep.trigger()
-        window.sweeps.open_sweep(path)
-        qtbot.waitUntil(lambda: window.sweeps.view.plan is not None, timeout=10_000)
-        return window.sweeps.window
+        window.tools.sweeps.open_sweep(path)
+        qtbot.waitUntil(lambda: window.tools.sweeps.view.plan is not None, timeout=10_000)
+        return window.tools.sweeps.window
 
     return build
 
@@ -41,13 +41,13 @@ def opened(window, qtbot, tmp_path):
 def test_an_earlier_sweep_is_opened_from_the_list(window, qtbot, opened, tmp_path):
     path = keep_sweep(tmp_path / "sweeps" / "20260102-030405-pair.jsonl")
     window.menus.sweep.trigger()
-    window.sweeps.list_earlier()
-    first = window.sweeps.window.earlier.menu().actions()[0]
+    window.tools.sweeps.list_earlier()
+    first = window.tools.sweeps.window.earlier.menu().actions()[0]
     assert first.text() == "2 Jan 2026, 03:04 · pair"
     first.trigger()
-    qtbot.waitUntil(lambda: window.sweeps.view.path == path)
-    assert window.sweeps.window.progress.text() == "12 of 12 runs · complete"
-    assert window.sweeps.window.verdicts.words() == ["K = 2"]
+    qtbot.waitUntil(lambda: window.tools.sweeps.view.path == path)
+    assert window.tools.sweeps.window.progress.text() == "12 of 12 runs · complete"
+    assert window.tools.sweeps.window.verdicts.words() == ["K = 2"]
 
 
 def test_a_torn_line_is_told_and_what_is_no_sweep_is_a_sentence(window, qtbot, opened, tmp_path):
@@ -57,9 +57,9 @@ def test_a_torn_line_is_told_and_what_is_no_sweep_is_a_sentence(window, qtbot, o
     assert "cut off" in sweeps.banner.sentence()
     assert sweeps.go_on_button.isEnabled()
     (tmp_path / "other.jsonl").write_text("{}\n", "utf-8")
-    window.sweeps.open_sweep(tmp_path / "other.jsonl")
+    window.tools.sweeps.open_sweep(tmp_path / "other.jsonl")
     qtbot.waitUntil(lambda: "no sweep" in sweeps.banner.sentence())
-    assert window.sweeps.view.path == path
+    assert window.tools.sweeps.view.path == path
 
 
 def test_arrows_move_and_enter_opens_the_runs_of_a_cell(qtbot, opened):
