@@ -9,6 +9,8 @@ from app.theme import scaled
 
 LEAST_HEIGHT = 640
 GAPS = 48
+MOST_WIDTH, MOST_HEIGHT = 1240, 740
+"""On 1280 x 800, with the title and a bar of the desktop."""
 
 
 def splitter(orientation: Qt.Orientation, name: str, *parts: tuple[QWidget, int]) -> QSplitter:
@@ -21,6 +23,11 @@ def splitter(orientation: Qt.Orientation, name: str, *parts: tuple[QWidget, int]
         result.addWidget(widget)
         result.setStretchFactor(index, stretch)
     return result
+
+
+def open_at(window: QWidget, width: int, height: int) -> None:
+    """A size to open with, in pixels at the scale of 1: larger with larger text, and never more than a small screen."""
+    window.resize(min(scaled(width), MOST_WIDTH), min(scaled(height), MOST_HEIGHT))
 
 
 def centre(panels: tuple[QWidget, ...], foot: QWidget) -> QWidget:

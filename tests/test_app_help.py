@@ -59,7 +59,7 @@ def test_the_keys_are_those_that_are_expected(window, action, key):
 
 def test_the_list_of_keys_is_what_the_menus_offer_and_nothing_is_left_out(window):
     window.menus.keys.trigger()
-    texts = shown_texts(window.help.page.tabs.widget(1))
+    texts = shown_texts(window.help.page.tabs.widget(2))
     for title, actions in menu_actions(window.menuBar()):
         assert title in texts
         for action in actions:
@@ -75,7 +75,7 @@ def test_an_action_that_comes_later_is_listed_when_the_list_is_opened_again(wind
     action.setShortcut("Space")
     window.menuBar().actions()[1].menu().addAction(action)
     window.menus.keys.trigger()
-    qtbot.waitUntil(lambda: "Pause" in shown_texts(window.help.page.tabs.widget(1)))
+    qtbot.waitUntil(lambda: "Pause" in shown_texts(window.help.page.tabs.widget(2)))
     assert any(row.keys == ("Space",) for _, rows in key_groups(window.menuBar()) for row in rows)
 
 

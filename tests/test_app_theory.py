@@ -140,7 +140,7 @@ def test_both_plots_can_be_taken_away(qtbot, steps, tmp_path, theme):
             path = tmp_path / f"{card.title}.{kind.value}"
             save_plot(path, kind, card, theme)
             assert path.stat().st_size > 100
-    assert (tmp_path / "Over K.csv").read_text("utf-8").count("\n") == 18
+    assert (tmp_path / "Expected over K.csv").read_text("utf-8").count("\n") == 18
 
 
 @pytest.mark.parametrize("width", [340, 384, 620])

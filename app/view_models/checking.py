@@ -25,8 +25,11 @@ MARKS = {Verdict.EXACT: "✓", Verdict.NEAR_TIES: "≈", Verdict.NOT_EXACT: "✕
 MARK_NAMES = {Verdict.EXACT: "exact", Verdict.NEAR_TIES: "near", Verdict.NOT_EXACT: "broken"}
 _TESTED = {
     "lean": "Tokens that the draft likes better than the target does, counted against what the target says of them.",
-    "bonus": "Tokens behind a fully accepted draft, against the target's law there; half of the blocks have K = 1.",
+    "bonus": "Tokens after a fully accepted draft, against the target's law there; half of the blocks have K = 1.",
 }
+
+
+LEAST_SHOWN = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +78,22 @@ def _compared(item: IdentityResult) -> CheckRow:
 def _tested(test: LawTest) -> CheckRow:
     figures = (f"{test.statistic:.1f}", f"{test.degrees:,}") if test.degrees else ("", "")
     texts = (title_of(test), f"{test.num_samples:,}", *figures)
-    result = p_text(test.p_value) if test.p_value is None else f"p = {p_text(test.p_value)}"
+    result = _p_text(test.p_value)
     if test.is_failed:
         result = f"✕ {result}"
     tip = _TESTED.get(
         test.name, "Tokens at this place of a block, by what stood before them, against the target's law."
     )
+    if test.p_value is not None and test.p_value < LEAST_SHOWN:
+        tip = f"{tip} p = {p_text(test.p_value)}."
     return CheckRow((*texts, result), tip, test.is_failed)
+
+
+def _p_text(p_value: float | None) -> str:
+    """A p-value without powers of ten; how small a small one is stands in the tooltip and in the report."""
+    if p_value is None:
+        return p_text(p_value)
+    return f"p < {LEAST_SHOWN:g}" if p_value < LEAST_SHOWN else f"p = {p_value:.3f}"
 
 
 def remarks_of(report: CheckReport) -> str:

@@ -154,7 +154,7 @@ def _rows(theory: SpeedupTheory, calibration: Calibration | None, is_gumbel: boo
             f"the target. {INTERVAL}."),
         Row(f"v({k + 1}), verify cost", *_figure(theory.verify.at(k)), f"median time to score {k + 1} positions / time "
             f"of a plain forward. {INTERVAL}."),
-        Row("τ as it ran", *_figure(theory.ran_tokens), f"new tokens / steps, at {ran}. {INTERVAL}."),
+        Row("τ, block efficiency", *_figure(theory.ran_tokens), f"new tokens / steps, at {ran}. {INTERVAL}."),
         Row("τ expected", *predicted_tokens, "(1 − α^(K+1)) / (1 − α) at the same K: Leviathan et al., equation 1, "
             "which takes every place to be accepted with one and the same chance, independently."),
         Row("Speedup as it ran", *_figure(theory.ran_speedup, "×"), f"tokens × time of a plain step / time of all "
@@ -188,6 +188,12 @@ def _calibration_rows(found: Calibration, is_gumbel: bool) -> tuple[Row, ...]:
     )  # fmt: skip
 
 
+PREDICTOR_TITLES = {
+    Predictor.TARGET_ENTROPY: "H(p), target",
+    Predictor.DRAFT_ENTROPY: "H(q), draft",
+    Predictor.DRAFT_TOP: "max q, draft",
+    Predictor.TOP_1: "Top-1 agreement",
+}
 PREDICTOR_HELP = {
     Predictor.KL_TARGET_DRAFT: "Σ p ln(p / q), in nats: what the draft fails to cover. Infinite where q excludes a "
     "token that p may say.",
@@ -206,7 +212,12 @@ def _predictor_row(fit: PredictorFit) -> Row:
         f"{PREDICTOR_HELP[fit.predictor]}{mean}{infinite} Spearman's rank correlation: with 1 − TV over "
         f"{fit.num_places:,} drafted places; with accepted or rejected over {fit.num_outcomes:,} tested tokens. {LAWS}."
     )
-    return Row(fit.predictor.value, _correlation(fit.with_overlap), _correlation(fit.with_outcome), how)
+    return Row(
+        PREDICTOR_TITLES.get(fit.predictor, fit.predictor.value),
+        _correlation(fit.with_overlap),
+        _correlation(fit.with_outcome),
+        how,
+    )
 
 
 def _predictors_note(found: PredictorStudy | None) -> str:
@@ -214,7 +225,7 @@ def _predictors_note(found: PredictorStudy | None) -> str:
         return "This run kept no laws to look at: its log holds no evidence."
     said = f"Rank correlations over {found.num_places:,} places."
     if found.most_tail < 1e-3:
-        return f"{said} The kept tokens hold all but {found.most_tail:.1e} of each law."
+        return f"{said} The kept tokens hold more than 99.9% of each law."
     return (
         f"{said} Each keeps 64 tokens at most; what is left out holds {found.mean_tail:.1%} of the mass on average, so "
         "that each KL is a lower bound."

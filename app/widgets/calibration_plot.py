@@ -63,7 +63,7 @@ class CalibrationPlot(FigurePlot):
             item.addItem(part)
         item.setMouseEnabled(x=True, y=False)
         self._samples = [
-            SeriesSample("observed", Mark.BAR, "draft_bar", CALIBRATION_MEANINGS[self.grouping][0]),
+            SeriesSample("observed", Mark.DOT, "draft_bar", CALIBRATION_MEANINGS[self.grouping][0]),
             SeriesSample("predicted", Mark.DASHES, "text", CALIBRATION_MEANINGS[self.grouping][1]),
         ]
         self.set_hint("Whether predictions come true")

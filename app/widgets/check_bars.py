@@ -13,6 +13,13 @@ _ROW, _BAR = 26, 7
 _TEXT_WIDTH, _FIGURE_WIDTH, _GAP = 110, 150, 10
 _NUM_ROWS = 9
 OTHERS = "all others"
+LEAST_EXPECTED = 0.05
+"""What would be written as 0.0."""
+
+
+def is_worth_a_row(item: TokenCount) -> bool:
+    """Whether more than nothing was expected of a token, or drawn."""
+    return bool(item.observed) or item.expected >= LEAST_EXPECTED
 
 
 class CheckBars(QWidget):
@@ -33,9 +40,9 @@ class CheckBars(QWidget):
         self.update()
 
     def show_tokens(self, found: FirstTokens | None) -> None:
-        """Show the first tokens behind a prompt; None: nothing yet."""
-        self._counts = found.counts if found is not None else ()
-        self.setAccessibleName(f"First tokens behind {found.prompt}" if found else "First tokens: nothing yet")
+        """Show the first tokens after a prompt; None: nothing yet."""
+        self._counts = tuple(filter(is_worth_a_row, found.counts)) if found is not None else ()
+        self.setAccessibleName(f"First tokens after {found.prompt}" if found else "First tokens: nothing yet")
         self.setAccessibleDescription("; ".join(map(spoken, self._counts)))
         self.setToolTip("Outlined: expected of the target. Filled: observed." if found else "")
         self.update()

@@ -16,6 +16,7 @@ from PySide6.QtWidgets import (
     QLabel,
     QProgressBar,
     QPushButton,
+    QScrollArea,
     QSpinBox,
     QTableWidget,
     QTableWidgetItem,
@@ -23,13 +24,15 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.theme import LIGHT, Theme
+from app.theme import LIGHT, Theme, scaled
 from app.view_models.checking import COLUMNS, NONE_YET, CheckRow
 from app.widgets.check_bars import CheckBars
-from app.widgets.fields import WheelGuard, describe, set_flag, text_label
+from app.widgets.fields import WheelGuard, describe, offer, scrolled, set_flag, table_card, text_label
+from app.window_layout import open_at
 from core.check.types import DEFAULT_SAMPLES, LEAST_SAMPLES, FirstTokens
 
 ROW_HEIGHT = 26
+LEAST_ROWS, MOST_ROWS = 4, 9
 MOST_BLOCKS = 200_000
 BLOCKS_HELP = "Blocks that are drawn for the test of the sampled law. Four times as many find half as large a mistake."
 TRANSFORMERS_HELP = "Also hold plain greedy text against transformers' own generate, which is slower."
@@ -73,6 +76,7 @@ class CheckWindow(QDialog):
         self.with_transformers.setObjectName("checkTransformersCheck")
         describe(self.with_transformers, self.with_transformers.text(), TRANSFORMERS_HELP)
         self.check_button = _button("Check", "checkButton", "Compare texts, and test the sampled law")
+        self.check_button.setProperty("role", "primary")
         self.stop_button = _button("Stop", "stopCheckButton", "End the check; there is no verdict then")
         self.copy_button = _button("Copy report", "copyCheckButton", "The whole report as text")
         self.save_button = _button("Save…", "saveCheckButton", "The report as text or JSON")
@@ -87,12 +91,12 @@ class CheckWindow(QDialog):
         self.remarks = _wrapped("checkRemarks", "hint")
         self.prompts = QComboBox()
         self.prompts.setObjectName("checkPromptsCombo")
-        describe(self.prompts, "First tokens behind", "Texts that blocks were drawn behind")
+        describe(self.prompts, "First tokens after", "The prompts that blocks were drawn for")
         self.bars = CheckBars()
         self._guard = WheelGuard(self)
         self._guard.watch(self.blocks, self.prompts)
         self._lay_out()
-        self.resize(860, 780)
+        open_at(self, 860, 740)
         self.show_going(is_going=False)
         self.show_nothing(NONE_YET)
         self.check_button.clicked.connect(self.check_wanted)
@@ -119,11 +123,13 @@ class CheckWindow(QDialog):
         asked.addStretch(1)
         asked.addWidget(self.stop_button)
         asked.addWidget(self.check_button)
-        tokens = QHBoxLayout()
+        self._tokens = QWidget()
+        tokens = QHBoxLayout(self._tokens)
+        tokens.setContentsMargins(0, 0, 0, 0)
         tokens.setSpacing(8)
-        tokens.addWidget(text_label("First tokens behind", "field", buddy=self.prompts))
+        tokens.addWidget(text_label("First tokens after", "field", buddy=self.prompts))
         tokens.addWidget(self.prompts, 1)
-        tokens.addWidget(text_label("outlined: expected · filled: came", "hint"))
+        tokens.addWidget(text_label("outlined: expected · filled: drawn", "hint"))
         foot = QHBoxLayout()
         foot.setSpacing(8)
         foot.addWidget(self.progress)
@@ -136,11 +142,23 @@ class CheckWindow(QDialog):
         layout.setSpacing(8)
         layout.addLayout(head)
         layout.addLayout(asked)
-        layout.addWidget(self.table, 1)
-        layout.addWidget(self.remarks)
-        layout.addLayout(tokens)
-        layout.addWidget(self.bars)
+        layout.addWidget(self._results(), 1)
         layout.addLayout(foot)
+
+    def _results(self) -> QScrollArea:
+        """What does not fit, with large text, is a turn of the wheel away."""
+        body = QWidget()
+        inside = QVBoxLayout(body)
+        inside.setContentsMargins(0, 0, 0, 0)
+        inside.setSpacing(8)
+        inside.addWidget(table_card(self.table), 1)
+        for widget in (self.remarks, self._tokens, self.bars):
+            inside.addWidget(widget)
+        return scrolled(body, "checkResults")
+
+    def rescale(self) -> None:
+        """The text has another size."""
+        self._fill_table()
 
     # --- For the desk ---
 
@@ -180,7 +198,8 @@ class CheckWindow(QDialog):
         self._first_tokens = tuple(first_tokens)
         self.prompts.clear()
         self.prompts.addItems([found.prompt for found in self._first_tokens])
-        self.prompts.setEnabled(bool(self._first_tokens))
+        for widget in (self._tokens, self.bars):
+            widget.setVisible(bool(self._first_tokens))
         self.copy_button.setEnabled(bool(rows))
         self.save_button.setEnabled(bool(rows))
         self._on_prompt()
@@ -193,9 +212,9 @@ class CheckWindow(QDialog):
 
     def show_going(self, *, is_going: bool) -> None:
         """Offer only what can be done now."""
-        for widget in (self.check_button, self.blocks, self.with_transformers):
+        offer(self.check_button, self.stop_button, is_going=is_going)
+        for widget in (self.blocks, self.with_transformers):
             widget.setEnabled(not is_going)
-        self.stop_button.setEnabled(is_going)
         self.progress.setVisible(is_going)
 
     def set_theme(self, theme: Theme) -> None:
@@ -218,7 +237,9 @@ class CheckWindow(QDialog):
                 if row.is_failed:
                     item.setForeground(QColor(self._theme.danger))
                 self.table.setItem(index, column, item)
-            self.table.setRowHeight(index, ROW_HEIGHT)
+            self.table.setRowHeight(index, scaled(ROW_HEIGHT))
+        rows = min(max(len(self._rows), LEAST_ROWS), MOST_ROWS)
+        self.table.setMinimumHeight((rows + 1) * scaled(ROW_HEIGHT) + scaled(ROW_HEIGHT) // 2)
 
     @Slot()
     def _on_prompt(self) -> None:

@@ -12,6 +12,7 @@ from PySide6.QtWidgets import (
     QFrame,
     QLabel,
     QLineEdit,
+    QScrollArea,
     QSizePolicy,
     QVBoxLayout,
     QWidget,
@@ -58,6 +59,39 @@ def card() -> tuple[QFrame, QVBoxLayout]:
     layout.setContentsMargins(12, 10, 12, 12)
     layout.setSpacing(8)
     return frame, layout
+
+
+def table_card(table: QWidget) -> QFrame:
+    """A table on a panel of its own."""
+    frame = QFrame()
+    frame.setObjectName("tableCard")
+    inside = QVBoxLayout(frame)
+    inside.setContentsMargins(1, 1, 1, 1)
+    inside.addWidget(table)
+    return frame
+
+
+def offer(start: QWidget, stop: QWidget, *, is_going: bool) -> None:
+    """Offer one of two buttons; it gets the keys where the other had them, or a table would."""
+    left, taker = (start, stop) if is_going else (stop, start)
+    taker.setEnabled(True)
+    if left.hasFocus():
+        taker.setFocus()
+    left.setEnabled(False)
+
+
+def scrolled(body: QWidget, object_name: str) -> QScrollArea:
+    """A body that can be scrolled up and down where there is no room for all of it."""
+    body.setObjectName(f"{object_name}Body")
+    area = QScrollArea()
+    area.setObjectName(object_name)
+    area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+    area.setFrameShape(QFrame.Shape.NoFrame)
+    area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+    area.setWidgetResizable(True)
+    area.setWidget(body)
+    area.viewport().setAutoFillBackground(False)
+    return area
 
 
 def set_flag(widget: QWidget, name: str, value: object) -> None:

@@ -46,6 +46,7 @@ class FigureTable(QWidget):
 
     def _add_row(self) -> None:
         labels = text_label("", ROLES[0]), text_label("", ROLES[1]), text_label("", ROLES[2])
+        labels[0].setWordWrap(True)
         for column, label in enumerate(labels):
             self._grid.addWidget(label, self._first + len(self.rows), column, _alignment(column))
         self.rows.append(labels)

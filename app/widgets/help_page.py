@@ -49,10 +49,10 @@ class HelpPage(QDialog):
         self.tabs.tabBar().setAccessibleName("Pages of the help")
         self._method_area = _scrolled(self._method(), "helpMethod", "How it works")
         self.tabs.addTab(self._method_area, "How it works")
-        self._keys = QGridLayout()
-        self.tabs.addTab(_scrolled(self._keys_page(), "helpKeys", "Keyboard shortcuts"), "Keyboard shortcuts")
         self.formulas = FormulaPage()
         self.tabs.addTab(self.formulas, "Formulas")
+        self._keys = QGridLayout()
+        self.tabs.addTab(_scrolled(self._keys_page(), "helpKeys", "Keyboard shortcuts"), "Keyboard shortcuts")
         layout = QVBoxLayout(self)
         layout.setContentsMargins(16, 12, 16, 16)
         layout.addWidget(self.tabs)
@@ -74,11 +74,11 @@ class HelpPage(QDialog):
     def open_keys(self) -> None:
         """List the keys, as the menus have them now."""
         self._list_keys()
-        self._open(1)
+        self._open(2)
 
     def open_formulas(self) -> None:
         """Show every figure's formula."""
-        self._open(2)
+        self._open(1)
 
     def set_theme(self, theme: Theme) -> None:
         """Draw in a theme's colours."""

@@ -60,6 +60,12 @@ class Mark(StrEnum):
     LINE = "line"
     DASHES = "dashes"
     BAND = "band"
+    DOT = "dot"
+    DIAMOND = "diamond"
+
+
+SHAPES = (Mark.BAR, Mark.DOT, Mark.DIAMOND)
+"""Filled, where the others are lines."""
 
 
 def band_color(color: QColor) -> QColor:
@@ -101,7 +107,7 @@ class SeriesSample(QWidget):
         return QSize(self._mark_width() + 6 + metrics.horizontalAdvance(self._text) + 2, metrics.height() + 4)
 
     def _mark_width(self) -> int:
-        return 10 if self._mark is Mark.BAR else 18
+        return 10 if self._mark in SHAPES else 18
 
     def paintEvent(self, _event: QPaintEvent) -> None:
         """Draw mark and name."""
@@ -113,10 +119,8 @@ class SeriesSample(QWidget):
     def draw(self, painter: QPainter, size: QSize) -> None:
         """Draw mark and name at a painter's origin, on screen or into a file."""
         middle, width = size.height() / 2, self._mark_width()
-        if self._mark is Mark.BAR:
-            painter.setPen(Qt.PenStyle.NoPen)
-            painter.setBrush(self._color)
-            painter.drawRoundedRect(QRectF(0, middle - 5, 10, 10), 2, 2)
+        if self._mark in SHAPES:
+            self._draw_shape(painter, middle)
         else:
             pen = QPen(self._color, 2)
             if self._mark is Mark.BAND:
@@ -132,3 +136,14 @@ class SeriesSample(QWidget):
             Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignLeft,
             self._text,
         )
+
+    def _draw_shape(self, painter: QPainter, middle: float) -> None:
+        painter.setPen(Qt.PenStyle.NoPen)
+        painter.setBrush(self._color)
+        if self._mark is Mark.BAR:
+            painter.drawRoundedRect(QRectF(0, middle - 5, 10, 10), 2, 2)
+        elif self._mark is Mark.DOT:
+            painter.drawEllipse(QPointF(5, middle), 4, 4)
+        else:
+            corners = (QPointF(5, middle - 5), QPointF(9, middle), QPointF(5, middle + 5), QPointF(1, middle))
+            painter.drawPolygon(corners)

@@ -21,8 +21,10 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from app.theme import scaled
 from app.view_models.probing import COLUMNS, GENERATED, NONE_YET, DraftRow
-from app.widgets.fields import describe, set_flag, text_label
+from app.widgets.fields import describe, offer, set_flag, table_card, text_label
+from app.window_layout import open_at
 
 ROW_HEIGHT = 28
 GENERATE_HELP = (
@@ -57,6 +59,7 @@ class ProbeWindow(QDialog):
         self.generate.setChecked(True)
         describe(self.generate, self.generate.text(), GENERATE_HELP)
         self.probe_button = _button("Probe", "probeButton", "Compare the models at every place, and time them")
+        self.probe_button.setProperty("role", "primary")
         self.stop_button = _button("Stop", "stopProbeButton", "End the probe with what it has")
         self.use_button = _button("Use this draft and K", "useDraftButton", "Put them into the settings")
         self.close_button = _button("Close", "closeProbeButton", "")
@@ -69,7 +72,7 @@ class ProbeWindow(QDialog):
         self.stage.setObjectName("probeStage")
         self.table = _table()
         self._lay_out()
-        self.resize(820, 420)
+        open_at(self, 860, 420)
         self.show_going(is_going=False)
         self.show_rows(())
         self.say(NONE_YET)
@@ -100,7 +103,7 @@ class ProbeWindow(QDialog):
         layout.addWidget(self.headline)
         layout.addWidget(self.subject)
         layout.addLayout(top)
-        layout.addWidget(self.table, 1)
+        layout.addWidget(table_card(self.table), 1)
         layout.addLayout(foot)
 
     # --- For the desk ---
@@ -126,9 +129,8 @@ class ProbeWindow(QDialog):
 
     def show_going(self, *, is_going: bool) -> None:
         """Offer only what can be done now."""
-        self.probe_button.setEnabled(not is_going)
+        offer(self.probe_button, self.stop_button, is_going=is_going)
         self.generate.setEnabled(not is_going)
-        self.stop_button.setEnabled(is_going)
         self.progress.setVisible(is_going)
 
     def show_rows(self, rows: Sequence[DraftRow]) -> None:
@@ -144,7 +146,7 @@ class ProbeWindow(QDialog):
                 if row.probe.problem:
                     item.setFlags(item.flags() & ~Qt.ItemFlag.ItemIsEnabled)
                 self.table.setItem(index, column, item)
-            self.table.setRowHeight(index, ROW_HEIGHT)
+            self.table.setRowHeight(index, scaled(ROW_HEIGHT))
         if rows:
             self.table.selectRow(0)
         self._on_selected()

@@ -19,6 +19,7 @@ from PySide6.QtWidgets import (
 
 from app.theme import mono_font
 from app.widgets.fields import describe, text_label
+from app.window_layout import open_at
 from core.production import Choice, Configuration
 
 COPY, COPY_ALL, COPIED = "Copy command", "Copy with comments", "Copied"
@@ -56,7 +57,7 @@ class ProductionPage(QDialog):
         self.save_button = _button("Save…", "saveConfigurationButton", "Write all of the text to a file")
         self.close_button = _button("Close", "closeProductionButton", "")
         self._lay_out()
-        self.resize(860, 640)
+        open_at(self, 860, 640)
         self.tabs.currentChanged.connect(self._on_turned)
         self.copy_button.clicked.connect(self._on_copy)
         self.copy_all_button.clicked.connect(self._on_copy_all)
@@ -66,18 +67,16 @@ class ProductionPage(QDialog):
     def _lay_out(self) -> None:
         buttons = QHBoxLayout()
         buttons.setSpacing(8)
-        for button in (self.copy_button, self.copy_all_button, self.save_button):
+        buttons.addWidget(self.saved, 1)
+        for button in (self.copy_button, self.copy_all_button, self.save_button, self.close_button):
             buttons.addWidget(button)
-        buttons.addStretch(1)
-        buttons.addWidget(self.close_button)
         layout = QVBoxLayout(self)
         layout.setContentsMargins(16, 14, 16, 16)
-        layout.setSpacing(6)
+        layout.setSpacing(8)
         for label in (self.heading, self.verdict, self.note):
             layout.addWidget(label)
         layout.addSpacing(4)
         layout.addWidget(self.tabs, 1)
-        layout.addWidget(self.saved)
         layout.addLayout(buttons)
 
     def open_choice(self, choice: Choice, found: Sequence[Configuration]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from PySide6.QtCore import Qt, Signal, Slot
 from PySide6.QtGui import QAction, QCloseEvent, QKeySequence, QShortcut
 from PySide6.QtWidgets import (
+    QBoxLayout,
     QDialog,
     QHBoxLayout,
     QProgressBar,
@@ -14,7 +15,7 @@ from PySide6.QtWidgets import (
 )
 
 from app.text_size import hold
-from app.theme import Theme
+from app.theme import Theme, scaled, text_scale
 from app.view_models.sweep import SweepExport, SweepView, cell_title
 from app.view_models.sweep_scale import FIGURE_HELP, FIGURE_TITLES, SweepFigure
 from app.widgets.banner import Banner
@@ -26,7 +27,7 @@ from app.widgets.sweep_heatmap import Heatmap, HeatmapLegend
 from app.widgets.sweep_question import SweepQuestion
 from app.widgets.sweep_runs import CellRunsTable
 from app.widgets.sweep_verdicts import SweepVerdicts
-from app.window_layout import splitter
+from app.window_layout import open_at, splitter
 from core.sweep.plan import Cell
 
 EXPORT_TITLES = {
@@ -40,6 +41,7 @@ EXPORT_TITLES = {
 PICK = "Choose a cell to see its runs: click it, or go there with the arrow keys."
 EMPTY = "The heatmap of the sweep will be here."
 PROGRESS_STEPS = 1000
+LEAST_FORM, MOST_FORM, WIDE_SCALE = 276, 430, 1.2
 
 
 class SweepWindow(QDialog):
@@ -109,10 +111,10 @@ class SweepWindow(QDialog):
 
     def _lay_out(self) -> None:
         grid, inside = card()
-        head = QHBoxLayout()
+        head = self._head = QBoxLayout(QBoxLayout.Direction.LeftToRight)
         head.setSpacing(8)
         head.addWidget(self.figures, 1)
-        head.addWidget(self.legend)
+        head.addWidget(self.legend, 0, Qt.AlignmentFlag.AlignRight)
         inside.addLayout(head)
         self._pages = QStackedWidget()
         self._pages.addWidget(self.empty)
@@ -146,7 +148,8 @@ class SweepWindow(QDialog):
         column.addLayout(self._foot())
         form_card, form = card()
         form.addWidget(self.form, 1)
-        hold(form_card, width=300)
+        self._form_card = form_card
+        self.rescale()
         body = QHBoxLayout()
         body.setSpacing(8)
         body.addWidget(form_card)
@@ -157,7 +160,13 @@ class SweepWindow(QDialog):
         layout.addWidget(self.banner)
         layout.addLayout(body, 1)
         self.setMinimumSize(980, 600)
-        self.resize(1280, 800)
+        open_at(self, 1240, 740)
+
+    def rescale(self) -> None:
+        """Large text leaves the heatmap room, and has the legend in a line of its own."""
+        is_narrow = text_scale() > WIDE_SCALE
+        self._head.setDirection(QBoxLayout.Direction.TopToBottom if is_narrow else QBoxLayout.Direction.LeftToRight)
+        self._form_card.setFixedWidth(min(max(scaled(300), LEAST_FORM), MOST_FORM))
 
     def _foot(self) -> QHBoxLayout:
         foot = QHBoxLayout()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 
 from PySide6.QtCore import Qt, Signal, Slot
@@ -48,7 +49,7 @@ class TheoryPage(QScrollArea):
         self.plot, self.calibration = TheoryPlot(), CalibrationPlot()
         self.quantity = ChoiceRow(QUANTITY_TITLES, "theoryQuantity", "Over K")
         self.grouping = ChoiceRow(GROUPING_TITLES, "theoryGrouping", "Gather tested tokens")
-        self.cards = (PlotCard("Over K", self.plot), PlotCard("Predicted acceptance", self.calibration))
+        self.cards = (PlotCard("Expected over K", self.plot), PlotCard("Predicted acceptance", self.calibration))
         self.cards[0].add_row(self.quantity)
         self.cards[1].add_row(self.grouping)
         self.figures = FigureTable("theoryFigures", ("", "value", "95 % interval"))
@@ -160,7 +161,12 @@ class TheoryPage(QScrollArea):
         self.headline.setContentsMargins(*((32, 0, 32, 0) if is_alone else (0, 0, 0, 0)))
         self._layout.setStretch(0, int(is_alone))
         self._layout.setStretch(self._layout.count() - 1, int(not is_alone))
-        self.headline.setText(report.headline)
+        self.headline.setText(held_together(report.headline))
+
+
+def held_together(sentence: str) -> str:
+    """The sentence with what is in brackets on one line: an interval is read as one thing."""
+    return re.sub(r"\([^)]*\)", lambda found: found.group().replace(" ", "\u00a0"), sentence)
 
 
 def _wrapped(object_name: str, role: str) -> QLabel:

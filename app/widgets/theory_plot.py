@@ -65,7 +65,7 @@ class TheoryPlot(FigurePlot):
         self.getViewBox().setLimits(xMin=-0.5, xMax=len(KS), minXRange=2, yMin=0, minYRange=0.1)
         self._samples = [
             SeriesSample("", mark, token, "")
-            for mark, token in ((Mark.BAND, "accent"), (Mark.DASHES, "text"), (Mark.BAR, "text"))
+            for mark, token in ((Mark.BAND, "accent"), (Mark.DASHES, "text"), (Mark.DIAMOND, "text"))
         ]
         self._name_series()
         self.set_hint("What each K would bring")

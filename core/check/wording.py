@@ -78,8 +78,8 @@ def lean_line(law: LawResult) -> str:
     if law.lean is None or law.lean_error is None:
         return "Draft and target agree too much, or came up too seldom, for a lean to be measured."
     return (
-        f"{100 * law.lean:.1f} % ± {100 * law.lean_error:.1f} % of the draft's own law shows; "
-        f"{100 * LEAN_ERRORS * law.lean_error:.1f} % would have been found."
+        f"Lean towards the draft: {100 * law.lean:.1f}% ± {100 * law.lean_error:.1f}%; "
+        f"{100 * LEAN_ERRORS * law.lean_error:.1f}% would have been found."
     )
 
 
@@ -92,7 +92,7 @@ def law_remarks(law: LawResult) -> list[str]:
             "because of that. Only what comes up twice counts."
         )
     if law.num_impossible:
-        remarks.append(f"{law.num_impossible:,} tokens came that the target never gives with these filters.")
+        remarks.append(f"{law.num_impossible:,} tokens were drawn that the target never gives with these filters.")
     if law.is_misscored:
         remarks.append(
             f"The target scores a block otherwise than token by token, by {law.rounding:.2g} in total variation; "

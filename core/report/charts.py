@@ -40,10 +40,11 @@ class Axis:
     high: float = 1.0
     text: Callable[[float], str] = "{:,.6g}".format
     is_whole: bool = False
+    num_ticks: int = 6
 
     def ticks(self) -> list[float]:
         """Round numbers within the range."""
-        return nice_ticks(self.low, self.high, is_whole=self.is_whole)
+        return nice_ticks(self.low, self.high, self.num_ticks, is_whole=self.is_whole)
 
 
 @dataclass(frozen=True, slots=True)

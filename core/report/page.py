@@ -30,6 +30,7 @@ p { margin: .4rem 0; max-width: 48rem; }
 .card dt { color: var(--muted); font-size: .87rem; }
 .card .value { font-size: 1.45rem; font-weight: 600; font-variant-numeric: tabular-nums; }
 .card dd { margin: 0; font-size: .82rem; color: var(--muted); line-height: 1.4; }
+.card code { font-size: .72rem; }
 .card dd.value { color: var(--text); }
 code, .text, td.value { font-family: ui-monospace, "JetBrains Mono", "SF Mono", Menlo, Consolas, "DejaVu Sans Mono",
   monospace; font-size: .86rem; }
@@ -47,9 +48,13 @@ p.legend > span { display: block; }
 table { border-collapse: collapse; width: 100%; background: var(--surface); font-size: .9rem; }
 th, td { text-align: left; padding: .3rem .7rem; border: 1px solid var(--border); vertical-align: top;
   overflow-wrap: anywhere; }
-th { font-weight: 600; }
+th { font-weight: 600; overflow-wrap: break-word; }
 tbody th { font-weight: 400; color: var(--muted); width: 15rem; }
+.wide tbody th { width: auto; min-width: 8rem; }
 td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+.wide th, .wide td { padding: .3rem .5rem; }
+th.number { text-align: right; }
+.wide td.number { white-space: normal; overflow-wrap: normal; }
 caption { text-align: left; padding: .5rem 0 .3rem; font-weight: 600; }
 .heat { width: auto; margin-bottom: .8rem; print-color-adjust: exact; -webkit-print-color-adjust: exact; }
 .heat tbody th { width: auto; white-space: nowrap; }
@@ -133,7 +138,7 @@ def figures_table(
 ) -> str:
     """A row a figure, or a setting, and a column for each thing that has it; what are words may break."""
     kind = "value" if of_words else "number"
-    head = "".join(f'<th scope="col"><bdi>{escaped(name)}</bdi></th>' for name in names)
+    head = "".join(f'<th scope="col" class="{kind}"><bdi>{escaped(name)}</bdi></th>' for name in names)
     body = "\n".join(
         f'<tr><th scope="row">{escaped(name)}</th>'
         + "".join(f'<td class="{kind}"><bdi>{escaped(cell)}</bdi></td>' for cell in cells)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from core.records import CONFIG_FIELDS, ENVIRONMENT_FIELDS, Record
@@ -131,6 +132,16 @@ def number_of(value: Any) -> float | None:
 def text_of(value: Any) -> str:
     """A text; empty for everything else."""
     return value if isinstance(value, str) else ""
+
+
+def moment_of(value: Any) -> str:
+    """A moment as it is read, to the minute; what is no moment stays as it is."""
+    text = text_of(value)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return text
+    return f"{moment:%Y-%m-%d %H:%M} {moment.tzname() or ''}".rstrip()
 
 
 def shown(value: Any) -> str:

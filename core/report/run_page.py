@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from core.report.escaping import attribute, escaped
 from core.report.page import page, section, settings_table, warnings
-from core.report.run_data import RunData, run_data, text_of
+from core.report.run_data import RunData, moment_of, run_data, text_of
 from core.report.run_figures import cards, verdict
 from core.report.run_plots import plots
 from core.report.run_text import coloured_text, legend
 from core.trace import RunLog
+from core.types import FinishReason
+
+REASONS = {
+    FinishReason.LENGTH: "length reached",
+    FinishReason.EOS: "end of text",
+    FinishReason.STOP: "stop text",
+    FinishReason.ERROR: "with an error",
+}
 
 
 def run_page(log: RunLog) -> str:
@@ -31,8 +39,9 @@ def run_page(log: RunLog) -> str:
 
 
 def _head(run: RunData) -> str:
-    started = text_of(run.log.run.get("started_at"))
+    started = moment_of(run.log.run.get("started_at"))
     reason = text_of((run.log.summary or {}).get("finish_reason")) or "cut off"
+    reason = REASONS.get(reason, reason)
     facts = [f"Run {run.run_id}", f"started {started}" if started else "", f"ended: {reason}"]
     sampling = ", ".join(
         f"{title} {value}"

@@ -9,7 +9,7 @@ from core.bench.statistics import Spread
 from core.report.charts import Axis, Mark, Plot, Words, figure, headroom
 from core.report.escaping import attribute, escaped
 from core.report.page import figures_table, page, section, settings_table, warnings
-from core.report.run_data import shown, text_of
+from core.report.run_data import moment_of, shown, text_of
 from core.report.sweep_tables import cells_table, heat_map, scale_of
 from core.sweep.log import SweepLog
 from core.sweep.plan import DrafterChoice, SweepPlan
@@ -41,6 +41,7 @@ class Measure:
     middle: float | None = None
 
 
+MOST_NAMED = 24
 MEASURES = (
     Measure(
         "Speedup",
@@ -65,7 +66,7 @@ def sweep_page(log: SweepLog) -> str:
     """A sweep as a whole HTML file, as far as it has come."""
     plan, results = log.plan, SweepResults(log.plan, log.measurements)
     cells = results.all()
-    started = text_of(log.head.get("started_at"))
+    started = moment_of(log.head.get("started_at"))
     facts = [f"Sweep {shown(log.head.get('id'))}", f"started {started}" if started else ""]
     facts.append(f"{results.num_measured:,} of {plan.num_runs:,} runs measured")
     environment = log.head.get("environment")
@@ -148,7 +149,15 @@ def _over_k(plan: SweepPlan, cells: tuple[CellResult, ...]) -> str:
         "Medians over prompts and repeats; the whiskers reach from the first to the third quartile. The dotted line is "
         "the target alone.",
     )
-    x = Axis("K, tokens drafted a step", 0.5, len(names) + 0.5, lambda place: names[int(place) - 1], is_whole=True)
+    x = Axis(
+        "K, tokens drafted a step",
+        0.5,
+        len(names) + 0.5,
+        lambda place: names[int(place) - 1],
+        is_whole=True,
+        # The places are not evenly spaced in K: each needs its name.
+        num_ticks=min(len(names), MOST_NAMED),
+    )
     plot = Plot(words, x, Axis("speedup, ×", 0, headroom(tops, 1.1)))
     alone = Mark("target alone", "muted", dash="2 3")
     plot.level(1.0, alone)

@@ -90,7 +90,7 @@ def cells_table(cells: Sequence[CellResult]) -> str:
                 _spread(cell.draft_acceptance_rate, "{:.0%}"),
                 _spread(cell.block_efficiency, "{:.2f}"),
                 _spread(cell.cost_coefficient, "{:.3f}"),
-                f"{cell.num_measured} of {cell.num_planned}",
+                f"{cell.num_measured}\u00a0of\u00a0{cell.num_planned}",
                 " ".join(cell.errors),
             ),
         )
@@ -105,4 +105,4 @@ def _spread(spread: Spread | None, form: str) -> str:
         return UNKNOWN
     text = form.format(spread.median)
     low, high = (form.format(bound) for bound in spread.quartiles)
-    return text if len(spread.values) == 1 else f"{text} ({low} to {high})"
+    return text if len(spread.values) == 1 else f"{text} ({low}\u00a0to\u00a0{high})"
