@@ -11,7 +11,7 @@ from core.report.run_text import coloured_text, legend
 from core.trace import RunLog
 from core.types import FinishReason
 
-REASONS = {
+REASONS: dict[str, str] = {
     FinishReason.LENGTH: "length reached",
     FinishReason.EOS: "end of text",
     FinishReason.STOP: "stop text",
