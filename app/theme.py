@@ -238,8 +238,11 @@ def scaled(pixels: int) -> int:
 
 
 def _scale_text(rules: str) -> str:
-    """Font sizes, and the lengths of what holds a line of text; frames, corners and gaps stay as they are."""
-    pattern = r"(font-size|min-height|max-height|min-width|max-width|border-radius): (\d{2,})px"
+    """Font sizes, the lengths of what holds a line of text, and corners so wide that they make a circle.
+
+    Frames, other corners and gaps stay as they are.
+    """
+    pattern = r"(font-size|min-height|max-height|min-width|max-width|border-radius(?=: 2)): (\d{2,})px"
     return re.sub(pattern, lambda match: f"{match[1]}: {scaled(int(match[2]))}px", rules)
 
 

@@ -208,4 +208,4 @@ def test_help_opens_and_closes_by_key(shown, qtbot):
     qtbot.waitUntil(shown.isActiveWindow)
     QTest.keyClick(shown.prompt.edit, Qt.Key.Key_Slash, Qt.KeyboardModifier.ControlModifier)
     assert page.isVisible()
-    assert page.tabs.currentIndex() == 1
+    assert page.tabs.currentIndex() == 2
