@@ -77,7 +77,7 @@ def test_a_window_that_is_closed_meanwhile_waits_for_the_file(finished, dialogs,
             return replace(source, target)
         writing.set()
         release.wait(10)
-        replace(source, target)
+        return replace(source, target)
 
     # What is asked for first keeps the thread busy, so that the export has not begun when the window closes.
     monkeypatch.setattr(os, "replace", replace_slowly)
