@@ -5,10 +5,17 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from pathlib import Path
 
 import pytest
 
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
+
+
+def pytest_xdist_auto_num_workers(config):
+    """Two processes for the whole suite, whose models keep one core busy each; none beside this for single files."""
+    is_whole = all(Path(arg).is_dir() for arg in config.args)
+    return min(2, os.cpu_count() or 1) if is_whole else 0
 
 
 def pytest_collection_finish(session):
