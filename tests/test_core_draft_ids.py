@@ -72,7 +72,7 @@ def test_the_law_is_the_targets(sampling):
     ("old", "new"),
     [
         ("index_copy_(1, proposed, probs)", "index_copy_(1, proposed.roll(1), probs)"),
-        ("token = proposed[token]", "token = proposed.roll(1)[token]"),
+        ("else proposed[drawn]", "else proposed.roll(1)[drawn]"),
     ],
     ids=["its row is spread over the wrong ids", "it proposes another id than it drew"],
 )
