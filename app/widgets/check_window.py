@@ -7,15 +7,11 @@ from collections.abc import Sequence
 from PySide6.QtCore import Qt, Signal, Slot
 from PySide6.QtGui import QCloseEvent, QColor
 from PySide6.QtWidgets import (
-    QAbstractItemView,
     QCheckBox,
     QComboBox,
     QDialog,
     QHBoxLayout,
-    QHeaderView,
-    QLabel,
     QProgressBar,
-    QPushButton,
     QScrollArea,
     QSpinBox,
     QTableWidget,
@@ -28,6 +24,7 @@ from app.theme import LIGHT, Theme, scaled
 from app.view_models.checking import COLUMNS, NONE_YET, CheckRow
 from app.widgets.check_bars import CheckBars
 from app.widgets.fields import WheelGuard, describe, offer, scrolled, set_flag, table_card, text_label
+from app.widgets.tool_parts import figure_table, push_button, wrapped_label
 from app.window_layout import open_at
 from core.check.types import DEFAULT_SAMPLES, LEAST_SAMPLES, FirstTokens
 
@@ -63,8 +60,8 @@ class CheckWindow(QDialog):
         self.mark = text_label("", "verdictMark")
         self.mark.setObjectName("checkMark")
         self.mark.setAlignment(Qt.AlignmentFlag.AlignCenter)
-        self.headline = _wrapped("checkHeadline", "title")
-        self.subject = _wrapped("checkSubject", "hint")
+        self.headline = wrapped_label("checkHeadline", "title")
+        self.subject = wrapped_label("checkSubject", "hint")
         self.blocks = QSpinBox()
         self.blocks.setObjectName("checkBlocksSpin")
         self.blocks.setRange(LEAST_SAMPLES, MOST_BLOCKS)
@@ -75,12 +72,12 @@ class CheckWindow(QDialog):
         self.with_transformers = QCheckBox("Also against transformers")
         self.with_transformers.setObjectName("checkTransformersCheck")
         describe(self.with_transformers, self.with_transformers.text(), TRANSFORMERS_HELP)
-        self.check_button = _button("Check", "checkButton", "Compare texts, and test the sampled law")
+        self.check_button = push_button("Check", "checkButton", "Compare texts, and test the sampled law")
         self.check_button.setProperty("role", "primary")
-        self.stop_button = _button("Stop", "stopCheckButton", "End the check; there is no verdict then")
-        self.copy_button = _button("Copy report", "copyCheckButton", "The whole report as text")
-        self.save_button = _button("Save…", "saveCheckButton", "The report as text or JSON")
-        self.close_button = _button("Close", "closeCheckButton", "")
+        self.stop_button = push_button("Stop", "stopCheckButton", "End the check; there is no verdict then")
+        self.copy_button = push_button("Copy report", "copyCheckButton", "The whole report as text")
+        self.save_button = push_button("Save…", "saveCheckButton", "The report as text or JSON")
+        self.close_button = push_button("Close", "closeCheckButton", "")
         self.progress = QProgressBar()
         self.progress.setObjectName("checkProgress")
         self.progress.setAccessibleName("How far this part of the check is")
@@ -88,7 +85,7 @@ class CheckWindow(QDialog):
         self.stage = text_label("", "hint")
         self.stage.setObjectName("checkStage")
         self.table = _table()
-        self.remarks = _wrapped("checkRemarks", "hint")
+        self.remarks = wrapped_label("checkRemarks", "hint")
         self.prompts = QComboBox()
         self.prompts.setObjectName("checkPromptsCombo")
         describe(self.prompts, "First tokens after", "The prompts that blocks were drawn for")
@@ -253,41 +250,6 @@ class CheckWindow(QDialog):
 
 
 def _table() -> QTableWidget:
-    table = QTableWidget(0, len(COLUMNS))
-    table.setObjectName("checkTable")
-    table.setAccessibleName("Tests and what came of them")
-    table.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
-    table.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
-    table.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
-    table.setTabKeyNavigation(False)
-    table.setShowGrid(False)
-    table.verticalHeader().hide()
-    for column, (title, help_text) in enumerate(COLUMNS):
-        heading = QTableWidgetItem(title)
-        heading.setToolTip(help_text)
-        is_figure = 0 < column < len(COLUMNS) - 1
-        across = Qt.AlignmentFlag.AlignRight if is_figure else Qt.AlignmentFlag.AlignLeft
-        heading.setTextAlignment(across | Qt.AlignmentFlag.AlignVCenter)
-        table.setHorizontalHeaderItem(column, heading)
-    header = table.horizontalHeader()
-    header.setHighlightSections(False)
-    header.setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
-    header.setSectionResizeMode(0, QHeaderView.ResizeMode.Stretch)
-    return table
-
-
-def _button(text: str, object_name: str, help_text: str) -> QPushButton:
-    button = QPushButton(text)
-    button.setObjectName(object_name)
-    button.setAutoDefault(False)
-    describe(button, text, help_text)
-    return button
-
-
-def _wrapped(object_name: str, role: str) -> QLabel:
-    label = text_label("", role)
-    label.setObjectName(object_name)
-    label.setWordWrap(True)
-    label.setTextFormat(Qt.TextFormat.PlainText)
-    label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-    return label
+    last = len(COLUMNS) - 1
+    columns = [(title, help_text, 0 < place < last) for place, (title, help_text) in enumerate(COLUMNS)]
+    return figure_table("checkTable", "Tests and what came of them", columns)

@@ -7,14 +7,10 @@ from collections.abc import Sequence
 from PySide6.QtCore import Qt, Signal, Slot
 from PySide6.QtGui import QCloseEvent
 from PySide6.QtWidgets import (
-    QAbstractItemView,
     QCheckBox,
     QDialog,
     QHBoxLayout,
-    QHeaderView,
-    QLabel,
     QProgressBar,
-    QPushButton,
     QTableWidget,
     QTableWidgetItem,
     QVBoxLayout,
@@ -24,6 +20,7 @@ from PySide6.QtWidgets import (
 from app.theme import scaled
 from app.view_models.probing import COLUMNS, GENERATED, NONE_YET, DraftRow
 from app.widgets.fields import describe, offer, set_flag, table_card, text_label
+from app.widgets.tool_parts import figure_table, push_button, wrapped_label
 from app.window_layout import open_at
 
 ROW_HEIGHT = 28
@@ -52,17 +49,17 @@ class ProbeWindow(QDialog):
         self.setWindowTitle("Probe drafts")
         self.setModal(False)
         self._rows: tuple[DraftRow, ...] = ()
-        self.headline = _wrapped("probeHeadline", "title")
-        self.subject = _wrapped("probeSubject", "hint")
+        self.headline = wrapped_label("probeHeadline", "title")
+        self.subject = wrapped_label("probeSubject", "hint")
         self.generate = QCheckBox(f"Let the target write {GENERATED} tokens first")
         self.generate.setObjectName("probeGenerateCheck")
         self.generate.setChecked(True)
         describe(self.generate, self.generate.text(), GENERATE_HELP)
-        self.probe_button = _button("Probe", "probeButton", "Compare the models at every place, and time them")
+        self.probe_button = push_button("Probe", "probeButton", "Compare the models at every place, and time them")
         self.probe_button.setProperty("role", "primary")
-        self.stop_button = _button("Stop", "stopProbeButton", "End the probe with what it has")
-        self.use_button = _button("Use this draft and K", "useDraftButton", "Put them into the settings")
-        self.close_button = _button("Close", "closeProbeButton", "")
+        self.stop_button = push_button("Stop", "stopProbeButton", "End the probe with what it has")
+        self.use_button = push_button("Use this draft and K", "useDraftButton", "Put them into the settings")
+        self.close_button = push_button("Close", "closeProbeButton", "")
         self.progress = QProgressBar()
         self.progress.setObjectName("probeProgress")
         self.progress.setAccessibleName("A probe is going")
@@ -176,39 +173,5 @@ class ProbeWindow(QDialog):
 
 
 def _table() -> QTableWidget:
-    table = QTableWidget(0, len(COLUMNS))
-    table.setObjectName("probeTable")
-    table.setAccessibleName("Drafts, the best first")
-    table.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
-    table.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
-    table.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
-    table.setTabKeyNavigation(False)
-    table.setShowGrid(False)
-    table.verticalHeader().hide()
-    for column, meaning in enumerate(COLUMNS):
-        heading = QTableWidgetItem(meaning.title)
-        heading.setToolTip(meaning.help)
-        across = Qt.AlignmentFlag.AlignRight if column else Qt.AlignmentFlag.AlignLeft
-        heading.setTextAlignment(across | Qt.AlignmentFlag.AlignVCenter)
-        table.setHorizontalHeaderItem(column, heading)
-    header = table.horizontalHeader()
-    header.setHighlightSections(False)
-    header.setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
-    header.setSectionResizeMode(0, QHeaderView.ResizeMode.Stretch)
-    return table
-
-
-def _button(text: str, object_name: str, help_text: str) -> QPushButton:
-    button = QPushButton(text)
-    button.setObjectName(object_name)
-    button.setAutoDefault(False)
-    describe(button, text, help_text)
-    return button
-
-
-def _wrapped(object_name: str, role: str) -> QLabel:
-    label = text_label("", role)
-    label.setObjectName(object_name)
-    label.setWordWrap(True)
-    label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-    return label
+    columns = [(meaning.title, meaning.help, place > 0) for place, meaning in enumerate(COLUMNS)]
+    return figure_table("probeTable", "Drafts, the best first", columns)

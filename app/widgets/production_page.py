@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from PySide6.QtCore import Qt, Signal, Slot
+from PySide6.QtCore import Signal, Slot
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import (
     QDialog,
     QHBoxLayout,
-    QLabel,
     QPlainTextEdit,
-    QPushButton,
     QTabWidget,
     QVBoxLayout,
     QWidget,
 )
 
 from app.theme import mono_font
-from app.widgets.fields import describe, text_label
+from app.widgets.tool_parts import push_button, wrapped_label
 from app.window_layout import open_at
 from core.production import Choice, Configuration
 
@@ -41,10 +39,10 @@ class ProductionPage(QDialog):
         self.setWindowTitle("Take to production")
         self.setModal(False)
         self._found: Sequence[Configuration] = ()
-        self.heading = _wrapped("title", "productionHeading")
-        self.verdict = _wrapped("problem", "productionVerdict")
-        self.note = _wrapped("hint", "productionNote")
-        self.saved = _wrapped("hint", "productionSaved")
+        self.heading = wrapped_label("productionHeading", "title")
+        self.verdict = wrapped_label("productionVerdict", "problem")
+        self.note = wrapped_label("productionNote", "hint")
+        self.saved = wrapped_label("productionSaved", "hint")
         self.tabs = QTabWidget()
         self.tabs.setObjectName("productionTabs")
         self.tabs.setProperty("role", "pages")
@@ -52,10 +50,10 @@ class ProductionPage(QDialog):
         self.tabs.setDocumentMode(True)
         self.tabs.tabBar().setDrawBase(False)
         self.tabs.tabBar().setAccessibleName("Engines")
-        self.copy_button = _button(COPY, "copyCommandButton", "The command or program alone, as a shell takes it")
-        self.copy_all_button = _button(COPY_ALL, "copyConfigurationButton", "All of the text, to keep in a file")
-        self.save_button = _button("Save…", "saveConfigurationButton", "Write all of the text to a file")
-        self.close_button = _button("Close", "closeProductionButton", "")
+        self.copy_button = push_button(COPY, "copyCommandButton", "The command or program alone, as a shell takes it")
+        self.copy_all_button = push_button(COPY_ALL, "copyConfigurationButton", "All of the text, to keep in a file")
+        self.save_button = push_button("Save…", "saveConfigurationButton", "Write all of the text to a file")
+        self.close_button = push_button("Close", "closeProductionButton", "")
         self._lay_out()
         open_at(self, 860, 640)
         self.tabs.currentChanged.connect(self._on_turned)
@@ -142,23 +140,6 @@ class ProductionPage(QDialog):
     @Slot()
     def _on_save(self) -> None:
         self.save_requested.emit(self.current())
-
-
-def _wrapped(role: str, name: str) -> QLabel:
-    label = text_label("", role)
-    label.setObjectName(name)
-    label.setWordWrap(True)
-    label.setTextFormat(Qt.TextFormat.PlainText)
-    label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-    return label
-
-
-def _button(title: str, name: str, help_text: str) -> QPushButton:
-    button = QPushButton(title)
-    button.setObjectName(name)
-    button.setAutoDefault(False)
-    describe(button, title, help_text)
-    return button
 
 
 def _page(title: str) -> QPlainTextEdit:
