@@ -53,6 +53,9 @@ from core.verify import check_finite, verify_block, verify_gumbel
 if TYPE_CHECKING:
     DecodeEvent = PrefillDone | Drafted | Step | Finished
 
+_LONG_PROMPT = 64
+"""Positions from which reading the prompt leaves enough memory behind for giving it back to be worth the time."""
+
 _USUAL_DRAFT = 4
 """What is warmed up for where K is chosen as the run goes."""
 
@@ -237,15 +240,17 @@ class _Run:
             self._noise = self._noise_of(int(torch.randint(2**62, (), generator=self._generator)))
 
     def _prefill(self) -> PrefillDone:
-        trim_heap()
+        if is_long := self._num_prompt >= _LONG_PROMPT:
+            trim_heap()
         reset_peak_memory(self._target.device)
         watch = Stopwatch(self._target.device)
         self._scorer.prefill(self._ids, self._controls.check_cancelled)
         if self._drafter is not None:
             self._drafter.start(torch.tensor(self._ids))
         self._prefill_ms = watch.lap()
-        # What a long prompt's forwards took is not needed any more.
-        trim_heap()
+        if is_long:
+            # What its forwards took is not needed any more.
+            trim_heap()
         if self._drafter is not None:
             self._warm_up()
             # The unit of c and v, which plain decoding has no use for: its steps are such forwards.

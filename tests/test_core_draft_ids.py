@@ -1,5 +1,6 @@
 """Drafts that propose from a list of ids: what they draw, what verification is told of it, and what comes out."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -7,7 +8,8 @@ import pytest
 import torch
 
 import core.drafters.draft_model
-from core.decode import autoregressive, speculative
+from core.controls import RunControls
+from core.decode import autoregressive, sample_blocks, speculative
 from core.drafters.draft_model import DraftModelDrafter
 from core.sampling import probabilities
 from core.types import Coupling, SamplingParams
@@ -54,9 +56,9 @@ def first_token_p_value(drafter_type: type, sampling: SamplingParams) -> float:
     ids = np.argsort(-expected)[1:30]
     drafter = drafter_type(replace(draft, draft_ids=torch.from_numpy(np.sort(ids))))
     counts = np.zeros(257)
-    settings = {"num_draft_tokens": 1, "max_new_tokens": 2, "sampling": sampling}
-    for seed in range(NUM_RUNS):
-        counts[play(speculative(target, drafter, PROMPT[:3], seed=seed, **settings)).ids[0]] += 1
+    blocks = sample_blocks(target, drafter, PROMPT[:3], seed=0, controls=RunControls(sampling, 1))
+    for step in itertools.islice(blocks, NUM_RUNS):
+        counts[step.emitted[0]] += 1
     assert counts[expected == 0].sum() == 0
     is_cell = expected >= 5
     cells = [np.append(values[is_cell], values[~is_cell].sum()) for values in (counts, expected)]
