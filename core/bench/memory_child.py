@@ -61,7 +61,8 @@ def measured(name: str, raw: dict[str, Any], prompt_ids: list[int]) -> Memory:
     needed = needed_mb(pair, drafting, len(prompt_ids) + settings.max_new_tokens)
     if pair.target.device.type == "cuda":
         return Memory(peak_memory_mb(pair.target.device) or 0.0, needed)
-    return Memory((peak_mb() or peak_memory_mb(pair.target.device) or 0.0) - bare_mb, needed)
+    # What was given back meanwhile may be more than a model of a few kilobytes takes.
+    return Memory(max(0.0, (peak_mb() or peak_memory_mb(pair.target.device) or 0.0) - bare_mb), needed)
 
 
 def needed_mb(pair: Pair, drafting: LanguageModel | None, length: int) -> float:
