@@ -12,6 +12,7 @@ import app.cli.probe as command
 from app.__main__ import main
 from core.errors import PairMismatchError
 from core.probe import probing
+from core.probe.types import Costs
 from core.session import Session
 from core.trace import RunLogWriter
 from core.types import Finished, RunRequest, RunStarted, SamplingParams, Step
@@ -46,7 +47,10 @@ def said(capsys):
     return out, err
 
 
-def test_drafts_are_ranked_on_standard_output_and_written_as_json(capsys, tmp_path):
+def test_drafts_are_ranked_on_standard_output_and_written_as_json(capsys, tmp_path, monkeypatch):
+    # What forwards of a few microseconds take is chance: here each draft costs a tenth, and scoring is free.
+    costs = Costs(target_step_ms=10.0, draft_step_ms=1.0, verify_ms=((17, 10.0),))
+    monkeypatch.setattr(probing, "measure", lambda *arguments: costs)
     path = tmp_path / "probe.json"
     text = tmp_path / "text.txt"
     text.write_text("Some text that both of them read, and a little more of it.\n", "utf-8")
