@@ -66,6 +66,7 @@ class RunController(QObject):
         self._is_closing = False
         self._delay_ms = 0.0
         self._starts_paused = False
+        self._is_inspected = False
         self._inbox = EventInbox()
         self._worker = EngineWorker(services, self._inbox)
         self._thread = QThread()
@@ -140,6 +141,7 @@ class RunController(QObject):
             return False
         self._controls = RunControls.from_request(request)
         self._controls.set_delay(self._delay_ms)
+        self._controls.set_inspected(self._is_inspected)
         if self._starts_paused:
             self._controls.pause()
         self._set_state(RunState.PAUSED if self._starts_paused else RunState.RUNNING)
@@ -181,6 +183,12 @@ class RunController(QObject):
         self._delay_ms, self._starts_paused = delay_ms, starts_paused
         if self._controls is not None:
             self._controls.set_delay(delay_ms)
+
+    def set_inspected(self, inspected: bool) -> None:
+        """Whether each step's evidence is wanted at once, in the run that goes and those to come."""
+        self._is_inspected = inspected
+        if self._controls is not None:
+            self._controls.set_inspected(inspected)
 
     @Slot(object)
     def set_num_draft_tokens(self, num_draft_tokens: DraftLength | None) -> None:

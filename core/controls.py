@@ -31,6 +31,7 @@ class RunControls:
         """Args: num_draft_tokens: K; None lets the engine choose it, by `length_policy`."""
         self._sampling = sampling or SamplingParams()
         self._draft_length: DraftLength = length_policy if num_draft_tokens is None else num_draft_tokens
+        self._is_inspected = False
         self._cancelled = threading.Event()
         self._gate = StepGate(self._cancelled)
 
@@ -113,14 +114,30 @@ class RunControls:
         """Whether a person follows the single steps: paused, or slowed down."""
         return self._gate.is_watched
 
-    def wait_for_step(self) -> None:
+    @property
+    def is_inspected(self) -> bool:
+        """Whether a person looks at what the models say, and each step's evidence is wanted with it."""
+        return self._is_inspected
+
+    def set_inspected(self, inspected: bool) -> None:
+        """Have each step's evidence sent at once; otherwise it comes when the run is held, or over."""
+        self._is_inspected = inspected
+
+    def wait_for_step(self, *, may_block: bool = True) -> bool:
         """Return when the next step may begin. For the engine's thread.
+
+        Args:
+            may_block: otherwise, return at once, also where the next step may not begin yet.
+
+        Returns:
+            Whether it may begin.
 
         Raises:
             Cancelled: if the run was asked to stop, while it waited or before.
         """
-        self._gate.wait_for_step()
+        may_begin = self._gate.wait_for_step(may_block=may_block)
         self.check_cancelled()
+        return may_begin
 
     def wait_to_look(self) -> None:
         """Leave a draft on screen for a moment before its verdict. For the engine's thread.

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from core.capture import capture
+from core.backlog import EvidenceBacklog
 from core.controls import Cancelled, RunControls
 from core.drafters.base import Drafter, empty_draft
 from core.drafters.draft_model import DraftModelDrafter
-from core.errors import OutOfMemoryError
-from core.evidence import PositionEvidence
+from core.errors import OutOfMemoryError, OutriderError
 from core.models.devices import trim_heap
 from core.models.loading import LanguageModel, check_pair
 from core.policy_adaptive import DraftLengthPolicy
@@ -30,7 +29,7 @@ from core.runners.graphed import captures_graphs
 from core.sampling import draw_gumbel, gumbel_noise, probabilities
 from core.tally import Tally
 from core.target import TargetScorer, features_of
-from core.text import TokenTexts, display_texts
+from core.text import display_texts
 from core.timing import StepClock, Stopwatch, is_asynchronous, peak_memory_mb, reset_peak_memory
 from core.types import (
     Coupling,
@@ -39,6 +38,7 @@ from core.types import (
     Drafted,
     Finished,
     FinishReason,
+    Inspected,
     LengthPolicy,
     PrefillDone,
     SamplingParams,
@@ -51,10 +51,13 @@ from core.types import (
 from core.verify import check_finite, verify_block, verify_gumbel
 
 if TYPE_CHECKING:
-    DecodeEvent = PrefillDone | Drafted | Step | Finished
+    DecodeEvent = PrefillDone | Drafted | Step | Inspected | Finished
 
 _LONG_PROMPT = 64
 """Positions from which reading the prompt leaves enough memory behind for giving it back to be worth the time."""
+
+_CATCH_UP = 8
+"""Blocks that are looked at between two steps, once somebody looks at a run that goes on meanwhile."""
 
 _USUAL_DRAFT = 4
 """What is warmed up for where K is chosen as the run goes."""
@@ -109,12 +112,13 @@ def speculative(
         coupling: how draft and target share randomness.
         stop: texts to stop at; they are cut from the text.
         controls: live settings, and the way to stop from another thread.
-        inspect: keep each step's evidence, outside everything timed.
+        inspect: send each step's evidence behind it, outside everything timed.
         length_policy: how K is chosen where it isn't given.
 
     Yields:
         `PrefillDone`, a `Step` each round, and `Finished`, also when stopped through `controls`. While a person
-        follows the single steps, a `Drafted` before each that drafts.
+        follows the single steps, a `Drafted` before each that drafts. An `Inspected` for each step where that was asked
+        for: at the end, unless the run is held, or `controls` say that somebody looks.
 
     Raises:
         PromptError: no ids, ids that the target doesn't have, or too many for its context.
@@ -181,7 +185,7 @@ class _Run:
         self._features: dict[TargetFeature, Tensor] = {}
         self._generator = torch.Generator().manual_seed(seed)
         self._noise = self._noise_of(seed) if coupling is Coupling.GUMBEL else None
-        self._texts = TokenTexts(target.tokenizer) if inspect else None
+        self._backlog = EvidenceBacklog(target.tokenizer) if inspect else None
         self._tally = Tally()
         self._prefill_ms = 0.0
         self._target_step_ms: float | None = None
@@ -197,8 +201,8 @@ class _Run:
             policy = DraftLengthPolicy(self._target_step_ms or 1.0)
             ended: FinishReason | None = None
             while ended is None:
-                # Waits, and the event that shows a draft, fall between the laps of the step's clock.
-                self._controls.wait_for_step()
+                # Waits, and events that show what is not timed, fall between the laps of the step's clock.
+                yield from self._wait_for_step()
                 block = self._draft_block(policy)
                 if self._controls.is_watched and len(block.draft):
                     yield self._drafted(block)
@@ -210,11 +214,35 @@ class _Run:
             reason = ended
         except Cancelled:
             pass
+        except OutriderError as error:
+            # What was said before it went wrong may show why.
+            if not isinstance(error, OutOfMemoryError):
+                yield from self._look_at_rest()
+            raise
         except (torch.OutOfMemoryError, MemoryError) as error:
             raise OutOfMemoryError(
                 "The device ran out of memory. Ask for fewer new tokens, shorten the prompt, or choose a smaller model."
             ) from error
+        yield from self._look_at_rest()
         yield Finished(self._summary(reason))
+
+    def _wait_for_step(self) -> Iterator[Inspected]:
+        """Wait until the next step may begin, and look at blocks that are left while there is nothing else to do."""
+        backlog = self._backlog
+        if backlog is None:
+            self._controls.wait_for_step()
+            return
+        # Another device computes by itself: it is not held up, and its memory is dear.
+        is_wanted = self._controls.is_inspected or is_asynchronous(self._target.device)
+        for _ in range(min(_CATCH_UP, len(backlog))):
+            if is_wanted or backlog.is_full:
+                yield backlog.look()
+        while not self._controls.wait_for_step(may_block=not backlog):
+            yield backlog.look()
+
+    def _look_at_rest(self) -> Iterator[Inspected]:
+        while self._backlog:
+            yield self._backlog.look()
 
     def first_blocks(self) -> Iterator[Step]:
         self._prefill()
@@ -385,23 +413,11 @@ class _Run:
             sample_ms=done.sample_ms,
             total_ms=done.total_ms,
             next_uniform=outcome.next_uniform if count > outcome.num_accepted else None,
-            evidence=self._evidence(done, len(drafted), count),
+            evidence=(),
         )
+        if self._backlog is not None:
+            self._backlog.put(step.index, done, len(drafted), count)
         return step, ended
-
-    def _evidence(self, done: Round, num_drafted: int, num_emitted: int) -> tuple[PositionEvidence, ...]:
-        """What was said at each place that is left of the block; nothing unless it is wanted."""
-        if self._texts is None:
-            return ()
-        outcome, probs = done.outcome, done.draft.probs
-        has_bonus = outcome.next_kind is TokenKind.BONUS and num_emitted > outcome.num_accepted
-        return capture(
-            done.draft.tokens[:num_drafted],
-            None if probs is None else probs[:num_drafted],
-            done.target_probs[: num_drafted + has_bonus],
-            outcome,
-            self._texts,
-        )
 
     def _summary(self, reason: FinishReason) -> Summary:
         return self._tally.summary(

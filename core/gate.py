@@ -58,23 +58,35 @@ class StepGate:
         with self._changed:
             self._changed.notify_all()
 
-    def wait_for_step(self) -> None:
-        """Return when the next step may begin, or when the run was cancelled."""
+    def wait_for_step(self, *, may_block: bool = True) -> bool:
+        """Return when the next step may begin, or when the run was cancelled.
+
+        Args:
+            may_block: otherwise, return at once.
+
+        Returns:
+            False where the next step may not begin yet, which takes a call that may not block.
+        """
         if not self.is_watched:
-            return
+            return True
         with self._changed:
             while not self._cancelled.is_set():
                 if self._is_paused:
                     if self._num_allowed:
                         self._num_allowed -= 1
                         break
+                    if not may_block:
+                        return False
                     self._changed.wait()
                 else:
                     left = self._passed_at + self._delay_s - time.monotonic()
                     if left <= 0:
                         break
+                    if not may_block:
+                        return False
                     self._changed.wait(left)
             self._passed_at = time.monotonic()
+        return True
 
     def wait_to_look(self) -> None:
         """Return when a draft was seen for long enough; at once when nobody follows any more, or after a cancel."""

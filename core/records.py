@@ -12,7 +12,7 @@ from dataclasses import fields
 from typing import Any
 
 from core import evidence
-from core.types import BaselineStep, Event, Finished, RunStarted, Step, Summary
+from core.types import BaselineStep, Event, Finished, Inspected, RunStarted, Step, Summary
 
 SCHEMA = "outrider.run/1"
 """Schema of a log's first line. The number rises only when a reader of the old one would misread the new one."""
@@ -62,6 +62,8 @@ def to_record(event: Event) -> Record | None:
         if event.evidence:
             record["evidence"] = [evidence.to_record(place) for place in event.evidence]
         return record
+    if isinstance(event, Inspected):
+        return {"type": "evidence", "index": event.index, "evidence": list(map(evidence.to_record, event.evidence))}
     if isinstance(event, BaselineStep):
         # By name, not all there is: the baseline has a line a token, and a log should stay small.
         step, names = event.step, (*BASELINE_STEP_FIELDS, *BASELINE_TIMES)

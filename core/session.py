@@ -33,6 +33,7 @@ from core.types import (
     Event,
     Finished,
     FinishReason,
+    Inspected,
     PrefillDone,
     RunRequest,
     StageChanged,
@@ -97,8 +98,8 @@ class Session:
 
         Yields:
             `StageChanged` while something is prepared, then `RunStarted`, `PrefillDone`, a `Step` each round, behind
-            a `Drafted` while a person follows the single steps, a `BaselineStep` each token where the baseline was
-            asked for, and `Finished`. A failure after `RunStarted`
+            a `Drafted` while a person follows the single steps, an `Inspected` for each where evidence is kept, a
+            `BaselineStep` each token where the baseline was asked for, and `Finished`. A failure after `RunStarted`
             ends the run with a `Finished` that names it.
 
         Raises:
@@ -172,7 +173,7 @@ class Session:
             if isinstance(event, Finished):
                 summary = event.summary
                 break
-            if not isinstance(event, Drafted):
+            if not isinstance(event, Drafted | Inspected):
                 progress.add(event)
             if isinstance(event, Step):
                 _govern(governor, event)

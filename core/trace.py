@@ -234,11 +234,30 @@ def _add(log: RunLog, record: Record, number: int) -> None:
             log.problems.append(f"Line {number} lacks {', '.join(missing)} and was left out.")
         else:
             (log.steps if is_step else log.baseline_steps).append(record)
+    elif kind == "evidence":
+        _add_evidence(log, record, number)
     elif kind == "summary" and log.summary is None:
         log.summary = record
     elif kind in {"run", "summary"}:
         log.problems.append(f"Line {number} is a second {kind} and was left out.")
     # Another type comes from a later Outrider with the same schema, and is safe to pass over.
+
+
+def _add_evidence(log: RunLog, record: Record, number: int) -> None:
+    """Put it with its step, where older logs have it too."""
+    index = record.get("index")
+    if isinstance(index, int) and (step := _step_of(log.steps, index)) is not None and "evidence" not in step:
+        step["evidence"] = record.get("evidence")
+    else:
+        log.problems.append(f"Line {number} holds the evidence of no step that is there, and was left out.")
+
+
+def _step_of(steps: list[Record], index: int) -> Record | None:
+    """The step of this index, which stands further to the front where steps before it are missing."""
+    for at in range(min(index, len(steps) - 1), -1, -1):
+        if steps[at]["index"] == index:
+            return steps[at]
+    return None
 
 
 # --- Taking a run away ------------------------------------------------------------------------------------------

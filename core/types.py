@@ -335,7 +335,8 @@ class Step:
         total_ms: the whole step, without the capture of the figures above and below.
         next_uniform: the draw that took the last emitted token from the residual, or from the target; None where an
             end came before it, or where the coupling draws none.
-        evidence: the laws at each drafted place, and at the bonus token's, where the run was asked to keep them.
+        evidence: the laws at each drafted place, and at the bonus token's, where the run was asked to keep them. A run
+            that goes sends them behind the step, as `Inspected`.
     """
 
     index: int
@@ -379,6 +380,21 @@ class Drafted:
     position: int
     drafted: tuple[int, ...]
     drafted_texts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Inspected:
+    """What the two models said in a step that was sent before, where the run was asked to keep it.
+
+    Sent when working it out holds nobody up: while the run is paused, at its end, or as soon as somebody looks.
+
+    Attributes:
+        index: number of the step.
+        evidence: as in `Step`.
+    """
+
+    index: int
+    evidence: tuple[PositionEvidence, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -440,4 +456,4 @@ class Finished:
     summary: Summary
 
 
-Event = StageChanged | RunStarted | PrefillDone | Drafted | Step | BaselineStep | Finished
+Event = StageChanged | RunStarted | PrefillDone | Drafted | Step | Inspected | BaselineStep | Finished

@@ -3,7 +3,7 @@
 import functools
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from tokenizers import Tokenizer, decoders, pre_tokenizers
@@ -16,7 +16,7 @@ from core.models.loading import LanguageModel, _describe
 from core.runners import lean
 from core.runners.base import ForwardOutput, check_rewind
 from core.runners.lean_weights import LeanWeights
-from core.types import Draft, DraftContext, Finished, Step, Verification
+from core.types import Draft, DraftContext, Finished, Inspected, Step, Verification
 
 torch.set_num_threads(1)
 
@@ -204,12 +204,14 @@ class Played:
 
 
 def play(events) -> Played:
-    """Play a run of `core.decode` to its end."""
+    """Play a run of `core.decode` to its end; evidence is put with its step, as readers of a run do."""
     steps, finished = [], []
     for event in events:
         assert not finished, "nothing follows Finished"
         if isinstance(event, Step):
             steps.append(event)
+        elif isinstance(event, Inspected):
+            steps[event.index] = replace(steps[event.index], evidence=event.evidence)
         elif isinstance(event, Finished):
             finished.append(event)
     assert finished, "a run ends with Finished"

@@ -301,7 +301,12 @@ def test_the_other_listed_tokens_are_a_click_away(qtbot, panel):
 def test_a_hidden_inspector_does_no_work_until_it_is_shown(panel, monkeypatch):
     calls = []
     original = inspect
-    monkeypatch.setattr("app.widgets.inspector.inspect", lambda *args: calls.append(args) or original(*args))
+
+    def noted(*args, **options):
+        calls.append(args)
+        return original(*args, **options)
+
+    monkeypatch.setattr("app.widgets.inspector.inspect", noted)
     panel.hide()
     for slot in range(4):
         panel._selection.select(Place(0, slot))

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import core.backlog
 import core.decode
 from core.capture import capture
 from core.decode import autoregressive, speculative
@@ -252,7 +253,7 @@ def test_evidence_is_captured_outside_everything_timed(monkeypatch):
             running.pop()
             super().stop()
 
-    original = core.decode.capture
+    original = core.backlog.capture
 
     def watched(*arguments):
         assert not running
@@ -260,7 +261,7 @@ def test_evidence_is_captured_outside_everything_timed(monkeypatch):
         return original(*arguments)
 
     monkeypatch.setattr(core.decode, "StepClock", Watched)
-    monkeypatch.setattr(core.decode, "capture", watched)
+    monkeypatch.setattr(core.backlog, "capture", watched)
     a_run(inspect=False)
     assert not calls
     steps = a_run(inspect=True).steps
@@ -283,11 +284,7 @@ def vars_of(place):
 def test_the_laws_shown_are_those_after_the_filters():
     target, draft = pair()
     sampling = SamplingParams(0.7, top_k=3)
-    step = next(
-        event
-        for event in speculative(target, draft, [0], sampling=sampling, inspect=True)
-        if isinstance(event, core.decode.Step)
-    )
+    step = play(speculative(target, draft, [0], sampling=sampling, inspect=True, max_new_tokens=8)).steps[0]
     law = probabilities(target.law([0]), sampling)
     shown = dict(zip(step.evidence[0].ids, step.evidence[0].target_probs, strict=True))
     for token in law.nonzero().flatten().tolist():

@@ -4,10 +4,16 @@ import json
 
 import pytest
 
+from core.decode import speculative
 from core.evidence import evidence_from_record
 from core.records import STEP_FIELDS, to_line, to_record
 from core.replay import step_from_record
-from tests.test_core_evidence import NUMBERS, a_run
+from core.run_heads import read_head
+from core.trace import RunLogWriter, export_jsonl, read_run_log
+from core.types import Inspected, Step
+from tests.cli_fakes import STARTED
+from tests.fakes import play
+from tests.test_core_evidence import NUMBERS, a_run, pair
 
 
 def lines(steps):
@@ -69,3 +75,58 @@ def test_damaged_evidence_is_left_out(what):
 def test_a_text_that_stands_at_many_places_is_kept_once():
     texts = [text for record in lines(a_run(inspect=True).steps) for text in evidence_from_record(record)[0].texts]
     assert len({id(text) for text in texts}) == len(set(texts))
+
+
+# --- In a file ---------------------------------------------------------------------------------------------------
+
+
+def write_run(path, *, drop=lambda event: False):
+    """Log an inspected run as it comes, without its summary; its steps, their evidence put with them."""
+    target, draft = pair()
+    events = list(speculative(target, draft, [0, 1], max_new_tokens=30, inspect=True, seed=5))
+    with RunLogWriter(path) as log:
+        log.write(STARTED)
+        for event in events:
+            if isinstance(event, Step | Inspected) and not drop(event):
+                log.write(event)
+    return play(events).steps
+
+
+def test_evidence_that_came_behind_its_steps_is_read_back_with_them(tmp_path):
+    steps = write_run(tmp_path / "run.jsonl")
+    log = read_run_log(tmp_path / "run.jsonl")
+    assert log.steps == lines(steps)
+    export_jsonl(tmp_path / "again.jsonl", log)
+    assert read_run_log(tmp_path / "again.jsonl").steps == log.steps
+
+
+def test_steps_that_are_missing_do_not_move_the_evidence_of_others(tmp_path):
+    steps = write_run(tmp_path / "run.jsonl", drop=lambda event: isinstance(event, Step) and event.index == 2)
+    log = read_run_log(tmp_path / "run.jsonl")
+    assert log.steps == lines([step for step in steps if step.index != 2])
+    assert sum("evidence of no step" in problem for problem in log.problems) == 1
+
+
+def test_evidence_that_was_lost_leaves_its_step_whole(tmp_path):
+    steps = write_run(tmp_path / "run.jsonl", drop=lambda event: isinstance(event, Inspected) and event.index > 3)
+    log = read_run_log(tmp_path / "run.jsonl")
+    assert [bool(step_from_record(record).evidence) for record in log.steps] == [
+        index < 4 for index in range(len(steps))
+    ]
+    assert log.problems == ["The log has no summary: the run was cut off, or is still going."]
+
+
+@pytest.mark.parametrize(
+    "line", ['{"type": "evidence"}', '{"type": "evidence", "index": "x"}', '{"type": "evidence", "index": -1}']
+)
+def test_evidence_of_no_step_is_named_and_left_out(tmp_path, line):
+    path = tmp_path / "run.jsonl"
+    write_run(path)
+    with path.open("a") as file:
+        file.write(line + "\n")
+    assert any("evidence of no step" in problem for problem in read_run_log(path).problems)
+
+
+def test_a_log_that_was_cut_off_amid_evidence_still_tells_how_many_steps_it_has(tmp_path):
+    steps = write_run(tmp_path / "run.jsonl")
+    assert read_head(tmp_path / "run.jsonl").num_steps == len(steps)

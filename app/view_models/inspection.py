@@ -13,6 +13,7 @@ from core.evidence import PositionEvidence
 from core.types import Coupling, Step
 
 NOT_KEPT = "The distributions of this run were not kept."
+NOT_YET = "The distributions of this step are on their way."
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +48,14 @@ class Inspection:
     note: str = ""
 
 
-def inspect(steps: Sequence[Step], place: Place, coupling: Coupling = Coupling.REJECTION) -> Inspection | None:
-    """Describe a place; None where the run has no such place."""
+def inspect(
+    steps: Sequence[Step], place: Place, coupling: Coupling = Coupling.REJECTION, *, is_coming: bool = False
+) -> Inspection | None:
+    """Describe a place; None where the run has no such place.
+
+    Args:
+        is_coming: evidence that is not there may yet come.
+    """
     if not 0 <= place.step < len(steps) or not 0 <= place.slot < num_places(steps[place.step]):
         return None
     step, slot = steps[place.step], place.slot
@@ -61,7 +68,7 @@ def inspect(steps: Sequence[Step], place: Place, coupling: Coupling = Coupling.R
         verdict=_verdict(step, slot, coupling),
         facts=_drafted_facts(step, slot, evidence, coupling) if is_drafted else _own_facts(step, slot, evidence),
         shares=shares_at(step, slot, evidence) if evidence is not None else (),
-        note="" if evidence is not None else NOT_KEPT,
+        note="" if evidence is not None else NOT_YET if is_coming else NOT_KEPT,
     )
 
 

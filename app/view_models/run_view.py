@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.view_models.metrics import StepMetrics
 from app.view_models.token_stream import TokenStream
@@ -14,6 +14,7 @@ from core.types import (
     Event,
     Finished,
     FinishReason,
+    Inspected,
     PrefillDone,
     RunRequest,
     RunStarted,
@@ -66,7 +67,7 @@ class RunView:
     """The state of one run, fed by `apply`.
 
     Attributes:
-        steps, baseline_steps: as they came; only ever added to while a run goes.
+        steps, baseline_steps: as they came; while a run goes they are only added to, and given their evidence.
     """
 
     def __init__(self) -> None:
@@ -103,6 +104,8 @@ class RunView:
             self.baseline_steps.append(event.step)
             self.baseline_tokens += len(event.step.emitted)
             self.baseline_ms += event.step.total_ms
+        elif isinstance(event, Inspected):
+            self._add_evidence(event)
         elif isinstance(event, StageChanged):
             self.stage = event.text
         elif isinstance(event, RunStarted):
@@ -118,6 +121,10 @@ class RunView:
             self.summary = event.summary
             self.tokens.pending = ()
             self.stage = ""
+
+    def _add_evidence(self, event: Inspected) -> None:
+        if event.index < len(self.steps) and (step := self.steps[event.index]).index == event.index:
+            self.steps[event.index] = replace(step, evidence=event.evidence)
 
     @property
     def baseline_step_ms(self) -> float | None:

@@ -129,6 +129,31 @@ class InspectorPanel(QWidget):
         self.bars.set_theme(theme)
         self.facts.set_theme(theme)
 
+    # --- As a run goes ---
+
+    def begin(self) -> None:
+        """A run starts; what was selected is cleared with it."""
+
+    def refresh(self, *, has_news: bool) -> None:
+        """Show the evidence of the selected place, should it have come."""
+        if has_news and self._lacks_evidence:
+            self._show_or_wait()
+
+    def end(self) -> None:
+        """A run is over, and all its evidence has come."""
+        if self._lacks_evidence:
+            self._show_or_wait()
+
+    @property
+    def _lacks_evidence(self) -> bool:
+        return self._shown is not None and not self._shown.shares
+
+    def _show_or_wait(self) -> None:
+        if self.isVisible():
+            self._show(self._selection.place)
+        else:
+            self._is_stale = True
+
     def showEvent(self, event: QShowEvent) -> None:
         """What was selected while the page was hidden is shown now."""
         super().showEvent(event)
@@ -166,17 +191,15 @@ class InspectorPanel(QWidget):
     # --- Showing ---
 
     @Slot(object)
-    def _on_selection_changed(self, place: Place | None) -> None:
-        if self.isVisible():
-            self._show(place)
-        else:
-            self._is_stale = True
+    def _on_selection_changed(self, _place: Place | None) -> None:
+        self._show_or_wait()
 
     def _show(self, place: Place | None) -> None:
         self._is_stale = False
         request = self._run.request
         coupling = request.coupling if request is not None else Coupling.REJECTION
-        self._shown = None if place is None else inspect(self._run.steps, place, coupling)
+        is_coming = request is not None and request.inspect and self._run.summary is None
+        self._shown = None if place is None else inspect(self._run.steps, place, coupling, is_coming=is_coming)
         self._pages.setCurrentIndex(0 if self._shown is None else 1)
         if self._shown is None:
             return

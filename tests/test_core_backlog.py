@@ -1,0 +1,147 @@
+"""When a run's evidence is worked out: late while nobody looks, at once where somebody does, never too late."""
+
+import itertools
+import threading
+
+import pytest
+
+import core.decode
+from core.backlog import EvidenceBacklog
+from core.controls import RunControls
+from core.decode import speculative
+from core.errors import GenerationError, OutOfMemoryError
+from core.types import Drafted, Finished, Inspected, SamplingParams, Step
+from tests.fakes import LetterTokenizer, play
+from tests.test_core_evidence import a_run, pair
+
+
+def events(controls: RunControls, count: int = 40):
+    target, draft = pair()
+    return speculative(target, draft, [0, 1], max_new_tokens=count, inspect=True, seed=5, controls=controls)
+
+
+def kinds(run) -> list[tuple[str, int]]:
+    return [(type(event).__name__, event.index) for event in run if isinstance(event, Step | Inspected)]
+
+
+def test_at_full_speed_it_comes_behind_the_last_step_in_the_steps_order():
+    told = list(events(RunControls(SamplingParams())))
+    num_steps = sum(isinstance(event, Step) for event in told)
+    assert kinds(told) == [(name, index) for name in ("Step", "Inspected") for index in range(num_steps)]
+    assert isinstance(told[-1], Finished)
+
+
+def test_where_somebody_looks_it_comes_before_the_next_step():
+    controls = RunControls(SamplingParams())
+    controls.set_inspected(True)
+    told = kinds(events(controls))
+    assert told[:4] == [("Step", 0), ("Inspected", 0), ("Step", 1), ("Inspected", 1)]
+
+
+def test_what_is_left_when_somebody_begins_to_look_comes_in_portions():
+    controls = RunControls(SamplingParams())
+    told = []
+    for event in events(controls, 100):
+        told.append(event)
+        if isinstance(event, Step) and event.index == 20:
+            controls.set_inspected(True)
+    names = [name for name, _ in kinds(told)]
+    portions = [len(list(group)) for name, group in itertools.groupby(names) if name == "Inspected"]
+    assert portions[:2] == [core.decode._CATCH_UP] * 2
+    looked_at = [index for name, index in kinds(told) if name == "Inspected"]
+    assert looked_at == list(range(names.count("Step")))
+
+
+def test_too_much_that_waits_is_looked_at_between_steps(monkeypatch):
+    monkeypatch.setattr(core.decode, "EvidenceBacklog", lambda tokenizer: EvidenceBacklog(tokenizer, max_bytes=1))
+    told = kinds(events(RunControls(SamplingParams())))
+    assert told[:4] == [("Step", 0), ("Inspected", 0), ("Step", 1), ("Inspected", 1)]
+
+
+def test_a_run_that_is_held_looks_at_everything_while_it_waits():
+    controls = RunControls(SamplingParams())
+    run = events(controls)
+    told = list(itertools.takewhile(lambda event: not isinstance(event, Step) or event.index < 3, run))
+    controls.pause()
+    told = [next(run) for _ in range(4)]
+    assert [(type(event), event.index) for event in told] == [(Inspected, index) for index in range(4)]
+    threading.Timer(0.05, controls.step_once).start()
+    assert isinstance(next(run), Drafted)
+
+
+def test_a_held_run_that_may_take_a_step_takes_it_before_it_looks_any_further():
+    controls = RunControls(SamplingParams())
+    run = events(controls)
+    list(itertools.takewhile(lambda event: not isinstance(event, Step) or event.index < 3, run))
+    controls.pause()
+    assert isinstance(next(run), Inspected)
+    controls.step_once()
+    assert isinstance(next(run), Drafted)
+
+
+def test_a_run_that_is_stopped_still_tells_what_it_has_kept():
+    controls = RunControls(SamplingParams())
+    told = []
+    for event in events(controls):
+        told.append(event)
+        if isinstance(event, Step) and event.index == 4:
+            controls.cancel()
+    assert kinds(told) == [(name, index) for name in ("Step", "Inspected") for index in range(5)]
+
+
+def collect(run, told: list) -> None:
+    """What came before an error is kept as well."""
+    told.extend(run)
+
+
+def failing_at(monkeypatch, index: int, error: Exception):
+    judge = core.decode._Run._judge
+
+    def fail(run, block):
+        if run._tally.num_steps == index:
+            raise error
+        return judge(run, block)
+
+    monkeypatch.setattr(core.decode._Run, "_judge", fail)
+
+
+def test_a_run_that_fails_tells_what_was_said_before(monkeypatch):
+    failing_at(monkeypatch, 3, GenerationError("NaN"))
+    told = []
+    with pytest.raises(GenerationError):
+        collect(events(RunControls()), told)
+    assert kinds(told) == [(name, index) for name in ("Step", "Inspected") for index in range(3)]
+
+
+def test_where_memory_ran_out_nothing_more_is_looked_at(monkeypatch):
+    failing_at(monkeypatch, 3, OutOfMemoryError("full"))
+    told = []
+    with pytest.raises(OutOfMemoryError):
+        collect(events(RunControls()), told)
+    assert {name for name, _ in kinds(told)} == {"Step"}
+
+
+def test_late_evidence_is_the_same_as_evidence_at_once():
+    def seen(inspected: bool):
+        controls = RunControls(SamplingParams())
+        controls.set_inspected(inspected)
+        return play(events(controls, 60)).steps
+
+    late, at_once = seen(False), seen(True)
+    assert [step.evidence for step in late] == [step.evidence for step in at_once]
+    assert all(step.evidence for step in late)
+
+
+def test_a_backlog_that_was_looked_at_holds_nothing_and_is_not_full(monkeypatch):
+    backlog = EvidenceBacklog(LetterTokenizer(40), max_bytes=0)
+    full = []
+    put = backlog.put
+    monkeypatch.setattr(backlog, "put", lambda *block: (put(*block), full.append(backlog.is_full)))
+    monkeypatch.setattr(core.decode, "EvidenceBacklog", lambda _tokenizer: backlog)
+    a_run(inspect=True)
+    assert full
+    assert all(full)
+    assert len(backlog) == 0
+    assert not backlog.is_full
+    with pytest.raises(IndexError):
+        backlog.look()
