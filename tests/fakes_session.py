@@ -1,0 +1,37 @@
+"""A pair of models on disk, requests for runs of them, and their events at a glance."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from core.types import RunRequest, StageChanged
+from tests.fakes import save_model
+
+
+def save_pair(folder: Path) -> Path:
+    """A target and a draft of one tokenizer, which never end their texts."""
+    save_model(folder / "target", eos_token_id=None)
+    save_model(folder / "draft", family="gpt2", seed=1, eos_token_id=None)
+    return folder
+
+
+def requests_of(folder: Path) -> Callable[..., RunRequest]:
+    """Makes requests for runs of the pair in a folder; what isn't said is the same in all."""
+
+    def make(**changes) -> RunRequest:
+        settings = {
+            "target": str(folder / "target"),
+            "draft": str(folder / "draft"),
+            "prompt": "def f(x):",
+            "max_new_tokens": 12,
+            "device": "cpu",
+            **changes,
+        }
+        return RunRequest(**settings)
+
+    return make
+
+
+def kinds(events) -> list[type]:
+    """The types of events, those of a row taken together, without the stages."""
+    names = [type(event) for event in events if not isinstance(event, StageChanged)]
+    return [name for index, name in enumerate(names) if index == 0 or names[index - 1] is not name]

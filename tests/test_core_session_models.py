@@ -1,0 +1,207 @@
+"""A session loads the models of its runs once, keeps them while they fit, and makes room where they don't."""
+
+import os
+import shutil
+import threading
+import weakref
+
+import pytest
+import torch
+
+from core.controls import RunControls
+from core.errors import OutOfMemoryError, PairMismatchError
+from core.models.loading import LanguageModel, load
+from core.models.shelf import ModelShelf
+from core.runners.lean import LeanRunner
+from core.session import Session
+from core.types import Finished, FinishReason, SamplingParams, StageChanged, Step
+from tests.fakes import byte_tokenizer, is_sentence, save_model
+from tests.fakes_session import requests_of, save_pair
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """A pair, and a model of another tokenizer."""
+    folder = save_pair(tmp_path_factory.mktemp("models"))
+    save_model(folder / "stranger", tokenizer=byte_tokenizer([("a", "b")]))
+    return folder
+
+
+@pytest.fixture
+def request_for(models):
+    return requests_of(models)
+
+
+@pytest.fixture
+def loads(monkeypatch):
+    """The references that were really loaded, in order."""
+    seen = []
+
+    def spy(ref, *args, **settings):
+        seen.append(ref.rpartition("/")[2])
+        return load(ref, *args, **settings)
+
+    monkeypatch.setattr("core.models.pair_loader.load", spy)
+    return seen
+
+
+def test_models_are_kept_for_the_next_runs_while_they_fit(request_for, models, loads):
+    session = Session()
+    assert list(session.run(request_for()))
+    assert list(session.run(request_for(seed=3)))
+    assert list(session.run(request_for(method="prompt-lookup")))
+    assert list(session.run(request_for(device="auto", dtype="float32")))
+    assert loads == ["target", "draft"]
+    assert list(session.run(request_for(dtype="bfloat16")))
+    assert list(session.run(request_for()))
+    assert loads == ["target", "draft", "target", "draft"]
+    assert session.held_bytes("cpu") > 0
+    session.close()
+    assert session.held_bytes("cpu") == 0
+    assert list(session.run(request_for(draft=str(models / "target"))))
+    assert loads[4:] == ["target"]
+
+
+def test_models_that_a_run_does_not_use_make_room_for_those_that_it_does(request_for, loads):
+    session = Session(ModelShelf(lambda _: 0))
+    assert list(session.run(request_for()))
+    assert list(session.run(request_for()))
+    assert loads == ["target", "draft"]
+    assert list(session.run(request_for(method="prompt-lookup")))
+    assert list(session.run(request_for()))
+    assert loads == ["target", "draft", "draft"]
+
+
+def test_a_load_that_finds_no_room_is_tried_again_with_everything_else_gone(request_for, monkeypatch):
+    session = Session()
+    assert list(session.run(request_for(dtype="bfloat16")))
+    tried = []
+
+    def fail_once(ref, *args, **settings):
+        tried.append(ref.rpartition("/")[2])
+        if len(tried) == 2:
+            raise OutOfMemoryError("No room.")
+        return load(ref, *args, **settings)
+
+    monkeypatch.setattr("core.models.pair_loader.load", fail_once)
+    assert list(session.run(request_for()))[-1].summary.error is None
+    assert tried == ["target", "draft", "draft"]
+    # With nothing to drop, there is nothing to try again.
+    del tried[:]
+    session = Session()
+    with pytest.raises(OutOfMemoryError):
+        list(session.run(request_for()))
+    assert tried == ["target", "draft"]
+    assert list(session.run(request_for()))[-1].summary.error is None
+
+
+def test_a_run_out_of_memory_gives_back_its_caches_and_says_what_would_fit(request_for, monkeypatch, loads):
+    session = Session()
+    assert list(session.run(request_for(dtype="bfloat16")))
+    expected = list(session.run(request_for()))[-1].summary.text
+    del loads[:]
+    make, runners = LanguageModel.runner, []
+
+    def note(self, *args, **settings):
+        runner = make(self, *args, **settings)
+        runners.append(weakref.ref(runner))
+        return runner
+
+    def fail(*_, **__):
+        raise torch.OutOfMemoryError("out of memory")
+
+    seen = []
+    with monkeypatch.context() as patch:
+        patch.setattr(LanguageModel, "runner", note)
+        for event in session.run(request_for(baseline=True)):
+            seen.append(event)
+            if isinstance(event, Step):
+                patch.setattr(LeanRunner, "forward", fail)
+    summary = seen[-1].summary
+    assert summary.finish_reason is FinishReason.ERROR
+    assert is_sentence(summary.error)
+    assert "cpu ran out of memory in a text of up to 21 tokens" in summary.error
+    assert len(runners) >= 2
+    assert [runner() for runner in runners if runner() is not None] == []
+    # What the run used is still here, the rest made room.
+    assert list(session.run(request_for()))[-1].summary.text == expected
+    assert loads == []
+    assert list(session.run(request_for(dtype="bfloat16")))
+    assert loads == ["target", "draft"]
+
+
+def test_weights_that_were_written_anew_are_loaded_anew(request_for, models, loads, tmp_path):
+    target = shutil.copytree(models / "target", tmp_path / "target")
+    session = Session()
+    request = request_for(target=str(target), method="prompt-lookup", sampling=SamplingParams(0.0))
+    before = list(session.run(request))[-1].summary.text
+    save_model(target, seed=5, eos_token_id=None)
+    os.utime(target / "model.safetensors", ns=(1, 2**62))
+    assert list(session.run(request))[-1].summary.text != before
+    assert loads == ["target", "target"]
+
+
+def test_a_gguf_file_is_unpacked_with_its_progress_told(request_for, models, monkeypatch, tmp_path):
+    (tmp_path / "packed.gguf").write_bytes(b"GGUF")
+
+    def converting(_path, _check_cancelled):
+        yield 0.0
+        yield 0.4
+        yield 0.401
+        return models / "target"
+
+    monkeypatch.setattr("core.models.gguf.converting", converting)
+    monkeypatch.setattr("core.models.gguf.convert", lambda *_: models / "target")
+    seen = list(Session().run(request_for(target=str(tmp_path / "packed.gguf"), method="prompt-lookup")))
+    assert [event.text for event in seen if isinstance(event, StageChanged)] == [
+        "Converting packed, once… 0 %", "Converting packed, once… 40 %", "Loading packed…", "Reading the prompt…"
+    ]  # fmt: skip
+
+
+def test_a_stop_while_a_file_is_unpacked_ends_it(request_for, monkeypatch, tmp_path):
+    (tmp_path / "packed.gguf").write_bytes(b"GGUF")
+    ended = []
+
+    def converting(_path, check_cancelled):
+        try:
+            while True:
+                check_cancelled()
+                yield 0.5
+        finally:
+            ended.append(True)
+
+    monkeypatch.setattr("core.models.gguf.converting", converting)
+    request = request_for(target=str(tmp_path / "packed.gguf"), method="prompt-lookup")
+    controls = RunControls.from_request(request)
+    events = Session().run(request, controls)
+    assert isinstance(next(events), StageChanged)
+    controls.cancel()
+    assert next(events).summary.finish_reason is FinishReason.CANCELLED
+    assert ended == [True]
+    closed = Session().run(request)
+    next(closed)
+    closed.close()
+    assert ended == [True, True]
+
+
+def test_a_stop_while_models_load_ends_without_a_run(request_for, loads):
+    controls = RunControls.from_request(request_for())
+    session = Session()
+    events = session.run(request_for(), controls)
+    seen = [next(events)]
+    thread = threading.Thread(target=controls.cancel)
+    thread.start()
+    thread.join()
+    seen += events
+    assert [type(event) for event in seen] == [StageChanged, Finished]
+    assert seen[-1].summary.finish_reason is FinishReason.CANCELLED
+    # Loading was given up before its weights were read; the next run begins anew.
+    assert loads == ["target"]
+    assert list(session.run(request_for()))[-1].summary.finish_reason is FinishReason.LENGTH
+    assert loads == ["target", "target", "draft"]
+
+
+def test_a_pair_that_does_not_fit_is_refused_before_anything_is_loaded(request_for, models, loads):
+    with pytest.raises(PairMismatchError, match="id 256"):
+        list(Session().run(request_for(draft=str(models / "stranger"))))
+    assert loads == []
