@@ -1,73 +1,29 @@
-"""Downloads: whole and checked or not there, resumed at the byte, stopped at once, and every refusal a sentence."""
+"""Downloads: whole and checked or not there, only what is needed, and nothing that is here already."""
 
-import hashlib
-import itertools
-import os
-import random
-import shutil
 import socket
 import subprocess
 import sys
-from collections import namedtuple
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
 
-from core.controls import Cancelled
-from core.errors import (
-    DownloadError,
-    GatedModelError,
-    HubUnreachableError,
-    ModelNotFoundError,
-    ModelUnreadableError,
-    NoSpaceError,
-    OfflineError,
-    RemovalError,
-)
-from core.models import hub, transfer
-from core.models.catalogue import DEFAULT_TARGET, ModelFormat, ModelOrigin, local_models, resolve
+from core.errors import HubUnreachableError, ModelNotFoundError, OfflineError
+from core.models import hub
+from core.models.catalogue import ModelFormat, ModelOrigin, local_models, resolve
 from core.models.downloads import download, plan_removal, remove
-from core.models.progress import Meter
-from tests.fakes import is_sentence
-from tests.hub_server import HubServer, Repository
-
-REF = "owner/tiny-model"
-WEIGHTS = "model.safetensors"
-SIZE = 300_000
-
-
-def content(size: int = SIZE, seed: int = 0) -> bytes:
-    return random.Random(seed).randbytes(size)
-
-
-def model_files(**changes: bytes | None) -> dict[str, bytes]:
-    files = {
-        "config.json": b'{"architectures": ["LlamaForCausalLM"]}',
-        "tokenizer.json": b"{}",
-        "tokenizer_config.json": b"{}",
-        WEIGHTS: content(),
-        **{name.replace("__", "."): data for name, data in changes.items()},
-    }
-    return {name: data for name, data in files.items() if data is not None}
+from tests.fakes_downloads import REF, SIZE, WEIGHTS, content, fresh_home, model_files, refusal, serving
+from tests.hub_server import Repository
 
 
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch):
-    for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_TOKEN"):
-        monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    monkeypatch.setattr(transfer, "PAUSE_SECONDS", 0.0)
-    return tmp_path / "hf"
+    return fresh_home(tmp_path, monkeypatch)
 
 
 @pytest.fixture
 def server(monkeypatch):
-    server = HubServer()
-    monkeypatch.setenv("HF_ENDPOINT", server.url)
-    server.repositories[REF] = Repository(model_files())
-    yield server
-    server.close()
+    with serving(monkeypatch) as server:
+        yield server
 
 
 @pytest.fixture
@@ -80,35 +36,6 @@ def no_sockets(monkeypatch):
     for name in ("connect", "connect_ex"):
         monkeypatch.setattr(socket.socket, name, refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
-
-
-def refusal(error, ref=REF, **arguments) -> str:
-    """Downloads what can't be downloaded, and returns what a person is told."""
-    with pytest.raises(error) as caught:
-        download(ref, **arguments)
-    assert is_sentence(str(caught.value)), str(caught.value)
-    return str(caught.value)
-
-
-def left_behind(home) -> list[str]:
-    return sorted(path.name for path in home.rglob("*") if path.is_file() and ".lock" not in path.name)
-
-
-def stop_at_first_bytes() -> None:
-    if hub.partial_bytes(REF) > 1_000:  # The small files are over by then.
-        raise Cancelled
-
-
-def interrupt() -> int:
-    """Stops a download while its weights come in; returns how much of them is there."""
-    with pytest.raises(Cancelled):
-        download(REF, check_cancelled=stop_at_first_bytes)
-    kept = hub.partial_bytes(REF)
-    assert 0 < kept < SIZE
-    return kept
-
-
-# --- What works -------------------------------------------------------------------------------------------------
 
 
 def test_a_model_is_downloaded_whole_and_found_by_its_id(server):
@@ -202,120 +129,6 @@ def test_a_model_of_old_comes_as_the_safetensors_that_the_hub_converted(server):
     assert not (hub.repository_folder(REF) / "refs" / "main").exists()
 
 
-# --- Progress, cancel, resume -----------------------------------------------------------------------------------
-
-
-def test_progress_knows_the_total_before_the_first_byte_and_ends_at_it(server):
-    seen = []
-    download(REF, on_progress=seen.append)
-    total = sum(len(data) for data in model_files().values())
-    assert seen[0].stage == "Asking the Hub…"
-    assert (seen[1].stage, seen[1].done_bytes, seen[1].total_bytes) == ("Downloading", 0, total)
-    assert {(progress.stage, progress.file) for progress in seen} >= {("Downloading", WEIGHTS), ("Checking…", WEIGHTS)}
-    done = [progress.done_bytes for progress in seen]
-    assert done == sorted(done)
-    assert done[-1] == total
-
-
-def test_the_meter_reports_ten_times_a_second_with_a_rate_and_the_time_left():
-    now = itertools.count(step=0.01)
-    seen = []
-    meter = Meter(seen.append, total_bytes=100_000, clock=lambda: next(now))
-    meter.enter("Downloading", "file", is_receiving=True)
-    for _ in range(500):
-        meter.count(100)
-    # The clock is read twice where something is measured.
-    assert 40 <= len(seen) <= 60
-    last = seen[-1]
-    assert last.bytes_per_second == pytest.approx(10_000, rel=0.15)
-    assert last.seconds_left == pytest.approx((100_000 - last.done_bytes) / last.bytes_per_second)
-    meter.enter("Checking…", "file")
-    assert (seen[-1].bytes_per_second, seen[-1].seconds_left) == (None, None)
-
-
-def test_a_cancelled_download_goes_on_at_the_byte_where_it_stopped(server):
-    kept = interrupt()
-    assert hub.interrupted_refs() == [REF]
-    assert REF not in [entry.ref for entry in local_models()]
-    seen = []
-    entry = download(REF, on_progress=seen.append)
-    assert server.sent[WEIGHTS][1] == SIZE - kept
-    assert (entry.path / WEIGHTS).read_bytes() == content()
-    assert hub.interrupted_refs() == []
-    first = next(progress for progress in seen if progress.file == WEIGHTS)
-    assert first.done_bytes > kept
-
-
-def test_a_restart_begins_anew(server):
-    interrupt()
-    download(REF, restart=True)
-    assert server.sent[WEIGHTS][1] == SIZE
-
-
-def test_a_restart_keeps_what_is_sound_and_repairs_what_is_not(server):
-    entry = download(REF)
-    blob = (entry.path / WEIGHTS).resolve()
-    blob.write_bytes(content(seed=9))
-    server.sent.clear()
-    assert download(REF) == resolve(REF)
-    assert server.sent == {}
-    download(REF, restart=True)
-    assert set(server.sent) == {WEIGHTS}
-    assert (entry.path / WEIGHTS).read_bytes() == content()
-
-
-def test_a_restart_leaves_other_revisions_whole(server):
-    old = download(REF)
-    server.repositories[REF] = Repository(model_files(tokenizer_config__json=b'{"new": 1}'), commit="b" * 40)
-    server.sent.clear()
-
-    def stop_at_once() -> None:
-        if server.sent:
-            raise Cancelled
-
-    with pytest.raises(Cancelled):
-        download(REF, restart=True, check_cancelled=stop_at_once)
-    assert (old.path / WEIGHTS).read_bytes() == content()
-    new = download(REF)
-    assert (new.revision, set(server.sent)) == ("b" * 40, {"tokenizer_config.json"})
-
-
-def test_a_download_stopped_before_its_first_byte_leaves_nothing(server, home):
-    def stop_when_folders_are_made() -> None:
-        if (hub.repository_folder(REF) / "blobs").is_dir():
-            raise Cancelled
-
-    with pytest.raises(Cancelled):
-        download(REF, check_cancelled=stop_when_folders_are_made)
-    assert not hub.repository_folder(REF).exists()
-
-
-def test_a_hub_that_can_not_resume_sends_the_whole_file(server):
-    interrupt()
-    server.ignores_ranges = True
-    assert (download(REF).path / WEIGHTS).read_bytes() == content()
-    assert server.sent[WEIGHTS][1] == SIZE
-
-
-def test_a_connection_that_breaks_is_taken_up_again(server):
-    server.break_after[WEIGHTS] = 100_000
-    assert (download(REF).path / WEIGHTS).read_bytes() == content()
-    assert len(server.sent[WEIGHTS]) >= 3
-    assert sum(server.sent[WEIGHTS]) < 2 * SIZE
-
-
-def test_cancel_takes_effect_before_anything_is_asked(server):
-    def stop():
-        raise Cancelled
-
-    with pytest.raises(Cancelled):
-        download(REF, check_cancelled=stop)
-    assert server.requests == []
-
-
-# --- What is refused, and what is left of it --------------------------------------------------------------------
-
-
 def test_offline_mode_opens_no_socket(server, home, monkeypatch, no_sockets):
     for variable in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
         with monkeypatch.context() as patch:
@@ -353,98 +166,10 @@ def test_what_is_here_is_found_without_a_socket(server, no_sockets):
         resolve(REF)
 
 
-def test_no_network(home, monkeypatch):
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{closed.getsockname()[1]}")
-        assert "can't be reached" in refusal(HubUnreachableError)
-    assert left_behind(home) == []
-
-
-def test_a_connection_that_stays_broken_keeps_what_came(server, monkeypatch):
-    server.break_after[WEIGHTS] = 0
-    assert "kept" in refusal(HubUnreachableError)
-    assert len(server.sent[WEIGHTS]) == transfer.NUM_RETRIES + 1
-    assert "config.json" in [path.name for path in hub.snapshot_folder(REF, "a" * 40).iterdir()]
-
-
-def test_a_hub_that_falls_silent(server, monkeypatch):
-    monkeypatch.setattr(transfer, "TIMEOUT_SECONDS", 0.2)
-    monkeypatch.setattr(transfer, "NUM_RETRIES", 0)
-    server.hold_after[WEIGHTS] = 0
-    assert "in time" in refusal(HubUnreachableError)
-
-
-@pytest.mark.parametrize(("status", "error", "words"), [
-    (500, HubUnreachableError, "problem of its own"), (503, HubUnreachableError, "503"),
-    (429, HubUnreachableError, "Wait"), (403, DownloadError, "hf auth login"), (404, ModelNotFoundError, "spelt"),
-])  # fmt: skip
-def test_a_hub_that_refuses(server, home, status, error, words):
-    server.status = status
-    assert words in refusal(error)
-    assert left_behind(home) == []
-
-
-@pytest.mark.parametrize("ref", ["owner/missing", "missing"])
-def test_a_model_that_does_not_exist(server, home, ref):
-    assert ref in refusal(ModelNotFoundError, ref)
-    assert left_behind(home) == []
-
-
-@pytest.mark.parametrize("ref", ["", "a/b/c", "../secrets", "a--b/c", "owner/", "http://owner/model", "x" * 5_000,
-                                 "owner/ünï", "a b", "~/model"])  # fmt: skip
-def test_what_is_no_hub_id(server, ref):
-    assert "Hub id" in refusal(ModelNotFoundError, ref)
-    assert server.requests == []
-
-
-def test_what_ships_with_outrider_needs_no_download(server):
-    assert "ships with" in refusal(DownloadError, DEFAULT_TARGET)
-
-
-def test_a_gated_model_names_the_way_in(server, home):
-    server.repositories[REF].gated = True
-    message = refusal(GatedModelError)
-    assert "licence" in message
-    assert "hf auth login" in message
-    assert left_behind(home) == []
-
-
-def test_pickled_weights_are_refused_before_anything_comes(server, home):
-    server.repositories[REF] = Repository(model_files(model__safetensors=None, pytorch_model__bin=b"p"))
-    assert "pickle" in refusal(ModelUnreadableError)
-    assert server.sent == {}
-    assert left_behind(home) == []
-
-
-def test_a_model_in_gguf_only_names_a_file_to_fetch(server):
-    server.repositories[REF] = Repository({"README.md": b"", "b.Q8_0.gguf": b"GGUF", "a.Q4_0.gguf": b"GGUF"})
-    assert "a.Q4_0.gguf" in refusal(ModelUnreadableError)
-
-
-@pytest.mark.parametrize(("files", "words"), [
-    ({"README.md": b""}, "no safetensors"),
-    ({"adapter_model.safetensors": b"a", "adapter_config.json": b"{}"}, "no safetensors"),
-    ({"model.safetensors": b"m", "adapter_config.json": b"{}"}, "adapter"),
-    ({"model.safetensors": b"m"}, "config.json"),
-])  # fmt: skip
-def test_a_repository_of_something_else(server, files, words):
-    server.repositories[REF] = Repository(files)
-    assert words in refusal(ModelUnreadableError)
-    assert server.sent == {}
-
-
 @pytest.mark.parametrize("name", ["..\\..\\evil.safetensors", "C:evil.safetensors", "sub\\tokenizer.model"])
 def test_a_name_that_leads_out_of_the_folder_on_some_system_is_passed_over(server, name):
     server.repositories[REF] = Repository(model_files(**{WEIGHTS: None, "model-1.safetensors": b"w", name: b"evil"}))
     assert {path.name for path in download(REF).path.iterdir()} == {*model_files(), "model-1.safetensors"} - {WEIGHTS}
-
-
-def test_a_model_without_a_tokenizer_is_refused_before_its_weights(server, home):
-    server.repositories[REF] = Repository(model_files(tokenizer__json=None))
-    assert "tokenizer" in refusal(ModelUnreadableError)
-    assert WEIGHTS not in server.sent
-    assert left_behind(home) == []
 
 
 def test_a_drafter_that_borrows_its_tables_needs_no_tokenizer(server):
@@ -453,154 +178,10 @@ def test_a_drafter_that_borrows_its_tables_needs_no_tokenizer(server):
     assert download(REF).serves == "owner/target"
 
 
-@pytest.mark.parametrize(("name", "sent", "words"), [
-    (WEIGHTS, content(seed=5), "wrong hash"), (WEIGHTS, content()[:-1000], "cut off"),
-    (WEIGHTS, content() + b"more", "longer"), (WEIGHTS, b"", "cut off"), ("config.json", b"{" * 39, "wrong hash"),
-])  # fmt: skip
-def test_a_file_that_is_not_what_was_announced_is_removed(server, home, name, sent, words):
-    server.replaced[name] = sent
-    message = refusal(DownloadError)
-    assert words in message
-    assert name in message
-    assert hub.partial_bytes(REF) == 0
-    assert name not in left_behind(home)
-    assert REF not in [entry.ref for entry in local_models()]
-    server.replaced.clear()
-    assert (download(REF).path / WEIGHTS).read_bytes() == content()
-
-
 def test_a_truncated_file_in_the_cache_is_fetched_again(server):
     entry = download(REF)
     (entry.path / WEIGHTS).resolve().write_bytes(b"")
     assert (download(REF).path / WEIGHTS).read_bytes() == content()
-
-
-def test_no_space_is_said_before_the_first_byte(server, home, monkeypatch):
-    usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage(10**9, 10**9, 64_100_000))
-    message = refusal(NoSpaceError)
-    assert "64 MB are free" in message
-    assert server.sent == {}
-    assert left_behind(home) == []
-
-
-def test_what_is_here_already_needs_no_space(server, monkeypatch):
-    kept = interrupt()
-    usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage(10**9, 10**9, 64_000_000 + SIZE - kept))
-    download(REF)
-
-
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")
-def test_a_disk_that_fills_up_is_not_left_full(server, home):
-    blobs = hub.repository_folder(REF) / "blobs"
-    blobs.mkdir(parents=True)
-    partial = blobs / f"{hashlib.sha256(content()).hexdigest()}{hub.PARTIAL_SUFFIX}"
-    partial.symlink_to("/dev/full")
-    assert "disk is full" in refusal(NoSpaceError)
-    assert not os.path.lexists(partial)
-
-
-@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="the rights of a folder do not bind root")
-def test_a_cache_that_can_not_be_written(server, home):
-    home.mkdir()
-    home.chmod(0o500)
-    try:
-        assert "rights" in refusal(DownloadError)
-    finally:
-        home.chmod(0o700)
-
-
-def test_a_cache_folder_that_is_a_file(server, home):
-    home.write_text("not a folder")
-    assert "can't be written" in refusal(DownloadError)
-
-
-def test_a_file_that_another_program_is_fetching(server):
-    digest = hashlib.sha256(content()).hexdigest()
-    hub.lock_folder(REF).mkdir(parents=True)
-    with FileLock(hub.lock_folder(REF) / f"{digest}.lock"):
-        assert "another program" in refusal(DownloadError)
-    download(REF)
-
-
-@pytest.mark.parametrize("body", [b"<html>", b"[]", b"{}", b"\xff"])
-def test_an_endpoint_that_is_no_hub(server, home, body):
-    server.body = body
-    assert "HF_ENDPOINT" in refusal(DownloadError)
-    assert left_behind(home) == []
-
-
-def test_a_hub_that_announces_no_hash(server, home, monkeypatch):
-    monkeypatch.setattr(Repository, "sibling", lambda _self, name: {"rfilename": name})
-    assert "neither size nor hash" in refusal(DownloadError)
-    assert left_behind(home) == []
-
-
-# --- Removing ---------------------------------------------------------------------------------------------------
-
-
-def test_a_removed_model_is_gone_with_all_its_revisions(server):
-    download(REF)
-    removal = plan_removal(REF)
-    assert removal.frees_bytes > SIZE
-    assert "Other programs" in removal.note
-    assert is_sentence(removal.note)
-    assert resolve(REF) == removal.entry
-    assert remove(REF) == removal.frees_bytes
-    assert not hub.repository_folder(REF).exists()
-    with pytest.raises(ModelNotFoundError):
-        resolve(REF)
-
-
-def test_a_copy_of_the_model_under_another_id_stays(server):
-    server.repositories["owner/other"] = Repository(model_files())
-    kept = download("owner/other")
-    download(REF)
-    remove(REF)
-    assert resolve("owner/other").path == kept.path
-    assert (kept.path / WEIGHTS).read_bytes() == content()
-
-
-def test_a_model_that_is_being_downloaded_is_not_removed(server):
-    interrupt()
-    (partial,) = hub.repository_folder(REF).rglob(f"*{hub.PARTIAL_SUFFIX}")
-    with FileLock(hub.lock_folder(REF) / f"{partial.stem}.lock"):
-        with pytest.raises(RemovalError, match="being downloaded") as caught:
-            remove(REF)
-        assert is_sentence(str(caught.value))
-        assert partial.exists()
-    assert remove(REF) > 0
-    assert not hub.repository_folder(REF).exists()
-
-
-def test_an_interrupted_download_can_be_removed(server):
-    kept = interrupt()
-    removal = plan_removal(REF)
-    assert "interrupted" in removal.note
-    assert removal.frees_bytes > kept
-    remove(REF)
-    assert hub.interrupted_refs() == []
-    assert not hub.repository_folder(REF).exists()
-
-
-@pytest.mark.parametrize("ref", ["folder", "file.gguf", DEFAULT_TARGET])
-def test_what_is_the_users_own_is_not_removed(tmp_path, monkeypatch, ref):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "file.gguf").write_bytes(b"GGUF")
-    for name in {ref, ref if ref == DEFAULT_TARGET else str(tmp_path / ref)}:
-        with pytest.raises(RemovalError) as caught:
-            remove(name)
-        assert is_sentence(str(caught.value))
-    assert len(list(tmp_path.iterdir())) == 2
-
-
-@pytest.mark.parametrize("ref", ["owner/nothing", "a/b/c", "../x"])
-def test_what_is_not_here_can_not_be_removed(ref):
-    with pytest.raises(ModelNotFoundError) as caught:
-        plan_removal(ref)
-    assert is_sentence(str(caught.value))
 
 
 def test_reading_the_cache_imports_nothing_heavy():
@@ -610,4 +191,4 @@ def test_reading_the_cache_imports_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60,
                           cwd=Path(__file__).resolve().parents[1])  # fmt: skip
-    assert done.stderr.strip() == "", done.stderr
+    assert (done.returncode, done.stderr.strip()) == (0, "")

@@ -6,7 +6,7 @@ import pytest
 
 from app.view_models.presets import load_presets
 from core.errors import PromptError
-from core.prompt_suites import FOLDER, SUITES, find_prompts, first_of_each, read_prompts
+from core.prompt_suites import FOLDER, PRESETS, SUITES, default_prompts, find_prompts, first_of_each, read_prompts
 from tests.fakes import is_sentence
 
 
@@ -70,4 +70,31 @@ def test_a_line_without_a_prompt_is_a_sentence(tmp_path, line):
 def test_what_is_neither_a_suite_nor_a_file_is_a_sentence(name):
     with pytest.raises(PromptError) as caught:
         find_prompts([name])
+    assert is_sentence(str(caught.value))
+
+
+@pytest.mark.parametrize("is_chat", [False, True])
+def test_the_default_prompts_are_presets(is_chat):
+    assert len(default_prompts(is_chat=is_chat)) == 3
+    assert len(read_prompts(PRESETS)) >= 3
+
+
+def test_prompts_come_from_lines_or_from_json_lines(tmp_path):
+    plain, lines = tmp_path / "p.txt", tmp_path / "p.jsonl"
+    plain.write_text("one\n\n  two\n", "utf-8")
+    lines.write_text('{"text": "a\\nb", "name": "n"}\n\n{"text": "c"}\n', "utf-8")
+    assert [(item.name, item.text) for item in read_prompts(plain)] == [("line 1", "one"), ("line 3", "  two")]
+    assert [(item.name, item.text) for item in read_prompts(lines)] == [("n", "a\nb"), ("line 3", "c")]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("a.txt", b""), ("a.txt", b"\n \n"), ("a.txt", b"\xff\xfe"), ("a.jsonl", b"{}"), ("a.jsonl", b"[1"), ("b", None)],
+)
+def test_bad_prompt_files_are_sentences(tmp_path, name, content):
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(PromptError) as caught:
+        read_prompts(path)
     assert is_sentence(str(caught.value))

@@ -1,0 +1,78 @@
+"""A model to download from a Hub of the test's own, and what a download left behind."""
+
+import contextlib
+import random
+
+import pytest
+
+from core.controls import Cancelled
+from core.models import hub, transfer
+from core.models.downloads import download
+from tests.fakes import is_sentence
+from tests.hub_server import HubServer, Repository
+
+REF = "owner/tiny-model"
+WEIGHTS = "model.safetensors"
+SIZE = 300_000
+
+
+def content(size: int = SIZE, seed: int = 0) -> bytes:
+    return random.Random(seed).randbytes(size)
+
+
+def model_files(**changes: bytes | None) -> dict[str, bytes]:
+    files = {
+        "config.json": b'{"architectures": ["LlamaForCausalLM"]}',
+        "tokenizer.json": b"{}",
+        "tokenizer_config.json": b"{}",
+        WEIGHTS: content(),
+        **{name.replace("__", "."): data for name, data in changes.items()},
+    }
+    return {name: data for name, data in files.items() if data is not None}
+
+
+def refusal(error, ref=REF, **arguments) -> str:
+    """Downloads what can't be downloaded, and returns what a person is told."""
+    with pytest.raises(error) as caught:
+        download(ref, **arguments)
+    assert is_sentence(str(caught.value)), str(caught.value)
+    return str(caught.value)
+
+
+def left_behind(home) -> list[str]:
+    return sorted(path.name for path in home.rglob("*") if path.is_file() and ".lock" not in path.name)
+
+
+def stop_at_first_bytes() -> None:
+    if hub.partial_bytes(REF) > 1_000:  # The small files are over by then.
+        raise Cancelled
+
+
+def interrupt() -> int:
+    """Stops a download while its weights come in; returns how much of them is there."""
+    with pytest.raises(Cancelled):
+        download(REF, check_cancelled=stop_at_first_bytes)
+    kept = hub.partial_bytes(REF)
+    assert 0 < kept < SIZE
+    return kept
+
+
+def fresh_home(folder, monkeypatch):
+    """A cache folder of the test's own, and no pauses before something is tried again."""
+    for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_TOKEN"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("HF_HOME", str(folder / "hf"))
+    monkeypatch.setattr(transfer, "PAUSE_SECONDS", 0.0)
+    return folder / "hf"
+
+
+@contextlib.contextmanager
+def serving(monkeypatch):
+    """A Hub that has the model."""
+    server = HubServer()
+    monkeypatch.setenv("HF_ENDPOINT", server.url)
+    server.repositories[REF] = Repository(model_files())
+    try:
+        yield server
+    finally:
+        server.close()

@@ -1,0 +1,199 @@
+"""`outrider models get`, with a download that is played: its progress, its stops, and what is kept."""
+
+import functools
+import signal
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from core.errors import HubUnreachableError, ModelNotFoundError, NoSpaceError
+from core.models import catalogue
+from core.models import hub as hub_cache
+from core.models.catalogue import ModelEntry, ModelFormat, ModelOrigin
+from core.models.progress import DownloadProgress
+from tests.fakes_shelf import empty_shelf, leave_partial, models, open_terminal, put_into_cache, write_model
+
+
+@pytest.fixture(autouse=True)
+def shelf(tmp_path, monkeypatch):
+    return empty_shelf(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def cached(shelf):
+    return functools.partial(put_into_cache, shelf)
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    return functools.partial(open_terminal, monkeypatch)
+
+
+def progress(stage, *figures):
+    return DownloadProgress(stage, "model.safetensors" if figures else "", *figures)
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    """A download in the real one's place: plays stages, calls what is callable, and notes how it was asked."""
+    entry = ModelEntry("owner/model", "model", tmp_path / "snapshot", ModelFormat.SAFETENSORS, 5, ModelOrigin.HUB)
+    stages = [
+        progress("Asking the Hub…"),
+        progress("Downloading", 0, 10_000_000),
+        progress("Downloading", 4_000_000, 10_000_000, 2e6, 3.0),
+        progress("Downloading", 10_000_000, 10_000_000, 2e6, 0.0),
+        progress("Checking…", 10_000_000, 10_000_000),
+    ]
+    played = SimpleNamespace(script=stages, asked=[], path=entry.path)
+
+    def download(ref, *, on_progress, check_cancelled, restart=False):
+        played.asked.append((ref, restart))
+        for item in played.script:
+            check_cancelled()
+            if isinstance(item, Exception):
+                raise item
+            item() if callable(item) else on_progress(item)
+        return replace(entry, path=played.path)
+
+    monkeypatch.setattr("core.models.downloads.download", download)
+    return played
+
+
+@pytest.fixture
+def kept(shelf):
+    leave_partial(shelf)
+
+
+def press_ctrl_c():
+    signal.raise_signal(signal.SIGINT)
+
+
+def test_get_prints_the_path_and_a_line_for_each_stage_and_file(hub, capsys):
+    assert models("get", "owner/model") == 0
+    out, err = capsys.readouterr()
+    assert out == f"{hub.path}\n"
+    assert err.splitlines() == ["Asking the Hub…", "10.0 MB in all", "Downloading model.safetensors"]
+    assert hub.asked == [("owner/model", False)]
+
+
+def test_a_model_that_is_here_already_is_said_to_be(hub, cached, capsys):
+    hub.path, hub.script = cached("owner/model"), []
+    assert models("get", "owner/model") == 0
+    out, err = capsys.readouterr()
+    assert out == f"{hub.path}\n"
+    assert "here already" in err
+    assert models("get", "owner/model", "--restart") == 0
+    assert "here already" not in capsys.readouterr().err
+
+
+def test_offline_a_model_that_is_here_is_got(cached, monkeypatch, capsys):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("socket.socket.connect", lambda *_: pytest.fail("the network was touched"))
+    folder = cached("owner/model")
+    assert models("get", "owner/model") == 0
+    out, err = capsys.readouterr()
+    assert out == f"{folder}\n"
+    assert "here already" in err
+
+
+def test_what_ships_with_outrider_needs_no_download(hub, shelf, monkeypatch, capsys):
+    monkeypatch.setattr(catalogue, "EMBEDDED_TITLES", {"pocket": "Pocket model"})
+    folder = write_model(shelf / "embedded" / "pocket")
+    assert models("get", "pocket") == 0
+    assert capsys.readouterr() == (f"{folder}\n", "pocket ships with Outrider.\n")
+    assert hub.asked == []
+
+
+def test_a_model_that_was_damaged_not_all_here_or_older_was_not_here_already(hub, cached, shelf, capsys):
+    hub.path = cached("owner/damaged")
+    weights = hub.path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    assert models("get", "owner/damaged") == 0
+    hub.path = cached("owner/partial")
+    blobs = shelf / "hub" / "models--owner--partial" / "blobs"
+    blobs.mkdir()
+    (blobs / ("0" * 64 + hub_cache.PARTIAL_SUFFIX)).write_bytes(b"some")
+    assert models("get", "owner/partial") == 0
+    cached("owner/older")
+    hub.path = shelf / "newer"
+    assert models("get", "owner/older") == 0
+    assert "here already" not in capsys.readouterr().err
+
+
+def test_get_can_begin_anew(hub):
+    assert models("get", "owner/model", "--restart") == 0
+    assert hub.asked == [("owner/model", True)]
+
+
+def test_ctrl_c_stops_a_download_says_what_is_kept_and_how_to_go_on(hub, kept, capsys):
+    before = signal.getsignal(signal.SIGINT)
+    hub.script[3:] = [press_ctrl_c, progress("Downloading", 5_000_000, 10_000_000)]
+    assert models("get", "owner/model") == 130
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines()[-1] == (
+        "Stopped; 4.0 MB of it are kept. `outrider models get owner/model` goes on from there."
+    )
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_where_nothing_is_kept_nothing_is_promised(hub, capsys):
+    hub.script[3:] = [press_ctrl_c, progress("Downloading", 5_000_000, 10_000_000)]
+    assert models("get", "owner/model") == 130
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "Stopped; nothing of it is kept. `outrider models get owner/model` begins again."
+    )
+
+
+def test_a_second_ctrl_c_does_not_wait_for_the_download(hub, capsys):
+    before = signal.getsignal(signal.SIGINT)
+
+    def hang():
+        press_ctrl_c()
+        press_ctrl_c()
+        raise AssertionError("the second Ctrl-C was not heard")
+
+    hub.script[2:] = [hang]
+    assert models("get", "owner/model") == 130
+    assert "Traceback" not in capsys.readouterr().err
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ModelNotFoundError("The Hub has no such model. Check the name."), 2),
+        (HubUnreachableError("The connection broke. Try again."), 1),
+        (NoSpaceError("The disk is full. Free some space."), 1),
+    ],
+)
+def test_what_the_download_says_is_passed_on(hub, capsys, error, code):
+    hub.script[1:] = [error]
+    assert models("get", "owner/model") == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines()[-1] == str(error)
+
+
+def test_offline_nothing_is_asked_of_the_network(monkeypatch, capsys):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("socket.socket.connect", lambda *_: pytest.fail("the network was touched"))
+    assert models("get", "owner/model") == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "HF_HUB_OFFLINE" in err
+    assert models("list", "--suggested") == 0
+
+
+def test_a_terminal_shows_bytes_rate_and_time_left(hub, terminal):
+    hub.script[3:] = [press_ctrl_c, progress("Downloading", 4_000_000, 10_000_000)]
+    streams = terminal(width=80)
+    assert models("get", "owner/model") == 130
+    text = streams.err.text
+    assert "Downloading" in text
+    assert "4.0 of 10.0 MB" in text
+    assert "2.0 MB/s" in text
+    assert "3 s left" in text
+    assert "\x1b[?25h" in text  # The cursor is back.
+    assert streams.out.text == ""

@@ -1,0 +1,212 @@
+"""What can't be downloaded is refused in a sentence, before its weights where that can be known, and leaves nothing."""
+
+import hashlib
+import os
+import shutil
+import socket
+from collections import namedtuple
+
+import pytest
+from filelock import FileLock
+
+from core.errors import (
+    DownloadError,
+    GatedModelError,
+    HubUnreachableError,
+    ModelNotFoundError,
+    ModelUnreadableError,
+    NoSpaceError,
+)
+from core.models import hub, transfer
+from core.models.catalogue import DEFAULT_TARGET, local_models
+from core.models.downloads import download
+from tests.fakes_downloads import (
+    REF,
+    SIZE,
+    WEIGHTS,
+    content,
+    fresh_home,
+    interrupt,
+    left_behind,
+    model_files,
+    refusal,
+    serving,
+)
+from tests.hub_server import Repository
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    return fresh_home(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def server(monkeypatch):
+    with serving(monkeypatch) as server:
+        yield server
+
+
+def test_no_network(home, monkeypatch):
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{closed.getsockname()[1]}")
+        assert "can't be reached" in refusal(HubUnreachableError)
+    assert left_behind(home) == []
+
+
+def test_a_connection_that_stays_broken_keeps_what_came(server, monkeypatch):
+    server.break_after[WEIGHTS] = 0
+    assert "kept" in refusal(HubUnreachableError)
+    assert len(server.sent[WEIGHTS]) == transfer.NUM_RETRIES + 1
+    assert "config.json" in [path.name for path in hub.snapshot_folder(REF, "a" * 40).iterdir()]
+
+
+def test_a_hub_that_falls_silent(server, monkeypatch):
+    monkeypatch.setattr(transfer, "TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(transfer, "NUM_RETRIES", 0)
+    server.hold_after[WEIGHTS] = 0
+    assert "in time" in refusal(HubUnreachableError)
+
+
+@pytest.mark.parametrize(("status", "error", "words"), [
+    (500, HubUnreachableError, "problem of its own"), (503, HubUnreachableError, "503"),
+    (429, HubUnreachableError, "Wait"), (403, DownloadError, "hf auth login"), (404, ModelNotFoundError, "spelt"),
+])  # fmt: skip
+def test_a_hub_that_refuses(server, home, status, error, words):
+    server.status = status
+    assert words in refusal(error)
+    assert left_behind(home) == []
+
+
+@pytest.mark.parametrize("ref", ["owner/missing", "missing"])
+def test_a_model_that_does_not_exist(server, home, ref):
+    assert ref in refusal(ModelNotFoundError, ref)
+    assert left_behind(home) == []
+
+
+@pytest.mark.parametrize("ref", ["", "a/b/c", "../secrets", "a--b/c", "owner/", "http://owner/model", "x" * 5_000,
+                                 "owner/ünï", "a b", "~/model"])  # fmt: skip
+def test_what_is_no_hub_id(server, ref):
+    assert "Hub id" in refusal(ModelNotFoundError, ref)
+    assert server.requests == []
+
+
+def test_what_ships_with_outrider_needs_no_download(server):
+    assert "ships with" in refusal(DownloadError, DEFAULT_TARGET)
+
+
+def test_a_gated_model_names_the_way_in(server, home):
+    server.repositories[REF].gated = True
+    message = refusal(GatedModelError)
+    assert "licence" in message
+    assert "hf auth login" in message
+    assert left_behind(home) == []
+
+
+def test_pickled_weights_are_refused_before_anything_comes(server, home):
+    server.repositories[REF] = Repository(model_files(model__safetensors=None, pytorch_model__bin=b"p"))
+    assert "pickle" in refusal(ModelUnreadableError)
+    assert server.sent == {}
+    assert left_behind(home) == []
+
+
+def test_a_model_in_gguf_only_names_a_file_to_fetch(server):
+    server.repositories[REF] = Repository({"README.md": b"", "b.Q8_0.gguf": b"GGUF", "a.Q4_0.gguf": b"GGUF"})
+    assert "a.Q4_0.gguf" in refusal(ModelUnreadableError)
+
+
+@pytest.mark.parametrize(("files", "words"), [
+    ({"README.md": b""}, "no safetensors"),
+    ({"adapter_model.safetensors": b"a", "adapter_config.json": b"{}"}, "no safetensors"),
+    ({"model.safetensors": b"m", "adapter_config.json": b"{}"}, "adapter"),
+    ({"model.safetensors": b"m"}, "config.json"),
+])  # fmt: skip
+def test_a_repository_of_something_else(server, files, words):
+    server.repositories[REF] = Repository(files)
+    assert words in refusal(ModelUnreadableError)
+    assert server.sent == {}
+
+
+def test_a_model_without_a_tokenizer_is_refused_before_its_weights(server, home):
+    server.repositories[REF] = Repository(model_files(tokenizer__json=None))
+    assert "tokenizer" in refusal(ModelUnreadableError)
+    assert WEIGHTS not in server.sent
+    assert left_behind(home) == []
+
+
+@pytest.mark.parametrize(("name", "sent", "words"), [
+    (WEIGHTS, content(seed=5), "wrong hash"), (WEIGHTS, content()[:-1000], "cut off"),
+    (WEIGHTS, content() + b"more", "longer"), (WEIGHTS, b"", "cut off"), ("config.json", b"{" * 39, "wrong hash"),
+])  # fmt: skip
+def test_a_file_that_is_not_what_was_announced_is_removed(server, home, name, sent, words):
+    server.replaced[name] = sent
+    message = refusal(DownloadError)
+    assert words in message
+    assert name in message
+    assert hub.partial_bytes(REF) == 0
+    assert name not in left_behind(home)
+    assert REF not in [entry.ref for entry in local_models()]
+    server.replaced.clear()
+    assert (download(REF).path / WEIGHTS).read_bytes() == content()
+
+
+def test_no_space_is_said_before_the_first_byte(server, home, monkeypatch):
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage(10**9, 10**9, 64_100_000))
+    message = refusal(NoSpaceError)
+    assert "64 MB are free" in message
+    assert server.sent == {}
+    assert left_behind(home) == []
+
+
+def test_what_is_here_already_needs_no_space(server, monkeypatch):
+    kept = interrupt()
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage(10**9, 10**9, 64_000_000 + SIZE - kept))
+    download(REF)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")
+def test_a_disk_that_fills_up_is_not_left_full(server, home):
+    blobs = hub.repository_folder(REF) / "blobs"
+    blobs.mkdir(parents=True)
+    partial = blobs / f"{hashlib.sha256(content()).hexdigest()}{hub.PARTIAL_SUFFIX}"
+    partial.symlink_to("/dev/full")
+    assert "disk is full" in refusal(NoSpaceError)
+    assert not os.path.lexists(partial)
+
+
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="the rights of a folder do not bind root")
+def test_a_cache_that_can_not_be_written(server, home):
+    home.mkdir()
+    home.chmod(0o500)
+    try:
+        assert "rights" in refusal(DownloadError)
+    finally:
+        home.chmod(0o700)
+
+
+def test_a_cache_folder_that_is_a_file(server, home):
+    home.write_text("not a folder")
+    assert "can't be written" in refusal(DownloadError)
+
+
+def test_a_file_that_another_program_is_fetching(server):
+    digest = hashlib.sha256(content()).hexdigest()
+    hub.lock_folder(REF).mkdir(parents=True)
+    with FileLock(hub.lock_folder(REF) / f"{digest}.lock"):
+        assert "another program" in refusal(DownloadError)
+    download(REF)
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"[]", b"{}", b"\xff"])
+def test_an_endpoint_that_is_no_hub(server, home, body):
+    server.body = body
+    assert "HF_ENDPOINT" in refusal(DownloadError)
+    assert left_behind(home) == []
+
+
+def test_a_hub_that_announces_no_hash(server, home, monkeypatch):
+    monkeypatch.setattr(Repository, "sibling", lambda _self, name: {"rfilename": name})
+    assert "neither size nor hash" in refusal(DownloadError)
+    assert left_behind(home) == []
