@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from PySide6.QtCore import QObject, QThread, Signal, Slot
+from PySide6.QtCore import QObject, Signal, Slot
 
+from app.answering import Answerer, AnsweringThread
 from app.model_questions import (
     ModelRole,
     OpenedModel,
@@ -32,12 +33,17 @@ BATCH_S = 0.25
 T = TypeVar("T")
 
 
-class ModelChecker(QObject):
-    """Lives in its own thread. Its signals are those of `ModelCheckerThread`.
+class ModelAnswers:
+    """What the checker answers.
 
-    Attributes:
-        latest: the newest question of each kind, set by the window's thread; older ones need no answer any more.
-        is_closing: set by the window's thread; ends a long answer early.
+    Signals:
+        opened: an `OpenedModel`; open_failed: a sentence and the role it was to have.
+        scanned: `FoundModels`.
+        details_read: by reference, `ModelDetails` or the sentence that says why there are none.
+        pairs_checked: `PairVerdicts`, perhaps of some of the drafts only.
+        verdict_given: a `VerdictAnswer`; prompt_rendered: a `RenderedPrompt`. Only of the latest question.
+        removal_planned: a `Removal`; removed: a reference and the bytes that were freed.
+        failed: one sentence for a person.
     """
 
     opened = Signal(object)
@@ -51,13 +57,19 @@ class ModelChecker(QObject):
     removed = Signal(str, object)
     failed = Signal(str)
 
+
+class ModelChecker(Answerer, ModelAnswers):
+    """Lives in its own thread.
+
+    Attributes:
+        latest: the newest question of each kind, set by the window's thread; older ones need no answer any more.
+    """
+
     def __init__(self, services: Services) -> None:
         super().__init__()
         self._services = services
         self.latest: dict[type, object] = {}
-        self.is_closing = False
 
-    @Slot(str, object)
     def open(self, ref: str, role: ModelRole | None) -> None:
         """Find out what a reference names."""
         try:
@@ -67,7 +79,6 @@ class ModelChecker(QObject):
         else:
             self.opened.emit(OpenedModel(entry, role))
 
-    @Slot()
     def scan(self) -> None:
         """Find the models that are here."""
         try:
@@ -75,20 +86,17 @@ class ModelChecker(QObject):
         except Exception as error:
             self.failed.emit(sentence_of(error, "The models on this computer could not be listed"))
 
-    @Slot(object)
     def read_details(self, entries: tuple[ModelEntry, ...]) -> None:
         """Read what the models' files say of themselves; a sentence in place of what can't be read."""
         by_ref = {entry.ref: entry for entry in entries}
         for part in self._batches(tuple(by_ref), lambda ref: self._details(by_ref[ref])):
             self.details_read.emit(part)
 
-    @Slot(str, object)
     def check_pairs(self, target: str, drafts: tuple[str, ...]) -> None:
         """Find out which drafts fit a target."""
         for part in self._batches(drafts, lambda draft: self._problem(draft, target)):
             self.pairs_checked.emit(PairVerdicts(target, part))
 
-    @Slot(object)
     def judge(self, question: VerdictQuestion) -> None:
         """Forecast cost of a pair, and its memory where that is asked for."""
         if self._is_stale(question):
@@ -100,7 +108,6 @@ class ModelChecker(QObject):
             verdict = None
         self.verdict_given.emit(VerdictAnswer(question, verdict))
 
-    @Slot(object)
     def render(self, question: RenderQuestion) -> None:
         """Put a prompt through the target's tokenizer."""
         if self._is_stale(question):
@@ -111,7 +118,6 @@ class ModelChecker(QObject):
             rendered = RenderedPrompt(question, problem=sentence_of(error, "The prompt could not be rendered"))
         self.prompt_rendered.emit(rendered)
 
-    @Slot(str)
     def plan_removal(self, ref: str) -> None:
         """Find out what deleting a model would free."""
         try:
@@ -119,7 +125,6 @@ class ModelChecker(QObject):
         except Exception as error:
             self.failed.emit(sentence_of(error, f"{ref} can't be deleted"))
 
-    @Slot(str)
     def remove(self, ref: str) -> None:
         """Delete a model."""
         try:
@@ -159,122 +164,48 @@ class ModelChecker(QObject):
             return None
 
 
-class ModelCheckerThread(QObject):
-    """The window's handle on the checker: owns the thread and hands questions over.
-
-    Signals:
-        opened: an `OpenedModel`; open_failed: a sentence and the role it was to have.
-        scanned: `FoundModels`.
-        details_read: by reference, `ModelDetails` or the sentence that says why there are none.
-        pairs_checked: `PairVerdicts`, perhaps of some of the drafts only.
-        verdict_given: a `VerdictAnswer`; prompt_rendered: a `RenderedPrompt`. Only of the latest question.
-        removal_planned: a `Removal`; removed: a reference and the bytes that were freed.
-        failed: one sentence for a person.
-        closed: the thread has ended.
-    """
-
-    opened = Signal(object)
-    open_failed = Signal(str, object)
-    scanned = Signal(object)
-    details_read = Signal(object)
-    pairs_checked = Signal(object)
-    verdict_given = Signal(object)
-    prompt_rendered = Signal(object)
-    removal_planned = Signal(object)
-    removed = Signal(str, object)
-    failed = Signal(str)
-    closed = Signal()
-
-    _open_wanted = Signal(str, object)
-    _scan_wanted = Signal()
-    _details_wanted = Signal(object)
-    _check_wanted = Signal(str, object)
-    _verdict_wanted = Signal(object)
-    _render_wanted = Signal(object)
-    _plan_wanted = Signal(str)
-    _remove_wanted = Signal(str)
+class ModelCheckerThread(AnsweringThread, ModelAnswers):
+    """The window's handle on the checker: its signals are `ModelAnswers`."""
 
     def __init__(self, services: Services, parent: QObject | None = None) -> None:
-        super().__init__(parent)
         self._checker = checker = ModelChecker(services)
-        self._thread = QThread()
-        self._thread.setObjectName("model checker")
-        checker.moveToThread(self._thread)
-        for question, slot in (
-            (self._open_wanted, checker.open),
-            (self._scan_wanted, checker.scan),
-            (self._details_wanted, checker.read_details),
-            (self._check_wanted, checker.check_pairs),
-            (self._verdict_wanted, checker.judge),
-            (self._render_wanted, checker.render),
-            (self._plan_wanted, checker.plan_removal),
-            (self._remove_wanted, checker.remove),
-        ):
-            question.connect(slot)
-        for answer, told in (
-            (checker.opened, self.opened),
-            (checker.open_failed, self.open_failed),
-            (checker.scanned, self.scanned),
-            (checker.details_read, self.details_read),
-            (checker.pairs_checked, self.pairs_checked),
-            (checker.verdict_given, self.verdict_given),
-            (checker.prompt_rendered, self.prompt_rendered),
-            (checker.removal_planned, self.removal_planned),
-            (checker.removed, self.removed),
-            (checker.failed, self.failed),
-            (self._thread.finished, self.closed),
-        ):
-            answer.connect(told)
-        self._thread.start()
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether the thread has ended."""
-        return self._thread.isFinished()
+        super().__init__("model checker", checker, parent)
+        self._pass_on(ModelAnswers)
 
     def open(self, ref: str, role: ModelRole | None) -> None:
         """Ask what a reference names; answered by `opened` or `open_failed`."""
-        self._open_wanted.emit(ref, role)
+        self._ask(self._checker.open, ref, role)
 
     @Slot()
     def scan(self) -> None:
         """Ask which models are here; answered by `scanned`."""
-        self._scan_wanted.emit()
+        self._ask(self._checker.scan)
 
     def read_details(self, entries: tuple[ModelEntry, ...]) -> None:
         """Ask what models are like; answered by `details_read`, perhaps in parts."""
-        self._details_wanted.emit(entries)
+        self._ask(self._checker.read_details, entries)
 
     @Slot(str, object)
     def check_pairs(self, target: str, drafts: tuple[str, ...]) -> None:
         """Ask which drafts fit; answered by `pairs_checked`, perhaps in parts."""
-        self._check_wanted.emit(target, drafts)
+        self._ask(self._checker.check_pairs, target, drafts)
 
     def judge(self, question: VerdictQuestion) -> None:
         """Ask for a forecast; answered by `verdict_given`."""
         self._checker.latest[VerdictQuestion] = question
-        self._verdict_wanted.emit(question)
+        self._ask(self._checker.judge, question)
 
     @Slot(object)
     def render(self, question: RenderQuestion) -> None:
         """Ask what a model reads; answered by `prompt_rendered`."""
         self._checker.latest[RenderQuestion] = question
-        self._render_wanted.emit(question)
+        self._ask(self._checker.render, question)
 
     @Slot(str)
     def plan_removal(self, ref: str) -> None:
         """Ask what deleting a model would free; answered by `removal_planned` or `failed`."""
-        self._plan_wanted.emit(ref)
+        self._ask(self._checker.plan_removal, ref)
 
     def remove(self, ref: str) -> None:
         """Have a model deleted; answered by `removed` or `failed`."""
-        self._remove_wanted.emit(ref)
-
-    def begin_close(self) -> None:
-        """End the thread after the file at hand. Returns at once; `closed` says when it is done."""
-        self._checker.is_closing = True
-        self._thread.quit()
-
-    def join(self, milliseconds: int) -> bool:
-        """Wait for the thread after `begin_close`; true when it has ended."""
-        return self._thread.wait(milliseconds)
+        self._ask(self._checker.remove, ref)

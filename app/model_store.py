@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QObject, QThread, QTimer, Signal, Slot
+from PySide6.QtCore import QObject, QTimer, Signal, Slot
 
+from app.answering import Answerer, AnsweringThread
 from app.sentences import sentence_of
 from app.services import Services
 from core.controls import Cancelled
@@ -73,7 +74,7 @@ class DownloadJob:
         self.progress = progress
 
 
-class Downloader(QObject):
+class Downloader(Answerer):
     """Lives in its own thread.
 
     Signals:
@@ -88,7 +89,6 @@ class Downloader(QObject):
         super().__init__()
         self._services = services
 
-    @Slot(object)
     def fetch(self, job: DownloadJob) -> None:
         """Download a model to its end, its failure or its cancellation; told by `changed` in each case."""
 
@@ -110,49 +110,34 @@ class Downloader(QObject):
             tell(DownloadState.DONE)
 
 
-class ModelStore(QObject):
-    """The window's handle on the downloads: owns the thread, and knows how each one stands.
+class ModelStore(AnsweringThread):
+    """The window's handle on the downloads, which knows how each one stands.
 
     Signals:
         changed: a `Download` is new, or has news.
         dismissed: the reference of one that is to be seen no longer.
         arrived: the `ModelEntry` of a model that is here now.
-        closed: the thread has ended.
     """
 
     changed = Signal(object)
     dismissed = Signal(str)
     arrived = Signal(object)
-    closed = Signal()
-
-    _fetch_wanted = Signal(object)
 
     def __init__(self, services: Services, parent: QObject | None = None) -> None:
-        super().__init__(parent)
+        self._downloader = downloader = Downloader(services)
+        super().__init__("model downloads", downloader, parent)
         self._jobs: dict[str, DownloadJob] = {}
         self._downloads: dict[str, Download] = {}
-        self._downloader = Downloader(services)
         self._timer = QTimer(self)
         self._timer.setInterval(TELL_MS)
         self._timer.timeout.connect(self._on_tick)
-        self._thread = QThread()
-        self._thread.setObjectName("model downloads")
-        self._downloader.moveToThread(self._thread)
-        self._fetch_wanted.connect(self._downloader.fetch)
-        self._downloader.changed.connect(self._on_changed)
-        self._downloader.arrived.connect(self.arrived)
-        self._thread.finished.connect(self.closed)
-        self._thread.start()
+        downloader.changed.connect(self._on_changed)
+        downloader.arrived.connect(self.arrived)
 
     @property
     def downloads(self) -> tuple[Download, ...]:
         """All that were asked for and not dismissed, in their order."""
         return tuple(self._downloads.values())
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether the thread has ended."""
-        return self._thread.isFinished()
 
     def get(self, ref: str, *, restart: bool = False) -> None:
         """Download a model after those before it; resumes unless `restart`. Does nothing if it is on its way."""
@@ -162,7 +147,7 @@ class ModelStore(QObject):
         job = self._jobs[ref] = DownloadJob(ref, restart)
         self._put(Download(ref))
         self._timer.start()
-        self._fetch_wanted.emit(job)
+        self._ask(self._downloader.fetch, job)
 
     @Slot(str)
     def cancel(self, ref: str) -> None:
@@ -187,11 +172,7 @@ class ModelStore(QObject):
         """Stop everything and end the thread. Returns at once; `closed` says when it is done."""
         for job in self._jobs.values():
             job.cancelled.set()
-        self._thread.quit()
-
-    def join(self, milliseconds: int) -> bool:
-        """Wait for the thread after `begin_close`; true when it has ended."""
-        return self._thread.wait(milliseconds)
+        super().begin_close()
 
     @Slot()
     def _on_tick(self) -> None:

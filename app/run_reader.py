@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from PySide6.QtCore import QObject, QThread, Signal, SignalInstance, Slot
+from PySide6.QtCore import Signal, SignalInstance
 
+from app.answering import Answerer
 from app.run_questions import OpenedRun, Replay, RunsFound
 from app.sentences import sentence_of
 from app.services import Services
@@ -26,8 +27,20 @@ BATCH_S = 0.2
 """A long list comes in parts, each after about this long."""
 
 
-class RunReader(QObject):
-    """Lives in its own thread. Its signals are those of `RunReaderThread`."""
+class RunAnswers:
+    """What the reader answers.
+
+    Signals:
+        found: `RunsFound`, perhaps in parts, each with all that was found so far.
+        cut_off: the newest `KeptRun`, if its log ends before the run did.
+        opened: an `OpenedRun`; replay_ready: a `Replay`; compared: a `Comparison`.
+        changed: names or runs are others now; the list is to be asked for anew.
+        deleted, restored: ids.
+        exported: one sentence about where a kept run was written.
+        written, not_written: likewise about the run at hand; or why it was not.
+        text_saved: one sentence about where a text was written, or why it was not.
+        failed: one sentence for a person.
+    """
 
     found = Signal(object)
     cut_off = Signal(object)
@@ -43,11 +56,14 @@ class RunReader(QObject):
     text_saved = Signal(str)
     failed = Signal(str)
 
+
+class RunReader(Answerer, RunAnswers):
+    """Lives in its own thread."""
+
     def __init__(self, services: Services) -> None:
         super().__init__()
         self._services = services
         self._store: RunStore | None = None
-        self.is_closing = False
 
     @property
     def store(self) -> RunStore:
@@ -56,7 +72,6 @@ class RunReader(QObject):
             self._store = RunStore(self._services.runs_folder())
         return self._store
 
-    @Slot(str)
     def find(self, going: str) -> None:
         """Find the runs that are kept."""
         runs: list[KeptRun] = []
@@ -73,7 +88,6 @@ class RunReader(QObject):
             self.failed.emit(sentence_of(error, "The kept runs could not be listed"))
         self.found.emit(RunsFound(tuple(runs), is_complete=True))
 
-    @Slot()
     def look_back(self) -> None:
         """Find out whether the newest run was cut off."""
 
@@ -84,7 +98,6 @@ class RunReader(QObject):
 
         self._try(look, "The kept runs could not be listed")
 
-    @Slot(object)
     def open(self, run: KeptRun) -> None:
         """Read all of a run, to show it."""
 
@@ -97,7 +110,6 @@ class RunReader(QObject):
 
         self._try(read, f"{run.title!r} could not be opened")
 
-    @Slot(object)
     def prepare_replay(self, run: KeptRun) -> None:
         """Read what it takes to run a run again."""
 
@@ -109,7 +121,6 @@ class RunReader(QObject):
 
         self._try(read, f"{run.title!r} could not be read")
 
-    @Slot(object)
     def compare(self, runs: tuple[KeptRun, ...]) -> None:
         """Read runs and hold them against each other."""
 
@@ -122,20 +133,17 @@ class RunReader(QObject):
 
         self._try(read, "These runs could not be compared")
 
-    @Slot(str, str)
     def rename(self, run_id: str, name: str) -> None:
         """Give a run a name."""
         self._try(lambda: self.store.rename(run_id, name), "The name could not be kept")
         # Also where it failed: the list then shows the name that the run still has.
         self.changed.emit()
 
-    @Slot(object)
     def delete(self, run_ids: tuple[str, ...]) -> None:
         """Move runs aside."""
         self._try(lambda: self.deleted.emit(tuple(self.store.delete(run_ids))), "The runs could not be deleted")
         self.changed.emit()
 
-    @Slot(object)
     def restore(self, run_ids: tuple[str, ...]) -> None:
         """Bring deleted runs back."""
 
@@ -146,7 +154,6 @@ class RunReader(QObject):
         self._try(bring_back, "The runs could not be brought back")
         self.changed.emit()
 
-    @Slot(str, object)
     def export(self, run_id: str, path: Path) -> None:
         """Write a run elsewhere, whole or not at all; a name that ends in .csv asks for a table."""
 
@@ -157,7 +164,6 @@ class RunReader(QObject):
 
         self._try(write, "The run could not be exported", is_owed=True)
 
-    @Slot(object, object)
     def write(self, run: RunSnapshot, path: Path) -> None:
         """Write the run at hand, whole or not at all."""
 
@@ -170,7 +176,6 @@ class RunReader(QObject):
 
         self._try(write, "The run could not be exported", self.not_written, is_owed=True)
 
-    @Slot(str, object)
     def save_text(self, text: str, path: Path) -> None:
         """Write a text, whole or not at all."""
 
@@ -184,7 +189,6 @@ class RunReader(QObject):
         if path.exists() and path.samefile(self.store.path(run_id)):
             raise RunLogError("This is where the run is kept already; choose another place.")
 
-    @Slot()
     def empty_trash(self) -> None:
         """Remove for good what was deleted."""
 
@@ -193,14 +197,13 @@ class RunReader(QObject):
 
         self._try(empty, "The deleted runs could not be removed")
 
-    @Slot()
     def shut_down(self) -> None:
         """Remove for good what was deleted, and end this thread's event loop."""
         try:
             if self._store is not None:
                 self._store.empty_trash()
         finally:
-            QThread.currentThread().quit()
+            super().shut_down()
 
     def _try(
         self, work: Callable[[], None], what: str, failed: SignalInstance | None = None, *, is_owed: bool = False
