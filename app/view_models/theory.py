@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from app.view_models.run_sums import RunSums
 from app.view_models.run_view import RunView
-from core.diagnosis import StepSums, plain_step
 from core.theory.calibration import Calibration
 from core.theory.estimates import Estimate
 from core.theory.predictors import Predictor, PredictorFit, PredictorStudy
@@ -68,42 +68,27 @@ def answer(question: Question) -> Study:
 
 
 class TheoryModel:
-    """Reads a `RunView`, each step once while it goes."""
+    """Reads a `RunView`."""
 
     def __init__(self, run: RunView) -> None:
         self._run = run
-        self._steps, self._sums = run.steps, StepSums()
-        self._baseline_steps, self._baseline = run.baseline_steps, StepSums()
-
-    def forget_old(self) -> None:
-        """Let go of the steps of a run that is no longer at hand."""
-        run = self._run
-        if self._steps is not run.steps:
-            self._steps, self._sums = run.steps, StepSums()
-        if self._baseline_steps is not run.baseline_steps:
-            self._baseline_steps, self._baseline = run.baseline_steps, StepSums()
-
-    def _read(self) -> None:
-        self.forget_old()
-        for sums, steps in ((self._sums, self._steps), (self._baseline, self._baseline_steps)):
-            for step in steps[sums.num_steps :]:
-                sums.add(step)
+        self.sums = RunSums(run)
 
     def question(self) -> Question | None:
         """What is to be worked out; None while a run goes, or where there is nothing."""
         run = self._run
         if run.summary is None or not run.steps:
             return None
-        return Question(tuple(run.steps), tuple(run.baseline_steps), self._target_step_ms(), run.summary)
+        return Question(tuple(run.steps), tuple(run.baseline_steps), self.sums.target_step_ms, run.summary)
 
     def live(self) -> TheoryReport:
         """The page as the run stands, without what takes longer."""
         run = self._run
         if not run.steps:
             return TheoryReport(EMPTY)
-        self._read()
-        plain = plain_step(self._baseline, self._target_step_ms(), run.summary)
-        theory = speedup_theory(run.steps, plain, num_resamples=0, sums=self._sums)
+        self.sums.read()
+        plain = self.sums.plain()
+        theory = speedup_theory(run.steps, plain, num_resamples=0, sums=self.sums.steps)
         note = LATER if run.summary is None else WORKING
         if theory is None:
             return TheoryReport(NO_UNIT if plain is None else UNDRAFTED)
@@ -129,9 +114,6 @@ class TheoryModel:
     @property
     def _is_gumbel(self) -> bool:
         return self._run.request is not None and self._run.request.coupling is Coupling.GUMBEL
-
-    def _target_step_ms(self) -> float | None:
-        return self._run.prefill.target_step_ms if self._run.prefill is not None else None
 
 
 def _basis(theory: SpeedupTheory, note: str) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from app.view_models.run_sums import RunSums
 from app.view_models.run_view import RunView
 from core.advice import Advice, advise
-from core.diagnosis import LEAST_BLOCKS, Diagnosis, Limit, StepSums, diagnose, plain_step
+from core.diagnosis import LEAST_BLOCKS, Diagnosis, Limit, diagnose
 
 MOST_UNSTEADY = 1.4
 """A plain forward that took so many times longer in the baseline than before the run, or shorter, is no fair unit."""
@@ -86,28 +87,26 @@ class WhyReport:
 
 
 class WhyModel:
-    """Reads a `RunView`, each step once."""
+    """Reads a `RunView`."""
 
     def __init__(self, run: RunView) -> None:
         self._run = run
-        self._steps, self._sums = run.steps, StepSums()
-        self._baseline_steps, self._baseline = run.baseline_steps, StepSums()
+        self.sums = RunSums(run)
 
     def report(self) -> WhyReport:
         """The page as the run stands."""
-        self._read()
-        run = self._run
-        if not self._sums.num_steps:
+        self.sums.read()
+        run, sums = self._run, self.sums
+        if not sums.steps.num_steps:
             return WhyReport(EMPTY)
-        target_step_ms = run.prefill.target_step_ms if run.prefill is not None else None
-        found = diagnose(self._sums, plain_step(self._baseline, target_step_ms, run.summary))
+        found = diagnose(sums.steps, sums.plain())
         if found is None:
             return WhyReport(NO_UNIT, is_over=run.summary is not None)
         is_over = run.summary is not None
         wants_baseline = run.request is not None and run.request.baseline
         return WhyReport(
             headline=_headline(found),
-            basis=_basis(found, target_step_ms, is_missed=is_over and not wants_baseline),
+            basis=_basis(found, sums.target_step_ms, is_missed=is_over and not wants_baseline),
             figures=_figures(found),
             parts=_parts(found),
             replaced=_replaced(found),
@@ -119,22 +118,8 @@ class WhyModel:
 
     def _advice(self, found: Diagnosis) -> list[Advice]:
         config = self._run.started.config if self._run.started is not None else {}
-        emitted = [token for step in self._steps for token in step.emitted]
-        return advise(self._sums, found, config, emitted)
-
-    def forget_old(self) -> None:
-        """Let go of the steps of a run that is no longer at hand."""
-        run = self._run
-        if self._steps is not run.steps:  # Another run.
-            self._steps, self._sums = run.steps, StepSums()
-        if self._baseline_steps is not run.baseline_steps:
-            self._baseline_steps, self._baseline = run.baseline_steps, StepSums()
-
-    def _read(self) -> None:
-        self.forget_old()
-        for sums, steps in ((self._sums, self._steps), (self._baseline, self._baseline_steps)):
-            for step in steps[sums.num_steps :]:
-                sums.add(step)
+        emitted = [token for step in self._run.steps for token in step.emitted]
+        return advise(self.sums.steps, found, config, emitted)
 
 
 def _headline(found: Diagnosis) -> str:

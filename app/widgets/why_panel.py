@@ -3,41 +3,26 @@
 from __future__ import annotations
 
 import math
-import time
 
-from PySide6.QtCore import Qt
-from PySide6.QtGui import QShowEvent
-from PySide6.QtWidgets import QFrame, QGridLayout, QLabel, QScrollArea, QSizePolicy, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QGridLayout, QLabel, QWidget
 
 from app.theme import LIGHT, Theme
 from app.view_models.run_view import RunView
 from app.view_models.why import EMPTY, Figure, WhyModel, WhyReport
-from app.widgets.fields import card, describe, set_flag, text_label
+from app.widgets.fields import card, text_label
 from app.widgets.legend import Mark, SeriesSample
+from app.widgets.report_page import ReportPage, column_label
 from app.widgets.why_bars import GainBar, TimeBar
 
-REFRESH_S = 1.0
-"""While a run goes: nobody reads a diagnosis more often, and the engine needs the processor."""
 
-
-class WhyPanel(QScrollArea):
-    """Shows a `WhyReport`; looks at the run only while it is visible, and when the run is over."""
+class WhyPanel(ReportPage):
+    """Shows a `WhyReport`."""
 
     def __init__(self, run: RunView) -> None:
-        super().__init__()
+        super().__init__(run, "why", "Why is it slow?")
         self.setObjectName("whyPanel")
-        describe(self, "Why is it slow?", "")
-        self._run = run
         self._model = WhyModel(run)
         self._theme = LIGHT
-        self._is_stale = True
-        self._read_at = -math.inf
-        self.headline = QLabel(EMPTY)
-        self.headline.setObjectName("whyHeadline")
-        self.basis = text_label("", "hint")
-        self.basis.setObjectName("whyBasis")
-        for label in (self.headline, self.basis):
-            _make_readable(label)
         self.figures = FigureRow()
         self.step_bar = TimeBar("whyStepBar")
         self.plain_bar = TimeBar("whyPlainBar")
@@ -47,19 +32,11 @@ class WhyPanel(QScrollArea):
             SeriesSample("overhead", Mark.BAR, "sample_bar", "Filters, verdict and bookkeeping."),
         ]
         self.gain_bars: list[GainBar] = []
-        self.advice = QLabel()
-        self.advice.setObjectName("whyAdvice")
-        self.advice.setTextFormat(Qt.TextFormat.PlainText)
-        _make_readable(self.advice)
-        self._lay_out()
+        self.advice = column_label("whyAdvice", "")
+        self._lay_out(self._make_cards())
         self._show(WhyReport(EMPTY))
 
-    def _lay_out(self) -> None:
-        body = QWidget()
-        body.setObjectName("whyBody")
-        layout = self._layout = QVBoxLayout(body)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(8)
+    def _make_cards(self) -> tuple[QWidget, ...]:
         head, head_layout = card()
         for widget in (self.headline, self.basis, self.figures):
             head_layout.addWidget(widget)
@@ -82,31 +59,7 @@ class WhyPanel(QScrollArea):
         change_layout.addWidget(text_label("What to change", "section"))
         change_layout.addWidget(self.advice)
         self._cards = (time, gains, change)
-        for frame in (head, *self._cards):
-            layout.addWidget(frame)
-        layout.addStretch(1)
-        self.setWidget(body)
-        self.setWidgetResizable(True)
-        self.setFrameShape(QFrame.Shape.NoFrame)
-        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        self.viewport().setAutoFillBackground(False)
-
-    # --- For the window ---
-
-    def begin(self) -> None:
-        """A run starts."""
-        self._model.forget_old()
-        self._read()
-
-    def refresh(self, *, has_news: bool) -> None:
-        """Read what has come, if it is time to and the page is open."""
-        self._is_stale = self._is_stale or has_news
-        if self._is_stale and time.monotonic() - self._read_at >= REFRESH_S:
-            self._read()
-
-    def end(self) -> None:
-        """A run is over."""
-        self._read()
+        return head, *self._cards
 
     def set_theme(self, theme: Theme) -> None:
         """Draw in a theme's colours."""
@@ -120,23 +73,14 @@ class WhyPanel(QScrollArea):
 
     # --- Itself ---
 
-    def showEvent(self, event: QShowEvent) -> None:
-        """Look at the run if something has come."""
-        super().showEvent(event)
-        if self._is_stale:
-            self._read()
+    def _forget_old(self) -> None:
+        self._model.sums.forget_old()
 
-    def _read(self) -> None:
-        # A page that nobody sees is read when it is opened.
-        self._is_stale = not self.isVisible()
-        if self.isVisible():
-            self._read_at = time.monotonic()
-            self._show(self._model.report())
+    def _look(self) -> None:
+        self._show(self._model.report())
 
     def _show(self, report: WhyReport) -> None:
-        self._show_headline(report)
-        _set_text(self.basis, report.basis)
-        self.basis.setVisible(bool(report.basis))
+        self._show_head(report.headline, report.basis, is_alone=not report.parts)
         self.figures.setVisible(bool(report.figures))
         self.figures.show_figures(report.figures)
         for frame in self._cards:
@@ -144,18 +88,7 @@ class WhyPanel(QScrollArea):
         if report.parts:
             self._show_times(report)
         self._show_gains(report)
-        _set_text(self.advice, "\n\n".join(advice.text for advice in report.advice))
-
-    def _show_headline(self, report: WhyReport) -> None:
-        """A title; a quiet sentence in the middle of the page, as on the other pages, while there is nothing below."""
-        is_alone = not report.parts
-        across = Qt.AlignmentFlag.AlignHCenter if is_alone else Qt.AlignmentFlag.AlignLeft
-        set_flag(self.headline, "role", "hint" if is_alone else "title")
-        self.headline.setAlignment(across | Qt.AlignmentFlag.AlignVCenter)
-        self.headline.setContentsMargins(*((32, 0, 32, 0) if is_alone else (0, 0, 0, 0)))
-        self._layout.setStretch(0, int(is_alone))
-        self._layout.setStretch(self._layout.count() - 1, int(not is_alone))
-        _set_text(self.headline, report.headline)
+        self.advice.setText("\n\n".join(advice.text for advice in report.advice))
 
     def _show_times(self, report: WhyReport) -> None:
         full = max(sum(part.milliseconds for part in parts) for parts in (report.parts, report.replaced))
@@ -196,20 +129,9 @@ class FigureRow(QWidget):
             self._layout.setColumnStretch(len(self.labels), 1)
             self.labels.append(pair)
         for figure, (title, value) in zip(figures, self.labels, strict=False):
-            _set_text(title, figure.title)
-            _set_text(value, figure.value)
+            title.setText(figure.title)
+            value.setText(figure.value)
             for label in (title, value):
                 label.setToolTip(figure.how)
             value.setAccessibleName(f"{figure.title}: {figure.value}")
             value.setAccessibleDescription(figure.how)
-
-
-def _make_readable(label: QLabel) -> None:
-    label.setWordWrap(True)
-    label.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
-    label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-
-
-def _set_text(label: QLabel, text: str) -> None:
-    if label.text() != text:
-        label.setText(text)
