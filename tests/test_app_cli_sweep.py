@@ -50,7 +50,7 @@ def terminal(monkeypatch):
     """A terminal on which somebody answers."""
 
     def answering(answer):
-        monkeypatch.setattr(command, "_is_terminal", lambda stream: True)
+        monkeypatch.setattr(command, "is_terminal", lambda stream: True)
         monkeypatch.setattr(sys, "stdin", io.StringIO(answer + "\n"))
         monkeypatch.setattr(command, "ASK_ABOVE", 5)
 

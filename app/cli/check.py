@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from collections.abc import Iterator
 from typing import Any
 
 from app.cli.bench.arguments import check_out
+from app.cli.engine import make_engine
 from app.cli.errors import Exit, say, writing_output
 from app.cli.interrupts import stop_on_interrupt
 from app.cli.models.rendering import REF_HELP
@@ -149,13 +149,11 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def open_check(request: CheckRequest, controls: RunControls) -> Iterator[Any]:
-    """The real engine's events; imported here, because it brings torch and transformers along."""
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    """The real engine's events."""
+    engine = make_engine()
     from core.check.engine import check
-    from core.session import Session
 
-    return check(Session(), request, controls)
+    return check(engine, request, controls)
 
 
 def _follow(events: Iterator[Any]) -> CheckReport | None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-from collections.abc import Generator
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+from app.cli.arguments import add_count, add_place, add_template
+from app.cli.engine import make_engine
 from app.cli.errors import Exit, UsageError, say
 from app.cli.interrupts import stop_on_interrupt
 from app.cli.models.rendering import REF_HELP
-from app.cli.parsing import number, positive_whole_number, whole_number
+from app.cli.parsing import number, whole_number
 from app.cli.probe_table import write_probe
 from app.cli.prompt import read_prompt, read_text_file
 from core.controls import RunControls
@@ -26,24 +26,7 @@ from core.probe.types import DEFAULT_PLACES, SCHEMA, DraftProbed, ProbeDone, Pro
 from core.prompt_suites import default_prompts
 from core.threads import limit_spinning
 from core.trace import read_run_log
-from core.types import Device, DType, RunRequest, SamplingParams, StageChanged
-
-
-class Engine(Protocol):
-    """What this command needs of `core.session.Session`."""
-
-    def load(self, request: RunRequest, controls: RunControls) -> Generator[StageChanged, None, Any]: ...
-
-
-def make_engine() -> Engine:
-    """The real engine; imported here, because it brings torch and transformers along."""
-    # Their bars and warnings would stand among the stages.
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    from core.session import Session
-
-    engine: Engine = Session()
-    return engine
+from core.types import Device, DType, SamplingParams, StageChanged
 
 
 def add_parser(commands: Any) -> None:
@@ -64,8 +47,7 @@ def add_parser(commands: Any) -> None:
     models.add_argument(
         "--draft", metavar="A,B,C", help="drafts to compare (default: every smaller model here with the same tokenizer)"
     )
-    models.add_argument("--device", choices=[*map(str, Device)], default="auto", help="where to run (default: auto)")
-    models.add_argument("--dtype", choices=[*map(str, DType)], default="auto", help="precision (default: by device)")
+    add_place(models)
     text = parser.add_argument_group("text (default: three of the window's presets)")
     source = text.add_mutually_exclusive_group()
     source.add_argument("--text-file", metavar="FILE", help="a text that is read as it is, - for a pipe")
@@ -79,10 +61,8 @@ def add_parser(commands: Any) -> None:
         default=0,
         help="have the target write N tokens behind each prompt first, which alone count then (default: 0)",
     )
-    _whole(text, "--places", DEFAULT_PLACES, "look at N places at most")
-    template = text.add_mutually_exclusive_group()
-    template.add_argument("--chat", dest="chat", action="store_true", default=None, help="apply the chat template")
-    template.add_argument("--raw", dest="chat", action="store_false", help="don't")
+    add_count(text, "--places", DEFAULT_PLACES, "look at N places at most")
+    add_template(text, raw_help="don't")
     sampling = parser.add_argument_group("sampling (default: as the log has it, else temperature 1 and no filters)")
     sampling.add_argument(
         "--temperature", metavar="T", type=number("--temperature"), help="0 picks the likeliest token"
@@ -96,12 +76,6 @@ def add_parser(commands: Any) -> None:
     output = parser.add_argument_group("output")
     output.add_argument("--json", metavar="FILE", help="write everything as JSON")
     output.add_argument("--quiet", action="store_true", help="no progress on standard error")
-
-
-def _whole(group: Any, flag: str, default: int, text: str) -> None:
-    group.add_argument(
-        flag, metavar="N", type=positive_whole_number(flag), default=default, help=f"{text} (default: {default})"
-    )
 
 
 def execute(args: argparse.Namespace) -> int:

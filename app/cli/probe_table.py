@@ -5,15 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from app.cli.errors import say, writing_output
 from app.cli.models.rendering import printable
+from app.cli.terminal import open_console
 from core.probe.types import Agreement, Costs, DraftProbe, ProbeDone, ProbeRequest, verdict
 
-_PIPE_WIDTH = 140
 _LEGEND = (
     "acceptance: mean of Σ min(p, q) over the places, and its 95 % interval; top-1: share of places where both models "
     "have the same likeliest token; KL: mean of Σ p ln(p / q), p the target's law, where it is finite; c: a draft "
@@ -33,10 +32,9 @@ def write_probe(request: ProbeRequest, done: ProbeDone) -> None:
     Raises:
         OutputClosed, OutputError: standard output can't be written.
     """
-    if sys.stdout is None:
+    console = open_console()
+    if console is None:
         return
-    width = None if sys.stdout.isatty() else _PIPE_WIDTH
-    console = Console(highlight=False, markup=False, emoji=False, width=width)
     if done.is_stopped and not done.probes:
         say("Stopped before a draft was probed.")
         return

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
-import signal
-from collections.abc import Callable, Generator, Iterator
-from types import FrameType
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
+from app.cli.arguments import EXIT_CODES
+from app.cli.engine import make_engine
 from app.cli.errors import Exit, OutputClosed, OutputError, say
+from app.cli.interrupts import stop_on_interrupt
 from app.cli.report import Report
 from app.cli.run_arguments import add_arguments, build_request
 from app.cli.text import Transcript, open_sink
@@ -20,22 +20,8 @@ from core.threads import limit_spinning
 from core.trace import RunLogWriter
 from core.types import Event, Finished, FinishReason, RunRequest, RunStarted, StageChanged, Step
 
-
-class Engine(Protocol):
-    """What this command needs of `core.session.Session`."""
-
-    def run(self, request: RunRequest, controls: RunControls) -> Generator[Event, None, None]: ...
-
-
-def make_engine() -> Engine:
-    """The real engine; imported here, because it brings torch and transformers along."""
-    # Their bars and warnings would stand among the stages, and in spite of --quiet.
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+if TYPE_CHECKING:
     from core.session import Session
-
-    engine: Engine = Session()
-    return engine
 
 
 def add_parser(commands: Any) -> None:
@@ -44,7 +30,7 @@ def add_parser(commands: Any) -> None:
         "run",
         help="run a prompt in the terminal",
         description="Run a prompt with speculative decoding. The text goes to standard output, the rest to stderr.",
-        epilog="Exit codes: 0 done, 1 failed while running, 2 bad usage or input, 130 stopped.",
+        epilog=EXIT_CODES,
         allow_abbrev=False,
     )
     parser.set_defaults(execute=execute)
@@ -107,8 +93,11 @@ class _Run:
         self._has_steps = False
         self._code: Exit | None = None
 
-    def go(self, engine: Engine) -> int:
-        with self._stop_on_interrupt(), contextlib.closing(engine.run(self._request, self._controls)) as events:
+    def go(self, engine: Session) -> int:
+        # The first Ctrl-C lets the forward end and the summary be written. Before the run has started there is nothing
+        # to save, and loading can't be asked to stop.
+        interrupts = stop_on_interrupt(self._controls, can_wait=lambda: self._has_started)
+        with interrupts, contextlib.closing(engine.run(self._request, self._controls)) as events:
             for event in events:
                 if self._log is not None:
                     self._log.write(event)
@@ -161,26 +150,3 @@ class _Run:
                 self._code = Exit.FAILED
             elif self._code is None:
                 self._code = Exit.STOPPED
-
-    @contextlib.contextmanager
-    def _stop_on_interrupt(self) -> Iterator[None]:
-        """The first Ctrl-C lets the forward end and the summary be written; the second one leaves at once.
-
-        Before the run has started there is nothing to save, and loading can't be asked to stop, so that the first
-        one leaves at once as well.
-        """
-
-        def on_interrupt(number: int, frame: FrameType | None) -> None:
-            if self._controls.is_cancelled or not self._has_started:
-                raise KeyboardInterrupt
-            self._controls.cancel()
-
-        try:
-            previous = signal.signal(signal.SIGINT, on_interrupt)
-        except ValueError:  # Not the main thread, where there are no signals.
-            yield
-            return
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGINT, previous)

@@ -7,6 +7,7 @@ import contextlib
 from dataclasses import MISSING, fields, replace
 from typing import Any
 
+from app.cli.arguments import add_place, add_template
 from app.cli.errors import UsageError
 from app.cli.models.rendering import REF_HELP
 from app.cli.parsing import draft_length, number, whole_number
@@ -34,8 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"how to draft: {', '.join(METHODS)} (default: draft-model; prompt-lookup if there is no draft)",
     )
-    models.add_argument("--device", choices=[*map(str, Device)], default="auto", help="where to run (default: auto)")
-    models.add_argument("--dtype", choices=[*map(str, DType)], default="auto", help="precision (default: by device)")
+    add_place(models)
 
     sampling = parser.add_argument_group("sampling")
     sampling.add_argument(
@@ -71,9 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument(
         "--prompt-file", metavar="FILE", help="a file with the prompt, - for a pipe; one line end at its end is dropped"
     )
-    template = prompt.add_mutually_exclusive_group()
-    template.add_argument("--chat", dest="chat", action="store_true", default=None, help="apply the chat template")
-    template.add_argument("--raw", dest="chat", action="store_false", help="don't (default: apply it if there is one)")
+    add_template(prompt)
 
     output = parser.add_argument_group("output")
     output.add_argument("--baseline", action="store_true", help="run plain decoding too, and report the speedup")

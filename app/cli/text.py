@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import sys
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from rich.segment import Segment, Segments
 from rich.style import Style
 
 from app.cli.errors import writing_output
+from app.cli.terminal import is_terminal
 from core.types import Step, TokenKind
 
 STYLES: dict[TokenKind, Style] = {
@@ -181,12 +181,6 @@ def open_sink(*, styled: bool) -> tuple[Sink, bool]:
     stream = sys.stdout
     if stream is None:  # Closed by whoever started the process: the text is not wanted, its log may be.
         return PlainSink(io.StringIO()), False
-    if _is_terminal(stream):
+    if is_terminal(stream):
         return TerminalSink(stream, styled=styled), True
     return PlainSink(stream), False
-
-
-def _is_terminal(stream: TextIO) -> bool:
-    with contextlib.suppress(AttributeError, ValueError):
-        return stream.isatty()
-    return False

@@ -7,8 +7,10 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from app.cli.arguments import EXIT_CODES
 from app.cli.bench.arguments import add_arguments, build_settings, check_out
 from app.cli.bench.progress import open_progress
+from app.cli.engine import quiet_libraries
 from app.cli.errors import Exit
 from core.files import write_atomically
 from core.threads import limit_spinning, num_processors
@@ -28,7 +30,7 @@ def add_parser(commands: Any) -> None:
             "precision, K and number of tokens, and print medians and ratios with their spread. With no flags, on "
             "the embedded pair."
         ),
-        epilog="Exit codes: 0 done, 1 failed while running, 2 bad usage or input, 130 stopped.",
+        epilog=EXIT_CODES,
         allow_abbrev=False,
     )
     parser.set_defaults(execute=execute)
@@ -45,9 +47,7 @@ def execute(args: argparse.Namespace) -> int:
     if args.out is not None:
         check_out(args.out)
     limit_spinning()
-    # The bars and warnings of transformers would stand among the stages.
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    quiet_libraries()
     if args.ui:
         from app.cli.bench.ui import execute_ui
 

@@ -7,6 +7,7 @@ import os
 import tempfile
 from typing import Any
 
+from app.cli.arguments import add_count, add_place
 from app.cli.errors import UsageError
 from app.cli.models.rendering import REF_HELP
 from app.cli.parsing import echo, positive_whole_number, whole_number
@@ -33,8 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=positive_whole_number("--draft-layers"),
         help="make the draft of the target's first N layers: poor acceptance, an honest cost",
     )
-    models.add_argument("--device", choices=[*map(str, Device)], default="auto", help="where to run (default: auto)")
-    models.add_argument("--dtype", choices=[*map(str, DType)], default="auto", help="precision (default: by device)")
+    add_place(models)
 
     contest = parser.add_argument_group("contest")
     contest.add_argument(
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=positive_whole_number("--max-new-tokens"),
         help=f"that every run writes, ends of text or not (default: {NEW_TOKENS}; {NEW_TOKENS_UI} with --ui)",
     )
-    _whole(contest, "--rounds", 5, "that count, after one that does not")
+    add_count(contest, "--rounds", 5, "that count, after one that does not")
     contest.add_argument("--seed", metavar="N", type=whole_number("--seed"), default=0, help="default: 0")
     contest.add_argument(
         "--threads", metavar="N", type=positive_whole_number("--threads"), help="for everyone (default: one a core)"
@@ -77,12 +77,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output.add_argument("--out", metavar="FILE.json", help="write all figures here, whole or not at all")
     output.add_argument(
         "--ui", action="store_true", help="instead, run the pair in the real window, offscreen, and without it"
-    )
-
-
-def _whole(group: Any, flag: str, default: int, text: str) -> None:
-    group.add_argument(
-        flag, metavar="N", type=positive_whole_number(flag), default=default, help=f"{text} (default: {default})"
     )
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from typing import Protocol
 
 from app.cli.errors import say
+from app.cli.progress import Bar, Lines
+from app.cli.terminal import is_terminal
 
 
 class Display(Protocol):
@@ -23,13 +24,10 @@ class Display(Protocol):
 
 def open_progress() -> Display:
     """The display for this process's stderr."""
-    with contextlib.suppress(AttributeError, ValueError):  # Closed, or not there.
-        if sys.stderr.isatty():
-            return _Bar()
-    return _Lines()
+    return _Bar() if is_terminal(sys.stderr) else _Lines()
 
 
-class _Lines:
+class _Lines(Lines):
     def __init__(self) -> None:
         self._last = ""
 
@@ -41,40 +39,17 @@ class _Lines:
     def advance(self, text: str, done: int, total: int) -> None:
         self.stage(text)
 
-    def __enter__(self) -> _Lines:
-        return self
 
-    def __exit__(self, *details: object) -> None:
-        pass
-
-
-class _Bar:
+class _Bar(Bar):
     """Drawn between two runs and never during one: a thread that draws would be timed along."""
 
     def __init__(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+        from rich.progress import MofNCompleteColumn
 
-        self._progress = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=None, complete_style="cyan", finished_style="cyan", pulse_style="cyan"),
-            MofNCompleteColumn(),
-            console=Console(file=sys.stderr, highlight=False, markup=False, emoji=False),
-            transient=True,
-            expand=True,
-            auto_refresh=False,
-        )
-        self._task = self._progress.add_task("", total=None)
+        super().__init__(MofNCompleteColumn(), auto_refresh=False)
 
     def stage(self, text: str) -> None:
         self._progress.update(self._task, description=text, refresh=True)
 
     def advance(self, text: str, done: int, total: int) -> None:
         self._progress.update(self._task, description=text, completed=done, total=total, refresh=True)
-
-    def __enter__(self) -> _Bar:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *details: object) -> None:
-        self._progress.stop()

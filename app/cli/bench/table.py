@@ -6,19 +6,18 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from app.cli.errors import writing_output
 from app.cli.figures import figure_text, spread_text
 from app.cli.models.rendering import printable
+from app.cli.terminal import open_console
 
 if TYPE_CHECKING:
     from core.bench.record import Report
     from core.bench.results import Row
 
-_PIPE_WIDTH = 140
 _LEGEND = (
     "Medians over the rounds, quartiles in brackets; ratios are taken round by round. tokens/s: all new tokens / wall "
     "clock, reading the prompt included. tokens/forward: of the target. overhead: a step / (K draft forwards + one "
@@ -33,10 +32,9 @@ def write_report(report: Report) -> None:
     Raises:
         OutputClosed, OutputError: standard output can't be written.
     """
-    if sys.stdout is None:
+    console = open_console()
+    if console is None:
         return
-    width = None if sys.stdout.isatty() else _PIPE_WIDTH
-    console = Console(highlight=False, markup=False, emoji=False, width=width)
     with writing_output():
         for line in _head(report):
             console.print(Text(line))

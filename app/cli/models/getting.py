@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import shlex
-import signal
 import sys
-import threading
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from app.cli.errors import Exit, say, writing_output
+from app.cli.interrupts import stop_on_interrupt
 from app.cli.models.progress import open_progress
 from app.view_models.model_text import bytes_text
-from core.controls import Cancelled
+from core.controls import Cancelled, RunControls
 from core.errors import OutriderError
 
 if TYPE_CHECKING:
@@ -57,11 +54,12 @@ def execute(args: argparse.Namespace) -> int:
         return _print_path(here.path)
     from core.models.downloads import download
 
-    progress = open_progress()
+    controls, progress = RunControls(), open_progress()
     try:
-        with _Interrupt() as interrupt, progress:
+        # The first Ctrl-C asks the download to stop, so that it can keep what came.
+        with stop_on_interrupt(controls), progress:
             entry = download(
-                args.ref, on_progress=progress.update, check_cancelled=interrupt.check, restart=args.restart
+                args.ref, on_progress=progress.update, check_cancelled=controls.check_cancelled, restart=args.restart
             )
     except Cancelled:
         say(_farewell(args.ref))
@@ -108,32 +106,3 @@ def _farewell(ref: str) -> str:
     if not kept:
         return f"Stopped; nothing of it is kept. {command} begins again."
     return f"Stopped; {bytes_text(kept)} of it are kept. {command} goes on from there."
-
-
-class _Interrupt:
-    """The first Ctrl-C asks the download to stop, so that it can keep what came; the second leaves at once."""
-
-    def __init__(self) -> None:
-        self._asked = threading.Event()
-        self._restore = contextlib.ExitStack()
-
-    def check(self) -> None:
-        """Raises:
-        Cancelled: Ctrl-C was pressed.
-        """
-        if self._asked.is_set():
-            raise Cancelled
-
-    def __enter__(self) -> _Interrupt:
-        with contextlib.suppress(ValueError):  # Not the main thread, where there are no signals.
-            previous = signal.signal(signal.SIGINT, self._on_interrupt)
-            self._restore.callback(signal.signal, signal.SIGINT, previous)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._restore.close()
-
-    def _on_interrupt(self, number: int, frame: FrameType | None) -> None:
-        if self._asked.is_set():
-            raise KeyboardInterrupt
-        self._asked.set()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from typing import TYPE_CHECKING, Protocol
 
 from app.cli.errors import say
 from app.cli.models.rendering import printable
+from app.cli.progress import Bar, Lines
+from app.cli.terminal import is_terminal
 from app.view_models.model_text import bytes_text, progress_text
 
 if TYPE_CHECKING:
@@ -26,13 +27,10 @@ class Display(Protocol):
 
 def open_progress() -> Display:
     """The display for this process's stderr."""
-    with contextlib.suppress(AttributeError, ValueError):  # Closed, or not there.
-        if sys.stderr.isatty():
-            return _Bar()
-    return _Lines()
+    return _Bar() if is_terminal(sys.stderr) else _Lines()
 
 
-class _Lines:
+class _Lines(Lines):
     """For a pipe or a file: a line for each stage and for each file, whatever comes back to it."""
 
     def __init__(self) -> None:
@@ -49,29 +47,14 @@ class _Lines:
             self._said.add(key)
             say(line)
 
-    def __enter__(self) -> _Lines:
-        return self
 
-    def __exit__(self, *details: object) -> None:
-        pass
-
-
-class _Bar:
-    """For a terminal: stage, bar, bytes, rate and time left, in one line that is gone at the end."""
+class _Bar(Bar):
+    """For a terminal: stage, bar, bytes, rate and time left."""
 
     def __init__(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn
+        from rich.progress import TextColumn
 
-        self._progress = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=None, complete_style="cyan", finished_style="cyan", pulse_style="cyan"),
-            TextColumn("{task.fields[figures]}", markup=False),
-            console=Console(file=sys.stderr, highlight=False, markup=False, emoji=False),
-            transient=True,
-            expand=True,
-        )
-        self._task = self._progress.add_task("", total=None, figures="")
+        super().__init__(TextColumn("{task.fields[figures]}", markup=False))
 
     def update(self, progress: DownloadProgress) -> None:
         self._progress.update(
@@ -82,10 +65,3 @@ class _Bar:
             total=progress.total_bytes,
             figures=progress_text(progress) if progress.done_bytes else "",
         )
-
-    def __enter__(self) -> _Bar:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *details: object) -> None:
-        self._progress.stop()

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
+from app.cli.arguments import EXIT_CODES
+from app.cli.engine import make_engine
 from app.cli.errors import Exit, UsageError, say
-from app.cli.run import make_engine
+from app.cli.interrupts import stop_on_interrupt
 from app.cli.sweep.arguments import add_arguments, build_plan, check_files
 from app.cli.sweep.progress import SweepProgress
+from app.cli.terminal import is_terminal
 from app.sentences import in_words
 from core.files import write_atomically
 from core.sweep.checks import check_models
@@ -37,7 +38,7 @@ def add_parser(commands: Any) -> None:
             "among them, in shuffled order; print medians with quartiles, and which cell to take, if any. Stop with "
             "Ctrl-C at any time; the same command goes on from there."
         ),
-        epilog="Exit codes: 0 done, 1 failed while running, 2 bad usage or input, 130 stopped.",
+        epilog=EXIT_CODES,
         allow_abbrev=False,
     )
     parser.set_defaults(execute=execute)
@@ -65,7 +66,7 @@ class _Run:
         self._plan = plan
         self._controls = SweepControls()
         self._results = SweepResults(plan)
-        self._is_terminal = _is_terminal(sys.stderr)
+        self._is_terminal = is_terminal(sys.stderr)
         self._progress = SweepProgress(is_terminal=self._is_terminal)
         self._must_ask = False
         self._is_measuring = False
@@ -79,8 +80,11 @@ class _Run:
         events = sweep(
             self._plan, _LateEngine(), out=Path(args.out), logs=logs, controls=self._controls, restart=args.restart
         )
+        # The first Ctrl-C stops the run that goes and shows what there is. While models load, which can't be asked to
+        # stop, there is nothing to lose.
+        interrupts = stop_on_interrupt(self._controls, can_wait=lambda: self._is_measuring)
         try:
-            with self._stop_on_interrupt(), contextlib.closing(events):
+            with interrupts, contextlib.closing(events):
                 for event in events:
                     if not self._take(event):
                         return self._stopped()
@@ -121,7 +125,7 @@ class _Run:
         if event.num_done:
             self._progress.say(f"{event.num_done:,} of {event.num_runs:,} runs are in {self._args.out!r} already.")
         if left > ASK_ABOVE and not self._args.yes:
-            if not (self._is_terminal and _is_terminal(sys.stdin)):
+            if not (self._is_terminal and is_terminal(sys.stdin)):
                 raise UsageError(
                     f"This sweep has {left:,} runs left to do, more than {ASK_ABOVE}, and there is no terminal to ask "
                     "on; add --yes to start it all the same, or take fewer K, temperatures, prompts or repeats."
@@ -168,28 +172,6 @@ class _Run:
             return self._stopped()
         return Exit.DONE if self._results.num_measured and not unsaved else Exit.FAILED
 
-    @contextlib.contextmanager
-    def _stop_on_interrupt(self) -> Iterator[None]:
-        """The first Ctrl-C stops the run that goes and shows what there is; the second one leaves at once.
-
-        While models load, which can't be asked to stop, the first one leaves at once as well; nothing is lost.
-        """
-
-        def on_interrupt(number: int, frame: FrameType | None) -> None:
-            if self._controls.is_cancelled or not self._is_measuring:
-                raise KeyboardInterrupt
-            self._controls.cancel()
-
-        try:
-            previous = signal.signal(signal.SIGINT, on_interrupt)
-        except ValueError:  # Not the main thread, where there are no signals.
-            yield
-            return
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGINT, previous)
-
 
 class _LateEngine:
     """The engine, made when the first run needs it: torch takes seconds, and a bad file is told before."""
@@ -200,9 +182,3 @@ class _LateEngine:
     def run(self, request: Any, controls: Any) -> Iterator[Any]:
         self._engine = self._engine or make_engine()
         return self._engine.run(request, controls)
-
-
-def _is_terminal(stream: Any) -> bool:
-    with contextlib.suppress(AttributeError, ValueError):  # Closed, or not there.
-        return bool(stream.isatty())
-    return False

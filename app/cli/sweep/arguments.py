@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterable
-from typing import Any
 
+from app.cli.arguments import add_count, add_place, add_template
 from app.cli.bench.arguments import check_out
 from app.cli.errors import UsageError
 from app.cli.models.rendering import REF_HELP
-from app.cli.parsing import draft_lengths, echo, number, positive_whole_number, whole_number
+from app.cli.parsing import draft_lengths, echo, number, whole_number
 from app.cli.run_arguments import embedded_drafter
 from core.bench.names import split_name
 from core.drafters.methods import METHODS, get_method
@@ -42,8 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"how to draft, one way or several: {', '.join(METHODS)}; a method's options stand behind it, as in "
         "prompt-lookup:max-ngram=5 (default: draft-model; prompt-lookup if there is no draft)",
     )
-    models.add_argument("--device", choices=[*map(str, Device)], default="auto", help="where to run (default: auto)")
-    models.add_argument("--dtype", choices=[*map(str, DType)], default="auto", help="precision (default: by device)")
+    add_place(models)
 
     grid = parser.add_argument_group("grid")
     grid.add_argument(
@@ -66,9 +65,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"suites ({', '.join(SUITES)}) and files: one prompt a line, JSON Lines with a text or prompt each, or "
         f"Spec-Bench's question.jsonl (default: the first {FEW_PROMPTS} of code or chat)",
     )
-    _whole(grid, "--num-prompts", None, "take the first N prompts of each suite or category (default: all)")
-    _whole(grid, "--repeats", 3, "runs of each cell on each prompt (default: 3)")
-    _whole(grid, "--max-new-tokens", 64, "longest text of a run (default: 64)")
+    add_count(grid, "--num-prompts", None, "take the first N prompts of each suite or category (default: all)")
+    add_count(grid, "--repeats", 3, "runs of each cell on each prompt")
+    add_count(grid, "--max-new-tokens", 64, "longest text of a run")
 
     sampling = parser.add_argument_group("sampling, the same everywhere")
     sampling.add_argument(
@@ -82,9 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sampling.add_argument(
         "--coupling", choices=[*map(str, Coupling)], default=str(Coupling.REJECTION), help="default: rejection"
     )
-    template = sampling.add_mutually_exclusive_group()
-    template.add_argument("--chat", dest="chat", action="store_true", default=None, help="apply the chat template")
-    template.add_argument("--raw", dest="chat", action="store_false", help="don't (default: apply it if there is one)")
+    add_template(sampling)
 
     output = parser.add_argument_group("output")
     output.add_argument(
@@ -97,10 +94,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output.add_argument("--logs", metavar="FOLDER", help="keep the log of every run here")
     output.add_argument("--csv", metavar="FILE", help="write the table here as well")
     output.add_argument("--yes", action="store_true", help="don't ask before a long sweep")
-
-
-def _whole(group: Any, flag: str, default: int | None, text: str) -> None:
-    group.add_argument(flag, metavar="N", type=positive_whole_number(flag), default=default, help=text)
 
 
 def _temperatures(text: str) -> tuple[float, ...]:

@@ -5,19 +5,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from app.cli.errors import writing_output
 from app.cli.figures import figure_text, spread_text
 from app.cli.models.rendering import printable
+from app.cli.terminal import open_console
 from core.bench.statistics import Spread
 from core.sweep.plan import SweepPlan
 from core.sweep.results import SweepResults
 from core.sweep.types import CellResult, Verdict
 
-_PIPE_WIDTH = 140
 _WIDE = 112
 """Columns from which every figure has its quartiles; below, the speedup alone, and c is left out."""
 _LEGEND = (
@@ -33,10 +32,9 @@ def write_results(results: SweepResults, verdicts: Sequence[Verdict]) -> None:
     Raises:
         OutputClosed, OutputError: standard output can't be written.
     """
-    if sys.stdout is None:
+    console = open_console()
+    if console is None:
         return
-    width = None if sys.stdout.isatty() else _PIPE_WIDTH
-    console = Console(highlight=False, markup=False, emoji=False, width=width)
     plan = results.plan
     with writing_output():
         console.print(Text(printable(_head(plan))))
