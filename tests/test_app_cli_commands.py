@@ -5,13 +5,13 @@ import subprocess
 import sys
 
 import pytest
-from cli_fakes import STARTED, finished, step
 
 import app.__main__ as entry
 from app import __version__
 from app.__main__ import main
 from core.threads import limit_spinning
 from core.trace import export_jsonl, read_run_log, to_record
+from tests.cli_fakes import STARTED, finished, step
 
 
 @pytest.fixture

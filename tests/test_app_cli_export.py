@@ -6,10 +6,10 @@ import json
 import shlex
 
 import pytest
-from cli_fakes import STARTED, finished, step
 
 from app.__main__ import main
 from core.trace import export_jsonl, to_record
+from tests.cli_fakes import STARTED, finished, step
 
 CONFIG = {
     "target": "owner/target",

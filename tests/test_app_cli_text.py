@@ -4,13 +4,13 @@ import io
 import re
 
 import pytest
-from cli_fakes import step
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.color import Color
 
 from app.cli.text import STYLES, PlainSink, StopTail, TerminalSink, Transcript, open_sink
 from core.types import TokenKind as Kind
+from tests.cli_fakes import step
 
 
 class Pieces:

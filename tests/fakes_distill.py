@@ -1,0 +1,59 @@
+"""A target small enough to be distilled at once, and the settings and texts to do it with."""
+
+import copy
+from pathlib import Path
+
+import torch
+
+from core.distill.pipeline import DistillSettings
+from core.distill.script import Script
+from core.distill.self_play import PlaySettings, write_texts
+from core.distill.texts import Part, Texts
+from core.distill.train import StudentSettings
+from core.training.optim import Budget, Schedule
+from core.types import SamplingParams
+from tests.fakes import byte_tokenizer, save_model, tiny_module
+
+TEMPLATE = "{% for m in messages %}<u>{{ m['content'] }}</u>{% endfor %}{% if add_generation_prompt %}<a>{% endif %}"
+END = 256
+GREEDY = SamplingParams(temperature=0.0)
+
+
+def chat_tokenizer():
+    tokenizer = copy.deepcopy(byte_tokenizer())
+    tokenizer.chat_template = TEMPLATE
+    return tokenizer
+
+
+def quiet(line: str) -> None:
+    pass
+
+
+def student_settings(**changes) -> StudentSettings:
+    values = {"budget": Budget(tokens=1000), "rows_per_step": 2, "compile": False, "schedule": Schedule(2)}
+    return StudentSettings(**{**values, **changes})
+
+
+def settings(**changes) -> DistillSettings:
+    values = {
+        "num_texts": 12,
+        "num_layers": 1,
+        "vocabulary_size": 80,
+        "student": student_settings(),
+        "play": PlaySettings(rows=8, length=48, longest_prompt=10),
+    }
+    return DistillSettings(**{**values, **changes})
+
+
+def play_part(script: Script, seed: int = 0, **changes) -> Part:
+    rows = PlaySettings(**{"rows": 12, "length": 40, "longest_prompt": 9, "temperatures": (1.0, 0.0), **changes})
+    return write_texts(tiny_module("llama"), script, rows, torch.Generator().manual_seed(seed), dtype=torch.float32)
+
+
+def play_texts(script: Script, seed: int = 0, **changes) -> Texts:
+    return play_part(script, seed, **changes).texts
+
+
+def save_target(folder: Path) -> Path:
+    """A plain Llama with a chat template."""
+    return save_model(folder / "target", tokenizer=chat_tokenizer(), eos_token_id=END)

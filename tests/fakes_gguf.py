@@ -1,0 +1,75 @@
+"""A tiny model in a GGUF file, a child that is played, and what a conversion left behind."""
+
+import sys
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+
+import core.models.gguf as engine
+from core.errors import ModelUnreadableError
+from core.models.child_process import Limits
+from core.models.gguf import convert
+from tests.fakes import byte_tokenizer, is_sentence, tiny_module
+
+AMPLE = Limits(memory_bytes=2**33, stall_s=120)
+
+
+def refusal(path, error=ModelUnreadableError) -> str:
+    """Converts what can't be converted, and returns what a person is told."""
+    with pytest.raises(error) as caught:
+        convert(Path(path))
+    assert is_sentence(str(caught.value)), str(caught.value)
+    assert left_over() == []
+    return str(caught.value)
+
+
+def left_over() -> list[Path]:
+    """What lies where converted files are kept, and is no converted file."""
+    return sorted(path for path in engine._kept().glob("*") if not (path / "config.json").is_file())
+
+
+def write_gguf(path) -> None:
+    """A tiny llama in float32, as llama.cpp's converter writes it but for its rotary order, which is left as it is."""
+    config = tiny_module("llama").config
+    tokens = byte_tokenizer([("a", "b")]).convert_ids_to_tokens(range(258))
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_name("tiny")
+    writer.add_context_length(128)
+    writer.add_embedding_length(32)
+    writer.add_block_count(2)
+    writer.add_feed_forward_length(48)
+    writer.add_head_count(4)
+    writer.add_head_count_kv(2)
+    writer.add_rope_dimension_count(8)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_vocab_size(258)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([gguf.TokenType.NORMAL] * 257 + [gguf.TokenType.CONTROL])
+    writer.add_token_merges(["a b"])
+    writer.add_eos_token_id(257)
+    random = np.random.default_rng(0)
+    shapes = {"token_embd": (258, 32), "output_norm": (32,), "output": (258, 32)}
+    for block in range(2):
+        shapes |= {
+            f"blk.{block}.{name}": shape
+            for name, shape in {
+                "attn_norm": (32,), "attn_q": (32, 32), "attn_k": (16, 32), "attn_v": (16, 32),
+                "attn_output": (32, 32), "ffn_norm": (32,), "ffn_gate": (48, 32), "ffn_up": (48, 32),
+                "ffn_down": (32, 48),
+            }.items()
+        }  # fmt: skip
+    for name, shape in shapes.items():
+        writer.add_tensor(f"{name}.weight", random.normal(size=shape, scale=0.3).astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def fake(script: str) -> list[str]:
+    """A command that runs a few lines of Python, which start sooner than the real child."""
+    prelude = "import json, os, signal, sys, time\ndef send(**m): print(json.dumps(m), flush=True)\n"
+    return [sys.executable, "-S", "-c", prelude + script]
