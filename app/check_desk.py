@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from PySide6.QtCore import QObject, QTimer, Slot
+from PySide6.QtCore import Slot
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QWidget
 
 from app.controller import RunController
 from app.dialogs import Dialogs
-from app.engine_task import EngineTask
 from app.menus import Menus
 from app.run_reader_thread import RunReaderThread
 from app.services import Services, Session
+from app.task_desk import TaskDesk
 from app.theme import LIGHT, Theme
 from app.view_models.checking import (
     MARK_NAMES,
@@ -35,12 +35,11 @@ from core.errors import OutriderError
 from core.types import RunRequest, StageChanged
 
 TITLE = "A check"
-POLL_MS = 100
 _ANY_PROMPT = "any"
 """A request needs a prompt; a check has its own."""
 
 
-class CheckDesk(QObject):
+class CheckDesk(TaskDesk):
     """Its window is made when it is first wanted."""
 
     def __init__(
@@ -53,18 +52,14 @@ class CheckDesk(QObject):
         reader: RunReaderThread,
         dialogs: Dialogs,
     ) -> None:
-        super().__init__(window)
-        self._main, self._services, self._controller = window, services, controller
+        super().__init__(window, controller)
+        self._main, self._services = window, services
         self._controls, self._reader, self._dialogs = controls, reader, dialogs
         self._theme = LIGHT
-        self._task: EngineTask | None = None
         self._report: CheckReport | None = None
         self._has_failed = False
         self._is_saving = False
         self.window: CheckWindow | None = None
-        self._timer = QTimer(self)
-        self._timer.setInterval(POLL_MS)
-        self._timer.timeout.connect(self._take_events)
         menus.check.triggered.connect(self.open)
         controls.changed.connect(self._show_subject)
         reader.text_saved.connect(self._on_saved)
@@ -108,26 +103,14 @@ class CheckDesk(QObject):
         def work(session: Session, controls: RunControls) -> Iterator[Any]:
             return services.check(session, request, controls)
 
-        task = self._controller.start_task(TITLE, work)
-        if task is None:
+        if self._start_task(TITLE, work) is None:
             window.show_stage(self._controller.busy_sentence())
             return
-        self._task, self._report, self._has_failed = task, None, False
+        self._report, self._has_failed = None, False
         window.show_nothing("Checking…")
         window.show_subject(subject_of(request.run))
         window.show_stage("")
         window.show_going(is_going=True)
-        task.failed.connect(self._on_failed)
-        task.ended.connect(self._on_ended)
-        self._timer.start()
-
-    @Slot()
-    def stop(self) -> None:
-        """End the check that goes, if one does."""
-        if self._task is not None:
-            self._task.stop()
-            if self.window is not None:
-                self.window.show_stage("Stopping…")
 
     def _run(self) -> RunRequest:
         return self._controls.request(_ANY_PROMPT)
@@ -149,35 +132,33 @@ class CheckDesk(QObject):
             now = "" if is_checked_as(run, self._report.request) else "\nThe settings are others by now."
             window.show_subject(f"{subject_of(self._report.request.run)}{now}")
 
-    @Slot()
-    def _take_events(self) -> None:
-        window = self.window
-        if self._task is None or window is None:
+    def _show_stopping(self) -> None:
+        if self.window is not None:
+            self.window.show_stage("Stopping…")
+
+    def _show_events(self, events: Iterator[Any]) -> None:
+        window, task = self.window, self._task
+        if task is None or window is None:
             return
         last: CheckProgress | StageChanged | None = None
-        for event in self._task.take_events():
+        for event in events:
             if isinstance(event, CheckFinished):
                 self._report = event.report
             else:
                 last = event
-        if self._task.controls.is_cancelled or last is None:
+        if task.controls.is_cancelled or last is None:
             return
         if isinstance(last, StageChanged):
             window.show_stage(last.text)
         else:
             window.show_stage(last.text, last.done, last.total)
 
-    @Slot(str)
-    def _on_failed(self, sentence: str) -> None:
+    def _show_failure(self, sentence: str) -> None:
         self._has_failed = True
         if self.window is not None:
             self.window.show_nothing(sentence, is_problem=True)
 
-    @Slot()
-    def _on_ended(self) -> None:
-        self._timer.stop()
-        self._take_events()
-        self._task = None
+    def _show_end(self) -> None:
         window, report = self.window, self._report
         if window is None:
             return

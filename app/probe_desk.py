@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from PySide6.QtCore import QObject, QTimer, Slot
+from PySide6.QtCore import Slot
 from PySide6.QtWidgets import QWidget
 
 from app.controller import RunController
-from app.engine_task import EngineTask
 from app.menus import Menus
 from app.services import Services, Session
+from app.task_desk import TaskDesk
 from app.view_models.probing import question, row_of
 from app.widgets.controls import ControlsPanel
 from app.widgets.probe_window import ProbeWindow
@@ -23,12 +23,12 @@ from core.probe.types import DraftProbe, DraftProbed, ProbeDone, ProbeRequest, v
 from core.types import LengthPolicy, StageChanged
 
 TITLE = "A probe"
-POLL_MS = 100
+PROBING = "Probing…"
 UNKNOWN_YET = ("?",)
 """Stands for the drafts until the engine's thread has looked for them."""
 
 
-class ProbeDesk(QObject):
+class ProbeDesk(TaskDesk):
     """Its window is made when it is first wanted."""
 
     def __init__(
@@ -40,15 +40,11 @@ class ProbeDesk(QObject):
         controls: ControlsPanel,
         prompt: PromptEditor,
     ) -> None:
-        super().__init__(window)
-        self._main, self._services, self._controller = window, services, controller
+        super().__init__(window, controller)
+        self._main, self._services = window, services
         self._controls, self._prompt = controls, prompt
-        self._task: EngineTask | None = None
         self._probes: list[DraftProbe] = []
         self.window: ProbeWindow | None = None
-        self._timer = QTimer(self)
-        self._timer.setInterval(POLL_MS)
-        self._timer.timeout.connect(self._take_events)
         menus.probe.triggered.connect(self.open)
 
     @Slot()
@@ -81,18 +77,14 @@ class ProbeDesk(QObject):
             found = replace(asked, drafts=services.find_drafts(asked.target))
             yield from services.probe(session, found, controls)
 
-        self._task = self._controller.start_task(TITLE, work)
-        if self._task is None:
+        if self._start_task(TITLE, work) is None:
             window.say(self._controller.busy_sentence(), is_problem=True)
             return
         self._probes = []
         window.show_rows(())
-        window.say("Probing…")
+        window.say(PROBING)
         window.show_subject(f"Target: {asked.target} · temperature {asked.sampling.temperature:g} · the prompt at hand")
         window.show_going(is_going=True)
-        self._task.failed.connect(self._on_failed)
-        self._task.ended.connect(self._on_ended)
-        self._timer.start()
 
     def _question(self, *, with_own_text: bool) -> ProbeRequest:
         target, prompt = self._controls.target.ref, self._prompt.text()
@@ -100,20 +92,15 @@ class ProbeDesk(QObject):
             raise SettingsError("Choose a target first.")
         return question(target, self._controls.settings(prompt), prompt, UNKNOWN_YET, generate=with_own_text)
 
-    @Slot()
-    def stop(self) -> None:
-        """End the probe that goes, if one does."""
-        if self._task is not None:
-            self._task.stop()
-            if self.window is not None:
-                self.window.show_stage("Stopping…")
+    def _show_stopping(self) -> None:
+        if self.window is not None:
+            self.window.show_stage("Stopping…")
 
-    @Slot()
-    def _take_events(self) -> None:
+    def _show_events(self, events: Iterator[Any]) -> None:
         window = self.window
-        if self._task is None or window is None:
+        if window is None:
             return
-        for event in self._task.take_events():
+        for event in events:
             if isinstance(event, StageChanged):
                 window.show_stage(event.text)
             elif isinstance(event, DraftProbed):
@@ -134,22 +121,16 @@ class ProbeDesk(QObject):
         if done.notes:
             window.show_subject(f"{window.subject.text()} · {' '.join(done.notes)}")
 
-    @Slot(str)
-    def _on_failed(self, sentence: str) -> None:
+    def _show_failure(self, sentence: str) -> None:
         if self.window is not None:
             self.window.say(sentence, is_problem=True)
 
-    @Slot()
-    def _on_ended(self) -> None:
-        self._timer.stop()
-        failed = self.window is not None and self.window.headline.property("role") == "problem"
-        self._take_events()
-        self._task = None
+    def _show_end(self) -> None:
         if self.window is None:
             return
         self.window.show_going(is_going=False)
         self.window.show_stage("")
-        if not failed and self.window.headline.text() == "Probing…":
+        if self.window.headline.text() == PROBING:
             self.window.say("Stopped before a draft was probed.")
 
     @Slot(object)

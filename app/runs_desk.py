@@ -20,6 +20,7 @@ from app.theme import LIGHT, Theme
 from app.view_models.comparison import Comparison
 from app.view_models.run_view import COMPLETE, RunView
 from app.widgets.runs_panel import RunsWindow
+from app.window_layout import bring_forward
 from core.runs import KeptRun, KeptState
 from core.types import RunRequest
 
@@ -89,9 +90,7 @@ class RunsDesk(QObject):
         if self.window is None:
             self.window = self._make_window()
             self.set_theme(self._theme)
-        self.window.show()
-        self.window.raise_()
-        self.window.activateWindow()
+        bring_forward(self.window)
         self.window.table.setFocus()
         self.refresh()
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
-from PySide6.QtCore import QObject, QTimer, Slot
+from PySide6.QtCore import Slot
 from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QWidget
 
 from app.controller import RunController
 from app.dialogs import Dialogs
-from app.engine_task import EngineTask
 from app.menus import Menus
 from app.replaying import settings_of
 from app.runs_desk import RunsDesk
@@ -21,12 +22,14 @@ from app.sweep_choices import SweepChooser
 from app.sweep_files import earlier_sweeps, new_path, title_of
 from app.sweep_reader import SweepReader
 from app.sweep_work import SweepAsks, SweepWork
+from app.task_desk import TaskDesk
 from app.theme import LIGHT, Theme
 from app.view_models.sweep import STOPPING, OpenedSweep, SweepExport, SweepView, cell_title
 from app.widgets.controls import ControlsPanel
 from app.widgets.prompt_editor import PromptEditor
 from app.widgets.sweep_picture import SweepPicture
 from app.widgets.sweep_window import SweepWindow
+from app.window_layout import bring_forward
 from core.errors import OutriderError
 from core.files import write_atomically
 from core.runs import KeptRun, KeptState
@@ -39,7 +42,7 @@ TITLE = "A sweep"
 NO_LOG = "The log of this run was not kept, or is gone."
 
 
-class SweepDesk(QObject):
+class SweepDesk(TaskDesk):
     """Connects the engine, the form, the heatmap and the files.
 
     Attributes:
@@ -59,11 +62,10 @@ class SweepDesk(QObject):
         runs: RunsDesk,
         dialogs: Dialogs,
     ) -> None:
-        super().__init__(window)
-        self._parent, self._services, self._controller = window, services, controller
+        super().__init__(window, controller, FRAME_MS)
+        self._parent, self._services = window, services
         self._controls, self._prompt, self._runs, self._dialogs = controls, prompt, runs, dialogs
         self._theme = LIGHT
-        self._task: EngineTask | None = None
         self._work: SweepWork | None = None
         self.view = SweepView()
         self.window: SweepWindow | None = None
@@ -72,9 +74,6 @@ class SweepDesk(QObject):
         self.reader.opened.connect(self._on_opened)
         self.reader.saved.connect(self._on_saved)
         self.reader.failed.connect(self._tell)
-        self._timer = QTimer(self)
-        self._timer.setInterval(FRAME_MS)
-        self._timer.timeout.connect(self._on_frame)
         menus.sweep.triggered.connect(self.open)
 
     # --- The window ---
@@ -87,9 +86,7 @@ class SweepDesk(QObject):
             self.window.set_theme(self._theme)
         elif self._chooser is not None:
             self._chooser.refresh()
-        self.window.show()
-        self.window.raise_()
-        self.window.activateWindow()
+        bring_forward(self.window)
 
     def close(self) -> None:
         """Close the window, and stop the sweep with it."""
@@ -142,27 +139,20 @@ class SweepDesk(QObject):
             self._tell(sentence)
             return
         work = SweepWork(plan, path)
-        task = self._controller.start_task(TITLE, work)
+        task = self._start_task(TITLE, work)
         if task is None:
             return
-        self._task, self._work = task, work
+        self._work = work
         task.stop_asked.connect(work.stop)
-        task.failed.connect(self._tell)
-        task.ended.connect(self._on_ended)
         window.banner.dismiss()
         self.view.begin(plan, path)
         window.refresh()
-        self._timer.start()
 
-    @Slot()
-    def stop(self) -> None:
-        """End the sweep after the forward at hand; what is measured is kept."""
-        if self._task is not None:
-            self._task.stop()
-            self.view.stage = STOPPING
-            if self.window is not None:
-                self.window.question.hide()
-                self.window.refresh()
+    def _show_stopping(self) -> None:
+        self.view.stage = STOPPING
+        if self.window is not None:
+            self.window.question.hide()
+            self.window.refresh()
 
     @Slot(bool)
     def _on_answered(self, goes_on: bool) -> None:
@@ -171,12 +161,11 @@ class SweepDesk(QObject):
         elif not goes_on:
             self.stop()
 
-    @Slot()
-    def _on_frame(self) -> None:
-        if self._task is None or self.window is None:
+    def _show_events(self, events: Iterator[Any]) -> None:
+        if self.window is None:
             return
         has_news = False
-        for event in self._task.take_events():
+        for event in events:
             has_news = True
             if isinstance(event, FileFailed):
                 self._tell(f"{event.sentence} The sweep goes on.")
@@ -187,11 +176,11 @@ class SweepDesk(QObject):
         if has_news:
             self.window.refresh()
 
-    @Slot()
-    def _on_ended(self) -> None:
-        self._timer.stop()
-        self._on_frame()
-        self._task, self._work = None, None
+    def _show_failure(self, sentence: str) -> None:
+        self._tell(sentence)
+
+    def _show_end(self) -> None:
+        self._work = None
         self.view.end()
         if self.window is not None:
             self.window.question.hide()

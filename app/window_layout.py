@@ -30,6 +30,13 @@ def open_at(window: QWidget, width: int, height: int) -> None:
     window.resize(min(scaled(width), MOST_WIDTH), min(scaled(height), MOST_HEIGHT))
 
 
+def bring_forward(window: QWidget) -> None:
+    """Show a window above the others, with the keys."""
+    window.show()
+    window.raise_()
+    window.activateWindow()
+
+
 def centre(panels: tuple[QWidget, ...], foot: QWidget) -> QWidget:
     """Panels above each other, the last of which takes the room that is left, and a foot from edge to edge."""
     result = QWidget()

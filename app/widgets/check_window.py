@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from PySide6.QtCore import Qt, Signal, Slot
-from PySide6.QtGui import QCloseEvent, QColor
+from PySide6.QtGui import QColor
 from PySide6.QtWidgets import (
     QCheckBox,
     QComboBox,
-    QDialog,
     QHBoxLayout,
-    QProgressBar,
     QScrollArea,
     QSpinBox,
     QTableWidget,
@@ -25,6 +23,7 @@ from app.view_models.checking import COLUMNS, NONE_YET, CheckRow
 from app.widgets.check_bars import CheckBars
 from app.widgets.fields import WheelGuard, describe, offer, scrolled, set_flag, table_card, text_label
 from app.widgets.tool_parts import figure_table, push_button, wrapped_label
+from app.widgets.tool_window import ToolWindow
 from app.window_layout import open_at
 from core.check.types import DEFAULT_SAMPLES, LEAST_SAMPLES, FirstTokens
 
@@ -35,33 +34,26 @@ BLOCKS_HELP = "Blocks that are drawn for the test of the sampled law. Four times
 TRANSFORMERS_HELP = "Also hold plain greedy text against transformers' own generate, which is slower."
 
 
-class CheckWindow(QDialog):
-    """Stays open beside the main window.
+class CheckWindow(ToolWindow):
+    """Asks for a check and shows its report.
 
     Signals:
         check_wanted: the button was pressed.
-        stop_wanted: likewise, or the window was closed while a check goes.
         copy_wanted, save_wanted: the report is to be taken away.
     """
 
     check_wanted = Signal()
-    stop_wanted = Signal()
     copy_wanted = Signal()
     save_wanted = Signal()
 
     def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
-        self.setObjectName("checkWindow")
-        self.setWindowTitle("Check exactness")
-        self.setModal(False)
+        super().__init__("check", "Check exactness", "How far this part of the check is", parent)
         self._theme = LIGHT
         self._rows: tuple[CheckRow, ...] = ()
         self._first_tokens: tuple[FirstTokens, ...] = ()
         self.mark = text_label("", "verdictMark")
         self.mark.setObjectName("checkMark")
         self.mark.setAlignment(Qt.AlignmentFlag.AlignCenter)
-        self.headline = wrapped_label("checkHeadline", "title")
-        self.subject = wrapped_label("checkSubject", "hint")
         self.blocks = QSpinBox()
         self.blocks.setObjectName("checkBlocksSpin")
         self.blocks.setRange(LEAST_SAMPLES, MOST_BLOCKS)
@@ -77,13 +69,6 @@ class CheckWindow(QDialog):
         self.stop_button = push_button("Stop", "stopCheckButton", "End the check; there is no verdict then")
         self.copy_button = push_button("Copy report", "copyCheckButton", "The whole report as text")
         self.save_button = push_button("Save…", "saveCheckButton", "The report as text or JSON")
-        self.close_button = push_button("Close", "closeCheckButton", "")
-        self.progress = QProgressBar()
-        self.progress.setObjectName("checkProgress")
-        self.progress.setAccessibleName("How far this part of the check is")
-        self.progress.setTextVisible(False)
-        self.stage = text_label("", "hint")
-        self.stage.setObjectName("checkStage")
         self.table = _table()
         self.remarks = wrapped_label("checkRemarks", "hint")
         self.prompts = QComboBox()
@@ -100,7 +85,6 @@ class CheckWindow(QDialog):
         self.stop_button.clicked.connect(self.stop_wanted)
         self.copy_button.clicked.connect(self.copy_wanted)
         self.save_button.clicked.connect(self.save_wanted)
-        self.close_button.clicked.connect(self.close)
         self.prompts.currentIndexChanged.connect(self._on_prompt)
 
     def _lay_out(self) -> None:
@@ -127,20 +111,13 @@ class CheckWindow(QDialog):
         tokens.addWidget(text_label("First tokens after", "field", buddy=self.prompts))
         tokens.addWidget(self.prompts, 1)
         tokens.addWidget(text_label("outlined: expected · filled: drawn", "hint"))
-        foot = QHBoxLayout()
-        foot.setSpacing(8)
-        foot.addWidget(self.progress)
-        foot.addWidget(self.stage, 1)
-        for button in (self.copy_button, self.save_button, self.close_button):
-            foot.addWidget(button)
-        self.progress.setFixedWidth(120)
         layout = QVBoxLayout(self)
         layout.setContentsMargins(16, 14, 16, 16)
         layout.setSpacing(8)
         layout.addLayout(head)
         layout.addLayout(asked)
         layout.addWidget(self._results(), 1)
-        layout.addLayout(foot)
+        layout.addLayout(self._foot(120, self.copy_button, self.save_button))
 
     def _results(self) -> QScrollArea:
         """What does not fit, with large text, is a turn of the wheel away."""
@@ -159,19 +136,12 @@ class CheckWindow(QDialog):
 
     # --- For the desk ---
 
-    def open(self) -> None:
-        """Come to the front."""
-        self.show()
-        self.raise_()
-        self.activateWindow()
-
     def show_nothing(self, sentence: str, *, is_problem: bool = False) -> None:
         """A sentence, and no verdict."""
         set_flag(self.mark, "kind", "none")
         self.mark.setText("?")
         self.mark.setAccessibleName("No verdict yet")
-        set_flag(self.headline, "role", "problem" if is_problem else "title")
-        self.headline.setText(sentence)
+        self.say(sentence, is_problem=is_problem)
         self.show_results((), "", ())
 
     def show_verdict(self, mark: str, name: str, sentence: str) -> None:
@@ -181,10 +151,6 @@ class CheckWindow(QDialog):
         self.mark.setAccessibleName(sentence)
         set_flag(self.headline, "role", "verdict")
         self.headline.setText(sentence)
-
-    def show_subject(self, text: str) -> None:
-        """What is checked."""
-        self.subject.setText(text)
 
     def show_results(self, rows: Sequence[CheckRow], remarks: str, first_tokens: Sequence[FirstTokens]) -> None:
         """What the verdict rests on; empty for nothing."""
@@ -242,11 +208,6 @@ class CheckWindow(QDialog):
     def _on_prompt(self) -> None:
         place = self.prompts.currentIndex()
         self.bars.show_tokens(self._first_tokens[place] if 0 <= place < len(self._first_tokens) else None)
-
-    def closeEvent(self, event: QCloseEvent) -> None:
-        """A check whose window is gone is of no use."""
-        self.stop_wanted.emit()
-        super().closeEvent(event)
 
 
 def _table() -> QTableWidget:

@@ -24,6 +24,7 @@ from app.widgets import help_text
 from app.widgets.fields import card, text_label
 from app.widgets.formula_page import FormulaPage
 from app.widgets.step_picture import StepPictureView
+from app.window_layout import bring_forward
 from core.types import Step
 
 
@@ -89,9 +90,7 @@ class HelpPage(QDialog):
 
     def _open(self, page: int) -> None:
         self.tabs.setCurrentIndex(page)
-        self.show()
-        self.raise_()
-        self.activateWindow()
+        bring_forward(self)
 
     def _method(self) -> QWidget:
         body = QWidget()

@@ -28,6 +28,7 @@ from app.widgets.models_details import ModelDetailsPane
 from app.widgets.models_downloads import DownloadsShelf
 from app.widgets.models_suggestions import SuggestionsPage
 from app.widgets.models_table import ModelsTable
+from app.window_layout import bring_forward
 
 HERE, GET = 0, 1
 NO_MATCH = "No model on this computer has these words."
@@ -144,9 +145,7 @@ class ModelsWindow(QDialog):
     def open_page(self, page: int) -> None:
         """Show the window, on top, with one of its pages."""
         self.tabs.setCurrentIndex(page)
-        self.show()
-        self.raise_()
-        self.activateWindow()
+        bring_forward(self)
         (self.suggestions.edit if page == GET else self.table).setFocus()
 
     def refresh(self) -> None:

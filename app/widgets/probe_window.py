@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from PySide6.QtCore import Qt, Signal, Slot
-from PySide6.QtGui import QCloseEvent
 from PySide6.QtWidgets import (
     QCheckBox,
-    QDialog,
     QHBoxLayout,
-    QProgressBar,
     QTableWidget,
     QTableWidgetItem,
     QVBoxLayout,
@@ -19,8 +16,9 @@ from PySide6.QtWidgets import (
 
 from app.theme import scaled
 from app.view_models.probing import COLUMNS, GENERATED, NONE_YET, DraftRow
-from app.widgets.fields import describe, offer, set_flag, table_card, text_label
-from app.widgets.tool_parts import figure_table, push_button, wrapped_label
+from app.widgets.fields import describe, offer, table_card
+from app.widgets.tool_parts import figure_table, push_button
+from app.widgets.tool_window import ToolWindow
 from app.window_layout import open_at
 
 ROW_HEIGHT = 28
@@ -30,27 +28,20 @@ GENERATE_HELP = (
 )
 
 
-class ProbeWindow(QDialog):
-    """Stays open beside the main window.
+class ProbeWindow(ToolWindow):
+    """Asks for a probe and ranks what comes of it.
 
     Signals:
         probe_wanted: the button was pressed.
-        stop_wanted: likewise, or the window was closed while a probe goes.
         draft_chosen: a `DraftProbe` to run with.
     """
 
     probe_wanted = Signal()
-    stop_wanted = Signal()
     draft_chosen = Signal(object)
 
     def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
-        self.setObjectName("probeWindow")
-        self.setWindowTitle("Probe drafts")
-        self.setModal(False)
+        super().__init__("probe", "Probe drafts", "A probe is going", parent)
         self._rows: tuple[DraftRow, ...] = ()
-        self.headline = wrapped_label("probeHeadline", "title")
-        self.subject = wrapped_label("probeSubject", "hint")
         self.generate = QCheckBox(f"Let the target write {GENERATED} tokens first")
         self.generate.setObjectName("probeGenerateCheck")
         self.generate.setChecked(True)
@@ -59,14 +50,7 @@ class ProbeWindow(QDialog):
         self.probe_button.setProperty("role", "primary")
         self.stop_button = push_button("Stop", "stopProbeButton", "End the probe with what it has")
         self.use_button = push_button("Use this draft and K", "useDraftButton", "Put them into the settings")
-        self.close_button = push_button("Close", "closeProbeButton", "")
-        self.progress = QProgressBar()
-        self.progress.setObjectName("probeProgress")
-        self.progress.setAccessibleName("A probe is going")
-        self.progress.setTextVisible(False)
         self.progress.setRange(0, 0)
-        self.stage = text_label("", "hint")
-        self.stage.setObjectName("probeStage")
         self.table = _table()
         self._lay_out()
         open_at(self, 860, 420)
@@ -75,7 +59,6 @@ class ProbeWindow(QDialog):
         self.say(NONE_YET)
         self.probe_button.clicked.connect(self.probe_wanted)
         self.stop_button.clicked.connect(self.stop_wanted)
-        self.close_button.clicked.connect(self.close)
         self.use_button.clicked.connect(self._on_use)
         self.table.itemSelectionChanged.connect(self._on_selected)
         self.table.itemActivated.connect(self._on_use)
@@ -87,13 +70,6 @@ class ProbeWindow(QDialog):
         top.addStretch(1)
         top.addWidget(self.stop_button)
         top.addWidget(self.probe_button)
-        foot = QHBoxLayout()
-        foot.setSpacing(8)
-        foot.addWidget(self.progress)
-        foot.addWidget(self.stage, 1)
-        foot.addWidget(self.use_button)
-        foot.addWidget(self.close_button)
-        self.progress.setFixedWidth(90)
         layout = QVBoxLayout(self)
         layout.setContentsMargins(16, 14, 16, 16)
         layout.setSpacing(8)
@@ -101,24 +77,9 @@ class ProbeWindow(QDialog):
         layout.addWidget(self.subject)
         layout.addLayout(top)
         layout.addWidget(table_card(self.table), 1)
-        layout.addLayout(foot)
+        layout.addLayout(self._foot(90, self.use_button))
 
     # --- For the desk ---
-
-    def open(self) -> None:
-        """Come to the front."""
-        self.show()
-        self.raise_()
-        self.activateWindow()
-
-    def say(self, sentence: str, *, is_problem: bool = False) -> None:
-        """The one sentence above the table."""
-        set_flag(self.headline, "role", "problem" if is_problem else "title")
-        self.headline.setText(sentence)
-
-    def show_subject(self, text: str) -> None:
-        """What is probed."""
-        self.subject.setText(text)
 
     def show_stage(self, text: str) -> None:
         """What is being done."""
@@ -165,11 +126,6 @@ class ProbeWindow(QDialog):
         row = self.selected()
         if row is not None and row.is_usable:
             self.draft_chosen.emit(row.probe)
-
-    def closeEvent(self, event: QCloseEvent) -> None:
-        """A probe whose window is gone is of no use."""
-        self.stop_wanted.emit()
-        super().closeEvent(event)
 
 
 def _table() -> QTableWidget:

@@ -17,7 +17,7 @@ from PySide6.QtWidgets import (
 
 from app.theme import mono_font
 from app.widgets.tool_parts import push_button, wrapped_label
-from app.window_layout import open_at
+from app.window_layout import bring_forward, open_at
 from core.production import Choice, Configuration
 
 COPY, COPY_ALL, COPIED = "Copy command", "Copy with comments", "Copied"
@@ -88,9 +88,7 @@ class ProductionPage(QDialog):
         self.verdict.setText(choice.verdict)
         self.verdict.setVisible(bool(choice.verdict))
         self._show_pages(place)
-        self.show()
-        self.raise_()
-        self.activateWindow()
+        bring_forward(self)
 
     def current(self) -> Configuration:
         """What is in front."""
