@@ -249,7 +249,7 @@ def test_nothing_is_rendered_while_nobody_looks(make, hub, qtbot):
     until(qtbot, lambda: len(hub.rendered) == 1)
     window.prompt.reading_button.click()
     window.prompt.set_text("two")
-    with qtbot.waitSignal(window.checker.verdict_given, raising=False, timeout=400):
+    with qtbot.waitSignal(window.checker.verdict_given):
         window.controls.run.length.setValue(2000)
     assert len(hub.rendered) == 1
 
