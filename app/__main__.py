@@ -1,6 +1,7 @@
 """The `outrider` command: with no argument it opens the window, otherwise it runs in the terminal.
 
 Neither Qt nor torch is imported until it is needed, so that `--help` and a mistake in the arguments answer at once.
+The commands, which take a fifth of a second, are imported within `guard`, so that a Ctrl-C meanwhile is no traceback.
 """
 
 from __future__ import annotations
@@ -8,23 +9,17 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from app import __version__
-from app.cli import bench, check, distill, export, models, probe, run, sweep
 from app.cli.errors import Exit, guard, say
-from app.cli.parsing import Parser
-from app.preflight import find_problem
-from core.collector import short_pauses
-from core.threads import limit_spinning
 
 if TYPE_CHECKING:
     from PySide6.QtWidgets import QApplication
 
-_COMMANDS = (run, bench, sweep, probe, check, export, models, distill)
+    from app.cli.parsing import Parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,6 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def build_parser() -> Parser:
     """The whole command line."""
+    from app.cli import bench, check, distill, export, models, probe, run, sweep
+    from app.cli.parsing import Parser
+
     parser = Parser(
         prog="outrider",
         description="A desktop playground for speculative decoding. With no command, the window opens.",
@@ -42,7 +40,7 @@ def build_parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"outrider {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND")
-    for command in _COMMANDS:
+    for command in (run, bench, sweep, probe, check, export, models, distill):
         command.add_parser(commands)
     return parser
 
@@ -63,6 +61,10 @@ def _speak_utf8() -> None:
 
 def open_window() -> int:
     """Open the window and stay until it is closed; where there can be none, say why."""
+    from app.preflight import find_problem
+    from core.collector import short_pauses
+    from core.threads import limit_spinning
+
     problem = find_problem(os.environ)
     if problem is not None:
         say(problem)
@@ -92,6 +94,8 @@ def _closing_on_interrupt(application: QApplication) -> Any:
     Python runs a signal's handler only when Python code runs, which may be never while Qt waits; so the signal also
     writes to a socket, and Qt wakes up on that.
     """
+    import socket
+
     from PySide6.QtCore import QSocketNotifier
 
     reader, writer = socket.socketpair()

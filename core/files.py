@@ -8,7 +8,6 @@ import os
 import secrets
 import stat
 from pathlib import Path
-from typing import IO
 
 from core.errors import RunLogError
 
@@ -36,25 +35,6 @@ def write_atomically(path: str | os.PathLike[str], data: str | bytes) -> None:
         _replace(target, content, mode)
     except OSError as error:
         raise RunLogError(explain_write_error(error, path)) from error
-
-
-def claim(file: IO[bytes]) -> bool:
-    """Keep a file that is open for writing to oneself until it is closed; False if another already does.
-
-    It binds only those who ask. Where the system or its file system knows no such locks, as on Windows, nobody is kept
-    out.
-    """
-    try:
-        import fcntl
-    except ImportError:
-        return True
-    try:
-        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
-    return True
 
 
 def _existing_mode(path: Path) -> int | None:

@@ -77,7 +77,7 @@ def test_no_argument_opens_the_window(monkeypatch):
 
 
 def test_a_window_that_cannot_be_opened_is_a_sentence_and_exit_1(monkeypatch, capsys):
-    monkeypatch.setattr(entry, "find_problem", lambda _: "There is no display here.")
+    monkeypatch.setattr("app.preflight.find_problem", lambda _: "There is no display here.")
     assert main([]) == 1
     assert capsys.readouterr() == ("", "There is no display here.\n")
 
@@ -89,6 +89,28 @@ def test_ctrl_c_outside_a_run_is_not_a_traceback(monkeypatch, capsys):
     monkeypatch.setattr(entry, "open_window", interrupted)
     assert main([]) == 130
     assert "Traceback" not in capsys.readouterr().err
+
+
+INTERRUPTED = """
+import signal, sys
+
+class Finder:
+    def find_spec(self, name, *_):
+        if name == sys.argv[1]:
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, Finder())
+from app.__main__ import main
+sys.exit(main(sys.argv[2:]))
+"""
+"""A Ctrl-C at the moment at which a module is looked for."""
+
+
+@pytest.mark.parametrize("module", ["app.cli.bench", "rich.console", "core.sweep.runner", "app.cli.distill"])
+def test_ctrl_c_while_the_commands_are_imported_is_not_a_traceback(module):
+    arguments = [sys.executable, "-c", INTERRUPTED, module, "models"]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "Stopped.\n")
 
 
 def test_parsing_imports_neither_qt_nor_torch():

@@ -44,6 +44,11 @@ def test_every_flag_reaches_the_request():
     assert (request.device, request.dtype) == ("cpu", "float32")
 
 
+def test_inspect_asks_the_engine_for_the_evidence_of_each_step():
+    assert request_of("--inspect", "--log", "run.jsonl").inspect
+    assert not request_of("--log", "run.jsonl").inspect
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -104,6 +109,7 @@ BAD = [
     ["--target", " "],
     ["--chat", "--raw"],
     ["--prompt-file", "f"],
+    ["--inspect"],
     ["--log"],
     ["--log", "missing/folder/run.jsonl"],
     ["--log", "."],

@@ -128,6 +128,11 @@ def test_methods_stand_beside_drafts():
         ["--out", "x", "--method", "draft-model", "--target", "T"],
         ["--out", "x", "--target", "nobody/nothing"],
         ["--out", "x", "--draft", "nobody/nothing"],
+        ["--out", "x", "--method", "prompt-lookup:magic=1"],
+        ["--out", ""],
+        ["--out", " "],
+        ["--out", "x", "--csv", ""],
+        ["--out", "x", "--logs", ""],
         ["--out", "missing/x"],
         ["--out", "."],
         ["--out", "x", "--csv", "missing/x.csv"],
@@ -140,6 +145,7 @@ def test_bad_input_is_one_sentence(arguments, capsys, session, tmp_path, monkeyp
     assert main(["sweep", *arguments]) == 2
     captured = capsys.readouterr()
     assert is_sentence(captured.err.strip())
+    assert "contender" not in captured.err
     assert not captured.out
     assert not session.calls
     assert not list(tmp_path.iterdir())
@@ -273,10 +279,10 @@ def test_another_plan_for_the_same_file_is_a_sentence(capsys, session, out):
 
 
 def test_a_long_sweep_is_refused_without_a_terminal(capsys, session, out):
-    assert main(["sweep", *GRID, "--repeats", "99", "--out", str(out)]) == 2
+    assert main(["sweep", *GRID, "--repeats", "120", "--out", str(out)]) == 2
     message = capsys.readouterr().err.strip()
     assert is_sentence(message)
-    assert "594 runs" in message
+    assert "720 runs" in message
     assert "--yes" in message
     assert not session.warm_ups
     assert not out.exists()

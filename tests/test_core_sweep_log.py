@@ -305,7 +305,6 @@ def test_a_disk_that_fills_is_told_once_and_nothing_written_is_lost(out, monkeyp
     assert not log.problems
 
 
-@pytest.mark.skipif(os.name == "nt", reason="there are no such locks")
 def test_two_sweeps_do_not_write_over_each_others_runs(out):
     first = sweep(plan_of(), FakeSweepSession(), out=out)
     for event in first:
@@ -316,7 +315,24 @@ def test_two_sweeps_do_not_write_over_each_others_runs(out):
     assert is_sentence(str(caught.value))
     assert isinstance(list(first)[-1], SweepFinished)
     assert len(read_sweep(out).measurements) == 12
+    assert os.listdir(out.parent) == [out.name]
     SweepFile(out, plan_of()).close()
+
+
+def test_a_sweep_that_is_refused_gives_its_file_back(out):
+    run(plan_of(), out)
+    with pytest.raises(RunLogError, match="another plan"):
+        SweepFile(out, plan_of(seed=9))
+    assert os.listdir(out.parent) == [out.name]
+    SweepFile(out, plan_of()).close()
+
+
+def test_where_no_lock_can_be_had_a_sweep_goes_all_the_same(out, monkeypatch):
+    def refuse(*_args, **_settings):
+        raise PermissionError
+
+    monkeypatch.setattr("filelock.FileLock.acquire", refuse)
+    assert isinstance(run(plan_of(), out)[-1], SweepFinished)
 
 
 def test_a_file_may_be_closed_twice(out):

@@ -76,6 +76,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output = parser.add_argument_group("output")
     output.add_argument("--baseline", action="store_true", help="run plain decoding too, and report the speedup")
     output.add_argument("--log", metavar="FILE.jsonl", help="write the run log here, line by line as the run goes")
+    output.add_argument(
+        "--inspect", action="store_true", help="keep each step's evidence in the log too: what the Inspector shows"
+    )
     output.add_argument("--quiet", action="store_true", help="only the text, uncoloured, and errors")
     _add_method_options(parser)
 
@@ -131,6 +134,8 @@ def build_request(args: argparse.Namespace) -> RunRequest:
     """
     method, target, draft = choose_models(args.method, args.target, args.draft)
     options = _method_options(method, args)
+    if args.inspect and args.log is None:
+        raise UsageError("--inspect keeps each step's evidence in the log; name one with --log.")
     sampling = SamplingParams(temperature=args.temperature, top_k=args.top_k, top_p=args.top_p, min_p=args.min_p)
     request = RunRequest(
         target=target,
@@ -148,6 +153,7 @@ def build_request(args: argparse.Namespace) -> RunRequest:
         device=Device(args.device),
         dtype=DType(args.dtype),
         baseline=args.baseline,
+        inspect=args.inspect,
     )
     # A prompt may be typed in by hand: what is wrong beside it is said before.
     return replace(request, prompt=read_prompt(args.prompt, args.prompt_file, quiet=args.quiet))

@@ -30,7 +30,7 @@ from core.models.catalogue import ModelEntry
 from core.prompt_suites import SUITES, Prompt
 from core.types import LengthPolicy
 
-FEW_PROMPTS = 3
+FEW_PROMPTS = 6
 FILE_HELP = "One prompt a line: plain text, JSON Lines with a text or prompt each, or Spec-Bench's question.jsonl"
 
 

@@ -57,7 +57,7 @@ def _option(base: str, part: str) -> tuple[str, Any]:
     name = key.strip().replace("-", "_")
     if name not in defaults:
         known = ", ".join(item.replace("_", "-") for item in defaults) or "none"
-        raise SettingsError(f"The contender {base} has no option {key!r}. It has: {known}.")
+        raise SettingsError(f"The method {base} has no option {key!r}. It has: {known}.")
     default = defaults[name]
     try:
         return name, _WORDS[text.lower()] if isinstance(default, bool) else type(default)(text)

@@ -14,8 +14,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from core.claims import FileClaim
 from core.errors import RunLogError
-from core.files import claim, explain_write_error
+from core.files import explain_write_error
 from core.records import to_line
 from core.sweep.plan import SweepPlan
 from core.sweep.records import SCHEMA, Record, difference, plan_from_config, plan_to_config, run_from_record
@@ -148,6 +149,7 @@ class SweepFile:
         self.device_name: str | None = None
         self.measurements: Sequence[Measurement] = ()
         self.problems: Sequence[str] = ()
+        self._claim = FileClaim(self.path)
         self._is_new = not os.path.exists(self.path)
         if not self._is_new:
             self._check_kind()
@@ -158,12 +160,13 @@ class SweepFile:
             raise RunLogError(explain_write_error(error, path)) from error
         try:
             # Before it is read: two that append where each believes the end to be write over each other's runs.
-            if not claim(self._file):
+            if not self._claim.take():
                 raise RunLogError(f"Another sweep is writing {os.fspath(path)!r}; let it end, or name another file.")
             if not self._is_new:
                 self._take_up(restart)
         except BaseException:
             self._file.close()
+            self._claim.give_back()
             raise
         self._has_head = False
 
@@ -261,6 +264,7 @@ class SweepFile:
         if self._is_new and not self._length:
             with contextlib.suppress(OSError):
                 self.path.unlink()
+        self._claim.give_back()
 
 
 def base_environment() -> Record:

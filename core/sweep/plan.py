@@ -19,7 +19,7 @@ POLICIES = tuple(policy for policy in LengthPolicy if policy is not LengthPolicy
 MAX_RUNS = 200_000
 """Far beyond what anyone waits for; a larger grid is taken for a slip."""
 
-ASK_ABOVE = 300
+ASK_ABOVE = 600
 """Runs that are left to do, above which a person is asked, once the first one has shown how long that takes."""
 
 

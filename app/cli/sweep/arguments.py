@@ -19,8 +19,8 @@ from core.prompt_suites import SUITES, Prompt, find_prompts, first_of_each
 from core.sweep.plan import DrafterChoice, SweepPlan
 from core.types import Coupling, Device, DType
 
-FEW_PROMPTS = 3
-"""Taken where no prompts are named."""
+FEW_PROMPTS = 6
+"""Taken where no prompts are named: of fewer, the answer's interval says that it speaks of these prompts alone."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -133,11 +133,14 @@ def build_plan(args: argparse.Namespace) -> SweepPlan:
 
 
 def check_files(args: argparse.Namespace) -> None:
-    """Find out before hours of measuring that the table can't be written.
+    """Find out before hours of measuring that a file can't be written.
 
     Raises:
         OutriderError: with the sentence that writing it would end in.
     """
+    for flag, name in (("--out", args.out), ("--csv", args.csv), ("--logs", args.logs)):
+        if name is not None and not name.strip():
+            raise UsageError(f"{flag} names no {'folder' if flag == '--logs' else 'file'}; write one behind it.")
     if args.csv is None:
         return
     if os.path.realpath(args.csv) == os.path.realpath(args.out):
