@@ -55,6 +55,7 @@ class CheckDesk(TaskDesk):
         super().__init__(window, controller)
         self._main, self._services = window, services
         self._controls, self._reader, self._dialogs = controls, reader, dialogs
+        self._in_titles = controls.models.library.in_titles
         self._theme = LIGHT
         self._report: CheckReport | None = None
         self._has_failed = False
@@ -108,7 +109,7 @@ class CheckDesk(TaskDesk):
             return
         self._report, self._has_failed = None, False
         window.show_nothing("Checking…")
-        window.show_subject(subject_of(request.run))
+        window.show_subject(self._in_titles(subject_of(request.run)))
         window.show_stage("")
         window.show_going(is_going=True)
 
@@ -127,10 +128,10 @@ class CheckDesk(TaskDesk):
             window.show_subject(str(error))
             return
         if self._report is None:
-            window.show_subject(subject_of(run))
+            window.show_subject(self._in_titles(subject_of(run)))
         else:
             now = "" if is_checked_as(run, self._report.request) else "\nThe settings are others by now."
-            window.show_subject(f"{subject_of(self._report.request.run)}{now}")
+            window.show_subject(f"{self._in_titles(subject_of(self._report.request.run))}{now}")
 
     def _show_stopping(self) -> None:
         if self.window is not None:

@@ -43,6 +43,7 @@ class ProbeDesk(TaskDesk):
         super().__init__(window, controller)
         self._main, self._services = window, services
         self._controls, self._prompt = controls, prompt
+        self._in_titles = controls.models.library.in_titles
         self._probes: list[DraftProbe] = []
         self.window: ProbeWindow | None = None
         menus.probe.triggered.connect(self.open)
@@ -56,7 +57,7 @@ class ProbeDesk(TaskDesk):
             self.window.stop_wanted.connect(self.stop)
             self.window.draft_chosen.connect(self._on_chosen)
         if self._task is None:
-            self.window.show_subject(f"Target: {self._controls.target.ref or 'none chosen'}")
+            self.window.show_subject(f"Target: {self._in_titles(self._controls.target.ref) or 'none chosen'}")
         self.window.open()
 
     @Slot()
@@ -83,7 +84,8 @@ class ProbeDesk(TaskDesk):
         self._probes = []
         window.show_rows(())
         window.say(PROBING)
-        window.show_subject(f"Target: {asked.target} · temperature {asked.sampling.temperature:g} · the prompt at hand")
+        target, temperature = self._in_titles(asked.target), asked.sampling.temperature
+        window.show_subject(f"Target: {target} · temperature {temperature:g} · the prompt at hand")
         window.show_going(is_going=True)
 
     def _question(self, *, with_own_text: bool) -> ProbeRequest:
@@ -105,19 +107,19 @@ class ProbeDesk(TaskDesk):
                 window.show_stage(event.text)
             elif isinstance(event, DraftProbed):
                 self._probes.append(event.probe)
-                window.show_rows([row_of(probe) for probe in self._probes])
+                window.show_rows([row_of(probe, self._in_titles) for probe in self._probes])
             elif isinstance(event, ProbeDone):
                 self._show_done(event)
 
     def _show_done(self, done: ProbeDone) -> None:
         window = self.window
         assert window is not None
-        window.show_rows([row_of(probe) for probe in done.probes])
+        window.show_rows([row_of(probe, self._in_titles) for probe in done.probes])
         if done.is_stopped and not done.probes:
             window.say("Stopped before a draft was probed.")
         else:
             stopped = " Stopped before all of them were probed." if done.is_stopped else ""
-            window.say(f"{verdict(done.probes)}{stopped}")
+            window.say(f"{self._in_titles(verdict(done.probes))}{stopped}")
         if done.notes:
             window.show_subject(f"{window.subject.text()} · {' '.join(done.notes)}")
 
@@ -147,4 +149,4 @@ class ProbeDesk(TaskDesk):
         )
         self._controls.changed.emit()
         if self.window is not None:
-            self.window.show_stage(f"{probe.draft} and K = {probe.best_k} are in the settings.")
+            self.window.show_stage(f"{self._in_titles(probe.draft)} and K = {probe.best_k} are in the settings.")

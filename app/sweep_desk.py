@@ -24,7 +24,7 @@ from app.sweep_reader import SweepReader
 from app.sweep_work import SweepAsks, SweepWork
 from app.task_desk import TaskDesk
 from app.theme import LIGHT, Theme
-from app.view_models.sweep import STOPPING, OpenedSweep, SweepExport, SweepView, cell_title
+from app.view_models.sweep import STOPPING, OpenedSweep, SweepExport, SweepView
 from app.widgets.controls import ControlsPanel
 from app.widgets.prompt_editor import PromptEditor
 from app.widgets.sweep_picture import SweepPicture
@@ -67,7 +67,7 @@ class SweepDesk(TaskDesk):
         self._controls, self._prompt, self._runs, self._dialogs = controls, prompt, runs, dialogs
         self._theme = LIGHT
         self._work: SweepWork | None = None
-        self.view = SweepView()
+        self.view = SweepView(controls.models.library.in_titles)
         self.window: SweepWindow | None = None
         self._chooser: SweepChooser | None = None
         self.reader = SweepReader(self)
@@ -246,7 +246,7 @@ class SweepDesk(TaskDesk):
         )
         self._controls.apply(found)
         self._controls.changed.emit()
-        self.window.progress.setText(f"The main window is set to {cell_title(cell)}")
+        self.window.progress.setText(f"The main window is set to {self.view.cell_title(cell)}")
 
     @Slot(object)
     def _on_run_opened(self, run: Measurement) -> None:
@@ -255,7 +255,7 @@ class SweepDesk(TaskDesk):
         elif sentence := self._runs.busy_sentence():
             self._tell(sentence)
         else:
-            name = f"{cell_title(run.run.cell)}, repeat {run.run.repeat + 1}"
+            name = f"{self.view.cell_title(run.run.cell)}, repeat {run.run.repeat + 1}"
             self._runs.open_run(KeptRun(run.run_id, run.log, name, state=KeptState.FINISHED))
             self._parent.raise_()
             self._parent.activateWindow()

@@ -8,9 +8,10 @@ from dataclasses import replace
 
 import pytest
 from PySide6.QtGui import QGuiApplication
+from PySide6.QtWidgets import QLabel
 
 from app.controller import BUSY_SENTENCE
-from app.view_models.checking import STOPPED
+from app.view_models.checking import NO_TESTS, STOPPED
 from core.errors import GenerationError
 from tests.fakes_app import DRAFT, TARGET, fake_services
 from tests.fakes_check import FakeCheck
@@ -43,7 +44,7 @@ def shown(panel):
 
 def test_an_exact_pair_gets_a_tick_a_plain_sentence_and_its_p_values(checking, qtbot):
     window, panel, fake = checking()
-    assert f"{DRAFT.ref} for {TARGET.ref}" in panel.subject.text()
+    assert f"{DRAFT.title} for {TARGET.title}" in panel.subject.text()
     panel.blocks.setValue(5_000)
     go(qtbot, window, panel)
     assert (panel.mark.text(), panel.mark.property("kind")) == ("✓", "exact")
@@ -63,6 +64,17 @@ def test_a_broken_pair_is_told_by_sign_sentence_and_rows(checking, qtbot):
     assert shown(panel)[2][-1] == "✕ p < 0.001"
     assert "p = 2.7e-05" in panel.table.item(2, 0).toolTip()
     assert panel.table.item(2, 0).foreground() != panel.table.item(1, 0).foreground()
+
+
+def test_a_table_without_rows_says_what_will_stand_there(checking, qtbot):
+    window, panel, _ = checking()
+    hint = panel.table.findChild(QLabel, "emptyHint")
+    assert hint.isVisible()
+    assert hint.text() == NO_TESTS
+    go(qtbot, window, panel)
+    assert not hint.isVisible()
+    panel.show_nothing(STOPPED)
+    assert hint.isVisible()
 
 
 def test_near_ties_are_told_with_margin_and_difference(checking, qtbot):

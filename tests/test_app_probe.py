@@ -6,6 +6,7 @@ import threading
 from dataclasses import replace
 
 import pytest
+from PySide6.QtWidgets import QLabel
 
 from app.controller import BUSY_SENTENCE
 from app.view_models.probing import COLUMNS, row_of
@@ -100,9 +101,9 @@ def test_drafts_are_ranked_with_a_sentence_and_one_press_puts_draft_and_k_into_t
     window, panel, fake = probing(BAD, GOOD)
     window.prompt.set_text("def f():")
     go(qtbot, window, panel)
-    assert [row[0] for row in shown(panel)] == [DRAFT.ref, "slow"]
+    assert [row[0] for row in shown(panel)] == [DRAFT.title, "slow"]
     assert shown(panel)[0][1:3] == ["1.80× (1.70 to 1.90)", "2"]
-    assert panel.headline.text().startswith(f"Take {DRAFT.ref} with K = 2")
+    assert panel.headline.text().startswith(f"Take {DRAFT.title} with K = 2")
     asked = fake.requests[0]
     assert (asked.target, asked.drafts, asked.generate) == (TARGET.ref, ("slow", DRAFT.ref), 64)
     assert asked.texts[0].prompt == "def f():"
@@ -110,6 +111,14 @@ def test_drafts_are_ranked_with_a_sentence_and_one_press_puts_draft_and_k_into_t
     assert window.controls.draft_length.value() == 2
     assert window.controls.draft.ref == DRAFT.ref
     assert "are in the settings" in panel.stage.text()
+
+
+def test_an_empty_table_says_what_will_stand_there(probing, qtbot):
+    window, panel, _ = probing(GOOD)
+    hint = panel.table.findChild(QLabel, "emptyHint")
+    assert hint.isVisible()
+    go(qtbot, window, panel)
+    assert not hint.isVisible()
 
 
 def test_a_draft_that_does_not_pay_can_not_be_taken(probing, qtbot):

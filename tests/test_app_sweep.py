@@ -315,6 +315,25 @@ def test_escape_stops_a_sweep_and_closes_the_window_only_then(window, engine, qt
     assert not sweeps.isVisible()
 
 
+def test_the_close_button_closes_the_window_also_while_a_sweep_goes(window, engine, qtbot):
+    engine.on_run = pause = Pause(at=2)
+    sweeps = start(window)
+    qtbot.waitUntil(pause.reached.is_set)
+    sweeps.close_button.click()
+    assert not sweeps.isVisible()
+    finish(qtbot, window)
+    assert not window.tools.sweeps.view.is_complete
+
+
+def test_no_bar_is_shown_before_the_first_sweep(window, qtbot):
+    sweeps = choose_small(window)
+    assert not sweeps.bar.isVisible()
+    sweeps.form.start_button.click()
+    assert sweeps.bar.isVisible()
+    finish(qtbot, window)
+    assert sweeps.bar.isVisible()
+
+
 def test_everything_in_the_window_has_a_name(window):
     sweeps = choose_small(window)
     kinds = (QAbstractButton, QComboBox, QAbstractSpinBox, QAbstractItemView)

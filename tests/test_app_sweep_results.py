@@ -67,7 +67,7 @@ def test_arrows_move_and_enter_opens_the_runs_of_a_cell(qtbot, opened):
     sweeps.heatmap.choose(0, 1)
     qtbot.keyClick(sweeps.heatmap, Qt.Key.Key_Right)
     assert sweeps.heatmap.current_cell() == Cell(DRAFT, 2, 0.0)
-    assert sweeps.cell_title.text() == "K = 2 with tiny-draft, temperature 0 · 2 of 2 runs"
+    assert sweeps.cell_title.text() == "K = 2 with Tiny draft, temperature 0 · 2 of 2 runs"
     qtbot.keyClick(sweeps.heatmap, Qt.Key.Key_Return)
     assert sweeps.runs.count() == 2
     assert sweeps.runs.selected() is not None
@@ -90,7 +90,7 @@ def test_a_run_opens_in_the_main_window(window, qtbot, opened):
     qtbot.keyClick(sweeps.heatmap, Qt.Key.Key_Return)
     with qtbot.waitSignal(window.live.run_shown, timeout=10_000):
         qtbot.keyClick(sweeps.runs, Qt.Key.Key_Return)
-    assert window.live.kept_title == "K = 2 with tiny-draft, temperature 0, repeat 1"
+    assert window.live.kept_title == "K = 2 with Tiny draft, temperature 0, repeat 1"
     assert window.run_view.steps
     run = sweeps.runs.selected()
     run.log.unlink()

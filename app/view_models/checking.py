@@ -10,6 +10,7 @@ from core.draft_length import length_of
 from core.types import Coupling, RunRequest
 
 NONE_YET = "Check whether this pair, with these settings, gives exactly what the target alone would."
+NO_TESTS = "Each test gets a row here: greedy text against plain decoding, sampled tokens against the target's law."
 STOPPED = "Stopped before there was a verdict."
 COLUMNS = (
     ("Test", "What is held against what."),

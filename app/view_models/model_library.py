@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -50,6 +52,20 @@ class ModelLibrary:
     def entry(self, ref: str) -> ModelEntry | None:
         """A model by its reference."""
         return self._entries.get(ref)
+
+    def in_titles(self, text: str) -> str:
+        """A text with its models called by their titles; where two share one, by their references as before."""
+        shared = Counter(entry.title for entry in self._entries.values())
+        titles = {
+            entry.ref: entry.title
+            for entry in self._entries.values()
+            if entry.ref != entry.title and shared[entry.title] == 1
+        }
+        if not titles:
+            return text
+        # The longest first, since one may begin as another does; and whole ones alone, no parts of a path.
+        known = "|".join(re.escape(ref) for ref in sorted(titles, key=len, reverse=True))
+        return re.sub(rf"(?<![\w./-])(?:{known})(?![\w/-]|\.\w)", lambda found: titles[found[0]], text)
 
     def add(self, entry: ModelEntry) -> None:
         """Add a model, or replace it; what was known about it and its pairs is asked again."""

@@ -15,6 +15,8 @@ GENERATED = 64
 
 NONE_YET = "Probe the drafts that are here for this target, on this prompt. It takes seconds, and drafts nothing."
 
+NO_DRAFTS = "Each draft gets a row here, the best first: the speedup to expect of it, and at which K."
+
 
 @dataclass(frozen=True, slots=True)
 class ColumnMeaning:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -88,9 +88,14 @@ class OpenedSweep:
 
 
 class SweepView:
-    """The sweep at hand, if there is one. For the window's thread."""
+    """The sweep at hand, if there is one. For the window's thread.
 
-    def __init__(self) -> None:
+    Args:
+        in_titles: puts titles in a text in the place of models' references.
+    """
+
+    def __init__(self, in_titles: Callable[[str], str] = str) -> None:
+        self._in_titles = in_titles
         self.plan: SweepPlan | None = None
         self.path: Path | None = None
         self.is_going = False
@@ -184,6 +189,23 @@ class SweepView:
         at, drafter = self.rows[row]
         return Cell(None, 0, at) if column == 0 else Cell(drafter, self.plan.num_draft_tokens[column - 1], at)
 
+    def cell_title(self, cell: Cell) -> str:
+        """What a cell is called, its temperature included."""
+        title = cell.title
+        return self._in_titles(f"{title[:1].upper()}{title[1:]}, temperature {cell.temperature:g}")
+
+    def target_title(self) -> str:
+        """What the target is called; empty where there is none."""
+        return self._in_titles(self.plan.target) if self.plan is not None else ""
+
+    def drafter_title(self, drafter: DrafterChoice) -> str:
+        """What a way to draft is called."""
+        return self._in_titles(drafter.title)
+
+    def row_title(self, row: SweepRow) -> str:
+        """A row's drafter by the end of its name, where the difference is."""
+        return self.drafter_title(row.drafter).rpartition("/")[2]
+
     def result(self, cell: Cell) -> CellResult:
         """What a cell came to so far."""
         return self._results[cell]
@@ -209,12 +231,12 @@ class SweepView:
         note = BEST if is_best and figure is SweepFigure.SPEEDUP else ""
         if 0 < done < planned and text != FAILED:
             note = f"{done} of {planned}"
-        spoken = f"{cell_title(cell)}: {FIGURE_TITLES[figure]} {text or 'not measured yet'}"
+        spoken = f"{self.cell_title(cell)}: {FIGURE_TITLES[figure]} {text or 'not measured yet'}"
         spoken = ", ".join([spoken, *([BEST] if is_best else []), f"{done} of {planned} runs", *result.errors])
         return ShownCell(text, note, level, is_best, has_failed, self._tip(result, is_best=is_best), spoken)
 
     def _tip(self, result: CellResult, *, is_best: bool) -> str:
-        lines = [f"{cell_title(result.cell)}{' (the best speedup of its temperature)' if is_best else ''}"]
+        lines = [f"{self.cell_title(result.cell)}{' (the best speedup of its temperature)' if is_best else ''}"]
         for figure, title in FIGURE_TITLES.items():
             spread = spread_of(figure, result)
             if spread is not None:
@@ -260,7 +282,7 @@ class SweepView:
     def verdict_lines(self) -> list[VerdictLine]:
         """What to take at each temperature; while the sweep goes, what leads."""
         if self.verdicts:
-            return [verdict_line(verdict) for verdict in self.verdicts]
+            return [line._replace(sentence=self._in_titles(line.sentence)) for line in map(verdict_line, self.verdicts)]
         lines = []
         for cell in sorted(self._best, key=lambda cell: cell.temperature):
             result = self._results[cell]
@@ -270,14 +292,8 @@ class SweepView:
                 continue
             runs = f"{result.num_measured} of {result.num_planned} runs"
             lead = f"{at}, {cell.title} leads with {result.speedup.median:.2f}× plain decoding, {runs}."
-            lines.append(VerdictLine("So far", lead, None))
+            lines.append(VerdictLine("So far", self._in_titles(lead), None))
         return lines
-
-
-def cell_title(cell: Cell) -> str:
-    """What a cell is called, its temperature included."""
-    title = cell.title
-    return f"{title[:1].upper()}{title[1:]}, temperature {cell.temperature:g}"
 
 
 def _median_speedup(result: CellResult) -> float:

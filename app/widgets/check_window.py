@@ -19,7 +19,7 @@ from PySide6.QtWidgets import (
 )
 
 from app.theme import LIGHT, Theme, scaled
-from app.view_models.checking import COLUMNS, NONE_YET, CheckRow
+from app.view_models.checking import COLUMNS, NO_TESTS, NONE_YET, CheckRow
 from app.widgets.check_bars import CheckBars
 from app.widgets.fields import WheelGuard, describe, offer, scrolled, set_flag, table_card, text_label
 from app.widgets.tool_parts import figure_table, push_button, wrapped_label
@@ -213,4 +213,4 @@ class CheckWindow(ToolWindow):
 def _table() -> QTableWidget:
     last = len(COLUMNS) - 1
     columns = [(title, help_text, 0 < place < last) for place, (title, help_text) in enumerate(COLUMNS)]
-    return figure_table("checkTable", "Tests and what came of them", columns)
+    return figure_table("checkTable", "Tests and what came of them", columns, NO_TESTS)

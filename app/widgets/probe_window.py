@@ -15,7 +15,7 @@ from PySide6.QtWidgets import (
 )
 
 from app.theme import scaled
-from app.view_models.probing import COLUMNS, GENERATED, NONE_YET, DraftRow
+from app.view_models.probing import COLUMNS, GENERATED, NO_DRAFTS, NONE_YET, DraftRow
 from app.widgets.fields import describe, offer, table_card
 from app.widgets.tool_parts import figure_table, push_button
 from app.widgets.tool_window import ToolWindow
@@ -130,4 +130,4 @@ class ProbeWindow(ToolWindow):
 
 def _table() -> QTableWidget:
     columns = [(meaning.title, meaning.help, place > 0) for place, meaning in enumerate(COLUMNS)]
-    return figure_table("probeTable", "Drafts, the best first", columns)
+    return figure_table("probeTable", "Drafts, the best first", columns, NO_DRAFTS)

@@ -81,9 +81,9 @@ class HeatmapModel(QAbstractTableModel):
         row = self._rows[section]
         if role == Role.DisplayRole:
             # By hand, since Qt would measure both lines as one.
-            return f"T = {row.temperature:g}\n{_shortened(short_title(row))}"
+            return f"T = {row.temperature:g}\n{_shortened(self._view.row_title(row))}"
         if role in {Role.ToolTipRole, Role.AccessibleTextRole}:
-            return f"Temperature {row.temperature:g}, {row.drafter.title} ({row.drafter.method})"
+            return f"Temperature {row.temperature:g}, {self._view.drafter_title(row.drafter)} ({row.drafter.method})"
         return Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter if role == Role.TextAlignmentRole else None
 
     def data(self, index: Index, role: int = Role.DisplayRole) -> object:
@@ -279,11 +279,6 @@ def column_help(column: str) -> str:
         "adaptive": "As auto, and within a step: drafting goes on as long as the draft is sure of its tokens",
     }
     return helps.get(column, "")
-
-
-def short_title(row: SweepRow) -> str:
-    """A drafter by the end of its name, where the difference is; all of it is in the tooltip."""
-    return row.drafter.title.rpartition("/")[2]
 
 
 def _shortened(name: str) -> str:

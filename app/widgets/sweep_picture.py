@@ -9,7 +9,7 @@ from PySide6.QtSvg import QSvgGenerator
 from app.theme import Theme, scaled, ui_font
 from app.view_models.sweep import SweepView
 from app.view_models.sweep_scale import FIGURE_TITLES, LEGENDS, Scale
-from app.widgets.sweep_heatmap import column_title, short_title
+from app.widgets.sweep_heatmap import column_title
 from app.widgets.sweep_paint import LEGEND_HEIGHT, legend_width, paint_cell, paint_legend
 
 SCALE = 2
@@ -24,7 +24,7 @@ class SweepPicture:
     def __init__(self, view: SweepView, scale: Scale, theme: Theme) -> None:
         self._view, self._scale, self._theme = view, scale, theme
         metrics = QFontMetricsF(ui_font(12))
-        names = [metrics.horizontalAdvance(short_title(row)) for row in view.rows]
+        names = [metrics.horizontalAdvance(view.row_title(row)) for row in view.rows]
         self._head = max([80.0, *names]) + 16
 
     @property
@@ -80,15 +80,14 @@ class SweepPicture:
             y = top + index * height
             painter.setFont(ui_font(12))
             painter.setPen(QColor(theme.muted))
-            name = f"T = {row.temperature:g}\n{short_title(row)}"
+            name = f"T = {row.temperature:g}\n{self._view.row_title(row)}"
             painter.drawText(QRectF(MARGIN, y, self._head - 8, height), Qt.AlignmentFlag.AlignVCenter, name)
             for column in range(len(self._view.columns)):
                 shown = self._view.shown(self._view.cell(index, column), self._scale)
                 paint_cell(painter, QRectF(left + column * width, y, width, height), shown, theme)
 
     def _title(self) -> str:
-        plan = self._view.plan
-        return f"{FIGURE_TITLES[self._scale.figure]} of {plan.target if plan is not None else ''}"
+        return f"{FIGURE_TITLES[self._scale.figure]} of {self._view.target_title()}"
 
     def _paint_head(self, painter: QPainter) -> None:
         plan, theme = self._view.plan, self._theme

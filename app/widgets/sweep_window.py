@@ -16,7 +16,7 @@ from PySide6.QtWidgets import (
 
 from app.text_size import hold
 from app.theme import Theme, scaled, text_scale
-from app.view_models.sweep import SweepExport, SweepView, cell_title
+from app.view_models.sweep import SweepExport, SweepView
 from app.view_models.sweep_scale import FIGURE_HELP, FIGURE_TITLES, SweepFigure
 from app.widgets.banner import Banner
 from app.widgets.choice_row import ChoiceRow
@@ -105,6 +105,7 @@ class SweepWindow(QDialog):
         self.progress.setObjectName("sweepProgress")
         self.stop_button = push_button("Stop", "sweepStopButton", "End the sweep; what is measured is kept (Esc)")
         self.go_on_button = push_button("Go on", "sweepGoOnButton", "Measure what is missing")
+        self.close_button = push_button("Close", "sweepCloseButton", "Close the window; a sweep that goes is stopped")
         self._lay_out()
         self._connect()
         self.refresh()
@@ -174,6 +175,7 @@ class SweepWindow(QDialog):
         foot.addWidget(self.progress, 1)
         foot.addWidget(self.go_on_button)
         foot.addWidget(self.stop_button)
+        foot.addWidget(self.close_button)
         return foot
 
     def _connect(self) -> None:
@@ -186,6 +188,7 @@ class SweepWindow(QDialog):
         self.use_button.clicked.connect(self._on_use)
         self.stop_button.clicked.connect(self.stop_requested)
         self.go_on_button.clicked.connect(self.go_on_requested)
+        self.close_button.clicked.connect(self.close)
         menu = self.export_button.menu()
         for kind, title in EXPORT_TITLES.items():
             if kind is SweepExport.PNG:
@@ -205,7 +208,7 @@ class SweepWindow(QDialog):
         self.legend.show_scale(self.heatmap.scale)
         has_plan = view.plan is not None
         self._pages.setCurrentIndex(1 if has_plan else 0)
-        for widget in (self.legend, self.figures, self._below):
+        for widget in (self.legend, self.figures, self._below, self.bar):
             widget.setVisible(has_plan)
         self.verdicts.show_lines(view.verdict_lines())
         self.progress.setText(view.progress_text())
@@ -239,7 +242,7 @@ class SweepWindow(QDialog):
         else:
             self.runs.show_runs(self._view.runs(cell), plan.prompts, self._view.speedups(cell))
             result = self._view.result(cell)
-            title = f"{cell_title(cell)} · {result.num_measured} of {result.num_planned} runs"
+            title = f"{self._view.cell_title(cell)} · {result.num_measured} of {result.num_planned} runs"
             self.cell_title.setText(title)
             self.cell_problem.setText("\n".join(result.errors))
         self.cell_problem.setVisible(bool(self.cell_problem.text()))
@@ -294,6 +297,6 @@ class SweepWindow(QDialog):
             self.left.emit()
 
     def closeEvent(self, event: QCloseEvent) -> None:
-        """Say that it is closed."""
-        super().closeEvent(event)
+        """A sweep that goes is stopped, as Escape does, but the window goes too: so it was asked."""
+        event.accept()
         self.left.emit()

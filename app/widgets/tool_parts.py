@@ -7,15 +7,17 @@ from collections.abc import Iterable
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QAbstractItemView, QHeaderView, QLabel, QPushButton, QTableWidget, QTableWidgetItem
 
+from app.widgets.empty_hint import EmptyHint
 from app.widgets.fields import describe, text_label
 
 
-def figure_table(name: str, title: str, columns: Iterable[tuple[str, str, bool]]) -> QTableWidget:
+def figure_table(name: str, title: str, columns: Iterable[tuple[str, str, bool]], empty: str) -> QTableWidget:
     """An empty table of rows to look at and choose from.
 
     Args:
         name, title: of the widget, and for those who hear it.
         columns: heading, its explanation, and whether figures stand there, at the right.
+        empty: what will stand there, said as long as nothing does.
     """
     headings = [_heading(*column) for column in columns]
     table = QTableWidget(0, len(headings))
@@ -33,6 +35,7 @@ def figure_table(name: str, title: str, columns: Iterable[tuple[str, str, bool]]
     header.setHighlightSections(False)
     header.setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
     header.setSectionResizeMode(0, QHeaderView.ResizeMode.Stretch)
+    EmptyHint(table, empty)
     return table
 
 
