@@ -9,6 +9,7 @@ from typing import Any
 
 from core.diagnosis import LEAST_BLOCKS, LEAST_UNDRAFTED, Diagnosis, Limit, StepSums
 from core.draft_length import shown_draft_length
+from core.figures import percent_text
 from core.forecast import LookupForecast, best_length, forecast_lookup
 from core.types import Coupling
 
@@ -55,7 +56,8 @@ def advise(
     if diagnosis.speedup < BREAK_EVEN and not promised:
         return [_dont(diagnosis), *found]
     if not promised:
-        well_set = f"No setting that this run can tell of promises more than {LEAST_GAIN - 1:.0%}: it is well set."
+        least = percent_text(LEAST_GAIN - 1)
+        well_set = f"No setting that this run can tell of promises more than {least}: it is well set."
         return [Advice(well_set), *found]
     return found
 
@@ -129,7 +131,10 @@ def _coupling(sums: StepSums, diagnosis: Diagnosis, config: Mapping[str, Any]) -
     if speedup < LEAST_GAIN * diagnosis.speedup:
         return []
     kept, would = sums.accepted / sums.drafted, sums.expected / sums.drafted
-    text = f"Without Reproducible, {would:.0%} of the drafts would be kept instead of {kept:.0%}: about {speedup:.2f}×."
+    text = (
+        f"Without Reproducible, {percent_text(would)} of the drafts would be kept instead of {percent_text(kept)}: "
+        f"about {speedup:.2f}×."
+    )
     return [Advice(text, speedup)]
 
 
@@ -160,18 +165,18 @@ def _undrafted(sums: StepSums, config: Mapping[str, Any]) -> list[Advice]:
     if config.get("num_draft_tokens") == "auto":
         return [
             Advice(
-                f"{_policy(config)} K decoded plainly in {share:.0%} of the steps, where it saw that drafting would "
-                "not pay."
+                f"{_policy(config)} K decoded plainly in {percent_text(share)} of the steps, where it saw that "
+                "drafting would not pay."
             )
         ]
     if config.get("method") == "prompt-lookup":
         return [
             Advice(
-                f"{share:.0%} of the steps found nothing to propose: this text repeats little of itself. A draft model "
-                "proposes in every step."
+                f"{percent_text(share)} of the steps found nothing to propose: this text repeats little of itself. A "
+                "draft model proposes in every step."
             )
         ]
-    return [Advice(f"{share:.0%} of the steps drafted nothing.")]
+    return [Advice(f"{percent_text(share)} of the steps drafted nothing.")]
 
 
 def _acceptance(sums: StepSums, diagnosis: Diagnosis, config: Mapping[str, Any]) -> list[Advice]:
@@ -182,8 +187,8 @@ def _acceptance(sums: StepSums, diagnosis: Diagnosis, config: Mapping[str, Any])
     if config.get("method") == "draft-model":
         found.append(
             Advice(
-                f"{diagnosis.alpha:.0%} of the tested tokens are accepted. A draft of the target's own family, or one "
-                "distilled from it (outrider distill), agrees more often."
+                f"{percent_text(diagnosis.alpha)} of the tested tokens are accepted. A draft of the target's own "
+                "family, or one distilled from it (outrider distill), agrees more often."
             )
         )
     if said := _temperatures(sums):
@@ -201,8 +206,8 @@ def _temperatures(sums: StepSums) -> str:
     if tested[best][0] - tested[worst][0] <= 2 * noise:
         return ""
     return (
-        f"At temperature {best:g}, {tested[best][0]:.0%} of the tested tokens were accepted; at {worst:g}, "
-        f"{tested[worst][0]:.0%}. The temperature changes what is sampled, though."
+        f"At temperature {best:g}, {percent_text(tested[best][0])} of the tested tokens were accepted; at {worst:g}, "
+        f"{percent_text(tested[worst][0])}. The temperature changes what is sampled, though."
     )
 
 

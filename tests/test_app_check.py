@@ -62,7 +62,7 @@ def test_a_broken_pair_is_told_by_sign_sentence_and_rows(checking, qtbot):
     assert (panel.mark.text(), panel.mark.property("kind")) == ("✕", "broken")
     assert panel.headline.text().startswith("Not exact: ")
     assert shown(panel)[2][-1] == "✕ p < 0.001"
-    assert "p = 2.7e-05" in panel.table.item(2, 0).toolTip()
+    assert "p = 2.7\u00a0×\u00a010⁻⁵" in panel.table.item(2, 0).toolTip()
     assert panel.table.item(2, 0).foreground() != panel.table.item(1, 0).foreground()
 
 
@@ -83,7 +83,7 @@ def test_near_ties_are_told_with_margin_and_difference(checking, qtbot):
     assert panel.mark.text() == "≈"
     assert panel.headline.text().startswith("Exact up to near-ties")
     assert shown(panel)[0][-1] == "1 near-tie"
-    assert "margin 2.1e-06, measured difference 4.4e-06" in panel.table.item(0, 0).toolTip()
+    assert "margin 2.1\u00a0×\u00a010⁻⁶, measured difference 4.4\u00a0×\u00a010⁻⁶" in panel.table.item(0, 0).toolTip()
 
 
 def test_the_first_tokens_are_shown_by_prompt_and_can_be_heard(checking, qtbot):

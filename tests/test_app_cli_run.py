@@ -40,7 +40,7 @@ def test_the_text_and_nothing_else_goes_to_stdout(play, capfdbinary):
     assert out == b"def f(x):\n\n"
     err = err.decode()
     assert "Loading the target" in err
-    for figure in ("123.4", "75.0%", "3 of 4", "1.50×", "12.3 ms", "2.00"):
+    for figure in ("123.4", "75.0\u00a0%", "3 of 4", "1.50×", "12.3 ms", "2.00"):
         assert figure in err
     assert "\x1b" not in err
 
@@ -93,7 +93,7 @@ def test_a_reproducible_run_reports_the_acceptance_that_rejection_would_have(pla
     for flags, is_told in ((["--coupling", "gumbel"], True), ([], False)):
         play(STARTED, step("def", " f"), finished("def f", expected_acceptance_rate=0.781))
         assert outrider(*flags) == 0
-        assert ("rejection would be 78.1%" in " ".join(capsys.readouterr().err.split())) is is_told
+        assert ("rejection would be 78.1 %" in " ".join(capsys.readouterr().err.split())) is is_told
 
 
 def test_the_help_says_which_texts_a_seed_repeats(capsys):

@@ -204,10 +204,17 @@ def test_blanks_are_seen_and_long_runs_of_them_counted():
 
 
 def test_figures_have_the_digits_that_matter():
-    figures = (0, 1, 0.12345, 0.00012345, None)
-    assert [number(value) for value in figures] == ["0.0000", "1.0000", "0.1235", "1.23e-04", UNKNOWN]
+    figures = (0, 1, 0.12345, 0.00012345, 0.000012345, None)
+    assert [number(value) for value in figures] == [
+        "0.0000",
+        "1.0000",
+        "0.1235",
+        "0.000123",
+        "1.23\u00a0×\u00a010⁻⁵",
+        UNKNOWN,
+    ]
     assert [percent(value) for value in (0, 1, 0.4231, 0.0123, 0.00012, 1e-7)] == [
-        "0", "100%", "42.3%", "1.23%", "0.01%", "<0.01%",
+        "0", "100\u00a0%", "42.3\u00a0%", "1.23\u00a0%", "0.01\u00a0%", "<0.01\u00a0%",
     ]  # fmt: skip
 
 

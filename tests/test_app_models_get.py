@@ -43,8 +43,8 @@ def test_a_typed_id_is_downloaded_with_progress_and_listed(make, hub, qtbot):
     row = panel.shelf.row("someone/something")
     until(qtbot, lambda: row.note.text() == "300 MB of 1.0 GB · 18.2 MB/s · 38 s left")
     assert row.bar.value() == 300
-    assert row.percent.text() == "30%"
-    assert window.status.download.text() == "Getting something 30%"
+    assert row.percent.text() == "30\u00a0%"
+    assert window.status.download.text() == "Getting something 30\u00a0%"
     hub.gate.release(100)
     wait_for_state(qtbot, window, "someone/something", DownloadState.DONE)
     until(qtbot, lambda: "something" in column(panel, Column.NAME))
@@ -69,7 +69,7 @@ def test_cancel_keeps_what_came_and_resume_goes_on_from_there(make, hub, qtbot):
     window, panel = make()
     panel.get_requested.emit(NEW, False)
     row = panel.shelf.row(NEW)
-    until(qtbot, lambda: row.percent.text() == "40%")
+    until(qtbot, lambda: row.percent.text() == "40\u00a0%")
     row.cancel.click()
     wait_for_state(qtbot, window, NEW, DownloadState.STOPPED)
     assert row.note.text() == "Stopped. 400 MB of 1.0 GB are kept."
@@ -88,13 +88,13 @@ def test_start_over_begins_anew(make, hub, qtbot):
     window, panel = make()
     panel.get_requested.emit(NEW, False)
     row = panel.shelf.row(NEW)
-    until(qtbot, lambda: row.percent.text() == "40%")
+    until(qtbot, lambda: row.percent.text() == "40\u00a0%")
     row.cancel.click()
     wait_for_state(qtbot, window, NEW, DownloadState.STOPPED)
     row.restart.click()
     wait_for_state(qtbot, window, NEW, DownloadState.RUNNING)
     hub.gate.release(1)
-    until(qtbot, lambda: row.percent.text() == "10%")
+    until(qtbot, lambda: row.percent.text() == "10\u00a0%")
     assert hub.calls[-1] == (NEW, True)
 
 
@@ -131,7 +131,7 @@ def test_downloads_come_one_after_the_other_and_a_waiting_one_can_be_cancelled(m
     window, panel = make()
     for ref in ("a/first", "b/second", "c/third"):
         panel.get_requested.emit(ref, False)
-    until(qtbot, lambda: window.status.download.text() == "Getting first 10%, 2 more")
+    until(qtbot, lambda: window.status.download.text() == "Getting first 10\u00a0%, 2 more")
     panel.shelf.row("b/second").cancel.click()
     assert download_of(window, "b/second").state is DownloadState.STOPPED
     hub.gate.release(100)
@@ -186,7 +186,7 @@ def test_a_download_goes_on_while_its_window_is_closed_and_the_strip_leads_back(
     window, panel = make()
     panel.get_requested.emit(NEW, False)
     panel.close()
-    until(qtbot, lambda: "20%" in window.status.download.text())
+    until(qtbot, lambda: "20\u00a0%" in window.status.download.text())
     window.status.download.click()
     assert panel.isVisible()
     panel.close()
@@ -212,7 +212,7 @@ def test_what_comes_and_goes_moves_nothing_above_it(make, hub, qtbot):
     ]
     sizes = window.prompt.size()
     panel.get_requested.emit(NEW, False)
-    until(qtbot, lambda: "30%" in window.status.download.text())
+    until(qtbot, lambda: "30\u00a0%" in window.status.download.text())
     until(qtbot, lambda: panel.shelf.height() > 0)
     assert [(widget, widget.mapTo(widget.window(), widget.rect().topLeft())) for widget, _ in places] == places
     assert window.prompt.size() == sizes
@@ -241,7 +241,7 @@ def test_closing_in_the_middle_of_a_download_stops_it_and_leaves_no_thread(make,
     window, panel = make()
     panel.get_requested.emit(NEW, False)
     panel.get_requested.emit("a/later", False)
-    until(qtbot, lambda: "20%" in window.status.download.text())
+    until(qtbot, lambda: "20\u00a0%" in window.status.download.text())
     window.close()
     until(qtbot, lambda: window.threads.is_closed)
     assert not panel.isVisible()

@@ -14,6 +14,7 @@ from app.widgets.acceptance_plot import AcceptancePlot
 from app.widgets.latency_plot import PARTS, LatencyPlot
 from app.widgets.step_plot import FOLLOWED_STEPS, MAX_BARS
 from core.analysis import expected_accepted
+from core.figures import percent_text
 from tests.fakes_app import make_step
 
 
@@ -80,7 +81,7 @@ def test_a_reproducible_run_shows_what_rejection_would_have_kept(window, run_to_
     window.controls.sampling.coupling.click()
     run_to_end(window)
     rate = window.run_view.metrics.totals.predicted_acceptance_rate
-    assert tile.note.text() == f"rejection would be {rate:.0%}"
+    assert tile.note.text() == f"rejection would be {percent_text(rate)}"
     assert plot.predicted_line.isVisible()
     assert plot.predicted_sample.accessibleName().startswith("by rejection: ")
     assert window.run_view.metrics.column(Column.PREDICTED_RATE)[-1] == pytest.approx(rate)
@@ -181,7 +182,7 @@ def test_the_baseline_line_stands_at_its_mean_and_inside_the_view(metrics, plots
 def test_the_step_under_the_pointer_is_put_into_words(metrics, plots):
     metrics.append(make_step(0, 0, num_draft_tokens=4, num_accepted=3, ms=10.0))
     metrics.append(make_step(1, 4, num_draft_tokens=0, num_accepted=0))
-    assert plots[0].readout(0) == "step 0: 3 of 4, running 75%"
+    assert plots[0].readout(0) == "step 0: 3 of 4, running 75\u00a0%"
     assert "nothing drafted" in plots[0].readout(1)
     assert plots[1].readout(0) == "step 0: 4.00 + 5.00 + 0.60 = 9.60 ms"
     assert len(PARTS) == 3

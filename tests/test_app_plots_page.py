@@ -18,6 +18,7 @@ from app.view_models.run_view import RunView
 from app.widgets.plots_page import FRAMES, PlotsPage
 from app.widgets.timeline_plot import MAX_POINTS, stairs
 from core.analysis import BlockSums, wilson
+from core.figures import percent_text
 from core.types import BaselineStep, RunRequest
 from tests.fakes_app import make_step
 
@@ -118,9 +119,9 @@ def test_tooltips_give_counts_and_units(page, run):
     run.apply(make_step(0, 9, num_draft_tokens=2, num_accepted=1, ms=10.0))
     run.apply(make_step(1, 11, num_draft_tokens=2, num_accepted=0, ms=10.0))
     page.end()
-    assert dict(page.positions.details(0))["of all drafted"] == "50.0% (1 of 2)"
-    assert dict(page.positions.details(1))["where all before were kept"] == "0.0% (0 of 1)"
-    assert page.positions.readout(1) == "position 2: 0%, 0% of tested"
+    assert dict(page.positions.details(0))["of all drafted"] == "50.0\u00a0% (1 of 2)"
+    assert dict(page.positions.details(1))["where all before were kept"] == "0.0\u00a0% (0 of 1)"
+    assert page.positions.readout(1) == "position 2: 0\u00a0%, 0\u00a0% of tested"
     assert page.timeline.details(8) == [("0.01 s", ""), ("speculative", "2 tokens")]
     run.apply(BaselineStep(make_step(0, 9, num_draft_tokens=0, num_accepted=0, ms=10.0)))
     page.end()
@@ -226,7 +227,7 @@ def test_the_band_around_the_running_rate_is_that_of_the_run_so_far(window, run_
     upper = window.measurements.acceptance.band_edges[1].getData()[1]
     assert upper[-1] == pytest.approx(sums.interval()[1])
     details = dict(window.measurements.acceptance.details(len(metrics) - 1))
-    assert details["95 % band"] == "{:.1%} to {:.1%}".format(*sums.interval())
+    assert details["95 % band"] == " to ".join(percent_text(bound, 1) for bound in sums.interval())
     assert dict(window.measurements.latency.details(0))["verify"].endswith(" ms")
 
 

@@ -197,4 +197,4 @@ def test_every_column_is_explained_and_every_row_is_whole(probing):
     assert all(panel.table.horizontalHeaderItem(index).toolTip() for index in range(len(COLUMNS)))
     row = row_of(GOOD)
     assert len(row.texts) == len(COLUMNS)
-    assert "80%, 60%" in row.tip
+    assert "80\u00a0%, 60\u00a0%" in row.tip

@@ -12,6 +12,7 @@ from app.controller import BUSY_SENTENCE, RunState
 from app.settings import ChatTemplate
 from app.view_models.selection import Place
 from core.errors import ModelNotFoundError
+from core.figures import percent_text
 from core.types import FinishReason, LengthPolicy
 
 
@@ -34,7 +35,7 @@ def test_a_run_shows_its_text_and_its_figures(window, run_to_end):
     tiles = window.measurements.tiles
     assert tiles.speed.value.text() == f"{summary.tokens_per_second:,.1f}"
     assert tiles.speedup.value.text() == f"{summary.measured_speedup:.2f}×"
-    assert tiles.acceptance.value.text() == f"{summary.draft_acceptance_rate:.0%}"
+    assert tiles.acceptance.value.text() == percent_text(summary.draft_acceptance_rate)
     assert tiles.efficiency.value.text() == f"{summary.block_efficiency:.2f}"
     assert window.status.bar.value() == window.status.bar.maximum()
     assert window.status.stage.text().startswith("Done")

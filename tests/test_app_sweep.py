@@ -145,7 +145,7 @@ def test_prompts_come_from_a_file_and_a_bad_one_is_a_sentence(window, dialogs, q
 def test_a_sweep_fills_the_heatmap_and_says_what_to_take(window, qtbot, tmp_path):
     sweeps = start(window)
     finish(qtbot, window)
-    assert texts(sweeps) == ["1×", "2.00×", "3.00×"]
+    assert texts(sweeps) == ["1.00×", "2.00×", "3.00×"]
     assert sweeps.verdicts.words() == ["K = 2"]
     assert "K = 2" in sweeps.verdicts.sentences()[0]
     assert sweeps.progress.text() == "6 of 6 runs · complete"
@@ -206,14 +206,14 @@ def test_a_sweep_is_stopped_and_gone_on_with(window, engine, qtbot):
     finish(qtbot, window)
     assert len(engine.calls) == 4
     assert sweeps.progress.text() == "6 of 6 runs · complete"
-    assert texts(sweeps) == ["1×", "2.00×", "3.00×"]
+    assert texts(sweeps) == ["1.00×", "2.00×", "3.00×"]
 
 
 def test_a_cell_that_fails_says_why_and_the_others_stay(window, engine, qtbot):
     engine.on_run = fails_at(2)
     sweeps = start(window)
     finish(qtbot, window)
-    assert texts(sweeps) == ["1×", "2.00×", "failed"]
+    assert texts(sweeps) == ["1.00×", "2.00×", "failed"]
     assert "ran out of memory" in sweeps.heatmap.model().index(0, 2).data(Qt.ItemDataRole.ToolTipRole)
     assert "2 failed" in sweeps.progress.text()
     sweeps.heatmap.choose(0, 2)
@@ -223,7 +223,7 @@ def test_a_cell_that_fails_says_why_and_the_others_stay(window, engine, qtbot):
     engine.on_run = lambda request, controls: None
     sweeps.go_on_button.click()
     finish(qtbot, window)
-    assert texts(sweeps) == ["1×", "2.00×", "3.00×"]
+    assert texts(sweeps) == ["1.00×", "2.00×", "3.00×"]
     assert sweeps.cell_problem.isHidden()
 
 
@@ -245,7 +245,7 @@ def test_what_the_disk_refuses_is_told_and_the_sweep_goes_on(window, qtbot, monk
     sweeps = start(window)
     finish(qtbot, window)
     assert sweeps.banner.sentence().endswith("The sweep goes on.")
-    assert texts(sweeps) == ["1×", "2.00×", "3.00×"]
+    assert texts(sweeps) == ["1.00×", "2.00×", "3.00×"]
     sweeps.heatmap.choose(0, 1)
     sweeps.runs.selectRow(0)
     assert not sweeps.open_run_button.isEnabled()

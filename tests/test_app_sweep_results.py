@@ -72,7 +72,7 @@ def test_arrows_move_and_enter_opens_the_runs_of_a_cell(qtbot, opened):
     assert sweeps.runs.count() == 2
     assert sweeps.runs.selected() is not None
     shown = [sweeps.runs.model().index(0, column).data() for column in range(5)]
-    assert shown == ["a: one", "1", "30.0", "3.00×", "50%"]
+    assert shown == ["a: one", "1", "30.0", "3.00×", "50\u00a0%"]
 
 
 def test_plain_decoding_is_one_cell_for_all_drafters_of_a_temperature(opened):
@@ -121,7 +121,7 @@ def test_the_figure_can_be_switched_and_its_unit_stands_at_the_scale(opened):
         seen[figure] = (sweeps.heatmap.model().index(0, 2).data(), sweeps.legend.accessibleName())
     assert seen[SweepFigure.SPEEDUP] == ("3.00×", "Speedup over plain decoding, logarithmic: 0.33× slower to 1.00× to "
                                          "3.00× faster")  # fmt: skip
-    assert seen[SweepFigure.ACCEPTANCE][0] == "50%"
+    assert seen[SweepFigure.ACCEPTANCE][0] == "50\u00a0%"
     assert seen[SweepFigure.TOKENS] == ("30.0", "Tokens per second: 10.0 to 30.0 tokens/s")
     assert seen[SweepFigure.BLOCK][1].endswith("tokens/forward")
 

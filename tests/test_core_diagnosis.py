@@ -254,7 +254,7 @@ def test_temperatures_are_compared_only_where_the_run_was_at_two_and_they_differ
 def test_steps_that_found_nothing_are_counted():
     lookup = {"method": "prompt-lookup", "num_draft_tokens": 4}
     steps = LIMITED[Limit.UNDRAFTED]
-    assert any(advice.text.startswith("86% of the steps found nothing") for advice in promises(steps, lookup))
+    assert any(advice.text.startswith("86\u00a0% of the steps found nothing") for advice in promises(steps, lookup))
     few = [make_step(0, 0)] * 80 + [make_step(1, 1)] * 3
     (advice,) = promises(few, {**MODEL, "num_draft_tokens": "auto"})
     assert "3 of 83 steps" in advice.text

@@ -11,6 +11,7 @@ from rich.text import Text
 from app.cli.errors import say, writing_output
 from app.cli.models.rendering import printable
 from app.cli.terminal import open_console
+from core.figures import percent_text
 from core.probe.types import Agreement, Costs, DraftProbe, ProbeDone, ProbeRequest, verdict
 
 _LEGEND = (
@@ -72,7 +73,7 @@ def _table(probes: list[DraftProbe]) -> Table:
     table.add_column("draft")
     columns: tuple[tuple[str, Callable[[DraftProbe, Agreement, Costs], str]], ...] = (
         ("acceptance", lambda probe, found, costs: _interval(found)),
-        ("top-1", lambda probe, found, costs: f"{found.top_1:.0%}"),
+        ("top-1", lambda probe, found, costs: percent_text(found.top_1)),
         (
             "KL, nats",
             lambda probe, found, costs: "–" if found.kl_target_draft is None else f"{found.kl_target_draft:.2f}",
@@ -96,7 +97,10 @@ def _table(probes: list[DraftProbe]) -> Table:
 
 def _interval(found: Agreement) -> str:
     first = found.acceptance
-    return f"{first.value:.1%}" if first.low is None else f"{first.value:.1%} ({first.low:.0%}–{first.high:.0%})"
+    text = percent_text(first.value, 1)
+    if first.low is None or first.high is None:
+        return text
+    return f"{text} ({percent_text(first.low)}–{percent_text(first.high)})"
 
 
 def _divergence(found: Agreement) -> str:

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from app.cli.figures import figure_text
 from app.cli.text import STYLES
+from core.figures import percent_text
 from core.types import Coupling, FinishReason, RunRequest, RunStarted, Summary, TokenKind
 
 _LEGEND = {TokenKind.ACCEPTED: "accepted", TokenKind.CORRECTION: "resampled", TokenKind.BONUS: "bonus"}
@@ -88,7 +89,7 @@ def _rows(summary: Summary, request: RunRequest, device: str) -> list[tuple[str,
     memory = "on the device, in this run" if device.startswith("cuda") else "of this process so far"
     accepted = f"{summary.num_accepted_tokens} of {summary.num_draft_tokens} drafted tokens"
     if request.coupling is Coupling.GUMBEL and summary.expected_acceptance_rate is not None:
-        accepted += f"; rejection would be {summary.expected_acceptance_rate:.1%}"
+        accepted += f"; rejection would be {percent_text(summary.expected_acceptance_rate, 1)}"
     rows += [
         ("block efficiency", figure_text(summary.block_efficiency, ".2f"), "tokens per forward of the target"),
         ("acceptance", figure_text(summary.draft_acceptance_rate, ".1%"), accepted),

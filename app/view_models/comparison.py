@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from app.view_models.model_text import UNKNOWN
 from core.draft_length import shown_draft_length
+from core.figures import spaced_percent
 from core.replay import events
 from core.runs import KeptRun
 from core.trace import RunLog
@@ -233,7 +234,7 @@ def _figure(
     outcomes: Sequence[_Outcome], title: str, take: Callable[[_Outcome], float | None], form: str, tip: str, better: int
 ) -> ComparedRow:
     values = [take(outcome) for outcome in outcomes]
-    texts = tuple(UNKNOWN if value is None else form.format(value) for value in values)
+    texts = tuple(UNKNOWN if value is None else spaced_percent(form.format(value)) for value in values)
     known = [value for value in values if value is not None]
     top = max(known, key=lambda value: value * better, default=0.0)
     best = frozenset(index for index, value in enumerate(values) if value is not None and _is_as_good(value, top))

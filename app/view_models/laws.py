@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from app.view_models.places import Fate, fate_of
 from core.evidence import PositionEvidence
+from core.figures import percent_text, significant_text
 from core.types import Step
 
 UNKNOWN = "–"
@@ -99,13 +100,13 @@ def number(value: float | None) -> str:
     """A probability or a draw, to four digits."""
     if value is None or math.isnan(value):
         return UNKNOWN
-    return f"{value:.4f}" if value >= 1e-3 or value == 0 else f"{value:.2e}"
+    return f"{value:.4f}" if value >= 1e-3 or value == 0 else significant_text(value, 3)
 
 
 def percent(value: float) -> str:
     """A probability as a bar's label."""
     if value >= 0.9995:
-        return "100%"
+        return percent_text(1.0)
     if value == 0:
         return "0"
-    return "<0.01%" if value < 1e-4 else f"{100 * value:.{1 if value >= 0.1 else 2}f}%"
+    return f"<{percent_text(1e-4, 2)}" if value < 1e-4 else percent_text(value, 1 if value >= 0.1 else 2)

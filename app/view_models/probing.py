@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from app.settings import RunSettings
 from core.errors import PromptError
+from core.figures import percent_text
 from core.probe.types import DraftProbe, ProbeRequest, ProbeText
 from core.types import SamplingParams
 
@@ -60,7 +61,7 @@ def row_of(probe: DraftProbe, title: Callable[[str], str] = str) -> DraftRow:
     at = probe.speedup.at(probe.best_k)
     divergence = found.kl_target_draft
     interval = "" if at.low is None else f" ({at.low:.2f} to {at.high:.2f})"
-    survival = ", ".join(f"{share:.0%}" for share in found.survival[:8])
+    survival = ", ".join(percent_text(share) for share in found.survival[:8])
     way = (
         "The text is the target's own, so that this is what a block along it would keep."
         if found.is_own_text
@@ -72,8 +73,8 @@ def row_of(probe: DraftProbe, title: Callable[[str], str] = str) -> DraftRow:
             name,
             f"{at.value:.2f}×{interval}" if probe.best_k else "below 1×",
             str(probe.best_k) if probe.best_k else "none",
-            f"{found.acceptance.value:.1%}",
-            f"{found.top_1:.0%}",
+            percent_text(found.acceptance.value, 1),
+            percent_text(found.top_1),
             "–" if divergence is None else f"{divergence:.2f}",
             f"{costs.cost:.3f}",
             f"{probe.verify.values[4]:.2f}",

@@ -11,6 +11,7 @@ from typing import Any
 from app.view_models.model_text import UNKNOWN
 from core.draft_length import shown_draft_length
 from core.drafters.methods import METHODS
+from core.figures import percent_text
 from core.runs import KeptRun, KeptState
 
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -67,7 +68,7 @@ def make_row(run: KeptRun, now: datetime | None = None) -> RunRow:
         draft_text(run),
         UNKNOWN if k is None else str(k),
         UNKNOWN if _number(temperature) is None else f"{temperature:g}",
-        UNKNOWN if acceptance is None else f"{acceptance:.0%}",
+        UNKNOWN if acceptance is None else percent_text(acceptance),
         UNKNOWN if speed is None else f"{speed:,.1f}",
         UNKNOWN if speedup is None else f"{speedup:.2f}×",
         str(run.state).capitalize(),

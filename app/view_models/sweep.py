@@ -223,7 +223,7 @@ class SweepView:
         if spread is not None:
             text, level = figure_text(figure, spread.median), scale.level(spread.median)
         elif result.num_measured:
-            text = "1×" if cell.is_baseline and figure is SweepFigure.SPEEDUP else "–"
+            text = "1.00×" if cell.is_baseline and figure is SweepFigure.SPEEDUP else "–"
         elif has_failed:
             text = FAILED
         done, planned = result.num_measured, result.num_planned

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from core.bench.statistics import Spread
+from core.figures import percent_text
 from core.sweep.types import CellResult
 
 
@@ -112,7 +113,7 @@ def figure_text(figure: SweepFigure, value: float) -> str:
     if figure is SweepFigure.SPEEDUP:
         return f"{value:.2f}×"
     if figure is SweepFigure.ACCEPTANCE:
-        return f"{value:.0%}"
+        return percent_text(value)
     return f"{value:.1f}" if figure is SweepFigure.TOKENS else f"{value:.2f}"
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from app.view_models.run_sums import RunSums
 from app.view_models.run_view import RunView
+from core.figures import percent_text
 from core.theory.calibration import Calibration
 from core.theory.estimates import Estimate
 from core.theory.predictors import Predictor, PredictorFit, PredictorStudy
@@ -154,6 +155,7 @@ def _rows(theory: SpeedupTheory, calibration: Calibration | None, is_gumbel: boo
 
 def _calibration_rows(found: Calibration, is_gumbel: bool) -> tuple[Row, ...]:
     overall = found.overall
+    interval = f"{percent_text(overall.low, 1)} – {percent_text(overall.high, 1)}"
     z = "–" if found.z is None else f"{found.z:+.1f}".replace("-", "−")
     coupling = (
         " This run shares its noise: acceptance is lower by design, from 1 − TV down to (1 − TV) / (1 + TV)."
@@ -161,9 +163,9 @@ def _calibration_rows(found: Calibration, is_gumbel: bool) -> tuple[Row, ...]:
         else " Beyond ±2 a run is off by more than chance."
     )
     return (
-        Row("Predicted acceptance", f"{overall.predicted:.1%}", "", f"mean of Σ min(p, q) = 1 − TV over the places of "
-            f"the {overall.num_tested:,} tested tokens. {LAWS}."),
-        Row("Observed acceptance", f"{overall.observed:.1%}", f"{overall.low:.1%} – {overall.high:.1%}", "accepted / "
+        Row("Predicted acceptance", percent_text(overall.predicted, 1), "", f"mean of Σ min(p, q) = 1 − TV over the "
+            f"places of the {overall.num_tested:,} tested tokens. {LAWS}."),
+        Row("Observed acceptance", percent_text(overall.observed, 1), interval, "accepted / "
             "tested tokens of the same places, with Wilson's 95 % interval."),
         Row("z of the difference", z, "", "(accepted − Σ a) / √Σ a (1 − a), a = 1 − TV of each tested place: a "
             f"standard normal under rejection sampling, whatever the text.{coupling}"),
@@ -207,15 +209,15 @@ def _predictors_note(found: PredictorStudy | None) -> str:
         return "This run kept no laws to look at: its log holds no evidence."
     said = f"Rank correlations over {found.num_places:,} places."
     if found.most_tail < 1e-3:
-        return f"{said} The kept tokens hold more than 99.9% of each law."
+        return f"{said} The kept tokens hold more than 99.9 % of each law."
     return (
-        f"{said} Each keeps 64 tokens at most; what is left out holds {found.mean_tail:.1%} of the mass on average, so "
-        "that each KL is a lower bound."
+        f"{said} Each keeps 64 tokens at most; what is left out holds {percent_text(found.mean_tail, 1)} of the mass "
+        "on average, so that each KL is a lower bound."
     )
 
 
 def _agreement(theory: SpeedupTheory) -> str:
-    return "" if theory.share_best is None else f"{theory.share_best:.0%} sure"
+    return "" if theory.share_best is None else f"{percent_text(theory.share_best)} sure"
 
 
 def _correlation(value: float | None) -> str:

@@ -8,6 +8,7 @@ from app.view_models.run_sums import RunSums
 from app.view_models.run_view import RunView
 from core.advice import Advice, advise
 from core.diagnosis import LEAST_BLOCKS, Diagnosis, Limit, diagnose
+from core.figures import percent_text
 
 MOST_UNSTEADY = 1.4
 """A plain forward that took so many times longer in the baseline than before the run, or shorter, is no fair unit."""
@@ -178,7 +179,7 @@ def _figures(found: Diagnosis) -> tuple[Figure, ...]:
         ),
         Figure(
             "overhead",
-            f"{found.overhead_share:.0%}",
+            percent_text(found.overhead_share),
             f"(Step - draft - verify) / step: filters, verdict and bookkeeping, {found.overhead_ms:.2f} ms a step.",
         ),
     )

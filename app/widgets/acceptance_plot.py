@@ -12,6 +12,7 @@ from app.widgets.base_plot import BAR_WIDTH, line_pen
 from app.widgets.legend import Mark, SeriesSample, band_color
 from app.widgets.plot_table import Table
 from app.widgets.step_plot import StepPlot, bar_centres
+from core.figures import percent_text
 
 PREDICTED_HELP = (
     "Dashed: the acceptance rate that the two distributions let expect. Each drafted position counts with its "
@@ -74,7 +75,8 @@ class AcceptancePlot(StepPlot):
         if not drafted:
             return f"step {step}: nothing drafted"
         accepted = int(metrics.column(Column.NUM_ACCEPTED)[step])
-        return f"step {step}: {accepted} of {drafted}, running {metrics.column(Column.RUNNING_RATE)[step]:.0%}"
+        running = percent_text(metrics.column(Column.RUNNING_RATE)[step])
+        return f"step {step}: {accepted} of {drafted}, running {running}"
 
     def details(self, step: int) -> list[tuple[str, str]]:
         """One step in figures."""
@@ -91,11 +93,11 @@ class AcceptancePlot(StepPlot):
         )
         rows = [(f"Step {step}", ""), ("accepted", f"{accepted:.0f} of {drafted:.0f} tokens")]
         if np.isfinite(rate):
-            rows.append(("running rate", f"{rate:.1%}"))
+            rows.append(("running rate", percent_text(rate, 1)))
         if np.isfinite(low):
-            rows.append(("95 % band", f"{low:.1%} to {high:.1%}"))
+            rows.append(("95 % band", f"{percent_text(low, 1)} to {percent_text(high, 1)}"))
         if np.isfinite(predicted):
-            rows.append(("predicted" if self._metrics.is_rejection else "by rejection", f"{predicted:.1%}"))
+            rows.append(("predicted" if self._metrics.is_rejection else "by rejection", percent_text(predicted, 1)))
         return rows
 
     def table(self) -> Table:

@@ -13,6 +13,7 @@ from app.widgets.base_plot import line_pen, prepare_axis, thin_pen
 from app.widgets.figure_plot import FigurePlot
 from app.widgets.legend import Mark, SeriesSample
 from app.widgets.plot_table import Table
+from core.figures import percent_text
 from core.theory.calibration import Calibration, Reliability
 
 TOP = 1.04
@@ -98,7 +99,7 @@ class CalibrationPlot(FigurePlot):
     def readout(self, place: int) -> str:
         """A group in words."""
         group = self.groups[place]
-        return f"{group.observed:.0%} of {group.num_tested:,}"
+        return f"{percent_text(group.observed)} of {group.num_tested:,}"
 
     def details(self, place: int) -> list[tuple[str, str]]:
         """A group in figures."""
@@ -107,9 +108,9 @@ class CalibrationPlot(FigurePlot):
         return [
             (title, ""),
             ("tested", f"{group.num_tested:,} tokens"),
-            ("predicted", f"{group.predicted:.1%}"),
-            ("observed", f"{group.observed:.1%}"),
-            ("95 % interval", f"{group.low:.0%} to {group.high:.0%}"),
+            ("predicted", percent_text(group.predicted, 1)),
+            ("observed", percent_text(group.observed, 1)),
+            ("95 % interval", f"{percent_text(group.low)} to {percent_text(group.high)}"),
         ]
 
     def table(self) -> Table:

@@ -12,6 +12,7 @@ from app.widgets.fields import describe
 from app.widgets.overlay_plot import OverlayPlot
 from app.widgets.plot_card import PlotCard
 from app.widgets.run_lines import RunSample
+from core.figures import percent_text
 
 ACCEPTANCE_HELP = "Accepted / drafted tokens of the run so far, over the tokens that it had generated."
 TIME_HELP = "Tokens over the time spent in steps; the prefill is not part of it. The steeper, the faster."
@@ -43,7 +44,7 @@ class ComparePage(QWidget):
             labels=("tokens generated", "accepted, %"),
             columns=("tokens", "running_acceptance"),
             tell_x=lambda tokens: f"{tokens:,.0f} tokens",
-            tell_y=lambda rate: f"{rate:.0%}",
+            tell_y=percent_text,
             y_max=1.0,
         )
         self.acceptance.show_percent()

@@ -10,6 +10,7 @@ from app.theme import ui_font
 from app.view_models.run_view import Figures
 from app.widgets.fields import text_label
 from app.widgets.models_labels import ElidedLabel
+from core.figures import percent_text
 
 UNKNOWN = "–"
 
@@ -93,7 +94,7 @@ class MetricTiles(QWidget):
         self.speed.show_figure(speed, note)
         self.speedup.show_figure(*_speedup(figures, baseline_ticked))
         self.acceptance.show_figure(
-            UNKNOWN if figures.acceptance is None else f"{figures.acceptance:.0%}",
+            UNKNOWN if figures.acceptance is None else percent_text(figures.acceptance),
             _predicted(figures),
         )
         efficiency = figures.block_efficiency
@@ -103,7 +104,8 @@ class MetricTiles(QWidget):
 def _predicted(figures: Figures) -> str:
     if figures.predicted_acceptance is None:
         return "accepted of drafted"
-    return f"{'rejection would be' if figures.is_reproducible else 'predicted'} {figures.predicted_acceptance:.0%}"
+    said = "rejection would be" if figures.is_reproducible else "predicted"
+    return f"{said} {percent_text(figures.predicted_acceptance)}"
 
 
 def _speedup(figures: Figures, baseline_ticked: bool) -> tuple[str, str]:

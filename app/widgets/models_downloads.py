@@ -20,6 +20,7 @@ from app.text_size import hold
 from app.view_models.model_text import bytes_of_text, bytes_text, progress_text
 from app.widgets.fields import describe, set_flag, text_label
 from app.widgets.models_labels import ElidedLabel
+from core.figures import percent_text
 
 BAR_STEPS = 1000
 ROW_HEIGHT, TALL_ROW_HEIGHT = 64, 80
@@ -110,7 +111,7 @@ class DownloadRow(QFrame):
         self.bar.setMaximum(0 if is_unknown else BAR_STEPS)
         if not is_unknown:
             self.bar.setValue(round(share * BAR_STEPS))
-        self.percent.setText(f"{share:.0%}" if share and not is_unknown else "")
+        self.percent.setText(percent_text(share) if share and not is_unknown else "")
         self.bar.setAccessibleName(f"{self.ref}: {note}")
         self.setAccessibleName(self.bar.accessibleName())
 

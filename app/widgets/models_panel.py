@@ -29,6 +29,7 @@ from app.widgets.models_downloads import DownloadsShelf
 from app.widgets.models_suggestions import SuggestionsPage
 from app.widgets.models_table import ModelsTable
 from app.window_layout import bring_forward
+from core.figures import percent_text
 
 HERE, GET = 0, 1
 NO_MATCH = "No model on this computer has these words."
@@ -226,7 +227,7 @@ def download_line(downloads: tuple[Download, ...]) -> str:
     if going is None:
         return ""
     progress = going.progress
-    share = f" {progress.done_bytes / progress.total_bytes:.0%}" if progress and progress.total_bytes else ""
+    share = f" {percent_text(progress.done_bytes / progress.total_bytes)}" if progress and progress.total_bytes else ""
     more = f", {len(active) - 1} more" if len(active) > 1 else ""
     return f"Getting {going.ref.rpartition('/')[2]}{share or '…'}{more}"
 

@@ -16,6 +16,7 @@ from app.widgets.figure_plot import FigurePlot
 from app.widgets.legend import Mark, SeriesSample
 from app.widgets.plot_table import Table
 from core.analysis import wilson
+from core.figures import percent_text
 
 TOP = 1.04
 MIN_POSITIONS = 4
@@ -70,8 +71,8 @@ class PositionPlot(FigurePlot):
     def readout(self, place: int) -> str:
         """A position, counted from 0, in words."""
         given = self.counts.conditional(place)
-        words = "never tested" if given is None else f"{given:.0%} of tested"
-        return f"position {place + 1}: {self.counts.unconditional(place):.0%}, {words}"
+        words = "never tested" if given is None else f"{percent_text(given)} of tested"
+        return f"position {place + 1}: {percent_text(self.counts.unconditional(place))}, {words}"
 
     def details(self, place: int) -> list[tuple[str, str]]:
         """A position in figures."""
@@ -79,12 +80,12 @@ class PositionPlot(FigurePlot):
         kept, drafted, tested = counts.accepted[place], counts.drafted[place], counts.tested[place]
         rows = [
             (f"Position {place + 1}", ""),
-            ("of all drafted", f"{counts.unconditional(place):.1%} ({kept:,} of {drafted:,})"),
+            ("of all drafted", f"{percent_text(counts.unconditional(place), 1)} ({kept:,} of {drafted:,})"),
         ]
         if tested:
             low, high = wilson(kept / tested, tested)
-            rows.append(("where all before were kept", f"{kept / tested:.1%} ({kept:,} of {tested:,})"))
-            rows.append(("95 % interval", f"{low:.0%} to {high:.0%}"))
+            rows.append(("where all before were kept", f"{percent_text(kept / tested, 1)} ({kept:,} of {tested:,})"))
+            rows.append(("95 % interval", f"{percent_text(low)} to {percent_text(high)}"))
         return rows
 
     def table(self) -> Table:

@@ -10,6 +10,7 @@ from PySide6.QtWidgets import QAbstractItemView, QHeaderView, QTableView, QWidge
 
 from app.theme import scaled
 from app.view_models.sweep_form import WINDOW_SUITE
+from core.figures import spaced_percent
 from core.prompt_suites import Prompt
 from core.sweep.types import Measurement
 
@@ -176,7 +177,7 @@ _OUTCOMES = {"length": "length reached", "eos": "end of text", "stop": "end of t
 
 
 def _number(value: float | None, form: str) -> str:
-    return UNKNOWN if value is None else f"{value:{form}}"
+    return UNKNOWN if value is None else spaced_percent(format(value, form))
 
 
 def _side(column: int) -> Qt.AlignmentFlag:

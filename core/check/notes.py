@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from core.check.types import LawResult
+from core.figures import significant_text
 from core.types import Coupling, LengthPolicy, RunRequest
 
 _HALF = {"torch.float16": "float16", "torch.bfloat16": "bfloat16"}
@@ -18,7 +19,7 @@ def notes_on(run: RunRequest, dtype: str, law: LawResult | None) -> tuple[str, .
     """
     notes = ["No setting of Outrider trades exactness for speed: method, K and an int8 draft change the speed alone."]
     if dtype in _HALF:
-        measured = "" if law is None else f", here by up to {law.rounding:.2g} in total variation"
+        measured = "" if law is None else f", here by up to {significant_text(law.rounding, 2)} in total variation"
         notes.append(
             f"In {_HALF[dtype]} the text follows the logits that the target gives when it scores a whole block; those "
             f"of one token at a time differ by rounding{measured}."

@@ -8,6 +8,7 @@ from typing import Any
 
 from core.check.types import CheckReport, Comparison, IdentityResult, LawResult, LawTest, Parting, Verdict
 from core.draft_length import length_of
+from core.figures import percent_text, significant_text
 
 SCHEMA = "outrider.check/1"
 
@@ -56,7 +57,8 @@ def parting_line(parting: Parting) -> str:
         return f"{where}; one text ended there"
     explained = parting.margin <= parting.difference
     kind = "near-tie" if parting.is_near_tie else "more than rounding" if explained else "no near-tie"
-    return f"{where}; margin {parting.margin:.2g}, measured difference {parting.difference:.2g}: {kind}"
+    margin, difference = significant_text(parting.margin, 2), significant_text(parting.difference, 2)
+    return f"{where}; margin {margin}, measured difference {difference}: {kind}"
 
 
 def title_of(test: LawTest) -> str:
@@ -70,7 +72,7 @@ def p_text(p_value: float | None) -> str:
     """A p-value as it is read."""
     if p_value is None:
         return "too few to test"
-    return f"{p_value:.3f}" if p_value >= 0.001 else f"{p_value:.1e}"
+    return f"{p_value:.3f}" if p_value >= 0.001 else significant_text(p_value, 2)
 
 
 def lean_line(law: LawResult) -> str:
@@ -78,8 +80,8 @@ def lean_line(law: LawResult) -> str:
     if law.lean is None or law.lean_error is None:
         return "Draft and target agree too much, or came up too seldom, for a lean to be measured."
     return (
-        f"Lean towards the draft: {100 * law.lean:.1f}% ± {100 * law.lean_error:.1f}%; "
-        f"{100 * LEAN_ERRORS * law.lean_error:.1f}% would have been found."
+        f"Lean towards the draft: {percent_text(law.lean, 1)} ± {percent_text(law.lean_error, 1)}; "
+        f"{percent_text(LEAN_ERRORS * law.lean_error, 1)} would have been found."
     )
 
 
@@ -95,8 +97,8 @@ def law_remarks(law: LawResult) -> list[str]:
         remarks.append(f"{law.num_impossible:,} tokens were drawn that the target never gives with these filters.")
     if law.is_misscored:
         remarks.append(
-            f"The target scores a block otherwise than token by token, by {law.rounding:.2g} in total variation; "
-            f"rounding would be {law.most_rounding:.2g} at most."
+            f"The target scores a block otherwise than token by token, by {significant_text(law.rounding, 2)} in "
+            f"total variation; rounding would be {significant_text(law.most_rounding, 2)} at most."
         )
     return remarks
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from core.drafters.methods import get_method
 from core.errors import OutOfMemoryError, OutriderError, PairMismatchError
+from core.figures import percent_text
 from core.models.catalogue import ModelEntry, ModelFormat, resolve
 from core.models.compatibility import pair_problem
 from core.models.details import read_details
@@ -86,7 +87,7 @@ def _convert(entry: ModelEntry, check_cancelled: Callable[[], None]) -> Generato
     steps = converting(entry.path, check_cancelled)
     try:
         for share in steps:
-            text = f"Converting {entry.title}, once… {100 * share:.0f} %"
+            text = f"Converting {entry.title}, once… {percent_text(share)}"
             if text != shown:
                 yield StageChanged(text)
             shown = text

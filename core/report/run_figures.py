@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from core.figures import spaced_percent
 from core.report.escaping import escaped
 from core.report.page import UNKNOWN
 from core.report.run_data import RunData
@@ -31,7 +32,7 @@ class Figure:
     def text(self, run: RunData) -> str:
         """As it is shown."""
         value = self.read(run)
-        return UNKNOWN if value is None else self.form.format(value)
+        return UNKNOWN if value is None else spaced_percent(self.form.format(value))
 
 
 def _of(name: str) -> Callable[[RunData], float | None]:

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Sequence
 
 from core.analysis import expected_accepted, wilson
+from core.figures import percent_text
 from core.report.charts import MAX_POINTS, Axis, Mark, Plot, Point, Words, binned, figure, headroom, percent, thinned
 from core.report.run_data import RunData
 from core.types import Step
@@ -54,7 +55,10 @@ def _acceptance(steps: Sequence[Step]) -> str:
         + _bin_words(width),
     )
     plot = Plot(words, _step_axis(len(steps)), Axis("accepted, %", 0, 1.04, percent))
-    tips = [f"step {place * width}: {share:.0%}" if math.isfinite(share) else "" for place, share in enumerate(means)]
+    tips = [
+        f"step {place * width}: {percent_text(share)}" if math.isfinite(share) else ""
+        for place, share in enumerate(means)
+    ]
     plot.dots([((place + 0.5) * width, share) for place, share in enumerate(means)], SHARE, tips)
     found, expected = _running(steps)
     plot.line(thinned(expected), EXPECTED)
@@ -170,12 +174,14 @@ def _by_position(steps: Sequence[Step]) -> str:
     )
     for place in range(longest):
         share = accepted[place] / drafted[place]
-        plot.bar(place + 1, share, 0.62, KEPT, f"position {place + 1}: {share:.1%} of {drafted[place]:,} drafted")
+        tip = f"position {place + 1}: {percent_text(share, 1)} of {drafted[place]:,} drafted"
+        plot.bar(place + 1, share, 0.62, KEPT, tip)
     for place in range(longest):
         if tested[place]:
             rate = accepted[place] / tested[place]
             plot.whisker(place + 1, *wilson(rate, tested[place]))
-            plot.dots([(place + 1.0, rate)], GIVEN, [f"position {place + 1}: {rate:.1%} of {tested[place]:,} tested"])
+            tip = f"position {place + 1}: {percent_text(rate, 1)} of {tested[place]:,} tested"
+            plot.dots([(place + 1.0, rate)], GIVEN, [tip])
     return figure(plot, words, (KEPT, GIVEN))
 
 

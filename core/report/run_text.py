@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from core.figures import significant_text
 from core.report.escaping import attribute, escaped
 from core.report.run_data import RunData, text_of
 from core.types import Coupling, Step, TokenKind
@@ -59,7 +60,7 @@ def _tip(step: Step, slot: int, kind: TokenKind, is_rejection: bool) -> str:
             parts.append(f"in place of “{step.drafted_texts[slot]}”, which had")
         parts += _numbers(step, slot, is_rejection)
     elif step.next_uniform is not None:
-        parts.append(f"u {step.next_uniform:.3g}")
+        parts.append(f"u {significant_text(step.next_uniform, 3)}")
     return " · ".join(parts)
 
 
@@ -67,4 +68,4 @@ def _numbers(step: Step, slot: int, is_rejection: bool) -> list[str]:
     named = [("p", step.target_probs[slot]), ("q", step.draft_probs[slot])]
     if is_rejection and slot < len(step.uniforms):
         named.append(("u", step.uniforms[slot]))
-    return [f"{name} {value:.3g}" for name, value in named if math.isfinite(value)]
+    return [f"{name} {significant_text(value, 3)}" for name, value in named if math.isfinite(value)]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from core.bench.statistics import Spread
+from core.figures import spaced_percent
 from core.report.escaping import attribute, escaped
 from core.report.page import UNKNOWN, figures_table
 from core.sweep.types import CellResult
@@ -69,8 +70,8 @@ def _heat(spread: Spread | None, form: str, scale: Scale, best: float) -> str:
     share = scale.place(spread.median)
     color = "correction" if share < 0 else "accepted"
     style = f"background: color-mix(in srgb, var(--{color}) {abs(share) * STRONGEST:.0f}%, transparent)"
-    text = form.format(spread.median)
-    low, high = (form.format(bound) for bound in spread.quartiles)
+    text = spaced_percent(form.format(spread.median))
+    low, high = (spaced_percent(form.format(bound)) for bound in spread.quartiles)
     tip = f"median of {len(spread.values)}, quartiles {low} to {high}"
     mark = " best" if spread.median == best else ""
     shown = f"<b>{text}</b>" if mark else text
@@ -103,6 +104,6 @@ def cells_table(cells: Sequence[CellResult]) -> str:
 def _spread(spread: Spread | None, form: str) -> str:
     if spread is None:
         return UNKNOWN
-    text = form.format(spread.median)
-    low, high = (form.format(bound) for bound in spread.quartiles)
+    text = spaced_percent(form.format(spread.median))
+    low, high = (spaced_percent(form.format(bound)) for bound in spread.quartiles)
     return text if len(spread.values) == 1 else f"{text} ({low}\u00a0to\u00a0{high})"

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from core.figures import percent_text
 from core.sweep.results import Key, SweepResults
 from core.sweep.types import CellResult, Verdict
 
@@ -129,7 +130,8 @@ def _comparison(verdict: Verdict) -> str:
     name = f"{_short(verdict, other)} at {_median(other):.2f}×"
     if verdict.is_distinguishable is None:
         return f"{name} comes next, and these runs are too few to tell the two apart"
-    share = f"{verdict.beats_runner_up:.0%}"
+    assert verdict.beats_runner_up is not None, "it is told apart by that share"
+    share = percent_text(verdict.beats_runner_up)
     if verdict.is_distinguishable:
         return f"it is ahead of {name} in {share} of the bootstrap samples"
     return f"{name} can't be told from it, being behind in {share} of the bootstrap samples"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from core.diagnosis import LEAST_BLOCKS, StepSums, plain_step
+from core.figures import percent_text
 from core.theory.calibration import Calibration, calibrate
 from core.theory.columns import NUM_RESAMPLES
 from core.theory.predictors import PredictorStudy, study_predictors
@@ -61,12 +62,12 @@ def verdict(theory: SpeedupTheory) -> str:
     best = theory.best_k
     if not best:
         doubt = theory.share_wins
-        sure = "" if doubt is None or doubt <= 1 - SURE else f" ({1 - doubt:.0%} sure)"
+        sure = "" if doubt is None or doubt <= 1 - SURE else f" ({percent_text(1 - doubt)} sure)"
         return f"Don't speculate with this pair here{sure}: no K from 1 to 16 is predicted to win."
     found = theory.measured_verify.at(best)
     interval = "" if found.low is None else f" ({found.low:.2f} to {found.high:.2f})"
     drawn_on = "" if best <= theory.longest else f", on a v drawn on beyond K = {theory.longest}"
     said = f"K = {best} is predicted to pay most: {found.value:.2f}×{interval}{drawn_on}"
     if theory.share_wins is not None and theory.share_wins < SURE:
-        return f"{said}; only {theory.share_wins:.0%} sure to beat plain decoding at all."
+        return f"{said}; only {percent_text(theory.share_wins)} sure to beat plain decoding at all."
     return f"{said}."
