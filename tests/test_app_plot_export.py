@@ -9,8 +9,8 @@ import xml.etree.ElementTree as ET
 import pytest
 from PySide6.QtGui import QImage
 
+from app.widgets.pictures import SCALE
 from app.widgets.plot_card import PlotFormat
-from app.widgets.plot_export import SCALE
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ class RunColumn(IntEnum):
 
 
 TITLES = ("Run", "When", "Target", "Draft or method", "K", "Temp.", "Accepted", "Tokens/s", "Speedup", "State")
-HELP = {
+HELP: dict[int, str] = {
     RunColumn.K: "Tokens drafted in a step; auto: chosen before each step",
     RunColumn.TEMPERATURE: "The temperature that the run began with",
     RunColumn.ACCEPTANCE: "Accepted / drafted tokens",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from PySide6.QtCore import QAbstractTableModel, QModelIndex, QPersistentModelIndex, QRect, QRectF, QSize, Qt
+from PySide6.QtCore import QAbstractTableModel, QModelIndex, QRect, QRectF, QSize, Qt
 from PySide6.QtGui import QBrush, QColor, QFont, QPainter
 from PySide6.QtWidgets import (
     QAbstractItemView,
@@ -17,6 +17,7 @@ from PySide6.QtWidgets import (
 
 from app.theme import LIGHT, Theme, scaled, ui_font
 from app.view_models.comparison import Comparison
+from app.widgets.row_table import Index, Role, prepare_rows
 from app.widgets.run_lines import SAMPLE_WIDTH, draw_sample
 
 ROW_HEIGHT = 28
@@ -24,8 +25,6 @@ TITLE_WIDTH, RUN_WIDTH, WIDE_RUN_WIDTH = 156, 104, 150
 HEADER_HEIGHT = 46
 DIFFERING, RESULTS, AGREEING = "Settings that differ", "Results", "Settings that agree"
 
-Index = QModelIndex | QPersistentModelIndex
-Role = Qt.ItemDataRole
 NAME_ROLE = Role.UserRole + 1
 
 
@@ -177,14 +176,9 @@ class CompareTable(QTableView):
         self.setHorizontalHeader(self.head)
         self.setModel(self.rows)
         self.setItemDelegate(_Ground(self))
-        self.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
+        prepare_rows(self)
         self.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
-        self.setTabKeyNavigation(False)
-        self.setShowGrid(False)
-        self.setWordWrap(False)
-        self.setVerticalScrollMode(QAbstractItemView.ScrollMode.ScrollPerPixel)
         self.setHorizontalScrollMode(QAbstractItemView.ScrollMode.ScrollPerPixel)
-        self.verticalHeader().hide()
         self.rescale()
         self.verticalHeader().setSectionResizeMode(QHeaderView.ResizeMode.Fixed)
 

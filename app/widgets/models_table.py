@@ -6,10 +6,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from PySide6.QtCore import (
-    QAbstractTableModel,
     QItemSelectionModel,
-    QModelIndex,
-    QPersistentModelIndex,
     QSortFilterProxyModel,
     Qt,
     Signal,
@@ -21,14 +18,13 @@ from app.theme import scaled
 from app.view_models.model_library import ModelLibrary
 from app.view_models.model_text import UNKNOWN, age_text, bytes_text, count_text, describe, kind_text, origin_text
 from app.widgets.models_cells import BADGE_ROLE, SUBTITLE_ROLE, NameDelegate
+from app.widgets.row_table import Index, Role, RowsModel, prepare_rows
 from core.models.catalogue import ModelEntry, ModelOrigin
 
-SORT_ROLE = Qt.ItemDataRole.UserRole + 10
-REF_ROLE = Qt.ItemDataRole.UserRole + 11
-FILTER_ROLE = Qt.ItemDataRole.UserRole + 12
+SORT_ROLE = Role.UserRole + 10
+REF_ROLE = Role.UserRole + 11
+FILTER_ROLE = Role.UserRole + 12
 ROW_HEIGHT = 46
-
-Index = QModelIndex | QPersistentModelIndex
 
 
 class Column(IntEnum):
@@ -93,52 +89,28 @@ def make_row(library: ModelLibrary, entry: ModelEntry) -> Row:
     )
 
 
-class ModelsTableModel(QAbstractTableModel):
+class ModelsTableModel(RowsModel[Row]):
     """The library's models, one a row."""
 
     def __init__(self, parent: QWidget) -> None:
-        super().__init__(parent)
-        self._rows: list[Row] = []
+        super().__init__(parent, TITLES, _TEXT_COLUMNS)
 
     def show_rows(self, rows: list[Row]) -> None:
         """Show these; where the models are the same, rows change in place and the selection stays."""
-        if [row.entry.ref for row in rows] == [row.entry.ref for row in self._rows]:
-            changed = [index for index, row in enumerate(rows) if row != self._rows[index]]
-            self._rows = rows
-            for index in changed:
-                self.dataChanged.emit(self.index(index, 0), self.index(index, len(TITLES) - 1))
-            return
-        self.beginResetModel()
-        self._rows = rows
-        self.endResetModel()
+        is_same = [row.entry.ref for row in rows] == [row.entry.ref for row in self._rows]
+        (self._change if is_same else self._reset)(rows)
 
-    def rowCount(self, parent: Index = QModelIndex()) -> int:  # noqa: B008 - Qt's own signature
-        """Number of models."""
-        return 0 if parent.isValid() else len(self._rows)
-
-    def columnCount(self, parent: Index = QModelIndex()) -> int:  # noqa: B008 - Qt's own signature
-        """Number of columns."""
-        return 0 if parent.isValid() else len(TITLES)
-
-    def headerData(self, section: int, orientation: Qt.Orientation, role: int = Qt.ItemDataRole.DisplayRole) -> object:
-        """The columns' titles."""
-        if orientation is not Qt.Orientation.Horizontal:
-            return None
-        if role == Qt.ItemDataRole.DisplayRole:
-            return TITLES[section]
-        return _side(Column(section)) if role == Qt.ItemDataRole.TextAlignmentRole else None
-
-    def data(self, index: Index, role: int = Qt.ItemDataRole.DisplayRole) -> object:
+    def data(self, index: Index, role: int = Role.DisplayRole) -> object:
         """What a cell shows, and what it is sorted and filtered by."""
         if not index.isValid():
             return None
         row, column = self._rows[index.row()], Column(index.column())
         entry = row.entry
-        if role == Qt.ItemDataRole.DisplayRole:
+        if role == Role.DisplayRole:
             return row.texts[column]
-        if role == Qt.ItemDataRole.TextAlignmentRole:
-            return _side(column)
-        if role == Qt.ItemDataRole.ToolTipRole:
+        if role == Role.TextAlignmentRole:
+            return self.side(column)
+        if role == Role.ToolTipRole:
             return row.problem or describe(entry)
         if role == SORT_ROLE:
             return row.keys[column]
@@ -150,7 +122,7 @@ class ModelsTableModel(QAbstractTableModel):
             return subtitle(entry)
         if role == FILTER_ROLE:
             return " ".join((entry.ref, row.badge, *row.texts, origin_text(entry)))
-        if role == Qt.ItemDataRole.AccessibleTextRole and column is Column.NAME:
+        if role == Role.AccessibleTextRole and column is Column.NAME:
             return ", ".join(part for part in (entry.title, row.badge, subtitle(entry)) if part)
         return None
 
@@ -161,11 +133,6 @@ def subtitle(entry: ModelEntry) -> str:
         return f"{entry.path.parent} · {origin_text(entry)}"
     owner = entry.ref.rpartition("/")[0]
     return f"{owner} · {origin_text(entry)}" if owner else origin_text(entry)
-
-
-def _side(column: Column) -> Qt.AlignmentFlag:
-    side = Qt.AlignmentFlag.AlignLeft if column in _TEXT_COLUMNS else Qt.AlignmentFlag.AlignRight
-    return side | Qt.AlignmentFlag.AlignVCenter
 
 
 class ModelsTable(QTableView):
@@ -190,14 +157,9 @@ class ModelsTable(QTableView):
         self._proxy.setFilterCaseSensitivity(Qt.CaseSensitivity.CaseInsensitive)
         self.setModel(self._proxy)
         self.setItemDelegateForColumn(Column.NAME, NameDelegate(self))
-        self.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
+        prepare_rows(self)
         self.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
-        self.setTabKeyNavigation(False)
-        self.setShowGrid(False)
-        self.setWordWrap(False)
-        self.setVerticalScrollMode(QAbstractItemView.ScrollMode.ScrollPerPixel)
         self.setSortingEnabled(True)
-        self.verticalHeader().hide()
         self.rescale()
         self.verticalHeader().setSectionResizeMode(QHeaderView.ResizeMode.Fixed)
         header = self.horizontalHeader()

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pyqtgraph as pg
-from PySide6.QtCore import QBuffer, QByteArray, QIODevice, QPointF, QRectF, QSize, Qt
-from PySide6.QtGui import QColor, QFont, QImage, QImageWriter, QPainter
-from PySide6.QtSvg import QSvgGenerator
+from PySide6.QtCore import QPointF, QRectF, QSize, Qt
+from PySide6.QtGui import QColor, QFont, QPainter
 from PySide6.QtWidgets import QGraphicsItem
 
 from app.theme import Theme, scaled, ui_font
 from app.widgets.figure_plot import FigurePlot
+from app.widgets.pictures import png_of, svg_of
 from app.widgets.plot_card import PlotCard, PlotFormat
 from app.widgets.plot_table import to_csv
 from app.widgets.step_plot import StepPlot
 from core.files import write_atomically
 
-SCALE = 2
-"""Pixels of a PNG for each pixel on screen."""
 MARGIN = 12
 HEADER = 56
 """Room for the title and the legend."""
@@ -42,35 +41,14 @@ def save_plot(path: Path, kind: PlotFormat, card: PlotCard, theme: Theme) -> Non
 
 def png(card: PlotCard, theme: Theme) -> bytes:
     """The picture at twice its size on screen."""
-    image = QImage(_size(card) * SCALE, QImage.Format.Format_RGB32)
-    image.setDevicePixelRatio(SCALE)
-    painter = QPainter(image)
-    _paint(painter, card, theme)
-    painter.end()
-    data = QByteArray()
-    buffer = QBuffer(data)
-    buffer.open(QIODevice.OpenModeFlag.WriteOnly)
-    QImageWriter(buffer, QByteArray(b"png")).write(image)
-    return bytes(data.data())
+    return png_of(_size(card), partial(_paint, card=card, theme=theme))
 
 
 def svg(card: PlotCard, theme: Theme) -> bytes:
     """The picture as lines and text."""
-    data = QByteArray()
-    buffer = QBuffer(data)
-    buffer.open(QIODevice.OpenModeFlag.WriteOnly)
-    generator = QSvgGenerator()
-    generator.setOutputDevice(buffer)
-    size = _size(card)
     # Axes are recorded at the screen's resolution, and would be played back smaller at another.
-    generator.setResolution(card.plot.logicalDpiX())
-    generator.setSize(size)
-    generator.setViewBox(QRectF(QPointF(0, 0), size.toSizeF()))
-    generator.setTitle(card.title)
-    painter = QPainter(generator)
-    _paint(painter, card, theme)
-    painter.end()
-    return bytes(data.data())
+    paint = partial(_paint, card=card, theme=theme)
+    return svg_of(_size(card), paint, card.title, resolution=card.plot.logicalDpiX())
 
 
 def _size(card: PlotCard) -> QSize:

@@ -6,9 +6,6 @@ from collections.abc import Iterable
 
 from PySide6.QtCore import (
     QAbstractItemModel,
-    QAbstractTableModel,
-    QModelIndex,
-    QPersistentModelIndex,
     QRect,
     Qt,
     Signal,
@@ -17,14 +14,12 @@ from PySide6.QtWidgets import QLineEdit, QStyleOptionViewItem, QWidget
 
 from app.view_models.run_list import HELP, TEXT_COLUMNS, TITLES, RunColumn, RunRow, make_row
 from app.widgets.models_cells import BADGE_ROLE, SUBTITLE_ROLE, NameDelegate
+from app.widgets.row_table import Index, Role, RowsModel
 from core.run_search import matches
 from core.runs import MAX_NAME, KeptRun
 
-Index = QModelIndex | QPersistentModelIndex
-Role = Qt.ItemDataRole
 
-
-class RunsTableModel(QAbstractTableModel):
+class RunsTableModel(RowsModel[RunRow]):
     """Sorts and filters by itself: thousands of rows would be slow to compare through a proxy.
 
     Signals:
@@ -34,9 +29,8 @@ class RunsTableModel(QAbstractTableModel):
     rename_requested = Signal(str, str)
 
     def __init__(self, parent: QWidget) -> None:
-        super().__init__(parent)
+        super().__init__(parent, TITLES, TEXT_COLUMNS, HELP)
         self._all: list[RunRow] = []
-        self._rows: list[RunRow] = []
         self._known: dict[str, RunRow] = {}
         self._words = ""
         self._order: tuple[RunColumn, bool] | None = None
@@ -67,17 +61,11 @@ class RunsTableModel(QAbstractTableModel):
             column, is_reversed = self._order
             rows.sort(key=lambda row: row.keys[column], reverse=is_reversed)
         if [row.run.id for row in rows] == [row.run.id for row in self._rows]:
-            changed = [index for index, row in enumerate(rows) if row is not self._rows[index]]
-            self._rows = rows
-            for index in changed:
-                self.dataChanged.emit(self.index(index, 0), self.index(index, len(TITLES) - 1))
-            return
-        if len(rows) == len(self._rows) and {row.run.id for row in rows} == {row.run.id for row in self._rows}:
+            self._change(rows)
+        elif len(rows) == len(self._rows) and {row.run.id for row in rows} == {row.run.id for row in self._rows}:
             self._reorder(rows)
-            return
-        self.beginResetModel()
-        self._rows = rows
-        self.endResetModel()
+        else:
+            self._reset(rows)
 
     def _reorder(self, rows: list[RunRow]) -> None:
         """The same runs in another order: what is selected moves with them."""
@@ -98,24 +86,6 @@ class RunsTableModel(QAbstractTableModel):
         """The runs that are shown, in order."""
         return [row.run for row in self._rows]
 
-    def rowCount(self, parent: Index = QModelIndex()) -> int:  # noqa: B008 - Qt's own signature
-        """Number of runs that are shown."""
-        return 0 if parent.isValid() else len(self._rows)
-
-    def columnCount(self, parent: Index = QModelIndex()) -> int:  # noqa: B008 - Qt's own signature
-        """Number of columns."""
-        return 0 if parent.isValid() else len(TITLES)
-
-    def headerData(self, section: int, orientation: Qt.Orientation, role: int = Role.DisplayRole) -> object:
-        """The columns' titles, and what they mean."""
-        if orientation is not Qt.Orientation.Horizontal:
-            return None
-        if role == Role.DisplayRole:
-            return TITLES[section]
-        if role == Role.ToolTipRole:
-            return HELP.get(RunColumn(section))
-        return _side(RunColumn(section)) if role == Role.TextAlignmentRole else None
-
     def data(self, index: Index, role: int = Role.DisplayRole) -> object:
         """What a cell shows."""
         if not index.isValid():
@@ -124,7 +94,7 @@ class RunsTableModel(QAbstractTableModel):
         if role == Role.DisplayRole:
             return row.texts[column]
         if role == Role.TextAlignmentRole:
-            return _side(column)
+            return self.side(column)
         if role == Role.ToolTipRole:
             return row.tip
         if role == Role.EditRole:
@@ -149,11 +119,6 @@ class RunsTableModel(QAbstractTableModel):
         """Only a name can be changed."""
         flags = super().flags(index)
         return flags | Qt.ItemFlag.ItemIsEditable if index.column() == RunColumn.NAME else flags
-
-
-def _side(column: RunColumn) -> Qt.AlignmentFlag:
-    side = Qt.AlignmentFlag.AlignLeft if column in TEXT_COLUMNS else Qt.AlignmentFlag.AlignRight
-    return side | Qt.AlignmentFlag.AlignVCenter
 
 
 class RunNameDelegate(NameDelegate):

@@ -10,6 +10,7 @@ from PySide6.QtWidgets import QAbstractItemDelegate, QAbstractItemView, QHeaderV
 
 from app.theme import scaled
 from app.view_models.run_list import TITLES, RunColumn
+from app.widgets.row_table import prepare_rows
 from app.widgets.runs_rows import RunNameDelegate, RunsTableModel
 from core.runs import KeptRun
 
@@ -35,15 +36,10 @@ class RunsTable(QTableView):
         self._rows.rename_requested.connect(self.rename_requested)
         self.setModel(self._rows)
         self.setItemDelegateForColumn(RunColumn.NAME, RunNameDelegate(self))
-        self.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
+        prepare_rows(self)
         self.setSelectionMode(QAbstractItemView.SelectionMode.ExtendedSelection)
         self.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
-        self.setTabKeyNavigation(False)
-        self.setShowGrid(False)
-        self.setWordWrap(False)
-        self.setVerticalScrollMode(QAbstractItemView.ScrollMode.ScrollPerPixel)
         self.setHorizontalScrollMode(QAbstractItemView.ScrollMode.ScrollPerPixel)
-        self.verticalHeader().hide()
         self.verticalHeader().setSectionResizeMode(QHeaderView.ResizeMode.Fixed)
         header = self.horizontalHeader()
         header.setHighlightSections(False)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QBuffer, QByteArray, QIODevice, QPointF, QRectF, QSize, Qt
-from PySide6.QtGui import QColor, QFont, QFontMetricsF, QImage, QImageWriter, QPainter
-from PySide6.QtSvg import QSvgGenerator
+from PySide6.QtCore import QPointF, QRectF, QSize, Qt
+from PySide6.QtGui import QColor, QFont, QFontMetricsF, QPainter
 
 from app.theme import Theme, scaled, ui_font
 from app.view_models.sweep import SweepView
 from app.view_models.sweep_scale import FIGURE_TITLES, LEGENDS, Scale
+from app.widgets.pictures import png_of, svg_of
 from app.widgets.sweep_heatmap import column_title
 from app.widgets.sweep_paint import LEGEND_HEIGHT, legend_width, paint_cell, paint_legend
 
-SCALE = 2
-"""Pixels of a PNG for each pixel on screen."""
 MARGIN, HEADER, COLUMN_HEAD = 16, 96, 26
 CELL_WIDTH, CELL_HEIGHT = 76, 46
 
@@ -37,31 +35,11 @@ class SweepPicture:
 
     def png(self) -> bytes:
         """The picture at twice its size on screen."""
-        image = QImage(self.size * SCALE, QImage.Format.Format_RGB32)
-        image.setDevicePixelRatio(SCALE)
-        painter = QPainter(image)
-        self.paint(painter)
-        painter.end()
-        data = QByteArray()
-        buffer = QBuffer(data)
-        buffer.open(QIODevice.OpenModeFlag.WriteOnly)
-        QImageWriter(buffer, QByteArray(b"png")).write(image)
-        return bytes(data.data())
+        return png_of(self.size, self.paint)
 
     def svg(self) -> bytes:
         """The picture as lines and text."""
-        data = QByteArray()
-        buffer = QBuffer(data)
-        buffer.open(QIODevice.OpenModeFlag.WriteOnly)
-        generator = QSvgGenerator()
-        generator.setOutputDevice(buffer)
-        generator.setSize(self.size)
-        generator.setViewBox(QRectF(QPointF(0, 0), self.size.toSizeF()))
-        generator.setTitle(self._title())
-        painter = QPainter(generator)
-        self.paint(painter)
-        painter.end()
-        return bytes(data.data())
+        return svg_of(self.size, self.paint, self._title())
 
     def paint(self, painter: QPainter) -> None:
         """Draw it."""

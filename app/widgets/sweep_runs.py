@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from PySide6.QtCore import QAbstractTableModel, QModelIndex, QPersistentModelIndex, Qt, Signal, Slot
+from PySide6.QtCore import QModelIndex, Qt, Signal, Slot
 from PySide6.QtGui import QKeyEvent
 from PySide6.QtWidgets import QAbstractItemView, QHeaderView, QTableView, QWidget
 
 from app.theme import scaled
 from app.view_models.sweep_form import WINDOW_SUITE
+from app.widgets.row_table import Index, Role, RowsModel, prepare_rows
 from core.figures import spaced_percent
 from core.prompt_suites import Prompt
 from core.sweep.types import Measurement
 
-Index = QModelIndex | QPersistentModelIndex
-Role = Qt.ItemDataRole
 TITLES = ("Prompt", "Repeat", "Tokens/s", "Speedup", "Acceptance", "Tokens/forward", "Tokens", "Outcome")
 WIDTHS = (200, 74, 84, 84, 100, 126, 72, 120)
 HELP = {
@@ -29,13 +28,12 @@ PROMPT, OUTCOME = 0, len(TITLES) - 1
 UNKNOWN = "–"
 
 
-class CellRunsModel(QAbstractTableModel):
+class CellRunsModel(RowsModel[tuple[str, ...]]):
     """A row a run."""
 
     def __init__(self, parent: QWidget) -> None:
-        super().__init__(parent)
+        super().__init__(parent, TITLES, (PROMPT, OUTCOME), HELP)
         self._runs: tuple[Measurement, ...] = ()
-        self._rows: list[tuple[str, ...]] = []
 
     def show_runs(
         self, runs: tuple[Measurement, ...], prompts: Sequence[Prompt], speedups: Mapping[tuple[int, int], float]
@@ -45,42 +43,19 @@ class CellRunsModel(QAbstractTableModel):
         if (rows, runs) == (self._rows, self._runs):
             return
         is_same = [run.run for run in runs] == [run.run for run in self._runs]
-        if not is_same:
-            self.beginResetModel()
-        self._runs, self._rows = runs, rows
-        if not is_same:
-            self.endResetModel()
-        elif rows:
-            self.dataChanged.emit(self.index(0, 0), self.index(len(rows) - 1, OUTCOME))
+        self._runs = runs
+        (self._change if is_same else self._reset)(rows)
 
     def run(self, row: int) -> Measurement:
         """The run of a row."""
         return self._runs[row]
-
-    def rowCount(self, parent: Index = QModelIndex()) -> int:  # noqa: B008 - Qt's own signature
-        """Number of runs."""
-        return 0 if parent.isValid() else len(self._rows)
-
-    def columnCount(self, parent: Index = QModelIndex()) -> int:  # noqa: B008 - Qt's own signature
-        """Number of columns."""
-        return 0 if parent.isValid() else len(TITLES)
-
-    def headerData(self, section: int, orientation: Qt.Orientation, role: int = Role.DisplayRole) -> object:
-        """The columns' titles, and what they mean."""
-        if orientation is not Qt.Orientation.Horizontal:
-            return None
-        if role == Role.DisplayRole:
-            return TITLES[section]
-        if role == Role.ToolTipRole:
-            return HELP.get(section)
-        return _side(section) if role == Role.TextAlignmentRole else None
 
     def data(self, index: Index, role: int = Role.DisplayRole) -> object:
         """What a cell shows."""
         if role == Role.DisplayRole:
             return self._rows[index.row()][index.column()]
         if role == Role.TextAlignmentRole:
-            return _side(index.column())
+            return self.side(index.column())
         if role == Role.ToolTipRole:
             run = self._runs[index.row()]
             opens = (
@@ -103,14 +78,9 @@ class CellRunsTable(QTableView):
         self.setAccessibleName("Runs of the cell")
         self._model = CellRunsModel(self)
         self.setModel(self._model)
-        self.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
+        prepare_rows(self)
         self.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
         self.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
-        self.setTabKeyNavigation(False)
-        self.setShowGrid(False)
-        self.setWordWrap(False)
-        self.setVerticalScrollMode(QAbstractItemView.ScrollMode.ScrollPerPixel)
-        self.verticalHeader().hide()
         self.verticalHeader().setSectionResizeMode(QHeaderView.ResizeMode.Fixed)
         self.horizontalHeader().setHighlightSections(False)
         self.horizontalHeader().setSectionsClickable(False)
@@ -178,8 +148,3 @@ _OUTCOMES = {"length": "length reached", "eos": "end of text", "stop": "end of t
 
 def _number(value: float | None, form: str) -> str:
     return UNKNOWN if value is None else spaced_percent(format(value, form))
-
-
-def _side(column: int) -> Qt.AlignmentFlag:
-    side = Qt.AlignmentFlag.AlignLeft if column in {PROMPT, OUTCOME} else Qt.AlignmentFlag.AlignRight
-    return side | Qt.AlignmentFlag.AlignVCenter
