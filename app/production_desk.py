@@ -15,7 +15,7 @@ from app.widgets.production_page import ProductionPage
 from core.errors import OutriderError
 from core.production import PROJECTS, Choice, Configuration, choice_from_request, configuration
 from core.records import to_record
-from core.replay import request_from_config
+from core.rerun import request_from_config
 from core.types import Finished
 
 NO_PROMPT = "Write your prompt here."

@@ -18,8 +18,9 @@ from app.view_models.comparison import compare
 from app.view_models.run_view import RunSnapshot
 from core.errors import RunLogError
 from core.files import write_atomically
-from core.replay import events, request, request_to_show
+from core.replay import events
 from core.report.writing import export_html
+from core.rerun import request, request_to_show
 from core.runs import KeptRun, KeptState, RunStore
 from core.trace import RunLog, export_csv, export_jsonl, read_run_log
 

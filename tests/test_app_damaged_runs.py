@@ -12,7 +12,8 @@ from app.view_models.race import race_of
 from app.view_models.run_view import RunView
 from app.view_models.selection import Place
 from app.view_models.why import NO_UNIT, WhyModel
-from core.replay import events, request_to_show
+from core.replay import events
+from core.rerun import request_to_show
 from core.trace import read_run_log
 from tests.fakes_runs import keep_run
 

@@ -15,7 +15,7 @@ from app.view_models.run_view import RunView
 from app.widgets.race_clock import RaceClock
 from app.widgets.race_page import BESIDE_WIDTH, RacePage
 from app.widgets.race_text import MOST_TOKENS, RaceText
-from core import replay
+from core import replay, rerun
 from core.trace import export_jsonl, read_run_log
 from core.types import BaselineStep, Finished, FinishReason, RunRequest, TokenKind
 from tests.fakes_app import make_step, make_summary
@@ -271,7 +271,7 @@ def test_a_kept_run_is_raced_as_it_was_when_it_ran(make_window, run_to_end, qtbo
     export_jsonl(tmp_path / "kept.jsonl", window.run_view.log())
     log = read_run_log(tmp_path / "kept.jsonl")
     with qtbot.waitSignal(window.live.run_shown):
-        window.live.show_kept(replay.request_to_show(log), replay.events(log), "kept")
+        window.live.show_kept(rerun.request_to_show(log), replay.events(log), "kept")
         assert window.race.stack.currentIndex() == 0
     assert [label.text() for label in (window.race.speedup, window.race.source, window.race.texts)] == shown
     assert [lane.text.toPlainText() for lane in (window.race.ours, window.race.plain)] == texts

@@ -5,7 +5,7 @@ import pytest
 from core.controls import RunControls
 from core.errors import PromptError, SettingsError
 from core.records import to_record
-from core.replay import request_from_config
+from core.rerun import request_from_config
 from core.session import Session
 from core.types import (
     BaselineStep,

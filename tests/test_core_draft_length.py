@@ -11,7 +11,7 @@ from core.draft_length import (
     shown_draft_length,
 )
 from core.errors import SettingsError
-from core.replay import request_from_config
+from core.rerun import request_from_config
 from core.types import LengthPolicy, RunRequest
 from tests.fakes import is_sentence
 

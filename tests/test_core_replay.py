@@ -9,7 +9,8 @@ import pytest
 from core.controls import RunControls
 from core.errors import RunLogError
 from core.records import to_line, to_record
-from core.replay import CUT_OFF, events, request, step_from_record
+from core.replay import CUT_OFF, events, step_from_record
+from core.rerun import request
 from core.session import Session
 from core.trace import RunLogWriter, read_run_log
 from core.types import (

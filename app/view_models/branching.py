@@ -10,7 +10,7 @@ from typing import Any
 from app.view_models.run_view import RunView
 from app.view_models.selection import Place
 from core.errors import RunLogError
-from core.replay import request_from_config
+from core.rerun import request_from_config
 from core.types import RunRequest, Step
 
 MOST_CHOICES = 12

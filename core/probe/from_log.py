@@ -6,7 +6,8 @@ from typing import Any
 
 from core.errors import RunLogError
 from core.probe.types import ProbeText
-from core.replay import events, request_from_config
+from core.replay import events
+from core.rerun import request_from_config
 from core.trace import RunLog
 from core.types import SamplingParams, Step
 

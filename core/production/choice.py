@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from core.drafters.methods import get_method
-from core.replay import request as replayed
+from core.rerun import request as replayed
 from core.trace import RunLog
 from core.types import Coupling, RunRequest, SamplingParams
 
