@@ -11,7 +11,7 @@ from core.models.prompting import check_prompt_length
 from core.text import TextStream
 
 if TYPE_CHECKING:
-    from core.models.loading import LanguageModel
+    from core.models.language_model import LanguageModel
     from core.types import RunRequest
 
 _LINE = "\n"

@@ -21,7 +21,8 @@ from core.drafters.base import Drafter, empty_draft
 from core.drafters.draft_model import DraftModelDrafter
 from core.errors import OutOfMemoryError, OutriderError
 from core.models.devices import trim_heap
-from core.models.loading import LanguageModel, check_pair
+from core.models.language_model import LanguageModel
+from core.models.loading import check_pair
 from core.policy_adaptive import DraftLengthPolicy
 from core.rounds import Block, Round, check_draft, figures
 from core.run_text import RunText

@@ -20,7 +20,7 @@ from core.runners.base import Runner
 from core.target import prefill
 
 if TYPE_CHECKING:
-    from core.models.loading import LanguageModel
+    from core.models.language_model import LanguageModel
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from core.continuation import Continuation
 from core.draft_length import config_fields
 from core.drafters.methods import get_method
 from core.models.devices import device_name
-from core.models.loading import LanguageModel
+from core.models.language_model import LanguageModel
 from core.models.prompting import EncodedPrompt
 from core.types import RunRequest, RunStarted
 

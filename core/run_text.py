@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from core.errors import PromptError, SettingsError
-from core.models.loading import LanguageModel
+from core.models.language_model import LanguageModel
 from core.models.prompting import check_prompt_length
 from core.text import TextStream
 from core.types import FinishReason

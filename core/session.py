@@ -18,7 +18,7 @@ from core.decode import autoregressive, speculative
 from core.drafters.registry import build_drafter
 from core.errors import OutOfMemoryError, OutriderError, first_line
 from core.models.devices import free_memory, is_out_of_memory, release_memory, resolve_device
-from core.models.loading import LanguageModel
+from core.models.language_model import LanguageModel
 from core.models.pair_loader import load_models
 from core.models.prompting import encode_prompt
 from core.models.room import run_does_not_fit

@@ -14,7 +14,7 @@ from core.timing import Stopwatch
 from core.types import Draft, TargetFeature
 
 if TYPE_CHECKING:
-    from core.models.loading import LanguageModel
+    from core.models.language_model import LanguageModel
 
 PREFILL_CHUNK = 512
 """Positions a forward of the prefill: a stop takes effect within one of them."""

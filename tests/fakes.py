@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from core.drafters.base import chain, empty_draft
-from core.models.loading import LanguageModel, _describe
+from core.models.language_model import LanguageModel, describe
 from core.runners import lean
 from core.runners.base import ForwardOutput, check_rewind
 from core.runners.lean_weights import LeanWeights
@@ -284,7 +284,7 @@ def tiny_module(family: str, *, vocab_size: int = 257, seed: int = 0, **changes)
 def language_model(module, tokenizer=None, *, is_lean: bool = False, ref: str = "tiny") -> LanguageModel:
     """A `LanguageModel` around a module, with the lean forward or with the module's own."""
     tokenizer = tokenizer or shared_tokenizer()
-    model = _describe(ref, module, tokenizer, torch.device("cpu"), module.dtype)
+    model = describe(ref, module, tokenizer, torch.device("cpu"), module.dtype)
     if module.config.eos_token_id is None:
         model.eos_ids = frozenset()  # As in `generate`, which does not ask the tokenizer.
     if is_lean:

@@ -9,7 +9,7 @@ import torch
 
 from core.drafters.base import Drafter
 from core.drafters.prompt_lookup import PromptLookupDrafter
-from core.models.loading import LanguageModel
+from core.models.language_model import LanguageModel
 from tests.fakes import FAMILIES, language_model, tiny_module
 
 V = 100

@@ -9,7 +9,7 @@ import torch
 
 from core.drafters.base import Drafter, chain
 from core.drafters.registry import build_drafter
-from core.models.loading import LanguageModel
+from core.models.language_model import LanguageModel
 from core.runners.base import ForwardOutput, Runner
 from core.runners.lean import LeanRunner
 from core.runners.module import ModuleRunner

@@ -9,7 +9,8 @@ import torch
 from core.decode import autoregressive, speculative
 from core.drafters.prompt_lookup import PromptLookupDrafter
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET
-from core.models.loading import LanguageModel, load
+from core.models.language_model import LanguageModel
+from core.models.loading import load
 from core.runners import lean
 from core.types import SamplingParams
 from tests.fakes import language_model, play

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import core.decode
-import core.models.loading
+import core.models.language_model
 from core.decode import speculative
 from core.drafters.draft_model import DraftModelDrafter
-from core.models.loading import LanguageModel
+from core.models.language_model import LanguageModel
 from core.runners.graphed import GraphedRunner, run_in_place
 from core.runners.lean import LEAN_MODEL_TYPES
 from core.sampling import draw, probabilities
@@ -150,9 +150,9 @@ def run(temperature: float = 1.0, on_event=lambda event: None) -> list[int]:
 def captures(monkeypatch) -> Captures:
     """Every lean model is run by a graph runner, as on a GPU."""
     captures = Captures()
-    for module in (core.decode, core.models.loading):
+    for module in (core.decode, core.models.language_model):
         monkeypatch.setattr(module, "captures_graphs", lambda _: True)
-    monkeypatch.setattr(core.models.loading, "GraphedRunner", partial(GraphedRunner, capture=captures))
+    monkeypatch.setattr(core.models.language_model, "GraphedRunner", partial(GraphedRunner, capture=captures))
     return captures
 
 

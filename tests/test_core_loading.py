@@ -20,6 +20,7 @@ from core.models.prompting import encode_prompt, render
 from core.models.room import Need, bytes_per_position, does_not_fit, need_of, run_does_not_fit
 from core.models.shelf import ModelShelf, ShelfKey
 from core.models.sizes import in_words
+from core.runners import lean
 from core.types import SamplingParams
 from tests.fakes import byte_tokenizer, edit_json, greedy_reference, is_sentence, play, save_model, tiny_model
 
@@ -160,7 +161,7 @@ def test_a_lean_forward_that_fails_leaves_the_module(folder, monkeypatch):
     def fail(*_) -> None:
         raise RuntimeError("a kernel is missing")
 
-    monkeypatch.setattr(loading.lean.LeanRunner, "forward", fail)
+    monkeypatch.setattr(lean.LeanRunner, "forward", fail)
     model = load(str(folder), "cpu")
     assert model.lean_weights is None
     assert play(autoregressive(model, PROMPT, sampling=GREEDY, max_new_tokens=3)).ids

@@ -10,7 +10,8 @@ import torch
 
 from core.controls import RunControls
 from core.errors import OutOfMemoryError, PairMismatchError
-from core.models.loading import LanguageModel, load
+from core.models.language_model import LanguageModel
+from core.models.loading import load
 from core.models.shelf import ModelShelf
 from core.runners.lean import LeanRunner
 from core.session import Session

@@ -15,7 +15,7 @@ import torch
 from scipy.stats import norm
 
 from core.drafters.base import Drafter
-from core.models.loading import LanguageModel
+from core.models.language_model import LanguageModel
 from core.types import Coupling, DraftContext, SamplingParams, TokenKind, Verification
 from tests.exactness import SIGNIFICANCE, chi_squared_p_value
 from tests.fakes import language_model, play, tiny_module

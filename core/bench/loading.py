@@ -14,7 +14,7 @@ from core.models.loading import check_pair, load
 from core.models.prompting import encode_prompt
 
 if TYPE_CHECKING:
-    from core.models.loading import LanguageModel
+    from core.models.language_model import LanguageModel
 
 
 def load_pair(settings: BenchSettings, on_stage: Callable[[str], None] = lambda text: None) -> Pair:

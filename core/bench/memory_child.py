@@ -15,7 +15,7 @@ from core.threads import limit_spinning
 
 if TYPE_CHECKING:
     from core.bench.types import Pair
-    from core.models.loading import LanguageModel
+    from core.models.language_model import LanguageModel
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from core.timing import Stopwatch
 from core.types import Step
 
 if TYPE_CHECKING:
-    from core.models.loading import LanguageModel
+    from core.models.language_model import LanguageModel
 
 _REPEATS = 7
 

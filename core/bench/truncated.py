@@ -11,7 +11,7 @@ from core.errors import ModelUnreadableError, SettingsError
 from core.models.loading import prepare
 
 if TYPE_CHECKING:
-    from core.models.loading import LanguageModel
+    from core.models.language_model import LanguageModel
 
 
 def truncated_draft(target: LanguageModel, num_layers: int) -> LanguageModel:

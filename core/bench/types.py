@@ -12,7 +12,7 @@ from core.prompt_suites import Prompt
 from core.types import MAX_DRAFT_TOKENS, Device, DType, SamplingParams, Step
 
 if TYPE_CHECKING:
-    from core.models.loading import LanguageModel
+    from core.models.language_model import LanguageModel
 
 __all__ = ["Absence", "BenchSettings", "Contender", "NotApplicableError", "Pair", "Prompt", "Timed"]
 

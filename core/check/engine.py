@@ -15,7 +15,7 @@ from core.controls import Cancelled, RunControls
 from core.draft_length import length_of
 from core.drafters.base import Drafter
 from core.drafters.registry import build_drafter
-from core.models.loading import LanguageModel
+from core.models.language_model import LanguageModel
 from core.models.prompting import encode_prompt
 from core.prompt_suites import PRESETS, Prompt, default_prompts, read_prompts
 from core.session import Loaded, Session

@@ -17,7 +17,7 @@ from core.controls import RunControls
 from core.decode import autoregressive, speculative
 from core.draft_length import length_of
 from core.drafters.base import Drafter
-from core.models.loading import LanguageModel
+from core.models.language_model import LanguageModel
 from core.near_ties import find_near_ties, replay_margin
 from core.prompt_suites import Prompt
 from core.sampling import gumbel_noise, probabilities

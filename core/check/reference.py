@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from core.drafters.base import Drafter
-from core.models.loading import LanguageModel
+from core.models.language_model import LanguageModel
 from core.sampling import probabilities
 from core.target import prefill
 from core.types import DraftContext, SamplingParams

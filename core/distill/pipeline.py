@@ -23,7 +23,7 @@ from core.files import write_atomically
 from core.models.shared_draft import serves
 
 if TYPE_CHECKING:
-    from core.models.loading import LanguageModel
+    from core.models.language_model import LanguageModel
 
 HELD_OUT_ROWS = 200
 """The last rows of the first part, at most four fifths of it, are never trained on."""

@@ -19,7 +19,7 @@ from core.target import PREFILL_CHUNK, prefill
 from core.types import Draft, DraftContext, TargetFeature, Verification
 
 if TYPE_CHECKING:
-    from core.models.loading import LanguageModel
+    from core.models.language_model import LanguageModel
 
 
 class DraftModelDrafter:

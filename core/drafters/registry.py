@@ -12,7 +12,7 @@ from core.drafters.methods import get_method
 from core.errors import SettingsError
 
 if TYPE_CHECKING:
-    from core.models.loading import LanguageModel
+    from core.models.language_model import LanguageModel
 
 
 def build_drafter(

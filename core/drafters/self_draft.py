@@ -16,7 +16,7 @@ from core.drafters.methods import DraftModelOptions, NoOptions
 from core.errors import SettingsError
 
 if TYPE_CHECKING:
-    from core.models.loading import LanguageModel
+    from core.models.language_model import LanguageModel
 
 
 class SelfDraftDrafter(DraftModelDrafter):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from core.models.loading import LanguageModel, load
+    from core.models.language_model import LanguageModel
+    from core.models.loading import load
 
 __all__ = ["LanguageModel", "load"]
 

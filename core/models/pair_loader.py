@@ -12,7 +12,8 @@ from core.models.catalogue import ModelEntry, ModelFormat, resolve
 from core.models.compatibility import pair_problem
 from core.models.details import read_details
 from core.models.devices import resolve_device, resolve_dtype
-from core.models.loading import LanguageModel, check_pair, load
+from core.models.language_model import LanguageModel
+from core.models.loading import check_pair, load
 from core.models.memory import forecast
 from core.models.shelf import ModelShelf, ShelfKey
 from core.types import RunRequest, StageChanged

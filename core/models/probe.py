@@ -15,7 +15,7 @@ from core.runners.lean_weights import LeanWeights
 from core.runners.module import ModuleRunner
 
 if TYPE_CHECKING:
-    from core.models.loading import LanguageModel
+    from core.models.language_model import LanguageModel
 
 _log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from core.errors import ModelUnreadableError, PromptError, SettingsError, first_
 from core.models.catalogue import ModelEntry, ModelFormat, resolve
 
 if TYPE_CHECKING:
-    from core.models.loading import LanguageModel
+    from core.models.language_model import LanguageModel
 
 _NUM_KEPT = 4
 _kept: OrderedDict[tuple[Path, int], Any] = OrderedDict()

@@ -15,7 +15,7 @@ from core.models.devices import free_memory
 from core.models.sizes import in_words
 
 if TYPE_CHECKING:
-    from core.models.loading import LanguageModel
+    from core.models.language_model import LanguageModel
 
 _SHORTER = {"cuda": torch.bfloat16, "mps": torch.float16, "cpu": torch.bfloat16}
 """The precision of half the size that each device computes in."""

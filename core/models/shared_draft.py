@@ -21,7 +21,7 @@ from core.models.vocabularies import read_tokens
 
 if TYPE_CHECKING:
     from core.models.catalogue import ModelEntry
-    from core.models.loading import LanguageModel
+    from core.models.language_model import LanguageModel
 
 SHARES = "shares_tables_with"
 """The key of `config.json` that marks such a draft."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 
 from core.models.devices import free_memory, release_memory
-from core.models.loading import LanguageModel
+from core.models.language_model import LanguageModel
 
 
 class ShelfKey(NamedTuple):

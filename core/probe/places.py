@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from core.errors import GenerationError
-from core.models.loading import LanguageModel
+from core.models.language_model import LanguageModel
 from core.runners.base import Runner
 from core.sampling import probabilities
 from core.target import prefill

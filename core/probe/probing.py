@@ -13,7 +13,7 @@ from core.controls import Cancelled, RunControls
 from core.decode import autoregressive
 from core.errors import OutOfMemoryError, OutriderError, PromptError
 from core.models.catalogue import resolve
-from core.models.loading import LanguageModel
+from core.models.language_model import LanguageModel
 from core.models.prompting import encode_prompt
 from core.probe.figures import agreement, speedup
 from core.probe.places import compare_over

@@ -10,7 +10,7 @@ import torch
 
 from core.drafters.draft_model import DraftModelDrafter
 from core.errors import GenerationError
-from core.models.loading import LanguageModel
+from core.models.language_model import LanguageModel
 from core.probe.types import Costs
 from core.target import prefill
 from core.timing import Stopwatch

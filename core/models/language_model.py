@@ -1,0 +1,128 @@
+"""A loaded model: what the engine knows of it, and the forwards that it gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from core.errors import ModelUnreadableError, OutOfMemoryError
+from core.models.devices import is_out_of_memory
+from core.runners import lean
+from core.runners.base import Runner
+from core.runners.graphed import GraphedRunner, captures_graphs
+from core.runners.lean_weights import LeanWeights
+from core.runners.module import ModuleRunner
+
+_DEFAULT_CONTEXT = 2048
+"""For models whose configuration names no limit."""
+
+
+@dataclass(slots=True, weakref_slot=True, eq=False)
+class LanguageModel:
+    """A loaded model with its tokenizer.
+
+    Attributes:
+        ref: the reference it was loaded from.
+        model: transformers' module.
+        tokenizer: transformers' tokenizer.
+        device, dtype: where and in which precision it runs.
+        vocab_size: number of ids that stand for a token; a table padded beyond it is never emitted from.
+        context_length: positions that the model was made for.
+        eos_ids: ids that end a text.
+        draft_ids: (R,) ids that it proposes as a draft, in the order of its trimmed head; None for all.
+        lean_weights: weights arranged for the lean forward; None where transformers' module is used.
+        revision: the commit of a model of the Hub; None of others.
+    """
+
+    ref: str
+    model: Any
+    tokenizer: Any
+    device: torch.device
+    dtype: torch.dtype
+    vocab_size: int
+    context_length: int
+    eos_ids: frozenset[int]
+    draft_ids: torch.Tensor | None = field(default=None, repr=False)
+    lean_weights: LeanWeights | None = field(default=None, repr=False)
+    revision: str | None = None
+
+    def runner(self, capacity: int, *, drafting: bool = False, quantise: bool = False) -> Runner:
+        """A fresh cache of `capacity` positions, and the forward that fills it.
+
+        Drafting, its logits are (n, R), those of `draft_ids` where there are any: a head over the ids that come up
+        often costs less, and a draft may leave out what it likes. A draft may also `quantise`: its products are then
+        in int8 as far as that is faster, which only the lean forward on the CPU knows.
+
+        Raises:
+            OutOfMemoryError: where the cache does not fit.
+        """
+        draft_ids = self.draft_ids if drafting else None
+        try:
+            if self.lean_weights is not None:
+                return self._lean_runner(capacity, drafting=drafting, quantise=quantise)
+            return ModuleRunner(self.model, capacity, draft_ids)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise OutOfMemoryError(
+                f"The cache of {self.ref} for {capacity} positions does not fit in memory. Ask for fewer new tokens, "
+                "or choose a smaller model."
+            ) from error
+
+    def _lean_runner(self, capacity: int, *, drafting: bool, quantise: bool) -> Runner:
+        weights = self.lean_weights
+        assert weights is not None
+        runner = lean.LeanRunner(
+            weights,
+            capacity,
+            products=weights.draft_products(is_quantised=quantise) if drafting else None,
+            head=weights.draft_head(self.draft_ids, is_quantised=quantise) if drafting else None,
+        )
+        return GraphedRunner(runner) if captures_graphs(self.device) else runner
+
+
+def describe(ref: str, model: Any, tokenizer: Any, device: torch.device, dtype: torch.dtype) -> LanguageModel:
+    """A module that is in place, with what its files say of it; it runs as transformers has it.
+
+    Raises:
+        ModelUnreadableError: its list of draft ids is none.
+    """
+    config = model.config.get_text_config()
+    table = int(model.get_output_embeddings().weight.shape[0])
+    highest = max(tokenizer.get_vocab().values())
+    limits = (getattr(config, name, None) for name in ("max_position_embeddings", "n_positions"))
+    return LanguageModel(
+        ref=ref,
+        model=model,
+        tokenizer=tokenizer,
+        device=device,
+        dtype=dtype,
+        vocab_size=min(table, highest + 1),
+        context_length=next((int(limit) for limit in limits if limit), _DEFAULT_CONTEXT),
+        eos_ids=_eos_ids(model, tokenizer),
+        draft_ids=_draft_ids(ref, config, min(table, highest + 1), device),
+    )
+
+
+def _draft_ids(ref: str, config: Any, vocab_size: int, device: torch.device) -> torch.Tensor | None:
+    """The list `draft_vocabulary` of a model's configuration, which models made to be drafts have."""
+    listed = getattr(config, "draft_vocabulary", None)
+    if listed is None:
+        return None
+    are_ids = isinstance(listed, list) and all(type(item) is int and 0 <= item < vocab_size for item in listed)
+    if not are_ids or not listed or len(set(listed)) != len(listed):
+        raise ModelUnreadableError(
+            f"The draft_vocabulary in the config.json of {ref} must list different ids from 0 to {vocab_size - 1}. "
+            "Download the model again."
+        )
+    return torch.tensor(listed, device=device)
+
+
+def _eos_ids(model: Any, tokenizer: Any) -> frozenset[int]:
+    for source in (getattr(model, "generation_config", None), model.config, tokenizer):
+        ids = getattr(source, "eos_token_id", None)
+        if ids is not None:
+            return frozenset(ids if isinstance(ids, list | tuple) else [ids])
+    return frozenset()
