@@ -146,6 +146,22 @@ def sound_binding():
 
 
 @pytest.fixture
+def show_at(sound_binding, qtbot):
+    """Shows a widget in the light theme and at a size, and waits until it is on screen."""
+    from app.theme import LIGHT
+
+    def show(widget, width, height):
+        qtbot.addWidget(widget)
+        widget.set_theme(LIGHT)
+        widget.resize(width, height)
+        with qtbot.waitExposed(widget):
+            widget.show()
+        return widget
+
+    return show
+
+
+@pytest.fixture
 def make_window(sound_binding, qtbot, session, dialogs, tmp_path):
     """Builds windows over the scripted session; closes them and joins their threads at the end."""
     from app.main_window import MainWindow

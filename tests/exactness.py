@@ -8,9 +8,11 @@ import inspect
 import itertools
 from collections.abc import Callable, Mapping
 from types import ModuleType
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from hypothesis import strategies as st
 from scipy.stats import chi2
 
 from core.sampling import draw, draw_uniforms, probabilities
@@ -45,6 +47,31 @@ def make_laws(seed: int) -> Laws:
     generator = torch.Generator().manual_seed(seed)
     rows = {context: torch.rand(V, generator=generator) + 0.08 for context in contexts(K)}
     return {context: row / row.sum() for context, row in rows.items()}
+
+
+class RandomBlock(NamedTuple):
+    """What a verifier is given; the target never says token 0. `probs` None: the draft was certain of its tokens."""
+
+    tokens: torch.Tensor
+    probs: torch.Tensor | None
+    target: torch.Tensor
+    seed: int
+
+
+def random_block(num_drafted: int, vocab_size: int, seed: int, is_certain: bool, is_same: bool) -> RandomBlock:
+    """A block of drafted tokens, by a draft that is the target itself or another law."""
+    generator = torch.Generator().manual_seed(seed)
+    target = torch.rand(num_drafted + 1, vocab_size, generator=generator).pow(4)
+    target[:, 0] = 0.0
+    target = target / target.sum(-1, keepdim=True)
+    draft = target[:-1] if is_same else torch.rand(num_drafted, vocab_size, generator=generator).softmax(-1)
+    tokens = draft.multinomial(1, generator=generator).squeeze(1) if num_drafted else torch.empty(0, dtype=torch.long)
+    return RandomBlock(tokens, None if is_certain else draft, target, seed)
+
+
+random_blocks = st.builds(
+    random_block, st.integers(0, 5), st.integers(2, 12), st.integers(0, 2**31), st.booleans(), st.booleans()
+)
 
 
 def chi_squared_p_value(counts: np.ndarray, expected: np.ndarray) -> float:

@@ -247,14 +247,8 @@ def run() -> RunView:
 
 
 @pytest.fixture
-def panel(qtbot, run):
-    widget = InspectorPanel(run, Selection())
-    widget.set_theme(LIGHT)
-    qtbot.addWidget(widget)
-    widget.resize(340, 700)
-    widget.show()
-    qtbot.waitExposed(widget)
-    return widget
+def panel(show_at, run):
+    return show_at(InspectorPanel(run, Selection()), 340, 700)
 
 
 def test_the_inspector_says_what_to_do_until_a_token_is_selected(panel):

@@ -43,13 +43,8 @@ def run():
 
 
 @pytest.fixture
-def page(qtbot, sound_binding, run):
-    made = PlotsPage(run)
-    qtbot.addWidget(made)
-    made.set_theme(LIGHT)
-    made.resize(384, 640)
-    with qtbot.waitExposed(made):
-        made.show()
+def page(show_at, run):
+    made = show_at(PlotsPage(run), 384, 640)
     made.begin()
     return made
 

@@ -50,14 +50,8 @@ def run():
 
 
 @pytest.fixture
-def page(qtbot, sound_binding, run):
-    made = RacePage(run)
-    qtbot.addWidget(made)
-    made.set_theme(LIGHT)
-    made.resize(552, 480)
-    with qtbot.waitExposed(made):
-        made.show()
-    return made
+def page(show_at, run):
+    return show_at(RacePage(run), 552, 480)
 
 
 def written(run, steps, clock_ms):

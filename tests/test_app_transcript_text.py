@@ -40,15 +40,10 @@ def stream():
 
 
 @pytest.fixture
-def view(qtbot, sound_binding, stream):
+def view(show_at, stream):
     view = TranscriptView()
-    qtbot.addWidget(view)
-    view.resize(420, 300)
-    view.set_theme(LIGHT)
     view.set_stream(stream)
-    with qtbot.waitExposed(view):
-        view.show()
-    return view
+    return show_at(view, 420, 300)
 
 
 def write(view, stream, pieces, *, each=3):

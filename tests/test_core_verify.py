@@ -18,6 +18,7 @@ from tests.exactness import (
     drafter_step,
     global_generator_untouched,
     joint_law_p_value,
+    random_blocks,
     verify_step,
 )
 from tests.fakes import NoLook
@@ -271,16 +272,11 @@ def test_shared_randomness_gives_the_targets_own_tokens(drafted, wanted):
     assert outcome.num_accepted == len(drafted) or drafted[outcome.num_accepted] != outcome.next_token
 
 
-@given(st.integers(0, 5), st.integers(2, 12), st.integers(0, 2**31), st.booleans(), st.booleans())
+@given(random_blocks)
 @settings(max_examples=150, deadline=None)
-def test_the_verdict_without_a_look_on_the_way_is_the_verdict(num_drafted, vocab_size, seed, is_certain, is_same):
-    generator = torch.Generator().manual_seed(seed)
-    target = torch.rand(num_drafted + 1, vocab_size, generator=generator).pow(4)
-    target[:, 0] = 0.0
-    target = target / target.sum(-1, keepdim=True)
-    draft = target[:-1] if is_same else torch.rand(num_drafted, vocab_size, generator=generator).softmax(-1)
-    tokens = draft.multinomial(1, generator=generator).squeeze(1) if num_drafted else torch.empty(0, dtype=torch.long)
-    probs = None if is_certain else draft
+def test_the_verdict_without_a_look_on_the_way_is_the_verdict(block):
+    tokens, probs, target, seed = block
+    num_drafted = len(tokens)
     uniforms = draw_uniforms(num_drafted + 1, torch.Generator().manual_seed(seed))
     expected = verify_block(tokens, probs, target, generator=torch.Generator().manual_seed(seed))
     with NoLook():

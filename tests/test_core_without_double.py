@@ -12,7 +12,7 @@ from core.drafters.draft_model import DraftModelDrafter
 from core.sampling import draw, draw_in_double, draw_uniforms, for_device, fractions
 from core.types import SamplingParams
 from core.verify import decide, verify_block
-from tests.exactness import SIGNIFICANCE, certain_step, drafter_step, joint_law_p_value, verify_step
+from tests.exactness import SIGNIFICANCE, certain_step, drafter_step, joint_law_p_value, random_blocks, verify_step
 from tests.fakes import NoLook, Played, play, tiny_model
 
 LAST_UNIFORM = 1.0 - 2.0**-53
@@ -72,16 +72,11 @@ def test_what_is_in_words_stays_so():
     assert for_device(words, torch.device("cpu")) is words
 
 
-@given(st.integers(0, 5), st.integers(2, 12), st.integers(0, 2**31), st.booleans(), st.booleans())
+@given(random_blocks)
 @settings(max_examples=150, deadline=None)
-def test_the_verdict_is_that_of_doubles_without_a_look_on_the_way(num_drafted, vocab_size, seed, is_certain, is_same):
-    generator = torch.Generator().manual_seed(seed)
-    target = torch.rand(num_drafted + 1, vocab_size, generator=generator).pow(4)
-    target[:, 0] = 0.0
-    target = target / target.sum(-1, keepdim=True)
-    draft = target[:-1] if is_same else torch.rand(num_drafted, vocab_size, generator=generator).softmax(-1)
-    tokens = draft.multinomial(1, generator=generator).squeeze(1) if num_drafted else torch.empty(0, dtype=torch.long)
-    probs = None if is_certain else draft
+def test_the_verdict_is_that_of_doubles_without_a_look_on_the_way(block):
+    tokens, probs, target, seed = block
+    num_drafted = len(tokens)
     expected = verify_block(tokens, probs, target, generator=torch.Generator().manual_seed(seed))
     uniforms = draw_uniforms(num_drafted + 1, torch.Generator().manual_seed(seed))
     words = (uniforms * 2.0**48).long()
