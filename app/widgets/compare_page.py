@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from PySide6.QtCore import Qt, Signal, Slot
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QSplitter, QToolButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QToolButton, QVBoxLayout, QWidget
 
 from app.theme import LIGHT, Theme
 from app.view_models.comparison import Comparison
 from app.widgets.compare_table import CompareTable
-from app.widgets.fields import describe
+from app.widgets.fields import describe, table_card
 from app.widgets.overlay_plot import OverlayPlot
 from app.widgets.plot_card import PlotCard
 from app.widgets.run_lines import RunSample
+from app.window_layout import splitter
 from core.figures import percent_text
 
 ACCEPTANCE_HELP = "Accepted / drafted tokens of the run so far, over the tokens that it had generated."
@@ -72,25 +73,9 @@ class ComparePage(QWidget):
         self._legend.setSpacing(14)
         head.addLayout(self._legend, 1)
         head.addWidget(self.agreeing)
-        frame = QFrame()
-        frame.setObjectName("tableCard")
-        inside = QVBoxLayout(frame)
-        inside.setContentsMargins(1, 1, 1, 1)
-        inside.addWidget(self.table)
-        plots = QSplitter(Qt.Orientation.Vertical)
-        plots.setObjectName("comparePlots")
-        plots.setHandleWidth(8)
-        plots.setChildrenCollapsible(False)
-        for shown in self.cards:
-            plots.addWidget(shown)
-        self.splitter = QSplitter(Qt.Orientation.Horizontal)
-        self.splitter.setObjectName("compareSplitter")
-        self.splitter.setHandleWidth(8)
-        self.splitter.setChildrenCollapsible(False)
-        self.splitter.addWidget(frame)
-        self.splitter.addWidget(plots)
-        self.splitter.setStretchFactor(0, 1)
-        self.splitter.setStretchFactor(1, 1)
+        plots = splitter(Qt.Orientation.Vertical, "comparePlots", *((shown, 0) for shown in self.cards))
+        table = table_card(self.table)
+        self.splitter = splitter(Qt.Orientation.Horizontal, "compareSplitter", (table, 1), (plots, 1))
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(8)

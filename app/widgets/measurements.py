@@ -6,7 +6,7 @@ from enum import Enum, auto
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QShowEvent
-from PySide6.QtWidgets import QSplitter, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QVBoxLayout, QWidget
 
 from app.theme import Theme
 from app.view_models.run_view import RunView
@@ -14,6 +14,7 @@ from app.widgets.acceptance_plot import AcceptancePlot
 from app.widgets.latency_plot import LatencyPlot
 from app.widgets.metric_tiles import MetricTiles
 from app.widgets.plot_card import PlotCard
+from app.window_layout import splitter
 
 
 class _Part(Enum):
@@ -37,12 +38,7 @@ class MeasurementsPanel(QWidget):
         self.acceptance = AcceptancePlot(run.metrics)
         self.latency = LatencyPlot(run.metrics)
         self.cards = (PlotCard("Acceptance", self.acceptance), PlotCard("Latency", self.latency))
-        self.splitter = QSplitter(Qt.Orientation.Vertical)
-        self.splitter.setObjectName("plotSplitter")
-        self.splitter.setHandleWidth(8)
-        self.splitter.setChildrenCollapsible(False)
-        for card in self.cards:
-            self.splitter.addWidget(card)
+        self.splitter = splitter(Qt.Orientation.Vertical, "plotSplitter", *((card, 0) for card in self.cards))
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(8)

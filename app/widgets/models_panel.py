@@ -8,10 +8,8 @@ from PySide6.QtCore import Qt, Signal, Slot
 from PySide6.QtGui import QKeySequence, QShortcut
 from PySide6.QtWidgets import (
     QDialog,
-    QFrame,
     QHBoxLayout,
     QLineEdit,
-    QSplitter,
     QStackedWidget,
     QTabBar,
     QVBoxLayout,
@@ -23,12 +21,12 @@ from app.model_store import Download, DownloadState
 from app.view_models.model_library import ModelLibrary
 from app.view_models.model_text import bytes_text
 from app.widgets.banner import Banner
-from app.widgets.fields import describe, text_label
+from app.widgets.fields import describe, table_card, text_label
 from app.widgets.models_details import ModelDetailsPane
 from app.widgets.models_downloads import DownloadsShelf
 from app.widgets.models_suggestions import SuggestionsPage
 from app.widgets.models_table import ModelsTable
-from app.window_layout import bring_forward
+from app.window_layout import bring_forward, splitter
 from core.figures import percent_text
 
 HERE, GET = 0, 1
@@ -94,21 +92,11 @@ class ModelsWindow(QDialog):
         head.addWidget(self.tabs)
         head.addStretch(1)
         head.addWidget(self.filter)
-        frame = QFrame()
-        frame.setObjectName("tableCard")
-        inside = QVBoxLayout(frame)
-        inside.setContentsMargins(1, 1, 1, 1)
         self._list = QStackedWidget()
         self._list.addWidget(self.table)
         self._list.addWidget(self.empty)
-        inside.addWidget(self._list)
-        self.splitter = QSplitter(Qt.Orientation.Horizontal)
-        self.splitter.setObjectName("modelsSplitter")
-        self.splitter.setHandleWidth(8)
-        self.splitter.setChildrenCollapsible(False)
-        self.splitter.addWidget(frame)
-        self.splitter.addWidget(self.details)
-        self.splitter.setStretchFactor(0, 1)
+        parts = (table_card(self._list), 1), (self.details, 0)
+        self.splitter = splitter(Qt.Orientation.Horizontal, "modelsSplitter", *parts)
         self.details.setMinimumWidth(280)
         self.splitter.setSizes([840, 300])
         self.pages = QStackedWidget()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QShowEvent
-from PySide6.QtWidgets import QSplitter, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QVBoxLayout, QWidget
 
 from app.theme import Theme
 from app.view_models.positions import PositionCounts
@@ -13,6 +13,7 @@ from app.view_models.run_view import RunView
 from app.widgets.plot_card import PlotCard
 from app.widgets.position_plot import PositionPlot
 from app.widgets.timeline_plot import TimelinePlot
+from app.window_layout import splitter
 
 FRAMES = 4
 """Each plot is drawn in every fourth frame at most, which is enough for curves that grow slowly."""
@@ -36,15 +37,9 @@ class PlotsPage(QWidget):
             PlotCard("Tokens over time", self.timeline),
             PlotCard("Acceptance by position", self.positions),
         )
-        splitter = QSplitter(Qt.Orientation.Vertical)
-        splitter.setObjectName("pageSplitter")
-        splitter.setHandleWidth(8)
-        splitter.setChildrenCollapsible(False)
-        for card in self.cards:
-            splitter.addWidget(card)
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
-        layout.addWidget(splitter)
+        layout.addWidget(splitter(Qt.Orientation.Vertical, "pageSplitter", *((card, 0) for card in self.cards)))
 
     def begin(self) -> None:
         """A run starts."""

@@ -9,7 +9,6 @@ from PySide6.QtWidgets import (
     QLabel,
     QScrollArea,
     QSizePolicy,
-    QSplitter,
     QStackedWidget,
     QVBoxLayout,
     QWidget,
@@ -22,6 +21,7 @@ from app.widgets.fields import card, text_label
 from app.widgets.race_clock import FRAME_MS, RaceClock
 from app.widgets.race_controls import RaceControls
 from app.widgets.race_lane import RaceLane
+from app.window_layout import splitter
 
 BESIDE_WIDTH = 680
 """From this width on the texts stand side by side; below it lines would be too short to read."""
@@ -66,12 +66,7 @@ class RacePage(QWidget):
         self._show_race()
 
     def _lay_out(self) -> None:
-        self.lanes = QSplitter(Qt.Orientation.Vertical)
-        self.lanes.setObjectName("raceSplitter")
-        self.lanes.setHandleWidth(8)
-        self.lanes.setChildrenCollapsible(False)
-        for lane in (self.ours, self.plain):
-            self.lanes.addWidget(lane)
+        self.lanes = splitter(Qt.Orientation.Vertical, "raceSplitter", (self.ours, 0), (self.plain, 0))
         head = QHBoxLayout()
         head.setSpacing(10)
         head.addWidget(self.speedup)

@@ -6,7 +6,6 @@ from PySide6.QtCore import Qt, Signal, Slot
 from PySide6.QtGui import QKeySequence, QShortcut
 from PySide6.QtWidgets import (
     QDialog,
-    QFrame,
     QHBoxLayout,
     QLineEdit,
     QPushButton,
@@ -21,7 +20,7 @@ from app.view_models.comparison import MAX_RUNS, Comparison
 from app.view_models.model_text import bytes_text
 from app.widgets.banner import Banner
 from app.widgets.compare_page import ComparePage
-from app.widgets.fields import describe, text_label
+from app.widgets.fields import describe, table_card, text_label
 from app.widgets.runs_table import RunsTable
 from core.runs import KeptRun, KeptState
 
@@ -95,14 +94,9 @@ class RunsWindow(QDialog):
         self._show_actions()
 
     def _lay_out(self) -> None:
-        frame = QFrame()
-        frame.setObjectName("tableCard")
-        inside = QVBoxLayout(frame)
-        inside.setContentsMargins(1, 1, 1, 1)
         self._list = QStackedWidget()
         self._list.addWidget(self.table)
         self._list.addWidget(self.empty)
-        inside.addWidget(self._list)
         undo = QHBoxLayout(self.undo_line)
         undo.setContentsMargins(0, 0, 0, 0)
         undo.setSpacing(2)
@@ -124,7 +118,7 @@ class RunsWindow(QDialog):
         column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(8)
         column.addWidget(self.search)
-        column.addWidget(frame, 1)
+        column.addWidget(table_card(self._list), 1)
         column.addLayout(actions)
         column.addLayout(last)
         self.pages = QStackedWidget()
