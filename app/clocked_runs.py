@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 from app.services import open_session
 from core.controls import RunControls
 from core.errors import GenerationError
-from core.types import Event, Finished, RunRequest, RunStarted
+from core.types import Event, Finished, RunRequest, RunStarted, Step
 
 
 class Speeds(NamedTuple):
@@ -34,18 +34,19 @@ class ClockedSession:
     environment: dict[str, Any] = field(default_factory=dict)
 
     def run(self, request: RunRequest, controls: RunControls) -> Iterator[Event]:
-        """The session's events, the clock going from `RunStarted` to `Finished`."""
-        started = time.perf_counter()
+        """The session's events, the clock going from `RunStarted` to the last token."""
+        started = wrote = time.perf_counter()
         for event in self.session.run(request, controls):
             if isinstance(event, RunStarted):
                 started = time.perf_counter()
                 self.environment = dict(event.environment)
+            elif isinstance(event, Step):
+                wrote = time.perf_counter()
             elif isinstance(event, Finished):
                 summary = event.summary
                 if summary.error is not None:
                     raise GenerationError(summary.error)
-                seconds = time.perf_counter() - started
-                self.speeds.append(Speeds(summary.tokens_per_second or 0.0, summary.num_tokens / seconds))
+                self.speeds.append(Speeds(summary.tokens_per_second or 0.0, summary.num_tokens / (wrote - started)))
             yield event
 
     def held_bytes(self, device: str) -> int:

@@ -11,7 +11,8 @@ MAX_SHARE = 0.15
 TEXT_SHARE, PANELS_SHARE = 0.008, 0.010
 """The same, for the text and for all else, where the engine computes on all processors: what drawing takes of one of
 them, the others wait for."""
-SLOWEST_FRAME_MS = 250
+
+SLOWEST_FRAME_MS = 500
 SLOWEST_PANELS_MS = 1000
 
 
@@ -34,11 +35,11 @@ class FramePace:
         self.begin()
 
     def begin(self) -> None:
-        """A run starts: nothing is known yet of what its frames take, and all is drawn at once."""
+        """A run starts: nothing is known yet of what its frames take."""
         self._last_worked = self._worked()
         self._was_full: bool | None = None
-        self._text_ms = 0.0
-        self._panels_due = 0.0
+        self._text_ms: float | None = None
+        self._panels_due: float | None = None
         self.interval_ms = FRAME_MS
 
     def frame(self, *, is_contended: bool) -> bool:
@@ -51,15 +52,19 @@ class FramePace:
         # What the frame before took to apply, to draw and, behind it, to paint.
         spent_ms, self._last_worked = 1e3 * (worked - self._last_worked), worked
         if not is_contended:
-            self._was_full, self._panels_due = True, now
+            self._was_full, self._text_ms, self._panels_due = None, None, None
             self.interval_ms = _within(spent_ms / MAX_SHARE, SLOWEST_FRAME_MS)
             return True
-        if self._was_full:
+        if self._panels_due is None:
+            # The panels have just been drawn empty, and a few steps are no plot.
+            self._panels_due = now + SLOWEST_PANELS_MS / 1e3
+        elif self._was_full:
             self._panels_due = now + _within(spent_ms / PANELS_SHARE, SLOWEST_PANELS_MS) / 1e3
-        elif self._was_full is not None:
+        else:
             self._text_ms = spent_ms
         self._was_full = now >= self._panels_due
-        self.interval_ms = _within(self._text_ms / TEXT_SHARE, SLOWEST_FRAME_MS)
+        text_ms = self._text_ms
+        self.interval_ms = SLOWEST_FRAME_MS if text_ms is None else _within(text_ms / TEXT_SHARE, SLOWEST_FRAME_MS)
         return self._was_full
 
 

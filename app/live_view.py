@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from PySide6.QtCore import QObject, Qt, QTimer, Signal, Slot
+from PySide6.QtWidgets import QWidget
 
 from app.controller import RunController, RunState
 from app.frame_pace import FramePace
@@ -62,6 +63,7 @@ class LiveView(QObject):
         self._run = run
         self._transcript = transcript
         self._panels: list[LivePanel] = [measurements]
+        self._evidence_readers: list[QWidget] = []
         self._status = status
         self._pace = FramePace()
         self._has_news = False
@@ -78,9 +80,13 @@ class LiveView(QObject):
         controller.state_changed.connect(self._on_state_changed)
         self._show_status()
 
-    def attach(self, panel: LivePanel) -> None:
-        """Have another panel shown the run as it goes."""
-        self._panels.append(panel)
+    def attach(self, *panels: LivePanel) -> None:
+        """Have more panels shown the run as it goes."""
+        self._panels.extend(panels)
+
+    def send_evidence_to(self, *panels: QWidget) -> None:
+        """While one of them is seen, the engine sends at once what the models said in each step."""
+        self._evidence_readers.extend(panels)
 
     @Slot()
     def watch_warm_up(self) -> None:
@@ -109,18 +115,25 @@ class LiveView(QObject):
         self._timer.setInterval(self._pace.interval_ms)
         self._timer.start()
 
+    def _tell_engine(self) -> None:
+        self._controller.set_inspected(any(panel.isVisible() for panel in self._evidence_readers))
+
     @Slot()
     def _on_frame(self) -> None:
+        self._tell_engine()
         # A person who follows the single steps, or reads a kept run, waits for nothing.
+        has_come = self._take_events(APPLY_S)
         is_racing = self._kept is None and self._controller.is_at_full_speed
         draws_all = self._pace.frame(is_contended=is_racing and _takes_all_processors(self._run))
-        if self._take_events(APPLY_S):
+        if has_come:
             self._has_news = True
             self._transcript.view.refresh()
         if draws_all:
             for panel in self._panels:
                 panel.refresh(has_news=self._has_news)
             self._has_news = False
+        # A bar that says "busy" draws itself all the time.
+        if draws_all or self._status.is_busy:
             self._show_status()
         if self._kept is not None:
             self._take_kept()

@@ -94,8 +94,8 @@ class MainWindow(QMainWindow):
         self.live = LiveView(
             self.controller, self.run_view, self.transcript, self.measurements, self.status, parent=self
         )
-        for panel in (self.plots, self.race, self.why, self.theory, self.inspector):
-            self.live.attach(panel)
+        self.live.attach(self.plots, self.race, self.why, self.theory, self.inspector)
+        self.live.send_evidence_to(self.theory, self.inspector)
         self.runs = RunsDesk(self._services, self.controller, self.live, self.run_view, self._dialogs, self)
         self.exports = ExportDesk(
             self, self.menus, self.run_view, self.controls, self.runs.reader, self._dialogs, self.banner, self.status
@@ -158,7 +158,6 @@ class MainWindow(QMainWindow):
         self.prompt.stop_requested.connect(self.controller.stop)
         self.controller.state_changed.connect(self._on_state_changed)
         self.live.run_shown.connect(self._on_run_shown)
-        self.side.currentChanged.connect(self._on_side_page_changed)
         self.plot_desk.saved.connect(self.status.show_stage)
         self.menus.runs.triggered.connect(self.runs.open)
         self.runs.told.connect(self.status.show_stage)
@@ -253,10 +252,6 @@ class MainWindow(QMainWindow):
     def _on_token_clicked(self) -> None:
         # Only here: whoever walks through the text by keys, or along a plot, keeps the page that is read beside it.
         self.side.show_page(self.inspector)
-
-    @Slot()
-    def _on_side_page_changed(self) -> None:
-        self.controller.set_inspected(self.side.currentWidget() in (self.inspector, self.theory))
 
     # --- Models ---
 

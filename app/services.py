@@ -68,6 +68,14 @@ def open_session() -> Session:
     return EngineSession()
 
 
+def open_session_beside_window() -> Session:
+    """As `open_session`, in a process whose window draws while the engine computes."""
+    from core.threads import placing_threads
+
+    with placing_threads():
+        return open_session()
+
+
 def open_log(path: Path) -> LogWriter:
     """Start a run's log."""
     from core.trace import RunLogWriter
@@ -170,7 +178,7 @@ def probe_drafts(session: Any, request: ProbeRequest, controls: RunControls) -> 
 class Services:
     """The engine's entry points that the window uses."""
 
-    open_session: Callable[[], Session] = open_session
+    open_session: Callable[[], Session] = open_session_beside_window
     open_log: Callable[[Path], LogWriter] = open_log
     pair_problem: Callable[[str, str], str | None] = find_pair_problem
     pair_verdict: Callable[[VerdictQuestion], PairVerdict] = judge_pair

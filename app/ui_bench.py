@@ -48,8 +48,8 @@ class LiveFigures:
     Attributes:
         window, headless: tokens per second as a run tells it: over the sum of its steps' times.
         ratio: window / headless, round by round.
-        wall_ratio: the same by the clock on the wall, with what the engine's thread does between the steps: in the
-            window it also looks at every token's laws, for the inspector, and writes the log.
+        wall_ratio: the same by the clock on the wall, from the run's start to its last token, with what the engine's
+            thread does between the steps: in the window it also keeps every token's laws and writes the log.
         stalls: of the window's thread during its runs.
         memory_growth_mb: resident memory after the last run in the window less that after the first.
         environment: the machine and versions, as the run's log names them.
@@ -120,7 +120,7 @@ def stalls(lateness_ms: Sequence[float]) -> Stalls:
 
 
 def bench_live(
-    session: Session,
+    open_session: Callable[[], Session],
     run_headless: Callable[[RunRequest], Speeds],
     requests: Sequence[RunRequest],
     rounds: int,
@@ -129,7 +129,7 @@ def bench_live(
     """Run requests in the window and without it, in turn, after one round that does not count.
 
     Args:
-        session: that the window gets.
+        open_session: called in the thread of the window's engine.
         run_headless: runs a request without the window.
         requests: taken in turn.
         rounds: that count.
@@ -139,11 +139,16 @@ def bench_live(
         OutriderError: a run fails.
         KeyboardInterrupt: on Ctrl-C, when the window is closed.
     """
-    clocked = ClockedSession(session)
+    opened: list[ClockedSession] = []
+
+    def open_clocked() -> ClockedSession:
+        opened.append(ClockedSession(open_session()))
+        return opened[-1]
+
     heart = Heartbeat()
     speeds: dict[bool, list[Speeds]] = {True: [], False: []}
     first_mb = last_mb = 0.0
-    with _window(clocked) as (window, run_in_window):
+    with _window(open_clocked) as (window, run_in_window):
         for turn in range(rounds + 1):
             request = requests[turn % len(requests)]
             # Who comes first changes with every round.
@@ -152,7 +157,7 @@ def bench_live(
                 on_progress(f"Round {turn} of {rounds}, {place}", 2 * turn, 2 * rounds + 2)
                 if in_window:
                     run_in_window(window, replace(request, inspect=True))  # As the window asks for its runs.
-                    found = clocked.speeds[-1]
+                    found = opened[-1].speeds[-1]
                 else:
                     found = run_headless(request)
                 if turn:
@@ -173,7 +178,7 @@ def bench_live(
         wall_ratio=ratios(wall[True], wall[False]),
         stalls=heart.take(),
         memory_growth_mb=last_mb - first_mb,
-        environment=clocked.environment,
+        environment=opened[-1].environment,
     )
 
 
@@ -185,7 +190,7 @@ def bench_long(request: RunRequest, *, num_steps: int = 5_000, steps_per_second:
     """
     script = ScriptedRun(num_steps, steps_per_second)
     heart = Heartbeat()
-    with _window(script) as (window, run_in_window):
+    with _window(lambda: script) as (window, run_in_window):
         _wait(SETTLE_MS)  # What opening it takes is not what is asked.
         with heart.beating():
             run_in_window(window, request)
@@ -230,11 +235,11 @@ RunInWindow = Callable[[MainWindow, RunRequest], None]
 
 
 @contextmanager
-def _window(session: Any) -> Iterator[tuple[MainWindow, RunInWindow]]:
-    """The real window around a session, on screen, with settings and logs that nobody else sees."""
+def _window(open_session: Callable[[], Any]) -> Iterator[tuple[MainWindow, RunInWindow]]:
+    """The real window around a session of its own, on screen, with settings and logs that nobody else sees."""
     with TemporaryDirectory(prefix="outrider-") as folder, short_pauses():
         services = Services(
-            open_session=lambda: session,
+            open_session=open_session,
             store=SettingsStore(Path(folder) / "settings.json"),
             runs_folder=lambda: Path(folder) / "runs",
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,7 +26,7 @@ from core.models.shelf import ModelShelf
 from core.run_header import run_started
 from core.tally import Tally
 from core.target import TargetScorer
-from core.threads import ThreadGovernor, num_processors
+from core.threads import ThreadGovernor, num_processors, on_first_core
 from core.types import (
     BaselineStep,
     Drafted,
@@ -111,12 +111,23 @@ class Session:
         except Cancelled:
             yield _stopped()
             return
+        with on_first_core() as tell_threads:
+            yield from self._run(request, controls, target, draft, tell_threads)
+
+    def _run(
+        self,
+        request: RunRequest,
+        controls: RunControls,
+        target: LanguageModel,
+        draft: LanguageModel | None,
+        tell_threads: Callable[[int], None],
+    ) -> Generator[Event, None, None]:
         prompt = encode_prompt(target, request.prompt, request.chat)
         continuation = continue_prompt(target, prompt.ids, request)
         ids = [*prompt.ids, *continuation.ids]
         capacity = len(ids) + request.max_new_tokens
         try:
-            governor = _thread_governor(target, controls)
+            governor = _thread_governor(target, controls, tell_threads)
         except Cancelled:
             yield _stopped()
             return
@@ -240,22 +251,30 @@ def _govern(governor: ThreadGovernor | None, step: Step) -> None:
             governor.record(step)
 
 
-def _thread_governor(target: LanguageModel, controls: RunControls) -> ThreadGovernor | None:
-    """Settles the number of threads for a run on the CPU; None where there is no choice."""
+def _thread_governor(
+    target: LanguageModel, controls: RunControls, tell_threads: Callable[[int], None] = lambda _count: None
+) -> ThreadGovernor | None:
+    """Settles the number of threads for a run on the CPU, and tells it; None where there is no choice."""
     if target.device.type != "cpu":
         return None
     most = num_processors()
     if "OMP_NUM_THREADS" in os.environ or most == 1:
+        tell_threads(torch.get_num_threads())
         return None
     scorer = TargetScorer(target, capacity=8)
-    governor = ThreadGovernor(lambda: scorer.time_one_step(0, controls.check_cancelled), torch.set_num_threads, most)
+
+    def set_threads(count: int) -> None:
+        torch.set_num_threads(count)
+        tell_threads(count)
+
+    governor = ThreadGovernor(lambda: scorer.time_one_step(0, controls.check_cancelled), set_threads, most)
     try:
         governor.settle()
     except Cancelled:
         raise
     except Exception:
         # A model that fails here fails in the run as well, which says so.
-        torch.set_num_threads(most)
+        set_threads(most)
         return None
     return governor
 

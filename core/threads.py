@@ -3,14 +3,15 @@
 A forward is hundreds of short parallel stretches. Threads that spin between them answer at once, and on a quiet
 machine that more than doubles a small model's speed; but as soon as something else wants a core, every stretch waits
 for a thread that is not running, and decoding falls to a tenth. So threads spin briefly, and fall asleep after that;
-and where even so one thread alone is faster, one is used.
+and where even so one thread alone is faster, one is used. Beside a window each thread stays on its own core.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import psutil
 
@@ -21,6 +22,11 @@ _CHOICES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 _SPINS = "30000"
 """Some 100 microseconds: longer than the gap between two forwards of a draft, which is 12 % of a step of the embedded
 pair; shorter than a scheduler's slice."""
+
+_PLACES = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
+
+_first_core: set[int] = set()
+"""Where OpenMP expects the thread that computes; empty where its threads may move."""
 
 _SLOW = 2.0
 """A step this many times as long as the best of its kind is a slow one."""
@@ -49,7 +55,50 @@ def limit_spinning() -> bool:
 def num_processors() -> int:
     """Cores that this process may use: physical ones, and no more than its affinity or container allows."""
     most = psutil.cpu_count(logical=False) or 1
-    return min(most, len(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else most
+    # Of the process, that is of its first thread: the one that asks may be kept to a core.
+    return min(most, len(os.sched_getaffinity(os.getpid()))) if hasattr(os, "sched_getaffinity") else most
+
+
+@contextlib.contextmanager
+def placing_threads() -> Iterator[None]:
+    """Import torch within it, in the thread that will compute: OpenMP's threads then stay each on a core of its own.
+
+    For a process whose window draws now and then. That takes a core for 3 ms; where threads may move, the one that had
+    it goes and waits on the other core, behind the one that waits for it, and a step takes 10 to 20 ms longer.
+    Does nothing where torch is here already, where the user has chosen, and on other systems than Linux.
+    """
+    if sys.platform != "linux" or "torch" in sys.modules or any(name in os.environ for name in _PLACES):
+        yield
+        return
+    everywhere = os.sched_getaffinity(0)
+    # Processes that are started from here have windows, and threads, of their own.
+    os.environ.update(OMP_PROC_BIND="true", OMP_PLACES="cores")
+    try:
+        yield
+    finally:
+        del os.environ["OMP_PROC_BIND"], os.environ["OMP_PLACES"]
+        # OpenMP has put the thread that imported it on the first core. Only while it computes should it stay there.
+        bound = os.sched_getaffinity(0)
+        if bound != everywhere:
+            _first_core.update(bound)
+            os.sched_setaffinity(0, everywhere)
+
+
+@contextlib.contextmanager
+def on_first_core() -> Iterator[Callable[[int], None]]:
+    """Within it, a thread that computes together with OpenMP's stays where these expect it.
+
+    Yields:
+        To be told how many threads compute from now on: one alone may go where there is room.
+    """
+    if not _first_core:
+        yield lambda _count: None
+        return
+    everywhere = os.sched_getaffinity(0)
+    try:
+        yield lambda count: os.sched_setaffinity(0, _first_core if count > 1 else everywhere)
+    finally:
+        os.sched_setaffinity(0, everywhere)
 
 
 class ThreadGovernor:

@@ -230,7 +230,11 @@ def test_the_window_and_the_session_take_turns(sound_binding, qtbot):
     seen = []
     headless = iter([Speeds(50.0, 40.0)] * 3)
     figures = bench_live(
-        ScriptedRun(20, 1e6), lambda _: next(headless), [request()], 2, lambda what, done, total: seen.append(what)
+        lambda: ScriptedRun(20, 1e6),
+        lambda _: next(headless),
+        [request()],
+        2,
+        lambda what, done, total: seen.append(what),
     )
     assert len(figures.window.values) == len(figures.headless.values) == len(figures.ratio.values) == 2
     assert figures.headless.values == (50.0, 50.0)
@@ -260,7 +264,7 @@ def test_a_run_that_fails_in_the_window_is_an_error(sound_binding, qtbot):
             yield
 
     with pytest.raises(OutriderError, match="no model 't'"):
-        bench_live(Failing(1, 1.0), lambda _: Speeds(1.0, 1.0), [request()], 1)
+        bench_live(lambda: Failing(1, 1.0), lambda _: Speeds(1.0, 1.0), [request()], 1)
 
 
 def test_a_process_of_its_own_runs_a_request_and_hands_its_errors_back(target):

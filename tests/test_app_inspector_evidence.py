@@ -61,9 +61,10 @@ def test_evidence_of_a_step_that_is_missing_goes_to_no_other(run):
     assert run.steps == [make_step(1, 9)]
 
 
-def test_the_engine_is_told_when_the_inspector_or_theory_is_looked_at(window):
-    asked = []
-    window.controller.set_inspected = asked.append
+def test_a_run_sends_its_evidence_at_once_while_the_inspector_or_theory_is_seen(qtbot, window):
+    window.show()
+    assert window.controller.start(REQUEST)
+    controls = window.controller._controls
     for page, is_wanted in (
         (window.inspector, True),
         (window.plots, False),
@@ -71,13 +72,15 @@ def test_the_engine_is_told_when_the_inspector_or_theory_is_looked_at(window):
         (window.why, False),
     ):
         window.side.show_page(page)
-        assert asked[-1] is is_wanted
+        window.live._on_frame()
+        assert controls.is_inspected is is_wanted
+    window.controller.stop()
 
 
-def test_a_run_that_starts_while_the_inspector_is_open_sends_evidence_at_once(window):
+def test_a_run_that_starts_while_the_inspector_is_open_sends_evidence_at_once(qtbot, window):
+    window.show()
     window.side.show_page(window.inspector)
+    window.live._on_frame()
     assert window.controller.start(REQUEST)
     assert window.controller._controls.is_inspected
-    window.side.show_page(window.measurements)
-    assert not window.controller._controls.is_inspected
     window.controller.stop()

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import psutil
 import pytest
 
 import core.session
+import core.threads
 from core.controls import Cancelled, RunControls
 from core.session import Session
-from core.threads import ThreadGovernor, num_processors
+from core.threads import ThreadGovernor, num_processors, on_first_core, placing_threads
 from core.types import Finished, FinishReason, RunRequest, SamplingParams
 from tests.fakes import save_model
 from tests.test_core_analysis import make_step
@@ -134,3 +139,65 @@ def test_a_baseline_that_fails_leaves_the_run_whole(monkeypatch, request_with_ba
     assert last.summary.num_tokens == 12
     assert last.summary.error == "The run is whole, but its baseline failed: no more room."
     assert last.summary.measured_speedup is None
+
+
+# --- Places -----------------------------------------------------------------------------------------------------
+
+PLACED = """
+import os, sys
+from core.threads import num_processors, on_first_core, placing_threads
+
+everywhere = os.sched_getaffinity(0)
+with placing_threads():
+    import torch
+assert os.sched_getaffinity(0) == everywhere, "the thread itself is free again"
+assert "OMP_PLACES" not in os.environ and "OMP_PROC_BIND" not in os.environ
+
+before = set(os.listdir("/proc/self/task"))
+torch.set_num_threads(2)
+torch.ones(1 << 20).add_(1.0)
+new = [os.sched_getaffinity(int(task)) for task in set(os.listdir("/proc/self/task")) - before]
+with on_first_core() as tell_threads:
+    assert os.sched_getaffinity(0) == everywhere, "nobody has said yet how many compute"
+    tell_threads(2)
+    here = os.sched_getaffinity(0)
+    assert here < everywhere
+    assert [there for there in new if there < everywhere and not here & there], (here, new)
+    tell_threads(1)
+    assert os.sched_getaffinity(0) == everywhere, "one alone goes where there is room"
+    tell_threads(2)
+assert os.sched_getaffinity(0) == everywhere
+assert num_processors() > 1
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have places on Linux only")
+@pytest.mark.skipif(num_processors() < 2, reason="takes two cores")
+def test_beside_a_window_each_thread_has_a_core_while_it_computes():
+    chosen = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_", "KMP_"))}
+    done = subprocess.run([sys.executable, "-c", PLACED], env=chosen, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_where_torch_is_here_already_threads_may_move(monkeypatch):
+    monkeypatch.setattr(core.threads.os, "sched_setaffinity", lambda *_: pytest.fail("moved"), raising=False)
+    with placing_threads():
+        assert "OMP_PLACES" not in os.environ
+    with on_first_core() as tell_threads:
+        tell_threads(2)
+
+
+@pytest.mark.parametrize("name", ["OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY"])
+def test_places_that_the_user_chose_stay(monkeypatch, name):
+    monkeypatch.setattr(core.threads.sys, "modules", {})
+    monkeypatch.setenv(name, "false")
+    before = dict(os.environ)
+    with placing_threads():
+        assert dict(os.environ) == before
+    assert dict(os.environ) == before
+
+
+def test_the_number_of_processors_is_the_processs_although_a_thread_has_a_core_of_its_own(monkeypatch):
+    monkeypatch.setattr(psutil, "cpu_count", lambda logical=True: 64)
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1, 2} if pid == os.getpid() else {0}, raising=False)
+    assert num_processors() == 3

@@ -78,6 +78,11 @@ class StatusStrip(QFrame):
         if self.count.text() != text:
             self.count.setText(text)
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether the bar moves with no end in sight."""
+        return self.bar.maximum() == 0
+
     def show_progress(self, share: float | None) -> None:
         """Fill the bar to a share from 0 to 1; None: busy, with no end in sight yet."""
         maximum = 0 if share is None else PROGRESS_STEPS

@@ -123,6 +123,9 @@ class TranscriptView(PagedText):
             self.setTextCursor(cursor)
 
     def _show_marks(self) -> None:
+        is_bare = self._selected is None and self._pointed is None and self._marked_step < 0
+        if is_bare and not self.extraSelections():
+            return  # What is there is drawn already; what is new draws itself.
         steps = {self._marked_step} if self._selected is None else {self._marked_step, self._selected.step}
         found = [self._page.step_range(step) for step in sorted(steps)]
         marks = [self._mark(place, self._theme.hover) for place in found if place is not None]

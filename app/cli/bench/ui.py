@@ -55,14 +55,14 @@ def execute_ui(settings: BenchSettings, args: argparse.Namespace) -> int:
         say(f"PySide6, which draws the window, can't be loaded ({error}); install Outrider again.")
         return Exit.FAILED
     from app.clocked_runs import HeadlessProcess
-    from app.services import open_session
+    from app.services import open_session_beside_window
     from app.ui_bench import bench_live, bench_long
 
     application = QApplication.instance() or QApplication(sys.argv[:1])
     assert isinstance(application, QApplication)
     application.setQuitOnLastWindowClosed(False)
     with open_progress() as progress, HeadlessProcess() as headless:
-        live = bench_live(open_session(), headless.run, requests, settings.rounds, progress.advance)
+        live = bench_live(open_session_beside_window, headless.run, requests, settings.rounds, progress.advance)
         progress.stage("Showing a long transcript")
         long = bench_long(requests[0])
     if args.out is not None:
@@ -138,7 +138,7 @@ def _rows(settings: BenchSettings, live: LiveFigures, long: LongFigures) -> list
         (
             "by the wall clock",
             f"{live.wall_ratio.median:.3f}",
-            "what the inspector and the log take between steps counted",
+            "to the last token, with all that happens between steps, such as writing the log",
         ),
         ("stall in a run", _ms(live.stalls), _stall_text(live.stalls)),
         ("memory growth", f"{live.memory_growth_mb:.1f} MB", "after the last run in the window, against the first"),
