@@ -37,6 +37,10 @@ class Dialogs:
         dialog.deleteLater()
         return Path(chosen[0]) if chosen else None
 
+    def ask_comparison_path(self, parent: QWidget, suggestion: str) -> Path | None:
+        """Where the report of several runs is to be written; None: nowhere after all."""
+        return _ask_path(parent, "Export comparison", suggestion)
+
     def ask_plot_path(self, parent: QWidget, suggestion: str) -> Path | None:
         """Where a plot is to be written, in the format that the suggestion's suffix tells; None: nowhere after all."""
         return _ask_path(parent, "Save plot", suggestion)

@@ -155,15 +155,22 @@ class RunReader(Answerer, RunAnswers):
         self._try(bring_back, "The runs could not be brought back")
         self.changed.emit()
 
-    def export(self, run_id: str, path: Path) -> None:
-        """Write a run elsewhere, whole or not at all; a name that ends in .csv asks for a table."""
+    def export(self, run_ids: tuple[str, ...], path: Path) -> None:
+        """Write a run elsewhere, whole or not at all, in the form that the name's end asks for; several as a report."""
 
         def write() -> None:
-            self._check_place(path, run_id)
-            _export(path, self.store.load(run_id))
+            for run_id in run_ids:
+                self._check_place(path, run_id)
+            logs = [self.store.load(run_id) for run_id in run_ids]
+            if len(logs) == 1:
+                _export(path, logs[0])
+            else:
+                export_html(path, *logs)
+            for log in logs:
+                _let_go(log)
             self.exported.emit(f"Exported to {path}")
 
-        self._try(write, "The run could not be exported", is_owed=True)
+        self._try(write, f"The run{'' if len(run_ids) == 1 else 's'} could not be exported", is_owed=True)
 
     def write(self, run: RunSnapshot, path: Path) -> None:
         """Write the run at hand, whole or not at all."""

@@ -55,9 +55,9 @@ class RunReaderThread(AnsweringThread, RunAnswers):
         """Have deleted runs brought back; answered by `restored` and `changed`."""
         self._ask(self._reader.restore, run_ids)
 
-    def export(self, run_id: str, path: Path) -> None:
-        """Have a run written elsewhere; answered by `exported` or `failed`."""
-        self._ask(self._reader.export, run_id, path)
+    def export(self, run_ids: tuple[str, ...], path: Path) -> None:
+        """Have a run written elsewhere, or a report of several; answered by `exported` or `failed`."""
+        self._ask(self._reader.export, run_ids, path)
 
     def write(self, run: RunSnapshot, path: Path) -> None:
         """Have the run at hand written; answered by `written` or `not_written`."""

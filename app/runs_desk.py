@@ -121,6 +121,7 @@ class RunsDesk(QObject):
         window.open_requested.connect(self.open_run)
         window.replay_requested.connect(self._on_replay_requested)
         window.export_requested.connect(self._on_export_requested)
+        window.compare_page.export_requested.connect(self._on_comparison_wanted)
         window.folder_requested.connect(self._on_folder_requested)
         window.compare_requested.connect(self.reader.compare)
         window.rename_requested.connect(self.reader.rename)
@@ -249,7 +250,12 @@ class RunsDesk(QObject):
     @Slot(object)
     def _on_export_requested(self, run: KeptRun) -> None:
         if path := self._dialogs.ask_export_path(self.window or self._parent, f"{run.id}.jsonl"):
-            self.reader.export(run.id, path)
+            self.reader.export((run.id,), path)
+
+    @Slot(object)
+    def _on_comparison_wanted(self, run_ids: tuple[str, ...]) -> None:
+        if path := self._dialogs.ask_comparison_path(self.window or self._parent, "comparison.html"):
+            self.reader.export(run_ids, path)
 
     @Slot(object)
     def _on_folder_requested(self, _run: KeptRun | None) -> None:

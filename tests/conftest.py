@@ -87,6 +87,10 @@ class ScriptedDialogs:
         self.asked.append(suggestion)
         return self.export_path
 
+    def ask_comparison_path(self, _parent, suggestion):
+        self.asked.append(suggestion)
+        return self.export_path
+
     def ask_plot_path(self, _parent, suggestion):
         self.asked.append(suggestion)
         return self.plot_path

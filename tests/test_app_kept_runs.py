@@ -140,6 +140,27 @@ def test_the_window_is_worked_by_keys(open_runs, folder, qtbot):
     assert not panel.isVisible()
 
 
+def test_a_comparison_is_taken_away_as_a_report_but_never_over_a_runs_log(open_runs, folder, dialogs, qtbot, tmp_path):
+    kept = [keep_run(folder, index) for index in range(2)]
+    window, panel = open_runs(2)
+    panel.table.selectAll()
+    panel.compare_button.click()
+    until(qtbot, lambda: panel.pages.currentIndex() == COMPARE)
+    panel.compare_page.export.click()
+    assert dialogs.asked[-1] == "comparison.html"
+    dialogs.export_path = tmp_path / "both.html"
+    with qtbot.waitSignal(window.runs.told):
+        panel.compare_page.export.click()
+    page = dialogs.export_path.read_text("utf-8")
+    assert "2 runs compared" in page
+    assert all(run_id in page for run_id in kept)
+    dialogs.export_path = folder / f"{kept[1]}.jsonl"
+    before = dialogs.export_path.read_bytes()
+    panel.compare_page.export.click()
+    until(qtbot, lambda: "choose another place" in panel.banner.sentence())
+    assert dialogs.export_path.read_bytes() == before
+
+
 @pytest.mark.parametrize(("width", "scale"), [(980, 1.0), (1200, 1.5), (1800, 1.0)])
 def test_names_keep_their_room_at_every_size(open_runs, folder, qtbot, width, scale):
     from app.text_size import set_text_scale

@@ -16,6 +16,7 @@ from core.records import to_record
 from core.report import palette
 from core.report.charts import Axis, Plot, Words, binned, headroom, nice_ticks, thinned
 from core.report.escaping import attribute, escaped
+from core.report.run_figures import TWO_SPEEDUPS
 from core.report.run_page import run_page
 from core.report.writing import export_html
 from core.trace import RunLog, read_run_log
@@ -234,6 +235,14 @@ def test_a_report_of_several_runs_shows_what_differs_and_the_text_of_each(tmp_pa
     assert "num_draft_tokens" in page.text
     assert NASTY in page.text
     assert len(page.named("details")) == 2
+
+
+def test_a_report_with_two_speedups_says_what_each_is(tmp_path):
+    both, predicted = make_log(), make_log(baseline=False)
+    assert TWO_SPEEDUPS in Page(run_page(both)).text
+    assert TWO_SPEEDUPS not in Page(run_page(predicted)).text
+    export_html(tmp_path / "two.html", both, predicted)
+    assert TWO_SPEEDUPS in Page((tmp_path / "two.html").read_text("utf-8")).text
 
 
 def test_a_log_that_kept_no_plain_step_still_shows_the_baselines_speed():

@@ -26,9 +26,11 @@ SAVED_ROOM = 240
 class ComparePage(QWidget):
     """Signals:
     back_requested: the list is wanted again.
+    export_requested: the ids of the runs, of which a report is wanted.
     """
 
     back_requested = Signal()
+    export_requested = Signal(object)
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,6 +40,9 @@ class ComparePage(QWidget):
         self.back = _quiet("All runs", "compareBack", "Back to the list of runs (Esc)")
         self.agreeing = _quiet("Show settings that agree", "compareAgreeing", "List the settings that do not differ")
         self.agreeing.setCheckable(True)
+        self.export = _quiet(
+            "Export…", "compareExport", "Write a report to read, HTML: the runs side by side and their texts"
+        )
         self.table = CompareTable()
         self.acceptance = OverlayPlot(
             object_name="compareAcceptance",
@@ -64,6 +69,7 @@ class ComparePage(QWidget):
         self._lay_out()
         self.back.clicked.connect(self.back_requested)
         self.agreeing.toggled.connect(self._on_agreeing_toggled)
+        self.export.clicked.connect(self._on_export)
 
     def _lay_out(self) -> None:
         head = QHBoxLayout()
@@ -73,6 +79,7 @@ class ComparePage(QWidget):
         self._legend.setSpacing(14)
         head.addLayout(self._legend, 1)
         head.addWidget(self.agreeing)
+        head.addWidget(self.export)
         plots = splitter(Qt.Orientation.Vertical, "comparePlots", *((shown, 0) for shown in self.cards))
         table = table_card(self.table)
         self.splitter = splitter(Qt.Orientation.Horizontal, "compareSplitter", (table, 1), (plots, 1))
@@ -120,6 +127,11 @@ class ComparePage(QWidget):
     def _show_table(self) -> None:
         if self._comparison is not None:
             self.table.show_comparison(self._comparison, with_agreeing=self.agreeing.isChecked())
+
+    @Slot()
+    def _on_export(self) -> None:
+        if self._comparison is not None:
+            self.export_requested.emit(tuple(run.id for run in self._comparison.runs))
 
     @Slot(bool)
     def _on_agreeing_toggled(self, _is_shown: bool) -> None:

@@ -8,7 +8,7 @@ from core.report.charts import Axis, Mark, Plot, Words, figure, headroom, thinne
 from core.report.escaping import escaped
 from core.report.page import figures_table, page, section, settings_table, warnings
 from core.report.run_data import RunData, run_data
-from core.report.run_figures import rows, verdict
+from core.report.run_figures import note, rows, verdict
 from core.report.run_plots import over_time
 from core.report.run_text import coloured_text, legend
 from core.trace import RunLog
@@ -30,7 +30,7 @@ def compare_page(logs: Sequence[RunLog]) -> str:
             f"<header>\n<h1>{len(runs)} runs compared</h1>\n{_heads(names, runs)}</header>",
             warnings(problems),
             section("What differs", settings or '<p class="muted">Nothing in their settings.</p>'),
-            section("Key figures", figures_table(names, rows(runs), "Key figures of the runs")),
+            section("Key figures", figures_table(names, rows(runs), "Key figures of the runs"), note(runs)),
             section("Tokens over time", _over_time(names, runs)),
             section("Texts", legend(), *(_text(name, run) for name, run in zip(names, runs, strict=True))),
             section("Settings that they share", settings_table(shared, "Settings that the runs share")),

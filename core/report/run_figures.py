@@ -39,6 +39,12 @@ def _of(name: str) -> Callable[[RunData], float | None]:
     return lambda run: run.figure(name)
 
 
+TWO_SPEEDUPS = (
+    "The measured speedup is what the clock said: the run against the target alone. The predicted one is worked out "
+    "from the run’s own acceptance and step times. Where they differ, the measured one counts."
+)
+
+
 def mean_acceptance_length(run: RunData) -> float | None:
     """As vLLM reckons it: 1 + accepted / drafts."""
     accepted, drafts = run.figure("num_accepted_tokens"), run.figure("num_drafts")
@@ -136,6 +142,14 @@ def verdict(run: RunData) -> str:
     if speedup < 1:
         return f"Don’t speculate here: this run was slower than the target alone, at {speedup:.2f}× its speed."
     return f"Speculation paid in this run: {speedup:.2f}× the speed of the target alone."
+
+
+def note(runs: Sequence[RunData]) -> str:
+    """What the two speedups are; empty where none of the runs has both."""
+    both = ("measured_speedup", "predicted_speedup")
+    if not any(all(run.figure(name) is not None for name in both) for run in runs):
+        return ""
+    return f'<p class="note">{escaped(TWO_SPEEDUPS)}</p>'
 
 
 def rows(runs: Sequence[RunData]) -> list[tuple[str, list[str]]]:

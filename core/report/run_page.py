@@ -5,7 +5,7 @@ from __future__ import annotations
 from core.report.escaping import attribute, escaped
 from core.report.page import page, section, settings_table, warnings
 from core.report.run_data import RunData, moment_of, run_data, text_of
-from core.report.run_figures import cards, verdict
+from core.report.run_figures import cards, note, verdict
 from core.report.run_plots import plots
 from core.report.run_text import coloured_text, legend
 from core.trace import RunLog
@@ -28,7 +28,9 @@ def run_page(log: RunLog) -> str:
         (
             _head(run),
             warnings(run.problems),
-            section("Key figures", f'<p class="verdict">{escaped(verdict(run))}</p>', cards(run)) if run.steps else "",
+            section("Key figures", f'<p class="verdict">{escaped(verdict(run))}</p>', cards(run), note([run]))
+            if run.steps
+            else "",
             section("Text", legend(), coloured_text(run)) if has_text else "",
             section("Plots", plots(run)),
             section("Settings", settings_table(run.settings, "Settings of the run")),
