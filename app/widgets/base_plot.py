@@ -12,6 +12,8 @@ from PySide6.QtWidgets import QGraphicsItem
 from app.theme import LIGHT, Theme, scaled, ui_font
 
 BAR_WIDTH = 0.76
+TITLE_MARGINS = 8
+"""Pixels around a title's words that may be cut."""
 
 
 class BasePlot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
@@ -84,6 +86,7 @@ class BasePlot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
             fit_axis_text(axis)
             axis.setTextPen(QColor(theme.muted))
         self._hint.setColor(theme.muted)
+        self._fit_title()
         self._restyle(theme)
         self.redraw()
 
@@ -94,6 +97,12 @@ class BasePlot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
     @Slot()
     def _on_resized(self) -> None:
         self._hint.setPos(self.getViewBox().boundingRect().center())
+        self._fit_title()
+
+    def _fit_title(self) -> None:
+        """Leave out the upright title where it would be cut off: a part of it says less than the card's own title."""
+        label, box = self.getPlotItem().getAxis("left").label, self.getViewBox().boundingRect()
+        label.setOpacity(1.0 if label.boundingRect().width() <= box.height() + TITLE_MARGINS else 0.0)
 
 
 def prepare_axis(axis: pg.AxisItem) -> None:

@@ -37,13 +37,14 @@ class Tile(QFrame):
         for label in self.findChildren(QLabel):
             label.setTextInteractionFlags(Qt.TextInteractionFlag.NoTextInteraction)
 
-    def show_figure(self, value: str, note: str) -> None:
-        """Show a figure and its note; costs nothing if they are shown already."""
+    def show_figure(self, value: str, note: str, short: str = "") -> None:
+        """Show a figure and its note, or a shorter one where that fits; costs nothing if they are shown already."""
         if self.value.text() != value:
             self.value.setText(value)
             self.setAccessibleName(f"{self._title}: {value}")
         if self.note.text() != note:
             self.note.setText(note)
+            self.note.set_short(short)
             self.note.setToolTip(f"{note}\n\n{self.toolTip()}")
 
 
@@ -88,33 +89,39 @@ class MetricTiles(QWidget):
 
     def show_figures(self, figures: Figures, *, baseline_ticked: bool) -> None:
         """Show a run's figures as far as they are known."""
-        speed, note = UNKNOWN, "decoding only"
+        speed, note, short = UNKNOWN, "decoding only", ""
         if figures.tokens_per_second is not None:
-            speed, note = f"{figures.tokens_per_second:,.1f}", f"{figures.tokens:,} tokens in {figures.seconds:.2f} s"
-        self.speed.show_figure(speed, note)
+            speed, taken = f"{figures.tokens_per_second:,.1f}", f"in {figures.seconds:.2f} s"
+            note, short = f"{figures.tokens:,} tokens {taken}", f"{figures.tokens:,} {taken}"
+        self.speed.show_figure(speed, note, short)
         self.speedup.show_figure(*_speedup(figures, baseline_ticked))
         self.acceptance.show_figure(
             UNKNOWN if figures.acceptance is None else percent_text(figures.acceptance),
-            _predicted(figures),
+            *_predicted(figures),
         )
         efficiency = figures.block_efficiency
-        self.efficiency.show_figure(UNKNOWN if efficiency is None else f"{efficiency:.2f}", "tokens per target forward")
+        shown = UNKNOWN if efficiency is None else f"{efficiency:.2f}"
+        self.efficiency.show_figure(shown, "tokens per target forward", "tokens per forward")
 
 
-def _predicted(figures: Figures) -> str:
+def _predicted(figures: Figures) -> tuple[str, str]:
     if figures.predicted_acceptance is None:
-        return "accepted of drafted"
-    said = "rejection would be" if figures.is_reproducible else "predicted"
-    return f"{said} {percent_text(figures.predicted_acceptance)}"
+        return "accepted of drafted", "of drafted"
+    share = percent_text(figures.predicted_acceptance)
+    if figures.is_reproducible:
+        return f"rejection would be {share}", f"by rejection {share}"
+    return f"predicted {share}", ""
 
 
-def _speedup(figures: Figures, baseline_ticked: bool) -> tuple[str, str]:
-    if figures.speedup is not None and figures.baseline_tokens_per_second is not None:
-        return f"{figures.speedup:.2f}×", f"baseline {figures.baseline_tokens_per_second:,.1f} tokens/s"
+def _speedup(figures: Figures, baseline_ticked: bool) -> tuple[str, str, str]:
+    speedup, plain = figures.speedup, figures.baseline_tokens_per_second
+    measured = ("", "") if plain is None else (f"baseline {plain:,.1f} tokens/s", f"baseline {plain:,.1f}/s")
+    if speedup is not None and plain is not None:
+        return f"{speedup:.2f}×", *measured
     if figures.is_over and figures.baseline_wanted:
-        return UNKNOWN, "the baseline did not run"
+        return UNKNOWN, "the baseline did not run", "no baseline ran"
     if not (figures.baseline_wanted or (baseline_ticked and not figures.tokens)):
-        return UNKNOWN, "tick Measure the baseline"
-    if figures.baseline_tokens_per_second is not None:
-        return UNKNOWN, f"baseline {figures.baseline_tokens_per_second:,.1f} tokens/s"
-    return UNKNOWN, "baseline runs after the run"
+        return UNKNOWN, "tick Measure the baseline", "tick the baseline"
+    if plain is not None:
+        return UNKNOWN, *measured
+    return UNKNOWN, "baseline runs after the run", "baseline comes last"

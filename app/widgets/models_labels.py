@@ -14,6 +14,7 @@ class ElidedLabel(QLabel):
 
     def __init__(self, text: str, role: str, *, takes_all: bool = False) -> None:
         super().__init__(text)
+        self._short = ""
         self.setProperty("role", role)
         self.setTextFormat(Qt.TextFormat.PlainText)
         wide = QSizePolicy.Policy.Ignored if takes_all else QSizePolicy.Policy.Preferred
@@ -25,6 +26,11 @@ class ElidedLabel(QLabel):
         super().setText(text)
         self.setToolTip(text)
 
+    def set_short(self, text: str) -> None:
+        """What to show where the whole text has no room; empty: the beginning of it."""
+        self._short = text
+        self.update()
+
     def minimumSizeHint(self) -> QSize:
         """Next to nothing is enough."""
         return QSize(MIN_WIDTH, super().minimumSizeHint().height())
@@ -35,6 +41,11 @@ class ElidedLabel(QLabel):
         option.initFrom(self)
         with QPainter(self) as painter:
             self.style().drawPrimitive(QStyle.PrimitiveElement.PE_Widget, option, painter, self)
-            shown = self.fontMetrics().elidedText(self.text(), Qt.TextElideMode.ElideRight, self.width())
+            shown = self.fontMetrics().elidedText(self.shown_text(), Qt.TextElideMode.ElideRight, self.width())
             painter.setPen(self.palette().color(self.foregroundRole()))
             painter.drawText(self.rect(), Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter, shown)
+
+    def shown_text(self) -> str:
+        """The whole text, or the short one where that alone has room."""
+        fits = self.fontMetrics().horizontalAdvance(self.text()) <= self.width()
+        return self.text() if fits or not self._short else self._short

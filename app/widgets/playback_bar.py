@@ -6,10 +6,10 @@ from enum import StrEnum
 
 from PySide6.QtCore import QSize, Qt, Signal, Slot
 from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QComboBox, QHBoxLayout, QMenu, QSizePolicy, QSlider, QToolButton, QWidget
+from PySide6.QtWidgets import QComboBox, QHBoxLayout, QMenu, QSizePolicy, QSlider, QToolButton, QVBoxLayout, QWidget
 
 from app.text_size import hold
-from app.theme import LIGHT, Theme, scaled
+from app.theme import LIGHT, Theme, scaled, text_scale
 from app.widgets.fields import EnumCombo, describe, text_label
 from app.widgets.playback_icons import SIDE, Sign, playback_icon
 
@@ -17,6 +17,8 @@ ROOM_FOR_WORDS = 470
 """Width from which on the last button has a word beside its sign."""
 NARROW_PACE = 96
 """Width of the speeds below that: the slider needs the room more."""
+LEAST_SLIDER = 48
+"""Width that the slider needs beside them, or it goes below."""
 
 
 class Pace(StrEnum):
@@ -98,11 +100,18 @@ class PlaybackBar(QWidget):
             "Branch from here",
             "Select a token first: go back to before it, draw again or force another, and continue from there (Ctrl+B)",
         )
-        layout = QHBoxLayout(self)
+        layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(4)
-        for widget in (self.pause_button, self.step_button, self.pace, self.slider, self.place, self.branch_button):
-            layout.addWidget(widget, 1 if widget is self.slider else 0)
+        layout.setSpacing(2)
+        self._row, self._second_row = QHBoxLayout(), QHBoxLayout()
+        for row in (self._row, self._second_row):
+            row.setSpacing(4)
+            layout.addLayout(row)
+        for widget in (self.pause_button, self.step_button, self.pace, self.slider, self.place):
+            self._row.addWidget(widget, 1 if widget is self.slider else 0)
+        # With large text the slider goes below, and the button stays at the end.
+        self._row.addStretch()
+        self._row.addWidget(self.branch_button)
         self.pause_button.clicked.connect(self.pause_clicked)
         self.step_button.clicked.connect(self.step_clicked)
         self.pace.activated.connect(self._on_pace_activated)
@@ -141,12 +150,28 @@ class PlaybackBar(QWidget):
         self._draw_icons()
 
     def resizeEvent(self, event: QResizeEvent) -> None:
-        """Spell the last button out where there is room."""
+        """Have what is in it fit."""
         super().resizeEvent(event)
-        with_words = event.size().width() >= ROOM_FOR_WORDS
+        self._fit()
+
+    def rescale(self) -> None:
+        """The text has another size."""
+        self._fit()
+
+    def _fit(self) -> None:
+        """Spell the last button out where there is room; where there is little, the slider has a row of its own."""
+        with_words = self.width() >= ROOM_FOR_WORDS * text_scale()
         style = Qt.ToolButtonStyle.ToolButtonTextBesideIcon if with_words else Qt.ToolButtonStyle.ToolButtonIconOnly
         self.branch_button.setToolButtonStyle(style)
-        self.pace.setMaximumWidth(self.pace.sizeHint().width() if with_words else scaled(NARROW_PACE))
+        others = (self.pause_button, self.step_button, self.place, self.branch_button)
+        needed = sum(widget.sizeHint().width() + self._row.spacing() for widget in others)
+        has_room = self.width() >= needed + scaled(NARROW_PACE + LEAST_SLIDER)
+        self.pace.setMaximumWidth(self.pace.sizeHint().width() if with_words or not has_room else scaled(NARROW_PACE))
+        row = self._row if has_room else self._second_row
+        if row.indexOf(self.slider) < 0:
+            places = (3, 4) if has_room else (0, 1)
+            for place, widget in zip(places, (self.slider, self.place), strict=True):
+                row.insertWidget(place, widget, 1 if widget is self.slider else 0)
 
     def _draw_icons(self) -> None:
         self.pause_button.setIcon(playback_icon(Sign.RESUME if self._is_paused else Sign.PAUSE, self._theme))

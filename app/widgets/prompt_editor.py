@@ -23,6 +23,7 @@ from app.text_size import hold
 from app.theme import mono_font
 from app.view_models.presets import Preset
 from app.widgets.fields import card, describe, set_flag, text_label
+from app.widgets.fitting_button import FittingButton
 from app.widgets.prompt_reading import WAITING, PromptReading, reading_note
 
 READY_HINT = "Ctrl+Enter runs, Esc stops."
@@ -52,9 +53,8 @@ class PromptEditor(QWidget):
         self.edit.setMinimumHeight(64)
         describe(self.edit, "Prompt")
         self.reading = PromptReading()
-        self.reading_button = QToolButton()
+        self.reading_button = FittingButton("As the model reads it", "As it is read")
         self.reading_button.setObjectName("readingButton")
-        self.reading_button.setText("As the model reads it")
         self.reading_button.setCheckable(True)
         self.reading_button.setProperty("role", "quiet")
         self.reading_button.setFocusPolicy(Qt.FocusPolicy.StrongFocus)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QHBoxLayout, QToolButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QBoxLayout, QHBoxLayout, QToolButton, QVBoxLayout, QWidget
 
 from app.theme import LIGHT, Theme
 from app.view_models.token_stream import TokenStream
@@ -58,11 +58,14 @@ class TranscriptPanel(QWidget):
         describe(self.ghosts_button, "Show rejected drafts", "Show the draft's tokens that were not kept")
         frame, layout = card()
         layout.setContentsMargins(12, 10, 12, 8)
-        header = QHBoxLayout()
-        header.setSpacing(HEADER_SPACING)
+        legend = QHBoxLayout()
+        legend.setSpacing(HEADER_SPACING)
         for sample in (*self._samples.values(), self._ghost_sample):
-            header.addWidget(sample)
-        header.addStretch(1)
+            legend.addWidget(sample)
+        legend.addStretch(1)
+        self._header = header = QBoxLayout(QBoxLayout.Direction.LeftToRight)
+        header.setSpacing(HEADER_SPACING // 2)
+        header.addLayout(legend, 1)
         header.addWidget(self.ghosts_button)
         layout.addLayout(header)
         layout.addWidget(self.view, 1)
@@ -101,10 +104,19 @@ class TranscriptPanel(QWidget):
         super().resizeEvent(event)
         self._fit_header()
 
+    def rescale(self) -> None:
+        """The text has another size."""
+        self._fit_header()
+
     def _fit_header(self) -> None:
-        """Leave out what a narrow panel has no room for: what the pressed button says as well."""
+        """Leave out what a narrow panel has no room for: what the pressed button says as well.
+
+        With large text the button itself has a line of its own.
+        """
         samples: list[QWidget] = [*self._samples.values(), self.ghosts_button]
         room = self.width() - HEADER_MARGINS - sum(_room_of(widget) for widget in samples)
+        is_wide = room + HEADER_SPACING >= 0
+        self._header.setDirection(QBoxLayout.Direction.LeftToRight if is_wide else QBoxLayout.Direction.TopToBottom)
         self._ghost_sample.setVisible(self._shows_ghosts and room >= _room_of(self._ghost_sample))
 
 

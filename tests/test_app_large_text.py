@@ -1,0 +1,89 @@
+"""What makes room for large text in a small window: fewer words, another row, no half of a word."""
+
+from __future__ import annotations
+
+import pytest
+from PySide6.QtWidgets import QHBoxLayout, QToolButton, QWidget
+
+from app.text_size import set_text_scale
+from app.widgets.fitting_button import FittingButton
+from app.widgets.metric_tiles import Tile
+from app.widgets.playback_bar import PlaybackBar
+
+
+@pytest.fixture(autouse=True)
+def default_size(qtbot):
+    """The size is the application's, which outlives a test."""
+    window = QWidget()
+    qtbot.addWidget(window)
+    yield
+    set_text_scale(window, 1.0)
+
+
+def test_a_button_says_the_same_in_fewer_words_where_there_is_no_room(qtbot):
+    parent = QWidget()
+    qtbot.addWidget(parent)
+    button = FittingButton("As the model reads it", "As it is read")
+    QHBoxLayout(parent).addWidget(button)
+    parent.resize(button.sizeHint().width() + 60, 60)
+    parent.show()
+    assert button.text() == "As the model reads it"
+    parent.resize(parent.minimumSizeHint())
+    assert button.text() == "As it is read"
+    parent.resize(button.sizeHint().width() + 60, 60)
+    assert button.text() == "As the model reads it"
+
+
+def test_a_tiles_note_has_a_short_form_for_a_narrow_tile(qtbot):
+    tile = Tile("Measured speedup", "speedupValue", "how")
+    qtbot.addWidget(tile)
+    tile.show_figure("1.52×", "baseline 180.4 tokens/s", "baseline 180.4/s")
+    tile.show()
+    metrics = tile.note.fontMetrics()
+    tile.note.resize(metrics.horizontalAdvance("baseline 180.4/s") + 4, 20)
+    assert tile.note.shown_text() == "baseline 180.4/s"
+    tile.note.resize(metrics.horizontalAdvance("baseline 180.4 tokens/s") + 4, 20)
+    assert tile.note.shown_text() == tile.note.text() == "baseline 180.4 tokens/s"
+
+
+def test_the_slider_goes_below_where_it_would_be_no_use_beside_the_buttons(qtbot):
+    bar = PlaybackBar()
+    qtbot.addWidget(bar)
+    bar.show_steps(43, can_scrub=True)
+    bar.resize(900, bar.sizeHint().height())
+    bar.show()
+    assert bar.slider.y() < bar.pause_button.geometry().bottom()
+    set_text_scale(bar, 1.5)
+    bar.resize(240, 100)
+    qtbot.waitUntil(lambda: bar.slider.y() > bar.pause_button.geometry().bottom())
+    assert bar.pace.width() >= bar.pace.sizeHint().width()
+    assert bar.slider.width() > 100
+    set_text_scale(bar, 1.0)
+    bar.resize(900, 100)
+    qtbot.waitUntil(lambda: bar.slider.y() < bar.pause_button.geometry().bottom())
+    assert bar.slider.x() > bar.pace.x()
+
+
+def test_at_the_largest_text_in_a_small_window_no_button_is_cut(make_window, qtbot):
+    window = make_window(is_shown=True)
+    window.resize(1280, 800)
+    window.look._scale(1.5)
+    panel, button = window.transcript, window.transcript.ghosts_button
+    tools = [*panel.findChildren(QToolButton), *window.prompt.findChildren(QToolButton)]
+
+    def cut():
+        return [tool for tool in tools if tool.isVisible() and tool.width() < tool.minimumSizeHint().width()]
+
+    qtbot.waitUntil(lambda: not cut())
+    window.look._scale(1.0)
+    qtbot.waitUntil(lambda: button.y() < panel.view.y() and button.x() > panel.width() // 2)
+
+
+def test_an_upright_title_is_left_out_where_it_would_be_cut(make_window, qtbot):
+    window = make_window(is_shown=True)
+    plot = window.measurements.acceptance
+    label = plot.getPlotItem().getAxis("left").label
+    plot.setFixedHeight(300)
+    qtbot.waitUntil(lambda: label.opacity() == 1.0)
+    plot.setFixedHeight(90)
+    qtbot.waitUntil(lambda: label.opacity() == 0.0)
