@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QGraphicsItem
 from app.theme import LIGHT, Theme, scaled, ui_font
 
 BAR_WIDTH = 0.76
-TITLE_MARGINS = 8
+TITLE_MARGINS = 24
 """Pixels around a title's words that may be cut."""
 
 
