@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QObject, Slot
+from collections.abc import Callable
+
+from PySide6.QtCore import QObject, QTimer, Slot
 from PySide6.QtWidgets import QMainWindow
 
 from app.controller import RunController
@@ -55,15 +57,15 @@ class HelpDesk(QObject):
     @Slot()
     def open_method(self) -> None:
         """Explain the method."""
-        self._page().open_method(self._run.steps)
+        self._open(lambda page: page.open_method(self._run.steps))
 
     @Slot()
     def _on_formulas(self) -> None:
-        self._page().open_formulas()
+        self._open(HelpPage.open_formulas)
 
     @Slot()
     def _on_keys(self) -> None:
-        self._page().open_keys()
+        self._open(HelpPage.open_keys)
 
     @Slot()
     def _on_about(self) -> None:
@@ -74,8 +76,14 @@ class HelpDesk(QObject):
         self.hint_seen = True
         self.hint.hide()
 
-    def _page(self) -> HelpPage:
-        if self.page is None:
-            self.page = HelpPage(self._window.menuBar(), self._window)
-            self.page.set_theme(self._theme)
-        return self.page
+    def _open(self, show: Callable[[HelpPage], None]) -> None:
+        if self.page is not None:
+            show(self.page)
+            return
+        page = self.page = HelpPage(self._window.menuBar(), self._window)
+        page.set_theme(self._theme)
+        if self._window.isVisible():
+            # To lay it out takes as long as to make it; each has a turn of the event loop.
+            QTimer.singleShot(0, page, lambda: show(page))
+        else:
+            show(page)

@@ -2,34 +2,64 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QObject, Signal, Slot
-from PySide6.QtGui import QAction, QGuiApplication
-from PySide6.QtWidgets import QWidget
+from collections.abc import Generator, Iterable
+from typing import Protocol
 
+from PySide6.QtCore import QEvent, QObject, Qt, Signal, Slot
+from PySide6.QtGui import QAction, QGuiApplication
+from PySide6.QtWidgets import QApplication, QWidget
+from shiboken6 import isValid
+
+from app.dress import containers_of, dress, dress_container, parts_of, put_in_force, windows_of
 from app.menus import Menus
 from app.text_size import DEFAULT_SCALE, next_scale, set_text_scale
-from app.theme import ThemeMode, apply_theme, choose_color_scheme, resolve_theme, text_scale
+from app.theme import Theme, ThemeMode, choose_color_scheme, resolve_theme, text_scale
+from app.turns import Turns
+
+
+class Drawn(Protocol):
+    """What draws in colours of its own, beside the style sheet's."""
+
+    def set_theme(self, theme: Theme) -> None:
+        """Draw in a theme's colours, and at the text's scale."""
 
 
 class Look(QObject):
     """Keeps a window in its theme, follows the desktop's, and takes its text up and down.
 
+    A new look is put on part by part, over several turns of the event loop. Meanwhile nothing is painted, so that no
+    window is ever seen half in one look and half in another.
+
     Signals:
-        changed: the `Theme` to draw in; also after the text's size is another one.
+        changed: the `Theme` that all of the window is now drawn in; also after the text's size is another one.
+        settled: so are the dialogs that are not on screen.
     """
 
     changed = Signal(object)
+    settled = Signal()
 
     def __init__(self, window: QWidget, menus: Menus) -> None:
         super().__init__(window)
         self._window = window
         self._menus = menus
+        self._drawn: tuple[Drawn, ...] = ()
+        self._wanted: tuple[Theme, float] | None = None
+        self._turns = Turns(self)
         self.mode = ThemeMode.SYSTEM
         menus.themes.triggered.connect(self._on_theme_chosen)
         menus.larger.triggered.connect(self._on_larger)
         menus.smaller.triggered.connect(self._on_smaller)
         menus.default_size.triggered.connect(self._on_default_size)
         QGuiApplication.styleHints().colorSchemeChanged.connect(self._on_color_scheme_changed)
+
+    def follow(self, *drawn: Drawn) -> None:
+        """Draw these in the window's theme."""
+        self._drawn = drawn
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether everything is in the look that was last asked for."""
+        return not self._turns.is_going
 
     def restore(self, mode: ThemeMode, scale: float) -> None:
         """Look as it was left."""
@@ -41,9 +71,37 @@ class Look(QObject):
     def _apply(self) -> None:
         choose_color_scheme(self.mode)
         theme = resolve_theme(self.mode)
-        apply_theme(self._window, theme)
+        if self._wanted == (theme, text_scale()):
+            return
+        self._wanted = (theme, text_scale())
         self._menus.show_scale(text_scale())
-        self.changed.emit(theme)
+        self._turns.stop()
+        windows = windows_of(self._window)
+        _freeze(windows)
+        put_in_force(theme)
+        self._turns.start(self._pieces(theme, windows))
+        if not self._window.isVisible():
+            self._turns.finish()
+
+    def _pieces(self, theme: Theme, windows: list[QWidget]) -> Generator[None]:
+        """Put a theme on, piece by piece: first what is on screen."""
+        try:
+            main, *others = windows
+            for container in containers_of(main):
+                dress_container(container)
+            yield from _dress(parts_of(main))
+            for drawn in self._drawn:
+                drawn.set_theme(theme)
+                yield
+            _thaw([main])
+            yield
+            shown = [window for window in others if isValid(window) and window.isVisible()]
+            yield from _dress_windows(shown)
+            self.changed.emit(theme)
+            yield from _dress_windows(window for window in others if window not in shown)
+        finally:
+            _thaw(windows)
+        self.settled.emit()
 
     def _scale(self, scale: float) -> None:
         set_text_scale(self._window, scale)
@@ -70,3 +128,35 @@ class Look(QObject):
     def _on_color_scheme_changed(self) -> None:
         if self.mode is ThemeMode.SYSTEM:
             self._apply()
+
+
+def _dress(parts: Iterable[QWidget]) -> Generator[None]:
+    for part in parts:
+        if isValid(part):
+            dress(part)
+            yield
+
+
+def _dress_windows(windows: Iterable[QWidget]) -> Generator[None]:
+    """Each is painted as soon as it is done, so that not all of them are in one turn."""
+    for window in windows:
+        # What has no sheet opens out of something that has.
+        if isValid(window) and window.styleSheet():
+            yield from _dress(parts_of(window))
+        _thaw([window])
+
+
+def _freeze(windows: Iterable[QWidget]) -> None:
+    """Have nothing painted."""
+    for window in windows:
+        window.setUpdatesEnabled(False)
+
+
+def _thaw(windows: Iterable[QWidget]) -> None:
+    """Have all painted again, at once."""
+    for window in windows:
+        if isValid(window) and not window.updatesEnabled():
+            window.setUpdatesEnabled(True)
+            # What was to be painted when the window froze still waits, and Qt asks for nothing more meanwhile.
+            update = QEvent(QEvent.Type.UpdateRequest)
+            QApplication.postEvent(window, update, Qt.EventPriority.LowEventPriority.value)

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 from PySide6.QtCore import Qt, QTimer, Slot
 from PySide6.QtGui import QCloseEvent, QGuiApplication, QIcon, QKeyEvent, QShowEvent
-from PySide6.QtWidgets import QMainWindow, QSplitter
+from PySide6.QtWidgets import QSplitter
 
 from app.branches import BranchDesk
 from app.controller import RunController, RunState
 from app.dialogs import Dialogs
+from app.dress import DressingWindow
 from app.export_desk import ExportDesk
 from app.help_desk import HelpDesk
 from app.live_view import LiveView
@@ -56,7 +57,7 @@ CLOSE_WAIT_MS = 200
 FINAL_WAIT_MS = 120_000
 
 
-class MainWindow(QMainWindow):
+class MainWindow(DressingWindow):
     """Outrider's window. Building it loads no model and imports no torch."""
 
     def __init__(self, *, services: Services | None = None, dialogs: Dialogs | None = None) -> None:
@@ -111,6 +112,8 @@ class MainWindow(QMainWindow):
             self.controller, self.run_view, self.selection, self.transcript, self.menus, parent=self
         )
         self.live.attach(self.playback)
+        drawn = (self.transcript, self.measurements, self.plots, self.plot_desk, self.race, self.inspector, self.why)
+        self.look.follow(self, *drawn, self.help, self.theory, self.runs, *self.tools.drawn)
         self.branches = BranchDesk(self, self.playback, self.live, self._dialogs, self._start)
         self._lay_out()
         self.playback.link(self.findChildren(StepPlot))
@@ -170,7 +173,6 @@ class MainWindow(QMainWindow):
         self.menus.run.triggered.connect(self._on_run_requested)
         self.menus.stop.triggered.connect(self.controller.stop)
         self.menus.quit.triggered.connect(self.close)
-        self.look.changed.connect(self._apply_theme)
         self.menus.open_actions[OpenKind.FOLDER].triggered.connect(self.models.open_folder)
         self.menus.open_actions[OpenKind.GGUF].triggered.connect(self.models.open_gguf)
         application = QGuiApplication.instance()
@@ -262,13 +264,9 @@ class MainWindow(QMainWindow):
 
     # --- Look ---
 
-    @Slot(object)
-    def _apply_theme(self, theme: Theme) -> None:
+    def set_theme(self, _theme: Theme) -> None:
+        """The columns' least widths, which go with the text."""
         fit_columns(self, self.controls, self.text_splitter, self.side)
-        self.transcript.set_theme(theme)
-        panels = (self.measurements, self.plots, self.plot_desk, self.race, self.inspector, self.why, self.help)
-        for panel in (*panels, self.theory, self.runs, self.tools):
-            panel.set_theme(theme)
 
     # --- Coming and going ---
 

@@ -36,7 +36,7 @@ def hold(widget: QWidget, **lengths: int) -> None:
 
 
 def set_text_scale(window: QWidget, scale: float) -> None:
-    """Take all text of a window and of its dialogs to a scale. The style sheet follows with `apply_theme`.
+    """Take all text of a window and of its dialogs to a scale. The style sheet follows with `Look`.
 
     A widget with lengths of its own that go with the text has a method `rescale`, which takes them over.
     """

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QColor, QFont, QFontDatabase, QFontInfo, QPalette, QTextCharFormat
-from PySide6.QtWidgets import QApplication, QWidget
+from PySide6.QtWidgets import QApplication
 
 from core.types import TokenKind
 
@@ -247,7 +247,7 @@ def _scale_text(rules: str) -> str:
 
 
 def style_sheet(theme: Theme) -> str:
-    """The window's style sheet, with the tokens filled in and its text at the scale in force."""
+    """The style sheet, with the tokens filled in and its text at the scale in force."""
     text = _scale_text((RESOURCES / "outrider.qss").read_text("utf-8"))
     tokens = {item.name: str(getattr(theme, item.name)) for item in fields(theme)}
     tokens["icons"] = (RESOURCES / "icons").as_posix()
@@ -275,25 +275,12 @@ def palette(theme: Theme) -> QPalette:
         role.ToolTipBase: theme.surface,
         role.ToolTipText: theme.text,
         role.Accent: theme.accent,
+        role.Midlight: theme.border,
     }.items():
         result.setColor(target, QColor(color))
     for target in (role.WindowText, role.Text, role.ButtonText):
         result.setColor(QPalette.ColorGroup.Disabled, target, QColor(theme.faint))
     return result
-
-
-def apply_theme(window: QWidget, theme: Theme) -> None:
-    """Put a theme on the application's palette and a window's style sheet. The same look again costs nothing."""
-    application = QApplication.instance()
-    look = f"{theme.name.value} {text_scale()}"
-    if not isinstance(application, QApplication) or window.property("look") == look:
-        return
-    if application.style().objectName() != "fusion":
-        application.setStyle("Fusion")
-    application.setPalette(palette(theme))
-    application.setFont(ui_font())
-    window.setStyleSheet(style_sheet(theme))
-    window.setProperty("look", look)
 
 
 def ui_font(pixels: int = 13, *, weight: QFont.Weight = QFont.Weight.Normal) -> QFont:

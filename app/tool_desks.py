@@ -12,7 +12,6 @@ from app.probe_desk import ProbeDesk
 from app.runs_desk import RunsDesk
 from app.services import Services
 from app.sweep_desk import SweepDesk
-from app.theme import Theme
 from app.widgets.controls import ControlsPanel
 from app.widgets.prompt_editor import PromptEditor
 
@@ -35,7 +34,7 @@ class ToolDesks:
         self.checks = CheckDesk(window, menus, services, controller, controls, runs.reader, dialogs)
         self.sweeps = SweepDesk(window, services, menus, controller, controls, prompt, runs, dialogs)
 
-    def set_theme(self, theme: Theme) -> None:
-        """Draw in a theme's colours."""
-        for desk in (self.checks, self.sweeps):
-            desk.set_theme(theme)
+    @property
+    def drawn(self) -> tuple[CheckDesk, SweepDesk]:
+        """Those that draw something themselves, in a theme's colours."""
+        return (self.checks, self.sweeps)

@@ -44,10 +44,11 @@ def test_every_table_row_has_a_formula_and_a_unit():
         assert cells[1], row
 
 
-def test_the_help_shows_it_as_a_page_of_tables(make_window):
+def test_the_help_shows_it_as_a_page_of_tables(make_window, qtbot):
     window = make_window(is_shown=True)
     window.menus.formulas.trigger()
     page = window.help.page
+    qtbot.waitUntil(page.formulas.isVisible, timeout=30_000)
     assert page.tabs.tabText(page.tabs.currentIndex()) == "Formulas"
     assert "Every figure and its formula" in page.formulas.toPlainText()
     assert "|---" not in page.formulas.toPlainText()
@@ -61,4 +62,5 @@ def test_an_installation_without_the_page_says_so(qtbot, monkeypatch, tmp_path):
     page = FormulaPage()
     qtbot.addWidget(page)
     page.set_theme(LIGHT)
+    page.show()
     assert page.toPlainText() == MISSING

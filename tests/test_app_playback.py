@@ -256,7 +256,6 @@ def test_nothing_in_the_header_and_the_bar_is_cut_off(make_window, qtbot, width)
     panel.set_ghosts_shown(True)
     panel.setParent(None)
     qtbot.addWidget(panel)
-    panel.setStyleSheet(window.styleSheet())
     panel.setMinimumWidth(380)  # As the column has it, whatever stands in it.
     panel.resize(width, 400)
     with qtbot.waitExposed(panel):

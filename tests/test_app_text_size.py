@@ -42,25 +42,26 @@ def test_larger_text_reaches_fonts_and_style_sheet(window):
     assert (window.transcript.view.font().pixelSize(), window.prompt.edit.font().pixelSize()) == tuple(
         scaled(pixels) for pixels in before
     )
-    assert "font-size: 18px" in window.styleSheet()
+    assert "font-size: 18px" in window.status.styleSheet()
     assert ui_font(12).pixelSize() == mono_font(12).pixelSize() == 18
 
 
 def test_frames_and_corners_stay_as_thin_as_they_are(window):
     press(window, "larger", 3)
-    assert "border: 1px solid" in window.styleSheet()
-    assert "border-radius: 10px" in window.styleSheet()
-    assert "min-height: 4px; max-height: 4px" in window.styleSheet(), "the progress bar holds no text"
+    sheet = window.status.styleSheet()
+    assert "border: 1px solid" in sheet
+    assert "border-radius: 10px" in sheet
+    assert "min-height: 4px; max-height: 4px" in sheet, "the progress bar holds no text"
 
 
 @pytest.mark.parametrize("way", [("smaller", "larger"), ("larger", "smaller")])
 def test_there_and_back_leaves_every_font_as_it_was(window, way):
-    before, sheet = fonts(window), window.styleSheet()
+    before, sheet = fonts(window), window.status.styleSheet()
     for action in way:
         press(window, action, 5)
     press(window, "default_size")
     assert fonts(window) == before
-    assert window.styleSheet() == sheet
+    assert window.status.styleSheet() == sheet
 
 
 def test_the_ends_of_the_range_say_so(window):
@@ -94,9 +95,10 @@ def test_the_size_is_remembered(make_window, session, tmp_path):
 
 
 @pytest.mark.parametrize("scale", SCALES)
-def test_the_columns_fit_into_the_least_window(make_window, scale):
+def test_the_columns_fit_into_the_least_window(make_window, qtbot, scale):
     window = make_window(is_shown=True)
     window.look._scale(scale)
+    qtbot.waitUntil(lambda: window.look.is_settled, timeout=30_000)
     window.resize(window.minimumSize())
     columns = (window.controls, window.text_splitter, window.side)
     assert all(column.width() >= column.minimumWidth() for column in columns)

@@ -98,7 +98,8 @@ def test_the_theme_can_change_in_the_middle_of_a_run(make_window, qtbot, session
     text = window.transcript.view.toPlainText()
     for mode, theme in ((ThemeMode.DARK, DARK), (ThemeMode.LIGHT, LIGHT)):
         window.menus.theme_actions[mode].trigger()
-        assert theme.window in window.styleSheet()
+        qtbot.waitUntil(lambda: window.look.is_settled, timeout=30_000)
+        assert theme.window in window.status.styleSheet()
         assert window.transcript.view.toPlainText() == text
         token = window.run_view.tokens.steps[0].following[0]
         first, _ = window.transcript.view.token_range(token.position)

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import IntEnum
+from functools import cached_property
 from typing import Any
 
 from app.view_models.model_text import UNKNOWN
@@ -44,48 +45,63 @@ HELP: dict[int, str] = {
 TEXT_COLUMNS = frozenset({RunColumn.NAME, RunColumn.WHEN, RunColumn.TARGET, RunColumn.DRAFT, RunColumn.STATE})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RunRow:
-    """A run as the table shows it: a text and a key to sort by for each column."""
+    """A run as the table shows it: a text and a key to sort by for each column.
+
+    They are put together when they are asked for: of thousands of rows a table shows a few at a time.
+    """
 
     run: KeptRun
-    texts: tuple[str, ...]
-    keys: tuple[Any, ...]
-    subtitle: str
-    tip: str
+
+    @cached_property
+    def texts(self) -> tuple[str, ...]:
+        """What is known of the run; dashes for what isn't."""
+        run = self.run
+        k, temperature, acceptance, speed, speedup = _figures(run)
+        return (
+            run.title,
+            when_text(run.started_at),
+            short(run.config.get("target")),
+            draft_text(run),
+            UNKNOWN if k is None else str(k),
+            UNKNOWN if _number(temperature) is None else f"{temperature:g}",
+            UNKNOWN if acceptance is None else percent_text(acceptance),
+            UNKNOWN if speed is None else f"{speed:,.1f}",
+            UNKNOWN if speedup is None else f"{speedup:.2f}×",
+            str(run.state).capitalize(),
+        )
+
+    @cached_property
+    def keys(self) -> tuple[Any, ...]:
+        """What the columns are sorted by."""
+        title, _, target, draft, *_, state = self.texts
+        started_at = self.run.started_at
+        moment = started_at.timestamp() if started_at else 0.0
+        figures = (_key(figure) for figure in _figures(self.run))
+        return (title.casefold(), moment, target.casefold(), draft.casefold(), *figures, state)
+
+    @cached_property
+    def subtitle(self) -> str:
+        """What tells the run from others of its name."""
+        return subtitle(self.run)
+
+    @cached_property
+    def tip(self) -> str:
+        """More about the run."""
+        return tooltip(self.run)
+
+    def make_whole(self) -> None:
+        """Put all of it together, ahead of being asked."""
+        _ = self.texts, self.keys, self.subtitle, self.tip
 
 
-def make_row(run: KeptRun, now: datetime | None = None) -> RunRow:
-    """What is known of a run; dashes for what isn't."""
-    config, summary = run.config, run.summary or {}
-    k, temperature = shown_draft_length(config), config.get("temperature")
+def _figures(run: KeptRun) -> tuple[Any, Any, float | None, float | None, float | None]:
+    """K, temperature, acceptance, tokens per second and speedup, as far as they are known."""
+    summary = run.summary or {}
     names = ("draft_acceptance_rate", "tokens_per_second", "measured_speedup")
     acceptance, speed, speedup = (_number(summary.get(name)) for name in names)
-    texts = (
-        run.title,
-        when_text(run.started_at, now),
-        short(config.get("target")),
-        draft_text(run),
-        UNKNOWN if k is None else str(k),
-        UNKNOWN if _number(temperature) is None else f"{temperature:g}",
-        UNKNOWN if acceptance is None else percent_text(acceptance),
-        UNKNOWN if speed is None else f"{speed:,.1f}",
-        UNKNOWN if speedup is None else f"{speedup:.2f}×",
-        str(run.state).capitalize(),
-    )
-    keys = (
-        run.title.casefold(),
-        run.started_at.timestamp() if run.started_at else 0.0,
-        texts[2].casefold(),
-        texts[3].casefold(),
-        _key(k),
-        _key(temperature),
-        _key(acceptance),
-        _key(speed),
-        _key(speedup),
-        texts[-1],
-    )
-    return RunRow(run, texts, keys, subtitle(run), tooltip(run))
+    return shown_draft_length(run.config), run.config.get("temperature"), acceptance, speed, speedup
 
 
 def when_text(moment: datetime | None, now: datetime | None = None) -> str:

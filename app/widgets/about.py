@@ -10,6 +10,7 @@ from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QDialog, QGridLayout, QHBoxLayout, QPushButton, QVBoxLayout, QWidget
 
 from app import __version__
+from app.dress import dress
 from app.widgets.fields import describe, text_label
 
 PACKAGES = {
@@ -40,6 +41,7 @@ class AboutDialog(QDialog):
 
     def __init__(self, parent: QWidget, device: str) -> None:
         super().__init__(parent)
+        dress(self)
         self.setObjectName("aboutDialog")
         self.setWindowTitle("About Outrider")
         self._versions = versions(device)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from PySide6.QtGui import (
     QColor,
+    QShowEvent,
     QTextCursor,
     QTextFrameFormat,
     QTextLength,
@@ -13,7 +14,7 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QTextBrowser
 
-from app.theme import RESOURCES, Theme, scaled, ui_font
+from app.theme import LIGHT, RESOURCES, Theme, scaled, ui_font
 
 FIGURES = RESOURCES / "docs" / "figures.md"
 MISSING = "The page of formulas is missing from this installation."
@@ -39,9 +40,24 @@ class FormulaPage(QTextBrowser):
         self.setAccessibleName("Formulas")
         self.setOpenExternalLinks(True)
         self.setFrameShape(QTextBrowser.Shape.NoFrame)
+        self._theme = LIGHT
+        self._is_stale = True
 
     def set_theme(self, theme: Theme) -> None:
         """Draw in a theme's colours, at the text's size."""
+        self._theme = theme
+        self._is_stale = True
+        if self.isVisible():
+            self._draw()
+
+    def showEvent(self, event: QShowEvent) -> None:
+        """Draw the page, unless it is still as it was drawn."""
+        if self._is_stale:
+            self._draw()
+        super().showEvent(event)
+
+    def _draw(self) -> None:
+        self._is_stale = False
         at = self.verticalScrollBar().value()
         document = self.document()
         document.setDefaultFont(ui_font(13))
@@ -52,7 +68,7 @@ class FormulaPage(QTextBrowser):
         _space(cursor)
         for frame in document.rootFrame().childFrames():
             if isinstance(frame, QTextTable):
-                _style(frame, theme)
+                _style(frame, self._theme)
         cursor.endEditBlock()
         self.verticalScrollBar().setValue(at)
 

@@ -17,6 +17,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from app.dress import dress
 from app.shortcuts import KeyRow, key_groups
 from app.theme import LIGHT, Theme
 from app.view_models.step_picture import example, picture_of
@@ -33,6 +34,7 @@ class HelpPage(QDialog):
 
     def __init__(self, bar: QMenuBar, parent: QWidget | None = None) -> None:
         super().__init__(parent)
+        dress(self)
         self._bar = bar
         self.setObjectName("helpPage")
         self.setWindowTitle("How Outrider works")

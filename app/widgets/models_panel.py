@@ -16,6 +16,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from app.dress import dress
 from app.model_questions import FoundModels
 from app.model_store import Download, DownloadState
 from app.view_models.model_library import ModelLibrary
@@ -55,6 +56,7 @@ class ModelsWindow(QDialog):
 
     def __init__(self, library: ModelLibrary, parent: QWidget | None = None) -> None:
         super().__init__(parent)
+        dress(self)
         self._library = library
         self._place = ""
         self.setObjectName("modelsWindow")

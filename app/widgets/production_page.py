@@ -15,6 +15,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from app.dress import dress
 from app.theme import mono_font
 from app.widgets.tool_parts import push_button, wrapped_label
 from app.window_layout import bring_forward, open_at
@@ -35,6 +36,7 @@ class ProductionPage(QDialog):
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
+        dress(self)
         self.setObjectName("productionPage")
         self.setWindowTitle("Take to production")
         self.setModal(False)

@@ -15,6 +15,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from app.dress import dress
 from app.theme import Theme
 from app.view_models.comparison import MAX_RUNS, Comparison
 from app.view_models.model_text import bytes_text
@@ -52,6 +53,7 @@ class RunsWindow(QDialog):
 
     def __init__(self, place: str, parent: QWidget | None = None) -> None:
         super().__init__(parent)
+        dress(self)
         self._place = place
         self._runs: tuple[KeptRun, ...] = ()
         self._is_complete = False

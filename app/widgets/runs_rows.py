@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable, Sequence
 
 from PySide6.QtCore import (
     QAbstractItemModel,
@@ -12,7 +12,8 @@ from PySide6.QtCore import (
 )
 from PySide6.QtWidgets import QLineEdit, QStyleOptionViewItem, QWidget
 
-from app.view_models.run_list import HELP, TEXT_COLUMNS, TITLES, RunColumn, RunRow, make_row
+from app.turns import Turns
+from app.view_models.run_list import HELP, TEXT_COLUMNS, TITLES, RunColumn, RunRow
 from app.widgets.models_cells import BADGE_ROLE, SUBTITLE_ROLE, NameDelegate
 from app.widgets.row_table import Index, Role, RowsModel
 from core.run_search import matches
@@ -21,6 +22,9 @@ from core.runs import MAX_NAME, KeptRun
 
 class RunsTableModel(RowsModel[RunRow]):
     """Sorts and filters by itself: thousands of rows would be slow to compare through a proxy.
+
+    What rows say that nobody has looked at yet is put together in several turns of the event loop: for thousands of
+    runs at once it would take longer than the window may be kept from its events.
 
     Signals:
         rename_requested: an id and the new name.
@@ -32,6 +36,7 @@ class RunsTableModel(RowsModel[RunRow]):
         super().__init__(parent, TITLES, TEXT_COLUMNS, HELP)
         self._all: list[RunRow] = []
         self._known: dict[str, RunRow] = {}
+        self._ahead = Turns(self)
         self._words = ""
         self._order: tuple[RunColumn, bool] | None = None
 
@@ -40,10 +45,11 @@ class RunsTableModel(RowsModel[RunRow]):
         known = {}
         for run in runs:
             row = self._known.get(run.id)
-            known[run.id] = row if row is not None and row.run == run else make_row(run)
+            known[run.id] = row if row is not None and row.run == run else RunRow(run)
         self._known = known
         self._all = list(known.values())
         self._show()
+        self._ahead.start(_make_ahead(self._all))
 
     def filter(self, words: str) -> None:
         """Show only the runs that have these words."""
@@ -119,6 +125,12 @@ class RunsTableModel(RowsModel[RunRow]):
         """Only a name can be changed."""
         flags = super().flags(index)
         return flags | Qt.ItemFlag.ItemIsEditable if index.column() == RunColumn.NAME else flags
+
+
+def _make_ahead(rows: Sequence[RunRow]) -> Generator[None]:
+    for row in rows:
+        row.make_whole()
+        yield
 
 
 class RunNameDelegate(NameDelegate):

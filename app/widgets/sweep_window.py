@@ -14,6 +14,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from app.dress import dress
 from app.text_size import hold
 from app.theme import Theme, scaled, text_scale
 from app.view_models.sweep import SweepExport, SweepView
@@ -62,6 +63,7 @@ class SweepWindow(QDialog):
 
     def __init__(self, view: SweepView, parent: QWidget | None = None) -> None:
         super().__init__(parent)
+        dress(self)
         self._view = view
         self.setObjectName("sweepWindow")
         self.setWindowTitle("Sweep")

@@ -6,6 +6,7 @@ from PySide6.QtCore import Signal
 from PySide6.QtGui import QCloseEvent
 from PySide6.QtWidgets import QDialog, QHBoxLayout, QProgressBar, QPushButton, QWidget
 
+from app.dress import dress
 from app.widgets.fields import set_flag, text_label
 from app.widgets.tool_parts import push_button, wrapped_label
 from app.window_layout import bring_forward
@@ -29,6 +30,7 @@ class ToolWindow(QDialog):
             parent: the main window.
         """
         super().__init__(parent)
+        dress(self)
         self.setObjectName(f"{name}Window")
         self.setWindowTitle(title)
         self.setModal(False)

@@ -1,0 +1,98 @@
+"""Where a style sheet is set: on each panel and each dialog by itself.
+
+Set on the main window it would reach all that is in it in one call, which takes longer than a window may be kept from
+its events. So the main window has only rules that never change, and each part of it a copy of the sheet in force.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from PySide6.QtCore import QChildEvent
+from PySide6.QtWidgets import (
+    QApplication,
+    QDialog,
+    QMainWindow,
+    QSplitter,
+    QSplitterHandle,
+    QStackedWidget,
+    QTabWidget,
+    QWidget,
+)
+
+from app.theme import RESOURCES, Theme, palette, style_sheet, ui_font
+
+IN_FORCE = "sheetInForce"
+
+
+def put_in_force(theme: Theme) -> None:
+    """Have the application draw in a theme, as far as no style sheet is needed, and keep its sheet for `dress`."""
+    application = QApplication.instance()
+    if not isinstance(application, QApplication):
+        return
+    if application.style().objectName() != "fusion":
+        application.setStyle("Fusion")
+    application.setProperty(IN_FORCE, style_sheet(theme))
+    application.setPalette(palette(theme))
+    application.setFont(ui_font())
+
+
+def dress(widget: QWidget) -> None:
+    """Give a part, or a dialog, the sheet in force. What stands alone, outside any window, keeps the plain look."""
+    application = QApplication.instance()
+    sheet = str(application.property(IN_FORCE) or "") if application is not None else ""
+    if widget.parent() is not None and widget.styleSheet() != sheet:
+        widget.setStyleSheet(sheet)
+
+
+class DressingWindow(QMainWindow):
+    """Has dialogs that are not of our making, such as one that asks for a path, look as it does."""
+
+    def childEvent(self, event: QChildEvent) -> None:
+        """Dress a dialog once it has all that is in it."""
+        super().childEvent(event)
+        child = event.child()
+        if event.polished() and isinstance(child, QDialog):
+            dress(child)
+
+
+def dress_container(widget: QWidget) -> None:
+    """Have a container look at the palette again. What it contains has sheets of its own."""
+    if isinstance(widget, QMainWindow) and not widget.styleSheet():
+        widget.setStyleSheet((RESOURCES / "containers.qss").read_text("utf-8"))
+    else:
+        widget.style().polish(widget)
+
+
+def windows_of(window: QWidget) -> list[QWidget]:
+    """A window, and all dialogs, menus and lists that open out of it; the window first."""
+    return [window, *(widget for widget in window.findChildren(QWidget) if widget.isWindow())]
+
+
+def containers_of(window: QWidget) -> list[QWidget]:
+    """What only holds parts: the window itself, and what lies between it and them."""
+    return [window, *_containers(window)] if isinstance(window, QMainWindow) else []
+
+
+def parts_of(window: QWidget) -> list[QWidget]:
+    """What has a sheet of its own: a dialog as a whole, and of the main window each panel."""
+    containers = containers_of(window)
+    if not containers:
+        return [window]
+    return [
+        child
+        for container in containers
+        for child in _children(container)
+        if child not in containers and not isinstance(child, QSplitterHandle)
+    ]
+
+
+def _containers(widget: QWidget) -> Iterator[QWidget]:
+    for child in _children(widget):
+        if isinstance(child, QSplitter | QTabWidget | QStackedWidget) or type(child) is QWidget:
+            yield child
+            yield from _containers(child)
+
+
+def _children(widget: QWidget) -> list[QWidget]:
+    return [child for child in widget.children() if isinstance(child, QWidget) and not child.isWindow()]
