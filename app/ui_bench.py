@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +14,7 @@ from typing import Any
 import psutil
 from PySide6.QtCore import QEventLoop, QObject, Qt, QTimer, Slot
 
+from app.cli.interrupts import handle_interrupt
 from app.clocked_runs import ClockedSession, Speeds
 from app.main_window import FINAL_WAIT_MS, MainWindow
 from app.scripted_run import ScriptedRun
@@ -42,16 +42,32 @@ class Stalls:
 
 
 @dataclass(frozen=True, slots=True)
+class LiveRuns:
+    """Real runs in one window and in one process without, in turn.
+
+    Attributes:
+        window, headless: of each round.
+        stalls, memory_growth_mb, environment: as in `LiveFigures`.
+    """
+
+    window: tuple[Speeds, ...]
+    headless: tuple[Speeds, ...]
+    stalls: Stalls
+    memory_growth_mb: float
+    environment: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class LiveFigures:
-    """Real runs in the window and without it, in turn.
+    """Real runs in several windows and processes without.
 
     Attributes:
         window, headless: tokens per second as a run tells it: over the sum of its steps' times.
         ratio: window / headless, round by round.
         wall_ratio: the same by the clock on the wall, from the run's start to its last token, with what the engine's
             thread does between the steps: in the window it also keeps every token's laws and writes the log.
-        stalls: of the window's thread during its runs.
-        memory_growth_mb: resident memory after the last run in the window less that after the first.
+        stalls: of the window's thread during its runs; the worst of all windows.
+        memory_growth_mb: resident memory after a window's last run less that after its first; the most of all.
         environment: the machine and versions, as the run's log names them.
     """
 
@@ -125,7 +141,7 @@ def bench_live(
     requests: Sequence[RunRequest],
     rounds: int,
     on_progress: Callable[[str, int, int], None] = lambda what, done, total: None,
-) -> LiveFigures:
+) -> LiveRuns:
     """Run requests in the window and without it, in turn, after one round that does not count.
 
     Args:
@@ -170,15 +186,25 @@ def bench_live(
             on_progress("Looking for stalls in the window", 2 * rounds + 2, 2 * rounds + 2)
             with heart.beating():
                 run_in_window(window, replace(request, inspect=True))
-    told, wall = ({place: [speed[kind] for speed in found] for place, found in speeds.items()} for kind in (0, 1))
+    return LiveRuns(tuple(speeds[True]), tuple(speeds[False]), heart.take(), last_mb - first_mb, opened[-1].environment)
+
+
+def sum_up(windows: Sequence[LiveRuns]) -> LiveFigures:
+    """The figures of one window or more."""
+    pairs = [pair for runs in windows for pair in zip(runs.window, runs.headless, strict=True)]
+    told, wall = ([(inside[kind], outside[kind]) for inside, outside in pairs] for kind in (0, 1))
     return LiveFigures(
-        window=spread(told[True]),
-        headless=spread(told[False]),
-        ratio=ratios(told[True], told[False]),
-        wall_ratio=ratios(wall[True], wall[False]),
-        stalls=heart.take(),
-        memory_growth_mb=last_mb - first_mb,
-        environment=opened[-1].environment,
+        window=spread([inside for inside, _ in told]),
+        headless=spread([outside for _, outside in told]),
+        ratio=ratios(*zip(*told, strict=True)),
+        wall_ratio=ratios(*zip(*wall, strict=True)),
+        stalls=Stalls(
+            max(runs.stalls.longest_ms for runs in windows),
+            max(runs.stalls.p99_ms for runs in windows),
+            sum(runs.stalls.num_beats for runs in windows),
+        ),
+        memory_growth_mb=max(runs.memory_growth_mb for runs in windows),
+        environment=windows[-1].environment,
     )
 
 
@@ -271,20 +297,13 @@ def _interruptible(loop: QEventLoop, stop: Callable[[], None] = lambda: None) ->
     """Let Ctrl-C end a loop, and be raised behind it: Qt swallows what is raised within."""
     is_interrupted = False
 
-    def on_interrupt(_number: int, _frame: Any) -> None:
+    def on_interrupt() -> None:
         nonlocal is_interrupted
         is_interrupted = True
         stop()
         loop.quit()
 
-    try:
-        previous = signal.signal(signal.SIGINT, on_interrupt)
-    except ValueError:  # Not the main thread, where there are no signals.
+    with handle_interrupt(on_interrupt):
         yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, previous)
     if is_interrupted:
         raise KeyboardInterrupt

@@ -225,17 +225,18 @@ def test_stalls_are_the_longest_and_the_99th_percentile():
 
 
 def test_the_window_and_the_session_take_turns(sound_binding, qtbot):
-    from app.ui_bench import bench_live
+    from app.ui_bench import bench_live, sum_up
 
     seen = []
     headless = iter([Speeds(50.0, 40.0)] * 3)
-    figures = bench_live(
+    runs = bench_live(
         lambda: ScriptedRun(20, 1e6),
         lambda _: next(headless),
         [request()],
         2,
         lambda what, done, total: seen.append(what),
     )
+    figures = sum_up([runs])
     assert len(figures.window.values) == len(figures.headless.values) == len(figures.ratio.values) == 2
     assert figures.headless.values == (50.0, 50.0)
     assert figures.ratio.median == pytest.approx(figures.window.median / 50, rel=0.5)
@@ -243,6 +244,29 @@ def test_the_window_and_the_session_take_turns(sound_binding, qtbot):
     assert figures.environment == {"device_name": "script"}
     order = ["in" in what.split(", ")[1].split() for what in seen if what.startswith("Round")]
     assert order == [False, True, True, False, False, True]
+
+
+def test_several_windows_are_summed_up_round_by_round_and_by_the_worst_stall():
+    from app.ui_bench import LiveRuns, Stalls, sum_up
+
+    pairs = [((90.0, 80.0), (100.0, 100.0)), ((99.0, 95.0), (100.0, 100.0)), ((50.0, 48.0), (50.0, 50.0))]
+    windows = [
+        LiveRuns((Speeds(*inside),), (Speeds(*outside),), Stalls(longest, 1.0, 10), growth, {"torch": "2"})
+        for (inside, outside), longest, growth in zip(pairs, (5.0, 30.0, 7.0), (1.0, -2.0, 3.0), strict=True)
+    ]
+    figures = sum_up(windows)
+    assert figures.ratio.values == pytest.approx((0.9, 0.99, 1.0))
+    assert figures.wall_ratio.values == pytest.approx((0.8, 0.95, 0.96))
+    assert figures.stalls == Stalls(30.0, 1.0, 30)
+    assert (figures.memory_growth_mb, figures.environment) == (3.0, {"torch": "2"})
+
+
+def test_what_goes_wrong_in_the_process_of_a_window_is_told_in_a_sentence(monkeypatch):
+    from app.ui_visits import bench_visits
+
+    monkeypatch.setenv("QT_QPA_PLATFORM", "offscreen")
+    with pytest.raises(OutriderError, match="nowhere"):
+        bench_visits([replace(request(), target="nowhere")], 1, lambda *_: None)
 
 
 def test_a_long_text_is_shown_scrolled_and_redrawn(sound_binding, qtbot, monkeypatch):

@@ -10,12 +10,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from app.cli.bench.progress import open_progress
 from app.cli.errors import Exit, UsageError, say, writing_output
+from app.cli.terminal import open_console
 from core.bench.types import BenchSettings
 from core.files import write_atomically
 from core.prompt_suites import default_prompts, read_prompts
@@ -54,15 +54,14 @@ def execute_ui(settings: BenchSettings, args: argparse.Namespace) -> int:
     except ImportError as error:
         say(f"PySide6, which draws the window, can't be loaded ({error}); install Outrider again.")
         return Exit.FAILED
-    from app.clocked_runs import HeadlessProcess
-    from app.services import open_session_beside_window
-    from app.ui_bench import bench_live, bench_long
+    from app.ui_bench import bench_long
+    from app.ui_visits import bench_visits
 
     application = QApplication.instance() or QApplication(sys.argv[:1])
     assert isinstance(application, QApplication)
     application.setQuitOnLastWindowClosed(False)
-    with open_progress() as progress, HeadlessProcess() as headless:
-        live = bench_live(open_session_beside_window, headless.run, requests, settings.rounds, progress.advance)
+    with open_progress() as progress:
+        live = bench_visits(requests, settings.rounds, progress.advance)
         progress.stage("Showing a long transcript")
         long = bench_long(requests[0])
     if args.out is not None:
@@ -107,8 +106,6 @@ def write_figures(settings: BenchSettings, live: LiveFigures, long: LongFigures)
     Raises:
         OutputClosed, OutputError: standard output can't be written.
     """
-    if sys.stdout is None:
-        return
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
@@ -116,8 +113,9 @@ def write_figures(settings: BenchSettings, live: LiveFigures, long: LongFigures)
     for name, value, meaning in _rows(settings, live, long):
         table.add_row(name, value, meaning)
     with writing_output():
-        width = None if sys.stdout.isatty() else 120
-        console = Console(highlight=False, markup=False, emoji=False, width=width)
+        console = open_console(pipe_width=120)
+        if console is None:
+            return
         place = live.environment
         draft = settings.draft or "prompt lookup"
         console.print(Text(f"{settings.target}, drafted by {draft}, K = {settings.num_draft_tokens}"))
@@ -129,7 +127,8 @@ def write_figures(settings: BenchSettings, live: LiveFigures, long: LongFigures)
 
 def _rows(settings: BenchSettings, live: LiveFigures, long: LongFigures) -> list[tuple[str, str, str]]:
     low, high = live.ratio.quartiles
-    kept = f"quartiles {low:.3f}–{high:.3f} of {settings.rounds} rounds; {_judged(live.ratio.median >= WANTED_RATIO)}"
+    judged = _judged(live.ratio.median >= WANTED_RATIO)
+    kept = f"quartiles {low:.3f}–{high:.3f} of {len(live.ratio.values)} rounds in several processes; {judged}"
     text = f"{long.num_tokens:,} tokens in {long.num_steps:,} steps"
     return [
         ("in the window", f"{live.window.median:.1f} tokens/s", "median"),

@@ -1,0 +1,58 @@
+"""Windows and terminals in several processes, one pair after the other.
+
+Where a process happens to have its memory makes its runs up to 4 % faster or slower than another's, from its start to
+its end. One window beside one process without would measure that instead of the window.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+
+from app.clocked_runs import HeadlessProcess
+from app.services import open_session_beside_window
+from app.ui_bench import LiveFigures, LiveRuns, bench_live, sum_up
+from core.errors import GenerationError
+from core.types import RunRequest
+
+NUM_VISITS = 3
+
+
+def bench_visits(
+    requests: Sequence[RunRequest], rounds: int, on_progress: Callable[[str, int, int], None]
+) -> LiveFigures:
+    """Run requests in windows and without, each pair in processes of its own.
+
+    Args:
+        requests: taken in turn.
+        rounds: that count, of all pairs together; at least one each.
+        on_progress: what goes on, how many pairs are done, and how many there will be.
+
+    Raises:
+        OutriderError: a run fails.
+        KeyboardInterrupt: on Ctrl-C.
+    """
+    each = math.ceil(rounds / NUM_VISITS)
+    found = []
+    for visit in range(NUM_VISITS):
+        on_progress(f"Window {visit + 1} of {NUM_VISITS}, in turn with a run without it", visit, NUM_VISITS)
+        with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as executor:
+            try:
+                found.append(executor.submit(bench_here, tuple(requests), each).result())
+            except BrokenProcessPool as error:
+                raise GenerationError("The process with the window ended early. Try again.") from error
+    return sum_up(found)
+
+
+def bench_here(requests: Sequence[RunRequest], rounds: int) -> LiveRuns:
+    """One window, in this process, beside a process without."""
+    from PySide6.QtWidgets import QApplication
+
+    application = QApplication.instance() or QApplication([])
+    assert isinstance(application, QApplication)
+    application.setQuitOnLastWindowClosed(False)
+    with HeadlessProcess() as headless:
+        return bench_live(open_session_beside_window, headless.run, requests, rounds)
