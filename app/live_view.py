@@ -116,7 +116,9 @@ class LiveView(QObject):
         self._timer.start()
 
     def _tell_engine(self) -> None:
-        self._controller.set_inspected(any(panel.isVisible() for panel in self._evidence_readers))
+        # In a window that is put away everything counts as visible.
+        is_seen = any(panel.isVisible() and not panel.window().isMinimized() for panel in self._evidence_readers)
+        self._controller.set_inspected(is_seen)
 
     @Slot()
     def _on_frame(self) -> None:

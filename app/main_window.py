@@ -96,7 +96,7 @@ class MainWindow(DressingWindow):
             self.controller, self.run_view, self.transcript, self.measurements, self.status, parent=self
         )
         self.live.attach(self.plots, self.race, self.why, self.theory, self.inspector)
-        self.live.send_evidence_to(self.theory, self.inspector)
+        self.live.send_evidence_to(self.inspector)
         self.runs = RunsDesk(self._services, self.controller, self.live, self.run_view, self._dialogs, self)
         self.exports = ExportDesk(
             self, self.menus, self.run_view, self.controls, self.runs.reader, self._dialogs, self.banner, self.status

@@ -50,7 +50,7 @@ class EvidenceBacklog:
 
         Args:
             index: of its step.
-            done: its tensors must not be written to any more.
+            done: its distributions must not be written to any more.
             num_drafted: places of the block that an end within it has left.
             num_emitted: tokens that it added to the text.
         """
@@ -58,7 +58,8 @@ class EvidenceBacklog:
         has_bonus = outcome.next_kind is TokenKind.BONUS and num_emitted > outcome.num_accepted
         block = _Block(
             index,
-            done.draft.tokens[:num_drafted],
+            # A few numbers; a drafter whose tokens lie in a buffer, as a CUDA graph's do, overwrites them.
+            done.draft.tokens[:num_drafted].clone(),
             None if probs is None else probs[:num_drafted],
             done.target_probs[: num_drafted + has_bonus],
             outcome,
@@ -79,5 +80,6 @@ class EvidenceBacklog:
 
 
 def _num_bytes(block: _Block) -> int:
-    # Rows that were cut off by an end are held all the same, but only in a run's last block.
-    return sum(probs.nbytes for probs in (block.draft_probs, block.target_probs) if probs is not None)
+    # A view holds all that it is a part of: behind a rejection, the row of a bonus token that was not drawn.
+    kept = (block.draft_probs, block.target_probs)
+    return sum(probs.untyped_storage().nbytes() for probs in kept if probs is not None)

@@ -7,6 +7,7 @@ as they were, because caches belong to the run.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -19,8 +20,8 @@ from core.backlog import EvidenceBacklog
 from core.controls import Cancelled, RunControls
 from core.drafters.base import Drafter, empty_draft
 from core.drafters.draft_model import DraftModelDrafter
-from core.errors import OutOfMemoryError, OutriderError
-from core.models.devices import trim_heap
+from core.errors import OutOfMemoryError
+from core.models.devices import is_out_of_memory, trim_heap
 from core.models.language_model import LanguageModel
 from core.models.loading import check_pair
 from core.policy_adaptive import DraftLengthPolicy
@@ -215,15 +216,16 @@ class _Run:
             reason = ended
         except Cancelled:
             pass
-        except OutriderError as error:
-            # What was said before it went wrong may show why.
-            if not isinstance(error, OutOfMemoryError):
-                yield from self._look_at_rest()
-            raise
         except (torch.OutOfMemoryError, MemoryError) as error:
             raise OutOfMemoryError(
                 "The device ran out of memory. Ask for fewer new tokens, shorten the prompt, or choose a smaller model."
             ) from error
+        except Exception as error:
+            # What was said before it went wrong may show why. A device that broke down may not tell it any more.
+            if not isinstance(error, OutOfMemoryError) and not is_out_of_memory(error):
+                with contextlib.suppress(Exception):
+                    yield from self._look_at_rest()
+            raise
         yield from self._look_at_rest()
         yield Finished(self._summary(reason))
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 
 import psutil
@@ -81,7 +82,7 @@ def placing_threads() -> Iterator[None]:
         bound = os.sched_getaffinity(0)
         if bound != everywhere:
             _first_core.update(bound)
-            os.sched_setaffinity(0, everywhere)
+            _place(threading.get_native_id(), everywhere)
 
 
 @contextlib.contextmanager
@@ -94,11 +95,19 @@ def on_first_core() -> Iterator[Callable[[int], None]]:
     if not _first_core:
         yield lambda _count: None
         return
-    everywhere = os.sched_getaffinity(0)
+    # By its number: a run that is dropped may be closed in another thread, which keeps its own cores.
+    thread = threading.get_native_id()
+    everywhere = os.sched_getaffinity(thread)
     try:
-        yield lambda count: os.sched_setaffinity(0, _first_core if count > 1 else everywhere)
+        yield lambda count: _place(thread, _first_core if count > 1 else everywhere)
     finally:
-        os.sched_setaffinity(0, everywhere)
+        _place(thread, everywhere)
+
+
+def _place(thread: int, cores: set[int]) -> None:
+    # Where a container has lost a core meanwhile, or the thread has ended, a run goes on where it is.
+    with contextlib.suppress(OSError):
+        os.sched_setaffinity(thread, cores)
 
 
 class ThreadGovernor:

@@ -61,17 +61,29 @@ def test_evidence_of_a_step_that_is_missing_goes_to_no_other(run):
     assert run.steps == [make_step(1, 9)]
 
 
-def test_a_run_sends_its_evidence_at_once_while_the_inspector_or_theory_is_seen(qtbot, window):
+def test_a_run_sends_its_evidence_at_once_while_the_inspector_is_seen_and_only_then(qtbot, window):
     window.show()
     assert window.controller.start(REQUEST)
     controls = window.controller._controls
     for page, is_wanted in (
         (window.inspector, True),
         (window.plots, False),
-        (window.theory, True),
+        (window.theory, False),
         (window.why, False),
     ):
         window.side.show_page(page)
+        window.live._on_frame()
+        assert controls.is_inspected is is_wanted
+    window.controller.stop()
+
+
+def test_in_a_window_that_is_put_away_nobody_looks(qtbot, window):
+    window.show()
+    window.side.show_page(window.inspector)
+    assert window.controller.start(REQUEST)
+    controls = window.controller._controls
+    for put_away, is_wanted in ((window.showMinimized, False), (window.showNormal, True)):
+        put_away()
         window.live._on_frame()
         assert controls.is_inspected is is_wanted
     window.controller.stop()

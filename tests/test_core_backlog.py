@@ -4,14 +4,17 @@ import itertools
 import threading
 
 import pytest
+import torch
 
 import core.decode
 from core.backlog import EvidenceBacklog
 from core.controls import RunControls
 from core.decode import speculative
+from core.drafters.base import chain
 from core.errors import GenerationError, OutOfMemoryError
-from core.types import Drafted, Finished, Inspected, SamplingParams, Step
-from tests.fakes import LetterTokenizer, play
+from core.rounds import Round
+from core.types import Drafted, Finished, Inspected, SamplingParams, Step, TokenKind, Verification
+from tests.fakes import LetterTokenizer, ScriptDrafter, play
 from tests.test_core_evidence import a_run, pair
 
 
@@ -113,10 +116,30 @@ def test_a_run_that_fails_tells_what_was_said_before(monkeypatch):
     assert kinds(told) == [(name, index) for name in ("Step", "Inspected") for index in range(3)]
 
 
-def test_where_memory_ran_out_nothing_more_is_looked_at(monkeypatch):
-    failing_at(monkeypatch, 3, OutOfMemoryError("full"))
+def test_a_model_that_breaks_down_tells_what_was_said_before(monkeypatch):
+    failing_at(monkeypatch, 3, ValueError("a layer"))
     told = []
-    with pytest.raises(OutOfMemoryError):
+    with pytest.raises(ValueError, match="a layer"):
+        collect(events(RunControls()), told)
+    assert kinds(told) == [(name, index) for name in ("Step", "Inspected") for index in range(3)]
+
+
+def test_a_device_that_can_not_be_looked_at_any_more_does_not_hide_what_went_wrong(monkeypatch):
+    failing_at(monkeypatch, 3, RuntimeError("an illegal memory access"))
+
+    def look(_backlog):
+        raise RuntimeError("the device is gone")
+
+    monkeypatch.setattr(EvidenceBacklog, "look", look)
+    with pytest.raises(RuntimeError, match="an illegal memory access"):
+        list(events(RunControls()))
+
+
+@pytest.mark.parametrize("error", [OutOfMemoryError("full"), RuntimeError("CUDA error: out of memory")])
+def test_where_memory_ran_out_nothing_more_is_looked_at(monkeypatch, error):
+    failing_at(monkeypatch, 3, error)
+    told = []
+    with pytest.raises(type(error)):
         collect(events(RunControls()), told)
     assert {name for name, _ in kinds(told)} == {"Step"}
 
@@ -145,3 +168,29 @@ def test_a_backlog_that_was_looked_at_holds_nothing_and_is_not_full(monkeypatch)
     assert not backlog.is_full
     with pytest.raises(IndexError):
         backlog.look()
+
+
+def test_a_row_that_is_held_but_not_looked_at_counts_as_well():
+    vocab_size = 1000
+    backlog = EvidenceBacklog(LetterTokenizer(40), max_bytes=2 * vocab_size * 4 - 1)
+    rejected = Verification(num_accepted=0, next_token=1, next_kind=TokenKind.CORRECTION)
+    target_probs = torch.full((2, vocab_size), 1 / vocab_size)
+    backlog.put(0, Round(chain(torch.tensor([0]), None), target_probs, rejected, 1.0, 0, 0, 0, 0), 1, 1)
+    assert backlog.is_full
+
+
+def test_a_drafter_that_keeps_its_tokens_in_one_place_does_not_change_what_waits():
+    at = torch.zeros(4, dtype=torch.int64)
+
+    class Buffered(ScriptDrafter):
+        def propose(self, context):
+            draft = super().propose(context)
+            return chain(at[: len(draft)].copy_(draft.tokens), None)
+
+    def seen(kind):
+        drafter = kind(lambda ids, count: [(ids[-1] + 1) % 5 for _ in range(count)])
+        sampling = SamplingParams()
+        run = speculative(pair()[0], drafter, [0, 1], max_new_tokens=40, inspect=True, seed=5, sampling=sampling)
+        return [step.evidence for step in play(run).steps]
+
+    assert seen(Buffered) == seen(ScriptDrafter)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
+import threading
 
 import psutil
 import pytest
@@ -201,3 +203,33 @@ def test_the_number_of_processors_is_the_processs_although_a_thread_has_a_core_o
     monkeypatch.setattr(psutil, "cpu_count", lambda logical=True: 64)
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1, 2} if pid == os.getpid() else {0}, raising=False)
     assert num_processors() == 3
+
+
+@pytest.fixture
+def cores(monkeypatch):
+    """A machine whose threads may be put on cores, as its system calls tell: which thread is where."""
+    places: dict[int, set[int]] = {}
+    monkeypatch.setattr(core.threads, "_first_core", {0})
+    monkeypatch.setattr("os.sched_getaffinity", lambda thread: places.get(thread, {0, 1}), raising=False)
+    monkeypatch.setattr("os.sched_setaffinity", places.__setitem__, raising=False)
+    return places
+
+
+def test_a_run_that_is_closed_in_another_thread_frees_the_one_that_it_kept_to_a_core(cores):
+    placed = contextlib.ExitStack()
+    placed.enter_context(on_first_core())(2)
+    here = threading.get_native_id()
+    assert cores == {here: {0}}
+    other = threading.Thread(target=placed.close)
+    other.start()
+    other.join()
+    assert cores == {here: {0, 1}}
+
+
+def test_a_core_that_is_gone_is_no_reason_for_a_run_to_fail(cores, monkeypatch):
+    def refuse(_thread, _cores):
+        raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr("os.sched_setaffinity", refuse)
+    with on_first_core() as tell_threads:
+        tell_threads(2)
