@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,33 +10,25 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import psutil
-from PySide6.QtCore import QEventLoop, QObject, Qt, QTimer, Slot
+from PySide6.QtCore import QEventLoop, QTimer
 
 from app.cli.interrupts import handle_interrupt
 from app.clocked_runs import ClockedSession, Speeds
+from app.heartbeat import Heartbeat, Stalls
 from app.main_window import FINAL_WAIT_MS, MainWindow
 from app.scripted_run import ScriptedRun
 from app.services import Services, Session
 from app.settings import SettingsStore
+from app.theme import ThemeMode
 from core.bench.statistics import Spread, ratios, spread
 from core.collector import short_pauses
 from core.errors import GenerationError
 from core.types import RunRequest
 
-BEAT_MS = 5
 SCROLL_MS = 16
 SCROLL_STOPS = 200
 SETTLE_MS = 800
 """Until a window that was just shown, or told to draw itself anew, has done all of it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stalls:
-    """By how much a timer of 5 ms in the window's thread was late: at worst, and at the 99th percentile."""
-
-    longest_ms: float
-    p99_ms: float
-    num_beats: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,57 +72,18 @@ class LiveFigures:
 
 @dataclass(frozen=True, slots=True)
 class LongFigures:
-    """A long transcript: while it comes, while it is scrolled from end to end, and when it is drawn anew at once."""
+    """A long transcript: as it comes, scrolled from end to end, drawn anew at once, and in other looks.
+
+    Attributes:
+        dressed: while the theme and the size of the text are changed.
+    """
 
     num_steps: int
     num_tokens: int
     shown: Stalls
     scrolled: Stalls
     redrawn: Stalls
-
-
-class Heartbeat(QObject):
-    """A timer that notes how late it is called."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._lateness: list[float] = []
-        self._last = 0.0
-        self._timer = QTimer(self)
-        self._timer.setTimerType(Qt.TimerType.PreciseTimer)
-        self._timer.setInterval(BEAT_MS)
-        self._timer.timeout.connect(self._on_beat)
-
-    @contextmanager
-    def beating(self) -> Iterator[None]:
-        """Listen within the block."""
-        self._last = time.perf_counter()
-        self._timer.start()
-        try:
-            yield
-        finally:
-            # What held the thread up to the end of the block counts as well.
-            self._on_beat()
-            self._timer.stop()
-
-    def take(self) -> Stalls:
-        """What was heard since the last call."""
-        lateness, self._lateness = self._lateness, []
-        return stalls(lateness)
-
-    @Slot()
-    def _on_beat(self) -> None:
-        now = time.perf_counter()
-        self._lateness.append(max(0.0, 1e3 * (now - self._last) - BEAT_MS))
-        self._last = now
-
-
-def stalls(lateness_ms: Sequence[float]) -> Stalls:
-    """Sum up how late each beat was."""
-    if len(lateness_ms) < 2:
-        return Stalls(max(lateness_ms, default=0.0), max(lateness_ms, default=0.0), len(lateness_ms))
-    p99 = statistics.quantiles(lateness_ms, n=100, method="inclusive")[-1]
-    return Stalls(max(lateness_ms), p99, len(lateness_ms))
+    dressed: Stalls
 
 
 def bench_live(
@@ -228,8 +179,11 @@ def bench_long(request: RunRequest, *, num_steps: int = 5_000, steps_per_second:
             window.transcript.view.set_ghosts_shown(True)
             _wait(SETTLE_MS)
         redrawn = heart.take()
+        with heart.beating():
+            _change_look(window)
+        dressed = heart.take()
         num_tokens = window.run_view.tokens.num_tokens
-    return LongFigures(num_steps, num_tokens, shown, scrolled, redrawn)
+    return LongFigures(num_steps, num_tokens, shown, scrolled, redrawn, dressed)
 
 
 def _scroll(window: MainWindow) -> None:
@@ -248,6 +202,13 @@ def _scroll(window: MainWindow) -> None:
     timer.start(SCROLL_MS)
     with _interruptible(loop):
         loop.exec()
+
+
+def _change_look(window: MainWindow) -> None:
+    menus = window.menus
+    for action in (menus.theme_actions[ThemeMode.DARK], menus.larger, menus.theme_actions[ThemeMode.LIGHT]):
+        action.trigger()
+        _wait(SETTLE_MS)
 
 
 def _wait(milliseconds: int) -> None:

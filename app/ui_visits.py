@@ -18,7 +18,8 @@ from app.ui_bench import LiveFigures, LiveRuns, bench_live, sum_up
 from core.errors import GenerationError
 from core.types import RunRequest
 
-NUM_VISITS = 3
+NUM_VISITS = 5
+MIN_ROUNDS = 2
 
 
 def bench_visits(
@@ -28,14 +29,14 @@ def bench_visits(
 
     Args:
         requests: taken in turn.
-        rounds: that count, of all pairs together; at least one each.
+        rounds: that count, of all pairs together; each takes `MIN_ROUNDS` or more.
         on_progress: what goes on, how many pairs are done, and how many there will be.
 
     Raises:
         OutriderError: a run fails.
         KeyboardInterrupt: on Ctrl-C.
     """
-    each = math.ceil(rounds / NUM_VISITS)
+    each = max(MIN_ROUNDS, math.ceil(rounds / NUM_VISITS))
     found = []
     for visit in range(NUM_VISITS):
         on_progress(f"Window {visit + 1} of {NUM_VISITS}, in turn with a run without it", visit, NUM_VISITS)

@@ -216,7 +216,7 @@ def test_a_scripted_run_is_a_run():
 
 
 def test_stalls_are_the_longest_and_the_99th_percentile():
-    from app.ui_bench import stalls
+    from app.heartbeat import stalls
 
     found = stalls([1.0] * 199 + [80.0])
     assert (found.longest_ms, found.num_beats) == (80.0, 200)
@@ -247,7 +247,8 @@ def test_the_window_and_the_session_take_turns(sound_binding, qtbot):
 
 
 def test_several_windows_are_summed_up_round_by_round_and_by_the_worst_stall():
-    from app.ui_bench import LiveRuns, Stalls, sum_up
+    from app.heartbeat import Stalls
+    from app.ui_bench import LiveRuns, sum_up
 
     pairs = [((90.0, 80.0), (100.0, 100.0)), ((99.0, 95.0), (100.0, 100.0)), ((50.0, 48.0), (50.0, 50.0))]
     windows = [
@@ -276,7 +277,7 @@ def test_a_long_text_is_shown_scrolled_and_redrawn(sound_binding, qtbot, monkeyp
     monkeypatch.setattr(ui_bench, "SCROLL_STOPS", 5)
     figures = ui_bench.bench_long(request(), num_steps=50, steps_per_second=1e6)
     assert (figures.num_steps, figures.num_tokens) == (50, 200)
-    assert all(part.num_beats > 0 for part in (figures.shown, figures.scrolled, figures.redrawn))
+    assert all(part.num_beats > 0 for part in (figures.shown, figures.scrolled, figures.redrawn, figures.dressed))
 
 
 def test_a_run_that_fails_in_the_window_is_an_error(sound_binding, qtbot):

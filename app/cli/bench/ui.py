@@ -22,7 +22,8 @@ from core.prompt_suites import default_prompts, read_prompts
 from core.types import RunRequest, SamplingParams
 
 if TYPE_CHECKING:
-    from app.ui_bench import LiveFigures, LongFigures, Stalls
+    from app.heartbeat import Stalls
+    from app.ui_bench import LiveFigures, LongFigures
 
 WANTED_RATIO = 0.97
 WANTED_STALL_MS = 50.0
@@ -143,6 +144,7 @@ def _rows(settings: BenchSettings, live: LiveFigures, long: LongFigures) -> list
         ("memory growth", f"{live.memory_growth_mb:.1f} MB", "after the last run in the window, against the first"),
         ("stall, long text", _ms(long.shown), f"{text}, as they come; {_stall_text(long.shown)}"),
         ("stall, scrolled", _ms(long.scrolled), f"from its end to its start; {_stall_text(long.scrolled)}"),
+        ("stall, new look", _ms(long.dressed), f"theme, size of the text, theme; {_stall_text(long.dressed)}"),
         ("stall, redrawn", _ms(long.redrawn), f"all at once, with rejected drafts; {_stall_text(long.redrawn)}"),
     ]
 
