@@ -170,13 +170,29 @@ def test_a_backlog_that_was_looked_at_holds_nothing_and_is_not_full(monkeypatch)
         backlog.look()
 
 
-def test_a_row_that_is_held_but_not_looked_at_counts_as_well():
-    vocab_size = 1000
-    backlog = EvidenceBacklog(LetterTokenizer(40), max_bytes=2 * vocab_size * 4 - 1)
+def a_round(vocab_size: int) -> Round:
     rejected = Verification(num_accepted=0, next_token=1, next_kind=TokenKind.CORRECTION)
     target_probs = torch.full((2, vocab_size), 1 / vocab_size)
-    backlog.put(0, Round(chain(torch.tensor([0]), None), target_probs, rejected, 1.0, 0, 0, 0, 0), 1, 1)
+    return Round(chain(torch.tensor([0]), target_probs[:1].clone()), target_probs, rejected, 1.0, 0, 0, 0, 0)
+
+
+def test_a_row_that_is_not_looked_at_is_not_held():
+    row = 1000 * 4
+    backlog = EvidenceBacklog(LetterTokenizer(40), max_bytes=2 * row)
+    backlog.put(0, a_round(1000), 1, 1)
+    assert not backlog.is_full
+    backlog.put(1, a_round(1000), 1, 1)
     assert backlog.is_full
+
+
+def test_what_writes_to_a_rounds_tensors_afterwards_changes_no_evidence():
+    expected, backlog = (EvidenceBacklog(LetterTokenizer(40)) for _ in range(2))
+    expected.put(0, a_round(40), 1, 1)
+    done = a_round(40)
+    backlog.put(0, done, 1, 1)
+    for tensor in (done.target_probs, done.draft.probs, done.draft.tokens):
+        tensor.fill_(0)
+    assert backlog.look() == expected.look()
 
 
 def test_a_drafter_that_keeps_its_tokens_in_one_place_does_not_change_what_waits():
