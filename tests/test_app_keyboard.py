@@ -18,8 +18,10 @@ from PySide6.QtWidgets import (
     QScrollBar,
     QTabBar,
     QTextEdit,
+    QWidget,
 )
 
+from app.shortcuts import menu_actions
 from app.theme import ThemeMode
 from app.widgets.about import AboutDialog
 from app.widgets.plot_card import PlotCard
@@ -210,3 +212,31 @@ def test_help_opens_and_closes_by_key(shown, qtbot):
     QTest.keyClick(shown.prompt.edit, Qt.Key.Key_Slash, Qt.KeyboardModifier.ControlModifier)
     assert page.isVisible()
     assert page.tabs.currentIndex() == 2
+
+
+# --- Shortcuts ---
+
+
+@pytest.mark.parametrize("place", ["promptEdit", "transcript", "seedEdit", "targetCombo", "kSlider"])
+def test_every_shortcut_of_the_menus_is_heard_wherever_the_focus_is(shown, qtbot, place):
+    actions = [action for _, actions in menu_actions(shown.menuBar()) for action in actions]
+    heard = []
+    # Space is a button's and a field's first; a test of its own tells where it pauses a run.
+    actions = [action for action in actions if action.shortcuts() and action is not shown.menus.pause]
+    for action in actions:
+        action.triggered.disconnect()
+        action.triggered.connect(lambda _checked, heard_one=action: heard.append(heard_one.objectName()))
+        action.setEnabled(True)
+    widget = shown.findChild(QWidget, place)
+    widget.setFocus()
+    qtbot.waitUntil(widget.hasFocus)
+    missed = []
+    for action in actions:
+        for keys in action.shortcuts():
+            heard.clear()
+            pressed = keys[0]
+            QTest.keyClick(widget, pressed.key(), pressed.keyboardModifiers())
+            if heard != [action.objectName()]:
+                missed.append((keys.toString(), action.objectName(), list(heard)))
+    assert missed == []
+    assert len(actions) > 15

@@ -64,6 +64,14 @@ def test_copies_are_exactly_what_was_emitted(view, stream, name, ghosts):
     assert view.createMimeDataFromSelection().text() == "P:" + "".join(PIECES[name])
 
 
+@pytest.mark.parametrize("ghosts", [False, True])
+def test_long_lines_wrap_also_where_nothing_parts_them(view, stream, qtbot, ghosts):
+    view.set_ghosts_shown(ghosts)
+    write(view, stream, ["x" * 500, " word" * 100, "中" * 300])
+    qtbot.waitUntil(lambda: view.verticalScrollBar().maximum() > 0)
+    assert view.horizontalScrollBar().maximum() == 0
+
+
 @pytest.mark.parametrize("name", PIECES)
 def test_positions_count_as_the_document_does(view, stream, name):
     write(view, stream, PIECES[name])
