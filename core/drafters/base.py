@@ -28,11 +28,7 @@ class Drafter(Protocol):
         ...
 
     def propose(self, context: DraftContext) -> Draft:
-        """Up to `context.num_draft_tokens` tokens that may follow `context.ids`; an empty draft is allowed.
-
-        Its distributions may be looked at after the run's last step, so they must not lie in a buffer that is used
-        again. (On a device that computes by itself, they are looked at before the next proposal.)
-        """
+        """Up to `context.num_draft_tokens` tokens that may follow `context.ids`; an empty draft is allowed."""
         ...
 
     def observe(self, outcome: Verification) -> None:
