@@ -20,9 +20,9 @@ from app.text_size import hold
 from app.view_models.model_text import bytes_of_text, bytes_text, progress_text
 from app.widgets.fields import describe, set_flag, text_label
 from app.widgets.models_labels import ElidedLabel
+from app.widgets.progress import STEPS, show_share
 from core.figures import percent_text
 
-BAR_STEPS = 1000
 ROW_HEIGHT, TALL_ROW_HEIGHT = 64, 80
 """A sentence about a failure has two lines."""
 MAX_ROWS_SHOWN = 3
@@ -55,7 +55,7 @@ class DownloadRow(QFrame):
         self.bar = QProgressBar()
         self.bar.setObjectName("downloadBar")
         self.bar.setTextVisible(False)
-        self.bar.setRange(0, BAR_STEPS)
+        self.bar.setRange(0, STEPS)
         self.cancel = self._button("Cancel", "cancelDownloadButton")
         self.resume = self._button("Resume", "resumeDownloadButton")
         self.restart = self._button("Start over", "restartDownloadButton")
@@ -108,9 +108,7 @@ class DownloadRow(QFrame):
         share = progress.done_bytes / progress.total_bytes if progress is not None and progress.total_bytes else 0.0
         share = 1.0 if state is S.DONE else min(1.0, share)
         is_unknown = state is S.RUNNING and (progress is None or not progress.total_bytes)
-        self.bar.setMaximum(0 if is_unknown else BAR_STEPS)
-        if not is_unknown:
-            self.bar.setValue(round(share * BAR_STEPS))
+        show_share(self.bar, None if is_unknown else share)
         self.percent.setText(percent_text(share) if share and not is_unknown else "")
         self.bar.setAccessibleName(f"{self.ref}: {note}")
         self.setAccessibleName(self.bar.accessibleName())

@@ -7,8 +7,8 @@ from PySide6.QtWidgets import QFrame, QHBoxLayout, QProgressBar, QSizePolicy, QT
 
 from app.text_size import hold
 from app.widgets.fields import text_label
+from app.widgets.progress import STEPS, show_share
 
-PROGRESS_STEPS = 1000
 STRIP_HEIGHT = 29
 
 
@@ -46,7 +46,7 @@ class StatusStrip(QFrame):
         self.bar.setAccessibleName("Progress")
         self.bar.setTextVisible(False)
         self.bar.setFixedWidth(200)
-        self.bar.setRange(0, PROGRESS_STEPS)
+        self.bar.setRange(0, STEPS)
         layout = QHBoxLayout(self)
         layout.setContentsMargins(16, 0, 16, 0)
         layout.setSpacing(16)
@@ -85,13 +85,4 @@ class StatusStrip(QFrame):
 
     def show_progress(self, share: float | None) -> None:
         """Fill the bar to a share from 0 to 1; None: busy, with no end in sight yet."""
-        maximum = 0 if share is None else PROGRESS_STEPS
-        value = round((share or 0.0) * PROGRESS_STEPS)
-        if (self.bar.maximum(), self.bar.value()) == (maximum, value):
-            return
-        # A progress bar paints itself at once, and with it all that waits to be painted; it should wait its turn.
-        self.bar.setUpdatesEnabled(False)
-        self.bar.setMaximum(maximum)
-        if share is not None:
-            self.bar.setValue(value)
-        self.bar.setUpdatesEnabled(True)
+        show_share(self.bar, share)

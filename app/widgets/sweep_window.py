@@ -22,6 +22,7 @@ from app.view_models.sweep_scale import FIGURE_HELP, FIGURE_TITLES, SweepFigure
 from app.widgets.banner import Banner
 from app.widgets.choice_row import ChoiceRow
 from app.widgets.fields import card, text_label
+from app.widgets.progress import STEPS, show_share
 from app.widgets.sweep_buttons import menu_button, push_button
 from app.widgets.sweep_form import SweepForm
 from app.widgets.sweep_heatmap import Heatmap, HeatmapLegend
@@ -41,7 +42,6 @@ EXPORT_TITLES = {
 }
 PICK = "Choose a cell to see its runs: click it, or go there with the arrow keys."
 EMPTY = "The heatmap of the sweep will be here."
-PROGRESS_STEPS = 1000
 LEAST_FORM, MOST_FORM, WIDE_SCALE = 276, 430, 1.2
 
 
@@ -101,7 +101,7 @@ class SweepWindow(QDialog):
         self.bar.setObjectName("sweepBar")
         self.bar.setAccessibleName("Progress of the sweep")
         self.bar.setTextVisible(False)
-        self.bar.setRange(0, PROGRESS_STEPS)
+        self.bar.setRange(0, STEPS)
         hold(self.bar, width=180)
         self.progress = text_label("", "hint")
         self.progress.setObjectName("sweepProgress")
@@ -230,10 +230,7 @@ class SweepWindow(QDialog):
         view = self._view
         is_waiting = view.is_going and not view.num_done
         share = view.num_done / view.num_runs if view.num_runs else 0.0
-        maximum, value = (0, 0) if is_waiting else (PROGRESS_STEPS, round(PROGRESS_STEPS * share))
-        if (self.bar.maximum(), self.bar.value()) != (maximum, value):
-            self.bar.setMaximum(maximum)
-            self.bar.setValue(value)
+        show_share(self.bar, None if is_waiting else share)
 
     def _show_cell(self) -> None:
         cell, plan = self.heatmap.current_cell(), self._view.plan
