@@ -19,10 +19,14 @@ from core.types import Event, Finished, RunRequest, RunStarted, Step
 
 
 class Speeds(NamedTuple):
-    """Tokens per second: as a run tells it, over the sum of its steps' times; and by the clock on the wall."""
+    """Tokens per second: as a run tells it, over the sum of its steps' times; and by the clock on the wall.
+
+    Beside them, how many tokens there were.
+    """
 
     told: float
     wall: float
+    num_tokens: int
 
 
 @dataclass
@@ -46,7 +50,8 @@ class ClockedSession:
                 summary = event.summary
                 if summary.error is not None:
                     raise GenerationError(summary.error)
-                self.speeds.append(Speeds(summary.tokens_per_second or 0.0, summary.num_tokens / (wrote - started)))
+                count = summary.num_tokens
+                self.speeds.append(Speeds(summary.tokens_per_second or 0.0, count / (wrote - started), count))
             yield event
 
     def held_bytes(self, device: str) -> int:

@@ -93,13 +93,13 @@ def bench_live(
     rounds: int,
     on_progress: Callable[[str, int, int], None] = lambda what, done, total: None,
 ) -> LiveRuns:
-    """Run requests in the window and without it, in turn, after one round that does not count.
+    """Run requests in the window and without it, in turn, after a run of each that does not count.
 
     Args:
         open_session: called in the thread of the window's engine.
         run_headless: runs a request without the window.
-        requests: taken in turn.
-        rounds: that count.
+        requests: taken in turn, those whose text ends early left out if there are others.
+        rounds: that count, one at least.
         on_progress: what goes on, how many runs are done, and how many there will be.
 
     Raises:
@@ -113,31 +113,36 @@ def bench_live(
         return opened[-1]
 
     heart = Heartbeat()
-    speeds: dict[bool, list[Speeds]] = {True: [], False: []}
-    first_mb = last_mb = 0.0
+    pairs: list[tuple[Speeds, Speeds]] = []
     with _window(open_clocked) as (window, run_in_window):
-        for turn in range(rounds + 1):
-            request = requests[turn % len(requests)]
+
+        def run_both(turn: int, request: RunRequest) -> tuple[Speeds, Speeds]:
+            found: dict[bool, Speeds] = {}
             # Who comes first changes with every round.
             for in_window in (True, False) if turn % 2 else (False, True):
                 place = "in the window" if in_window else "without it"
                 on_progress(f"Round {turn} of {rounds}, {place}", 2 * turn, 2 * rounds + 2)
                 if in_window:
                     run_in_window(window, replace(request, inspect=True))  # As the window asks for its runs.
-                    found = opened[-1].speeds[-1]
+                    found[True] = opened[-1].speeds[-1]
                 else:
-                    found = run_headless(request)
-                if turn:
-                    speeds[in_window].append(found)
-                if in_window:
-                    last_mb = psutil.Process().memory_info().rss / 1e6
-                    first_mb = first_mb if turn else last_mb
+                    found[False] = run_headless(request)
+            return found[True], found[False]
+
+        warm_up = [run_both(0, request)[1].num_tokens for request in requests]
+        # A text that ends early is over before anything can be told of its speed.
+        whole = [asked for asked, count in zip(requests, warm_up, strict=True) if count > asked.max_new_tokens / 2]
+        timed = whole or requests
+        first_mb = psutil.Process().memory_info().rss / 1e6
+        pairs.extend(run_both(turn, timed[turn % len(timed)]) for turn in range(1, rounds + 1))
+        last_mb = psutil.Process().memory_info().rss / 1e6
         # In runs of their own, since 200 beats a second take time as well.
         for request in requests:
             on_progress("Looking for stalls in the window", 2 * rounds + 2, 2 * rounds + 2)
             with heart.beating():
                 run_in_window(window, replace(request, inspect=True))
-    return LiveRuns(tuple(speeds[True]), tuple(speeds[False]), heart.take(), last_mb - first_mb, opened[-1].environment)
+    inside, outside = zip(*pairs, strict=True)
+    return LiveRuns(inside, outside, heart.take(), last_mb - first_mb, opened[-1].environment)
 
 
 def sum_up(windows: Sequence[LiveRuns]) -> LiveFigures:

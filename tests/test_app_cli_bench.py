@@ -228,7 +228,7 @@ def test_the_window_and_the_session_take_turns(sound_binding, qtbot):
     from app.ui_bench import bench_live, sum_up
 
     seen = []
-    headless = iter([Speeds(50.0, 40.0)] * 3)
+    headless = iter([Speeds(50.0, 40.0, 80)] * 3)
     runs = bench_live(
         lambda: ScriptedRun(20, 1e6),
         lambda _: next(headless),
@@ -246,13 +246,27 @@ def test_the_window_and_the_session_take_turns(sound_binding, qtbot):
     assert order == [False, True, True, False, False, True]
 
 
+def test_a_text_that_ends_early_is_not_timed(sound_binding, qtbot):
+    from app.ui_bench import bench_live
+
+    short, long = replace(request(), prompt="short", max_new_tokens=80), replace(request(), max_new_tokens=80)
+    asked = []
+
+    def run_headless(wanted):
+        asked.append(wanted.prompt)
+        return Speeds(50.0, 40.0, 3 if wanted.prompt == "short" else 80)
+
+    bench_live(lambda: ScriptedRun(20, 1e6), run_headless, [short, long], 3)
+    assert asked == ["short", long.prompt, *[long.prompt] * 3]
+
+
 def test_several_windows_are_summed_up_round_by_round_and_by_the_worst_stall():
     from app.heartbeat import Stalls
     from app.ui_bench import LiveRuns, sum_up
 
     pairs = [((90.0, 80.0), (100.0, 100.0)), ((99.0, 95.0), (100.0, 100.0)), ((50.0, 48.0), (50.0, 50.0))]
     windows = [
-        LiveRuns((Speeds(*inside),), (Speeds(*outside),), Stalls(longest, 1.0, 10), growth, {"torch": "2"})
+        LiveRuns((Speeds(*inside, 256),), (Speeds(*outside, 256),), Stalls(longest, 1.0, 10), growth, {"torch": "2"})
         for (inside, outside), longest, growth in zip(pairs, (5.0, 30.0, 7.0), (1.0, -2.0, 3.0), strict=True)
     ]
     figures = sum_up(windows)
@@ -289,7 +303,7 @@ def test_a_run_that_fails_in_the_window_is_an_error(sound_binding, qtbot):
             yield
 
     with pytest.raises(OutriderError, match="no model 't'"):
-        bench_live(lambda: Failing(1, 1.0), lambda _: Speeds(1.0, 1.0), [request()], 1)
+        bench_live(lambda: Failing(1, 1.0), lambda _: Speeds(1.0, 1.0, 1), [request()], 1)
 
 
 def test_a_process_of_its_own_runs_a_request_and_hands_its_errors_back(target):

@@ -20,7 +20,8 @@ def bar(qtbot):
     dress(window)
     window.show()
     qtbot.waitExposed(window)
-    yield found
+    found.kept = window  # A parent that nobody holds is gone, and its children with it.
+    return found
 
 
 def is_moving(bar: QProgressBar) -> bool:
