@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from PySide6.QtWidgets import QHBoxLayout, QToolButton, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QScrollArea, QToolButton, QVBoxLayout, QWidget
 
+from app.controller import RunState
 from app.text_size import set_text_scale
+from app.view_models.inspection import Chip
+from app.view_models.places import Fate
 from app.widgets.fitting_button import FittingButton
+from app.widgets.inspector_chips import BlockRow
 from app.widgets.metric_tiles import Tile
 from app.widgets.playback_bar import PlaybackBar
+from app.widgets.prompt_editor import PromptEditor
 
 
 @pytest.fixture(autouse=True)
@@ -87,3 +92,56 @@ def test_an_upright_title_is_left_out_where_it_would_be_cut(make_window, qtbot):
     qtbot.waitUntil(lambda: label.opacity() == 1.0)
     plot.setFixedHeight(90)
     qtbot.waitUntil(lambda: label.opacity() == 0.0)
+
+
+def test_an_empty_plots_sentence_is_wrapped_where_it_would_be_cut(make_window, qtbot):
+    window = make_window(is_shown=True)
+    plot = window.measurements.latency
+    hint = plot._hint
+    whole = hint.textItem.boundingRect().height()
+    plot.setFixedWidth(240)
+
+    def is_inside():
+        shown, box = hint.mapRectToParent(hint.boundingRect()), plot.getViewBox().boundingRect()
+        return shown.width() <= box.width() + 1 and hint.textItem.boundingRect().height() > whole
+
+    qtbot.waitUntil(is_inside)
+
+
+def test_what_stands_beside_run_is_never_cut(qtbot):
+    prompt = PromptEditor([])
+    qtbot.addWidget(prompt)
+    note = prompt.note
+    prompt.resize(900, 300)
+    prompt.show()
+    prompt.show_state(RunState.RUNNING, None)
+    assert note.text() == "K and temperature can be changed while it runs."
+    prompt.resize(prompt.minimumSizeHint().width(), 300)
+    qtbot.waitUntil(lambda: note.text() == "K and temperature are live.")
+    # A problem has no short form: the note takes the height that it needs.
+    prompt.show_state(RunState.IDLE, "The prompt is empty. Write a few words for the model to continue.")
+    qtbot.waitUntil(lambda: note.height() >= note.heightForWidth(note.width()) > 60)
+    prompt.resize(900, 300)
+    qtbot.waitUntil(lambda: note.minimumHeight() < 60)
+
+
+def test_chips_that_wrap_get_the_height_of_their_lines(qtbot):
+    parent, row = QWidget(), BlockRow()
+    qtbot.addWidget(parent)
+    layout = QVBoxLayout(parent)
+    layout.addWidget(row)
+    layout.addStretch(1)
+    row.show_chips([Chip(slot, f"token{slot}", Fate.ACCEPTED, is_current=slot == 0) for slot in range(6)])
+    parent.resize(900, 400)
+    parent.show()
+    one_line = row.height()
+    parent.resize(220, 400)
+    qtbot.waitUntil(lambda: row.height() == row.heightForWidth(row.width()) > one_line)
+    assert row.box_of(5).bottom() <= row.height()
+
+
+def test_the_settings_fit_a_window_of_the_usual_size(make_window, qtbot):
+    window = make_window(is_shown=True)
+    window.resize(1280, 800)
+    scroll = window.findChild(QScrollArea, "sidebarScroll")
+    qtbot.waitUntil(lambda: window.height() == 800 and scroll.verticalScrollBar().maximum() == 0)

@@ -35,3 +35,16 @@ def test_a_flood_of_events_is_taken_over_several_frames(window, monkeypatch):
     for number in (1, 2, 3, 3):
         window.live._on_frame()
         assert len(window.run_view.steps) == number
+
+
+def test_the_first_steps_are_shown_by_the_figures_and_by_both_plots_at_once(window):
+    panel = window.measurements
+    panel.show()
+    panel.begin()
+    for _ in range(2):
+        panel.refresh(has_news=True)
+    for index in range(4):
+        window.run_view.apply(make_step(index, 3 * index))
+    panel.refresh(has_news=True)
+    assert not any(plot._hint.isVisible() for plot in (panel.acceptance, panel.latency))
+    assert panel.tiles.acceptance.value.text() != "–"

@@ -83,7 +83,8 @@ def test_a_report_says_what_to_do_and_shows_the_grid():
     maps = [item for item in page.named("table") if item.get("class") == "heat"]
     assert len(maps) == 4
     best = [item for item in page.named("td") if item.get("class") == "number best"]
-    assert best
+    # Speedup and speed; every K has the same acceptance, and none of them is the best.
+    assert len(best) == 2
     assert "The model returned NaN." in page.text
     assert "def f" in page.text
     assert len([item for item in page.named("svg") if item.get("role")]) == 1

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyqtgraph as pg
 from PySide6.QtCore import QPointF, Qt, Slot
-from PySide6.QtGui import QColor, QPen
+from PySide6.QtGui import QColor, QPen, QTextOption
 from PySide6.QtWidgets import QGraphicsItem
 
 from app.theme import LIGHT, Theme, scaled, ui_font
@@ -38,6 +38,7 @@ class BasePlot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         box.disableAutoRange()
         self._hint = pg.TextItem(anchor=(0.5, 0.5))
         self._hint.setFont(ui_font(12))
+        self._hint.textItem.document().setDefaultTextOption(QTextOption(Qt.AlignmentFlag.AlignCenter))
         self._hint.setParentItem(box)
         box.sigRangeChangedManually.connect(self._on_moved_by_hand)
         box.sigResized.connect(self._on_resized)
@@ -80,6 +81,7 @@ class BasePlot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         self.setBackground(theme.surface)
         item = self.getPlotItem()
         self._hint.setFont(ui_font(12))
+        self._place_hint()
         for name, label in self._labels.items():
             axis = item.getAxis(name)
             axis.setLabel(label, color=theme.muted, **{"font-size": f"{scaled(11)}px"})
@@ -93,11 +95,18 @@ class BasePlot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
     def set_hint(self, text: str) -> None:
         """What an empty plot says."""
         self._hint.setPlainText(text)
+        self._place_hint()
 
     @Slot()
     def _on_resized(self) -> None:
-        self._hint.setPos(self.getViewBox().boundingRect().center())
+        self._place_hint()
         self._fit_title()
+
+    def _place_hint(self) -> None:
+        """In the middle, wrapped where the plot is narrower than the sentence."""
+        box = self.getViewBox().boundingRect()
+        self._hint.setTextWidth(box.width())
+        self._hint.setPos(box.center())
 
     def _fit_title(self) -> None:
         """Leave out the upright title where it would be cut off: a part of it says less than the card's own title."""

@@ -43,6 +43,7 @@ class ComparePage(QWidget):
         self.export = _quiet(
             "Export…", "compareExport", "Write a report to read, HTML: the runs side by side and their texts"
         )
+        self.export.setProperty("role", None)  # outlined, as it is below the list
         self.table = CompareTable()
         self.acceptance = OverlayPlot(
             object_name="compareAcceptance",

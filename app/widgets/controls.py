@@ -74,7 +74,7 @@ class ControlsPanel(QScrollArea):
         )
         for index, (title, widgets) in enumerate(sections):
             if index:
-                layout.addSpacing(8)
+                layout.addSpacing(6)
             layout.addWidget(text_label(title, "section"))
             for widget in widgets:
                 layout.addWidget(widget)

@@ -143,9 +143,11 @@ class BlockRow(QWidget):
         return QSize(MOST_TEXT_PX + 2 * PADDING_PX, self.heightForWidth(max(self.width(), 200)))
 
     def resizeEvent(self, event: QResizeEvent) -> None:
-        """Wrap anew."""
+        """Wrap anew, and ask for the height of the lines that there are now."""
         super().resizeEvent(event)
         self._boxes = self._lay_out(self.width())
+        if event.size().width() != event.oldSize().width():
+            self.updateGeometry()
 
     def _lay_out(self, width: int) -> list[QRectF]:
         boxes, x, y = [], 1.0, 1.0

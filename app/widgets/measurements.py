@@ -33,6 +33,7 @@ class MeasurementsPanel(QWidget):
         self._run = run
         self._baseline_ticked = True
         self._frame = 0
+        self._is_empty = True
         self._stale: set[_Part] = set()
         self.tiles = MetricTiles()
         self.acceptance = AcceptancePlot(run.metrics)
@@ -48,6 +49,7 @@ class MeasurementsPanel(QWidget):
     def begin(self) -> None:
         """A run starts."""
         self._frame = 0
+        self._is_empty = True
         self._stale.clear()
         self.latency.set_baseline(None)
         for plot in (self.acceptance, self.latency):
@@ -73,7 +75,8 @@ class MeasurementsPanel(QWidget):
         """Show what has come, a part in each frame, and nothing while another page is in front.
 
         The plots take turns, and the figures, which nobody reads 30 times a second, come every third frame: painting
-        takes processor time from the engine. What is not drawn now is drawn in a later frame, news or not.
+        takes processor time from the engine. What is not drawn now is drawn in a later frame, news or not. Only the
+        first steps are shown by all at once, or a plot would stand empty beside a full one for seconds.
         """
         if has_news:
             self._stale = set(_Part)
@@ -83,6 +86,8 @@ class MeasurementsPanel(QWidget):
         due = {_Part.ACCEPTANCE if self._frame % 2 else _Part.LATENCY}
         if self._frame % 3 == 1:
             due.add(_Part.FIGURES)
+        if self._is_empty and self._run.steps:
+            self._is_empty, due = False, set(_Part)
         for part in due & self._stale:
             self._show_part(part)
         self._stale -= due

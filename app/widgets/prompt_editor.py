@@ -19,14 +19,16 @@ from PySide6.QtWidgets import (
 
 from app.controller import RunState
 from app.model_questions import RenderedPrompt
-from app.text_size import hold
 from app.theme import mono_font
 from app.view_models.presets import Preset
 from app.widgets.fields import card, describe, set_flag, text_label
 from app.widgets.fitting_button import FittingButton
+from app.widgets.fitting_note import FittingNote
 from app.widgets.prompt_reading import WAITING, PromptReading, reading_note
 
 READY_HINT = "Ctrl+Enter runs, Esc stops."
+LIVE_HINT = "K and temperature can be changed while it runs."
+LIVE_HINT_SHORT = "K and temperature are live."
 
 
 class PromptEditor(QWidget):
@@ -68,10 +70,10 @@ class PromptEditor(QWidget):
         self.presets_button.setMenu(self._presets_menu(presets))
         self.presets_button.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         describe(self.presets_button, "Presets", "Prompts to start from")
-        self.note = text_label(READY_HINT, "hint")
+        self.note = FittingNote()
+        self.note.setProperty("role", "hint")
         self.note.setObjectName("runNote")
-        self.note.setWordWrap(True)
-        hold(self.note, least_height=32)
+        self.note.show_note(READY_HINT)
         self.run_button = QPushButton("Run")
         self.run_button.setObjectName("runButton")
         describe(self.run_button, "Run", "Run the prompt (Ctrl+Enter)")
@@ -144,7 +146,7 @@ class PromptEditor(QWidget):
         elif is_idle:
             self._note(problem or READY_HINT, bool(problem))
         else:
-            self._note("K and temperature can be changed while it runs.")
+            self._note(LIVE_HINT, short=LIVE_HINT_SHORT)
 
     @property
     def is_reading(self) -> bool:
@@ -161,8 +163,8 @@ class PromptEditor(QWidget):
             self._read = (rendered.problem or reading_note(rendered), bool(rendered.problem))
         self._note(*self._read)
 
-    def _note(self, text: str, is_problem: bool = False) -> None:
-        self.note.setText(text)
+    def _note(self, text: str, is_problem: bool = False, *, short: str = "") -> None:
+        self.note.show_note(text, short)
         set_flag(self.note, "role", "problem" if is_problem else "hint")
 
     @Slot(bool)

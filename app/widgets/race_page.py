@@ -49,6 +49,7 @@ class RacePage(QWidget):
         self.speedup.setToolTip("Tokens per second of the run over those of the baseline")
         self.lead = text_label("", "strong")
         self.lead.setObjectName("raceLead")
+        self.lead.setWordWrap(True)
         self.lead.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
         self.source = _sentence("raceSource")
         self.texts = _sentence("raceTexts")

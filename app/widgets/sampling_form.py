@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from PySide6.QtCore import Qt, Signal, Slot
+from PySide6.QtCore import Signal, Slot
 from PySide6.QtWidgets import (
     QCheckBox,
     QDoubleSpinBox,
@@ -122,12 +122,18 @@ class SamplingForm(QWidget):
             "The same seed and settings give the same text. With Auto, K follows this machine's timing, and the text "
             "with it, unless Reproducible is ticked or the temperature is 0."
         )
-        seed_box = labelled("Seed", seed_row, seed_help)
+        # In one row with the seed, or the tick would not stand on the middle of its line.
+        seeded = QWidget()
+        halves = QGridLayout(seeded)
+        halves.setContentsMargins(0, 0, 0, 0)
+        halves.setHorizontalSpacing(8)
+        for column, half in enumerate((seed_row, self.coupling)):
+            halves.addWidget(half, 0, column)
+            halves.setColumnStretch(column, 1)
+        layout.addWidget(labelled("Seed", seeded, seed_help), 2, 0, 1, 6)
+        describe(seed_row, "Seed", seed_help)
         self.seed.setAccessibleName("Seed")
-        layout.addWidget(seed_box, 2, 0, 1, 3)
         layout.addWidget(self.problem_label, 3, 0, 1, 6)
-        self.coupling.setFixedHeight(self.seed.sizeHint().height())
-        layout.addWidget(self.coupling, 2, 3, 1, 3, Qt.AlignmentFlag.AlignBottom)
         for column in range(6):
             layout.setColumnStretch(column, 1)
 

@@ -73,9 +73,11 @@ class SliderSpin(QWidget):
         """Put something that belongs to the number at the end of its label's line."""
         layout = self._layout
         layout.removeWidget(self.spin)
-        layout.addWidget(self.spin, 1, 1, 2, 1, Qt.AlignmentFlag.AlignVCenter)
+        # With a row of its own the number is as high as that row, and the slider in the middle of it.
+        layout.setRowMinimumHeight(2, 0)
+        layout.addWidget(self.spin, 1, 1)
         layout.addWidget(widget, 0, 1)
-        layout.setVerticalSpacing(1)
+        layout.setVerticalSpacing(4)
 
     def value(self) -> float:
         """The number that both show."""

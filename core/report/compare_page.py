@@ -31,7 +31,7 @@ def compare_page(logs: Sequence[RunLog]) -> str:
             warnings(problems),
             section("What differs", settings or '<p class="muted">Nothing in their settings.</p>'),
             section("Key figures", figures_table(names, rows(runs), "Key figures of the runs"), note(runs)),
-            section("Tokens over time", _over_time(names, runs)),
+            section("Plots", _over_time(names, runs)),
             section("Texts", legend(), *(_text(name, run) for name, run in zip(names, runs, strict=True))),
             section("Settings that they share", settings_table(shared, "Settings that the runs share")),
         ),

@@ -80,7 +80,7 @@ def sweep_page(log: SweepLog) -> str:
             f'<p class="muted">{escaped(" · ".join(fact for fact in facts if fact))}</p>\n</header>',
             warnings(problems),
             section("What to do", _verdicts(results) if results.num_measured else ""),
-            section("Speedup over K", _over_k(plan, cells)),
+            section("Plots", _over_k(plan, cells)),
             *(section(measure.title, _heat_maps(plan, cells, measure)) for measure in MEASURES),
             section("By suite", _by_suite(results) if len(results.suites) > 1 else ""),
             section("Every cell", cells_table(cells)),

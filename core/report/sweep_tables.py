@@ -50,7 +50,9 @@ def heat_map(
         form: how a value is written.
         scale: of the colours.
     """
-    best = max(spread.median for _, row in rows for spread in row if spread is not None)
+    medians = {spread.median for _, row in rows for spread in row if spread is not None}
+    # Where all are the same none stands out.
+    best = max(medians) if len(medians) > 1 else None
     head = "".join(f'<th scope="col">K = {escaped(column)}</th>' for column in columns)
     body = "\n".join(
         f'<tr><th scope="row">{escaped(name)}</th>'
@@ -64,7 +66,7 @@ def heat_map(
     )
 
 
-def _heat(spread: Spread | None, form: str, scale: Scale, best: float) -> str:
+def _heat(spread: Spread | None, form: str, scale: Scale, best: float | None) -> str:
     if spread is None:
         return f'<td class="number">{UNKNOWN}</td>'
     share = scale.place(spread.median)
