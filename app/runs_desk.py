@@ -75,7 +75,7 @@ class RunsDesk(QObject):
         self.reader.changed.connect(self.refresh)
         self.reader.deleted.connect(self._on_deleted)
         self.reader.restored.connect(self._on_restored)
-        self.reader.exported.connect(self.told)
+        self.reader.exported.connect(self._on_saved)
         self.reader.failed.connect(self._tell)
         self._controller.engine_ready.connect(self.reader.look_back)
         self.reader.cut_off.connect(self._on_cut_off)
@@ -106,6 +106,13 @@ class RunsDesk(QObject):
             self.window.set_theme(theme)
             self._plots.set_theme(theme)
 
+    @Slot(str)
+    def _on_saved(self, sentence: str) -> None:
+        # Where it was asked for, and in the main window, since this one may be closed by now.
+        if self.window is not None:
+            self.window.say(sentence)
+        self.told.emit(sentence)
+
     @Slot()
     def refresh(self) -> None:
         """List the runs anew, if anyone looks."""
@@ -117,7 +124,7 @@ class RunsDesk(QObject):
         window = RunsWindow(_shown(self._services.runs_folder()), self._parent)
         self._plots = PlotDesk(window, self._dialogs, RunView(), window.compare_page.cards)
         self._plots.failed.connect(window.banner.show_sentence)
-        self._plots.saved.connect(self.told)
+        self._plots.saved.connect(self._on_saved)
         window.open_requested.connect(self.open_run)
         window.replay_requested.connect(self._on_replay_requested)
         window.export_requested.connect(self._on_export_requested)

@@ -151,6 +151,9 @@ def test_a_comparison_is_taken_away_as_a_report_but_never_over_a_runs_log(open_r
     dialogs.export_path = tmp_path / "both.html"
     with qtbot.waitSignal(window.runs.told):
         panel.compare_page.export.click()
+    # It is said where it was asked for, until the list is back.
+    assert panel.foot.isVisible()
+    assert panel.foot.toolTip() == f"Exported to {dialogs.export_path}"
     page = dialogs.export_path.read_text("utf-8")
     assert "2 runs compared" in page
     assert all(run_id in page for run_id in kept)

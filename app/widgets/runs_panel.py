@@ -26,6 +26,8 @@ from app.widgets.runs_table import RunsTable
 from core.runs import KeptRun, KeptState
 
 LIST, COMPARE = 0, 1
+SIDE = 16
+"""Pixels at the left and at the right."""
 NO_MATCH = "No kept run has these words."
 NO_RUN = "No run is kept yet. Every run that you start is kept here by itself, as it goes."
 SEARCH_HELP = (
@@ -89,6 +91,7 @@ class RunsWindow(QDialog):
         self.undo_line.hide()
         self.foot = text_label("", "hint")
         self.foot.setObjectName("runsFoot")
+        self.foot.setMinimumWidth(1)  # or a long sentence would keep the window from being made smaller
         self.compare_page = ComparePage()
         self._lay_out()
         self._connect()
@@ -122,15 +125,15 @@ class RunsWindow(QDialog):
         column.addWidget(self.search)
         column.addWidget(table_card(self._list), 1)
         column.addLayout(actions)
-        column.addLayout(last)
         self.pages = QStackedWidget()
         self.pages.addWidget(page)
         self.pages.addWidget(self.compare_page)
         layout = QVBoxLayout(self)
-        layout.setContentsMargins(16, 12, 16, 12)
+        layout.setContentsMargins(SIDE, 12, SIDE, 12)
         layout.setSpacing(8)
         layout.addWidget(self.banner)
         layout.addWidget(self.pages, 1)
+        layout.addLayout(last)
         self.setMinimumSize(980, 520)
         self.resize(1200, 720)
 
@@ -182,12 +185,20 @@ class RunsWindow(QDialog):
         """Show the list again."""
         self.pages.setCurrentIndex(LIST)
         self.setWindowTitle("Runs")
+        self._show_list()
         self.table.setFocus()
 
     def show_undo(self, count: int) -> None:
         """Offer to bring back what was deleted; 0: there is nothing to bring back."""
         self.undo_text.setText(f"Deleted {count:,} run{'' if count == 1 else 's'}.")
         self.undo_line.setVisible(count > 0)
+
+    @Slot(str)
+    def say(self, sentence: str) -> None:
+        """Say at the foot what came of something, until there is something else to say."""
+        room = self.width() - self.undo_line.sizeHint().width() - 2 * SIDE
+        self.foot.setText(self.foot.fontMetrics().elidedText(sentence, Qt.TextElideMode.ElideMiddle, room))
+        self.foot.setToolTip(sentence)
 
     def set_theme(self, theme: Theme) -> None:
         """Draw in a theme's colours."""
@@ -209,7 +220,7 @@ class RunsWindow(QDialog):
         count, shown = len(self._runs), self.table.count()
         total = f"{count:,} run{'' if count == 1 else 's'}, {bytes_text(sum(run.num_bytes for run in self._runs))}"
         found = f"{shown:,} of {total}" if shown != count else total
-        self.foot.setText(f"{found}{'' if self._is_complete else ', reading…'} · kept in {self._place}")
+        self.say(f"{found}{'' if self._is_complete else ', reading…'} · kept in {self._place}")
 
     @Slot()
     def _show_actions(self) -> None:
