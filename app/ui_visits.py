@@ -14,7 +14,7 @@ from multiprocessing import get_context
 
 from app.clocked_runs import HeadlessProcess
 from app.services import open_session_beside_window
-from app.ui_bench import LiveFigures, LiveRuns, bench_live, sum_up
+from app.ui_bench import LiveFigures, LiveRuns, LongFigures, bench_live, bench_long, sum_up
 from core.errors import GenerationError
 from core.types import RunRequest
 
@@ -24,8 +24,8 @@ MIN_ROUNDS = 2
 
 def bench_visits(
     requests: Sequence[RunRequest], rounds: int, on_progress: Callable[[str, int, int], None]
-) -> LiveFigures:
-    """Run requests in windows and without, each pair in processes of its own.
+) -> tuple[LiveFigures, LongFigures]:
+    """Run requests in windows and without, each pair in processes of its own; the last window shows a long text too.
 
     Args:
         requests: taken in turn.
@@ -37,23 +37,32 @@ def bench_visits(
         KeyboardInterrupt: on Ctrl-C.
     """
     each = max(MIN_ROUNDS, math.ceil(rounds / NUM_VISITS))
-    found = []
+    found: list[LiveRuns] = []
+    long: LongFigures | None = None
     for visit in range(NUM_VISITS):
         on_progress(f"Window {visit + 1} of {NUM_VISITS}, in turn with a run without it", visit, NUM_VISITS)
         with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as executor:
             try:
-                found.append(executor.submit(bench_here, tuple(requests), each).result())
+                is_last = visit + 1 == NUM_VISITS
+                runs, long = executor.submit(bench_here, tuple(requests), each, with_long=is_last).result()
+                found.append(runs)
             except BrokenProcessPool as error:
                 raise GenerationError("The process with the window ended early. Try again.") from error
-    return sum_up(found)
+    assert long is not None, "the last one brings it"
+    return sum_up(found), long
 
 
-def bench_here(requests: Sequence[RunRequest], rounds: int) -> LiveRuns:
-    """One window, in this process, beside a process without."""
+def bench_here(requests: Sequence[RunRequest], rounds: int, *, with_long: bool) -> tuple[LiveRuns, LongFigures | None]:
+    """One window, in this process, beside a process without; then, where it is wanted, one with a long text.
+
+    By then all is imported, as it is before anyone has a long text: a window that has just been opened shares the
+    processors, and Python's lock, with the threads that import.
+    """
     from PySide6.QtWidgets import QApplication
 
     application = QApplication.instance() or QApplication([])
     assert isinstance(application, QApplication)
     application.setQuitOnLastWindowClosed(False)
     with HeadlessProcess() as headless:
-        return bench_live(open_session_beside_window, headless.run, requests, rounds)
+        runs = bench_live(open_session_beside_window, headless.run, requests, rounds)
+    return runs, bench_long(requests[0]) if with_long else None

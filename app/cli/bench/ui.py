@@ -51,20 +51,12 @@ def execute_ui(settings: BenchSettings, args: argparse.Namespace) -> int:
         # What a session takes for the user's own choice, and leaves alone.
         os.environ["OMP_NUM_THREADS"] = str(settings.threads)
     try:
-        from PySide6.QtWidgets import QApplication
+        from app.ui_visits import bench_visits
     except ImportError as error:
         say(f"PySide6, which draws the window, can't be loaded ({error}); install Outrider again.")
         return Exit.FAILED
-    from app.ui_bench import bench_long
-    from app.ui_visits import bench_visits
-
-    application = QApplication.instance() or QApplication(sys.argv[:1])
-    assert isinstance(application, QApplication)
-    application.setQuitOnLastWindowClosed(False)
     with open_progress() as progress:
-        live = bench_visits(requests, settings.rounds, progress.advance)
-        progress.stage("Showing a long transcript")
-        long = bench_long(requests[0])
+        live, long = bench_visits(requests, settings.rounds, progress.advance)
     if args.out is not None:
         document = {
             "schema": "outrider.bench/1",
