@@ -23,6 +23,8 @@ from PySide6.QtWidgets import (
 from app.theme import RESOURCES, Theme, palette, style_sheet, ui_font
 
 IN_FORCE = "sheetInForce"
+IN_PARTS = "dressedInParts"
+"""Property of a dialog whose parts have a sheet each, as the main window's have."""
 
 
 def put_in_force(theme: Theme) -> None:
@@ -45,6 +47,15 @@ def dress(widget: QWidget) -> None:
         widget.setStyleSheet(sheet)
 
 
+def dress_in_parts(dialog: QDialog) -> None:
+    """Give each part of a large dialog the sheet in force: one sheet would take too long to reach all of it."""
+    dialog.setProperty(IN_PARTS, True)
+    for container in containers_of(dialog):
+        dress_container(container)
+    for part in parts_of(dialog):
+        dress(part)
+
+
 class DressingWindow(QMainWindow):
     """Has dialogs that are not of our making, such as one that asks for a path, look as it does."""
 
@@ -52,13 +63,13 @@ class DressingWindow(QMainWindow):
         """Dress a dialog once it has all that is in it."""
         super().childEvent(event)
         child = event.child()
-        if event.polished() and isinstance(child, QDialog):
+        if event.polished() and isinstance(child, QDialog) and not child.property(IN_PARTS):
             dress(child)
 
 
 def dress_container(widget: QWidget) -> None:
     """Have a container look at the palette again. What it contains has sheets of its own."""
-    if isinstance(widget, QMainWindow) and not widget.styleSheet():
+    if widget.isWindow() and not widget.styleSheet():
         widget.setStyleSheet((RESOURCES / "containers.qss").read_text("utf-8"))
     else:
         widget.style().polish(widget)
@@ -71,7 +82,8 @@ def windows_of(window: QWidget) -> list[QWidget]:
 
 def containers_of(window: QWidget) -> list[QWidget]:
     """What only holds parts: the window itself, and what lies between it and them."""
-    return [window, *_containers(window)] if isinstance(window, QMainWindow) else []
+    has_parts = isinstance(window, QMainWindow) or window.property(IN_PARTS)
+    return [window, *_containers(window)] if has_parts else []
 
 
 def parts_of(window: QWidget) -> list[QWidget]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 
-from PySide6.QtCore import QObject, QTimer, Slot
+from PySide6.QtCore import QObject, Slot
 from PySide6.QtWidgets import QMainWindow
 
 from app.controller import RunController
 from app.dialogs import Dialogs
 from app.menus import Menus
 from app.theme import LIGHT, Theme
+from app.turns import Turns, freeze, thaw
 from app.view_models.run_view import RunView
 from app.widgets.first_hint import FirstHint
 from app.widgets.help_page import HelpPage
@@ -35,6 +36,7 @@ class HelpDesk(QObject):
         self.hint = FirstHint()
         self.hint_seen = False
         self.page: HelpPage | None = None
+        self._turns = Turns(self)
         menus.help.triggered.connect(self.open_method)
         menus.formulas.triggered.connect(self._on_formulas)
         menus.keys.triggered.connect(self._on_keys)
@@ -57,7 +59,7 @@ class HelpDesk(QObject):
     @Slot()
     def open_method(self) -> None:
         """Explain the method."""
-        self._open(lambda page: page.open_method(self._run.steps))
+        self._open(lambda page: page.open_method(self._run.steps), is_method=True)
 
     @Slot()
     def _on_formulas(self) -> None:
@@ -76,14 +78,34 @@ class HelpDesk(QObject):
         self.hint_seen = True
         self.hint.hide()
 
-    def _open(self, show: Callable[[HelpPage], None]) -> None:
+    def close(self) -> None:
+        """Close the Help window, or open it no more."""
+        self._turns.stop()
         if self.page is not None:
-            show(self.page)
-            return
-        page = self.page = HelpPage(self._window.menuBar(), self._window)
-        page.set_theme(self._theme)
-        if self._window.isVisible():
-            # To lay it out takes as long as to make it; each has a turn of the event loop.
-            QTimer.singleShot(0, page, lambda: show(page))
-        else:
+            self.page.close()
+
+    def _open(self, show: Callable[[HelpPage], None], *, is_method: bool = False) -> None:
+        if self.page is None:
+            self.page = HelpPage(self._window.menuBar(), self._window)
+            self.page.set_theme(self._theme)
+        is_new = not self.page.isVisible()
+        self._turns.start(self._pieces(self.page, show, is_method=is_method, is_new=is_new))
+        if not (is_new and self._window.isVisible()):
+            self._turns.finish()
+
+    def _pieces(
+        self, page: HelpPage, show: Callable[[HelpPage], None], *, is_method: bool, is_new: bool
+    ) -> Generator[None]:
+        """Make it, lay it out and paint it: each has a turn of the event loop, or more."""
+        if is_method:
+            yield from page.making()
+        if is_new:
+            freeze([page], "help")
+        try:
+            page.show_step(self._run.steps)
             show(page)
+            yield from self._turns.rest()
+        finally:
+            thaw([page], "help")
+        yield from self._turns.rest()
+        yield from page.making()

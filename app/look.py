@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable
 from typing import Protocol
 
-from PySide6.QtCore import QEvent, QObject, Qt, Signal, Slot
+from PySide6.QtCore import QObject, Signal, Slot
 from PySide6.QtGui import QAction, QGuiApplication
-from PySide6.QtWidgets import QApplication, QWidget
+from PySide6.QtWidgets import QWidget
 from shiboken6 import isValid
 
 from app.dress import containers_of, dress, dress_container, parts_of, put_in_force, windows_of
 from app.menus import Menus
 from app.text_size import DEFAULT_SCALE, next_scale, set_text_scale
 from app.theme import Theme, ThemeMode, choose_color_scheme, resolve_theme, text_scale
-from app.turns import Turns
+from app.turns import Turns, freeze, thaw
 
 
 class Drawn(Protocol):
@@ -77,7 +77,7 @@ class Look(QObject):
         self._menus.show_scale(text_scale())
         self._turns.stop()
         windows = windows_of(self._window)
-        _freeze(windows)
+        freeze(windows, "look")
         put_in_force(theme)
         self._turns.start(self._pieces(theme, windows))
         if not self._window.isVisible():
@@ -93,15 +93,28 @@ class Look(QObject):
             for drawn in self._drawn:
                 drawn.set_theme(theme)
                 yield
-            _thaw([main])
-            yield
+            thaw([main], "look")
+            yield from self._turns.rest()
             shown = [window for window in others if isValid(window) and window.isVisible()]
-            yield from _dress_windows(shown)
+            yield from self._dress_windows(shown)
             self.changed.emit(theme)
-            yield from _dress_windows(window for window in others if window not in shown)
+            yield from self._dress_windows(window for window in others if window not in shown)
         finally:
-            _thaw(windows)
+            thaw(windows, "look")
         self.settled.emit()
+
+    def _dress_windows(self, windows: Iterable[QWidget]) -> Generator[None]:
+        """Each is painted as soon as it is done, in a turn of its own."""
+        for window in windows:
+            # What has no sheet opens out of something that has.
+            if isValid(window) and window.styleSheet():
+                for container in containers_of(window):
+                    dress_container(container)
+                yield from _dress(parts_of(window))
+            if isValid(window) and window.isVisible():
+                thaw([window], "look")
+                yield from self._turns.rest()
+            thaw([window], "look")
 
     def _scale(self, scale: float) -> None:
         set_text_scale(self._window, scale)
@@ -135,28 +148,3 @@ def _dress(parts: Iterable[QWidget]) -> Generator[None]:
         if isValid(part):
             dress(part)
             yield
-
-
-def _dress_windows(windows: Iterable[QWidget]) -> Generator[None]:
-    """Each is painted as soon as it is done, so that not all of them are in one turn."""
-    for window in windows:
-        # What has no sheet opens out of something that has.
-        if isValid(window) and window.styleSheet():
-            yield from _dress(parts_of(window))
-        _thaw([window])
-
-
-def _freeze(windows: Iterable[QWidget]) -> None:
-    """Have nothing painted."""
-    for window in windows:
-        window.setUpdatesEnabled(False)
-
-
-def _thaw(windows: Iterable[QWidget]) -> None:
-    """Have all painted again, at once."""
-    for window in windows:
-        if isValid(window) and not window.updatesEnabled():
-            window.setUpdatesEnabled(True)
-            # What was to be painted when the window froze still waits, and Qt asks for nothing more meanwhile.
-            update = QEvent(QEvent.Type.UpdateRequest)
-            QApplication.postEvent(window, update, Qt.EventPriority.LowEventPriority.value)

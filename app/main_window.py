@@ -296,7 +296,7 @@ class MainWindow(DressingWindow):
         if not self._is_leaving:
             self._is_leaving = True
             self._save()
-            for desk in (self.models, self.runs, self.tools.sweeps):
+            for desk in (self.models, self.runs, self.tools.sweeps, self.help):
                 desk.close()
             self.threads.begin_close()
         if self.threads.is_closed or self.threads.join(CLOSE_WAIT_MS):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 
-from PySide6.QtCore import QObject, QTimer, Slot
+from PySide6.QtCore import QEvent, QObject, Qt, QTimer, Slot
+from PySide6.QtWidgets import QApplication, QTabWidget, QWidget
+from shiboken6 import isValid
 
+FROZEN_BY = "frozenBy"
 TURN_S = 0.008
 """No further piece is begun in a turn that has lasted this long."""
 
@@ -17,6 +20,7 @@ class Turns(QObject):
     def __init__(self, parent: QObject) -> None:
         super().__init__(parent)
         self._pieces: Generator[None] | None = None
+        self._ends_here = False
         self._timer = QTimer(self)
         self._timer.setInterval(0)
         self._timer.timeout.connect(self._on_turn)
@@ -41,7 +45,14 @@ class Turns(QObject):
 
     def finish(self) -> None:
         """Do all that is left at once."""
-        self._run(float("inf"))
+        while self.is_going:
+            self._run(float("inf"))
+
+    def rest(self) -> Generator[None]:
+        """Pieces that leave a turn to whatever waits, such as to painting what was just shown."""
+        for _ in ("of this turn", "of the turn in which it is painted"):
+            self._ends_here = True
+            yield
 
     @Slot()
     def _on_turn(self) -> None:
@@ -49,7 +60,8 @@ class Turns(QObject):
 
     def _run(self, until: float) -> None:
         try:
-            while self._pieces is not None:
+            self._ends_here = False
+            while self._pieces is not None and not self._ends_here:
                 next(self._pieces)
                 if time.perf_counter() >= until:
                     break
@@ -58,3 +70,32 @@ class Turns(QObject):
         except Exception:
             self.stop()
             raise
+
+
+def freeze(widgets: Iterable[QWidget], owner: str) -> None:
+    """Have nothing of these painted, until this owner and all others have thawed them."""
+    for widget in widgets:
+        widget.setProperty(FROZEN_BY, sorted({*(widget.property(FROZEN_BY) or ()), owner}))
+        widget.setUpdatesEnabled(False)
+
+
+def thaw(widgets: Iterable[QWidget], owner: str) -> None:
+    """Have all of these painted again, at once."""
+    for widget in widgets:
+        if not isValid(widget) or owner not in (owners := list(widget.property(FROZEN_BY) or ())):
+            continue
+        owners.remove(owner)
+        widget.setProperty(FROZEN_BY, owners)
+        if not owners:
+            widget.setUpdatesEnabled(True)
+            # What was to be painted when the window froze still waits, and Qt asks for nothing more meanwhile.
+            update = QEvent(QEvent.Type.UpdateRequest)
+            QApplication.postEvent(widget.window(), update, Qt.EventPriority.LowEventPriority.value)
+
+
+def frame_of(page: QWidget) -> QWidget:
+    """The tabs that a page is behind: while they are frozen, the page that was there before it is still seen."""
+    frame = page.parentWidget()
+    while frame is not None and not isinstance(frame, QTabWidget):
+        frame = frame.parentWidget()
+    return frame or page

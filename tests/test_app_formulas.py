@@ -48,7 +48,7 @@ def test_the_help_shows_it_as_a_page_of_tables(make_window, qtbot):
     window = make_window(is_shown=True)
     window.menus.formulas.trigger()
     page = window.help.page
-    qtbot.waitUntil(page.formulas.isVisible, timeout=30_000)
+    qtbot.waitUntil(lambda: bool(page.formulas.toPlainText()), timeout=30_000)
     assert page.tabs.tabText(page.tabs.currentIndex()) == "Formulas"
     assert "Every figure and its formula" in page.formulas.toPlainText()
     assert "|---" not in page.formulas.toPlainText()
@@ -63,4 +63,4 @@ def test_an_installation_without_the_page_says_so(qtbot, monkeypatch, tmp_path):
     qtbot.addWidget(page)
     page.set_theme(LIGHT)
     page.show()
-    assert page.toPlainText() == MISSING
+    qtbot.waitUntil(lambda: page.toPlainText() == MISSING)

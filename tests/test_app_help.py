@@ -164,6 +164,42 @@ def test_help_can_be_made_without_a_run_or_a_window(qtbot, window):
     assert "kept" in page.picture.accessibleDescription()
 
 
+def test_help_on_screen_is_made_in_turns_and_is_whole_when_it_is_seen(make_window, qtbot):
+    window = make_window(is_shown=True)
+    window.menus.help.trigger()
+    page = window.help.page
+    assert not page.isVisible()
+    qtbot.waitUntil(lambda: page.isVisible() and page.updatesEnabled(), timeout=30_000)
+    assert {label.text() for label in (page.colours, page.papers)} <= set(shown_texts(page.tabs.widget(0)))
+    assert page.picture.picture == example()
+
+
+def test_the_last_page_that_was_asked_for_is_the_one_that_opens(make_window, qtbot):
+    window = make_window(is_shown=True)
+    window.menus.help.trigger()
+    window.menus.keys.trigger()
+    page = window.help.page
+    qtbot.waitUntil(page.isVisible, timeout=30_000)
+    assert page.tabs.tabText(page.tabs.currentIndex()) == "Keyboard shortcuts"
+    page.tabs.setCurrentIndex(0)
+    qtbot.waitUntil(lambda: page.papers.text() in shown_texts(page.tabs.widget(0)), timeout=30_000)
+
+
+def test_the_keys_are_listed_also_for_who_comes_by_the_tab(window, qtbot):
+    window.menus.help.trigger()
+    window.help.page.tabs.setCurrentIndex(2)
+    qtbot.waitUntil(lambda: "Run" in shown_texts(window.help.page.tabs.widget(2)))
+
+
+def test_a_window_that_closes_while_help_is_made_opens_none(make_window, qtbot):
+    window = make_window(is_shown=True)
+    window.menus.help.trigger()
+    window.close()
+    qtbot.waitUntil(lambda: window.threads.is_closed, timeout=30_000)
+    assert not window.help._turns.is_going
+    assert not window.help.page.isVisible()
+
+
 # --- About ---
 
 

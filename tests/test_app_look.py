@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QApplication, QMessageBox, QWidget
 from app.dress import parts_of, windows_of
 from app.text_size import set_text_scale
 from app.theme import DARK, LIGHT, ThemeMode, style_sheet
-from app.turns import Turns
+from app.turns import Turns, freeze, thaw
 from tests.fakes_runs import until
 
 
@@ -84,7 +84,7 @@ def test_a_dialog_is_never_painted_half_in_one_look_and_half_in_another(shown, q
     class PageWitness(QObject):
         def eventFilter(self, watched, event):  # noqa: N802 - Qt's own
             if event.type() == QEvent.Type.Paint:
-                seen.append((page.styleSheet() == style_sheet(DARK), page.palette().window().color().name()))
+                seen.append((sheets(page) == {style_sheet(DARK)}, page.palette().window().color().name()))
             return False
 
     witness = PageWitness(page)
@@ -143,8 +143,9 @@ def test_a_dialog_that_was_closed_is_in_the_theme_when_it_is_opened_again(shown,
     with qtbot.waitSignal(shown.look.settled, timeout=30_000):
         pass
     shown.menus.help.trigger()
-    assert page.styleSheet() == style_sheet(DARK)
-    assert page.updatesEnabled()
+    until(qtbot, page.isVisible)
+    assert sheets(page) == {style_sheet(DARK)}
+    until(qtbot, page.updatesEnabled)
 
 
 def test_a_dialog_that_is_opened_in_the_middle_of_a_change_is_in_the_new_theme(shown, qtbot):
@@ -253,3 +254,32 @@ def test_what_is_left_can_be_done_at_once_or_given_up(qtbot):
     turns.start(pieces("c"))
     turns.finish()
     assert done == ["a", "end of a", "c", "end of c"]
+
+
+def test_what_is_to_be_painted_has_a_turn_to_itself(qtbot):
+    turns, done = Turns(QApplication.instance()), []
+
+    def pieces():
+        done.append("shown")
+        yield from turns.rest()
+        done.append("next")
+
+    turns.start(pieces())
+    QTimer.singleShot(0, lambda: QTimer.singleShot(0, lambda: done.append("painted")))
+    until(qtbot, lambda: not turns.is_going)
+    assert done == ["shown", "painted", "next"]
+    turns.start(pieces())
+    turns.finish()
+    assert done[3:] == ["shown", "next"]
+
+
+def test_what_two_have_frozen_is_painted_when_both_have_thawed_it(qtbot):
+    widget = QWidget()
+    qtbot.addWidget(widget)
+    freeze([widget], "a")
+    freeze([widget], "b")
+    thaw([widget], "a")
+    thaw([widget], "a")
+    assert not widget.updatesEnabled()
+    thaw([widget], "b")
+    assert widget.updatesEnabled()

@@ -181,3 +181,29 @@ def test_nothing_on_the_page_is_wider_than_the_column(qtbot, width):
     panel.show()
     panel.end()
     assert panel.widget().minimumSizeHint().width() <= panel.viewport().width()
+
+
+def test_a_long_run_is_read_in_turns_and_what_was_seen_before_stays_till_then(make_window, qtbot, monkeypatch):
+    monkeypatch.setattr("app.view_models.run_sums.PIECE", 10)
+    window = make_window(is_shown=True)
+    for step in drawn(0.8, 4, count=45):
+        window.run_view.apply(step)
+    window.side.show_page(window.why)
+    assert window.why.headline.text() == EMPTY
+    assert not window.side.updatesEnabled()
+    qtbot.waitUntil(lambda: window.why.headline.text() != EMPTY, timeout=30_000)
+    assert window.side.updatesEnabled()
+    assert window.why._sums.steps.num_steps == 45
+
+
+def test_who_leaves_the_page_while_it_is_read_finds_it_read_on_return(make_window, qtbot, monkeypatch):
+    monkeypatch.setattr("app.view_models.run_sums.PIECE", 10)
+    window = make_window(is_shown=True)
+    for step in drawn(0.8, 4, count=45):
+        window.run_view.apply(step)
+    window.side.show_page(window.why)
+    window.side.show_page(window.measurements)
+    qtbot.waitUntil(window.side.updatesEnabled, timeout=30_000)
+    assert window.why.headline.text() == EMPTY
+    window.side.show_page(window.why)
+    assert window.why.headline.text() != EMPTY

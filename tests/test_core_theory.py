@@ -13,7 +13,7 @@ from core.capture import capture
 from core.diagnosis import PlainStep, diagnose
 from core.forecast import VerifyCurve
 from core.theory.calibration import calibrate
-from core.theory.columns import columns, resampled, weighted_medians
+from core.theory.columns import GrowingColumns, columns, resampled, weighted_medians
 from core.theory.predictors import Predictor, kl_bound, overlap_bounds, rank_correlation, study_predictors
 from core.theory.speedup import speedup_theory
 from core.theory.study import study, verdict
@@ -290,3 +290,14 @@ def test_rank_correlation_sees_order_alone_and_shares_ties():
     rng = np.random.default_rng(2)
     a, b = rng.integers(0, 5, 50).astype(float), rng.integers(0, 5, 50).astype(float)
     assert rank_correlation(a, b) == pytest.approx(np.corrcoef(ranks(a), ranks(b))[0, 1])
+
+
+def test_columns_that_grow_are_those_that_are_read_at_once():
+    steps = mixed() * 4
+    growing = GrowingColumns()
+    for step in steps:
+        growing.add(step)
+    whole, found = columns(steps), growing.so_far()
+    assert (found.table == whole.table).all()
+    assert (found.is_timed == whole.is_timed).all()
+    assert len(found) == len(steps) > 256

@@ -73,7 +73,7 @@ class TheoryModel:
 
     def __init__(self, run: RunView) -> None:
         self._run = run
-        self.sums = RunSums(run)
+        self.sums = RunSums(run, with_columns=True)
 
     def question(self) -> Question | None:
         """What is to be worked out; None while a run goes, or where there is nothing."""
@@ -89,7 +89,8 @@ class TheoryModel:
             return TheoryReport(EMPTY)
         self.sums.read()
         plain = self.sums.plain()
-        theory = speedup_theory(run.steps, plain, num_resamples=0, sums=self.sums.steps)
+        ours = self.sums.columns.so_far() if self.sums.columns is not None else None
+        theory = speedup_theory(run.steps, plain, num_resamples=0, sums=self.sums.steps, ours=ours)
         note = LATER if run.summary is None else WORKING
         if theory is None:
             return TheoryReport(NO_UNIT if plain is None else UNDRAFTED)

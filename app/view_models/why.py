@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 
 from app.view_models.run_sums import RunSums
 from app.view_models.run_view import RunView
-from core.advice import Advice, advise
+from core.advice import MAX_LOOKUP_TOKENS, Advice, advise
 from core.diagnosis import LEAST_BLOCKS, Diagnosis, Limit, diagnose
 from core.figures import percent_text
 
@@ -119,7 +120,7 @@ class WhyModel:
 
     def _advice(self, found: Diagnosis) -> list[Advice]:
         config = self._run.started.config if self._run.started is not None else {}
-        emitted = [token for step in self._run.steps for token in step.emitted]
+        emitted = list(islice((token for step in self._run.steps for token in step.emitted), MAX_LOOKUP_TOKENS))
         return advise(self.sums.steps, found, config, emitted)
 
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from pathlib import Path
 
 from PySide6.QtGui import (
     QColor,
     QShowEvent,
     QTextCursor,
+    QTextDocument,
     QTextFrameFormat,
     QTextLength,
     QTextTable,
 )
-from PySide6.QtWidgets import QTextBrowser
+from PySide6.QtWidgets import QTextBrowser, QWidget
 
 from app.theme import LIGHT, RESOURCES, Theme, scaled, ui_font
+from app.turns import Turns, frame_of, freeze, thaw
 
 FIGURES = RESOURCES / "docs" / "figures.md"
 MISSING = "The page of formulas is missing from this installation."
@@ -32,7 +35,7 @@ def figures_text(path: Path = FIGURES) -> str:
 
 
 class FormulaPage(QTextBrowser):
-    """Reads the page when it is first shown in a theme."""
+    """Reads the page when it is first shown in a theme: in a turn of its own, and unseen until it is whole."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,6 +45,7 @@ class FormulaPage(QTextBrowser):
         self.setFrameShape(QTextBrowser.Shape.NoFrame)
         self._theme = LIGHT
         self._is_stale = True
+        self._turns = Turns(self)
 
     def set_theme(self, theme: Theme) -> None:
         """Draw in a theme's colours, at the text's size."""
@@ -52,25 +56,43 @@ class FormulaPage(QTextBrowser):
 
     def showEvent(self, event: QShowEvent) -> None:
         """Draw the page, unless it is still as it was drawn."""
-        if self._is_stale:
-            self._draw()
         super().showEvent(event)
+        if self._is_stale and not self._turns.is_going:
+            pieces = self._pieces(frame_of(self))
+            # Frozen at once, and so that whoever gives it up thaws it.
+            next(pieces)
+            self._turns.start(pieces)
+
+    def _pieces(self, frame: QWidget) -> Generator[None]:
+        freeze([frame], "formulas")
+        try:
+            yield from self._turns.rest()
+            self._draw()
+        finally:
+            thaw([frame], "formulas")
 
     def _draw(self) -> None:
         self._is_stale = False
         at = self.verticalScrollBar().value()
-        document = self.document()
-        document.setDefaultFont(ui_font(13))
-        self.setMarkdown(figures_text())
-        cursor = QTextCursor(document)
-        cursor.beginEditBlock()
-        document.setDocumentMargin(scaled(12))
-        _space(cursor)
-        for frame in document.rootFrame().childFrames():
-            if isinstance(frame, QTextTable):
-                _style(frame, self._theme)
-        cursor.endEditBlock()
+        # A document of its own: the one in the page would be laid out anew with every change.
+        document = _document(self, self._theme)
+        self.setDocument(document)
         self.verticalScrollBar().setValue(at)
+
+
+def _document(page: QWidget, theme: Theme) -> QTextDocument:
+    document = QTextDocument(page)
+    document.setDefaultFont(ui_font(13))
+    document.setMarkdown(figures_text())
+    cursor = QTextCursor(document)
+    cursor.beginEditBlock()
+    document.setDocumentMargin(scaled(12))
+    _space(cursor)
+    for frame in document.rootFrame().childFrames():
+        if isinstance(frame, QTextTable):
+            _style(frame, theme)
+    cursor.endEditBlock()
+    return document
 
 
 def _space(cursor: QTextCursor) -> None:

@@ -16,7 +16,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.dress import dress
+from app.dress import dress_in_parts
 from app.model_questions import FoundModels
 from app.model_store import Download, DownloadState
 from app.view_models.model_library import ModelLibrary
@@ -56,7 +56,6 @@ class ModelsWindow(QDialog):
 
     def __init__(self, library: ModelLibrary, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        dress(self)
         self._library = library
         self._place = ""
         self.setObjectName("modelsWindow")
@@ -86,6 +85,7 @@ class ModelsWindow(QDialog):
         self.foot = text_label("", "hint")
         self.foot.setObjectName("modelsFoot")
         self._lay_out()
+        dress_in_parts(self)
         self._connect()
         self.refresh()
 

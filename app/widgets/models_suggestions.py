@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from itertools import groupby
 
 from PySide6.QtCore import Qt, Signal, Slot
@@ -19,6 +19,7 @@ from PySide6.QtWidgets import (
 
 from app.model_store import Download, DownloadState
 from app.text_size import hold
+from app.turns import Turns, freeze, thaw
 from app.widgets.fields import card, describe, set_flag, text_label
 from app.widgets.models_suggestion_row import ACTION_WIDTH, OFFLINE, SuggestionRow
 from core.models.catalogue import EMBEDDED_TITLES
@@ -58,6 +59,8 @@ class SuggestionsPage(QWidget):
         self._suggestions = tuple(suggestions)
         self._rows: list[SuggestionRow] = []
         self._cards: list[QFrame] = []
+        self._is_built = False
+        self._building = Turns(self)
         self._lay_out()
         self.edit.textChanged.connect(self._on_text_changed)
         self.edit.returnPressed.connect(self._on_get)
@@ -79,7 +82,7 @@ class SuggestionsPage(QWidget):
             column.setSpacing(12)
             column.setAlignment(Qt.AlignmentFlag.AlignTop)
             inner.addLayout(column, 1)
-        scroll = QScrollArea()
+        scroll = self._scroll = QScrollArea()
         scroll.setObjectName("suggestionsScroll")
         scroll.setWidget(body)
         scroll.setWidgetResizable(True)
@@ -96,19 +99,35 @@ class SuggestionsPage(QWidget):
     def rows(self) -> list[SuggestionRow]:
         """The catalogue's models."""
         self._build()
+        self._building.finish()
         return self._rows
+
+    @property
+    def is_built(self) -> bool:
+        """Whether the catalogue is there."""
+        return self._is_built
 
     def _build(self) -> None:
         # There are many; they are built when somebody looks, so that the window's other page is there at once.
-        if self._rows:
-            return
-        self._rows = [SuggestionRow(suggestion) for suggestion in self._suggestions]
-        for row in self._rows:
-            row.get_requested.connect(self.get_requested)
-        families = groupby(self._rows, key=lambda row: row.suggestion.family)
-        self._cards = [_family_card(family, list(rows)) for family, rows in families]
-        self._arrange()
-        self._show()
+        if not self._is_built and not self._building.is_going:
+            self._building.start(self._pieces())
+
+    def _pieces(self) -> Generator[None]:
+        """A family at a time, unseen until all are there."""
+        freeze([self._scroll], "suggestions")
+        try:
+            for family, suggestions in groupby(self._suggestions, key=lambda suggestion: suggestion.family):
+                rows = [SuggestionRow(suggestion) for suggestion in suggestions]
+                for row in rows:
+                    row.get_requested.connect(self.get_requested)
+                self._rows += rows
+                self._cards.append(_family_card(family, rows))
+                self._show_rows(rows)
+                yield
+            self._is_built = True
+            yield from self._arranged()
+        finally:
+            thaw([self._scroll], "suggestions")
 
     def showEvent(self, event: QShowEvent) -> None:
         """Build the catalogue."""
@@ -121,17 +140,22 @@ class SuggestionsPage(QWidget):
         self._arrange()
 
     def _arrange(self) -> None:
-        count = 2 if self.width() >= TWO_COLUMNS_FROM else 1
-        if count == self._num_columns or not self._cards:
-            return
-        self._num_columns = count
-        heights = [0] * count
-        for family in self._cards:
-            column = heights.index(min(heights))
-            self._columns[column].addWidget(family)
-            heights[column] += family.sizeHint().height()
-        self._body.setStretch(1, count - 1)
-        self._body.setSpacing(12 * (count - 1))
+        if self._is_built and not self._building.is_going:
+            for _ in self._arranged():
+                pass
+
+    def _arranged(self) -> Generator[None]:
+        # Again, should the width be another one by the time that all of them stand.
+        while (count := 2 if self.width() >= TWO_COLUMNS_FROM else 1) != self._num_columns:
+            self._num_columns = count
+            heights = [0] * count
+            for family in self._cards:
+                column = heights.index(min(heights))
+                self._columns[column].addWidget(family)
+                heights[column] += family.sizeHint().height()
+                yield
+            self._body.setStretch(1, count - 1)
+            self._body.setSpacing(12 * (count - 1))
 
     def show_here(self, refs: Iterable[str]) -> None:
         """Mark the models that are on this computer."""
@@ -157,7 +181,11 @@ class SuggestionsPage(QWidget):
         self._show()
 
     def _show(self) -> None:
-        for row in self._rows:
+        self._show_rows(self._rows)
+        self._on_text_changed()
+
+    def _show_rows(self, rows: Iterable[SuggestionRow]) -> None:
+        for row in rows:
             ref = row.suggestion.ref
             row.show_state(
                 is_here=ref in self._here,
@@ -165,7 +193,6 @@ class SuggestionsPage(QWidget):
                 lacks_draft=self._lacks_draft(row.suggestion),
                 is_offline=self._is_offline,
             )
-        self._on_text_changed()
 
     def _lacks_draft(self, suggestion: Suggestion) -> bool:
         """Whether there are drafts that suit a model, and none of them is here or on its way."""

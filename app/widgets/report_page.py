@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import QFrame, QLabel, QScrollArea, QSizePolicy, QVBoxLayout, QWidget
 
+from app.turns import Turns, frame_of, freeze, thaw
+from app.view_models.run_sums import RunSums
 from app.view_models.run_view import RunView
 from app.widgets.fields import describe, set_flag
 from app.widgets.tool_parts import wrapped_label
@@ -19,7 +21,12 @@ REFRESH_S = 1.0
 
 
 class ReportPage(QScrollArea):
-    """Base of both."""
+    """Base of both. Much that has come is read in several turns of the event loop, and what was seen before stays.
+
+    A page sets `_sums`, which it reads the run through.
+    """
+
+    _sums: RunSums
 
     def __init__(self, run: RunView, name: str, title: str) -> None:
         """
@@ -32,6 +39,7 @@ class ReportPage(QScrollArea):
         describe(self, title, "")
         self._run = run
         self._is_stale = True
+        self._turns = Turns(self)
         self._read_at = -math.inf
         self.headline = column_label(f"{name}Headline", "title")
         self.basis = column_label(f"{name}Basis", "hint")
@@ -49,7 +57,7 @@ class ReportPage(QScrollArea):
     # --- For a page ---
 
     def _look(self) -> None:
-        """Show the run as it stands."""
+        """Show the run as it stands, once all of it is in `_sums`."""
         raise NotImplementedError
 
     def _forget_old(self) -> None:
@@ -97,14 +105,33 @@ class ReportPage(QScrollArea):
         """Look at the run if something has come."""
         super().showEvent(event)
         if self._is_stale:
-            self._read()
+            self._read(is_new=True)
 
-    def _read(self) -> None:
+    def _read(self, *, is_new: bool = False) -> None:
         # A page that nobody sees is read when it is opened.
         self._is_stale = not self.isVisible()
-        if not self._is_stale:
-            self._read_at = time.monotonic()
+        if self._is_stale:
+            return
+        self._read_at = time.monotonic()
+        if not self._sums.has_much:
+            self._turns.stop()
             self._look()
+            return
+        self._turns.stop()
+        pieces = self._pieces([frame_of(self)] if is_new else [])
+        # Frozen at once, and so that whoever gives it up thaws it.
+        next(pieces)
+        self._turns.start(pieces)
+
+    def _pieces(self, frozen: list[QWidget]) -> Generator[None]:
+        freeze(frozen, "report")
+        try:
+            yield from self._sums.pieces()
+            self._is_stale = not self.isVisible()
+            if not self._is_stale:
+                self._look()
+        finally:
+            thaw(frozen, "report")
 
 
 def column_label(name: str, role: str) -> QLabel:

@@ -35,6 +35,7 @@ class TheoryPage(ReportPage):
         super().__init__(run, "theory", "Theory beside measurement")
         self.setObjectName("theoryPage")
         self._model = TheoryModel(run)
+        self._sums = self._model.sums
         self._asked: Question | None = None
         self.plot, self.calibration = TheoryPlot(), CalibrationPlot()
         self.quantity = ChoiceRow(QUANTITY_TITLES, "theoryQuantity", "Over K")

@@ -22,6 +22,7 @@ class WhyPanel(ReportPage):
         super().__init__(run, "why", "Why is it slow?")
         self.setObjectName("whyPanel")
         self._model = WhyModel(run)
+        self._sums = self._model.sums
         self._theme = LIGHT
         self.figures = FigureRow()
         self.step_bar = TimeBar("whyStepBar")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -107,6 +106,7 @@ def speedup_theory(
     *,
     num_resamples: int = NUM_RESAMPLES,
     sums: StepSums | None = None,
+    ours: Columns | None = None,
 ) -> SpeedupTheory | None:
     """Work out a run; None where nothing was tested, or where there is no plain step to hold it against.
 
@@ -115,11 +115,11 @@ def speedup_theory(
         plain: as `core.diagnosis.plain_step` has it.
         baseline_steps: of plain decoding, resampled along where they stand behind `plain`.
         num_resamples: 0 for no intervals.
-        sums: of the same steps, where a caller adds them up as they come.
+        sums, ours: of the same steps, where a caller adds them up as they come.
     """
     if plain is None or not plain.forward_ms > 0 or not plain.total_ms > 0:
         return None
-    ours = columns(steps)
+    ours = columns(steps) if ours is None else ours
     totals = ours.sums()
     if not len(ours) or not totals["tested"][0] or not totals["total_ms"][0] > 0:
         return None
@@ -147,7 +147,7 @@ class _Reader:
     def medians(self) -> Array:
         """(1, m) scoring times of the lengths that ran often enough."""
         times = self.ours["verify_ms"]
-        return np.array([[statistics.median(times[group]) for group in self._groups]]).reshape(1, -1)
+        return np.array([[np.median(times[group]) for group in self._groups]]).reshape(1, -1)
 
     def resampled_medians(self, weights: Array) -> Array:
         """(b, m) the same in resamples; the run's own where a resample has none of a length."""
