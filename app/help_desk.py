@@ -36,6 +36,7 @@ class HelpDesk(QObject):
         self.hint = FirstHint()
         self.hint_seen = False
         self.page: HelpPage | None = None
+        self._was_shown = False
         self._turns = Turns(self)
         menus.help.triggered.connect(self.open_method)
         menus.formulas.triggered.connect(self._on_formulas)
@@ -88,7 +89,7 @@ class HelpDesk(QObject):
         if self.page is None:
             self.page = HelpPage(self._window.menuBar(), self._window)
             self.page.set_theme(self._theme)
-        is_new = not self.page.isVisible()
+        is_new = not self._was_shown
         self._turns.start(self._pieces(self.page, show, is_method=is_method, is_new=is_new))
         if not (is_new and self._window.isVisible()):
             self._turns.finish()
@@ -104,6 +105,7 @@ class HelpDesk(QObject):
         try:
             page.show_step(self._run.steps)
             show(page)
+            self._was_shown = True
             yield from self._turns.rest()
         finally:
             thaw([page], "help")

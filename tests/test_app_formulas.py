@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
+from PySide6.QtCore import QEvent
+from PySide6.QtGui import QTextDocument
+from PySide6.QtWidgets import QApplication
 
 from app.theme import DARK, LIGHT
 from app.view_models.theory import TheoryModel, answer
@@ -55,6 +58,8 @@ def test_the_help_shows_it_as_a_page_of_tables(make_window, qtbot):
     for theme in (DARK, LIGHT):
         page.set_theme(theme)
         assert page.formulas.document().rootFrame().childFrames()
+    QApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete)
+    assert page.formulas.findChildren(QTextDocument) == [page.formulas.document()]
 
 
 def test_an_installation_without_the_page_says_so(qtbot, monkeypatch, tmp_path):

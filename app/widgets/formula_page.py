@@ -15,6 +15,7 @@ from PySide6.QtGui import (
     QTextTable,
 )
 from PySide6.QtWidgets import QTextBrowser, QWidget
+from shiboken6 import isValid
 
 from app.theme import LIGHT, RESOURCES, Theme, scaled, ui_font
 from app.turns import Turns, frame_of, freeze, thaw
@@ -75,8 +76,10 @@ class FormulaPage(QTextBrowser):
         self._is_stale = False
         at = self.verticalScrollBar().value()
         # A document of its own: the one in the page would be laid out anew with every change.
-        document = _document(self, self._theme)
+        before, document = self.document(), _document(self, self._theme)
         self.setDocument(document)
+        if isValid(before) and before.parent() is self:
+            before.deleteLater()
         self.verticalScrollBar().setValue(at)
 
 
