@@ -155,7 +155,7 @@ def test_a_gguf_file_is_unpacked_with_its_progress_told(request_for, models, mon
     monkeypatch.setattr("core.models.gguf.convert", lambda *_: models / "target")
     seen = list(Session().run(request_for(target=str(tmp_path / "packed.gguf"), method="prompt-lookup")))
     assert [event.text for event in seen if isinstance(event, StageChanged)] == [
-        "Converting packed, once… 0 %", "Converting packed, once… 40 %", "Loading packed…", "Reading the prompt…"
+        "Converting packed, once… 0\xa0%", "Converting packed, once… 40\xa0%", "Loading packed…", "Reading the prompt…"
     ]  # fmt: skip
 
 
