@@ -16,7 +16,7 @@ from PySide6.QtCore import QObject, QThread, Signal, Slot
 from app.engine_task import EngineTask
 from app.sentences import sentence_of
 from app.services import LogWriter, Services, Session
-from core.collector import set_aside
+from core.collector import paused, set_aside
 from core.controls import RunControls
 from core.errors import OutriderError
 from core.types import Event, Finished, FinishReason, RunRequest, RunStarted, StageChanged, Summary
@@ -74,9 +74,10 @@ class EngineWorker(QObject):
             return
         self._inbox.put(StageChanged(WARM_UP_STAGE))
         try:
-            self._session = self._services.open_session()
-            # All that was imported stays for good.
-            set_aside()
+            with paused():
+                self._session = self._services.open_session()
+                # All that was imported stays for good.
+                set_aside()
         except Exception as error:
             self.failed.emit(sentence_of(error, "The engine could not be started"))
         self._inbox.put(StageChanged(""))

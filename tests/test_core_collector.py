@@ -5,7 +5,7 @@ import gc
 
 import pytest
 
-from core.collector import collect_all, only_new_objects, set_aside, short_pauses
+from core.collector import collect_all, only_new_objects, paused, set_aside, short_pauses
 from core.models.devices import release_memory
 
 
@@ -87,3 +87,16 @@ def test_within_short_pauses_a_full_collection_sets_aside_what_it_found_in_use()
     gc.unfreeze()
     gc.collect()
     assert gc.get_freeze_count() == 0
+
+
+@pytest.mark.parametrize("was_enabled", [True, False])
+def test_nothing_is_collected_while_it_is_paused_also_where_it_ends_in_an_error(was_enabled):
+    before = gc.isenabled()
+    try:
+        (gc.enable if was_enabled else gc.disable)()
+        with contextlib.suppress(ValueError), paused():
+            assert not gc.isenabled()
+            raise ValueError
+        assert gc.isenabled() is was_enabled
+    finally:
+        (gc.enable if before else gc.disable)()
