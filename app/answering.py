@@ -24,7 +24,11 @@ class Answerer(QObject):
 
     @Slot(object)
     def take(self, question: Callable[[], None]) -> None:
-        """Answer a question."""
+        """Answer a question that has come."""
+        self.answer(question)
+
+    def answer(self, question: Callable[[], None]) -> None:
+        """Answer a question; for a subclass to see to what goes on meanwhile."""
         question()
 
     def shut_down(self) -> None:

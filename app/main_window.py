@@ -159,6 +159,7 @@ class MainWindow(DressingWindow):
         self.prompt.reading_toggled.connect(self.menus.show_reading.setChecked)
         self.prompt.run_requested.connect(self._on_run_requested)
         self.prompt.stop_requested.connect(self.controller.stop)
+        self.controller.libraries_loaded.connect(self._on_libraries_loaded)
         self.controller.state_changed.connect(self._on_state_changed)
         self.live.run_shown.connect(self._on_run_shown)
         self.plot_desk.saved.connect(self.status.show_stage)
@@ -196,8 +197,6 @@ class MainWindow(DressingWindow):
         self.prompt.set_text(settings.run.prompt)
         self.prompt.edit.setFocus()
         self.controls.apply(settings.run)
-        for ref in reversed(settings.opened_models):
-            self.checker.open(ref, None)
         self.help.restore(hint_seen=settings.hint_seen)
         self.side.show_title(settings.side_page)
         self._on_settings_changed()
@@ -279,9 +278,14 @@ class MainWindow(DressingWindow):
 
     @Slot()
     def _on_first_shown(self) -> None:
-        self.models.scan()
         self.live.watch_warm_up()
         self.controller.warm_up()
+
+    @Slot()
+    def _on_libraries_loaded(self) -> None:
+        self.models.scan()
+        for ref in reversed(self._settings.opened_models):
+            self.checker.open(ref, None)
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         """Space that no field or button has a use for pauses the run, or lets it go on."""

@@ -24,6 +24,7 @@ from app.model_questions import (
 )
 from app.sentences import sentence_of
 from app.services import Services
+from core.collector import importing
 from core.errors import OutriderError
 from core.models.catalogue import ModelEntry
 
@@ -69,6 +70,11 @@ class ModelChecker(Answerer, ModelAnswers):
         super().__init__()
         self._services = services
         self.latest: dict[type, object] = {}
+
+    def answer(self, question: Callable[[], None]) -> None:
+        """As ever, but the first question of its kind imports what it takes, such as tokenizers."""
+        with importing():
+            question()
 
     def open(self, ref: str, role: ModelRole | None) -> None:
         """Find out what a reference names."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 from PySide6.QtCore import Signal, SignalInstance
@@ -16,6 +14,7 @@ from app.sentences import sentence_of
 from app.services import Services
 from app.view_models.comparison import compare
 from app.view_models.run_view import RunSnapshot
+from core.collector import paused
 from core.errors import RunLogError
 from core.files import write_atomically
 from core.replay import events
@@ -220,7 +219,7 @@ class RunReader(Answerer, RunAnswers):
         if self.is_closing and not is_owed:
             return
         try:
-            with _uncollected():
+            with paused():  # A log is tens of thousands of records, and all of them stay.
                 work()
         except Exception as error:
             (failed or self.failed).emit(sentence_of(error, what))
@@ -233,18 +232,6 @@ def _export(path: Path, log: RunLog) -> None:
         export_html(path, log)
     else:
         (export_csv if suffix == ".csv" else export_jsonl)(path, log)
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Keep the garbage collector away while a log is read: it would halt all threads for each look at the records."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _let_go(log: RunLog) -> None:

@@ -57,6 +57,16 @@ class LogWriter(Protocol):
         ...
 
 
+def load_libraries() -> None:
+    """Load what `open_session` needs most time for, without holding up other threads; in the same thread, before it."""
+    from core.threads import limit_spinning, placing_threads
+    from core.torch_libraries import load_torch_libraries
+
+    limit_spinning()
+    with placing_threads():
+        load_torch_libraries()
+
+
 def open_session() -> Session:
     """Import the engine, torch included, and start it. Takes seconds the first time; for the worker's thread only."""
     from core.threads import limit_spinning
@@ -178,6 +188,7 @@ def probe_drafts(session: Any, request: ProbeRequest, controls: RunControls) -> 
 class Services:
     """The engine's entry points that the window uses."""
 
+    load_libraries: Callable[[], None] = load_libraries
     open_session: Callable[[], Session] = open_session_beside_window
     open_log: Callable[[Path], LogWriter] = open_log
     pair_problem: Callable[[str, str], str | None] = find_pair_problem

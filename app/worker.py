@@ -16,7 +16,7 @@ from PySide6.QtCore import QObject, QThread, Signal, Slot
 from app.engine_task import EngineTask
 from app.sentences import sentence_of
 from app.services import LogWriter, Services, Session
-from core.collector import paused, set_aside
+from core.collector import importing
 from core.controls import RunControls
 from core.errors import OutriderError
 from core.types import Event, Finished, FinishReason, RunRequest, RunStarted, StageChanged, Summary
@@ -44,6 +44,7 @@ class EngineWorker(QObject):
     """Lives in its own thread, holds the session and runs one request at a time.
 
     Signals:
+        libraries_loaded: the system has loaded the engine's libraries, or has failed to; next they are imported.
         ready: the engine is imported.
         failed: one sentence for a person: a run, or the start of the engine, went wrong.
         memory_held: a device, and the bytes of it that the kept models would make room with. Sent before `finished`.
@@ -52,6 +53,7 @@ class EngineWorker(QObject):
         task_failed, task_finished: the same for other work than runs.
     """
 
+    libraries_loaded = Signal()
     ready = Signal()
     failed = Signal(str)
     log_failed = Signal(str)
@@ -70,14 +72,8 @@ class EngineWorker(QObject):
     @Slot()
     def warm_up(self) -> None:
         """Import the engine, so that the first run doesn't have to. Loads no model."""
-        if self._session is not None:
-            return
-        self._inbox.put(StageChanged(WARM_UP_STAGE))
         try:
-            with paused():
-                self._session = self._services.open_session()
-                # All that was imported stays for good.
-                set_aside()
+            self._opened_session()
         except Exception as error:
             self.failed.emit(sentence_of(error, "The engine could not be started"))
         self._inbox.put(StageChanged(""))
@@ -111,7 +107,12 @@ class EngineWorker(QObject):
     def _opened_session(self) -> Session:
         if self._session is None:
             self._inbox.put(StageChanged(WARM_UP_STAGE))
-            self._session = self._services.open_session()
+            with importing():
+                try:
+                    self._services.load_libraries()
+                finally:
+                    self.libraries_loaded.emit()
+                self._session = self._services.open_session()
         return self._session
 
     def _run(self, request: RunRequest, controls: RunControls) -> None:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import sys
+import threading
 from collections.abc import Iterator
+
+_MANY_MODULES = 50
 
 
 def set_aside() -> None:
@@ -17,16 +21,54 @@ def set_aside() -> None:
     gc.freeze()
 
 
+class _Pauses:
+    """How many threads have the collector pause, and whether it is to go on when the last of them is through."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._count = 0
+        self._goes_on = False
+
+    def begin(self) -> None:
+        with self._lock:
+            if self._count == 0:
+                self._goes_on = gc.isenabled()
+                gc.disable()
+            self._count += 1
+
+    def end(self) -> None:
+        with self._lock:
+            self._count -= 1
+            if self._count == 0 and self._goes_on:
+                gc.enable()
+
+
+_pauses = _Pauses()
+
+
 @contextlib.contextmanager
 def paused() -> Iterator[None]:
-    """Collect nothing within it: what imports make stays, and looking through it again and again stops every thread."""
-    was_enabled = gc.isenabled()
-    gc.disable()
+    """Collect nothing within it, in any thread: for work that makes much that stays.
+
+    Each look through that would halt every thread. May be nested, and used in several threads at once.
+    """
+    _pauses.begin()
     try:
         yield
     finally:
-        if was_enabled:
-            gc.enable()
+        _pauses.end()
+
+
+@contextlib.contextmanager
+def importing() -> Iterator[None]:
+    """Within it, modules may be imported without a look through them; those that were are set aside at its end."""
+    known = len(sys.modules)
+    with paused():
+        try:
+            yield
+        finally:
+            if len(sys.modules) - known >= _MANY_MODULES:
+                set_aside()
 
 
 def collect_all() -> None:

@@ -306,6 +306,7 @@ def fake_services(session: FakeSession, folder: Path, hub: FakeHub | None = None
         raise OutriderError(f"There is no model {ref!r} here.")
 
     return Services(
+        load_libraries=lambda: None,
         open_session=lambda: session,
         pair_problem=fake_pair_problem,
         pair_verdict=hub.pair_verdict,

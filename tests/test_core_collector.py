@@ -2,10 +2,12 @@
 
 import contextlib
 import gc
+import sys
+import types
 
 import pytest
 
-from core.collector import collect_all, only_new_objects, paused, set_aside, short_pauses
+from core.collector import collect_all, importing, only_new_objects, paused, set_aside, short_pauses
 from core.models.devices import release_memory
 
 
@@ -100,3 +102,30 @@ def test_nothing_is_collected_while_it_is_paused_also_where_it_ends_in_an_error(
         assert gc.isenabled() is was_enabled
     finally:
         (gc.enable if before else gc.disable)()
+
+
+def test_of_several_that_pause_it_the_last_lets_it_go_on():
+    before = gc.isenabled()
+    gc.enable()
+    try:
+        first, second = paused(), paused()
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert not gc.isenabled()
+        second.__exit__(None, None, None)
+        assert gc.isenabled()
+    finally:
+        (gc.enable if before else gc.disable)()
+
+
+@pytest.mark.parametrize(("num_modules", "is_set_aside"), [(60, True), (2, False)])
+def test_what_many_imports_brought_is_set_aside_also_where_the_last_of_them_fails(
+    num_modules, is_set_aside, monkeypatch
+):
+    gc.unfreeze()
+    with contextlib.suppress(ImportError), importing():
+        for index in range(num_modules):
+            monkeypatch.setitem(sys.modules, f"nowhere.{index}", types.ModuleType("nowhere"))
+        raise ImportError
+    assert (gc.get_freeze_count() > 1_000) is is_set_aside

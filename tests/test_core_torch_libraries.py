@@ -1,0 +1,51 @@
+"""torch's shared libraries are loaded without keeping other threads waiting."""
+
+import subprocess
+import sys
+
+import pytest
+
+from core import torch_libraries
+from core.torch_libraries import load_torch_libraries
+
+LOADED_BESIDE_A_THREAD = """
+import sys, threading
+from core.torch_libraries import load_torch_libraries
+
+turns, is_over = 0, threading.Event()
+
+def count():
+    global turns
+    while not is_over.wait(0.001):
+        turns += 1
+
+# Nobody takes the lock from a thread that has it: the counter goes on only where it is given back.
+sys.setswitchinterval(60)
+counter = threading.Thread(target=count)
+counter.start()
+before = turns
+is_loaded = load_torch_libraries()
+after = turns
+is_over.set()
+counter.join()
+import torch
+print(is_loaded, after > before, float(torch.ones(2).sum()), load_torch_libraries())
+"""
+
+
+@pytest.mark.skipif(sys.platform not in {"linux", "darwin"}, reason="the import loads them there")
+def test_another_thread_goes_on_while_they_are_loaded_and_torch_works_afterwards():
+    done = subprocess.run([sys.executable, "-c", LOADED_BESIDE_A_THREAD], capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == ["True", "True", "2.0", "False"], done.stderr
+
+
+def test_libraries_that_can_not_be_found_are_left_to_the_import_to_explain(monkeypatch):
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.setattr(torch_libraries.importlib.util, "find_spec", lambda _name: None)
+    assert not load_torch_libraries()
+
+
+def test_other_systems_leave_it_to_the_import(monkeypatch):
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert not load_torch_libraries()
