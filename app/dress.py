@@ -77,7 +77,12 @@ def dress_container(widget: QWidget) -> None:
 
 def windows_of(window: QWidget) -> list[QWidget]:
     """A window, and all dialogs, menus and lists that open out of it; the window first."""
-    return [window, *(widget for widget in window.findChildren(QWidget) if widget.isWindow())]
+    return [window, *(widget for widget in QApplication.topLevelWidgets() if _opens_out_of(widget, window))]
+
+
+def _opens_out_of(widget: QWidget, window: QWidget) -> bool:
+    parent = widget.parentWidget()
+    return parent is not None and (parent == window or _opens_out_of(parent, window))
 
 
 def containers_of(window: QWidget) -> list[QWidget]:

@@ -64,3 +64,12 @@ def stalls(lateness_ms: Sequence[float]) -> Stalls:
         return Stalls(max(lateness_ms, default=0.0), max(lateness_ms, default=0.0), len(lateness_ms))
     p99 = statistics.quantiles(lateness_ms, n=100, method="inclusive")[-1]
     return Stalls(max(lateness_ms), p99, len(lateness_ms))
+
+
+def worst(several: Sequence[Stalls]) -> Stalls:
+    """The worst of several, and the beats of all."""
+    return Stalls(
+        max(stalls.longest_ms for stalls in several),
+        max(stalls.p99_ms for stalls in several),
+        sum(stalls.num_beats for stalls in several),
+    )

@@ -12,7 +12,7 @@ from shiboken6 import isValid
 
 from app.dress import containers_of, dress, dress_container, parts_of, put_in_force, windows_of
 from app.menus import Menus
-from app.text_size import DEFAULT_SCALE, next_scale, set_text_scale
+from app.text_size import DEFAULT_SCALE, follow_scale, next_scale, put_scale_in_force
 from app.theme import Theme, ThemeMode, choose_color_scheme, resolve_theme, text_scale
 from app.turns import Turns, freeze, thaw
 
@@ -65,8 +65,7 @@ class Look(QObject):
         """Look as it was left."""
         self.mode = mode
         self._menus.theme_actions[mode].setChecked(True)
-        set_text_scale(self._window, scale)
-        self._apply()
+        self._scale(scale)
 
     def _apply(self) -> None:
         choose_color_scheme(self.mode)
@@ -87,6 +86,8 @@ class Look(QObject):
         """Put a theme on, piece by piece: first what is on screen."""
         try:
             main, *others = windows
+            follow_scale(main)
+            yield
             for container in containers_of(main):
                 dress_container(container)
             yield from _dress(parts_of(main))
@@ -106,6 +107,10 @@ class Look(QObject):
     def _dress_windows(self, windows: Iterable[QWidget]) -> Generator[None]:
         """Each is painted as soon as it is done, in a turn of its own."""
         for window in windows:
+            if not isValid(window):
+                continue
+            follow_scale(window)
+            yield
             # What has no sheet opens out of something that has.
             if isValid(window) and window.styleSheet():
                 for container in containers_of(window):
@@ -117,7 +122,7 @@ class Look(QObject):
             thaw([window], "look")
 
     def _scale(self, scale: float) -> None:
-        set_text_scale(self._window, scale)
+        put_scale_in_force(scale, windows_of(self._window))
         self._apply()
 
     @Slot()

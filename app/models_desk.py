@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject, QUrl, Signal, Slot
@@ -14,6 +15,7 @@ from app.model_checker import ModelCheckerThread
 from app.model_questions import FoundModels, ModelRole, OpenedModel
 from app.model_store import Download, DownloadState, ModelStore
 from app.services import Services
+from app.turns import Turns
 from app.view_models.model_library import ModelLibrary
 from app.widgets.model_picker import OpenKind
 from app.widgets.models_form import ModelsForm
@@ -57,6 +59,7 @@ class ModelsDesk(QObject):
         self._dialogs = dialogs
         self._parent = parent
         self.window: ModelsWindow | None = None
+        self._opening = Turns(self)
         self.checker = ModelCheckerThread(services, self)
         self.store = ModelStore(services, self)
         self._connect()
@@ -93,16 +96,25 @@ class ModelsDesk(QObject):
         self._open(GET)
 
     def close(self) -> None:
-        """Close the models window."""
+        """Close the models window, or open it no more."""
+        self._opening.stop()
         if self.window is not None:
             self.window.close()
 
     def _open(self, page: int) -> None:
-        if self.window is None:
-            self.window = self._make_window()
-        self.window.set_offline(self._services.is_offline())
+        is_new = self.window is None
+        window = self.window = self.window or self._make_window()
+        self._opening.start(self._pieces(window, page, is_new=is_new))
+        if not (is_new and self._parent.isVisible()):
+            self._opening.finish()
+
+    def _pieces(self, window: ModelsWindow, page: int, *, is_new: bool) -> Generator[None]:
+        """To make it takes a turn, to lay it out and paint it another one."""
+        if is_new:
+            yield from self._opening.rest()
+        window.set_offline(self._services.is_offline())
         self.checker.scan()
-        self.window.open_page(page)
+        window.open_page(page)
 
     def _make_window(self) -> ModelsWindow:
         window = ModelsWindow(self._library, self._parent)

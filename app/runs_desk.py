@@ -102,8 +102,9 @@ class RunsDesk(QObject):
     def set_theme(self, theme: Theme) -> None:
         """Draw in a theme's colours."""
         self._theme = theme
-        if self.window is not None and self._plots is not None:
+        if self.window is not None:
             self.window.set_theme(theme)
+        if self._plots is not None:
             self._plots.set_theme(theme)
 
     @Slot(str)
@@ -122,9 +123,7 @@ class RunsDesk(QObject):
 
     def _make_window(self) -> RunsWindow:
         window = RunsWindow(_shown(self._services.runs_folder()), self._parent)
-        self._plots = PlotDesk(window, self._dialogs, RunView(), window.compare_page.cards)
-        self._plots.failed.connect(window.banner.show_sentence)
-        self._plots.saved.connect(self._on_saved)
+        window.compare_page.plots_made.connect(self._on_plots_made)
         window.open_requested.connect(self.open_run)
         window.replay_requested.connect(self._on_replay_requested)
         window.export_requested.connect(self._on_export_requested)
@@ -135,6 +134,14 @@ class RunsDesk(QObject):
         window.delete_requested.connect(self._on_delete_requested)
         window.restore_requested.connect(self._on_restore_requested)
         return window
+
+    @Slot()
+    def _on_plots_made(self) -> None:
+        assert self.window is not None
+        self._plots = PlotDesk(self.window, self._dialogs, RunView(), self.window.compare_page.cards)
+        self._plots.set_theme(self._theme)
+        self._plots.failed.connect(self.window.banner.show_sentence)
+        self._plots.saved.connect(self._on_saved)
 
     @Slot(object)
     def _on_found(self, found: RunsFound) -> None:

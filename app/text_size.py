@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QApplication, QWidget
 
+from app.dress import windows_of
 from app.theme import scaled, text_scale
 
 SCALES = (0.8, 0.9, 1.0, 1.1, 1.25, 1.5)
 DEFAULT_SCALE = 1.0
+SIZED_FOR = "sizedFor"
+"""Property of a window that has seen another scale than that in force when it was made: the scale that its text has."""
 _LENGTHS = {"width": "setFixedWidth", "height": "setFixedHeight", "least_width": "setMinimumWidth",
             "least_height": "setMinimumHeight"}  # fmt: skip
 
@@ -36,24 +41,55 @@ def hold(widget: QWidget, **lengths: int) -> None:
 
 
 def set_text_scale(window: QWidget, scale: float) -> None:
-    """Take all text of a window and of its dialogs to a scale. The style sheet follows with `Look`.
+    """Take all text of a window and of its dialogs to a scale. The style sheet follows with `Look`."""
+    windows = windows_of(window)
+    put_scale_in_force(scale, windows)
+    for each in windows:
+        follow_scale(each)
+
+
+def put_scale_in_force(scale: float, windows: Iterable[QWidget]) -> None:
+    """Have all that is made from now on at this scale; these windows, made by now, take it over by `follow_scale`."""
+    application = QApplication.instance()
+    if application is None:
+        return
+    for window in windows:
+        if window.property(SIZED_FOR) is None and not _is_popup(window):
+            window.setProperty(SIZED_FOR, text_scale())
+    application.setProperty("textScale", scale)
+
+
+def follow_scale(window: QWidget) -> None:
+    """Take all text of one window, without those that open out of it, to the scale in force.
 
     A widget with lengths of its own that go with the text has a method `rescale`, which takes them over.
     """
-    before = text_scale()
-    application = QApplication.instance()
-    if application is None or scale == before:
+    before = window.property(SIZED_FOR)
+    if before is None or before == text_scale():
         return
-    application.setProperty("textScale", scale)
-    for widget in (window, *window.findChildren(QWidget)):
+    window.setProperty(SIZED_FOR, text_scale())
+    widgets = list(_widgets_of(window))
+    for widget in widgets:
         if widget.testAttribute(Qt.WidgetAttribute.WA_SetFont):
             _rescale_font(widget, before)
         if lengths := widget.property("heldLengths"):
             hold(widget, **lengths)
-    for widget in window.findChildren(QWidget):
+    for widget in widgets:
         # By its name: to ask for a protocol takes as long for each widget as all else here.
         if rescale := getattr(widget, "rescale", None):
             rescale()
+
+
+def _widgets_of(window: QWidget) -> Iterator[QWidget]:
+    yield window
+    for child in window.children():
+        # A list that drops down goes with what it drops from, whose font it takes over.
+        if isinstance(child, QWidget) and (not child.isWindow() or _is_popup(child)):
+            yield from _widgets_of(child)
+
+
+def _is_popup(widget: QWidget) -> bool:
+    return widget.windowType() == Qt.WindowType.Popup
 
 
 def _rescale_font(widget: QWidget, before: float) -> None:

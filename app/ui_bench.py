@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import psutil
-from PySide6.QtCore import QEventLoop, QTimer
 
-from app.cli.interrupts import handle_interrupt
+from app.bench_window import opened_window, wait
 from app.clocked_runs import ClockedSession, Speeds
-from app.heartbeat import Heartbeat, Stalls
-from app.main_window import FINAL_WAIT_MS, MainWindow
-from app.scripted_run import ScriptedRun
-from app.services import Services, Session
-from app.settings import SettingsStore
-from app.theme import ThemeMode
+from app.heartbeat import Heartbeat, Stalls, worst
+from app.services import Session
 from core.bench.statistics import Spread, ratios, spread
-from core.collector import short_pauses
-from core.errors import GenerationError
 from core.types import RunRequest
 
-SCROLL_MS = 16
-SCROLL_STOPS = 200
-SETTLE_MS = 800
-"""Until a window that was just shown, or told to draw itself anew, has done all of it."""
+FIRST_LOOK_MS = 500
+"""Until a person who knows the window starts a run in it."""
+START_MS = 5_000
+"""Until a window has imported all that it imports unasked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +27,12 @@ class LiveRuns:
 
     Attributes:
         window, headless: of each round.
-        stalls, memory_growth_mb, environment: as in `LiveFigures`.
+        started, stalls, memory_growth_mb, environment: as in `LiveFigures`.
     """
 
     window: tuple[Speeds, ...]
     headless: tuple[Speeds, ...]
+    started: Stalls
     stalls: Stalls
     memory_growth_mb: float
     environment: dict[str, Any]
@@ -56,7 +47,9 @@ class LiveFigures:
         ratio: window / headless, round by round.
         wall_ratio: the same by the clock on the wall, from the run's start to its last token, with what the engine's
             thread does between the steps: in the window it also keeps every token's laws and writes the log.
-        stalls: of the window's thread during its runs; the worst of all windows.
+        started: how long the window's thread is kept from its events from the first one on, while the engine is
+            imported and a run started that soon; the worst of all windows.
+        stalls: the same during later runs.
         memory_growth_mb: resident memory after a window's last run less that after its first; the most of all.
         environment: the machine and versions, as the run's log names them.
     """
@@ -65,25 +58,10 @@ class LiveFigures:
     headless: Spread
     ratio: Spread
     wall_ratio: Spread
+    started: Stalls
     stalls: Stalls
     memory_growth_mb: float
     environment: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class LongFigures:
-    """A long transcript: as it comes, scrolled from end to end, drawn anew at once, and in other looks.
-
-    Attributes:
-        dressed: while the theme and the size of the text are changed.
-    """
-
-    num_steps: int
-    num_tokens: int
-    shown: Stalls
-    scrolled: Stalls
-    redrawn: Stalls
-    dressed: Stalls
 
 
 def bench_live(
@@ -114,7 +92,7 @@ def bench_live(
 
     heart = Heartbeat()
     pairs: list[tuple[Speeds, Speeds]] = []
-    with _window(open_clocked) as (window, run_in_window):
+    with opened_window(open_clocked) as (window, run_in_window):
 
         def run_both(turn: int, request: RunRequest) -> tuple[Speeds, Speeds]:
             found: dict[bool, Speeds] = {}
@@ -129,6 +107,12 @@ def bench_live(
                     found[False] = run_headless(request)
             return found[True], found[False]
 
+        on_progress("Looking for stalls while the window starts", 0, 2 * rounds + 2)
+        with heart.beating():
+            wait(FIRST_LOOK_MS)
+            run_in_window(window, replace(requests[0], inspect=True))
+            wait(START_MS)
+        started = heart.take()
         warm_up = [run_both(0, request)[1].num_tokens for request in requests]
         # A text that ends early is over before anything can be told of its speed.
         whole = [asked for asked, count in zip(requests, warm_up, strict=True) if count > asked.max_new_tokens / 2]
@@ -142,7 +126,7 @@ def bench_live(
             with heart.beating():
                 run_in_window(window, replace(request, inspect=True))
     inside, outside = zip(*pairs, strict=True)
-    return LiveRuns(inside, outside, heart.take(), last_mb - first_mb, opened[-1].environment)
+    return LiveRuns(inside, outside, started, heart.take(), last_mb - first_mb, opened[-1].environment)
 
 
 def sum_up(windows: Sequence[LiveRuns]) -> LiveFigures:
@@ -154,122 +138,8 @@ def sum_up(windows: Sequence[LiveRuns]) -> LiveFigures:
         headless=spread([outside for _, outside in told]),
         ratio=ratios(*zip(*told, strict=True)),
         wall_ratio=ratios(*zip(*wall, strict=True)),
-        stalls=Stalls(
-            max(runs.stalls.longest_ms for runs in windows),
-            max(runs.stalls.p99_ms for runs in windows),
-            sum(runs.stalls.num_beats for runs in windows),
-        ),
+        started=worst([runs.started for runs in windows]),
+        stalls=worst([runs.stalls for runs in windows]),
         memory_growth_mb=max(runs.memory_growth_mb for runs in windows),
         environment=windows[-1].environment,
     )
-
-
-def bench_long(request: RunRequest, *, num_steps: int = 5_000, steps_per_second: float = 1_000.0) -> LongFigures:
-    """Feed a window a long run that needs no model, and scroll through it.
-
-    Raises:
-        KeyboardInterrupt: on Ctrl-C, when the window is closed.
-    """
-    script = ScriptedRun(num_steps, steps_per_second)
-    heart = Heartbeat()
-    with _window(lambda: script) as (window, run_in_window):
-        _wait(SETTLE_MS)  # What opening it takes is not what is asked.
-        with heart.beating():
-            run_in_window(window, request)
-        shown = heart.take()
-        with heart.beating():
-            _scroll(window)
-        scrolled = heart.take()
-        with heart.beating():
-            window.transcript.view.set_ghosts_shown(True)
-            _wait(SETTLE_MS)
-        redrawn = heart.take()
-        with heart.beating():
-            _change_look(window)
-        dressed = heart.take()
-        num_tokens = window.run_view.tokens.num_tokens
-    return LongFigures(num_steps, num_tokens, shown, scrolled, redrawn, dressed)
-
-
-def _scroll(window: MainWindow) -> None:
-    bar = window.transcript.view.verticalScrollBar()
-    stops = iter(range(SCROLL_STOPS + 1))
-    loop, timer = QEventLoop(), QTimer()
-
-    def to_next_stop() -> None:
-        stop = next(stops, None)
-        if stop is None:
-            loop.quit()
-        else:
-            bar.setValue(round(bar.maximum() * (1 - stop / SCROLL_STOPS)))
-
-    timer.timeout.connect(to_next_stop)
-    timer.start(SCROLL_MS)
-    with _interruptible(loop):
-        loop.exec()
-
-
-def _change_look(window: MainWindow) -> None:
-    menus = window.menus
-    for action in (menus.theme_actions[ThemeMode.DARK], menus.larger, menus.theme_actions[ThemeMode.LIGHT]):
-        action.trigger()
-        _wait(SETTLE_MS)
-
-
-def _wait(milliseconds: int) -> None:
-    loop = QEventLoop()
-    QTimer.singleShot(milliseconds, loop.quit)
-    with _interruptible(loop):
-        loop.exec()
-
-
-RunInWindow = Callable[[MainWindow, RunRequest], None]
-
-
-@contextmanager
-def _window(open_session: Callable[[], Any]) -> Iterator[tuple[MainWindow, RunInWindow]]:
-    """The real window around a session of its own, on screen, with settings and logs that nobody else sees."""
-    with TemporaryDirectory(prefix="outrider-") as folder, short_pauses():
-        services = Services(
-            open_session=open_session,
-            store=SettingsStore(Path(folder) / "settings.json"),
-            runs_folder=lambda: Path(folder) / "runs",
-        )
-        window = MainWindow(services=services)
-        sentences: list[str] = []
-        window.controller.failed.connect(sentences.append)
-
-        def run(window: MainWindow, request: RunRequest) -> None:
-            loop = QEventLoop()
-            window.live.run_shown.connect(loop.quit)
-            with _interruptible(loop, window.controller.stop):
-                window.controller.start(request)
-                loop.exec()
-            window.live.run_shown.disconnect(loop.quit)
-            if sentences:
-                raise GenerationError(sentences[0])
-
-        try:
-            window.show()
-            yield window, run
-        finally:
-            window.close()
-            window.threads.join(FINAL_WAIT_MS)
-            window.deleteLater()
-
-
-@contextmanager
-def _interruptible(loop: QEventLoop, stop: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Let Ctrl-C end a loop, and be raised behind it: Qt swallows what is raised within."""
-    is_interrupted = False
-
-    def on_interrupt() -> None:
-        nonlocal is_interrupted
-        is_interrupted = True
-        stop()
-        loop.quit()
-
-    with handle_interrupt(on_interrupt):
-        yield
-    if is_interrupted:
-        raise KeyboardInterrupt

@@ -14,7 +14,8 @@ from multiprocessing import get_context
 
 from app.clocked_runs import HeadlessProcess
 from app.services import open_session_beside_window
-from app.ui_bench import LiveFigures, LiveRuns, LongFigures, bench_live, bench_long, sum_up
+from app.ui_bench import LiveFigures, LiveRuns, bench_live, sum_up
+from app.ui_long import LongFigures, bench_long
 from core.errors import GenerationError
 from core.types import RunRequest
 

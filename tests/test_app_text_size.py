@@ -64,6 +64,23 @@ def test_there_and_back_leaves_every_font_as_it_was(window, way):
     assert window.status.styleSheet() == sheet
 
 
+def test_a_size_that_is_changed_again_at_once_is_the_one_that_all_windows_end_at(make_window, qtbot):
+    window = make_window(is_shown=True)
+    window.menus.models.trigger()
+    qtbot.waitUntil(lambda: window.models.window is not None and window.models.window.isVisible())
+    before = fonts(window)
+    for actions in (("larger", "smaller"), ("larger", "larger", "default_size"), ("smaller", "larger")):
+        for action in actions:
+            press(window, action)
+        qtbot.waitUntil(lambda: window.look.is_settled)
+        assert fonts(window) == before
+    press(window, "larger")
+    press(window, "larger")
+    qtbot.waitUntil(lambda: window.look.is_settled)
+    table = window.models.window.table
+    assert table.font().pixelSize() == window.status.font().pixelSize() == scaled(13)
+
+
 def test_the_ends_of_the_range_say_so(window):
     press(window, "smaller", 9)
     assert text_scale() == SCALES[0]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 from PySide6.QtCore import Qt, Signal, Slot
 from PySide6.QtWidgets import QHBoxLayout, QToolButton, QVBoxLayout, QWidget
 
 from app.theme import LIGHT, Theme
+from app.turns import Turns
 from app.view_models.comparison import Comparison
 from app.widgets.compare_table import CompareTable
 from app.widgets.fields import describe, table_card
@@ -24,13 +27,20 @@ SAVED_ROOM = 240
 
 
 class ComparePage(QWidget):
-    """Signals:
-    back_requested: the list is wanted again.
-    export_requested: the ids of the runs, of which a report is wanted.
+    """Its plots, which take longest, are made behind whatever is on screen by then, or when they are needed.
+
+    Signals:
+        back_requested: the list is wanted again.
+        export_requested: the ids of the runs, of which a report is wanted.
+        plots_made: `cards` is no longer empty, and there are the plots `acceptance` and `time`.
     """
 
     back_requested = Signal()
     export_requested = Signal(object)
+    plots_made = Signal()
+
+    acceptance: OverlayPlot
+    time: OverlayPlot
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,28 +55,8 @@ class ComparePage(QWidget):
         )
         self.export.setProperty("role", None)  # outlined, as it is below the list
         self.table = CompareTable()
-        self.acceptance = OverlayPlot(
-            object_name="compareAcceptance",
-            title="Running acceptance over tokens",
-            labels=("tokens generated", "accepted, %"),
-            columns=("tokens", "running_acceptance"),
-            tell_x=lambda tokens: f"{tokens:,.0f} tokens",
-            tell_y=percent_text,
-            y_max=1.0,
-        )
-        self.acceptance.show_percent()
-        self.time = OverlayPlot(
-            object_name="compareTime",
-            title="Tokens over time",
-            labels=("seconds of decoding", "tokens generated"),
-            columns=("time_s", "tokens"),
-            tell_x=lambda seconds: f"{seconds:,.2f} s",
-            tell_y=lambda tokens: f"{tokens:,.0f}",
-        )
-        self.cards = (PlotCard("Running acceptance", self.acceptance), PlotCard("Tokens over time", self.time))
-        for shown, help_text in zip(self.cards, (ACCEPTANCE_HELP, TIME_HELP), strict=True):
-            shown.setToolTip(help_text)
-            shown.plot.setAccessibleDescription(help_text)
+        self.cards: tuple[PlotCard, ...] = ()
+        self._making = Turns(self)
         self._lay_out()
         self.back.clicked.connect(self.back_requested)
         self.agreeing.toggled.connect(self._on_agreeing_toggled)
@@ -81,17 +71,42 @@ class ComparePage(QWidget):
         head.addLayout(self._legend, 1)
         head.addWidget(self.agreeing)
         head.addWidget(self.export)
-        plots = splitter(Qt.Orientation.Vertical, "comparePlots", *((shown, 0) for shown in self.cards))
+        self._plots = splitter(Qt.Orientation.Vertical, "comparePlots")
         table = table_card(self.table)
-        self.splitter = splitter(Qt.Orientation.Horizontal, "compareSplitter", (table, 1), (plots, 1))
+        self.splitter = splitter(Qt.Orientation.Horizontal, "compareSplitter", (table, 1), (self._plots, 1))
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(8)
         layout.addLayout(head)
         layout.addWidget(self.splitter, 1)
 
+    def make_plots_soon(self) -> None:
+        """Make the plots, one in each of the next turns."""
+        if not self.cards and not self._making.is_going:
+            self._making.start(self._plot_pieces())
+
+    def _plot_pieces(self) -> Generator[None]:
+        yield from self._making.rest()
+        self.acceptance = _acceptance_plot()
+        acceptance = self._framed("Running acceptance", ACCEPTANCE_HELP, self.acceptance)
+        yield
+        self.time = _time_plot()
+        self.cards = (acceptance, self._framed("Tokens over time", TIME_HELP, self.time))
+        for shown in self.cards:
+            shown.set_theme(self._theme)
+        self.plots_made.emit()
+
+    def _framed(self, title: str, help_text: str, plot: OverlayPlot) -> PlotCard:
+        result = PlotCard(title, plot)
+        result.setToolTip(help_text)
+        plot.setAccessibleDescription(help_text)
+        self._plots.addWidget(result)
+        return result
+
     def show_comparison(self, comparison: Comparison) -> None:
         """Show these runs."""
+        self.make_plots_soon()
+        self._making.finish()
         self._comparison = comparison
         for sample in self._samples:
             self._legend.removeWidget(sample)
@@ -137,6 +152,31 @@ class ComparePage(QWidget):
     @Slot(bool)
     def _on_agreeing_toggled(self, _is_shown: bool) -> None:
         self._show_table()
+
+
+def _acceptance_plot() -> OverlayPlot:
+    plot = OverlayPlot(
+        object_name="compareAcceptance",
+        title="Running acceptance over tokens",
+        labels=("tokens generated", "accepted, %"),
+        columns=("tokens", "running_acceptance"),
+        tell_x=lambda tokens: f"{tokens:,.0f} tokens",
+        tell_y=percent_text,
+        y_max=1.0,
+    )
+    plot.show_percent()
+    return plot
+
+
+def _time_plot() -> OverlayPlot:
+    return OverlayPlot(
+        object_name="compareTime",
+        title="Tokens over time",
+        labels=("seconds of decoding", "tokens generated"),
+        columns=("time_s", "tokens"),
+        tell_x=lambda seconds: f"{seconds:,.2f} s",
+        tell_y=lambda tokens: f"{tokens:,.0f}",
+    )
 
 
 def _quiet(text: str, name: str, help_text: str) -> QToolButton:

@@ -53,7 +53,7 @@ class FormulaPage(QTextBrowser):
         self._theme = theme
         self._is_stale = True
         if self.isVisible():
-            self._draw()
+            self._put(_document(self, theme))
 
     def showEvent(self, event: QShowEvent) -> None:
         """Draw the page, unless it is still as it was drawn."""
@@ -68,15 +68,17 @@ class FormulaPage(QTextBrowser):
         freeze([frame], "formulas")
         try:
             yield from self._turns.rest()
-            self._draw()
+            document = _document(self, self._theme)
+            # Laid out in a turn of its own.
+            yield
+            self._put(document)
         finally:
             thaw([frame], "formulas")
 
-    def _draw(self) -> None:
+    def _put(self, document: QTextDocument) -> None:
         self._is_stale = False
         at = self.verticalScrollBar().value()
-        # A document of its own: the one in the page would be laid out anew with every change.
-        before, document = self.document(), _document(self, self._theme)
+        before = self.document()
         self.setDocument(document)
         if isValid(before) and before.parent() is self:
             before.deleteLater()
@@ -84,6 +86,7 @@ class FormulaPage(QTextBrowser):
 
 
 def _document(page: QWidget, theme: Theme) -> QTextDocument:
+    # Not in the page yet: it would be laid out anew with every change.
     document = QTextDocument(page)
     document.setDefaultFont(ui_font(13))
     document.setMarkdown(figures_text())

@@ -43,7 +43,7 @@ class ReportPage(QScrollArea):
         self._read_at = -math.inf
         self.headline = column_label(f"{name}Headline", "title")
         self.basis = column_label(f"{name}Basis", "hint")
-        body = QWidget()
+        body = self._body = QWidget()
         body.setObjectName(f"{name}Body")
         self._layout = QVBoxLayout(body)
         self._layout.setContentsMargins(0, 0, 0, 0)
@@ -124,14 +124,22 @@ class ReportPage(QScrollArea):
         self._turns.start(pieces)
 
     def _pieces(self, frozen: list[QWidget]) -> Generator[None]:
+        cards = self._body.findChildren(QWidget, options=Qt.FindChildOption.FindDirectChildrenOnly)
         freeze(frozen, "report")
         try:
             yield from self._sums.pieces()
             self._is_stale = not self.isVisible()
             if not self._is_stale:
                 self._look()
+            if frozen:
+                # Of a page that comes up, each card is painted in a turn of its own; plots take longest.
+                freeze(cards, "report")
+                thaw(frozen, "report")
+                for card in cards:
+                    yield from self._turns.rest()
+                    thaw([card], "report")
         finally:
-            thaw(frozen, "report")
+            thaw([*frozen, *cards], "report")
 
 
 def column_label(name: str, role: str) -> QLabel:

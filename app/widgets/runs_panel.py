@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from PySide6.QtCore import Qt, Signal, Slot
-from PySide6.QtGui import QKeySequence, QShortcut
+from PySide6.QtGui import QKeySequence, QShortcut, QShowEvent
 from PySide6.QtWidgets import (
     QDialog,
     QHBoxLayout,
     QLineEdit,
-    QPushButton,
     QStackedWidget,
     QToolButton,
     QVBoxLayout,
@@ -23,6 +22,7 @@ from app.widgets.banner import Banner
 from app.widgets.compare_page import ComparePage
 from app.widgets.fields import describe, table_card, text_label
 from app.widgets.runs_table import RunsTable
+from app.widgets.tool_parts import push_button
 from core.runs import KeptRun, KeptState
 
 LIST, COMPARE = 0, 1
@@ -72,13 +72,19 @@ class RunsWindow(QDialog):
         self.empty = text_label("", "hint")
         self.empty.setObjectName("runsEmpty")
         self.empty.setAlignment(Qt.AlignmentFlag.AlignCenter)
-        self.open_button = _button("Open", "runOpenButton", "Show this run in the main window (Enter)")
-        self.replay_button = _button("Replay", "runReplayButton", "Run it again: same models, settings and seed")
-        self.compare_button = _button("Compare", "runCompareButton", f"Hold 2 to {MAX_RUNS} selected runs side by side")
-        self.rename_button = _button("Rename", "runRenameButton", "Give this run a name (F2)")
-        self.export_button = _button("Export…", "runExportButton", "Write this run elsewhere, as a log or a table")
-        self.folder_button = _button("Show in folder", "runFolderButton", "Open the folder that the runs are kept in")
-        self.delete_button = _button("Delete", "runDeleteButton", "Delete the selected runs (Del); this can be undone")
+        self.open_button = push_button("Open", "runOpenButton", "Show this run in the main window (Enter)")
+        self.replay_button = push_button("Replay", "runReplayButton", "Run it again: same models, settings and seed")
+        self.compare_button = push_button(
+            "Compare", "runCompareButton", f"Hold 2 to {MAX_RUNS} selected runs side by side"
+        )
+        self.rename_button = push_button("Rename", "runRenameButton", "Give this run a name (F2)")
+        self.export_button = push_button("Export…", "runExportButton", "Write this run elsewhere, as a log or a table")
+        self.folder_button = push_button(
+            "Show in folder", "runFolderButton", "Open the folder that the runs are kept in"
+        )
+        self.delete_button = push_button(
+            "Delete", "runDeleteButton", "Delete the selected runs (Del); this can be undone"
+        )
         self.undo_line = QWidget()
         self.undo_line.setObjectName("undoLine")
         self.undo_text = text_label("", "hint")
@@ -160,6 +166,11 @@ class RunsWindow(QDialog):
             shortcut = QShortcut(keys, widget)
             shortcut.setContext(Qt.ShortcutContext.WidgetShortcut)
             shortcut.activated.connect(button.click)
+
+    def showEvent(self, event: QShowEvent) -> None:
+        """Make what nobody sees at first once that is there that everybody does."""
+        super().showEvent(event)
+        self.compare_page.make_plots_soon()
 
     # --- What is shown ---
 
@@ -286,11 +297,3 @@ class RunsWindow(QDialog):
         self.show_list()
         self.search.setFocus()
         self.search.selectAll()
-
-
-def _button(text: str, name: str, help_text: str) -> QPushButton:
-    button = QPushButton(text)
-    button.setObjectName(name)
-    button.setAutoDefault(False)
-    describe(button, text.rstrip("…"), help_text)
-    return button

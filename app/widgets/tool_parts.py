@@ -52,7 +52,7 @@ def push_button(title: str, name: str, help_text: str) -> QPushButton:
     button = QPushButton(title)
     button.setObjectName(name)
     button.setAutoDefault(False)
-    describe(button, title, help_text)
+    describe(button, title.rstrip("…"), help_text)
     return button
 
 

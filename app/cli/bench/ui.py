@@ -23,7 +23,8 @@ from core.types import RunRequest, SamplingParams
 
 if TYPE_CHECKING:
     from app.heartbeat import Stalls
-    from app.ui_bench import LiveFigures, LongFigures
+    from app.ui_bench import LiveFigures
+    from app.ui_long import LongFigures
 
 WANTED_RATIO = 0.97
 WANTED_STALL_MS = 50.0
@@ -122,6 +123,7 @@ def _rows(settings: BenchSettings, live: LiveFigures, long: LongFigures) -> list
     low, high = live.ratio.quartiles
     judged = _judged(live.ratio.median >= WANTED_RATIO)
     kept = f"quartiles {low:.3f}–{high:.3f} of {len(live.ratio.values)} rounds in several processes; {judged}"
+    slowest = max(long.opened, key=lambda title: long.opened[title].longest_ms)
     text = f"{long.num_tokens:,} tokens in {long.num_steps:,} steps"
     return [
         ("in the window", f"{live.window.median:.1f} tokens/s", "median"),
@@ -132,12 +134,24 @@ def _rows(settings: BenchSettings, live: LiveFigures, long: LongFigures) -> list
             f"{live.wall_ratio.median:.3f}",
             "to the last token, with all that happens between steps, such as writing the log",
         ),
+        ("stall, start", _ms(live.started), f"the engine's import and a first run; {_stall_text(live.started)}"),
         ("stall in a run", _ms(live.stalls), _stall_text(live.stalls)),
         ("memory growth", f"{live.memory_growth_mb:.1f} MB", "after the last run in the window, against the first"),
         ("stall, long text", _ms(long.shown), f"{text}, as they come; {_stall_text(long.shown)}"),
         ("stall, scrolled", _ms(long.scrolled), f"from its end to its start; {_stall_text(long.scrolled)}"),
-        ("stall, new look", _ms(long.dressed), f"theme, size of the text, theme; {_stall_text(long.dressed)}"),
         ("stall, redrawn", _ms(long.redrawn), f"all at once, with rejected drafts; {_stall_text(long.redrawn)}"),
+        ("stall, new look", _ms(long.dressed), f"theme, size of the text, and back; {_stall_text(long.dressed)}"),
+        (
+            "stall, opened",
+            _ms(long.opened[slowest]),
+            f"{len(long.opened)} pages and windows, each for the first time; slowest: {slowest}; "
+            f"{_stall_text(long.opened[slowest])}",
+        ),
+        (
+            "stall, all new",
+            _ms(long.all_dressed),
+            f"theme and size of the text, with all these windows open; {_stall_text(long.all_dressed)}",
+        ),
     ]
 
 

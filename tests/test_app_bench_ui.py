@@ -1,0 +1,189 @@
+"""`outrider bench --ui`: the window beside runs without it, and how long its thread is kept from its events."""
+
+import itertools
+import signal
+import sys
+from dataclasses import replace
+
+import pytest
+
+from app.__main__ import build_parser
+from app.cli.bench.arguments import NEW_TOKENS_UI, build_settings
+from app.cli.bench.ui import build_requests
+from app.clocked_runs import HeadlessProcess, Speeds
+from app.scripted_run import TOKENS_PER_STEP, ScriptedRun
+from core.controls import RunControls
+from core.errors import ModelNotFoundError, OutriderError
+from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET
+from core.types import Finished, RunRequest, Step
+from tests.fakes import save_model
+
+
+@pytest.fixture(autouse=True)
+def no_waits(monkeypatch):
+    import app.ui_bench
+    import app.ui_long
+
+    monkeypatch.setattr(app.ui_bench, "FIRST_LOOK_MS", 0)
+    monkeypatch.setattr(app.ui_bench, "START_MS", 0)
+    monkeypatch.setattr(app.ui_long, "SETTLE_MS", 50)
+
+
+def settings_of(*arguments):
+    return build_settings(build_parser().parse_args(["bench", *arguments]))
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory):
+    return str(save_model(tmp_path_factory.mktemp("models") / "a model", max_position_embeddings=512))
+
+
+def test_the_windows_run_is_that_of_the_arguments():
+    [first, *_] = build_requests(settings_of("--ui", "--temperature", "0,1", "-k", "2"), None)
+    assert (first.target, first.draft, first.method) == (DEFAULT_TARGET, DEFAULT_DRAFT, "draft-model")
+    assert (first.num_draft_tokens, first.sampling.temperature, first.max_new_tokens) == (2, 1.0, NEW_TOKENS_UI)
+    assert build_requests(settings_of("--ui", "--target", "T"), None)[0].method == "prompt-lookup"
+
+
+def request(**changes):
+    return RunRequest(target="t", draft="d", prompt="Hi", max_new_tokens=40, **changes)
+
+
+def test_a_scripted_run_is_a_run():
+    events = list(ScriptedRun(10, 1e6).run(request(), RunControls()))
+    steps = [event for event in events if isinstance(event, Step)]
+    assert len(steps) == 10
+    assert all(after.position == before.position + TOKENS_PER_STEP for before, after in itertools.pairwise(steps))
+    assert isinstance(events[-1], Finished)
+    assert events[-1].summary.num_tokens == 10 * TOKENS_PER_STEP
+
+
+def test_stalls_are_the_longest_and_the_99th_percentile():
+    from app.heartbeat import stalls
+
+    found = stalls([1.0] * 199 + [80.0])
+    assert (found.longest_ms, found.num_beats) == (80.0, 200)
+    assert 1.0 <= found.p99_ms < 80.0
+    assert stalls([]).longest_ms == 0.0
+
+
+def test_the_window_and_the_session_take_turns(sound_binding, qtbot):
+    from app.ui_bench import bench_live, sum_up
+
+    seen = []
+    headless = iter([Speeds(50.0, 40.0, 80)] * 3)
+    runs = bench_live(
+        lambda: ScriptedRun(20, 1e6),
+        lambda _: next(headless),
+        [request()],
+        2,
+        lambda what, done, total: seen.append(what),
+    )
+    figures = sum_up([runs])
+    assert len(figures.window.values) == len(figures.headless.values) == len(figures.ratio.values) == 2
+    assert figures.headless.values == (50.0, 50.0)
+    assert figures.ratio.median == pytest.approx(figures.window.median / 50, rel=0.5)
+    assert figures.stalls.num_beats > 0
+    assert figures.environment == {"device_name": "script"}
+    order = ["in" in what.split(", ")[1].split() for what in seen if what.startswith("Round")]
+    assert order == [False, True, True, False, False, True]
+
+
+def test_a_text_that_ends_early_is_not_timed(sound_binding, qtbot):
+    from app.ui_bench import bench_live
+
+    short, long = replace(request(), prompt="short", max_new_tokens=80), replace(request(), max_new_tokens=80)
+    asked = []
+
+    def run_headless(wanted):
+        asked.append(wanted.prompt)
+        return Speeds(50.0, 40.0, 3 if wanted.prompt == "short" else 80)
+
+    bench_live(lambda: ScriptedRun(20, 1e6), run_headless, [short, long], 3)
+    assert asked == ["short", long.prompt, *[long.prompt] * 3]
+
+
+def test_several_windows_are_summed_up_round_by_round_and_by_the_worst_stall():
+    from app.heartbeat import Stalls
+    from app.ui_bench import LiveRuns, sum_up
+
+    pairs = [((90.0, 80.0), (100.0, 100.0)), ((99.0, 95.0), (100.0, 100.0)), ((50.0, 48.0), (50.0, 50.0))]
+    windows = [
+        LiveRuns(
+            (Speeds(*inside, 256),),
+            (Speeds(*outside, 256),),
+            Stalls(2 * longest, 1.0, 5),
+            Stalls(longest, 1.0, 10),
+            growth,
+            {"torch": "2"},
+        )
+        for (inside, outside), longest, growth in zip(pairs, (5.0, 30.0, 7.0), (1.0, -2.0, 3.0), strict=True)
+    ]
+    figures = sum_up(windows)
+    assert figures.ratio.values == pytest.approx((0.9, 0.99, 1.0))
+    assert figures.wall_ratio.values == pytest.approx((0.8, 0.95, 0.96))
+    assert (figures.started, figures.stalls) == (Stalls(60.0, 1.0, 15), Stalls(30.0, 1.0, 30))
+    assert (figures.memory_growth_mb, figures.environment) == (3.0, {"torch": "2"})
+
+
+def test_what_goes_wrong_in_the_process_of_a_window_is_told_in_a_sentence(monkeypatch):
+    from app.ui_visits import bench_visits
+
+    monkeypatch.setenv("QT_QPA_PLATFORM", "offscreen")
+    with pytest.raises(OutriderError, match="nowhere"):
+        bench_visits([replace(request(), target="nowhere")], 1, lambda *_: None)
+
+
+def test_a_long_text_is_shown_scrolled_and_redrawn(sound_binding, qtbot, monkeypatch):
+    import app.ui_long as ui_long
+
+    monkeypatch.setattr(ui_long, "SCROLL_STOPS", 5)
+    figures = ui_long.bench_long(request(), num_steps=50, steps_per_second=1e6)
+    assert (figures.num_steps, figures.num_tokens) == (50, 200)
+    assert {"Inspector", "Race", "How it works", "Runs", "Get models", "Sweep"} <= figures.opened.keys()
+    measured = (figures.shown, figures.scrolled, figures.redrawn, figures.dressed, figures.all_dressed)
+    assert all(part.num_beats > 0 for part in (*measured, *figures.opened.values()))
+
+
+def test_a_run_that_fails_in_the_window_is_an_error(sound_binding, qtbot):
+    from app.ui_bench import bench_live
+
+    class Failing(ScriptedRun):
+        def run(self, request, controls):
+            raise ModelNotFoundError("There is no model 't' here.")
+            yield
+
+    with pytest.raises(OutriderError, match="no model 't'"):
+        bench_live(lambda: Failing(1, 1.0), lambda _: Speeds(1.0, 1.0, 1), [request()], 1)
+
+
+def test_a_process_of_its_own_runs_a_request_and_hands_its_errors_back(target):
+    with HeadlessProcess() as headless:
+        speeds = headless.run(replace(request(), target=target, draft=None, method="prompt-lookup", max_new_tokens=4))
+        assert speeds.told > 0
+        assert speeds.wall > 0
+        with pytest.raises(OutriderError, match="nowhere"):
+            headless.run(replace(request(), target="nowhere"))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals reach a process differently there")
+def test_ctrl_c_ends_a_run_in_the_window(sound_binding, qtbot):
+    from app.ui_long import bench_long
+
+    class Interrupted(ScriptedRun):
+        def run(self, request, controls):
+            for event in super().run(request, controls):
+                if isinstance(event, Step) and event.index == 3:
+                    signal.raise_signal(signal.SIGINT)
+                yield event
+
+    import app.ui_long as ui_long
+
+    before = signal.getsignal(signal.SIGINT)
+    original, ui_long.ScriptedRun = ui_long.ScriptedRun, Interrupted
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            bench_long(request(), num_steps=500, steps_per_second=1_000)
+    finally:
+        ui_long.ScriptedRun = original
+    assert signal.getsignal(signal.SIGINT) is before
