@@ -38,8 +38,8 @@ class RunController(QObject):
     Signals:
         state_changed: the new `RunState`.
         run_requested: a `RunRequest` is on its way to the engine.
-        libraries_loaded: the engine's libraries are loaded. While they were, an import in another thread would have
-            waited for the system's loader, and kept Python's lock meanwhile.
+        libraries_loaded: the engine's libraries are loaded. Until then an import in another thread would wait for the
+            system's loader, and keep Python's lock meanwhile.
         engine_ready: the engine is imported.
         memory_held: a device, and the bytes of it that the kept models would make room with.
         failed: one sentence for a person.

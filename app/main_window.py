@@ -160,6 +160,8 @@ class MainWindow(DressingWindow):
         self.prompt.run_requested.connect(self._on_run_requested)
         self.prompt.stop_requested.connect(self.controller.stop)
         self.controller.libraries_loaded.connect(self._on_libraries_loaded)
+        # Not before: the imports of both would keep Python's lock from the window.
+        self.controller.engine_ready.connect(self.models.scan)
         self.controller.state_changed.connect(self._on_state_changed)
         self.live.run_shown.connect(self._on_run_shown)
         self.plot_desk.saved.connect(self.status.show_stage)
@@ -283,7 +285,6 @@ class MainWindow(DressingWindow):
 
     @Slot()
     def _on_libraries_loaded(self) -> None:
-        self.models.scan()
         for ref in reversed(self._settings.opened_models):
             self.checker.open(ref, None)
 

@@ -15,7 +15,7 @@ from app.services import Session
 from core.bench.statistics import Spread, ratios, spread
 from core.types import RunRequest
 
-FIRST_LOOK_MS = 500
+FIRST_LOOK_MS = 1_000
 """Until a person who knows the window starts a run in it."""
 START_MS = 5_000
 """Until a window has imported all that it imports unasked."""

@@ -60,6 +60,9 @@ class ReportPage(QScrollArea):
         """Show the run as it stands, once all of it is in `_sums`."""
         raise NotImplementedError
 
+    def _ask(self) -> None:
+        """Have another thread find out what is not shown yet; by then all else is painted."""
+
     def _forget_old(self) -> None:
         """Let go of a run that is no longer at hand."""
         raise NotImplementedError
@@ -116,6 +119,7 @@ class ReportPage(QScrollArea):
         if not self._sums.has_much:
             self._turns.stop()
             self._look()
+            self._ask()
             return
         self._turns.stop()
         pieces = self._pieces([frame_of(self)] if is_new else [])
@@ -140,6 +144,8 @@ class ReportPage(QScrollArea):
                     thaw([card], "report")
         finally:
             thaw([*frozen, *cards], "report")
+        if not self._is_stale:
+            self._ask()
 
 
 def column_label(name: str, role: str) -> QLabel:

@@ -85,6 +85,8 @@ class TheoryPage(ReportPage):
 
     def _look(self) -> None:
         self._show(self._model.live())
+
+    def _ask(self) -> None:
         question = self._model.question()
         if question is not None:
             self._asked = question
