@@ -55,6 +55,18 @@ def test_every_figure_has_its_formula_and_an_interval_where_there_is_one(qtbot, 
     assert page.headline.text().startswith("K = ")
 
 
+@pytest.mark.parametrize("width", [300, 384, 640])
+def test_no_name_of_a_figure_is_cut(qtbot, steps, width):
+    page = page_of(qtbot, view(steps))
+    page.resize(width, 800)
+    page.show()
+    qtbot.waitExposed(page)
+    qtbot.waitUntil(lambda: page.figures.rows[0][0].width() > 0)
+    shown = [labels[0] for labels in page.figures.rows if labels[0].isVisible()]
+    assert any(label.text() == "Observed acceptance" for label in shown)
+    assert all(label.height() >= label.heightForWidth(label.width()) for label in shown)
+
+
 def test_the_curves_pass_through_one_at_k_0_and_the_point_stands_at_the_runs_own_k(qtbot, steps):
     page = page_of(qtbot, view(steps))
     x, y = page.plot.line.getData()

@@ -47,8 +47,10 @@ class FigureTable(QWidget):
     def _add_row(self) -> None:
         labels = text_label("", ROLES[0]), text_label("", ROLES[1]), text_label("", ROLES[2])
         labels[0].setWordWrap(True)
+        row = self._first + len(self.rows)
         for column, label in enumerate(labels):
-            self._grid.addWidget(label, self._first + len(self.rows), column, _alignment(column))
+            # A name has its column's whole width: aligned in it, a label of two words is as narrow as one of them.
+            self._grid.addWidget(label, row, column, _alignment(column) if column else Qt.AlignmentFlag(0))
         self.rows.append(labels)
 
 
