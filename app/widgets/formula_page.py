@@ -23,8 +23,8 @@ from app.turns import Turns, frame_of, freeze, thaw
 FIGURES = RESOURCES / "docs" / "figures.md"
 MISSING = "The page of formulas is missing from this installation."
 SHARES = (26, 31, 9, 34)
-HEADING_GAP, GAP = 16, 8
 """Widths of a table's columns, in percent."""
+HEADING_GAP, GAP = 16, 8
 
 
 def figures_text(path: Path = FIGURES) -> str:
@@ -121,6 +121,7 @@ def _style(table: QTextTable, theme: Theme) -> None:
     form.setBorderBrush(QColor(theme.border))
     form.setBorderStyle(QTextFrameFormat.BorderStyle.BorderStyle_Solid)
     form.setCellPadding(scaled(5))
+    form.setTopMargin(scaled(GAP))  # a table takes no notice of the margin below its heading
     form.setWidth(QTextLength(QTextLength.Type.PercentageLength, 100))
     form.setColumnWidthConstraints([QTextLength(QTextLength.Type.PercentageLength, share) for share in SHARES])
     table.setFormat(form)
