@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from pathlib import Path
 
 import pytest
 
+from core.threads import limit_spinning
+
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
+# As the commands do: a run's second thread, waiting, would take from the other process of tests the core that it needs.
+limit_spinning()
 
 
 def pytest_xdist_auto_num_workers(config):
@@ -18,8 +21,13 @@ def pytest_xdist_auto_num_workers(config):
     return min(2, os.cpu_count() or 1) if is_whole else 0
 
 
-def pytest_collection_finish(session):
-    """One thread for the tests' models, which are so small that a second one only waits."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    """One thread for the tests' models, which are so small that a second one only waits.
+
+    Said anew before each test: a run that chose between one thread and all may leave all behind, and while another
+    process keeps a core busy, each of the thousands of forwards of the tests behind it waits for a scheduler's slice.
+    """
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)
 
@@ -34,24 +42,12 @@ def user_folders(tmp_path_factory, monkeypatch):
 
 
 @pytest.fixture(autouse=True)
-def no_leaked_qthread(request):
+def no_leaked_qthread():
     """Fails a test that leaves a QThread running."""
-    yield
-    if "qtbot" not in request.fixturenames:
-        return
-    from PySide6.QtCore import QThread
+    from tests.leaks import no_thread_left_running
 
-    # The type is asked, not the object: some objects answer isinstance with an import or a warning.
-    threads = [thing for thing in gc.get_objects() if issubclass(type(thing), QThread)]
-    running = [thread.objectName() or repr(thread) for thread in threads if _is_running(thread)]
-    assert not running, f"threads left behind: {running}"
-
-
-def _is_running(thread) -> bool:
-    try:
-        return thread.isRunning()
-    except RuntimeError:  # its C++ part is gone
-        return False
+    with no_thread_left_running():
+        yield
 
 
 @pytest.fixture

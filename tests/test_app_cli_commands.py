@@ -99,6 +99,8 @@ class Finder:
         if name == sys.argv[1]:
             signal.raise_signal(signal.SIGINT)
 
+# As in a terminal, also where the tests run in the background of a shell that has them ignore it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.meta_path.insert(0, Finder())
 from app.__main__ import main
 sys.exit(main(sys.argv[2:]))
