@@ -14,11 +14,21 @@ os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 # As the commands do: a run's second thread, waiting, would take from the other process of tests the core that it needs.
 limit_spinning()
 
+_LONGEST = ("core_families", "project", "core_soak", "core_mutants", "core_exact", "app_controls", "app_cli_bench",
+            "core_gguf", "app_help", "core_decode_laws", "app_playback", "core_check")  # fmt: skip
+"""Files of more than 15 seconds, the longest first."""
+
 
 def pytest_xdist_auto_num_workers(config):
     """Two processes for the whole suite, whose models keep one core busy each; none beside this for single files."""
     is_whole = all(Path(arg).is_dir() for arg in config.args)
     return min(2, os.cpu_count() or 1) if is_whole else 0
+
+
+def pytest_collection_modifyitems(items):
+    """The longest files first: of two processes none goes on alone for long at the end. Others stay in order."""
+    ranks = {f"test_{name}": rank for rank, name in enumerate(_LONGEST)}
+    items.sort(key=lambda item: ranks.get(item.path.stem, len(ranks)))
 
 
 @pytest.hookimpl(tryfirst=True)
