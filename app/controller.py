@@ -38,9 +38,7 @@ class RunController(QObject):
     Signals:
         state_changed: the new `RunState`.
         run_requested: a `RunRequest` is on its way to the engine.
-        libraries_loaded: the engine's libraries are loaded. Until then an import in another thread would wait for the
-            system's loader, and keep Python's lock meanwhile.
-        engine_ready: the engine is imported.
+        engine_ready: the engine is imported, or could not be.
         memory_held: a device, and the bytes of it that the kept models would make room with.
         failed: one sentence for a person.
         run_ended: the run is over, however it ended; all its events can be taken now.
@@ -49,7 +47,6 @@ class RunController(QObject):
 
     state_changed = Signal(object)
     run_requested = Signal(object)
-    libraries_loaded = Signal()
     engine_ready = Signal()
     memory_held = Signal(str, object)
     failed = Signal(str)
@@ -79,7 +76,6 @@ class RunController(QObject):
         self._run_wanted.connect(self._worker.run)
         self._task_wanted.connect(self._worker.perform)
         self._shut_down_wanted.connect(self._worker.shut_down)
-        self._worker.libraries_loaded.connect(self.libraries_loaded)
         self._worker.ready.connect(self.engine_ready)
         self._worker.memory_held.connect(self.memory_held)
         self._worker.failed.connect(self._on_failed)

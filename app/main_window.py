@@ -159,9 +159,6 @@ class MainWindow(DressingWindow):
         self.prompt.reading_toggled.connect(self.menus.show_reading.setChecked)
         self.prompt.run_requested.connect(self._on_run_requested)
         self.prompt.stop_requested.connect(self.controller.stop)
-        self.controller.libraries_loaded.connect(self._on_libraries_loaded)
-        # Not before: the imports of both would keep Python's lock from the window.
-        self.controller.engine_ready.connect(self.models.scan)
         self.controller.state_changed.connect(self._on_state_changed)
         self.live.run_shown.connect(self._on_run_shown)
         self.plot_desk.saved.connect(self.status.show_stage)
@@ -199,6 +196,7 @@ class MainWindow(DressingWindow):
         self.prompt.set_text(settings.run.prompt)
         self.prompt.edit.setFocus()
         self.controls.apply(settings.run)
+        self.models.recall(*settings.opened_models, settings.run.target, settings.run.draft)
         self.help.restore(hint_seen=settings.hint_seen)
         self.side.show_title(settings.side_page)
         self._on_settings_changed()
@@ -282,11 +280,6 @@ class MainWindow(DressingWindow):
     def _on_first_shown(self) -> None:
         self.live.watch_warm_up()
         self.controller.warm_up()
-
-    @Slot()
-    def _on_libraries_loaded(self) -> None:
-        for ref in reversed(self._settings.opened_models):
-            self.checker.open(ref, None)
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         """Space that no field or button has a use for pauses the run, or lets it go on."""

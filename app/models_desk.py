@@ -67,6 +67,9 @@ class ModelsDesk(QObject):
     def _connect(self) -> None:
         self._controller.run_requested.connect(self._on_run_requested)
         self._controller.run_ended.connect(self._on_run_ended)
+        # Not before: what the scan imports would wait for the system to load the engine's libraries, and keep Python's
+        # lock from the window meanwhile; and behind that share the lock with the engine's import.
+        self._controller.engine_ready.connect(self.scan)
         self._form.open_requested.connect(self.ask_for_model)
         self._form.browse_requested.connect(self.browse)
         self._form.check_requested.connect(self.checker.check_pairs)
@@ -138,6 +141,12 @@ class ModelsDesk(QObject):
             self.failed.emit(sentence)
 
     # --- What is here ---
+
+    def recall(self, *refs: str) -> None:
+        """Look for models that were opened or chosen last time, without waiting for the scan; of gone ones no word."""
+        for ref in reversed(dict.fromkeys(refs)):
+            if ref and ref not in self._library.refs:
+                self.checker.open(ref, None)
 
     @Slot()
     def scan(self) -> None:

@@ -33,7 +33,16 @@ class ScriptedRun:
 
     def run(self, request: RunRequest, controls: RunControls) -> Iterator[Event]:
         """Play it."""
-        config = {"target": request.target, "draft": request.draft, "device": "cpu", "dtype": "float32", "chat": False}
+        config = {
+            "target": request.target,
+            "draft": request.draft,
+            "method": request.method,
+            "prompt": request.prompt,
+            "seed": request.seed,
+            "device": "cpu",
+            "dtype": "float32",
+            "chat": False,
+        }
         yield RunStarted("scripted", "2000-01-01T00:00:00+00:00", "", config, {"device_name": "script"})
         yield PrefillDone(num_prompt_tokens=8, prefill_ms=1.0, target_step_ms=1.0)
         tally = Tally()

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QApplication, QWidget
 
-from app.dress import windows_of
 from app.theme import scaled, text_scale
 
 SCALES = (0.8, 0.9, 1.0, 1.1, 1.25, 1.5)
@@ -38,14 +37,6 @@ def hold(widget: QWidget, **lengths: int) -> None:
     widget.setProperty("heldLengths", lengths)
     for name, pixels in lengths.items():
         getattr(widget, _LENGTHS[name])(scaled(pixels))
-
-
-def set_text_scale(window: QWidget, scale: float) -> None:
-    """Take all text of a window and of its dialogs to a scale. The style sheet follows with `Look`."""
-    windows = windows_of(window)
-    put_scale_in_force(scale, windows)
-    for each in windows:
-        follow_scale(each)
 
 
 def put_scale_in_force(scale: float, windows: Iterable[QWidget]) -> None:
@@ -98,6 +89,8 @@ def _rescale_font(widget: QWidget, before: float) -> None:
         return  # A size in points is the desktop's, not ours.
     # The size that it was made at is kept, or rounding would wear it away.
     drawn_at = widget.property("fontPixels") or 0
+    if drawn_at and scaled(drawn_at) == font.pixelSize():
+        return  # Whatever set it did so after the scale came into force.
     if round(drawn_at * before) != font.pixelSize():
         drawn_at = round(font.pixelSize() / before)
     widget.setProperty("fontPixels", drawn_at)

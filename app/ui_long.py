@@ -64,7 +64,7 @@ def bench_long(request: RunRequest, *, num_steps: int = 5_000, steps_per_second:
             scrolled=during(lambda: _scroll(window)),
             redrawn=during(lambda: _redraw(window)),
             dressed=during(lambda: _change_look(window)),
-            opened={title: during(lambda show=show: _open(show)) for title, show in _first_openings(window)},  # type: ignore[misc]
+            opened={title: during(partial(_open, show)) for title, show in _first_openings(window)},
             all_dressed=during(lambda: _change_look(window)),
         )
 
@@ -109,7 +109,8 @@ def _first_openings(window: MainWindow) -> Iterator[tuple[str, Callable[[], None
     """What to open, and how: the pages of both columns, then the windows."""
     for column in (window.side, window.text_pages):
         for index in range(column.count()):
-            yield column.tabText(index), partial(column.setCurrentIndex, index)
+            if index != column.currentIndex():
+                yield column.tabText(index), partial(column.setCurrentIndex, index)
     menus = window.menus
     tools = (menus.probe, menus.sweep, menus.check, menus.production)
     for action in (menus.help, menus.formulas, menus.keys, menus.runs, menus.models, menus.get_models, *tools):

@@ -44,8 +44,7 @@ class EngineWorker(QObject):
     """Lives in its own thread, holds the session and runs one request at a time.
 
     Signals:
-        libraries_loaded: the system has loaded the engine's libraries, or has failed to; next they are imported.
-        ready: the engine is imported.
+        ready: the engine is imported, or could not be.
         failed: one sentence for a person: a run, or the start of the engine, went wrong.
         memory_held: a device, and the bytes of it that the kept models would make room with. Sent before `finished`.
         log_failed: one sentence: the run goes on, but its log can't be kept.
@@ -53,7 +52,6 @@ class EngineWorker(QObject):
         task_failed, task_finished: the same for other work than runs.
     """
 
-    libraries_loaded = Signal()
     ready = Signal()
     failed = Signal(str)
     log_failed = Signal(str)
@@ -76,8 +74,8 @@ class EngineWorker(QObject):
             self._opened_session()
         except Exception as error:
             self.failed.emit(sentence_of(error, "The engine could not be started"))
+            self.ready.emit()
         self._inbox.put(StageChanged(""))
-        self.ready.emit()
 
     @Slot(object, object)
     def run(self, request: RunRequest, controls: RunControls) -> None:
@@ -108,11 +106,9 @@ class EngineWorker(QObject):
         if self._session is None:
             self._inbox.put(StageChanged(WARM_UP_STAGE))
             with importing():
-                try:
-                    self._services.load_libraries()
-                finally:
-                    self.libraries_loaded.emit()
+                self._services.load_libraries()
                 self._session = self._services.open_session()
+            self.ready.emit()
         return self._session
 
     def _run(self, request: RunRequest, controls: RunControls) -> None:

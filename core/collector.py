@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 
 _MANY_MODULES = 50
+"""So many make a full collection long; fewer are not worth having all that is there set aside."""
 
 
 def set_aside() -> None:

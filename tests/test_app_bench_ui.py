@@ -6,8 +6,10 @@ import sys
 from dataclasses import replace
 
 import pytest
+from PySide6.QtWidgets import QApplication
 
 from app.__main__ import build_parser
+from app.bench_window import wait
 from app.cli.bench.arguments import NEW_TOKENS_UI, build_settings
 from app.cli.bench.ui import build_requests
 from app.clocked_runs import HeadlessProcess, Speeds
@@ -138,9 +140,20 @@ def test_a_long_text_is_shown_scrolled_and_redrawn(sound_binding, qtbot, monkeyp
     import app.ui_long as ui_long
 
     monkeypatch.setattr(ui_long, "SCROLL_STOPS", 5)
+    seen = set()
+
+    def look(show):
+        show()
+        wait(50)
+        seen.update(widget.objectName() for widget in QApplication.topLevelWidgets() if widget.isVisible())
+
+    monkeypatch.setattr(ui_long, "_open", look)
     figures = ui_long.bench_long(request(), num_steps=50, steps_per_second=1e6)
     assert (figures.num_steps, figures.num_tokens) == (50, 200)
     assert {"Inspector", "Race", "How it works", "Runs", "Get models", "Sweep"} <= figures.opened.keys()
+    assert not {"Live", "Transcript"} & figures.opened.keys(), "they are in front by themselves"
+    tools = {"sweepWindow", "checkWindow", "probeWindow", "productionPage"}
+    assert {"mainWindow", "helpPage", "runsWindow", "modelsWindow", *tools} <= seen
     measured = (figures.shown, figures.scrolled, figures.redrawn, figures.dressed, figures.all_dressed)
     assert all(part.num_beats > 0 for part in (*measured, *figures.opened.values()))
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from PySide6.QtCore import Qt
-from PySide6.QtGui import QAction, QGuiApplication
+from PySide6.QtGui import QAction, QGuiApplication, QTextTable
 from PySide6.QtWidgets import QLabel
 
 from app.settings import SettingsStore
@@ -16,6 +16,7 @@ from app.shortcuts import PANEL_KEYS, key_groups, menu_actions
 from app.theme import DARK, LIGHT, ThemeMode
 from app.view_models.step_picture import MOST_SLOTS, Verdict, example, picture_of
 from app.widgets.about import AboutDialog, versions
+from app.widgets.formula_page import FormulaPage, _document
 from app.widgets.help_page import HelpPage
 from app.widgets.help_text import PAPERS
 from core.types import TokenKind
@@ -254,3 +255,23 @@ def test_the_hint_stays_for_who_only_looked(make_window, session, tmp_path):
     assert not again.help.hint.isHidden()
     again.help.hint.help_button.click()
     assert again.help.page.isVisible()
+
+
+def test_a_theme_that_changes_while_the_formulas_are_drawn_is_the_one_they_are_drawn_in(qtbot, monkeypatch):
+    made = []
+
+    def noted(theme):
+        made.append(theme)
+        return _document(theme)
+
+    monkeypatch.setattr("app.widgets.formula_page._document", noted)
+    page = FormulaPage()
+    qtbot.addWidget(page)
+    page.show()
+    pieces = page._turns._pieces
+    while not made:
+        next(pieces)
+    page.set_theme(DARK)
+    qtbot.waitUntil(lambda: not page._turns.is_going)
+    tables = [frame for frame in page.document().rootFrame().childFrames() if isinstance(frame, QTextTable)]
+    assert {table.format().borderBrush().color().name() for table in tables} == {DARK.border.lower()}

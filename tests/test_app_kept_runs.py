@@ -166,7 +166,7 @@ def test_a_comparison_is_taken_away_as_a_report_but_never_over_a_runs_log(open_r
 
 @pytest.mark.parametrize(("width", "scale"), [(980, 1.0), (1200, 1.5), (1800, 1.0)])
 def test_names_keep_their_room_at_every_size(open_runs, folder, qtbot, width, scale):
-    from app.text_size import set_text_scale
+    from tests.text_scale import set_text_scale
 
     keep_run(folder)
     window, panel = open_runs(1)

@@ -6,7 +6,6 @@ import pytest
 from PySide6.QtWidgets import QHBoxLayout, QScrollArea, QToolButton, QVBoxLayout, QWidget
 
 from app.controller import RunState
-from app.text_size import set_text_scale
 from app.view_models.inspection import Chip
 from app.view_models.places import Fate
 from app.widgets.fitting_button import FittingButton
@@ -14,6 +13,7 @@ from app.widgets.inspector_chips import BlockRow
 from app.widgets.metric_tiles import Tile
 from app.widgets.playback_bar import PlaybackBar
 from app.widgets.prompt_editor import PromptEditor
+from tests.text_scale import set_text_scale
 
 
 @pytest.fixture(autouse=True)

@@ -10,10 +10,10 @@ from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QApplication, QMessageBox, QWidget
 
 from app.dress import parts_of, windows_of
-from app.text_size import set_text_scale
 from app.theme import DARK, LIGHT, ThemeMode, style_sheet
 from app.turns import Turns, freeze, thaw
 from tests.fakes_runs import until
+from tests.text_scale import set_text_scale
 
 
 @pytest.fixture(autouse=True)

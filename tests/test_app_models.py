@@ -90,7 +90,7 @@ def test_an_opened_model_is_chosen_and_remembered(make_window, dialogs, qtbot, s
     with qtbot.waitSignal(window.checker.opened):
         window.menus.open_actions[OpenKind.GGUF].trigger()
     qtbot.waitUntil(lambda: window.controls.target.ref == STRANGER.ref)
-    again = make_window(fake_services(session, tmp_path), is_shown=True)
+    again = make_window(fake_services(session, tmp_path))
     qtbot.waitUntil(lambda: again.controls.target.ref == STRANGER.ref)
     assert STRANGER.title in texts(again.controls.draft.combo)
 
@@ -105,7 +105,7 @@ def test_a_path_that_holds_no_model_is_explained(window, dialogs, qtbot):
 
 def test_a_remembered_model_that_is_gone_disturbs_nobody(make_window, qtbot, session, tmp_path):
     SettingsStore(tmp_path / "settings.json").save(WindowSettings(opened_models=("/gone.gguf",)))
-    window = make_window(is_shown=True)
+    window = make_window()
     qtbot.waitSignal(window.checker.open_failed).wait()
     assert window.banner.sentence() == ""
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from PySide6.QtWidgets import QMenu, QScrollBar, QWidget
+from PySide6.QtWidgets import QMenu, QPlainTextEdit, QScrollBar, QWidget
 
-from app.text_size import SCALES, next_scale, set_text_scale
+from app.text_size import SCALES, next_scale
 from app.theme import mono_font, scaled, text_scale, ui_font
 from app.widgets.slider_spin import SPIN_WIDTH
+from tests.text_scale import set_text_scale
 
 
 @pytest.fixture(autouse=True)
@@ -77,6 +78,14 @@ def test_a_size_that_is_changed_again_at_once_is_the_one_that_all_windows_end_at
     press(window, "larger")
     press(window, "larger")
     qtbot.waitUntil(lambda: window.look.is_settled)
+    window.menus.production.trigger()  # while nothing is on its way, and then while it is
+    page = window.exports.production.page
+    press(window, "smaller")
+    window.menus.production.trigger()
+    qtbot.waitUntil(lambda: window.look.is_settled)
+    press(window, "larger")
+    qtbot.waitUntil(lambda: window.look.is_settled)
+    assert {text.font().pixelSize() for text in page.findChildren(QPlainTextEdit)} == {mono_font().pixelSize()}
     table = window.models.window.table
     assert table.font().pixelSize() == window.status.font().pixelSize() == scaled(13)
 

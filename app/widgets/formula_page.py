@@ -52,8 +52,10 @@ class FormulaPage(QTextBrowser):
         """Draw in a theme's colours, at the text's size."""
         self._theme = theme
         self._is_stale = True
+        # What is on its way is in the look of before.
+        self._turns.stop()
         if self.isVisible():
-            self._put(_document(self, theme))
+            self._put(_document(theme))
 
     def showEvent(self, event: QShowEvent) -> None:
         """Draw the page, unless it is still as it was drawn."""
@@ -68,7 +70,7 @@ class FormulaPage(QTextBrowser):
         freeze([frame], "formulas")
         try:
             yield from self._turns.rest()
-            document = _document(self, self._theme)
+            document = _document(self._theme)
             # Laid out in a turn of its own.
             yield
             self._put(document)
@@ -79,15 +81,16 @@ class FormulaPage(QTextBrowser):
         self._is_stale = False
         at = self.verticalScrollBar().value()
         before = self.document()
+        document.setParent(self)
         self.setDocument(document)
         if isValid(before) and before.parent() is self:
             before.deleteLater()
         self.verticalScrollBar().setValue(at)
 
 
-def _document(page: QWidget, theme: Theme) -> QTextDocument:
+def _document(theme: Theme) -> QTextDocument:
     # Not in the page yet: it would be laid out anew with every change.
-    document = QTextDocument(page)
+    document = QTextDocument()
     document.setDefaultFont(ui_font(13))
     document.setMarkdown(figures_text())
     cursor = QTextCursor(document)

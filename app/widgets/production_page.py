@@ -109,7 +109,6 @@ class ProductionPage(QDialog):
         for index, one in enumerate(self._found):
             page = self.tabs.widget(index)
             assert isinstance(page, QPlainTextEdit)
-            page.setFont(mono_font())
             page.setPlainText(one.text)
             self.tabs.setTabToolTip(index, one.problem or one.project.title)
         self.tabs.setCurrentIndex(min(place, len(self._found) - 1))
@@ -144,6 +143,7 @@ class ProductionPage(QDialog):
 
 def _page(title: str) -> QPlainTextEdit:
     page = QPlainTextEdit()
+    page.setFont(mono_font())
     page.setReadOnly(True)
     page.setTabChangesFocus(True)
     page.setAccessibleName(f"Configuration for {title}")

@@ -135,7 +135,7 @@ class ReportPage(QScrollArea):
             self._is_stale = not self.isVisible()
             if not self._is_stale:
                 self._look()
-            if frozen:
+            if frozen and not self._is_stale:
                 # Of a page that comes up, each card is painted in a turn of its own; plots take longest.
                 freeze(cards, "report")
                 thaw(frozen, "report")

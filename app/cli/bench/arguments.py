@@ -76,7 +76,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output.add_argument("--memory", action="store_true", help="also run each once in a process of its own for its peak")
     output.add_argument("--out", metavar="FILE.json", help="write all figures here, whole or not at all")
     output.add_argument(
-        "--ui", action="store_true", help="instead, run the pair in the real window, offscreen, and without it"
+        "--ui",
+        action="store_true",
+        help="instead, run the pair in the real window, offscreen, and without it; and look for stalls in all it opens",
     )
 
 

@@ -134,7 +134,11 @@ def _rows(settings: BenchSettings, live: LiveFigures, long: LongFigures) -> list
             f"{live.wall_ratio.median:.3f}",
             "to the last token, with all that happens between steps, such as writing the log",
         ),
-        ("stall, start", _ms(live.started), f"the engine's import and a first run; {_stall_text(live.started)}"),
+        (
+            "stall, start",
+            _ms(live.started),
+            f"first picture, the engine's import, a first run; {_stall_text(live.started)}",
+        ),
         ("stall in a run", _ms(live.stalls), _stall_text(live.stalls)),
         ("memory growth", f"{live.memory_growth_mb:.1f} MB", "after the last run in the window, against the first"),
         ("stall, long text", _ms(long.shown), f"{text}, as they come; {_stall_text(long.shown)}"),
