@@ -5,15 +5,23 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from core.capture import capture
+from core.ring import DistributionRing
 from core.rounds import Round
 from core.text import TokenTexts
 from core.types import Inspected, TokenKind, Verification
 
 MAX_BYTES = 256 * 1024 * 1024
 """Of distributions that wait; beyond it the oldest block is looked at between two steps."""
+
+_MOST_READY = 64 * 1024 * 1024
+"""Of memory that is taken before the first step: that takes 20 milliseconds, and lasts for 40 steps of the largest
+vocabularies."""
+_ROWS_A_TOKEN = 3
+"""Distributions that wait for each token of the text: a draft of four, half of it accepted, leaves nine for three."""
 
 
 class _Block(NamedTuple):
@@ -31,9 +39,18 @@ class EvidenceBacklog:
     next forward needs out of the caches. Copying takes a fiftieth.
     """
 
-    def __init__(self, tokenizer: Any, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, tokenizer: Any, max_bytes: int = MAX_BYTES, *, num_tokens: int = 0, vocab_size: int = 0) -> None:
+        """
+        Args:
+            tokenizer: for the listed tokens' texts.
+            max_bytes: from which it is full.
+            num_tokens: how long the text may become; memory is taken for so many, within reason.
+            vocab_size: V.
+        """
         self._texts = TokenTexts(tokenizer)
         self._max_bytes = max_bytes
+        row = vocab_size * torch.float32.itemsize
+        self._ring = DistributionRing(min(_MOST_READY, max_bytes, _ROWS_A_TOKEN * num_tokens * row))
         self._num_bytes = 0
         self._blocks: deque[_Block] = deque()
 
@@ -61,8 +78,8 @@ class EvidenceBacklog:
         block = _Block(
             index,
             done.draft.tokens[:num_drafted].clone(),
-            None if probs is None else probs[:num_drafted].clone(),
-            done.target_probs[: num_drafted + has_bonus].clone(),
+            None if probs is None else self._ring.copy(probs[:num_drafted]),
+            self._ring.copy(done.target_probs[: num_drafted + has_bonus]),
             outcome,
         )
         self._blocks.append(block)
@@ -77,7 +94,11 @@ class EvidenceBacklog:
         block = self._blocks.popleft()
         self._num_bytes -= _num_bytes(block)
         step, tokens, draft_probs, target_probs, outcome = block
-        return Inspected(step, capture(tokens, draft_probs, target_probs, outcome, self._texts))
+        evidence = capture(tokens, draft_probs, target_probs, outcome, self._texts)
+        for probs in (draft_probs, target_probs):
+            if probs is not None:
+                self._ring.give_back()
+        return Inspected(step, evidence)
 
 
 def _num_bytes(block: _Block) -> int:

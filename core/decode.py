@@ -187,10 +187,15 @@ class _Run:
         self._features: dict[TargetFeature, Tensor] = {}
         self._generator = torch.Generator().manual_seed(seed)
         self._noise = self._noise_of(seed) if coupling is Coupling.GUMBEL else None
-        self._backlog = EvidenceBacklog(target.tokenizer) if inspect else None
+        self._backlog = self._begin_backlog(max_new_tokens) if inspect else None
         self._tally = Tally()
         self._prefill_ms = 0.0
         self._target_step_ms: float | None = None
+
+    def _begin_backlog(self, num_tokens: int) -> EvidenceBacklog:
+        # Elsewhere it is looked at as soon as it comes, and its memory is the device's.
+        num_tokens = 0 if is_asynchronous(self._target.device) else num_tokens
+        return EvidenceBacklog(self._target.tokenizer, num_tokens=num_tokens, vocab_size=self._target.vocab_size)
 
     def _noise_of(self, seed: int) -> Callable[[int], Tensor]:
         vocab_size = self._target.vocab_size

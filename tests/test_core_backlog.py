@@ -56,7 +56,7 @@ def test_what_is_left_when_somebody_begins_to_look_comes_in_portions():
 
 
 def test_too_much_that_waits_is_looked_at_between_steps(monkeypatch):
-    monkeypatch.setattr(core.decode, "EvidenceBacklog", lambda tokenizer: EvidenceBacklog(tokenizer, max_bytes=1))
+    monkeypatch.setattr(core.decode, "EvidenceBacklog", lambda tokenizer, **_room: EvidenceBacklog(tokenizer, 1))
     told = kinds(events(RunControls(SamplingParams())))
     assert told[:4] == [("Step", 0), ("Inspected", 0), ("Step", 1), ("Inspected", 1)]
 
@@ -160,7 +160,7 @@ def test_a_backlog_that_was_looked_at_holds_nothing_and_is_not_full(monkeypatch)
     full = []
     put = backlog.put
     monkeypatch.setattr(backlog, "put", lambda *block: (put(*block), full.append(backlog.is_full)))
-    monkeypatch.setattr(core.decode, "EvidenceBacklog", lambda _tokenizer: backlog)
+    monkeypatch.setattr(core.decode, "EvidenceBacklog", lambda _tokenizer, **_room: backlog)
     a_run(inspect=True)
     assert full
     assert all(full)
@@ -183,6 +183,16 @@ def test_a_row_that_is_not_looked_at_is_not_held():
     assert not backlog.is_full
     backlog.put(1, a_round(1000), 1, 1)
     assert backlog.is_full
+
+
+def test_blocks_that_come_when_the_memory_taken_for_them_is_full_are_kept_as_well():
+    def seen(num_tokens: int):
+        backlog = EvidenceBacklog(LetterTokenizer(40), num_tokens=num_tokens, vocab_size=40)
+        for index in range(9):
+            backlog.put(index, a_round(40), 1, 1)
+        return [backlog.look() for _ in range(9)]
+
+    assert seen(2) == seen(0) == seen(100)
 
 
 def test_what_writes_to_a_rounds_tensors_afterwards_changes_no_evidence():
