@@ -21,7 +21,7 @@ from core.types import RunRequest
 
 NUM_VISITS = 5
 MIN_ROUNDS = 6
-"""One run differs from the next by a tenth where other machines share the processor: thirty pairs narrow that to some 2 %."""
+"""One run differs from the next by a tenth where others share the processor: thirty pairs narrow that to some 2 %."""
 
 
 def bench_visits(
