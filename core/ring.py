@@ -14,9 +14,9 @@ _ALIGNED = 16
 class DistributionRing:
     """Copies of tensors in one piece of memory, given back in the order in which they were made.
 
-    A copy in new memory, step for step, costs the steps more than the copy itself takes: the system hands memory out
-    in pages that it clears first, and what the engine's allocator had in use and in the caches moves on to others. So
-    all of it is taken, and written to, before the first step.
+    Each copy in memory of its own would have the system hand out pages at every step, ten of them with the embedded
+    pair, and leave the heap in pieces behind the run: 20 MB more after a window's runs, against 5. So all of it is
+    taken, and written to, before the first step. Steps take the same time either way.
     """
 
     def __init__(self, num_bytes: int) -> None:
