@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from core.capture import capture
-from core.ring import DistributionRing
+from core.copy_room import CopyRoom
 from core.rounds import Round
 from core.text import TokenTexts
 from core.types import Inspected, TokenKind, Verification
@@ -18,8 +18,7 @@ MAX_BYTES = 256 * 1024 * 1024
 """Of distributions that wait; beyond it the oldest block is looked at between two steps."""
 
 _MOST_READY = 64 * 1024 * 1024
-"""Of memory that is taken before the first step: that takes 20 milliseconds, and lasts for 40 steps of the largest
-vocabularies."""
+"""Of memory that is taken before the first step."""
 _ROWS_A_TOKEN = 3
 """Distributions that wait for each token of the text: a draft of four, half of it accepted, leaves nine for three."""
 
@@ -50,7 +49,7 @@ class EvidenceBacklog:
         self._texts = TokenTexts(tokenizer)
         self._max_bytes = max_bytes
         row = vocab_size * torch.float32.itemsize
-        self._ring = DistributionRing(min(_MOST_READY, max_bytes, _ROWS_A_TOKEN * num_tokens * row))
+        self._room = CopyRoom(min(_MOST_READY, max_bytes, _ROWS_A_TOKEN * num_tokens * row))
         self._num_bytes = 0
         self._blocks: deque[_Block] = deque()
 
@@ -78,8 +77,8 @@ class EvidenceBacklog:
         block = _Block(
             index,
             done.draft.tokens[:num_drafted].clone(),
-            None if probs is None else self._ring.copy(probs[:num_drafted]),
-            self._ring.copy(done.target_probs[: num_drafted + has_bonus]),
+            None if probs is None else self._room.copy(probs[:num_drafted]),
+            self._room.copy(done.target_probs[: num_drafted + has_bonus]),
             outcome,
         )
         self._blocks.append(block)
@@ -97,7 +96,7 @@ class EvidenceBacklog:
         evidence = capture(tokens, draft_probs, target_probs, outcome, self._texts)
         for probs in (draft_probs, target_probs):
             if probs is not None:
-                self._ring.give_back()
+                self._room.give_back()
         return Inspected(step, evidence)
 
 
