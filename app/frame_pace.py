@@ -35,8 +35,8 @@ class FramePace:
         self.begin()
 
     def begin(self) -> None:
-        """A run starts: nothing is known yet of what its frames take."""
-        self._last_worked = self._worked()
+        """A run starts: nothing is known yet of what its frames take. Clearing the window is none of them."""
+        self._last_worked: float | None = None
         self._was_full: bool | None = None
         self._text_ms: float | None = None
         self._panels_due: float | None = None
@@ -50,7 +50,8 @@ class FramePace:
         """
         now, worked = self._clock(), self._worked()
         # What the frame before took to apply, to draw and, behind it, to paint.
-        spent_ms, self._last_worked = 1e3 * (worked - self._last_worked), worked
+        spent_ms = 0.0 if self._last_worked is None else 1e3 * (worked - self._last_worked)
+        self._last_worked = worked
         if not is_contended:
             self._was_full, self._text_ms, self._panels_due = None, None, None
             self.interval_ms = _within(spent_ms / MAX_SHARE, SLOWEST_FRAME_MS)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from PySide6.QtCore import QObject, Qt, QTimer, Signal, Slot
-from PySide6.QtWidgets import QWidget
+from PySide6.QtWidgets import QApplication, QWidget
 
 from app.controller import RunController, RunState
 from app.frame_pace import FramePace
@@ -67,6 +67,7 @@ class LiveView(QObject):
         self._status = status
         self._pace = FramePace()
         self._has_news = False
+        self._blinking_ms: int | None = None
         self._kept: Iterator[Event] | None = None
         self.kept_title = ""
         """What the run on screen is called, if it was kept and not just run."""
@@ -126,7 +127,10 @@ class LiveView(QObject):
         # A person who follows the single steps, or reads a kept run, waits for nothing.
         has_come = self._take_events(APPLY_S)
         is_racing = self._kept is None and self._controller.is_at_full_speed
-        draws_all = self._pace.frame(is_contended=is_racing and _takes_all_processors(self._run))
+        # Until the first text is there, each frame looks for it.
+        is_contended = is_racing and bool(self._run.steps) and _takes_all_processors(self._run)
+        self._hold_caret(is_contended)
+        draws_all = self._pace.frame(is_contended=is_contended)
         if has_come:
             self._has_news = True
             self._transcript.view.refresh()
@@ -141,6 +145,15 @@ class LiveView(QObject):
             self._take_kept()
         else:
             self._timer.setInterval(self._pace.interval_ms)
+
+    def _hold_caret(self, is_held: bool) -> None:
+        """Let the caret of the prompt, or of another field, not blink: each time the window draws for it."""
+        if is_held and self._blinking_ms is None:
+            self._blinking_ms = QApplication.cursorFlashTime()
+            QApplication.setCursorFlashTime(0)
+        elif not is_held and self._blinking_ms is not None:
+            QApplication.setCursorFlashTime(self._blinking_ms)
+            self._blinking_ms = None
 
     def _take_kept(self) -> None:
         """Apply as much of a kept run as leaves the window answering."""
@@ -158,6 +171,7 @@ class LiveView(QObject):
     @Slot()
     def _on_run_ended(self) -> None:
         self._timer.stop()
+        self._hold_caret(False)
         self._take_events()
         self._transcript.view.refresh()
         for panel in self._panels:

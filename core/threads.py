@@ -20,9 +20,10 @@ from core.types import Step
 
 _CHOICES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 
-_SPINS = "100000"
-"""By the processor .3 to 1.6 ms and more: longer than what happens between two steps, .8 ms with a window and a log.
-Where its threads sleep by then, the embedded pair's steps take 12 % longer."""
+_SPINS = "1000000"
+"""By the processor 3 to 50 ms: longer than a window takes for a frame, while which the engine waits for Python's lock.
+Where OpenMP's threads are asleep by then, their cores have slowed down, and a frame of 5 ms costs 20 to 35 ms of steps
+that come behind it; where they are not, 5 to 9. Beside processes that take cores it is no better and no worse."""
 
 _PLACES = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 

@@ -80,3 +80,10 @@ def test_after_a_run_was_held_its_next_frames_are_the_texts(screen):
     screen.drawn.clear()
     screen.run(SLOWEST_PANELS_MS / 1e3, is_contended=True)
     assert screen.num_drawn(all_of_it=True) == 0
+
+
+def test_what_clearing_the_window_takes_does_not_put_off_the_first_frames(screen):
+    screen.pace.begin()
+    screen.worked += 0.1
+    screen.run(0.01, is_contended=False)
+    assert screen.pace.interval_ms == FRAME_MS

@@ -3,8 +3,11 @@
 import os
 
 import pytest
+from PySide6.QtWidgets import QApplication
 
 from app import live_view
+from app.controller import RunState
+from app.frame_pace import FRAME_MS, SLOWEST_FRAME_MS
 from app.view_models.run_view import RunView
 from core.types import RunStarted
 from tests.fakes_app import make_step
@@ -48,3 +51,35 @@ def test_the_first_steps_are_shown_by_the_figures_and_by_both_plots_at_once(wind
     panel.refresh(has_news=True)
     assert not any(plot._hint.isVisible() for plot in (panel.acceptance, panel.latency))
     assert panel.tiles.acceptance.value.text() != "–"
+
+
+@pytest.fixture
+def racing(window, monkeypatch):
+    monkeypatch.setattr(live_view, "_takes_all_processors", lambda run: True)
+    monkeypatch.setattr(window.controller, "_state", RunState.RUNNING)
+    return window
+
+
+def test_until_the_first_step_has_come_the_window_looks_for_it_at_every_frame(racing):
+    live = racing.live
+    live._pace.begin()
+    live._on_frame()
+    assert live._timer.interval() == FRAME_MS
+    racing.controller._inbox.put(make_step(0, 0))
+    live._on_frame()
+    assert live._timer.interval() == SLOWEST_FRAME_MS
+
+
+def test_a_caret_blinks_only_while_drawing_it_keeps_no_processor_from_the_engine(racing):
+    usual = QApplication.cursorFlashTime()
+    assert usual > 0
+    racing.controller._inbox.put(make_step(0, 0))
+    racing.live._on_frame()
+    assert QApplication.cursorFlashTime() == 0
+    racing.controller._state = RunState.PAUSED
+    racing.live._on_frame()
+    assert QApplication.cursorFlashTime() == usual
+    racing.controller._state = RunState.RUNNING
+    racing.live._on_frame()
+    racing.live._on_run_ended()
+    assert QApplication.cursorFlashTime() == usual

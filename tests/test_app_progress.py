@@ -1,7 +1,7 @@
 """Progress bars: filled to a share, busy, and still as soon as they are neither."""
 
 import pytest
-from PySide6.QtCore import QAbstractAnimation
+from PySide6.QtCore import QAbstractAnimation, QCoreApplication, QEvent
 from PySide6.QtWidgets import QProgressBar, QVBoxLayout, QWidget
 
 from app.dress import dress, put_in_force
@@ -16,8 +16,9 @@ def bar(qtbot):
     qtbot.addWidget(window)
     found = QProgressBar(window)
     QVBoxLayout(window).addWidget(found)
+    found.setTextVisible(False)
     found.setRange(0, STEPS)
-    dress(window)
+    dress(found)
     window.show()
     qtbot.waitExposed(window)
     found.kept = window  # A parent that nobody holds is gone, and its children with it.
@@ -27,11 +28,14 @@ def bar(qtbot):
 def is_moving(bar: QProgressBar) -> bool:
     """Whether it goes on drawing itself once it has been drawn as it is now."""
     bar.repaint()
+    QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete)
     return any(item.state() is QAbstractAnimation.State.Running for item in bar.findChildren(QAbstractAnimation))
 
 
-@pytest.mark.parametrize("share", [0.0, 0.0001, 0.5, 1.0])
-def test_a_bar_that_was_busy_is_still_again_at_every_share(bar, share):
+@pytest.mark.parametrize("width", [40, 200, 600])
+@pytest.mark.parametrize("share", [0.0, 0.0001, 0.003, 0.5, 1.0])
+def test_a_bar_that_was_busy_is_still_again_at_every_share(bar, share, width):
+    bar.setFixedWidth(width)
     show_share(bar, None)
     assert is_moving(bar)
     show_share(bar, share)
