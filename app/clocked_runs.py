@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import io
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from multiprocessing import get_context
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from app.cli.run import print_run
 from app.services import open_session
 from core.controls import RunControls
 from core.errors import GenerationError
@@ -82,13 +88,24 @@ class HeadlessProcess:
         self._executor.shutdown(wait=error is None, cancel_futures=True)
 
     def run(self, request: RunRequest) -> Speeds:
-        """Run a request to its end.
+        """Run a request to its end: the engine alone, whose events nobody shows or keeps.
 
         Raises:
             OutriderError: it fails.
         """
+        return self._run(run_here, request)
+
+    def run_in_terminal(self, request: RunRequest) -> Speeds:
+        """Run a request as `outrider run` does: its text goes to a terminal, and its log to a file.
+
+        Raises:
+            OutriderError: it fails.
+        """
+        return self._run(run_in_terminal_here, request)
+
+    def _run(self, work: Callable[[RunRequest], Speeds], request: RunRequest) -> Speeds:
         try:
-            return self._executor.submit(run_here, request).result()
+            return self._executor.submit(work, request).result()
         except BrokenProcessPool as error:
             raise GenerationError("The process that runs without the window ended early. Try again.") from error
 
@@ -103,4 +120,23 @@ def run_here(request: RunRequest) -> Speeds:
     session = _session()
     for _ in session.run(request, RunControls.from_request(request)):
         pass
+    return session.speeds[-1]
+
+
+class _Screen(io.TextIOWrapper):
+    """A terminal that takes no time to draw what is written to it, as a real one would."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def run_in_terminal_here(request: RunRequest) -> Speeds:
+    """Run a request in this process, with its text coloured on standard output, which leads nowhere, and its log."""
+    session = _session()
+    with (
+        TemporaryDirectory(prefix="outrider-") as folder,
+        _Screen(Path(os.devnull).open("wb"), "utf-8") as screen,
+        contextlib.redirect_stdout(screen),
+    ):
+        print_run(request, session, Path(folder) / "run.jsonl")
     return session.speeds[-1]

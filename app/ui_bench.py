@@ -20,17 +20,20 @@ FIRST_LOOK_MS = 1_000
 START_MS = 5_000
 """Until a window has imported all that it imports unasked."""
 
+WINDOW, TERMINAL, ALONE = PLACES = ("in the window", "in the terminal", "by the engine alone")
+
 
 @dataclass(frozen=True, slots=True)
 class LiveRuns:
     """Real runs in one window and in one process without, in turn.
 
     Attributes:
-        window, headless: of each round.
+        window, terminal, headless: of each round; the last is the engine alone.
         started, stalls, memory_growth_mb, environment: as in `LiveFigures`.
     """
 
     window: tuple[Speeds, ...]
+    terminal: tuple[Speeds, ...]
     headless: tuple[Speeds, ...]
     started: Stalls
     stalls: Stalls
@@ -43,10 +46,12 @@ class LiveFigures:
     """Real runs in several windows and processes without.
 
     Attributes:
-        window, headless: tokens per second as a run tells it: over the sum of its steps' times.
-        ratio: window / headless, round by round.
-        wall_ratio: the same by the clock on the wall, from the run's start to its last token, with what the engine's
-            thread does between the steps: in the window it also keeps every token's laws and writes the log.
+        window, terminal, headless: tokens per second as a run tells it: over the sum of its steps' times. In the
+            terminal the same run prints its text and keeps the same log; headless, nothing is shown or kept.
+        terminal_ratio: window / terminal, round by round.
+        ratio: window / headless.
+        terminal_wall_ratio, wall_ratio: the same by the clock on the wall, from the run's start to its last token,
+            with what the engine's thread does between the steps, such as writing the log.
         started: how long the window's thread is kept from its events from the first one on, while the engine is
             imported and a run started that soon; the worst of all windows.
         stalls: the same during later runs.
@@ -55,7 +60,10 @@ class LiveFigures:
     """
 
     window: Spread
+    terminal: Spread
     headless: Spread
+    terminal_ratio: Spread
+    terminal_wall_ratio: Spread
     ratio: Spread
     wall_ratio: Spread
     started: Stalls
@@ -66,16 +74,18 @@ class LiveFigures:
 
 def bench_live(
     open_session: Callable[[], Session],
+    run_in_terminal: Callable[[RunRequest], Speeds],
     run_headless: Callable[[RunRequest], Speeds],
     requests: Sequence[RunRequest],
     rounds: int,
     on_progress: Callable[[str, int, int], None] = lambda what, done, total: None,
 ) -> LiveRuns:
-    """Run requests in the window and without it, in turn, after a run of each that does not count.
+    """Run requests in the window, in a terminal and by the engine alone, in turn, after one each that doesn't count.
 
     Args:
         open_session: called in the thread of the window's engine.
-        run_headless: runs a request without the window.
+        run_in_terminal: runs a request as `outrider run` does.
+        run_headless: runs a request and shows nothing.
         requests: taken in turn, those whose text ends early left out if there are others.
         rounds: that count, one at least.
         on_progress: what goes on, how many runs are done, and how many there will be.
@@ -91,53 +101,61 @@ def bench_live(
         return opened[-1]
 
     heart = Heartbeat()
-    pairs: list[tuple[Speeds, Speeds]] = []
+    found: list[dict[str, Speeds]] = []
     with opened_window(open_clocked) as (window, run_in_window):
 
-        def run_both(turn: int, request: RunRequest) -> tuple[Speeds, Speeds]:
-            found: dict[bool, Speeds] = {}
-            # Who comes first changes with every round.
-            for in_window in (True, False) if turn % 2 else (False, True):
-                place = "in the window" if in_window else "without it"
-                on_progress(f"Round {turn} of {rounds}, {place}", 2 * turn, 2 * rounds + 2)
-                if in_window:
-                    run_in_window(window, replace(request, inspect=True))  # As the window asks for its runs.
-                    found[True] = opened[-1].speeds[-1]
-                else:
-                    found[False] = run_headless(request)
-            return found[True], found[False]
+        def run_in(place: str, asked: RunRequest) -> Speeds:
+            if place == WINDOW:
+                run_in_window(window, asked)
+                return opened[-1].speeds[-1]
+            return run_in_terminal(asked) if place == TERMINAL else run_headless(replace(asked, inspect=False))
 
-        on_progress("Looking for stalls while the window starts", 0, 2 * rounds + 2)
+        def run_all(turn: int, request: RunRequest) -> dict[str, Speeds]:
+            speeds: dict[str, Speeds] = {}
+            # Who comes first changes with every round.
+            for index in range(len(PLACES)):
+                place = PLACES[(index + turn) % len(PLACES)]
+                on_progress(f"Round {turn} of {rounds}, {place}", turn, rounds + 1)
+                # As the window asks for its runs.
+                speeds[place] = run_in(place, replace(request, inspect=True))
+            return speeds
+
+        on_progress("Looking for stalls while the window starts", 0, rounds + 1)
         with heart.beating():
             wait(FIRST_LOOK_MS)
             run_in_window(window, replace(requests[0], inspect=True))
             wait(START_MS)
         started = heart.take()
-        warm_up = [run_both(0, request)[1].num_tokens for request in requests]
+        warm_up = [run_all(0, request)[ALONE].num_tokens for request in requests]
         # A text that ends early is over before anything can be told of its speed.
         whole = [asked for asked, count in zip(requests, warm_up, strict=True) if count > asked.max_new_tokens / 2]
         timed = whole or requests
         first_mb = psutil.Process().memory_info().rss / 1e6
-        pairs.extend(run_both(turn, timed[turn % len(timed)]) for turn in range(1, rounds + 1))
+        found.extend(run_all(turn, timed[turn % len(timed)]) for turn in range(1, rounds + 1))
         last_mb = psutil.Process().memory_info().rss / 1e6
         # In runs of their own, since 200 beats a second take time as well.
         for request in requests:
-            on_progress("Looking for stalls in the window", 2 * rounds + 2, 2 * rounds + 2)
+            on_progress("Looking for stalls in the window", rounds + 1, rounds + 1)
             with heart.beating():
                 run_in_window(window, replace(request, inspect=True))
-    inside, outside = zip(*pairs, strict=True)
-    return LiveRuns(inside, outside, started, heart.take(), last_mb - first_mb, opened[-1].environment)
+    window_runs, terminal_runs, headless_runs = (tuple(speeds[place] for speeds in found) for place in PLACES)
+    environment = opened[-1].environment
+    return LiveRuns(window_runs, terminal_runs, headless_runs, started, heart.take(), last_mb - first_mb, environment)
 
 
 def sum_up(windows: Sequence[LiveRuns]) -> LiveFigures:
     """The figures of one window or more."""
-    pairs = [pair for runs in windows for pair in zip(runs.window, runs.headless, strict=True)]
-    told, wall = ([(inside[kind], outside[kind]) for inside, outside in pairs] for kind in (0, 1))
+    window = [speeds for runs in windows for speeds in runs.window]
+    terminal = [speeds for runs in windows for speeds in runs.terminal]
+    headless = [speeds for runs in windows for speeds in runs.headless]
     return LiveFigures(
-        window=spread([inside for inside, _ in told]),
-        headless=spread([outside for _, outside in told]),
-        ratio=ratios(*zip(*told, strict=True)),
-        wall_ratio=ratios(*zip(*wall, strict=True)),
+        window=spread([speeds.told for speeds in window]),
+        terminal=spread([speeds.told for speeds in terminal]),
+        headless=spread([speeds.told for speeds in headless]),
+        terminal_ratio=ratios([speeds.told for speeds in window], [speeds.told for speeds in terminal]),
+        terminal_wall_ratio=ratios([speeds.wall for speeds in window], [speeds.wall for speeds in terminal]),
+        ratio=ratios([speeds.told for speeds in window], [speeds.told for speeds in headless]),
+        wall_ratio=ratios([speeds.wall for speeds in window], [speeds.wall for speeds in headless]),
         started=worst([runs.started for runs in windows]),
         stalls=worst([runs.stalls for runs in windows]),
         memory_growth_mb=max(runs.memory_growth_mb for runs in windows),

@@ -1,4 +1,4 @@
-"""Windows and terminals in several processes, one pair after the other.
+"""Windows and terminals in several processes, one round after the other.
 
 Where a process happens to have its memory makes its runs up to 4 % faster or slower than another's, from its start to
 its end. One window beside one process without would measure that instead of the window.
@@ -21,7 +21,7 @@ from core.types import RunRequest
 
 NUM_VISITS = 5
 MIN_ROUNDS = 6
-"""One run differs from the next by a tenth where others share the processor: thirty pairs narrow that to some 2 %."""
+"""One run differs from the next by a tenth where others share the processor: thirty rounds narrow that to some 2 %."""
 
 
 def bench_visits(
@@ -66,5 +66,5 @@ def bench_here(requests: Sequence[RunRequest], rounds: int, *, with_long: bool) 
     assert isinstance(application, QApplication)
     application.setQuitOnLastWindowClosed(False)
     with HeadlessProcess() as headless:
-        runs = bench_live(open_session_beside_window, headless.run, requests, rounds)
+        runs = bench_live(open_session_beside_window, headless.run_in_terminal, headless.run, requests, rounds)
     return runs, bench_long(requests[0]) if with_long else None

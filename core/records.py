@@ -56,12 +56,7 @@ def to_record(event: Event) -> Record | None:
             "environment": _in_order(event.environment, ENVIRONMENT_FIELDS),
         }
     if isinstance(event, Step):
-        values = {**_values(event), "emitted_text": event.emitted_text}
-        del values["evidence"]
-        record = {"type": "step", **_in_order(values, STEP_FIELDS)}
-        if event.evidence:
-            record["evidence"] = [evidence.to_record(place) for place in event.evidence]
-        return record
+        return {name: _plain(value) for name, value in _step_record(event).items()}
     if isinstance(event, Inspected):
         return {"type": "evidence", "index": event.index, "evidence": list(map(evidence.to_record, event.evidence))}
     if isinstance(event, BaselineStep):
@@ -71,6 +66,25 @@ def to_record(event: Event) -> Record | None:
     if isinstance(event, Finished):
         return {"type": "summary", **_summary_fields(event.summary)}
     return None
+
+
+def event_line(event: Event) -> bytes | None:
+    """The log's line for an event, as `to_line` writes it; None for the events that are not logged.
+
+    Takes half of the time for a step, of which there is one every few milliseconds: JSON writes its values as they are.
+    """
+    record = _step_record(event) if isinstance(event, Step) else to_record(event)
+    return None if record is None else to_line(record)
+
+
+def _step_record(step: Step) -> Record:
+    """Its fields in order, with values as the step has them."""
+    values = {**_values(step), "emitted_text": step.emitted_text}
+    del values["evidence"]
+    record = {"type": "step", **{name: values.pop(name) for name in STEP_FIELDS}, **values}
+    if step.evidence:
+        record["evidence"] = [evidence.to_record(place) for place in step.evidence]
+    return record
 
 
 def _summary_fields(summary: Summary) -> Record:

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Self
 
 from core.errors import RunLogError
 from core.files import explain_write_error, write_atomically
-from core.records import BASELINE_STEP_FIELDS, SCHEMA, STEP_FIELDS, Record, to_line, to_record
+from core.records import BASELINE_STEP_FIELDS, SCHEMA, STEP_FIELDS, Record, event_line, to_line, to_record
 from core.types import Event
 
 __all__ = [
@@ -80,10 +80,9 @@ class RunLogWriter:
         """
         if self._error is not None:
             raise RunLogError(self._error)
-        record = to_record(event)
-        if record is None:
+        line = event_line(event)
+        if line is None:
             return
-        line = to_line(record)
         try:
             if self._length == 0 and self._is_regular:
                 self._file.truncate(0)

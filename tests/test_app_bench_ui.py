@@ -1,6 +1,7 @@
 """`outrider bench --ui`: the window beside runs without it, and how long its thread is kept from its events."""
 
 import itertools
+import re
 import signal
 import sys
 from dataclasses import replace
@@ -12,11 +13,14 @@ from app.__main__ import build_parser
 from app.bench_window import wait
 from app.cli.bench.arguments import NEW_TOKENS_UI, build_settings
 from app.cli.bench.ui import build_requests
+from app.cli.run import print_run
+from app.cli.text import _VISIBLE_CONTROLS
 from app.clocked_runs import HeadlessProcess, Speeds
 from app.scripted_run import TOKENS_PER_STEP, ScriptedRun
 from core.controls import RunControls
 from core.errors import ModelNotFoundError, OutriderError
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET
+from core.trace import read_run_log
 from core.types import Finished, RunRequest, Step
 from tests.fakes import save_model
 
@@ -73,22 +77,35 @@ def test_the_window_and_the_session_take_turns(sound_binding, qtbot):
     from app.ui_bench import bench_live, sum_up
 
     seen = []
-    headless = iter([Speeds(50.0, 40.0, 80)] * 3)
+    asked = []
+
+    def outside(place, speeds):
+        def run(wanted):
+            asked.append((place, wanted.inspect))
+            return speeds
+
+        return run
+
     runs = bench_live(
         lambda: ScriptedRun(20, 1e6),
-        lambda _: next(headless),
+        outside("terminal", Speeds(40.0, 25.0, 80)),
+        outside("alone", Speeds(50.0, 40.0, 80)),
         [request()],
         2,
         lambda what, done, total: seen.append(what),
     )
     figures = sum_up([runs])
     assert len(figures.window.values) == len(figures.headless.values) == len(figures.ratio.values) == 2
-    assert figures.headless.values == (50.0, 50.0)
-    assert figures.ratio.median == pytest.approx(figures.window.median / 50, rel=0.5)
+    assert (figures.terminal.values, figures.headless.values) == ((40.0, 40.0), (50.0, 50.0))
+    assert figures.terminal_ratio.values == pytest.approx([told / 40 for told in figures.window.values])
+    assert figures.ratio.values == pytest.approx([told / 50 for told in figures.window.values])
+    assert figures.terminal_wall_ratio.values == pytest.approx([wall * 40 / 25 for wall in figures.wall_ratio.values])
     assert figures.stalls.num_beats > 0
     assert figures.environment == {"device_name": "script"}
-    order = ["in" in what.split(", ")[1].split() for what in seen if what.startswith("Round")]
-    assert order == [False, True, True, False, False, True]
+    order = [what.split(", ")[1].split()[-1] for what in seen if what.startswith("Round")]
+    assert order == ["window", "terminal", "alone", "terminal", "alone", "window", "alone", "window", "terminal"]
+    # The same run in the terminal keeps what the window keeps; the engine alone keeps nothing.
+    assert set(asked) == {("terminal", True), ("alone", False)}
 
 
 def test_a_text_that_ends_early_is_not_timed(sound_binding, qtbot):
@@ -101,7 +118,7 @@ def test_a_text_that_ends_early_is_not_timed(sound_binding, qtbot):
         asked.append(wanted.prompt)
         return Speeds(50.0, 40.0, 3 if wanted.prompt == "short" else 80)
 
-    bench_live(lambda: ScriptedRun(20, 1e6), run_headless, [short, long], 3)
+    bench_live(lambda: ScriptedRun(20, 1e6), lambda _: Speeds(50.0, 40.0, 80), run_headless, [short, long], 3)
     assert asked == ["short", long.prompt, *[long.prompt] * 3]
 
 
@@ -109,21 +126,26 @@ def test_several_windows_are_summed_up_round_by_round_and_by_the_worst_stall():
     from app.heartbeat import Stalls
     from app.ui_bench import LiveRuns, sum_up
 
-    pairs = [((90.0, 80.0), (100.0, 100.0)), ((99.0, 95.0), (100.0, 100.0)), ((50.0, 48.0), (50.0, 50.0))]
+    rounds = [
+        ((90.0, 80.0), (90.0, 100.0), (100.0, 100.0)),
+        ((99.0, 95.0), (90.0, 100.0), (100.0, 100.0)),
+        ((50.0, 48.0), (40.0, 40.0), (50.0, 50.0)),
+    ]
     windows = [
         LiveRuns(
-            (Speeds(*inside, 256),),
-            (Speeds(*outside, 256),),
+            *((Speeds(*speeds, 256),) for speeds in places),
             Stalls(2 * longest, 1.0, 5),
             Stalls(longest, 1.0, 10),
             growth,
             {"torch": "2"},
         )
-        for (inside, outside), longest, growth in zip(pairs, (5.0, 30.0, 7.0), (1.0, -2.0, 3.0), strict=True)
+        for places, longest, growth in zip(rounds, (5.0, 30.0, 7.0), (1.0, -2.0, 3.0), strict=True)
     ]
     figures = sum_up(windows)
     assert figures.ratio.values == pytest.approx((0.9, 0.99, 1.0))
     assert figures.wall_ratio.values == pytest.approx((0.8, 0.95, 0.96))
+    assert figures.terminal_ratio.values == pytest.approx((1.0, 1.1, 1.25))
+    assert figures.terminal_wall_ratio.values == pytest.approx((0.8, 0.95, 1.2))
     assert (figures.started, figures.stalls) == (Stalls(60.0, 1.0, 15), Stalls(30.0, 1.0, 30))
     assert (figures.memory_growth_mb, figures.environment) == (3.0, {"torch": "2"})
 
@@ -167,16 +189,47 @@ def test_a_run_that_fails_in_the_window_is_an_error(sound_binding, qtbot):
             yield
 
     with pytest.raises(OutriderError, match="no model 't'"):
-        bench_live(lambda: Failing(1, 1.0), lambda _: Speeds(1.0, 1.0, 1), [request()], 1)
+        bench_live(lambda: Failing(1, 1.0), *[lambda _: Speeds(1.0, 1.0, 1)] * 2, [request()], 1)
 
 
-def test_a_process_of_its_own_runs_a_request_and_hands_its_errors_back(target):
+def test_a_process_of_its_own_runs_a_request_and_hands_its_errors_back(target, capfd):
+    wanted = replace(request(), target=target, draft=None, method="prompt-lookup", max_new_tokens=4, inspect=True)
     with HeadlessProcess() as headless:
-        speeds = headless.run(replace(request(), target=target, draft=None, method="prompt-lookup", max_new_tokens=4))
-        assert speeds.told > 0
-        assert speeds.wall > 0
-        with pytest.raises(OutriderError, match="nowhere"):
-            headless.run(replace(request(), target="nowhere"))
+        for run in (headless.run, headless.run_in_terminal):
+            speeds = run(wanted)
+            assert speeds.told > 0
+            assert speeds.wall > 0
+            assert speeds.num_tokens == 4
+            with pytest.raises(OutriderError, match="nowhere"):
+                run(replace(request(), target="nowhere"))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_run_in_the_terminal_is_printed_in_colour_and_kept_whole(target, tmp_path, monkeypatch):
+    import app.clocked_runs as clocked
+
+    seen, logs = [], []
+
+    class Screen(clocked._Screen):
+        def write(self, text):
+            seen.append(text)
+            return super().write(text)
+
+    def keep(wanted, engine, log_path):
+        print_run(wanted, engine, log_path)
+        logs.append(read_run_log(log_path))
+
+    monkeypatch.setattr(clocked, "_Screen", Screen)
+    monkeypatch.setattr(clocked, "print_run", keep)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    wanted = replace(request(), target=target, draft=None, method="prompt-lookup", max_new_tokens=4, inspect=True)
+    clocked.run_in_terminal_here(wanted)
+    (log,) = logs
+    shown = log.summary["text"].translate(_VISIBLE_CONTROLS)
+    assert shown in re.sub(r"\x1b\[[\d;]*m", "", "".join(seen))
+    assert "\x1b[" in "".join(seen)
+    assert all(step["evidence"] for step in log.steps)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals reach a process differently there")

@@ -57,7 +57,10 @@ def test_the_first_steps_are_shown_by_the_figures_and_by_both_plots_at_once(wind
 def racing(window, monkeypatch):
     monkeypatch.setattr(live_view, "_takes_all_processors", lambda run: True)
     monkeypatch.setattr(window.controller, "_state", RunState.RUNNING)
-    return window
+    usual = QApplication.cursorFlashTime()
+    QApplication.setCursorFlashTime(900)
+    yield window
+    QApplication.setCursorFlashTime(usual)
 
 
 def test_until_the_first_step_has_come_the_window_looks_for_it_at_every_frame(racing):
@@ -71,15 +74,13 @@ def test_until_the_first_step_has_come_the_window_looks_for_it_at_every_frame(ra
 
 
 def test_a_caret_blinks_only_while_drawing_it_keeps_no_processor_from_the_engine(racing):
-    usual = QApplication.cursorFlashTime()
-    assert usual > 0
     racing.controller._inbox.put(make_step(0, 0))
     racing.live._on_frame()
     assert QApplication.cursorFlashTime() == 0
     racing.controller._state = RunState.PAUSED
     racing.live._on_frame()
-    assert QApplication.cursorFlashTime() == usual
+    assert QApplication.cursorFlashTime() == 900
     racing.controller._state = RunState.RUNNING
     racing.live._on_frame()
     racing.live._on_run_ended()
-    assert QApplication.cursorFlashTime() == usual
+    assert QApplication.cursorFlashTime() == 900

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from core.errors import RunLogError
+from core.records import event_line, to_line
 from core.trace import RunLogWriter, to_record
 from core.types import Finished, PrefillDone, StageChanged
 from tests.fakes_log import CONFIG, ENVIRONMENT, RUN, STARTED, STEP, STEP_EVENT, SUMMARY, SUMMARY_EVENT, lines, write
@@ -45,6 +46,15 @@ def test_values_arrive_unchanged(path):
     assert summary["finish_reason"] == "length"
     assert summary["num_accepted_tokens_per_pos"] == [1, 0]
     assert summary["peak_memory_mb"] is None
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{}, {"expected_acceptance": (math.nan, 0.5)}, {"emitted_texts": ("\udce9", "é\u2028"), "total_ms": math.inf}],
+)
+def test_a_step_that_is_written_as_it_is_makes_the_line_that_its_record_makes(changed):
+    event = replace(STEP_EVENT, **changed)
+    assert event_line(event) == to_line(to_record(event))
 
 
 def test_a_value_that_the_engine_left_out_is_null_and_not_missing():

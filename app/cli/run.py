@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app.cli.arguments import EXIT_CODES
@@ -51,6 +52,21 @@ def execute(args: argparse.Namespace) -> int:
     finally:
         log_is_whole = log is None or log.close()
     return code if log_is_whole or code != Exit.DONE else Exit.FAILED
+
+
+def print_run(request: RunRequest, engine: Any, log_path: Path) -> None:
+    """Run as `outrider run --log` does, but without a word on stderr: what the window is measured against.
+
+    Args:
+        request: its settings.
+        engine: a session, or what runs requests as one does.
+        log_path: where the log goes.
+
+    Raises:
+        OutriderError: the request can't be carried out, or the log not be written.
+    """
+    with RunLogWriter(log_path) as writer:
+        _Run(request, Report(quiet=True), _Log(writer), styled=True).go(engine)
 
 
 class _Log:
