@@ -19,6 +19,8 @@ FIRST_LOOK_MS = 1_000
 """Until a person who knows the window starts a run in it."""
 START_MS = 5_000
 """Until a window has imported all that it imports unasked."""
+SETTLE_MS = 300
+"""Until a window has drawn all of a run that is over: else it would draw that at the beginning of the next one."""
 
 WINDOW, TERMINAL, ALONE = PLACES = ("in the window", "in the terminal", "by the engine alone")
 
@@ -107,6 +109,7 @@ def bench_live(
         def run_in(place: str, asked: RunRequest) -> Speeds:
             if place == WINDOW:
                 run_in_window(window, asked)
+                wait(SETTLE_MS)
                 return opened[-1].speeds[-1]
             return run_in_terminal(asked) if place == TERMINAL else run_headless(replace(asked, inspect=False))
 

@@ -32,6 +32,7 @@ def no_waits(monkeypatch):
 
     monkeypatch.setattr(app.ui_bench, "FIRST_LOOK_MS", 0)
     monkeypatch.setattr(app.ui_bench, "START_MS", 0)
+    monkeypatch.setattr(app.ui_bench, "SETTLE_MS", 0)
     monkeypatch.setattr(app.ui_long, "SETTLE_MS", 50)
 
 
