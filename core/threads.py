@@ -23,7 +23,7 @@ _CHOICES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 _SPINS = "1000000"
 """By the processor 3 to 50 ms: longer than a window takes for a frame, during which the engine waits for Python's lock.
 A core whose thread has fallen asleep by then stays slow for dozens of steps: a frame of 5 ms costs 20 to 35 ms with a
-tenth of these turns, and 5 to 9 with them. Beside processes that take cores, steps have .55 to 1.8 of the speed that they
+tenth of these turns, and 5 to 9 with them. Beside processes that take cores, steps have .55 to 1.8 of the speed they
 have with a tenth, as the governor happens to choose; no less in the mean."""
 
 _PLACES = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
