@@ -68,6 +68,7 @@ class LiveView(QObject):
         self._pace = FramePace()
         self._has_news = False
         self._blinking_ms: int | None = None
+        self._stage_shown = ""
         self._kept: Iterator[Event] | None = None
         self.kept_title = ""
         """What the run on screen is called, if it was kept and not just run."""
@@ -138,8 +139,8 @@ class LiveView(QObject):
             for panel in self._panels:
                 panel.refresh(has_news=self._has_news)
             self._has_news = False
-        # A bar that says "busy" draws itself all the time.
-        if draws_all or self._status.is_busy:
+        # A bar that says "busy" draws itself all the time; and no text may stand there while its prompt is being read.
+        if draws_all or self._status.is_busy or self._run.stage != self._stage_shown:
             self._show_status()
         if self._kept is not None:
             self._take_kept()
@@ -205,6 +206,7 @@ class LiveView(QObject):
 
     def _show_status(self) -> None:
         run, state = self._run, self._controller.state
+        self._stage_shown = run.stage
         is_idle = state is RunState.IDLE
         if state is RunState.STOPPING:
             stage = "Stopping…"

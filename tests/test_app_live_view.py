@@ -9,7 +9,7 @@ from app import live_view
 from app.controller import RunState
 from app.frame_pace import FRAME_MS, SLOWEST_FRAME_MS
 from app.view_models.run_view import RunView
-from core.types import RunStarted
+from core.types import RunRequest, RunStarted, StageChanged
 from tests.fakes_app import make_step
 
 
@@ -84,3 +84,15 @@ def test_a_caret_blinks_only_while_drawing_it_keeps_no_processor_from_the_engine
     racing.live._on_frame()
     racing.live._on_run_ended()
     assert QApplication.cursorFlashTime() == 900
+
+
+def test_with_the_first_text_the_status_says_that_text_comes(racing):
+    racing.run_view.begin(RunRequest(target="t", draft="d", prompt="p"))
+    racing.run_view.apply(started("cpu", os.cpu_count()).started)
+    racing.run_view.apply(StageChanged("Reading the prompt…"))
+    racing.live._on_frame()
+    assert racing.status.stage.text() == "Reading the prompt…"
+    for index in range(2):
+        racing.controller._inbox.put(make_step(index, 3 * index))
+        racing.live._on_frame()
+        assert racing.status.stage.text() != "Reading the prompt…"
