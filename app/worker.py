@@ -74,8 +74,7 @@ class EngineWorker(QObject):
             self._opened_session()
         except Exception as error:
             self.failed.emit(sentence_of(error, "The engine could not be started"))
-            self.ready.emit()
-        self._inbox.put(StageChanged(""))
+            self._tell_ready()
 
     @Slot(object, object)
     def run(self, request: RunRequest, controls: RunControls) -> None:
@@ -108,8 +107,13 @@ class EngineWorker(QObject):
             with importing():
                 self._services.load_libraries()
                 self._session = self._services.open_session()
-            self.ready.emit()
+            self._tell_ready()
         return self._session
+
+    def _tell_ready(self) -> None:
+        # First the stage: who hears that the engine is ready looks into the inbox once more, and then no longer.
+        self._inbox.put(StageChanged(""))
+        self.ready.emit()
 
     def _run(self, request: RunRequest, controls: RunControls) -> None:
         for event in self._opened_session().run(request, controls):
