@@ -9,6 +9,7 @@ from enum import StrEnum
 from PySide6.QtCore import QObject, QThread, Signal, Slot
 
 from app.engine_task import EngineTask, Work
+from app.handover import Handover
 from app.services import Services
 from app.worker import EngineWorker, EventInbox
 from core.controls import RunControls
@@ -67,8 +68,10 @@ class RunController(QObject):
         self._delay_ms = 0.0
         self._starts_paused = False
         self._is_inspected = False
+        self.handover = Handover(self)
+        """Where the window asks the engine to stand still while it draws."""
         self._inbox = EventInbox()
-        self._worker = EngineWorker(services, self._inbox)
+        self._worker = EngineWorker(services, self._inbox, self.handover)
         self._thread = QThread()
         self._thread.setObjectName("engine")
         self._worker.moveToThread(self._thread)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
-from PySide6.QtCore import QObject, Qt, QTimer, Signal, Slot
+from PySide6.QtCore import QCoreApplication, QObject, Qt, QTimer, Signal, Slot
 from PySide6.QtWidgets import QApplication, QWidget
 
 from app.controller import RunController, RunState
@@ -76,6 +76,7 @@ class LiveView(QObject):
         self._timer.setTimerType(Qt.TimerType.PreciseTimer)
         self._timer.setInterval(self._pace.interval_ms)
         self._timer.timeout.connect(self._on_frame)
+        controller.handover.given.connect(self._on_turn)
         controller.run_requested.connect(self._on_run_requested)
         controller.run_ended.connect(self._on_run_ended)
         controller.engine_ready.connect(self._on_engine_ready)
@@ -113,6 +114,7 @@ class LiveView(QObject):
         for panel in self._panels:
             panel.begin()
         self._show_status()
+        self._controller.handover.withdraw()
         self._pace.begin()
         self._timer.setInterval(self._pace.interval_ms)
         self._timer.start()
@@ -124,12 +126,27 @@ class LiveView(QObject):
 
     @Slot()
     def _on_frame(self) -> None:
+        handover = self._controller.handover
+        # A step may last; nobody waits longer for its end than from one frame to the next.
+        if self._is_held_up and not handover.is_wanted:
+            handover.want()
+            return
+        handover.withdraw()
+        self._draw()
+
+    @Slot()
+    def _on_turn(self) -> None:
+        with self._controller.handover.turn():
+            self._draw()
+            # What would be laid out and painted when the event loop comes to it, which is too late.
+            QCoreApplication.sendPostedEvents()
+
+    def _draw(self) -> None:
         self._tell_engine()
         # A person who follows the single steps, or reads a kept run, waits for nothing.
         has_come = self._take_events(APPLY_S)
-        is_racing = self._kept is None and self._controller.is_at_full_speed
         # Until the first text is there, each frame looks for it.
-        is_contended = is_racing and bool(self._run.steps) and _takes_all_processors(self._run)
+        is_contended = self._is_held_up and bool(self._run.steps)
         self._hold_caret(is_contended)
         draws_all = self._pace.frame(is_contended=is_contended)
         if has_come:
@@ -146,6 +163,12 @@ class LiveView(QObject):
             self._take_kept()
         else:
             self._timer.setInterval(self._pace.interval_ms)
+
+    @property
+    def _is_held_up(self) -> bool:
+        """Whether drawing takes from a run that nobody holds back."""
+        is_racing = self._kept is None and self._controller.is_at_full_speed
+        return is_racing and _takes_all_processors(self._run)
 
     def _hold_caret(self, is_held: bool) -> None:
         """Let the caret of the prompt, or of another field, not blink: each time the window draws for it."""
@@ -172,6 +195,7 @@ class LiveView(QObject):
     @Slot()
     def _on_run_ended(self) -> None:
         self._timer.stop()
+        self._controller.handover.withdraw()
         self._hold_caret(False)
         self._take_events()
         self._transcript.view.refresh()

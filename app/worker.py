@@ -14,6 +14,7 @@ from pathlib import Path
 from PySide6.QtCore import QObject, QThread, Signal, Slot
 
 from app.engine_task import EngineTask
+from app.handover import Handover
 from app.sentences import sentence_of
 from app.services import LogWriter, Services, Session
 from core.collector import importing
@@ -60,10 +61,11 @@ class EngineWorker(QObject):
     task_failed = Signal(str)
     task_finished = Signal()
 
-    def __init__(self, services: Services, inbox: EventInbox) -> None:
+    def __init__(self, services: Services, inbox: EventInbox, handover: Handover) -> None:
         super().__init__()
         self._services = services
         self._inbox = inbox
+        self._handover = handover
         self._session: Session | None = None
         self._log: LogWriter | None = None
 
@@ -121,6 +123,7 @@ class EngineWorker(QObject):
                 self._open_log(event)
             self._write_log(event)
             self._inbox.put(event)
+            self._handover.offer()
             if isinstance(event, Finished):
                 self._tell_error(event.summary)
 

@@ -30,6 +30,8 @@ _PLACES = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 
 _first_core: set[int] = set()
 """Where OpenMP expects the thread that computes; empty where its threads may move."""
+_all_cores: set[int] = set()
+"""Where that thread may be while it doesn't compute; likewise."""
 
 _SLOW = 2.0
 """A step this many times as long as the best of its kind is a slow one."""
@@ -84,6 +86,7 @@ def placing_threads() -> Iterator[None]:
         bound = os.sched_getaffinity(0)
         if bound != everywhere:
             _first_core.update(bound)
+            _all_cores.update(everywhere)
             _place(threading.get_native_id(), everywhere)
 
 
@@ -104,6 +107,12 @@ def on_first_core() -> Iterator[Callable[[int], None]]:
         yield lambda count: _place(thread, _first_core if count > 1 else everywhere)
     finally:
         _place(thread, everywhere)
+
+
+def leave_core() -> None:
+    """Let the calling thread run everywhere: it may have been started by one that was on the first core just then."""
+    if _all_cores:
+        _place(threading.get_native_id(), _all_cores)
 
 
 def _place(thread: int, cores: set[int]) -> None:

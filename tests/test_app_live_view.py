@@ -9,6 +9,7 @@ from app import live_view
 from app.controller import RunState
 from app.frame_pace import FRAME_MS, SLOWEST_FRAME_MS
 from app.view_models.run_view import RunView
+from app.widgets.paged_text import PagedText
 from core.types import RunRequest, RunStarted, StageChanged
 from tests.fakes_app import make_step
 
@@ -63,25 +64,72 @@ def racing(window, monkeypatch):
     QApplication.setCursorFlashTime(usual)
 
 
+def test_beside_a_racing_engine_a_frame_waits_for_the_end_of_a_step_and_no_longer_than_for_one(racing, monkeypatch):
+    live, drawn = racing.live, []
+    monkeypatch.setattr(live, "_draw", lambda: drawn.append(live))
+    live._on_frame()
+    assert drawn == []
+    live._on_frame()
+    assert len(drawn) == 1
+    racing.controller._state = RunState.PAUSED
+    live._on_frame()
+    assert len(drawn) == 2
+    assert not racing.controller.handover.is_wanted
+
+
+def test_what_a_turn_shows_is_painted_when_it_is_over(racing, qtbot, monkeypatch):
+    painted = []
+    real = PagedText.paintEvent
+    monkeypatch.setattr(PagedText, "paintEvent", lambda view, event: (painted.append(view), real(view, event))[1])
+    with qtbot.waitExposed(racing):
+        racing.show()
+    QApplication.processEvents()
+    painted.clear()
+    racing.controller._inbox.put(make_step(0, 0))
+    racing.live._on_turn()
+    assert racing.transcript.view in painted
+
+
+def test_in_a_whole_run_each_turn_shows_the_step_that_the_engine_has_just_taken(window, session, qtbot, monkeypatch):
+    monkeypatch.setattr(live_view, "_takes_all_processors", lambda run: run.started is not None)
+    handover, counts = window.controller.handover, []
+    offer, num_put = handover.offer, []
+
+    def wanted_and_offered():
+        num_put.append(None)
+        handover.want()
+        offer()
+        counts.append((len(num_put), len(window.run_view.steps)))
+
+    monkeypatch.setattr(handover, "offer", wanted_and_offered)
+    monkeypatch.setattr("app.handover.MOST_S", 10.0)
+    with qtbot.waitSignal(window.live.run_shown):
+        window.prompt.run_button.click()
+    shown = [steps for _, steps in counts]
+    assert max(shown) == len(window.run_view.steps) > 1
+    assert set(range(max(shown) + 1)) <= set(shown)
+    assert not handover.is_wanted
+
+
 def test_until_the_first_step_has_come_the_window_looks_for_it_at_every_frame(racing):
     live = racing.live
     live._pace.begin()
-    live._on_frame()
+    live._on_turn()
     assert live._timer.interval() == FRAME_MS
     racing.controller._inbox.put(make_step(0, 0))
-    live._on_frame()
+    live._on_turn()
     assert live._timer.interval() == SLOWEST_FRAME_MS
 
 
 def test_a_caret_blinks_only_while_drawing_it_keeps_no_processor_from_the_engine(racing):
     racing.controller._inbox.put(make_step(0, 0))
-    racing.live._on_frame()
+    racing.live._on_turn()
     assert QApplication.cursorFlashTime() == 0
     racing.controller._state = RunState.PAUSED
-    racing.live._on_frame()
+    racing.live._on_turn()
     assert QApplication.cursorFlashTime() == 900
     racing.controller._state = RunState.RUNNING
-    racing.live._on_frame()
+    racing.live._on_turn()
     racing.live._on_run_ended()
     assert QApplication.cursorFlashTime() == 900
 
@@ -90,9 +138,9 @@ def test_with_the_first_text_the_status_says_that_text_comes(racing):
     racing.run_view.begin(RunRequest(target="t", draft="d", prompt="p"))
     racing.run_view.apply(started("cpu", os.cpu_count()).started)
     racing.run_view.apply(StageChanged("Reading the prompt…"))
-    racing.live._on_frame()
+    racing.live._on_turn()
     assert racing.status.stage.text() == "Reading the prompt…"
     for index in range(2):
         racing.controller._inbox.put(make_step(index, 3 * index))
-        racing.live._on_frame()
+        racing.live._on_turn()
         assert racing.status.stage.text() != "Reading the prompt…"

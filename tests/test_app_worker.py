@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from app.handover import Handover
 from app.worker import EngineWorker, EventInbox
 from core.errors import OutriderError
 from core.types import StageChanged
@@ -20,7 +21,7 @@ def refuse() -> FakeSession:
 def test_no_stage_is_open_any_more_when_the_engine_says_that_it_is_ready(tmp_path, qapp, is_able):
     session, inbox = FakeSession(), EventInbox()
     services = fake_services(session, tmp_path)
-    worker = EngineWorker(services if is_able else replace(services, open_session=refuse), inbox)
+    worker = EngineWorker(services if is_able else replace(services, open_session=refuse), inbox, Handover())
     seen: list[object] = []
     worker.ready.connect(lambda: seen.append(list(inbox.take_all())[-1]))
     worker.warm_up()
@@ -29,7 +30,7 @@ def test_no_stage_is_open_any_more_when_the_engine_says_that_it_is_ready(tmp_pat
 
 
 def test_an_engine_is_opened_and_told_once(tmp_path, qapp, qtbot):
-    worker = EngineWorker(fake_services(FakeSession(), tmp_path), EventInbox())
+    worker = EngineWorker(fake_services(FakeSession(), tmp_path), EventInbox(), Handover())
     with qtbot.waitSignal(worker.ready):
         worker.warm_up()
     with qtbot.assertNotEmitted(worker.ready):

@@ -15,7 +15,7 @@ import core.session
 import core.threads
 from core.controls import Cancelled, RunControls
 from core.session import Session
-from core.threads import ThreadGovernor, num_processors, on_first_core, placing_threads
+from core.threads import ThreadGovernor, leave_core, num_processors, on_first_core, placing_threads
 from core.types import Finished, FinishReason, RunRequest, SamplingParams
 from tests.fakes import save_model
 from tests.test_core_analysis import make_step
@@ -147,7 +147,7 @@ def test_a_baseline_that_fails_leaves_the_run_whole(monkeypatch, request_with_ba
 
 PLACED = """
 import os, sys
-from core.threads import num_processors, on_first_core, placing_threads
+from core.threads import leave_core, num_processors, on_first_core, placing_threads
 
 everywhere = os.sched_getaffinity(0)
 with placing_threads():
@@ -168,6 +168,8 @@ with on_first_core() as tell_threads:
     tell_threads(1)
     assert os.sched_getaffinity(0) == everywhere, "one alone goes where there is room"
     tell_threads(2)
+    leave_core()
+    assert os.sched_getaffinity(0) == everywhere
 assert os.sched_getaffinity(0) == everywhere
 assert num_processors() > 1
 """
@@ -224,6 +226,19 @@ def test_a_run_that_is_closed_in_another_thread_frees_the_one_that_it_kept_to_a_
     other.start()
     other.join()
     assert cores == {here: {0, 1}}
+
+
+def test_a_thread_that_was_started_on_the_first_core_may_leave_it(cores, monkeypatch):
+    leave_core()
+    assert cores == {}, "nobody has places"
+    monkeypatch.setattr(core.threads, "_all_cores", {0, 1})
+    with on_first_core() as tell_threads:
+        tell_threads(2)
+        other = threading.Thread(target=leave_core)
+        other.start()
+        other.join()
+    here = threading.get_native_id()
+    assert [places for thread, places in cores.items() if thread != here] == [{0, 1}]
 
 
 def test_a_core_that_is_gone_is_no_reason_for_a_run_to_fail(cores, monkeypatch):
