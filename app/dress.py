@@ -24,7 +24,7 @@ from app.theme import RESOURCES, Theme, palette, style_sheet, ui_font
 
 IN_FORCE = "sheetInForce"
 IN_PARTS = "dressedInParts"
-"""Property of a dialog whose parts have a sheet each, as the main window's have."""
+"""Property of a dialog, or of what is in one, whose parts have a sheet each, as the main window's have."""
 
 
 def put_in_force(theme: Theme) -> None:
@@ -47,9 +47,18 @@ def dress(widget: QWidget) -> None:
         widget.setStyleSheet(sheet)
 
 
+def hold_parts(*widgets: QWidget) -> None:
+    """Have each part of what these contain given a sheet of its own, since one would take too long to reach all.
+
+    What they draw themselves, the sheet for containers says. What is put into them later is to be dressed then.
+    """
+    for widget in widgets:
+        widget.setProperty(IN_PARTS, True)
+
+
 def dress_in_parts(dialog: QDialog) -> None:
     """Give each part of a large dialog the sheet in force: one sheet would take too long to reach all of it."""
-    dialog.setProperty(IN_PARTS, True)
+    hold_parts(dialog)
     for container in containers_of(dialog):
         dress_container(container)
     for part in parts_of(dialog):
@@ -106,7 +115,8 @@ def parts_of(window: QWidget) -> list[QWidget]:
 
 def _containers(widget: QWidget) -> Iterator[QWidget]:
     for child in _children(widget):
-        if isinstance(child, QSplitter | QTabWidget | QStackedWidget) or type(child) is QWidget:
+        is_plain = isinstance(child, QSplitter | QTabWidget | QStackedWidget) or type(child) is QWidget
+        if is_plain or child.property(IN_PARTS):
             yield child
             yield from _containers(child)
 

@@ -12,6 +12,7 @@ from PySide6.QtWidgets import QApplication, QMessageBox, QWidget
 from app.dress import parts_of, windows_of
 from app.theme import DARK, LIGHT, ThemeMode, style_sheet
 from app.turns import Turns, freeze, thaw
+from app.widgets.models_suggestions import SuggestionsPage
 from tests.fakes_runs import until
 from tests.text_scale import set_text_scale
 
@@ -283,3 +284,20 @@ def test_what_two_have_frozen_is_painted_when_both_have_thawed_it(qtbot):
     assert not widget.updatesEnabled()
     thaw([widget], "b")
     assert widget.updatesEnabled()
+
+
+def test_a_long_catalogue_takes_a_look_card_by_card(shown, qtbot):
+    choose(shown, ThemeMode.DARK)
+    settle(shown, qtbot)
+    shown.menus.get_models.trigger()
+    page = shown.findChild(SuggestionsPage)
+    until(qtbot, lambda: page.is_built and not page._building.is_going)
+    cards = page._cards
+    assert len(cards) > 3
+    assert {card.styleSheet() for card in cards} == {style_sheet(DARK)}, "built when the look was there"
+    assert page.styleSheet() == ""
+    choose(shown, ThemeMode.LIGHT)
+    until(qtbot, lambda: len({card.styleSheet() for card in cards}) == 2)
+    settle(shown, qtbot)
+    assert {card.styleSheet() for card in cards} == {style_sheet(LIGHT)}
+    assert page.get.styleSheet() == style_sheet(LIGHT)

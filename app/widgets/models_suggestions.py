@@ -17,6 +17,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from app.dress import dress, hold_parts
 from app.model_store import Download, DownloadState
 from app.text_size import hold
 from app.turns import Turns, freeze, thaw
@@ -94,6 +95,7 @@ class SuggestionsPage(QWidget):
         layout.addLayout(field)
         layout.addWidget(self.note)
         layout.addWidget(scroll, 1)
+        hold_parts(self, scroll)
 
     @property
     def rows(self) -> list[SuggestionRow]:
@@ -152,6 +154,7 @@ class SuggestionsPage(QWidget):
             for family in self._cards:
                 column = heights.index(min(heights))
                 self._columns[column].addWidget(family)
+                dress(family)
                 heights[column] += family.sizeHint().height()
                 yield
             self._body.setStretch(1, count - 1)
