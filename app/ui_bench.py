@@ -53,7 +53,7 @@ class LiveFigures:
         terminal_ratio: window / terminal, round by round.
         ratio: window / headless.
         terminal_wall_ratio, wall_ratio: the same by the clock on the wall, from the run's start to its last token,
-            with what the engine's thread does between the steps, such as writing the log.
+            with what goes on between the steps: the engine's thread writes the log, and waits while the window draws.
         started: how long the window's thread is kept from its events from the first one on, while the engine is
             imported and a run started that soon; the worst of all windows.
         stalls: the same during later runs.

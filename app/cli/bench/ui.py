@@ -137,7 +137,7 @@ def _rows(settings: BenchSettings, live: LiveFigures, long: LongFigures) -> list
         (
             "by the wall clock",
             f"{live.terminal_wall_ratio.median:.3f}",
-            "to the last token, with all that happens between steps, such as writing the log",
+            "to the last token, with what goes on between steps: writing the log, and waiting while the window draws",
         ),
         ("engine alone", f"{live.headless.median:.1f} tokens/s", "the same runs, of which nothing is shown or kept"),
         (
