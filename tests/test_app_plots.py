@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 
 import numpy as np
 import pytest
+from PySide6.QtCore import QPointF
+from PySide6.QtWidgets import QApplication
 
 from app.theme import LIGHT
 from app.view_models.metrics import Column, StepMetrics
 from app.widgets.acceptance_plot import AcceptancePlot
+from app.widgets.base_plot import BAR_WIDTH
 from app.widgets.latency_plot import PARTS, LatencyPlot
 from app.widgets.step_plot import FOLLOWED_STEPS, MAX_BARS
 from core.analysis import expected_accepted
@@ -121,6 +125,50 @@ def test_a_running_plot_draws_a_window_of_the_latest_steps_only(metrics, plots):
     drawn = plots[0].accepted_bars.opts["x"]
     assert drawn[-1] == 499
     assert len(drawn) <= FOLLOWED_STEPS + 2
+
+
+def columns_without_a_bar(plot):
+    """Of the pixel columns between the first bar and the last, those that show the background a little above 0."""
+    plot.show()
+    QApplication.processEvents()
+    box, picture = plot.getViewBox(), plot.grab().toImage()
+    (left, right), (_, top) = box.viewRange()
+    at = [plot.mapFromScene(box.mapViewToScene(QPointF(x, top / 50))) for x in (math.ceil(left), math.floor(right))]
+    background = plot.backgroundBrush().color().rgb()
+    return [x for x in range(at[0].x() + 1, at[1].x()) if picture.pixel(x, at[0].y()) == background]
+
+
+def longest_row(numbers):
+    """How many at most follow on one another without a gap."""
+    rows = itertools.groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])
+    return max((len(list(row)) for _, row in rows), default=0)
+
+
+@pytest.mark.parametrize("count", [40, 150, 250, 312, 320, 700])
+def test_no_step_is_lost_between_pixels_at_any_width(metrics, plots, count):
+    feed(metrics, (make_step(index, 3 * index) for index in range(count)))
+    plot = plots[1]
+    plot.end()
+    for width in (420, 640, 900):
+        plot.resize(width, 220)
+        empty = columns_without_a_bar(plot)
+        (left, right), _ = plot.getViewBox().viewRange()
+        gap_px = (1 - min(1, plot.parts[0].opts["width"])) * plot.getViewBox().width() / (right - left)
+        assert longest_row(empty) <= math.ceil(gap_px)
+        assert bool(empty) is (gap_px > 0)
+
+
+def test_bars_have_gaps_where_a_gap_has_a_pixel(metrics, plots):
+    feed(metrics, random_steps(100))
+    plot = plots[0]
+    plot.show()
+    plot.end()
+    widths = {}
+    for width in (300, 900):
+        plot.resize(width, 220)
+        QApplication.processEvents()
+        widths[width] = plot.accepted_bars.opts["width"]
+    assert widths == {300: 1.0, 900: BAR_WIDTH}
 
 
 def test_a_long_run_is_drawn_as_means_over_bins(metrics, plots):

@@ -125,9 +125,8 @@ class AcceptancePlot(StepPlot):
         shares = self._metrics.binned(Column.ACCEPTED_SHARE, first, last, width)
         x = bar_centres(first, shares.size, width)
         was_drafted = np.isfinite(shares)
-        bar_width = BAR_WIDTH * width if width == 1 else float(width)
-        self.drafted_bars.setOpts(x=x, height=was_drafted.astype(float), width=bar_width)
-        self.accepted_bars.setOpts(x=x, height=np.nan_to_num(shares), width=bar_width)
+        self.drafted_bars.setOpts(x=x, height=was_drafted.astype(float), width=self._bar_width)
+        self.accepted_bars.setOpts(x=x, height=np.nan_to_num(shares), width=self._bar_width)
         self.rate_line.setData(x, self._metrics.binned(Column.RUNNING_RATE, first, last, width))
         self.predicted_line.setData(x, self._metrics.binned(Column.PREDICTED_RATE, first, last, width))
         for edge, column in zip(self.band_edges, (Column.RATE_LOW, Column.RATE_HIGH), strict=True):

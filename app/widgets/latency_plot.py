@@ -77,10 +77,9 @@ class LatencyPlot(StepPlot):
     def _draw(self, first: int, last: int, width: int) -> None:
         heights = [self._metrics.binned(part, first, last, width) for part in PARTS]
         x = bar_centres(first, heights[0].size, width)
-        bar_width = BAR_WIDTH if width == 1 else float(width)
         floor = np.zeros_like(heights[0])
         for part, height in zip(self.parts, heights, strict=True):
-            part.setOpts(x=x, y0=floor, height=height, width=bar_width)
+            part.setOpts(x=x, y0=floor, height=height, width=self._bar_width)
             floor = floor + height
         self._fit(float(floor.max(initial=0.0)))
 

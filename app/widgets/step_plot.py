@@ -11,7 +11,7 @@ from PySide6.QtCore import QPointF, Qt, Signal, Slot
 from app.theme import Theme
 from app.view_models.metrics import Array, StepMetrics
 from app.view_models.selection import Place
-from app.widgets.base_plot import BasePlot, prepare_axis, show_axes
+from app.widgets.base_plot import BAR_WIDTH, BasePlot, prepare_axis, show_axes
 from app.widgets.step_marks import StepMarks
 
 FOLLOWED_STEPS = 48
@@ -43,13 +43,16 @@ class StepPlot(BasePlot):
         self._metrics = metrics
         self._follows = True
         self._shows_all = False
-        self._drawn: tuple[int, int, int] | None = None
+        self._drawn: tuple[int, int, int, float] | None = None
+        self._bar_width = BAR_WIDTH
+        """In steps. A subclass draws its bars in it."""
         self._followed: tuple[float, float] | None = None
         item = self.getPlotItem()
         item.setMouseEnabled(x=True, y=False)
         box = item.getViewBox()
         box.setLimits(xMin=-1, minXRange=4)
         box.sigXRangeChanged.connect(self._on_range_changed)
+        box.sigResized.connect(self._on_resized)
         self._marks = StepMarks(item)
 
     # --- For subclasses ---
@@ -130,8 +133,12 @@ class StepPlot(BasePlot):
         width = max(1, math.ceil((last - first) / MAX_BARS))
         # Bins start at multiples of their width, so that bars don't change their contents while the view moves.
         first -= first % width
-        if (first, last, width) != self._drawn:
-            self._drawn = (first, last, width)
+        step_px = self.getViewBox().width() / (right - left)
+        # A gap of less than a pixel is as wide as one here and there, and takes the narrow bar beside it with it.
+        has_gaps = width == 1 and (1 - BAR_WIDTH) * step_px >= 1
+        self._bar_width = BAR_WIDTH if has_gaps else float(width)
+        if (first, last, width, self._bar_width) != self._drawn:
+            self._drawn = (first, last, width, self._bar_width)
             self._draw(first, max(first, last), width)
 
     @Slot()
@@ -142,6 +149,11 @@ class StepPlot(BasePlot):
     @Slot()
     def _on_range_changed(self) -> None:
         if not self._follows:
+            self._draw_visible()
+
+    @Slot()
+    def _on_resized(self) -> None:
+        if self._drawn is not None:
             self._draw_visible()
 
     @Slot(object)
