@@ -126,6 +126,7 @@ class LiveView(QObject):
 
     @Slot()
     def _on_frame(self) -> None:
+        self._tell_engine()
         handover = self._controller.handover
         # A step may last; nobody waits longer for its end than from one frame to the next.
         if self._is_held_up and not handover.is_wanted:
@@ -142,7 +143,6 @@ class LiveView(QObject):
             QCoreApplication.sendPostedEvents()
 
     def _draw(self) -> None:
-        self._tell_engine()
         # A person who follows the single steps, or reads a kept run, waits for nothing.
         has_come = self._take_events(APPLY_S)
         # Until the first text is there, each frame looks for it.

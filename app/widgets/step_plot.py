@@ -52,7 +52,6 @@ class StepPlot(BasePlot):
         box = item.getViewBox()
         box.setLimits(xMin=-1, minXRange=4)
         box.sigXRangeChanged.connect(self._on_range_changed)
-        box.sigResized.connect(self._on_resized)
         self._marks = StepMarks(item)
 
     # --- For subclasses ---
@@ -153,6 +152,7 @@ class StepPlot(BasePlot):
 
     @Slot()
     def _on_resized(self) -> None:
+        super()._on_resized()
         if self._drawn is not None:
             self._draw_visible()
 
