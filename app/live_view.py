@@ -114,7 +114,6 @@ class LiveView(QObject):
         for panel in self._panels:
             panel.begin()
         self._show_status()
-        self._controller.handover.withdraw()
         self._pace.begin()
         self._timer.setInterval(self._pace.interval_ms)
         self._timer.start()
