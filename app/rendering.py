@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 
 from app.model_questions import RenderedPrompt, RenderQuestion
+from core.models import large_json
 from core.models.catalogue import ModelFormat, resolve
 
 
@@ -51,5 +51,5 @@ def _special_tokens_of(ref: str) -> Mapping[int, str]:
 
 @functools.lru_cache(maxsize=4)
 def _special_tokens(file: Path, _modified_ns: int) -> Mapping[int, str]:
-    added = json.loads(file.read_text("utf-8")).get("added_tokens") or ()
+    added = large_json.read(file).get("added_tokens") or ()
     return {int(token["id"]): str(token["content"]) for token in added if token.get("special")}

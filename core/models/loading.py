@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 
 from core.errors import DeviceError, ModelUnreadableError, OutOfMemoryError, PairMismatchError, first_line
+from core.models import large_json
 from core.models.catalogue import ModelEntry, ModelFormat, resolve
 from core.models.compatibility import tokenizer_problem
 from core.models.devices import free_memory, is_out_of_memory, release_memory, resolve_device, resolve_dtype
@@ -163,7 +163,7 @@ def check_pair(draft: LanguageModel, target: LanguageModel) -> None:
 def _tokenizer_json(tokenizer: Any) -> dict[str, Any]:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None:
-        return json.loads(backend.to_str())
+        return large_json.loads(backend.to_str())
     return {"model": {"vocab": tokenizer.get_vocab()}}
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import ModelUnreadableError
+from core.models import large_json
 from core.models.catalogue import ModelEntry, ModelFormat
 from core.models.gguf_header import read_gguf_header
 
@@ -131,11 +132,11 @@ def _digest(path: Path, _size: int, _modified_ns: int) -> str:
 def _read_folder(source: TokenizerSource) -> TokenTable:
     folder = source.path
     if (folder / "tokenizer.json").is_file():
-        return parse_tokenizer(json.loads((folder / "tokenizer.json").read_bytes()))
+        return parse_tokenizer(large_json.read(folder / "tokenizer.json"))
     # The older form of byte-level tokenizers: a file for each part.
-    vocabulary = dict(json.loads((folder / "vocab.json").read_bytes()))
+    vocabulary = dict(large_json.read(folder / "vocab.json"))
     if (folder / "added_tokens.json").is_file():
-        vocabulary.update(json.loads((folder / "added_tokens.json").read_bytes()))
+        vocabulary.update(large_json.read(folder / "added_tokens.json"))
     merges: list[str] = []
     if (folder / "merges.txt").is_file():
         lines = (folder / "merges.txt").read_text("utf-8").split("\n")
