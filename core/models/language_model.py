@@ -90,8 +90,7 @@ def describe(ref: str, model: Any, tokenizer: Any, device: torch.device, dtype: 
         ModelUnreadableError: its list of draft ids is none.
     """
     config = model.config.get_text_config()
-    table = int(model.get_output_embeddings().weight.shape[0])
-    highest = max(tokenizer.get_vocab().values())
+    vocab_size = _vocab_size(tokenizer, rows=int(model.get_output_embeddings().weight.shape[0]))
     limits = (getattr(config, name, None) for name in ("max_position_embeddings", "n_positions"))
     return LanguageModel(
         ref=ref,
@@ -99,11 +98,20 @@ def describe(ref: str, model: Any, tokenizer: Any, device: torch.device, dtype: 
         tokenizer=tokenizer,
         device=device,
         dtype=dtype,
-        vocab_size=min(table, highest + 1),
+        vocab_size=vocab_size,
         context_length=next((int(limit) for limit in limits if limit), _DEFAULT_CONTEXT),
         eos_ids=_eos_ids(model, tokenizer),
-        draft_ids=_draft_ids(ref, config, min(table, highest + 1), device),
+        draft_ids=_draft_ids(ref, config, vocab_size, device),
     )
+
+
+def _vocab_size(tokenizer: Any, rows: int) -> int:
+    """Rows of a model's table up to the last that stands for a token; models pad theirs beyond their tokenizers."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return min(rows, max(tokenizer.get_vocab().values()) + 1)
+    # Not by asking for the whole vocabulary: to make a dictionary of it holds up every other thread, and a window.
+    return next((index + 1 for index in reversed(range(rows)) if backend.id_to_token(index) is not None), 0)
 
 
 def _draft_ids(ref: str, config: Any, vocab_size: int, device: torch.device) -> torch.Tensor | None:

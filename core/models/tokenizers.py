@@ -44,7 +44,7 @@ def load_tokenizer(entry: ModelEntry, folder: Path) -> Any:
         raise ModelUnreadableError(
             f"The tokenizer of {entry.title} is missing or can't be read. Download the model again."
         ) from error
-    if not tokenizer.get_vocab():
+    if not len(tokenizer):
         raise ModelUnreadableError(f"The tokenizer of {entry.title} is missing or empty. Download the model again.")
     _alive[digest] = tokenizer
     return tokenizer
