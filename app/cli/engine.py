@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from core.collector import importing
+
 if TYPE_CHECKING:
     from core.session import Session
 
@@ -18,6 +20,7 @@ def quiet_libraries() -> None:
 def make_engine() -> Session:
     """An engine with nothing loaded."""
     quiet_libraries()
-    from core.session import Session
+    with importing():
+        from core.session import Session
 
     return Session()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from pathlib import Path
 
+from core.collector import importing
 from core.drafters.methods import get_method
 from core.errors import OutOfMemoryError, OutriderError, PairMismatchError
 from core.figures import percent_text
@@ -116,7 +117,8 @@ def _load(
 def _needed_bytes(entries: list[ModelEntry], request: RunRequest) -> int:
     context = len(request.prompt.encode("utf-8", "replace")) // _BYTES_PER_TOKEN + request.max_new_tokens
     try:
-        details = [read_details(entry) for entry in dict.fromkeys(entries)]
-        return forecast(details, device=request.device, dtype=request.dtype, context=context).total_bytes
+        with importing():  # transformers, which knows what architectures there are
+            details = [read_details(entry) for entry in dict.fromkeys(entries)]
+            return forecast(details, device=request.device, dtype=request.dtype, context=context).total_bytes
     except OutriderError:
         return 0  # Loading says what is wrong with it.
