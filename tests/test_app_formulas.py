@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from PySide6.QtCore import QEvent
 from PySide6.QtGui import QTextDocument
-from PySide6.QtWidgets import QApplication
 
 from app.theme import DARK, LIGHT
 from app.view_models.theory import TheoryModel, answer
@@ -51,15 +49,32 @@ def test_the_help_shows_it_as_a_page_of_tables(make_window, qtbot):
     window = make_window(is_shown=True)
     window.menus.formulas.trigger()
     page = window.help.page
-    qtbot.waitUntil(lambda: bool(page.formulas.toPlainText()), timeout=30_000)
+    qtbot.waitUntil(lambda: "The probe" in page.formulas.toPlainText(), timeout=30_000)
     assert page.tabs.tabText(page.tabs.currentIndex()) == "Formulas"
     assert "Every figure and its formula" in page.formulas.toPlainText()
     assert "|---" not in page.formulas.toPlainText()
     for theme in (DARK, LIGHT):
         page.set_theme(theme)
         assert page.formulas.document().rootFrame().childFrames()
-    QApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete)
-    assert page.formulas.findChildren(QTextDocument) == [page.formulas.document()]
+        assert page.formulas.horizontalScrollBar().maximum() == 0
+
+
+def test_the_page_has_every_block_of_the_text_in_its_place(make_window, qtbot):
+    window = make_window(is_shown=True)
+    window.menus.formulas.trigger()
+    page = window.help.page.formulas
+    qtbot.waitUntil(lambda: "The probe" in page.toPlainText(), timeout=30_000)
+    whole = QTextDocument()
+    whole.setMarkdown(TEXT)
+    qtbot.waitUntil(lambda: page.document().blockCount() == whole.blockCount())
+
+    def blocks(document):
+        return [
+            (block.blockFormat().headingLevel(), block.text())
+            for block in (document.findBlockByNumber(index) for index in range(document.blockCount()))
+        ]
+
+    assert blocks(page.document()) == blocks(whole)
 
 
 def test_an_installation_without_the_page_says_so(qtbot, monkeypatch, tmp_path):

@@ -260,9 +260,9 @@ def test_the_hint_stays_for_who_only_looked(make_window, session, tmp_path):
 def test_a_theme_that_changes_while_the_formulas_are_drawn_is_the_one_they_are_drawn_in(qtbot, monkeypatch):
     made = []
 
-    def noted(theme):
+    def noted(markdown, theme):
         made.append(theme)
-        return _document(theme)
+        return _document(markdown, theme)
 
     monkeypatch.setattr("app.widgets.formula_page._document", noted)
     page = FormulaPage()
@@ -275,3 +275,5 @@ def test_a_theme_that_changes_while_the_formulas_are_drawn_is_the_one_they_are_d
     qtbot.waitUntil(lambda: not page._turns.is_going)
     tables = [frame for frame in page.document().rootFrame().childFrames() if isinstance(frame, QTextTable)]
     assert {table.format().borderBrush().color().name() for table in tables} == {DARK.border.lower()}
+    assert len(made) > len(set(made)) > 1
+    assert page.toPlainText().count("Every figure and its formula") == 1

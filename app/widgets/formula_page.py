@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator
 from pathlib import Path
 
@@ -10,12 +11,12 @@ from PySide6.QtGui import (
     QShowEvent,
     QTextCursor,
     QTextDocument,
+    QTextDocumentFragment,
     QTextFrameFormat,
     QTextLength,
     QTextTable,
 )
 from PySide6.QtWidgets import QTextBrowser, QWidget
-from shiboken6 import isValid
 
 from app.theme import LIGHT, RESOURCES, Theme, scaled, ui_font
 from app.turns import Turns, frame_of, freeze, thaw
@@ -55,7 +56,8 @@ class FormulaPage(QTextBrowser):
         # What is on its way is in the look of before.
         self._turns.stop()
         if self.isVisible():
-            self._put(_document(theme))
+            for _ in self._written():
+                pass
 
     def showEvent(self, event: QShowEvent) -> None:
         """Draw the page, unless it is still as it was drawn."""
@@ -70,32 +72,38 @@ class FormulaPage(QTextBrowser):
         freeze([frame], "formulas")
         try:
             yield from self._turns.rest()
-            document = _document(self._theme)
-            # Laid out in a turn of its own.
-            yield
-            self._put(document)
+            yield from self._written()
         finally:
             thaw([frame], "formulas")
 
-    def _put(self, document: QTextDocument) -> None:
-        self._is_stale = False
+    def _written(self) -> Generator[None]:
+        """Section by section, each laid out as it comes: the whole page takes three times as long as the largest."""
         at = self.verticalScrollBar().value()
-        before = self.document()
-        document.setParent(self)
-        self.setDocument(document)
-        if isValid(before) and before.parent() is self:
-            before.deleteLater()
+        self.clear()
+        self.document().setDefaultFont(ui_font(13))
+        self.document().setDocumentMargin(scaled(12))
+        cursor = QTextCursor(self.document())
+        for section in _sections(figures_text()):
+            document = _document(section, self._theme)
+            if not cursor.atStart():
+                cursor.insertBlock(QTextCursor(document).blockFormat())
+            cursor.insertFragment(QTextDocumentFragment(document))
+            yield
+        self._is_stale = False
         self.verticalScrollBar().setValue(at)
 
 
-def _document(theme: Theme) -> QTextDocument:
+def _sections(markdown: str) -> list[str]:
+    return re.split(r"^(?=## )", markdown, flags=re.MULTILINE)
+
+
+def _document(markdown: str, theme: Theme) -> QTextDocument:
     # Not in the page yet: it would be laid out anew with every change.
     document = QTextDocument()
     document.setDefaultFont(ui_font(13))
-    document.setMarkdown(figures_text())
+    document.setMarkdown(markdown)
     cursor = QTextCursor(document)
     cursor.beginEditBlock()
-    document.setDocumentMargin(scaled(12))
     _space(cursor)
     for frame in document.rootFrame().childFrames():
         if isinstance(frame, QTextTable):
@@ -111,7 +119,7 @@ def _space(cursor: QTextCursor) -> None:
         inside = QTextCursor(block)
         if inside.currentTable() is None:
             form = inside.blockFormat()
-            form.setTopMargin(scaled(HEADING_GAP if form.headingLevel() and block.blockNumber() else 0))
+            form.setTopMargin(scaled(HEADING_GAP if form.headingLevel() > 1 else 0))
             form.setBottomMargin(scaled(GAP))
             inside.setBlockFormat(form)
         block = block.next()
