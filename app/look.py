@@ -94,6 +94,8 @@ class Look(QObject):
             for drawn in self._drawn:
                 drawn.set_theme(theme)
                 yield
+            # To paint all of a window takes as long as a turn may.
+            yield from self._turns.rest()
             thaw([main], "look")
             yield from self._turns.rest()
             shown = [window for window in others if isValid(window) and window.isVisible()]

@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QApplication, QTabWidget, QWidget
 from shiboken6 import isValid
 
 FROZEN_BY = "frozenBy"
-TURN_S = 0.008
+TURN_S = 0.004
 """No further piece is begun in a turn that has lasted this long."""
 
 

@@ -301,3 +301,13 @@ def test_a_long_catalogue_takes_a_look_card_by_card(shown, qtbot):
     settle(shown, qtbot)
     assert {card.styleSheet() for card in cards} == {style_sheet(LIGHT)}
     assert page.get.styleSheet() == style_sheet(LIGHT)
+
+
+def test_the_settings_take_a_look_form_by_form(shown, qtbot):
+    controls = shown.controls
+    forms = [controls.models, controls.method, controls.draft_length, controls.sampling, controls.run]
+    for mode, theme in ((ThemeMode.DARK, DARK), (ThemeMode.LIGHT, LIGHT)):
+        choose(shown, mode)
+        settle(shown, qtbot)
+        assert {form.styleSheet() for form in forms} == {style_sheet(theme)}
+        assert controls.styleSheet() == ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from PySide6.QtCore import QLocale, Qt, Signal, Slot
 from PySide6.QtWidgets import QFrame, QScrollArea, QVBoxLayout, QWidget
 
+from app.dress import hold_parts
 from app.model_questions import RenderQuestion, VerdictQuestion
 from app.settings import RunSettings
 from app.view_models.model_library import ModelLibrary
@@ -86,6 +87,7 @@ class ControlsPanel(QScrollArea):
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.viewport().setAutoFillBackground(False)
+        hold_parts(self)
 
     def _connect(self) -> None:
         self.models.changed.connect(self.changed)
