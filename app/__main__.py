@@ -76,15 +76,17 @@ def open_window() -> int:
         say(f"PySide6, which draws the window, can't be loaded ({error}); install Outrider again.")
         return Exit.FAILED
 
+    from app.collecting import collecting_here
     from app.main_window import MainWindow
 
     application = QApplication(sys.argv[:1])
-    window = MainWindow()
-    # A window that was hidden while a thread was busy is no last window that Qt would see closing.
-    window.threads.closed.connect(application.quit)
-    window.show()
-    with short_pauses(), _closing_on_interrupt(application):
-        return application.exec()
+    with short_pauses(), collecting_here():
+        window = MainWindow()
+        # A window that was hidden while a thread was busy is no last window that Qt would see closing.
+        window.threads.closed.connect(application.quit)
+        window.show()
+        with _closing_on_interrupt(application):
+            return application.exec()
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from typing import Any
 from PySide6.QtCore import QEventLoop, QObject, QTimer, SignalInstance
 
 from app.cli.interrupts import handle_interrupt
+from app.collecting import collecting_here
 from app.main_window import FINAL_WAIT_MS, MainWindow
 from app.services import Services
 from app.settings import SettingsStore
@@ -24,7 +25,7 @@ RunInWindow = Callable[[MainWindow, RunRequest], None]
 @contextmanager
 def opened_window(open_session: Callable[[], Any]) -> Iterator[tuple[MainWindow, RunInWindow]]:
     """The real window around a session of its own, on screen, with settings and logs that nobody else sees."""
-    with TemporaryDirectory(prefix="outrider-") as folder, short_pauses():
+    with TemporaryDirectory(prefix="outrider-") as folder, short_pauses(), collecting_here():
         services = Services(
             open_session=open_session,
             store=SettingsStore(Path(folder) / "settings.json"),

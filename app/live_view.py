@@ -11,6 +11,7 @@ from typing import Protocol
 from PySide6.QtCore import QCoreApplication, QObject, Qt, QTimer, Signal, Slot
 from PySide6.QtWidgets import QApplication, QWidget
 
+from app.collecting import collect_due
 from app.controller import RunController, RunState
 from app.frame_pace import FramePace
 from app.view_models.run_view import RunView
@@ -162,6 +163,7 @@ class LiveView(QObject):
             self._take_kept()
         else:
             self._timer.setInterval(self._pace.interval_ms)
+        collect_due()
 
     @property
     def _is_held_up(self) -> bool:

@@ -6,10 +6,15 @@ import contextlib
 import gc
 import sys
 import threading
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 
 _MANY_MODULES = 50
 """So many make a full collection long; fewer are not worth having all that is there set aside."""
+
+
+_PATIENCE_S = 1.0
+"""For the thread that collects, which may itself be waiting, at the end, for the one that wants it done."""
 
 
 def set_aside() -> None:
@@ -43,6 +48,10 @@ class _Pauses:
             if self._count == 0 and self._goes_on:
                 gc.enable()
 
+    @property
+    def are_on(self) -> bool:
+        return self._count > 0
+
 
 _pauses = _Pauses()
 
@@ -72,8 +81,88 @@ def importing() -> Iterator[None]:
                 set_aside()
 
 
+class SoleCollector:
+    """Has one thread do all of a process's collecting, between `begin` and `end`.
+
+    For a process with a window: its widgets may only be destroyed in the thread that draws them. Those that are
+    rubbish, a closed window's menus say, are destroyed wherever the collector happens to find them; in another thread
+    that ends the process sooner or later, while the window draws something else.
+    """
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        """
+        Args:
+            wake: has the collecting thread call `collect_wanted` soon. Called in other threads.
+        """
+        self._wake = wake
+        self._thread = 0
+        self._went_on = True
+        self._wanted: deque[tuple[Callable[[], object], threading.Event]] = deque()
+
+    def begin(self) -> None:
+        """From now on the calling thread collects, when it calls `collect_due`, and no other one."""
+        self._thread = threading.get_ident()
+        self._went_on = gc.isenabled()
+        gc.disable()
+        _soles.append(self)
+
+    def end(self) -> None:
+        """Have Python collect as it did before."""
+        _soles.remove(self)
+        if self._went_on:
+            gc.enable()
+        self.collect_wanted()
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is the calling thread that collects."""
+        return threading.get_ident() == self._thread
+
+    def collect_due(self) -> None:
+        """Collect as much as Python would by now, unless that is paused."""
+        counts = zip(gc.get_count(), gc.get_threshold(), strict=True)
+        due = [generation for generation, (count, most) in enumerate(counts) if count > most > 0]
+        if due and not _pauses.are_on:
+            gc.collect(due[-1])
+
+    def collect_wanted(self) -> None:
+        """Do for other threads what they wait for."""
+        while self._wanted:
+            collect, is_done = self._wanted.popleft()
+            collect()
+            is_done.set()
+
+    def want(self, collect: Callable[[], object], *, wait_s: float) -> None:
+        """Have it done in the collecting thread, and wait for that no longer than this."""
+        is_done = threading.Event()
+        self._wanted.append((collect, is_done))
+        self._wake()
+        is_done.wait(wait_s)
+
+
+_soles: list[SoleCollector] = []
+"""The last of them collects. There is one at most, but where a window is opened within another's process of tests."""
+
+
+def _collect(collect: Callable[[], object], *, wait_s: float) -> None:
+    sole = next(iter(_soles[-1:]), None)
+    if sole is None or sole.is_here:
+        collect()
+    else:
+        sole.want(collect, wait_s=wait_s)
+
+
+def collect_new() -> None:
+    """Collect what was made since anything was set aside, in the thread that may."""
+    _collect(gc.collect, wait_s=_PATIENCE_S)
+
+
 def collect_all() -> None:
-    """Collect what was set aside too. Takes a quarter of a second and more."""
+    """Collect what was set aside too, in the thread that may. Takes a quarter of a second and more."""
+    _collect(_collect_all, wait_s=_PATIENCE_S)
+
+
+def _collect_all() -> None:
     gc.unfreeze()
     gc.collect()
     gc.freeze()
@@ -107,4 +196,5 @@ def only_new_objects() -> Iterator[None]:
     try:
         yield
     finally:
-        gc.collect()
+        # Nobody needs the memory yet: where another thread is to do it, that may take its time.
+        _collect(gc.collect, wait_s=0.0)

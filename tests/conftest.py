@@ -156,6 +156,15 @@ def sound_binding():
 
 
 @pytest.fixture
+def qtbot(qtbot):
+    """As in a window's process, only its thread collects: a widget that another one destroys may take all down."""
+    from app.collecting import collecting_here
+
+    with collecting_here():
+        yield qtbot
+
+
+@pytest.fixture
 def show_at(sound_binding, qtbot):
     """Shows a widget in the light theme and at a size, and waits until it is on screen."""
     from app.theme import LIGHT

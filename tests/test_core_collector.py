@@ -3,11 +3,22 @@
 import contextlib
 import gc
 import sys
+import threading
 import types
 
 import pytest
 
-from core.collector import collect_all, importing, only_new_objects, paused, set_aside, short_pauses
+from core import collector
+from core.collector import (
+    SoleCollector,
+    collect_all,
+    collect_new,
+    importing,
+    only_new_objects,
+    paused,
+    set_aside,
+    short_pauses,
+)
 from core.models.devices import release_memory
 
 
@@ -129,3 +140,129 @@ def test_what_many_imports_brought_is_set_aside_also_where_the_last_of_them_fail
             monkeypatch.setitem(sys.modules, f"nowhere.{index}", types.ModuleType("nowhere"))
         raise ImportError
     assert (gc.get_freeze_count() > 1_000) is is_set_aside
+
+
+@pytest.fixture
+def sole():
+    """A collector of this thread alone, which is woken by an event."""
+    woken = threading.Event()
+    sole = SoleCollector(woken.set)
+    sole.woken = woken
+    sole.begin()
+    yield sole
+    if sole in collector._soles:
+        sole.end()
+
+
+@pytest.fixture
+def collecting_threads():
+    """The threads that collect anything."""
+    threads = []
+
+    def note(phase, _info):
+        if phase == "start":
+            threads.append(threading.get_ident())
+
+    gc.callbacks.append(note)
+    yield threads
+    gc.callbacks.remove(note)
+
+
+def in_thread(work):
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def make_rings():
+    for _ in range(5_000):
+        Ring()
+
+
+def test_what_another_thread_leaves_is_collected_by_the_one_that_alone_collects(sole, collecting_threads):
+    in_thread(make_rings).join()
+    assert Ring.alive == 5_000
+    assert not collecting_threads
+    sole.collect_due()
+    assert Ring.alive == 0
+    assert set(collecting_threads) == {threading.get_ident()}
+
+
+def test_less_than_python_would_collect_is_left(sole):
+    sole.collect_due()
+    gc.collect()
+    Ring()
+    sole.collect_due()
+    assert Ring.alive == 1
+    gc.collect()
+
+
+def test_nothing_is_due_while_it_is_paused(sole):
+    make_rings()
+    with paused():
+        sole.collect_due()
+        assert Ring.alive == 5_000
+    assert not gc.isenabled()
+    sole.collect_due()
+    assert Ring.alive == 0
+
+
+@pytest.mark.parametrize("collect", [collect_new, collect_all])
+def test_who_wants_all_collected_in_another_thread_waits_for_the_one_that_does(collect, sole, collecting_threads):
+    alive = []
+
+    def work():
+        Ring()
+        collect()
+        alive.append(Ring.alive)
+
+    thread = in_thread(work)
+    assert sole.woken.wait(20)
+    sole.collect_wanted()
+    thread.join()
+    assert alive == [0]
+    assert set(collecting_threads) == {threading.get_ident()}
+
+
+def test_a_run_in_another_thread_ends_without_waiting_for_the_one_that_collects(sole, monkeypatch):
+    monkeypatch.setattr(collector, "_PATIENCE_S", 1e6)
+
+    def run():
+        with only_new_objects():
+            Ring()
+
+    in_thread(run).join()
+    assert Ring.alive == 1
+    assert sole.woken.is_set()
+    sole.collect_wanted()
+    assert Ring.alive == 0
+
+
+def test_nobody_waits_for_ever_and_what_was_wanted_is_done_at_the_end(sole, monkeypatch):
+    monkeypatch.setattr(collector, "_PATIENCE_S", 0.01)
+    Ring()
+    in_thread(collect_new).join()
+    assert Ring.alive == 1
+    sole.end()
+    assert Ring.alive == 0
+
+
+def test_the_thread_that_collects_does_at_once_what_it_wants_itself(sole):
+    Ring()
+    collect_new()
+    assert Ring.alive == 0
+    assert not sole.woken.is_set()
+
+
+@pytest.mark.parametrize("was_enabled", [True, False])
+def test_behind_it_python_collects_as_before(was_enabled):
+    before = gc.isenabled()
+    try:
+        (gc.enable if was_enabled else gc.disable)()
+        one = SoleCollector(lambda: None)
+        one.begin()
+        assert not gc.isenabled()
+        one.end()
+        assert gc.isenabled() is was_enabled
+    finally:
+        (gc.enable if before else gc.disable)()

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import gc
 import platform
 
 import psutil
 import torch
 
-from core.collector import collect_all
+from core.collector import collect_all, collect_new
 from core.errors import DeviceError, SettingsError
 from core.types import Device, DType
 
@@ -74,7 +73,7 @@ def release_memory(*, of_models: bool = True) -> None:
     if of_models:
         collect_all()
     else:
-        gc.collect()
+        collect_new()
     trim_heap()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

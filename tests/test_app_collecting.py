@@ -1,0 +1,100 @@
+"""Rubbish is collected in the window's thread alone, where widgets may be destroyed."""
+
+import gc
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from app.collecting import INTERVAL_MS, collecting_here
+from core.collector import collect_all, only_new_objects
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def collecting_threads():
+    """The threads that collect anything, which Python would do all the time."""
+    threads, thresholds = [], gc.get_threshold()
+
+    def note(phase, _info):
+        if phase == "start":
+            threads.append(threading.get_ident())
+
+    gc.set_threshold(20, 5, 5)
+    gc.callbacks.append(note)
+    yield threads
+    gc.callbacks.remove(note)
+    gc.set_threshold(*thresholds)
+
+
+def test_a_run_is_collected_behind_by_the_window(window, run_to_end, session, collecting_threads):
+    run_to_end(window)
+    assert collecting_threads
+    assert set(collecting_threads) == {threading.get_ident()}
+
+
+def test_what_the_engine_wants_collected_the_window_collects(qtbot, collecting_threads):
+    def work():
+        with only_new_objects():
+            pass
+        collect_all()
+        is_through.append(True)
+
+    is_through = []
+    thread = threading.Thread(target=work)
+    thread.start()
+    qtbot.waitUntil(lambda: is_through == [True])
+    thread.join()
+    assert set(collecting_threads) == {threading.get_ident()}
+
+
+def test_a_window_in_which_nothing_happens_collects_now_and_then(qtbot, collecting_threads):
+    rings = [[] for _ in range(100)]
+    for ring in rings:
+        ring.append(ring)
+    qtbot.waitUntil(lambda: bool(collecting_threads), timeout=10 * INTERVAL_MS)
+
+
+def test_behind_the_window_python_collects_as_before(qapp):
+    before = gc.isenabled()
+    with collecting_here():
+        assert not gc.isenabled()
+    assert gc.isenabled() is before
+
+
+WINDOW = """
+import gc, sys, threading
+from pathlib import Path
+
+from PySide6.QtCore import QTimer
+
+import app.main_window
+from app.__main__ import open_window
+from tests.fakes_app import FakeSession, fake_services
+
+threads = set()
+gc.callbacks.append(lambda phase, info: threads.add(threading.get_ident()))
+
+class Window(app.main_window.MainWindow):
+    def __init__(self):
+        super().__init__(services=fake_services(FakeSession(), Path(sys.argv[1])))
+        threads.clear()
+        self.live.run_shown.connect(self.close)
+        self.controller.engine_ready.connect(self.prompt.run_button.click)
+
+gc.set_threshold(20, 5, 5)
+app.main_window.MainWindow = Window
+code = open_window()
+print(threads == {threading.get_ident()})
+sys.exit(code)
+"""
+
+
+def test_the_application_collects_in_its_windows_thread(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", WINDOW, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "True"), done.stderr
