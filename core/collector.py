@@ -84,9 +84,10 @@ def importing() -> Iterator[None]:
 class SoleCollector:
     """Has one thread do all of a process's collecting, between `begin` and `end`.
 
-    For a process with a window: its widgets may only be destroyed in the thread that draws them. Those that are
-    rubbish, a closed window's menus say, are destroyed wherever the collector happens to find them; in another thread
-    that ends the process sooner or later, while the window draws something else.
+    For a process with a window, for which Python's own way is dangerous: it collects wherever it happens to make an
+    object, and what it destroys there may be widgets, a closed window's menus say. In another thread than the one that
+    draws them, that ends the process sooner or later; and in a call of Qt's that holds a lock, such as to disconnect a
+    signal, the process waits for that lock for ever. So one thread collects, at moments of its own.
     """
 
     def __init__(self, wake: Callable[[], None]) -> None:
@@ -107,11 +108,12 @@ class SoleCollector:
         _soles.append(self)
 
     def end(self) -> None:
-        """Have Python collect as it did before."""
+        """Collect once more, and have Python do it as before."""
         _soles.remove(self)
+        self.collect_wanted()
+        gc.collect()
         if self._went_on:
             gc.enable()
-        self.collect_wanted()
 
     @property
     def is_here(self) -> bool:

@@ -42,6 +42,21 @@ def pytest_runtest_setup(item):
         torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="session")
+def qapp(qapp):
+    """As in a window's process, rubbish is collected in one thread, and not in the middle of what Qt does."""
+    from app.collecting import collecting_here
+
+    with collecting_here():
+        yield qapp
+
+
+def pytest_runtest_logfinish():
+    """Collect what the test has left, once there has been a window: see `qapp`."""
+    if collecting := sys.modules.get("app.collecting"):
+        collecting.collect_due()
+
+
 @pytest.fixture(autouse=True)
 def user_folders(tmp_path_factory, monkeypatch):
     """No test reads or writes the settings and runs of the person who runs it."""
@@ -153,15 +168,6 @@ def sound_binding():
         size.setWidth(1)
     lost = before - sys.getrefcount(None)
     assert lost < 250, f"PySide6 {__version__} miscounts references under this Python. Install PySide6-Essentials<6.12."
-
-
-@pytest.fixture
-def qtbot(qtbot):
-    """As in a window's process, only its thread collects: a widget that another one destroys may take all down."""
-    from app.collecting import collecting_here
-
-    with collecting_here():
-        yield qtbot
 
 
 @pytest.fixture

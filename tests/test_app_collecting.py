@@ -15,28 +15,29 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture
-def collecting_threads():
-    """The threads that collect anything, which Python would do all the time."""
-    threads, thresholds = [], gc.get_threshold()
+def collected():
+    """In which threads anything is collected, which Python would do all the time, and in which functions."""
+    places, thresholds = [], gc.get_threshold()
 
     def note(phase, _info):
         if phase == "start":
-            threads.append(threading.get_ident())
+            places.append((threading.get_ident(), sys._getframe(1).f_code.co_name))
 
     gc.set_threshold(20, 5, 5)
     gc.callbacks.append(note)
-    yield threads
+    yield places
     gc.callbacks.remove(note)
     gc.set_threshold(*thresholds)
 
 
-def test_a_run_is_collected_behind_by_the_window(window, run_to_end, session, collecting_threads):
+def test_while_a_run_goes_the_window_collects_and_only_when_it_means_to(window, run_to_end, collected):
     run_to_end(window)
-    assert collecting_threads
-    assert set(collecting_threads) == {threading.get_ident()}
+    assert (threading.get_ident(), "collect_due") in collected
+    assert {thread for thread, _ in collected} == {threading.get_ident()}
+    assert {function for _, function in collected} <= {"collect_due", "collect_wanted"}
 
 
-def test_what_the_engine_wants_collected_the_window_collects(qtbot, collecting_threads):
+def test_what_the_engine_wants_collected_the_window_collects(qtbot, collected):
     def work():
         with only_new_objects():
             pass
@@ -48,14 +49,15 @@ def test_what_the_engine_wants_collected_the_window_collects(qtbot, collecting_t
     thread.start()
     qtbot.waitUntil(lambda: is_through == [True])
     thread.join()
-    assert set(collecting_threads) == {threading.get_ident()}
+    assert {thread for thread, _ in collected} == {threading.get_ident()}
+    assert {"collect_wanted", "_collect_all"} <= {function for _, function in collected}
 
 
-def test_a_window_in_which_nothing_happens_collects_now_and_then(qtbot, collecting_threads):
+def test_a_window_in_which_nothing_happens_collects_now_and_then(qtbot, collected):
     rings = [[] for _ in range(100)]
     for ring in rings:
         ring.append(ring)
-    qtbot.waitUntil(lambda: bool(collecting_threads), timeout=10 * INTERVAL_MS)
+    qtbot.waitUntil(lambda: bool(collected), timeout=10 * INTERVAL_MS)
 
 
 def test_behind_the_window_python_collects_as_before(qapp):

@@ -238,13 +238,12 @@ def test_a_run_in_another_thread_ends_without_waiting_for_the_one_that_collects(
     assert Ring.alive == 0
 
 
-def test_nobody_waits_for_ever_and_what_was_wanted_is_done_at_the_end(sole, monkeypatch):
-    monkeypatch.setattr(collector, "_PATIENCE_S", 0.01)
-    Ring()
-    in_thread(collect_new).join()
-    assert Ring.alive == 1
+def test_nobody_waits_for_ever_and_what_was_wanted_is_done_at_the_end(sole):
+    wanted = []
+    in_thread(lambda: collector._collect(lambda: wanted.append(threading.get_ident()), wait_s=0.01)).join()
+    assert not wanted
     sole.end()
-    assert Ring.alive == 0
+    assert wanted == [threading.get_ident()]
 
 
 def test_the_thread_that_collects_does_at_once_what_it_wants_itself(sole):
@@ -255,14 +254,16 @@ def test_the_thread_that_collects_does_at_once_what_it_wants_itself(sole):
 
 
 @pytest.mark.parametrize("was_enabled", [True, False])
-def test_behind_it_python_collects_as_before(was_enabled):
+def test_behind_it_all_is_collected_and_python_goes_on_as_before(was_enabled):
     before = gc.isenabled()
     try:
         (gc.enable if was_enabled else gc.disable)()
         one = SoleCollector(lambda: None)
         one.begin()
         assert not gc.isenabled()
+        Ring()
         one.end()
+        assert Ring.alive == 0
         assert gc.isenabled() is was_enabled
     finally:
         (gc.enable if before else gc.disable)()
