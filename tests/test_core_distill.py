@@ -52,7 +52,7 @@ def test_a_student_borrows_the_tables_and_begins_with_the_targets_layers(target)
 
 
 def test_a_distilled_draft_gains_acceptance_and_serves_its_target_exactly(target, target_folder, tmp_path):
-    plan = settings(student=student_settings(budget=Budget(tokens=12000)))
+    plan = settings(num_texts=48, student=student_settings(budget=Budget(tokens=24000)))
     lines: list[str] = []
     figures = distill(target, plan, tmp_path / "work", tmp_path / "draft", lines.append)
     assert any("texts" in line for line in lines)

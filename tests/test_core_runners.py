@@ -231,6 +231,14 @@ def test_blocks_leave_the_logits_as_they_are(monkeypatch):
     assert torch.allclose(rows, reference("llama", IDS), atol=2e-3, rtol=1e-3)
 
 
+def has_packed_products():
+    try:
+        products.pack(torch.ones(16, 16, dtype=torch.bfloat16))
+    except (RuntimeError, AttributeError, NotImplementedError):
+        return False
+    return True
+
+
 def test_int8_products_are_near_the_plain_ones_and_for_drafting_alone(monkeypatch):
     monkeypatch.setattr(products, "fastest_times", lambda candidates: [2.0, *(1.0 for _ in candidates[1:])])
     model = language_model(tiny_module("llama"), is_lean=True)
@@ -243,7 +251,14 @@ def test_int8_products_are_near_the_plain_ones_and_for_drafting_alone(monkeypatc
         assert off < 0.1
 
 
-@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="oneDNN is not here")
+def test_int8_products_do_not_overflow_on_any_processor():
+    """Where a processor adds in 16 bits, rows and weights that are all large are halved."""
+    row, weight = torch.ones(1, 256), torch.full((8, 256), 0.5)
+    product = torch.ops.quantized.linear_dynamic(row, products._to_int8(weight), False)
+    assert torch.allclose(product, row @ weight.T, rtol=0.02)
+
+
+@pytest.mark.skipif(not has_packed_products(), reason="this processor, or its torch, packs no bfloat16")
 def test_packed_weights_give_the_modules_logits(monkeypatch):
     monkeypatch.setattr(products, "fastest_times", lambda candidates: [2.0, *(1.0 for _ in candidates[1:])])
     module = tiny_module("qwen2").bfloat16()

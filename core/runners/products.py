@@ -11,7 +11,7 @@ import logging
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, List, NamedTuple, Optional, Union  # noqa: UP035 - TorchScript reads no other form
 
 import torch
@@ -156,9 +156,24 @@ def in_packed(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def _to_int8(weight: Tensor) -> Any:
+    return _pack_int8(weight, largest_int8())
+
+
+@cache
+def largest_int8() -> int:
+    """The largest weight that this processor's int8 products take: 127, or 63 without VNNI.
+
+    There two products of a row's 8 bits and a weight's are added in 16 bits, which 2 * 255 * 127 overflow.
+    """
+    ones = torch.ones(64, 64)
+    product = torch.ops.quantized.linear_dynamic(ones[:1], _pack_int8(ones, 127), False)
+    return 127 if torch.allclose(product, ones @ ones[0], rtol=0.05) else 63
+
+
+def _pack_int8(weight: Tensor, largest: int) -> Any:
     rows = weight.contiguous()
     # From both ends, since abs() would be a second copy of a whole head.
-    scales = torch.maximum(rows.amax(1), -rows.amin(1)).clamp_min(1e-12).double() / 127
+    scales = torch.maximum(rows.amax(1), -rows.amin(1)).clamp_min(1e-12).double() / largest
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # The tensors are deprecated; the kernels that read them are not.
         zeros = torch.zeros(len(rows), dtype=torch.long)
