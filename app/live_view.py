@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from typing import Protocol
 
 from PySide6.QtCore import QCoreApplication, QObject, Qt, QTimer, Signal, Slot
@@ -14,6 +14,7 @@ from PySide6.QtWidgets import QApplication, QWidget
 from app.collecting import collect_due
 from app.controller import RunController, RunState
 from app.frame_pace import FramePace
+from app.turns import Turns
 from app.view_models.run_view import RunView
 from app.widgets.measurements import MeasurementsPanel
 from app.widgets.status_strip import StatusStrip
@@ -67,6 +68,7 @@ class LiveView(QObject):
         self._evidence_readers: list[QWidget] = []
         self._status = status
         self._pace = FramePace()
+        self._beginnings = Turns(self)
         self._has_news = False
         self._blinking_ms: int | None = None
         self._stage_shown = ""
@@ -112,12 +114,17 @@ class LiveView(QObject):
         self._take_events()
         self._run.begin(request)
         self._transcript.begin(self._run.tokens)
-        for panel in self._panels:
-            panel.begin()
         self._show_status()
+        # One after another: to empty and paint them all takes longer than a window may be busy.
+        self._beginnings.start(self._begin_panels())
         self._pace.begin()
         self._timer.setInterval(self._pace.interval_ms)
         self._timer.start()
+
+    def _begin_panels(self) -> Generator[None]:
+        for panel in self._panels:
+            yield from self._beginnings.rest()
+            panel.begin()
 
     def _tell_engine(self) -> None:
         # In a window that is put away everything counts as visible.
@@ -143,6 +150,7 @@ class LiveView(QObject):
             QCoreApplication.sendPostedEvents()
 
     def _draw(self) -> None:
+        self._beginnings.finish()
         # A person who follows the single steps, or reads a kept run, waits for nothing.
         has_come = self._take_events(APPLY_S)
         # Until the first text is there, each frame looks for it.
@@ -198,6 +206,7 @@ class LiveView(QObject):
         self._timer.stop()
         self._controller.handover.withdraw()
         self._hold_caret(False)
+        self._beginnings.finish()
         self._take_events()
         self._transcript.view.refresh()
         for panel in self._panels:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from PySide6.QtCore import Qt, QTimer, Slot
+from PySide6.QtCore import QCoreApplication, QEvent, Qt, QTimer, Slot
 from PySide6.QtGui import QCloseEvent, QGuiApplication, QIcon, QKeyEvent, QShowEvent
 from PySide6.QtWidgets import QSplitter
 
@@ -274,6 +274,9 @@ class MainWindow(DressingWindow):
         super().showEvent(event)
         if not self._was_shown:
             self._was_shown = True
+            # Posted as hundreds of widgets were made: before the first event, rather than in one go with it.
+            for kind in (QEvent.Type.PolishRequest, QEvent.Type.LayoutRequest):
+                QCoreApplication.sendPostedEvents(None, kind.value)
             QTimer.singleShot(WARM_UP_DELAY_MS, self, self._on_first_shown)
 
     @Slot()

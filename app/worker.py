@@ -7,6 +7,7 @@ doesn't flood the window's event loop, and the engine never waits for the window
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,20 @@ from core.errors import OutriderError
 from core.types import Event, Finished, FinishReason, RunRequest, RunStarted, StageChanged, Summary
 
 WARM_UP_STAGE = "Starting the engine…"
+
+
+IMPORT_SWITCH_S = 0.0001
+"""After so long the engine's import lets the window in, which asks for the interpreter dozens of times a picture."""
+
+
+@contextlib.contextmanager
+def _giving_way() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(IMPORT_SWITCH_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 class EventInbox:
@@ -106,7 +121,7 @@ class EngineWorker(QObject):
     def _opened_session(self) -> Session:
         if self._session is None:
             self._inbox.put(StageChanged(WARM_UP_STAGE))
-            with importing():
+            with importing(), _giving_way():
                 self._services.load_libraries()
                 self._session = self._services.open_session()
             self._tell_ready()

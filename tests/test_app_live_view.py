@@ -3,7 +3,9 @@
 import os
 
 import pytest
-from PySide6.QtWidgets import QApplication
+from PySide6.QtCore import QEvent, QObject, QPoint, QTimer
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QApplication, QWidget
 
 from app import live_view
 from app.controller import RunState
@@ -144,3 +146,80 @@ def test_with_the_first_text_the_status_says_that_text_comes(racing):
         racing.controller._inbox.put(make_step(index, 3 * index))
         racing.live._on_turn()
         assert racing.status.stage.text() != "Reading the prompt…"
+
+
+class NotedPanel(QWidget):
+    """A panel that notes when it is told of a run, and in which turn of the event loop."""
+
+    def __init__(self, told, turns):
+        super().__init__()
+        self._told, self._turns = told, turns
+
+    def begin(self):
+        self._told.append(("begin", len(self._turns)))
+
+    def refresh(self, *, has_news):
+        self._told.append(("refresh", len(self._turns)))
+
+    def end(self):
+        self._told.append(("end", len(self._turns)))
+
+
+@pytest.fixture
+def told(window, qtbot):
+    """What two more panels of a window are told, with the number of the turn."""
+    told, turns = [], []
+    panels = [NotedPanel(told, turns), NotedPanel(told, turns)]
+    for panel in panels:
+        qtbot.addWidget(panel)
+    window.live.attach(*panels)
+    timer = QTimer(window)
+    timer.timeout.connect(lambda: turns.append(None))
+    timer.start(0)
+    return told
+
+
+def test_panels_begin_a_run_one_after_another_each_in_a_turn_of_its_own(window, told, qtbot):
+    window.live._begin(RunRequest("t", "d", "p"))
+    window.live._timer.stop()
+    qtbot.waitUntil(lambda: len(told) == 2)
+    (_, first), (_, second) = told
+    assert 0 < first < second
+
+
+@pytest.mark.parametrize("then", ["_on_frame", "_on_run_ended"])
+def test_no_panel_is_shown_a_run_or_its_end_before_its_beginning(window, told, then):
+    window.live._begin(RunRequest("t", "d", "p"))
+    assert not told
+    getattr(window.live, then)()
+    assert [what for what, _ in told][:2] == ["begin", "begin"]
+    assert len(told) == 4
+
+
+def test_a_mouse_over_plots_of_the_run_before_does_no_harm(window, run_to_end, qtbot):
+    with qtbot.waitExposed(window):
+        window.show()
+    run_to_end(window)
+    window.live._begin(RunRequest("t", "d", "p"))
+    for plot in (window.measurements.acceptance, window.measurements.latency):
+        for x in range(0, plot.viewport().width(), 20):
+            QTest.mouseMove(plot.viewport(), QPoint(x, plot.viewport().height() // 2))
+            QApplication.sendPostedEvents()
+
+
+def test_a_window_is_polished_and_laid_out_before_its_first_event(make_window, qapp):
+    window = make_window()
+    left = []
+
+    class Counter(QObject):
+        def eventFilter(self, watched, event):  # noqa: N802
+            if event.type() == QEvent.Type.PolishRequest:
+                left.append(watched)
+            return False
+
+    counter = Counter()
+    window.show()
+    qapp.installEventFilter(counter)
+    QApplication.sendPostedEvents()
+    qapp.removeEventFilter(counter)
+    assert not left

@@ -264,9 +264,11 @@ def test_a_kept_run_is_raced_as_it_was_when_it_ran(make_window, run_to_end, qtbo
     texts = [lane.text.toPlainText() for lane in (window.race.ours, window.race.plain)]
     export_jsonl(tmp_path / "kept.jsonl", window.run_view.log())
     log = read_run_log(tmp_path / "kept.jsonl")
+    pages = []
+    window.race.stack.currentChanged.connect(pages.append)
     with qtbot.waitSignal(window.live.run_shown):
         window.live.show_kept(rerun.request_to_show(log), replay.events(log), "kept")
-        assert window.race.stack.currentIndex() == 0
+    assert pages == [0, 1]
     assert [label.text() for label in (window.race.speedup, window.race.source, window.race.texts)] == shown
     assert [lane.text.toPlainText() for lane in (window.race.ours, window.race.plain)] == texts
 

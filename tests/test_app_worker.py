@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 import pytest
 
+from app.controller import SWITCH_S
 from app.handover import Handover
-from app.worker import EngineWorker, EventInbox
+from app.worker import IMPORT_SWITCH_S, EngineWorker, EventInbox
 from core.errors import OutriderError
 from core.types import StageChanged
 from tests.fakes_app import FakeSession, fake_services
@@ -35,3 +37,18 @@ def test_an_engine_is_opened_and_told_once(tmp_path, qapp, qtbot):
         worker.warm_up()
     with qtbot.assertNotEmitted(worker.ready):
         worker.warm_up()
+
+
+def test_while_the_engine_is_imported_the_window_is_let_in_more_often(tmp_path, qapp):
+    seen = []
+
+    def load():
+        seen.append(sys.getswitchinterval())
+        raise OutriderError("There is no engine here.")
+
+    before = sys.getswitchinterval()
+    services = replace(fake_services(FakeSession(), tmp_path), load_libraries=load)
+    EngineWorker(services, EventInbox(), Handover()).warm_up()
+    assert seen == [pytest.approx(IMPORT_SWITCH_S)]
+    assert IMPORT_SWITCH_S < SWITCH_S
+    assert sys.getswitchinterval() == pytest.approx(before)
