@@ -12,11 +12,12 @@ from PySide6.QtWidgets import QApplication
 from app.__main__ import build_parser
 from app.bench_window import wait
 from app.cli.bench.arguments import NEW_TOKENS_UI, build_settings
-from app.cli.bench.ui import build_requests
+from app.cli.bench.ui import build_requests, ratio_text
 from app.cli.run import print_run
 from app.cli.text import _VISIBLE_CONTROLS
 from app.clocked_runs import HeadlessProcess, Speeds
 from app.scripted_run import TOKENS_PER_STEP, ScriptedRun
+from core.bench.statistics import spread
 from core.controls import RunControls
 from core.errors import ModelNotFoundError, OutriderError
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET
@@ -254,3 +255,18 @@ def test_ctrl_c_ends_a_run_in_the_window(sound_binding, qtbot):
     finally:
         ui_long.ScriptedRun = original
     assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize(
+    ("median", "apart", "told"),
+    [
+        (0.97, 0.01, "as wanted, at least 0.97"),
+        (0.96, 0.02, "too unsure to tell it from what is wanted, at least 0.97"),
+        (0.96, 0.005, "not as wanted, at least 0.97"),
+    ],
+)
+def test_a_ratio_is_told_with_how_sure_it_is(median, apart, told):
+    text = ratio_text(spread([median + apart * (index - 4) / 3 for index in range(9)]))
+    # Of nine, one lies beyond on each side.
+    sure = f"{median - apart:.3f}–{median + apart:.3f} with 95 % confidence, 9 rounds in several processes"
+    assert text.split("; ") == [sure, told]

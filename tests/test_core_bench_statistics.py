@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 import pytest
+from scipy.stats import binom
 
 from core.bench.overhead import overhead, usual_steps
-from core.bench.statistics import first_difference, order, ratios, spread
+from core.bench.statistics import first_difference, median_interval, order, ratios, spread
 from tests.cli_fakes import step
 
 
@@ -62,3 +63,22 @@ def test_the_usual_steps_are_those_of_the_commonest_draft():
     assert [item.index for item in usual_steps(of(4, 2, 4, 0, 0, 0, 4))] == [0, 2]
     assert [item.num_draft_tokens for item in usual_steps(of(0, 0, 0))] == [0, 0]
     assert usual_steps(of(4)) == []
+
+
+@pytest.mark.parametrize("count", [1, 5, 6, 9, 30, 101])
+def test_a_medians_interval_leaves_out_as_many_values_as_still_cover_it(count):
+    values = [float(value) for value in range(count)]
+    low, high = median_interval(values[::-1])
+    assert low + high == count - 1
+    num_beyond = int(low)
+    assert count < 6 or 2 * binom.cdf(num_beyond, count, 0.5) <= 0.05
+    assert count < 6 or 2 * binom.cdf(num_beyond + 1, count, 0.5) > 0.05
+    assert count >= 6 or num_beyond == 0
+
+
+def test_a_surer_interval_is_wider_and_one_of_nothing_is_none():
+    values = [float(value) for value in range(30)]
+    assert median_interval(values) == (9.0, 20.0)
+    assert median_interval(values, 0.99) == (7.0, 22.0)
+    with pytest.raises(ValueError, match="No values"):
+        median_interval([])

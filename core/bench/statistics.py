@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,6 +32,24 @@ def spread(values: Sequence[float]) -> Spread:
     else:
         low, _, high = statistics.quantiles(values, n=4, method="inclusive")
     return Spread(statistics.median(values), (low, high), (min(values), max(values)), tuple(values))
+
+
+def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
+    """What a median lies within, so often at least, whatever the values' distribution; all of them where few are there.
+
+    Between two of the values in order: as many lie beyond as of that many coins show heads too rarely to be expected.
+
+    Raises:
+        ValueError: there are none.
+    """
+    if not values:
+        raise ValueError("No values, no median.")
+    ordered, count = sorted(values), len(values)
+    beyond, outcomes = 0, 1
+    while 2 * outcomes <= (1.0 - confidence) * 2**count:
+        beyond += 1
+        outcomes += math.comb(count, beyond)
+    return ordered[max(0, beyond - 1)], ordered[min(count - 1, count - beyond)]
 
 
 def ratios(ours: Sequence[float], theirs: Sequence[float]) -> Spread:

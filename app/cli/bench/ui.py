@@ -16,6 +16,7 @@ from rich.text import Text
 from app.cli.bench.progress import open_progress
 from app.cli.errors import Exit, UsageError, say, writing_output
 from app.cli.terminal import open_console
+from core.bench.statistics import median_interval
 from core.bench.types import BenchSettings
 from core.files import write_atomically
 from core.prompt_suites import default_prompts, read_prompts
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from app.heartbeat import Stalls
     from app.ui_bench import LiveFigures
     from app.ui_long import LongFigures
+    from core.bench.statistics import Spread
 
 WANTED_RATIO = 0.97
 WANTED_STALL_MS = 50.0
@@ -120,10 +122,6 @@ def write_figures(settings: BenchSettings, live: LiveFigures, long: LongFigures)
 
 
 def _rows(settings: BenchSettings, live: LiveFigures, long: LongFigures) -> list[tuple[str, str, str]]:
-    low, high = live.terminal_ratio.quartiles
-    judged = _judged(live.terminal_ratio.median >= WANTED_RATIO)
-    num_rounds = len(live.terminal_ratio.values)
-    kept = f"quartiles {low:.3f}–{high:.3f} of {num_rounds} rounds in several processes; {judged}"
     slowest = max(long.opened, key=lambda title: long.opened[title].longest_ms)
     text = f"{long.num_tokens:,} tokens in {long.num_steps:,} steps"
     return [
@@ -133,7 +131,7 @@ def _rows(settings: BenchSettings, live: LiveFigures, long: LongFigures) -> list
             f"{live.terminal.median:.1f} tokens/s",
             "the same runs of outrider run in a process of their own, in turn: with text, evidence and log",
         ),
-        ("window / terminal", f"{live.terminal_ratio.median:.3f}", f"{kept}, at least {WANTED_RATIO}"),
+        ("window / terminal", f"{live.terminal_ratio.median:.3f}", ratio_text(live.terminal_ratio)),
         (
             "by the wall clock",
             f"{live.terminal_wall_ratio.median:.3f}",
@@ -168,6 +166,15 @@ def _rows(settings: BenchSettings, live: LiveFigures, long: LongFigures) -> list
             f"theme and size of the text, with all these windows open; {_stall_text(long.all_dressed)}",
         ),
     ]
+
+
+def ratio_text(ratio: Spread) -> str:
+    """How sure a ratio to the terminal is, and whether it is the one that is wanted."""
+    low, high = median_interval(ratio.values)
+    sure = f"{low:.3f}–{high:.3f} with 95 % confidence, {len(ratio.values)} rounds in several processes"
+    if ratio.median < WANTED_RATIO <= high:
+        return f"{sure}; too unsure to tell it from what is wanted, at least {WANTED_RATIO}"
+    return f"{sure}; {_judged(ratio.median >= WANTED_RATIO)}, at least {WANTED_RATIO}"
 
 
 def _ms(stalls: Stalls) -> str:
