@@ -121,8 +121,11 @@ class SoleCollector:
         return threading.get_ident() == self._thread
 
     def collect_due(self) -> None:
-        """Collect as much as Python would by now, unless that is paused."""
-        counts = zip(gc.get_count(), gc.get_threshold(), strict=True)
+        """Collect as much as Python would by now, unless that is paused; never all while a run goes.
+
+        What a full collection finds in use may be set aside: a run's caches would then stay when it is over.
+        """
+        counts = list(zip(gc.get_count(), gc.get_threshold(), strict=True))[: 2 if _runs else 3]
         due = [generation for generation, (count, most) in enumerate(counts) if count > most > 0]
         if due and not _pauses.are_on:
             gc.collect(due[-1])
@@ -141,6 +144,9 @@ class SoleCollector:
         self._wake()
         is_done.wait(wait_s)
 
+
+_runs: list[object] = []
+"""One for each block of `only_new_objects` that is under way."""
 
 _soles: list[SoleCollector] = []
 """The last of them collects. There is one at most, but where a window is opened within another's process of tests."""
@@ -194,9 +200,12 @@ def only_new_objects() -> Iterator[None]:
 
     What there is then, of this run, waits for `collect_all`. May be nested, and used in several threads.
     """
+    run = object()
+    _runs.append(run)
     set_aside()
     try:
         yield
     finally:
+        _runs.remove(run)
         # Nobody needs the memory yet: where another thread is to do it, that may take its time.
         _collect(gc.collect, wait_s=0.0)

@@ -238,6 +238,27 @@ def test_a_run_in_another_thread_ends_without_waiting_for_the_one_that_collects(
     assert Ring.alive == 0
 
 
+def test_while_a_run_goes_what_it_holds_is_not_set_aside_for_good(sole):
+    thresholds = gc.get_threshold()
+    gc.set_threshold(5, 1, 1)
+    try:
+        with short_pauses():
+            with only_new_objects():
+                ring = Ring()
+                for _ in range(20):
+                    made = [[] for _ in range(50)]
+                    sole.collect_due()
+                del ring, made
+            assert Ring.alive == 0
+            made = []
+            for _ in range(20):
+                made.extend([] for _ in range(50))
+                sole.collect_due()
+            assert gc.get_count()[2] < 5, "all is collected again"
+    finally:
+        gc.set_threshold(*thresholds)
+
+
 def test_nobody_waits_for_ever_and_what_was_wanted_is_done_at_the_end(sole):
     wanted = []
     in_thread(lambda: collector._collect(lambda: wanted.append(threading.get_ident()), wait_s=0.01)).join()
