@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,8 +18,8 @@ from core.types import RunRequest
 
 FIRST_LOOK_MS = 1_000
 """Until a person who knows the window starts a run in it."""
-START_MS = 5_000
-"""Until a window has imported all that it imports unasked."""
+START_MS = 2_500
+"""Nothing was imported for so long: a window has all by then that it imports unasked, however slow the machine."""
 SETTLE_MS = 300
 """Until a window has drawn all of a run that is over: else it would draw that at the beginning of the next one."""
 
@@ -127,7 +128,7 @@ def bench_live(
         with heart.beating():
             wait(FIRST_LOOK_MS)
             run_in_window(window, replace(requests[0], inspect=True))
-            wait(START_MS)
+            _wait_for_imports()
         started = heart.take()
         warm_up = [run_all(0, request)[ALONE].num_tokens for request in requests]
         # A text that ends early is over before anything can be told of its speed.
@@ -144,6 +145,13 @@ def bench_live(
     window_runs, terminal_runs, headless_runs = (tuple(speeds[place] for speeds in found) for place in PLACES)
     environment = opened[-1].environment
     return LiveRuns(window_runs, terminal_runs, headless_runs, started, heart.take(), last_mb - first_mb, environment)
+
+
+def _wait_for_imports() -> None:
+    known = -1
+    while known != len(sys.modules):
+        known = len(sys.modules)
+        wait(START_MS)
 
 
 def sum_up(windows: Sequence[LiveRuns]) -> LiveFigures:

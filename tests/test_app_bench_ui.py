@@ -4,6 +4,7 @@ import itertools
 import re
 import signal
 import sys
+import types
 from dataclasses import replace
 
 import pytest
@@ -270,3 +271,19 @@ def test_a_ratio_is_told_with_how_sure_it_is(median, apart, told):
     # Of nine, one lies beyond on each side.
     sure = f"{median - apart:.3f}–{median + apart:.3f} with 95 % confidence, 9 rounds in several processes"
     assert text.split("; ") == [sure, told]
+
+
+def test_a_window_is_measured_when_it_imports_nothing_any_more(monkeypatch):
+    from app import ui_bench
+
+    names = iter(["nowhere.first", "nowhere.second"])
+    waits = []
+
+    def import_another(milliseconds):
+        waits.append(milliseconds)
+        if name := next(names, None):
+            monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+
+    monkeypatch.setattr(ui_bench, "wait", import_another)
+    ui_bench._wait_for_imports()
+    assert len(waits) == 3
