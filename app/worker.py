@@ -25,7 +25,6 @@ from core.types import Event, Finished, FinishReason, RunRequest, RunStarted, St
 
 WARM_UP_STAGE = "Starting the engine…"
 
-
 IMPORT_SWITCH_S = 0.0001
 """After so long the engine's import lets the window in, which asks for the interpreter dozens of times a picture."""
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 _MANY_MODULES = 50
 """So many make a full collection long; fewer are not worth having all that is there set aside."""
 
-
 _PATIENCE_S = 1.0
 """For the thread that collects, which may itself be waiting, at the end, for the one that wants it done."""
 
@@ -207,5 +206,5 @@ def only_new_objects() -> Iterator[None]:
         yield
     finally:
         _runs.remove(run)
-        # Nobody needs the memory yet: where another thread is to do it, that may take its time.
-        _collect(gc.collect, wait_s=0.0)
+        # The next run, of a sweep say, would set aside what this one leaves.
+        collect_new()

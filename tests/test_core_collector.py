@@ -224,18 +224,22 @@ def test_who_wants_all_collected_in_another_thread_waits_for_the_one_that_does(c
     assert set(collecting_threads) == {threading.get_ident()}
 
 
-def test_a_run_in_another_thread_ends_without_waiting_for_the_one_that_collects(sole, monkeypatch):
-    monkeypatch.setattr(collector, "_PATIENCE_S", 1e6)
+def test_what_a_run_in_another_thread_leaves_is_collected_before_the_next_sets_it_aside(sole, monkeypatch):
+    monkeypatch.setattr(collector, "_PATIENCE_S", 60.0)
 
-    def run():
+    def run_twice():
         with only_new_objects():
             Ring()
+        with only_new_objects():
+            alive.append(Ring.alive)
 
-    in_thread(run).join()
-    assert Ring.alive == 1
-    assert sole.woken.is_set()
-    sole.collect_wanted()
-    assert Ring.alive == 0
+    alive = []
+    thread = in_thread(run_twice)
+    while thread.is_alive():
+        if sole.woken.wait(0.01):
+            sole.woken.clear()
+            sole.collect_wanted()
+    assert alive == [0]
 
 
 def test_while_a_run_goes_what_it_holds_is_not_set_aside_for_good(sole):
