@@ -14,8 +14,9 @@ from app.sentences import sentence_of
 from app.services import Services
 from app.view_models.comparison import compare
 from app.view_models.run_view import RunSnapshot
-from core.collector import paused
+from core.collector import making_what_stays, paused
 from core.errors import RunLogError
+from core.evidence import packed_from_record
 from core.files import write_atomically
 from core.replay import events
 from core.report.writing import export_html
@@ -103,9 +104,10 @@ class RunReader(Answerer, RunAnswers):
 
         def read() -> None:
             # By its path: a sweep keeps the logs of its runs in a folder of its own.
-            log = read_run_log(run.path)
-            opened = OpenedRun(run, request_to_show(log), tuple(events(log)), tuple(log.problems))
-            _let_go(log)
+            with making_what_stays():
+                log = read_run_log(run.path, keep=packed_from_record)
+                opened = OpenedRun(run, request_to_show(log), tuple(events(log)), tuple(log.problems))
+                _let_go(log)
             self.opened.emit(opened)
 
         self._try(read, f"{run.title!r} could not be opened")

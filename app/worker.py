@@ -7,36 +7,25 @@ doesn't flood the window's event loop, and the engine never waits for the window
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from PySide6.QtCore import QObject, QThread, Signal, Slot
 
 from app.engine_task import EngineTask
+from app.giving_way import giving_way
 from app.handover import Handover
 from app.sentences import sentence_of
 from app.services import LogWriter, Services, Session
 from core.collector import importing
 from core.controls import RunControls
 from core.errors import OutriderError
-from core.types import Event, Finished, FinishReason, RunRequest, RunStarted, StageChanged, Summary
+from core.evidence import packed
+from core.types import Event, Finished, FinishReason, Inspected, RunRequest, RunStarted, StageChanged, Summary
 
 WARM_UP_STAGE = "Starting the engine…"
-
-IMPORT_SWITCH_S = 0.0001
-"""After so long the engine's import lets the window in, which asks for the interpreter dozens of times a picture."""
-
-
-@contextlib.contextmanager
-def _giving_way() -> Iterator[None]:
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(IMPORT_SWITCH_S)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)
 
 
 class EventInbox:
@@ -120,7 +109,7 @@ class EngineWorker(QObject):
     def _opened_session(self) -> Session:
         if self._session is None:
             self._inbox.put(StageChanged(WARM_UP_STAGE))
-            with importing(), _giving_way():
+            with importing(), giving_way():
                 self._services.load_libraries()
                 self._session = self._services.open_session()
             self._tell_ready()
@@ -136,7 +125,8 @@ class EngineWorker(QObject):
             if isinstance(event, RunStarted):
                 self._open_log(event)
             self._write_log(event)
-            self._inbox.put(event)
+            # The window keeps all of a run's evidence, and shows one step's at a time.
+            self._inbox.put(replace(event, evidence=packed(event.evidence)) if isinstance(event, Inspected) else event)
             self._handover.offer()
             if isinstance(event, Finished):
                 self._tell_error(event.summary)

@@ -69,6 +69,20 @@ def paused() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def making_what_stays() -> Iterator[None]:
+    """As `paused`; and what there is at its end is set aside: for so much that one look through it halts a window.
+
+    Rings that were out of use before are collected first, by the thread that may. While a run goes nothing is set
+    aside, because the run's caches would be, too.
+    """
+    collect_new()
+    with paused():
+        yield
+        if not _runs:
+            set_aside()
+
+
+@contextlib.contextmanager
 def importing() -> Iterator[None]:
     """Within it, modules may be imported without a look through them; those that were are set aside at its end."""
     known = len(sys.modules)

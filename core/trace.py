@@ -9,7 +9,7 @@ import json
 import math
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -122,6 +122,17 @@ class RunLogWriter:
 
 # --- Reading ----------------------------------------------------------------------------------------------------
 
+_BUFFER = 1 << 20
+"""Bytes that are read at once. Every read lets go of Python's lock and takes it again before another thread has woken
+up: with a read a line, a window waits for its turn, up to a fifth of a second."""
+
+KeepEvidence = Callable[[Record], object]
+
+
+def as_written(record: Record) -> object:
+    """A record's evidence as the file has it."""
+    return record["evidence"]
+
 
 @dataclass(slots=True)
 class RunLog:
@@ -150,16 +161,21 @@ class RunLog:
             yield self.summary
 
 
-def read_run_log(path: str | os.PathLike[str]) -> RunLog:
+def read_run_log(path: str | os.PathLike[str], *, keep: KeepEvidence = as_written) -> RunLog:
     """Read a run log; a torn last line and a missing summary are tolerated and named in `problems`.
+
+    Args:
+        path: the file.
+        keep: what stands in for each record's evidence, most of a log, which as lists takes eight times the file's
+            size; by default those lists.
 
     Raises:
         RunLogError: the file can't be read, or is not a run log that this version knows.
     """
     name = os.fspath(path)
     try:
-        with Path(path).open("rb") as file:
-            return _read_lines(file, name)
+        with Path(path).open("rb", buffering=_BUFFER) as file:
+            return _read_lines(file, name, keep)
     except IsADirectoryError:
         raise RunLogError(f"{name!r} is a folder; name a run log inside it.") from None
     except FileNotFoundError:
@@ -170,7 +186,7 @@ def read_run_log(path: str | os.PathLike[str]) -> RunLog:
         raise RunLogError(f"{name!r} can't be read ({error.strerror or error}); check its permissions.") from error
 
 
-def _read_lines(file: BinaryIO, name: str) -> RunLog:
+def _read_lines(file: BinaryIO, name: str, keep: KeepEvidence) -> RunLog:
     # Lines end at \n only: text may hold the other characters that str.splitlines takes for an end.
     log = RunLog(read_run_head(file.readline(), name))
     torn: list[int] = []
@@ -182,6 +198,8 @@ def _read_lines(file: BinaryIO, name: str) -> RunLog:
         if record is None:
             torn.append(number)
         else:
+            if "evidence" in record:
+                record["evidence"] = keep(record)
             _add(log, record, number)
     for line_number in torn:
         where = "is cut off" if line_number == number else "is damaged"

@@ -359,7 +359,7 @@ class Step:
     sample_ms: float
     total_ms: float
     next_uniform: float | None = None
-    evidence: tuple[PositionEvidence, ...] = ()
+    evidence: Sequence[PositionEvidence] = ()
 
     @property
     def emitted_text(self) -> str:
@@ -394,7 +394,7 @@ class Inspected:
     """
 
     index: int
-    evidence: tuple[PositionEvidence, ...]
+    evidence: Sequence[PositionEvidence]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,16 @@ from dataclasses import replace
 
 import pytest
 
+from app import giving_way
 from app.controller import SWITCH_S
 from app.handover import Handover
-from app.worker import IMPORT_SWITCH_S, EngineWorker, EventInbox
+from app.worker import EngineWorker, EventInbox
+from core.controls import RunControls
 from core.errors import OutriderError
-from core.types import StageChanged
-from tests.fakes_app import FakeSession, fake_services
+from core.evidence import PackedEvidence
+from core.types import Finished, Inspected, RunRequest, StageChanged
+from tests.fakes_app import FakeSession, fake_services, make_step
+from tests.test_app_inspector import inspected
 
 
 def refuse() -> FakeSession:
@@ -49,6 +53,51 @@ def test_while_the_engine_is_imported_the_window_is_let_in_more_often(tmp_path, 
     before = sys.getswitchinterval()
     services = replace(fake_services(FakeSession(), tmp_path), load_libraries=load)
     EngineWorker(services, EventInbox(), Handover()).warm_up()
-    assert seen == [pytest.approx(IMPORT_SWITCH_S)]
-    assert IMPORT_SWITCH_S < SWITCH_S
+    assert seen == [pytest.approx(giving_way.SWITCH_S)]
+    assert giving_way.SWITCH_S < SWITCH_S
+    assert sys.getswitchinterval() == pytest.approx(before)
+
+
+def test_the_window_gets_evidence_packed_and_the_log_has_it_as_it_came(tmp_path, qapp):
+    step = inspected(make_step(0, 9))
+    places = step.evidence
+
+    class Inspecting(FakeSession):
+        def run(self, request, controls):
+            for event in super().run(request, controls):
+                if isinstance(event, Finished):
+                    yield Inspected(0, places)
+                yield event
+
+    class Log:
+        def __init__(self, _path):
+            self.events = []
+            logs.append(self)
+
+        def write(self, event):
+            self.events.append(event)
+
+        def close(self):
+            pass
+
+    inbox, logs = EventInbox(), []
+    worker = EngineWorker(replace(fake_services(Inspecting(), tmp_path), open_log=Log), inbox, Handover())
+    request = RunRequest("target", "draft", "prompt")
+    worker.run(request, RunControls.from_request(request))
+    (sent,) = (event for event in inbox.take_all() if isinstance(event, Inspected))
+    assert isinstance(sent.evidence, PackedEvidence)
+    assert sent.evidence == places
+    (written,) = (event for event in logs[0].events if isinstance(event, Inspected))
+    assert written.evidence is places
+
+
+def test_several_threads_give_way_and_the_interval_comes_back_with_the_last_of_them():
+    before = sys.getswitchinterval()
+    first, second = giving_way.giving_way(), giving_way.giving_way()
+    first.__enter__()
+    second.__enter__()
+    assert sys.getswitchinterval() == pytest.approx(giving_way.SWITCH_S)
+    first.__exit__(None, None, None)
+    assert sys.getswitchinterval() == pytest.approx(giving_way.SWITCH_S)
+    second.__exit__(None, None, None)
     assert sys.getswitchinterval() == pytest.approx(before)

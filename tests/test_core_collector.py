@@ -14,6 +14,7 @@ from core.collector import (
     collect_all,
     collect_new,
     importing,
+    making_what_stays,
     only_new_objects,
     paused,
     set_aside,
@@ -75,6 +76,35 @@ def test_an_error_within_ends_it_too():
         Ring()
         raise KeyError
     assert Ring.alive == 0
+
+
+def is_set_aside(item):
+    return all(known is not item for known in gc.get_objects())
+
+
+def test_what_is_made_to_stay_is_set_aside_and_what_was_rubbish_before_is_collected():
+    Ring()
+    with making_what_stays():
+        assert Ring.alive == 0
+        assert not gc.isenabled()
+        made = [[]]
+        assert not is_set_aside(made)
+    assert is_set_aside(made)
+
+
+def test_what_is_made_to_stay_while_a_run_goes_is_not_set_aside():
+    with only_new_objects():
+        with making_what_stays():
+            made = [[]]
+        assert not is_set_aside(made)
+
+
+def test_what_fails_to_be_made_is_not_set_aside():
+    made = [[]]
+    with contextlib.suppress(KeyError), making_what_stays():
+        made = [made]
+        raise KeyError
+    assert not is_set_aside(made)
 
 
 def test_memory_that_is_released_includes_what_was_set_aside():

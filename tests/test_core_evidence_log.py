@@ -1,11 +1,12 @@
 """Evidence in a run's log: written short, read back the same, and left out where it is damaged."""
 
+import gc
 import json
 
 import pytest
 
 from core.decode import speculative
-from core.evidence import evidence_from_record
+from core.evidence import PackedEvidence, PositionEvidence, evidence_from_record, packed, packed_from_record
 from core.records import STEP_FIELDS, to_line, to_record
 from core.replay import step_from_record
 from core.run_heads import read_head
@@ -72,11 +73,6 @@ def test_damaged_evidence_is_left_out(what):
     assert evidence_from_record({"evidence": DAMAGE[what](good)}) == ()
 
 
-def test_a_text_that_stands_at_many_places_is_kept_once():
-    texts = [text for record in lines(a_run(inspect=True).steps) for text in evidence_from_record(record)[0].texts]
-    assert len({id(text) for text in texts}) == len(set(texts))
-
-
 # --- In a file ---------------------------------------------------------------------------------------------------
 
 
@@ -114,6 +110,62 @@ def test_evidence_that_was_lost_leaves_its_step_whole(tmp_path):
         index < 4 for index in range(len(steps))
     ]
     assert log.problems == ["The log has no summary: the run was cut off, or is still going."]
+
+
+# --- Packed ------------------------------------------------------------------------------------------------------
+
+
+def test_packed_evidence_is_the_same_to_the_last_bit_and_reads_as_before():
+    for step in a_run(inspect=True).steps:
+        places, kept = step.evidence, packed(step.evidence)
+        assert kept == places
+        assert places == kept
+        assert kept == packed(places)
+        assert kept != packed(places[:-1])
+        assert list(kept) == list(places)
+        assert len(kept) == len(places)
+        assert kept[-1] == places[-1]
+        assert kept[:2] == places[:2]
+        assert to_record(Inspected(step.index, kept)) == to_record(Inspected(step.index, places))
+        with pytest.raises(IndexError):
+            kept[len(places)]
+
+
+def test_evidence_is_packed_once_and_none_is_none():
+    kept = packed(a_run(inspect=True, count=3).steps[0].evidence)
+    assert packed(kept) is kept
+    assert packed(()) == ()
+
+
+def test_a_log_that_is_read_packed_shows_the_same_and_leaves_the_collector_nothing_to_walk_over(tmp_path):
+    steps = write_run(tmp_path / "run.jsonl")
+    whole = [step_from_record(record) for record in read_run_log(tmp_path / "run.jsonl").steps]
+    gc.collect()
+    before = num_places()
+    log = read_run_log(tmp_path / "run.jsonl", keep=packed_from_record)
+    again = [step_from_record(record) for record in log.steps]
+    assert num_places() == before
+    assert again == whole
+    assert all(isinstance(step.evidence, PackedEvidence) for step in again)
+    assert len(again) == len(steps)
+
+
+def num_places():
+    """How many of the objects that the collector knows are evidence."""
+    return sum(type(item) is PositionEvidence for item in gc.get_objects())
+
+
+def test_what_of_a_packed_log_is_damaged_is_left_out(tmp_path):
+    write_run(tmp_path / "run.jsonl")
+    written = (tmp_path / "run.jsonl").read_bytes().split(b"\n")
+    (at, *_) = (number for number, line in enumerate(written) if b'"evidence"' in line)
+    record = json.loads(written[at])
+    written[at] = to_line({**record, "evidence": [None]}).rstrip()
+    (tmp_path / "run.jsonl").write_bytes(b"\n".join(written))
+    log = read_run_log(tmp_path / "run.jsonl", keep=packed_from_record)
+    found = [bool(step_from_record(step).evidence) for step in log.steps]
+    assert found.count(False) == 1
+    assert not found[record["index"]]
 
 
 @pytest.mark.parametrize(
