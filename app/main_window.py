@@ -107,7 +107,7 @@ class MainWindow(DressingWindow):
         readers = (self.runs.reader, self.tools.sweeps.reader, self.theorist)
         self.threads = Threads((self.controller, self.checker, self.models.store, *readers), self)
         cards = (*self.measurements.cards, *self.plots.cards, *self.theory.cards)
-        self.plot_desk = PlotDesk(self, self._dialogs, self.run_view, cards)
+        self.plot_desk = PlotDesk(self, self._dialogs, self.run_view, self.runs.reader, cards)
         self.playback = PlaybackDesk(
             self.controller, self.run_view, self.selection, self.transcript, self.menus, parent=self
         )

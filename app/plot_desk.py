@@ -1,19 +1,20 @@
-"""Saves plots: asks for a path, writes, and says what came of it."""
+"""Saves plots: asks for a path, has them written, and says what came of it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
+from pathlib import Path
 
-from PySide6.QtCore import QObject, Signal
+from PySide6.QtCore import QObject, Signal, Slot
 from PySide6.QtWidgets import QWidget
 
 from app.dialogs import Dialogs
+from app.run_reader_thread import RunReaderThread
 from app.theme import LIGHT, Theme
 from app.view_models.run_view import RunView
 from app.widgets.plot_card import PlotCard, PlotFormat
-from app.widgets.plot_export import save_plot
-from core.errors import OutriderError
+from app.widgets.plot_export import contents_of
 
 
 class PlotDesk(QObject):
@@ -25,12 +26,17 @@ class PlotDesk(QObject):
     failed = Signal(str)
     saved = Signal(str)
 
-    def __init__(self, window: QWidget, dialogs: Dialogs, run: RunView, cards: Iterable[PlotCard]) -> None:
+    def __init__(
+        self, window: QWidget, dialogs: Dialogs, run: RunView, reader: RunReaderThread, cards: Iterable[PlotCard]
+    ) -> None:
         super().__init__(window)
+        self._reader = reader
+        self._is_owed: list[Path] = []
         self._window = window
         self._dialogs = dialogs
         self._run = run
         self._theme = LIGHT
+        reader.plot_saved.connect(self._on_saved)
         for card in cards:
             card.save_requested.connect(partial(self.save, card))
 
@@ -39,14 +45,20 @@ class PlotDesk(QObject):
         self._theme = theme
 
     def save(self, card: PlotCard, kind: PlotFormat) -> None:
-        """Ask where to, and write."""
+        """Ask where to, and have the plot written as it is now; `saved` or `failed` says when that is done."""
         path = self._dialogs.ask_plot_path(self._window, f"{self._name(card)}.{kind.value}")
-        if path is None:
+        if path is not None:
+            self._is_owed.append(path)
+            self._reader.save_plot(contents_of(kind, card, self._theme), path)
+
+    @Slot(object, str)
+    def _on_saved(self, path: Path, problem: str) -> None:
+        # Another window's desk has its plots written by the same thread.
+        if path not in self._is_owed:
             return
-        try:
-            save_plot(path, kind, card, self._theme)
-        except OutriderError as error:
-            self.failed.emit(str(error))
+        self._is_owed.remove(path)
+        if problem:
+            self.failed.emit(problem)
         else:
             self.saved.emit(f"Saved to {path}")
 

@@ -40,6 +40,7 @@ class RunAnswers:
         exported: one sentence about where a kept run was written.
         written, not_written: likewise about the run at hand; or why it was not.
         text_saved: one sentence about where a text was written, or why it was not.
+        plot_saved: the path that a plot was to be written to, and one sentence about why it was not, or nothing.
         failed: one sentence for a person.
     """
 
@@ -55,6 +56,7 @@ class RunAnswers:
     written = Signal(str)
     not_written = Signal(str)
     text_saved = Signal(str)
+    plot_saved = Signal(object, str)
     failed = Signal(str)
 
 
@@ -193,6 +195,15 @@ class RunReader(Answerer, RunAnswers):
             self.text_saved.emit(f"Saved to {path}")
 
         self._try(save, "The text could not be saved", self.text_saved, is_owed=True)
+
+    def save_plot(self, draw: Callable[[], str | bytes], path: Path) -> None:
+        """Write a plot, whole or not at all."""
+        problem = ""
+        try:
+            write_atomically(path, draw())
+        except Exception as error:
+            problem = sentence_of(error, "The plot could not be saved")
+        self.plot_saved.emit(path, problem)
 
     def _check_place(self, path: Path, run_id: str) -> None:
         if path.exists() and path.samefile(self.store.path(run_id)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from PySide6.QtCore import QObject, Slot
@@ -66,3 +67,7 @@ class RunReaderThread(AnsweringThread, RunAnswers):
     def save_text(self, text: str, path: Path) -> None:
         """Have a text written; answered by `text_saved`."""
         self._ask(self._reader.save_text, text, path)
+
+    def save_plot(self, draw: Callable[[], str | bytes], path: Path) -> None:
+        """Have a plot written: what `draw` gives; answered by `plot_saved`."""
+        self._ask(self._reader.save_plot, draw, path)

@@ -138,7 +138,7 @@ class RunsDesk(QObject):
     @Slot()
     def _on_plots_made(self) -> None:
         assert self.window is not None
-        self._plots = PlotDesk(self.window, self._dialogs, RunView(), self.window.compare_page.cards)
+        self._plots = PlotDesk(self.window, self._dialogs, RunView(), self.reader, self.window.compare_page.cards)
         self._plots.set_theme(self._theme)
         self._plots.failed.connect(self.window.banner.show_sentence)
         self._plots.saved.connect(self._on_saved)

@@ -5,12 +5,19 @@ from __future__ import annotations
 import csv
 import os
 import xml.etree.ElementTree as ET
+from threading import get_ident
 
 import pytest
+from PySide6.QtCore import QEventLoop, QTimer
 from PySide6.QtGui import QImage
 
+from app import run_reader
+from app.plot_desk import PlotDesk
+from app.view_models.run_view import RunView
 from app.widgets.pictures import SCALE
 from app.widgets.plot_card import PlotFormat
+
+PATIENCE_MS = 20_000
 
 
 @pytest.fixture
@@ -28,7 +35,15 @@ def cards(window):
 
 def save(window, card, kind):
     action = next(action for action in card.menu.actions() if action.data() == kind)
+    desk, loop = window.plot_desk, QEventLoop()
+    for told in (desk.saved, desk.failed):
+        told.connect(loop.quit)
+    asked = len(desk._is_owed)
     action.trigger()
+    if len(desk._is_owed) > asked:
+        QTimer.singleShot(PATIENCE_MS, loop.quit)
+        loop.exec()
+    assert len(desk._is_owed) == asked, "it was never told what became of the plot"
 
 
 def rows(path):
@@ -120,6 +135,23 @@ def test_a_file_that_can_not_be_written_is_explained_and_the_one_before_is_kept(
     save(finished, cards(finished)["Latency"], kind)
     assert "no space left" in finished.banner.sentence()
     assert dialogs.plot_path.read_text() == "precious"
+
+
+def test_a_plot_is_written_by_another_thread_than_the_windows_and_told_of_where_it_was_asked_for(
+    finished, dialogs, tmp_path, monkeypatch
+):
+    threads = []
+    write = run_reader.write_atomically
+    monkeypatch.setattr(run_reader, "write_atomically", lambda *args: (threads.append(get_ident()), write(*args)))
+    other = PlotDesk(finished, dialogs, RunView(), finished.runs.reader, ())
+    told = []
+    other.saved.connect(told.append)
+    dialogs.plot_path = tmp_path / "out.csv"
+    save(finished, cards(finished)["Latency"], PlotFormat.CSV)
+    assert len(threads) == 1
+    assert get_ident() not in threads
+    assert str(dialogs.plot_path) in finished.status.stage.text()
+    assert told == []
 
 
 def test_the_menu_can_be_reached_and_named_by_keyboard(finished):

@@ -16,11 +16,21 @@ Paint = Callable[[QPainter], None]
 
 def png_of(size: QSize, paint: Paint) -> bytes:
     """The picture at twice its size on screen."""
+    return png_bytes(image_of(size, paint))
+
+
+def image_of(size: QSize, paint: Paint) -> QImage:
+    """The picture's pixels, twice as many as on screen in both directions."""
     image = QImage(size * SCALE, QImage.Format.Format_RGB32)
     image.setDevicePixelRatio(SCALE)
     painter = QPainter(image)
     paint(painter)
     painter.end()
+    return image
+
+
+def png_bytes(image: QImage) -> bytes:
+    """A file's contents. May be called in any thread."""
     buffer = _buffer()
     QImageWriter(buffer, QByteArray(b"png")).write(image)
     return bytes(buffer.data().data())

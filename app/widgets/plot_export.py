@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 
 import pyqtgraph as pg
 from PySide6.QtCore import QPointF, QRectF, QSize, Qt
@@ -14,41 +13,30 @@ from PySide6.QtWidgets import QGraphicsItem
 
 from app.theme import Theme, scaled, ui_font
 from app.widgets.figure_plot import FigurePlot
-from app.widgets.pictures import png_of, svg_of
+from app.widgets.pictures import image_of, png_bytes, svg_of
 from app.widgets.plot_card import PlotCard, PlotFormat
 from app.widgets.plot_table import to_csv
 from app.widgets.step_plot import StepPlot
-from core.files import write_atomically
 
 MARGIN = 12
 HEADER = 56
 """Room for the title and the legend."""
 
 
-def save_plot(path: Path, kind: PlotFormat, card: PlotCard, theme: Theme) -> None:
-    """Write a card's plot whole, or not at all.
+def contents_of(kind: PlotFormat, card: PlotCard, theme: Theme) -> Callable[[], str | bytes]:
+    """A card's plot as it is now.
 
-    Raises:
-        RunLogError: it can't be written, with a sentence that says why.
+    Returns:
+        What gives the file's contents. It takes long for a long run, and may be called in another thread.
     """
     if kind is PlotFormat.CSV:
-        write_atomically(path, to_csv(card.plot.table()))
-    elif kind is PlotFormat.PNG:
-        write_atomically(path, png(card, theme))
-    else:
-        write_atomically(path, svg(card, theme))
-
-
-def png(card: PlotCard, theme: Theme) -> bytes:
-    """The picture at twice its size on screen."""
-    return png_of(_size(card), partial(_paint, card=card, theme=theme))
-
-
-def svg(card: PlotCard, theme: Theme) -> bytes:
-    """The picture as lines and text."""
-    # Axes are recorded at the screen's resolution, and would be played back smaller at another.
+        return partial(to_csv, {name: tuple(column) for name, column in card.plot.table().items()})
     paint = partial(_paint, card=card, theme=theme)
-    return svg_of(_size(card), paint, card.title, resolution=card.plot.logicalDpiX())
+    if kind is PlotFormat.PNG:
+        return partial(png_bytes, image_of(_size(card), paint))
+    # Axes are recorded at the screen's resolution, and would be played back smaller at another.
+    contents = svg_of(_size(card), paint, card.title, resolution=card.plot.logicalDpiX())
+    return lambda: contents
 
 
 def _size(card: PlotCard) -> QSize:
