@@ -110,6 +110,11 @@ class RunController(QObject):
         """The events since the last call, in order."""
         return self._inbox.take_all()
 
+    @property
+    def has_events(self) -> bool:
+        """Whether any event is still to be taken, of a run that may be over by now."""
+        return len(self._inbox) > 0
+
     @Slot()
     def warm_up(self) -> None:
         """Import the engine in its thread, so that the first run starts at once."""

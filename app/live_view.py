@@ -13,7 +13,7 @@ from PySide6.QtWidgets import QApplication, QWidget
 
 from app.collecting import collect_due
 from app.controller import RunController, RunState
-from app.frame_pace import FramePace
+from app.frame_pace import FRAME_MS, FramePace
 from app.turns import Turns
 from app.view_models.run_view import RunView
 from app.widgets.measurements import MeasurementsPanel
@@ -21,7 +21,7 @@ from app.widgets.status_strip import StatusStrip
 from app.widgets.transcript_panel import TranscriptPanel
 from core.types import Device, Event, RunRequest, RunStarted
 
-APPLY_S = 0.012
+APPLY_S = 0.008
 """Time that one frame takes to apply events, of which a kept run or a fast engine may have thousands."""
 
 
@@ -70,6 +70,7 @@ class LiveView(QObject):
         self._pace = FramePace()
         self._beginnings = Turns(self)
         self._has_news = False
+        self._is_ending = False
         self._blinking_ms: int | None = None
         self._stage_shown = ""
         self._kept: Iterator[Event] | None = None
@@ -111,6 +112,8 @@ class LiveView(QObject):
         self._begin(request)
 
     def _begin(self, request: RunRequest) -> None:
+        if self._is_ending:
+            self._end_if_whole(math.inf)
         self._take_events()
         self._run.begin(request)
         self._transcript.begin(self._run.tokens)
@@ -151,6 +154,9 @@ class LiveView(QObject):
 
     def _draw(self) -> None:
         self._beginnings.finish()
+        if self._is_ending:
+            self._end_if_whole(APPLY_S)
+            return
         # A person who follows the single steps, or reads a kept run, waits for nothing.
         has_come = self._take_events(APPLY_S)
         # Until the first text is there, each frame looks for it.
@@ -203,12 +209,21 @@ class LiveView(QObject):
 
     @Slot()
     def _on_run_ended(self) -> None:
-        self._timer.stop()
         self._controller.handover.withdraw()
         self._hold_caret(False)
         self._beginnings.finish()
-        self._take_events()
+        self._is_ending = True
+        self._end_if_whole(APPLY_S)
+
+    def _end_if_whole(self, most_s: float) -> None:
+        """Show that the run is over once all of it has been taken: its last events may be thousands."""
+        self._take_events(most_s)
         self._transcript.view.refresh()
+        if self._controller.has_events:
+            self._timer.start(FRAME_MS)
+            return
+        self._is_ending = False
+        self._timer.stop()
         for panel in self._panels:
             panel.end()
         self._show_status()
@@ -216,7 +231,7 @@ class LiveView(QObject):
 
     @Slot()
     def _on_engine_ready(self) -> None:
-        if self._controller.state is RunState.IDLE and self._kept is None:
+        if self._controller.state is RunState.IDLE and self._kept is None and not self._is_ending:
             self._timer.stop()
             self._take_events()
             self._show_status()
@@ -241,7 +256,7 @@ class LiveView(QObject):
     def _show_status(self) -> None:
         run, state = self._run, self._controller.state
         self._stage_shown = run.stage
-        is_idle = state is RunState.IDLE
+        is_idle = state is RunState.IDLE and not self._is_ending
         if state is RunState.STOPPING:
             stage = "Stopping…"
         elif state is RunState.PAUSED and run.prefill is not None:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import TypeVar
 
+from core.collector import only_new_objects
 from core.controls import RunControls
+from core.evidence import MAX_LISTED, PositionEvidence
 from core.tally import Tally
 from core.types import (
+    BaselineStep,
     Event,
     Finished,
     FinishReason,
+    Inspected,
     PrefillDone,
     RunRequest,
     RunStarted,
@@ -18,14 +24,36 @@ from core.types import (
     TokenKind,
 )
 
+E = TypeVar("E", bound=Event)
+
 K = 4
 TOKENS_PER_STEP = 4
 _WORDS = ("The", " outrider", " rides", " ahead", " to", " see", " that", " the", " road", " is", " clear", ".\n")
 _BURST_S = 0.01
 
+_LISTED = tuple(1 / (2 + rank * rank) for rank in range(MAX_LISTED))
+_LAW = tuple(prob / sum(_LISTED) for prob in _LISTED)
+_EVIDENCE = (
+    PositionEvidence(
+        ids=range(MAX_LISTED),
+        texts=tuple(f" word {rank}" for rank in range(MAX_LISTED)),
+        target_probs=_LAW,
+        target_tail=0.0,
+        target_entropy=2.0,
+        draft_probs=_LAW[::-1],
+        draft_tail=0.0,
+        draft_entropy=2.0,
+        residual_mass=0.8,
+    ),
+) * K
+"""As much as any step has."""
+
 
 class ScriptedRun:
-    """A session for one kind of run: each step keeps three of four drafted tokens and resamples one."""
+    """A session for one kind of run: each step keeps three of four drafted tokens and resamples one.
+
+    As from the engine, the steps' evidence comes behind them, if it is asked for, and then the baseline.
+    """
 
     def __init__(self, num_steps: int, steps_per_second: float) -> None:
         self._num_steps = num_steps
@@ -46,16 +74,26 @@ class ScriptedRun:
         yield RunStarted("scripted", "2000-01-01T00:00:00+00:00", "", config, {"device_name": "script"})
         yield PrefillDone(num_prompt_tokens=8, prefill_ms=1.0, target_step_ms=1.0)
         tally = Tally()
-        for index in range(self._num_steps):
-            if controls.is_cancelled:
-                break
-            if index and index % self._per_burst == 0:
-                time.sleep(_BURST_S)
-            step = _step(index)
-            tally.add(step)
-            yield step
+        # As a session does it, with what it costs at the end.
+        with only_new_objects():
+            for step in self._paced(map(_step, range(self._num_steps)), controls):
+                tally.add(step)
+                yield step
+            if request.inspect:
+                yield from self._paced((Inspected(index, _EVIDENCE) for index in range(tally.num_steps)), controls)
+            if request.baseline:
+                plain = map(_plain_step, range(tally.num_tokens))
+                yield from self._paced(plain, controls, faster=TOKENS_PER_STEP)
         reason = FinishReason.CANCELLED if controls.is_cancelled else FinishReason.LENGTH
         yield Finished(tally.summary(reason, "", prefill_ms=1.0, target_step_ms=1.0, peak_memory_mb=None))
+
+    def _paced(self, events: Iterable[E], controls: RunControls, *, faster: int = 1) -> Iterator[E]:
+        for index, event in enumerate(events):
+            if controls.is_cancelled:
+                return
+            if index and index % (faster * self._per_burst) == 0:
+                time.sleep(_BURST_S)
+            yield event
 
     def held_bytes(self, _device: str) -> int:
         """No model, no memory."""
@@ -91,4 +129,28 @@ def _step(index: int) -> Step:
         verify_ms=4.0 + swing,
         sample_ms=0.2,
         total_ms=6.2 + 2 * swing,
+    )
+
+
+def _plain_step(index: int) -> BaselineStep:
+    position = 8 + index
+    return BaselineStep(
+        replace(
+            _step(index),
+            position=position,
+            num_draft_tokens=0,
+            drafted=(),
+            drafted_texts=(),
+            draft_probs=(),
+            target_probs=(),
+            acceptance_probs=(),
+            expected_acceptance=(),
+            uniforms=(),
+            num_accepted=0,
+            emitted=(position,),
+            emitted_kinds=(TokenKind.BONUS,),
+            emitted_texts=(_WORDS[position % len(_WORDS)],),
+            draft_ms=0.0,
+            total_ms=4.4,
+        )
     )

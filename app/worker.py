@@ -38,6 +38,9 @@ class EventInbox:
         """Called in the engine's thread."""
         self._events.append(event)
 
+    def __len__(self) -> int:
+        return len(self._events)
+
     def take_all(self) -> Iterator[Event]:
         """What has come since the last call. Called in the window's thread."""
         for _ in range(len(self._events)):

@@ -164,7 +164,7 @@ def test_what_goes_wrong_in_the_process_of_a_window_is_told_in_a_sentence(monkey
 def test_a_long_text_is_shown_scrolled_and_redrawn(sound_binding, qtbot, monkeypatch):
     import app.ui_long as ui_long
 
-    monkeypatch.setattr(ui_long, "SCROLL_STOPS", 5)
+    monkeypatch.setattr(ui_long, "NUM_STOPS", 5)
     seen = set()
 
     def look(show):
@@ -179,7 +179,8 @@ def test_a_long_text_is_shown_scrolled_and_redrawn(sound_binding, qtbot, monkeyp
     assert not {"Live", "Transcript"} & figures.opened.keys(), "they are in front by themselves"
     tools = {"sweepWindow", "checkWindow", "probeWindow", "productionPage"}
     assert {"mainWindow", "helpPage", "runsWindow", "modelsWindow", *tools} <= seen
-    measured = (figures.shown, figures.scrolled, figures.redrawn, figures.dressed, figures.all_dressed)
+    measured = [getattr(figures, name) for name in ("shown", "scrolled", "redrawn", "dressed", "all_dressed")]
+    measured += [figures.kept, figures.inspected, figures.scrubbed]
     assert all(part.num_beats > 0 for part in (*measured, *figures.opened.values()))
 
 

@@ -12,8 +12,8 @@ from app.controller import RunState
 from app.frame_pace import FRAME_MS, SLOWEST_FRAME_MS
 from app.view_models.run_view import RunView
 from app.widgets.paged_text import PagedText
-from core.types import RunRequest, RunStarted, StageChanged
-from tests.fakes_app import make_step
+from core.types import Finished, FinishReason, RunRequest, RunStarted, StageChanged
+from tests.fakes_app import make_step, make_summary
 
 
 def started(device: str, threads: object) -> RunView:
@@ -223,3 +223,33 @@ def test_a_window_is_polished_and_laid_out_before_its_first_event(make_window, q
     QApplication.sendPostedEvents()
     qapp.removeEventFilter(counter)
     assert not left
+
+
+def test_a_run_whose_last_events_are_a_flood_ends_when_all_of_it_is_shown(window, monkeypatch, qtbot):
+    monkeypatch.setattr(live_view, "APPLY_S", 0.0)
+    for index in range(4):
+        window.controller._inbox.put(make_step(index, 3 * index))
+    window.controller._inbox.put(Finished(make_summary([make_step(0, 0)], FinishReason.LENGTH)))
+    shown = []
+    window.live.run_shown.connect(lambda: shown.append(len(window.run_view.steps)))
+    with qtbot.waitSignal(window.live.run_shown, timeout=20_000):
+        window.live._on_run_ended()
+        assert shown == []
+        assert window.status.stage.text() != "Not run"
+    assert shown == [4]
+    assert window.run_view.summary is not None
+    assert not window.live._timer.isActive()
+
+
+def test_a_run_that_begins_while_the_end_of_the_one_before_is_being_shown_has_that_shown_first(window, monkeypatch):
+    monkeypatch.setattr(live_view, "APPLY_S", 0.0)
+    for index in range(4):
+        window.controller._inbox.put(make_step(index, 3 * index))
+    shown = []
+    window.live.run_shown.connect(lambda: shown.append(len(window.run_view.steps)))
+    window.live._on_run_ended()
+    assert shown == []
+    window.live._begin(RunRequest(target="t", draft="d", prompt="x"))
+    window.live._on_frame()
+    assert shown == [4]
+    assert window.run_view.steps == []

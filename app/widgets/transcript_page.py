@@ -20,7 +20,7 @@ from app.view_models.token_stream import Ghost, Pending, StepText, Token, TokenS
 from app.widgets.shown_text import FIRST_JOINING, ON_ONE_LINE, SHOWN, TAIL, num_joined, num_units
 from core.types import TokenKind
 
-SLICE_MS = 10.0
+SLICE_MS = 6.0
 """How long building may take at a time."""
 CHUNK = 24
 """Steps between two looks at the clock."""

@@ -165,6 +165,9 @@ def _rows(settings: BenchSettings, live: LiveFigures, long: LongFigures) -> list
             _ms(long.all_dressed),
             f"theme and size of the text, with all these windows open; {_stall_text(long.all_dressed)}",
         ),
+        ("stall, kept run", _ms(long.kept), f"the same run, opened from its log; {_stall_text(long.kept)}"),
+        ("stall, inspected", _ms(long.inspected), f"one token after the other; {_stall_text(long.inspected)}"),
+        ("stall, scrubbed", _ms(long.scrubbed), f"back to any step; {_stall_text(long.scrubbed)}"),
     ]
 
 
