@@ -69,6 +69,8 @@ class LiveView(QObject):
         self._status = status
         self._pace = FramePace()
         self._beginnings = Turns(self)
+        self._endings = Turns(self)
+        self._endings.done.connect(self._on_end_shown)
         self._has_news = False
         self._is_ending = False
         self._blinking_ms: int | None = None
@@ -114,6 +116,7 @@ class LiveView(QObject):
     def _begin(self, request: RunRequest) -> None:
         if self._is_ending:
             self._end_if_whole(math.inf)
+        self._endings.finish()
         self._take_events()
         self._run.begin(request)
         self._transcript.begin(self._run.tokens)
@@ -224,8 +227,15 @@ class LiveView(QObject):
             return
         self._is_ending = False
         self._timer.stop()
+        self._endings.start(self._end_panels())
+
+    def _end_panels(self) -> Generator[None]:
         for panel in self._panels:
             panel.end()
+            yield
+
+    @Slot()
+    def _on_end_shown(self) -> None:
         self._show_status()
         self.run_shown.emit()
 
@@ -256,7 +266,7 @@ class LiveView(QObject):
     def _show_status(self) -> None:
         run, state = self._run, self._controller.state
         self._stage_shown = run.stage
-        is_idle = state is RunState.IDLE and not self._is_ending
+        is_idle = state is RunState.IDLE and not self._is_ending and not self._endings.is_going
         if state is RunState.STOPPING:
             stage = "Stopping…"
         elif state is RunState.PAUSED and run.prefill is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterable
 
-from PySide6.QtCore import QEvent, QObject, Qt, QTimer, Slot
+from PySide6.QtCore import QEvent, QObject, Qt, QTimer, Signal, Slot
 from PySide6.QtWidgets import QApplication, QTabWidget, QWidget
 from shiboken6 import isValid
 
@@ -15,7 +15,13 @@ TURN_S = 0.004
 
 
 class Turns(QObject):
-    """Does one work at a time; a new one takes the place of one that is not done."""
+    """Does one work at a time; a new one takes the place of one that is not done.
+
+    Signals:
+        done: a work was done to its end.
+    """
+
+    done = Signal()
 
     def __init__(self, parent: QObject) -> None:
         super().__init__(parent)
@@ -67,6 +73,7 @@ class Turns(QObject):
                     break
         except StopIteration:
             self.stop()
+            self.done.emit()
         except Exception:
             self.stop()
             raise

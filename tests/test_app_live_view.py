@@ -192,8 +192,29 @@ def test_no_panel_is_shown_a_run_or_its_end_before_its_beginning(window, told, t
     window.live._begin(RunRequest("t", "d", "p"))
     assert not told
     getattr(window.live, then)()
+    window.live._endings.finish()
     assert [what for what, _ in told][:2] == ["begin", "begin"]
     assert len(told) == 4
+
+
+def test_panels_show_the_end_of_a_run_one_after_another_before_it_is_said_that_it_is_shown(window, told, qtbot):
+    window.live._begin(RunRequest("t", "d", "p"))
+    window.live._beginnings.finish()
+    told.clear()
+    with qtbot.waitSignal(window.live.run_shown, timeout=20_000):
+        window.live._on_run_ended()
+        assert not told
+    assert [what for what, _ in told] == ["end", "end"]
+
+
+def test_a_run_that_begins_before_all_panels_show_the_end_of_the_one_before_has_them_show_it_first(window, told):
+    shown = []
+    window.live._begin(RunRequest("t", "d", "p"))
+    window.live.run_shown.connect(lambda: shown.append(window.run_view.request.prompt))
+    window.live._on_run_ended()
+    window.live._begin(RunRequest("t", "d", "other"))
+    assert shown == ["p"]
+    assert [what for what, _ in told] == ["begin", "begin", "end", "end"]
 
 
 def test_a_mouse_over_plots_of_the_run_before_does_no_harm(window, run_to_end, qtbot):
