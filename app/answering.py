@@ -8,7 +8,6 @@ from typing import ParamSpec
 
 from PySide6.QtCore import QObject, Qt, QThread, Signal, Slot
 
-from app.giving_way import giving_way
 from core.threads import leave_core
 
 P = ParamSpec("P")
@@ -28,8 +27,7 @@ class Answerer(QObject):
     @Slot(object)
     def take(self, question: Callable[[], None]) -> None:
         """Answer a question that has come."""
-        with giving_way():
-            self.answer(question)
+        self.answer(question)
 
     def answer(self, question: Callable[[], None]) -> None:
         """Answer a question; for a subclass to see to what goes on meanwhile."""

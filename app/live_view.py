@@ -108,15 +108,23 @@ class LiveView(QObject):
         self._kept, self.kept_title = iter(events), title
         self._show_status()
 
+    def finish(self) -> None:
+        """Show the rest of a run that is over, at once; `run_shown` is emitted within, if it has not been.
+
+        To be called before another run is begun, since what `run_shown` leads to may itself begin one.
+        """
+        while self._is_ending:
+            self._end_if_whole(math.inf)
+        self._endings.finish()
+
     @Slot(object)
     def _on_run_requested(self, request: RunRequest) -> None:
+        self.finish()
         self._kept, self.kept_title = None, ""
         self._begin(request)
 
     def _begin(self, request: RunRequest) -> None:
-        if self._is_ending:
-            self._end_if_whole(math.inf)
-        self._endings.finish()
+        self.finish()
         self._take_events()
         self._run.begin(request)
         self._transcript.begin(self._run.tokens)
@@ -247,8 +255,10 @@ class LiveView(QObject):
             self._show_status()
 
     @Slot(object)
-    def _on_state_changed(self, _state: RunState) -> None:
-        self._show_status()
+    def _on_state_changed(self, state: RunState) -> None:
+        # What an idle window says of a run is known when its end is shown, which is next.
+        if state is not RunState.IDLE:
+            self._show_status()
 
     def _take_events(self, most_s: float = math.inf) -> bool:
         """Apply what has come, for so long at most; what is left waits for the next frame."""

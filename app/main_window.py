@@ -213,6 +213,7 @@ class MainWindow(DressingWindow):
         self._start(request)
 
     def _start(self, request: RunRequest) -> None:
+        self.live.finish()
         if (forecast := self.judge.too_large(request)) and not self._dialogs.ask_too_large(self, forecast):
             return
         # Also one that was run without it, in the terminal, shows here how each of its tokens came about.

@@ -31,7 +31,7 @@ class PlotDesk(QObject):
     ) -> None:
         super().__init__(window)
         self._reader = reader
-        self._is_owed: list[Path] = []
+        self._owed: dict[object, Path] = {}
         self._window = window
         self._dialogs = dialogs
         self._run = run
@@ -48,15 +48,16 @@ class PlotDesk(QObject):
         """Ask where to, and have the plot written as it is now; `saved` or `failed` says when that is done."""
         path = self._dialogs.ask_plot_path(self._window, f"{self._name(card)}.{kind.value}")
         if path is not None:
-            self._is_owed.append(path)
-            self._reader.save_plot(contents_of(kind, card, self._theme), path)
+            draw, key = contents_of(kind, card, self._theme), object()
+            self._owed[key] = path
+            self._reader.save_plot(draw, path, key)
 
     @Slot(object, str)
-    def _on_saved(self, path: Path, problem: str) -> None:
+    def _on_saved(self, key: object, problem: str) -> None:
         # Another window's desk has its plots written by the same thread.
-        if path not in self._is_owed:
+        path = self._owed.pop(key, None)
+        if path is None:
             return
-        self._is_owed.remove(path)
         if problem:
             self.failed.emit(problem)
         else:

@@ -9,6 +9,7 @@ from pathlib import Path
 from PySide6.QtCore import Signal, SignalInstance
 
 from app.answering import Answerer
+from app.giving_way import giving_way
 from app.run_questions import OpenedRun, Replay, RunsFound
 from app.sentences import sentence_of
 from app.services import Services
@@ -40,7 +41,8 @@ class RunAnswers:
         exported: one sentence about where a kept run was written.
         written, not_written: likewise about the run at hand; or why it was not.
         text_saved: one sentence about where a text was written, or why it was not.
-        plot_saved: the path that a plot was to be written to, and one sentence about why it was not, or nothing.
+        plot_saved: what `save_plot` was given to tell a plot by, and one sentence about why it was not written, or
+            nothing.
         failed: one sentence for a person.
     """
 
@@ -74,6 +76,11 @@ class RunReader(Answerer, RunAnswers):
         if self._store is None:
             self._store = RunStore(self._services.runs_folder())
         return self._store
+
+    def answer(self, question: Callable[[], None]) -> None:
+        """As ever, letting the window in often."""
+        with giving_way():
+            question()
 
     def find(self, going: str) -> None:
         """Find the runs that are kept."""
@@ -196,14 +203,14 @@ class RunReader(Answerer, RunAnswers):
 
         self._try(save, "The text could not be saved", self.text_saved, is_owed=True)
 
-    def save_plot(self, draw: Callable[[], str | bytes], path: Path) -> None:
+    def save_plot(self, draw: Callable[[], str | bytes], path: Path, key: object) -> None:
         """Write a plot, whole or not at all."""
         problem = ""
         try:
             write_atomically(path, draw())
         except Exception as error:
             problem = sentence_of(error, "The plot could not be saved")
-        self.plot_saved.emit(path, problem)
+        self.plot_saved.emit(key, problem)
 
     def _check_place(self, path: Path, run_id: str) -> None:
         if path.exists() and path.samefile(self.store.path(run_id)):

@@ -68,6 +68,6 @@ class RunReaderThread(AnsweringThread, RunAnswers):
         """Have a text written; answered by `text_saved`."""
         self._ask(self._reader.save_text, text, path)
 
-    def save_plot(self, draw: Callable[[], str | bytes], path: Path) -> None:
-        """Have a plot written: what `draw` gives; answered by `plot_saved`."""
-        self._ask(self._reader.save_plot, draw, path)
+    def save_plot(self, draw: Callable[[], str | bytes], path: Path, key: object) -> None:
+        """Have a plot written: what `draw` gives; answered by `plot_saved`, with this key."""
+        self._ask(self._reader.save_plot, draw, path, key)

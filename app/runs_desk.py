@@ -190,6 +190,7 @@ class RunsDesk(QObject):
 
     @Slot(object)
     def _on_opened(self, opened: OpenedRun) -> None:
+        self._live.finish()
         if self._is_busy():
             return
         self.opened.emit()

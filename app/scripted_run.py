@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TypeVar
@@ -31,22 +32,27 @@ TOKENS_PER_STEP = 4
 _WORDS = ("The", " outrider", " rides", " ahead", " to", " see", " that", " the", " road", " is", " clear", ".\n")
 _BURST_S = 0.01
 
-_LISTED = tuple(1 / (2 + rank * rank) for rank in range(MAX_LISTED))
-_LAW = tuple(prob / sum(_LISTED) for prob in _LISTED)
-_EVIDENCE = (
-    PositionEvidence(
-        ids=range(MAX_LISTED),
+
+def _place(*, is_rejected: bool) -> PositionEvidence:
+    listed = [1 / (2 + rank * rank) for rank in range(MAX_LISTED)]
+    law = [prob / sum(listed) for prob in listed]
+    return PositionEvidence(
+        ids=array("i", range(MAX_LISTED)),
         texts=tuple(f" word {rank}" for rank in range(MAX_LISTED)),
-        target_probs=_LAW,
+        target_probs=array("f", law),
         target_tail=0.0,
         target_entropy=2.0,
-        draft_probs=_LAW[::-1],
+        draft_probs=array("f", reversed(law)),
         draft_tail=0.0,
         draft_entropy=2.0,
         residual_mass=0.8,
-    ),
-) * K
-"""As much as any step has."""
+        residual_probs=array("f", law) if is_rejected else None,
+        residual_tail=0.0 if is_rejected else None,
+    )
+
+
+_EVIDENCE = tuple(_place(is_rejected=place == K - 1) for place in range(K))
+"""As large as that of any step of K drafted tokens whose last one is rejected."""
 
 
 class ScriptedRun:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from PySide6.QtCore import QObject, QThread, Signal, Slot
 
 from app.answering import Answerer, AnsweringThread
+from app.giving_way import giving_way
 from app.view_models.theory import Question, answer
 from app.widgets.theory_page import TheoryPage
 
@@ -29,7 +30,9 @@ class TheoryWorker(Answerer, TheoryAnswers):
     def work_out(self, question: Question) -> None:
         """Answer a question, if it is still the newest."""
         if question is self.latest and not self.is_closing:
-            self.answered.emit(question, answer(question))
+            with giving_way():
+                found = answer(question)
+            self.answered.emit(question, found)
 
 
 class TheoryReader(AnsweringThread, TheoryAnswers):

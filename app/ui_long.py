@@ -14,6 +14,7 @@ from app.main_window import MainWindow
 from app.scripted_run import ScriptedRun
 from app.theme import ThemeMode
 from app.view_models.selection import Place
+from core.errors import GenerationError
 from core.types import RunRequest
 
 STOP_MS = 16
@@ -52,6 +53,7 @@ def bench_long(request: RunRequest, *, num_steps: int = 5_000, steps_per_second:
     """Feed a window a long run that needs no model, scroll through it, and open all there is beside it.
 
     Raises:
+        GenerationError: its log can't be opened again.
         KeyboardInterrupt: on Ctrl-C, when the window is closed.
     """
     script = ScriptedRun(num_steps, steps_per_second)
@@ -115,13 +117,17 @@ def _scroll(window: MainWindow) -> None:
 def _open_kept(window: MainWindow) -> None:
     assert window.runs.window is not None, "it was among the first openings"
     (kept,) = window.runs.window.table.runs()
-    loop = QEventLoop()
-    connections = [signal.connect(loop.quit) for signal in (window.live.run_shown, window.runs.failed)]
+    loop, failed = QEventLoop(), window.runs.reader.failed
+    sentences: list[str] = []
+    connections = [signal.connect(loop.quit) for signal in (window.live.run_shown, failed)]
+    connections.append(failed.connect(sentences.append))
     with interruptible(loop):
         window.runs.open_run(kept)
         loop.exec()
     for connection in connections:
         QObject.disconnect(connection)
+    if sentences:
+        raise GenerationError(sentences[0])
     wait(SETTLE_MS)
 
 

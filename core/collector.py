@@ -72,10 +72,11 @@ def paused() -> Iterator[None]:
 def making_what_stays() -> Iterator[None]:
     """As `paused`; and what there is at its end is set aside: for so much that one look through it halts a window.
 
-    Rings that were out of use before are collected first, by the thread that may. While a run goes nothing is set
-    aside, because the run's caches would be, too.
+    Rings that were out of use before are collected first, by the thread that may. While a run goes neither is done,
+    because the run's caches would be set aside, too.
     """
-    collect_new()
+    if not _runs:
+        collect_new()
     with paused():
         yield
         if not _runs:

@@ -20,7 +20,7 @@ from app.clocked_runs import HeadlessProcess, Speeds
 from app.scripted_run import TOKENS_PER_STEP, ScriptedRun
 from core.bench.statistics import spread
 from core.controls import RunControls
-from core.errors import ModelNotFoundError, OutriderError
+from core.errors import ModelNotFoundError, OutriderError, RunLogError
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET
 from core.trace import read_run_log
 from core.types import Finished, RunRequest, Step
@@ -182,6 +182,21 @@ def test_a_long_text_is_shown_scrolled_and_redrawn(sound_binding, qtbot, monkeyp
     measured = [getattr(figures, name) for name in ("shown", "scrolled", "redrawn", "dressed", "all_dressed")]
     measured += [figures.kept, figures.inspected, figures.scrubbed]
     assert all(part.num_beats > 0 for part in (*measured, *figures.opened.values()))
+
+
+def test_a_kept_run_that_does_not_open_is_an_error(sound_binding, qtbot, monkeypatch):
+    import app.run_reader as run_reader
+    import app.ui_long as ui_long
+
+    def refuse(*_args, **_kwargs):
+        raise RunLogError("It is damaged.")
+
+    monkeypatch.setattr(run_reader, "read_run_log", refuse)
+    monkeypatch.setattr(ui_long, "NUM_STOPS", 2)
+    monkeypatch.setattr(ui_long, "_change_look", lambda window: None)
+    monkeypatch.setattr(ui_long, "_first_openings", lambda window: [("Runs", window.menus.runs.trigger)])
+    with pytest.raises(OutriderError, match="damaged"):
+        ui_long.bench_long(request(), num_steps=20, steps_per_second=1e6)
 
 
 def test_a_run_that_fails_in_the_window_is_an_error(sound_binding, qtbot):

@@ -10,10 +10,13 @@ from PySide6.QtWidgets import QApplication, QWidget
 from app import live_view
 from app.controller import RunState
 from app.frame_pace import FRAME_MS, SLOWEST_FRAME_MS
+from app.run_questions import OpenedRun
 from app.view_models.run_view import RunView
 from app.widgets.paged_text import PagedText
+from core.runs import RunStore
 from core.types import Finished, FinishReason, RunRequest, RunStarted, StageChanged
 from tests.fakes_app import make_step, make_summary
+from tests.fakes_runs import keep_run
 
 
 def started(device: str, threads: object) -> RunView:
@@ -251,13 +254,17 @@ def test_a_run_whose_last_events_are_a_flood_ends_when_all_of_it_is_shown(window
     for index in range(4):
         window.controller._inbox.put(make_step(index, 3 * index))
     window.controller._inbox.put(Finished(make_summary([make_step(0, 0)], FinishReason.LENGTH)))
-    shown = []
+    shown, said = [], set()
     window.live.run_shown.connect(lambda: shown.append(len(window.run_view.steps)))
+    show_stage = window.status.show_stage
+    monkeypatch.setattr(window.status, "show_stage", lambda text: (said.add(text), show_stage(text)))
+    window.run_view.begin(RunRequest("t", "d", "p"))
+    window.controller._set_state(RunState.RUNNING)
     with qtbot.waitSignal(window.live.run_shown, timeout=20_000):
-        window.live._on_run_ended()
+        window.controller._on_finished()
         assert shown == []
-        assert window.status.stage.text() != "Not run"
     assert shown == [4]
+    assert said == {"Preparing…", "Done: reached the end of the model's context"}, "and at no time that nothing was run"
     assert window.run_view.summary is not None
     assert not window.live._timer.isActive()
 
@@ -274,3 +281,22 @@ def test_a_run_that_begins_while_the_end_of_the_one_before_is_being_shown_has_th
     window.live._on_frame()
     assert shown == [4]
     assert window.run_view.steps == []
+
+
+def test_what_begins_a_run_when_the_one_before_is_shown_does_so_before_a_kept_run_is_opened(
+    window, monkeypatch, qtbot, tmp_path
+):
+    """A branch waits for `run_shown`; a kept run that was asked for earlier may come in just then."""
+    monkeypatch.setattr(live_view, "APPLY_S", 0.0)
+    for index in range(4):
+        window.controller._inbox.put(make_step(index, 3 * index))
+    window.live._on_run_ended()
+    begun = []
+    window.live.run_shown.connect(lambda: begun.append(window.controller.start(RunRequest("t", "d", "branch"))))
+    shown = []
+    monkeypatch.setattr(window.live, "show_kept", lambda *args: shown.append(args))
+    keep_run(tmp_path / "kept")
+    (kept,) = RunStore(tmp_path / "kept").runs()
+    window.runs._on_opened(OpenedRun(kept, RunRequest("t", "d", "kept"), (), ()))
+    assert begun == [True]
+    assert shown == [], "the engine is busy by now"

@@ -38,12 +38,12 @@ def save(window, card, kind):
     desk, loop = window.plot_desk, QEventLoop()
     for told in (desk.saved, desk.failed):
         told.connect(loop.quit)
-    asked = len(desk._is_owed)
+    asked = len(desk._owed)
     action.trigger()
-    if len(desk._is_owed) > asked:
+    if len(desk._owed) > asked:
         QTimer.singleShot(PATIENCE_MS, loop.quit)
         loop.exec()
-    assert len(desk._is_owed) == asked, "it was never told what became of the plot"
+    assert len(desk._owed) == asked, "it was never told what became of the plot"
 
 
 def rows(path):

@@ -92,11 +92,13 @@ def test_what_is_made_to_stay_is_set_aside_and_what_was_rubbish_before_is_collec
     assert is_set_aside(made)
 
 
-def test_what_is_made_to_stay_while_a_run_goes_is_not_set_aside():
-    with only_new_objects():
+def test_while_a_run_goes_neither_what_is_made_to_stay_nor_what_the_run_holds_is_set_aside():
+    with short_pauses(), only_new_objects():
+        held = [[]]
         with making_what_stays():
             made = [[]]
         assert not is_set_aside(made)
+        assert not is_set_aside(held)
 
 
 def test_what_fails_to_be_made_is_not_set_aside():

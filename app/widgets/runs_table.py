@@ -89,8 +89,10 @@ class RunsTable(QTableView):
 
     def selected_runs(self) -> list[KeptRun]:
         """The selected runs, in the order of the list."""
-        rows = sorted(index.row() for index in self.selectionModel().selectedRows())
-        return [self._rows.row(row).run for row in rows]
+        # By their ranges: to ask for each row's index takes a tenth of a second for a thousand.
+        ranges = self.selectionModel().selection().toList()
+        rows = {row for part in ranges for row in range(part.top(), part.bottom() + 1)}
+        return [self._rows.row(row).run for row in sorted(rows)]
 
     def select(self, run_ids: Iterable[str]) -> None:
         """Select these runs, and no others; the first becomes the current one."""
