@@ -246,6 +246,7 @@ class LiveView(QObject):
     def _on_end_shown(self) -> None:
         self._show_status()
         self.run_shown.emit()
+        collect_due()
 
     @Slot()
     def _on_engine_ready(self) -> None:

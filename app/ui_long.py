@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
+import psutil
 from PySide6.QtCore import QEventLoop, QObject, QTimer
 
 from app.bench_window import interruptible, opened_window, wait, wait_for
@@ -31,6 +32,7 @@ class LongFigures:
         dressed: while the theme and the size of the text are changed.
         opened: while each page and each window is opened for the first time, by its title.
         all_dressed: as `dressed`, with all those windows open.
+        memory_mb: what the process grows by while the text comes, its evidence and baseline included.
         kept: while the same run, of which the window has kept a log, is opened again, its evidence and baseline too.
         inspected: while tokens all over its text are selected, one after the other, with the inspector in front.
         scrubbed: while its text goes back to where it was after any step.
@@ -44,6 +46,7 @@ class LongFigures:
     dressed: Stalls
     opened: dict[str, Stalls]
     all_dressed: Stalls
+    memory_mb: float
     kept: Stalls
     inspected: Stalls
     scrubbed: Stalls
@@ -67,9 +70,11 @@ def bench_long(request: RunRequest, *, num_steps: int = 5_000, steps_per_second:
 
     with opened_window(lambda: script) as (window, run_in_window):
         wait(SETTLE_MS)  # What opening it takes is measured elsewhere.
+        before_mb = _resident_mb()
         return LongFigures(
             num_steps,
             shown=during(lambda: run_in_window(window, whole)),
+            memory_mb=_resident_mb() - before_mb,
             num_tokens=window.run_view.tokens.num_tokens,
             scrolled=during(lambda: _scroll(window)),
             redrawn=during(lambda: _redraw(window)),
@@ -80,6 +85,10 @@ def bench_long(request: RunRequest, *, num_steps: int = 5_000, steps_per_second:
             inspected=during(lambda: _inspect(window)),
             scrubbed=during(lambda: _scrub(window)),
         )
+
+
+def _resident_mb() -> float:
+    return float(psutil.Process().memory_info().rss / 1e6)
 
 
 def _stop_at(stops: Iterable[float], go: Callable[[float], None]) -> None:

@@ -8,9 +8,13 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 
 _MANY_MODULES = 50
 """So many make a full collection long; fewer are not worth having all that is there set aside."""
+
+_YOUNG = 1
+"""The generation up to which a collection takes a few milliseconds."""
 
 _PATIENCE_S = 1.0
 """For the thread that collects, which may itself be waiting, at the end, for the one that wants it done."""
@@ -72,11 +76,11 @@ def paused() -> Iterator[None]:
 def making_what_stays() -> Iterator[None]:
     """As `paused`; and what there is at its end is set aside: for so much that one look through it halts a window.
 
-    Rings that were out of use before are collected first, by the thread that may. While a run goes neither is done,
-    because the run's caches would be set aside, too.
+    Young rings that were out of use before are collected first, by the thread that may; for older ones a window would
+    stand still too long. While a run goes neither is done, because the run's caches would be set aside, too.
     """
     if not _runs:
-        collect_new()
+        _collect(partial(gc.collect, _YOUNG), wait_s=_PATIENCE_S)
     with paused():
         yield
         if not _runs:

@@ -180,6 +180,7 @@ def test_a_long_text_is_shown_scrolled_and_redrawn(sound_binding, qtbot, monkeyp
     tools = {"sweepWindow", "checkWindow", "probeWindow", "productionPage"}
     assert {"mainWindow", "helpPage", "runsWindow", "modelsWindow", *tools} <= seen
     measured = [getattr(figures, name) for name in ("shown", "scrolled", "redrawn", "dressed", "all_dressed")]
+    assert figures.memory_mb > 0
     measured += [figures.kept, figures.inspected, figures.scrubbed]
     assert all(part.num_beats > 0 for part in (*measured, *figures.opened.values()))
 

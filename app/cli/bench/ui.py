@@ -151,6 +151,11 @@ def _rows(settings: BenchSettings, live: LiveFigures, long: LongFigures) -> list
         ("stall in a run", _ms(live.stalls), _stall_text(live.stalls)),
         ("memory growth", f"{live.memory_growth_mb:.1f} MB", "after the last run in the window, against the first"),
         ("stall, long text", _ms(long.shown), f"{text}, as they come; {_stall_text(long.shown)}"),
+        (
+            "memory, long text",
+            f"{long.memory_mb:.0f} MB",
+            f"{1e3 * long.memory_mb / long.num_tokens:.1f} kB a token of that text, with evidence and baseline",
+        ),
         ("stall, scrolled", _ms(long.scrolled), f"from its end to its start; {_stall_text(long.scrolled)}"),
         ("stall, redrawn", _ms(long.redrawn), f"all at once, with rejected drafts; {_stall_text(long.redrawn)}"),
         ("stall, new look", _ms(long.dressed), f"theme, size of the text, and back; {_stall_text(long.dressed)}"),
