@@ -40,6 +40,12 @@ class FramePace:
         self._was_full: bool | None = None
         self._text_ms: float | None = None
         self._panels_due: float | None = None
+        self._is_unfinished = False
+        self.interval_ms = FRAME_MS
+
+    def go_on(self) -> None:
+        """The frame that has begun draws only some of what it should: the next one comes at once, and draws all."""
+        self._is_unfinished = True
         self.interval_ms = FRAME_MS
 
     def frame(self, *, is_contended: bool) -> bool:
@@ -52,11 +58,14 @@ class FramePace:
         # What the frame before took to apply, to draw and, behind it, to paint.
         spent_ms = 0.0 if self._last_worked is None else 1e3 * (worked - self._last_worked)
         self._last_worked = worked
+        is_unfinished, self._is_unfinished = self._is_unfinished, False
         if not is_contended:
             self._was_full, self._text_ms, self._panels_due = None, None, None
             self.interval_ms = _within(spent_ms / MAX_SHARE, SLOWEST_FRAME_MS)
             return True
-        if self._panels_due is None:
+        if is_unfinished:
+            self._panels_due = now
+        elif self._panels_due is None:
             # The panels have just been drawn empty, and a few steps are no plot.
             self._panels_due = now + SLOWEST_PANELS_MS / 1e3
         elif self._was_full:

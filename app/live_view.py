@@ -82,6 +82,7 @@ class LiveView(QObject):
         self._timer.setTimerType(Qt.TimerType.PreciseTimer)
         self._timer.setInterval(self._pace.interval_ms)
         self._timer.timeout.connect(self._on_frame)
+        measurements.unfinished.connect(self._pace.go_on)
         controller.handover.given.connect(self._on_turn)
         controller.run_requested.connect(self._on_run_requested)
         controller.run_ended.connect(self._on_run_ended)

@@ -74,6 +74,19 @@ def test_the_first_steps_on_all_processors_are_not_drawn_over_again(screen):
     assert screen.num_drawn(all_of_it=True) == 1
 
 
+def test_a_frame_that_could_not_draw_all_is_followed_by_others_at_once(screen):
+    screen.run((SLOWEST_PANELS_MS + SLOWEST_FRAME_MS) / 1e3, is_contended=True)
+    while not screen.pace.frame(is_contended=True):
+        screen.now += screen.pace.interval_ms / 1e3
+    for _ in range(2):
+        screen.pace.go_on()
+        assert screen.pace.interval_ms == FRAME_MS
+        screen.worked += ALL_S
+        assert screen.pace.frame(is_contended=True)
+    screen.worked += ALL_S
+    assert not screen.pace.frame(is_contended=True)
+
+
 def test_after_a_run_was_held_its_next_frames_are_the_texts(screen):
     screen.run(3.0, is_contended=True)
     screen.run(1.0, is_contended=False)

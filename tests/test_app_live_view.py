@@ -46,17 +46,26 @@ def test_a_flood_of_events_is_taken_over_several_frames(window, monkeypatch):
         assert len(window.run_view.steps) == number
 
 
-def test_the_first_steps_are_shown_by_the_figures_and_by_both_plots_at_once(window):
-    panel = window.measurements
+def test_the_first_steps_are_shown_by_the_figures_and_by_both_plots_in_frames_that_follow_each_other(window):
+    panel, asked = window.measurements, []
+    panel.unfinished.connect(lambda: asked.append(shown()))
+
+    def shown():
+        plots = sum(not plot._hint.isVisible() for plot in (panel.acceptance, panel.latency))
+        return plots + (panel.tiles.acceptance.value.text() != "–")
+
     panel.show()
     panel.begin()
     for _ in range(2):
         panel.refresh(has_news=True)
+    assert (shown(), asked) == (0, [])
     for index in range(4):
         window.run_view.apply(make_step(index, 3 * index))
     panel.refresh(has_news=True)
-    assert not any(plot._hint.isVisible() for plot in (panel.acceptance, panel.latency))
-    assert panel.tiles.acceptance.value.text() != "–"
+    # As the engine goes on and nothing has come.
+    for _ in range(3):
+        panel.refresh(has_news=False)
+    assert (shown(), asked) == (3, [1, 2])
 
 
 @pytest.fixture

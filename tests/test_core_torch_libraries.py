@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -37,6 +39,20 @@ print(is_loaded, after > before, float(torch.ones(2).sum()), load_torch_librarie
 def test_another_thread_goes_on_while_they_are_loaded_and_torch_works_afterwards():
     done = subprocess.run([sys.executable, "-c", LOADED_BESIDE_A_THREAD], capture_output=True, text=True, timeout=120)
     assert done.stdout.split() == ["True", "True", "2.0", "False"], done.stderr
+
+
+@pytest.mark.skipif(sys.platform not in {"linux", "darwin"}, reason="the import loads them there")
+@pytest.mark.parametrize("package", ["torch", "scipy", "tokenizers"])
+def test_the_libraries_that_are_read_ahead_are_those_that_are_installed(package):
+    packages = Path(find_spec("torch").origin).parents[1]
+    patterns = [pattern for pattern in torch_libraries._READ_AHEAD if pattern.startswith(package)]
+    assert patterns
+    assert any(path.stat().st_size > 5_000_000 for pattern in patterns for path in packages.glob(pattern))
+
+
+def test_what_can_not_be_read_ahead_is_left_to_the_import(tmp_path):
+    (tmp_path / "tokenizers/tokenizers.so").mkdir(parents=True)
+    torch_libraries._read_ahead(tmp_path)
 
 
 def test_libraries_that_can_not_be_found_are_left_to_the_import_to_explain(monkeypatch):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
-from PySide6.QtCore import Qt
+from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import QVBoxLayout, QWidget
 
@@ -20,20 +20,26 @@ from app.window_layout import splitter
 class _Part(Enum):
     """What a frame may leave to the next one."""
 
+    FIGURES = auto()
     ACCEPTANCE = auto()
     LATENCY = auto()
-    FIGURES = auto()
 
 
 class MeasurementsPanel(QWidget):
-    """Shows a `RunView`'s metrics."""
+    """Shows a `RunView`'s metrics.
+
+    Signals:
+        unfinished: a frame has shown only some of a run's first steps; the next one should come soon.
+    """
+
+    unfinished = Signal()
 
     def __init__(self, run: RunView) -> None:
         super().__init__()
         self._run = run
         self._baseline_ticked = True
         self._frame = 0
-        self._is_empty = True
+        self._empty = list(_Part)
         self._stale: set[_Part] = set()
         self.tiles = MetricTiles()
         self.acceptance = AcceptancePlot(run.metrics)
@@ -49,7 +55,7 @@ class MeasurementsPanel(QWidget):
     def begin(self) -> None:
         """A run starts."""
         self._frame = 0
-        self._is_empty = True
+        self._empty = list(_Part)
         self._stale.clear()
         self.latency.set_baseline(None)
         for plot in (self.acceptance, self.latency):
@@ -76,7 +82,8 @@ class MeasurementsPanel(QWidget):
 
         The plots take turns, and the figures, which nobody reads 30 times a second, come every third frame: painting
         takes processor time from the engine. What is not drawn now is drawn in a later frame, news or not. Only the
-        first steps are shown by all at once, or a plot would stand empty beside a full one for seconds.
+        first steps are shown by all in frames that follow each other at once, or a plot would stand empty beside a full
+        one for seconds; in a single frame they would keep the window from its events for 40 ms.
         """
         if has_news:
             self._stale = set(_Part)
@@ -86,11 +93,13 @@ class MeasurementsPanel(QWidget):
         due = {_Part.ACCEPTANCE if self._frame % 2 else _Part.LATENCY}
         if self._frame % 3 == 1:
             due.add(_Part.FIGURES)
-        if self._is_empty and self._run.steps:
-            self._is_empty, due = False, set(_Part)
+        if self._empty and self._run.steps:
+            due = {self._empty.pop(0)}
         for part in due & self._stale:
             self._show_part(part)
         self._stale -= due
+        if self._empty and self._run.steps:
+            self.unfinished.emit()
 
     def _show_part(self, part: _Part) -> None:
         if part is _Part.ACCEPTANCE:
