@@ -154,7 +154,7 @@ class Session:
         if failure is not None:
             # The error is gone by now, and with it the frames that held the caches; the drafter holds its own.
             drafter = governor = None
-            release_memory(of_models=not has_room)
+            release_memory()
             if not has_room:
                 models = [target] if draft is None else [target, draft]
                 self._shelf.drop_all_but(self._shelf.keys_of(models))

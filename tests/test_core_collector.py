@@ -109,11 +109,14 @@ def test_what_fails_to_be_made_is_not_set_aside():
     assert not is_set_aside(made)
 
 
-def test_memory_that_is_released_includes_what_was_set_aside():
+def test_memory_that_is_released_includes_what_was_set_aside_only_if_it_is_to():
     ring = Ring()
     set_aside()
     del ring
+    Ring()
     release_memory()
+    assert Ring.alive == 1
+    release_memory(of_models=True)
     assert Ring.alive == 0
 
 

@@ -50,7 +50,7 @@ def measured(name: str, raw: dict[str, Any], prompt_ids: list[int]) -> Memory:
             if model is not None:
                 model.lean_weights = None
     contender = build(name, pair, settings)
-    release_memory()
+    release_memory(of_models=True)
     drop_read_weights()
     with threads(settings.threads):
         for _ in range(2):  # The first one brings back what it needs of files; the second one is measured.
@@ -94,7 +94,7 @@ def _import_everything() -> None:
 
     assert transformers.AutoModelForCausalLM
     load(DEFAULT_DRAFT, "cpu")
-    release_memory()
+    release_memory(of_models=True)
 
 
 if __name__ == "__main__":

@@ -63,12 +63,12 @@ def free_memory(device: torch.device) -> int:
     return available
 
 
-def release_memory(*, of_models: bool = True) -> None:
+def release_memory(*, of_models: bool = False) -> None:
     """Give back what nothing refers to any more.
 
     Args:
         of_models: look also through what the collector has set aside, which takes a quarter of a second; what a run
-            made is newer than that.
+            made, or a load that failed, is newer than that.
     """
     if of_models:
         collect_all()

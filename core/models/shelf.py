@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import weakref
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -52,8 +53,8 @@ class ModelShelf:
 
     def add(self, key: ShelfKey, model: LanguageModel) -> None:
         """Keep a model; what it replaces, being of the same files before they were written anew, is dropped."""
-        for other in [other for other in self._models if other._replace(written_at=key.written_at) == key != other]:
-            self._drop(other)
+        if older := [other for other in self._models if other._replace(written_at=key.written_at) == key != other]:
+            self._release(older)
         self._models[key] = model
 
     def held_bytes(self, keys: Collection[ShelfKey] | None = None, *, device_type: str | None = None) -> int:
@@ -87,8 +88,7 @@ class ModelShelf:
             oldest = next((key for key in self._models if not _is_kept(key, keep)), None)
             if oldest is None:
                 return False
-            self._drop(oldest)
-            release_memory()
+            self._release([oldest])
         return True
 
     def drop_all_but(self, keep: Collection[ShelfKey]) -> bool:
@@ -98,14 +98,25 @@ class ModelShelf:
             Whether there was anything.
         """
         surplus = [key for key in self._models if not _is_kept(key, keep)]
-        for key in surplus:
-            self._drop(key)
-        release_memory()
+        self._release(surplus)
         return bool(surplus)
 
     def clear(self) -> None:
-        self._models.clear()
-        release_memory()
+        self._release(list(self._models))
+
+    def _release(self, keys: Iterable[ShelfKey]) -> None:
+        """Drop models, and give back what they took."""
+        before = {id(tensor): weakref.ref(tensor) for tensor in self._parameters()}
+        for key in keys:
+            self._drop(key)
+        for tensor in self._parameters():
+            before.pop(id(tensor), None)
+        # Only where some architecture's modules refer to each other in rings is anything left, and a window stands
+        # still while they are looked for among all that there is.
+        release_memory(of_models=any(reference() is not None for reference in before.values()))
+
+    def _parameters(self) -> Iterable[torch.Tensor]:
+        return (parameter for model in self._models.values() for parameter in model.model.parameters())
 
     def _drop(self, key: ShelfKey) -> None:
         # What borrows its tables would keep them in memory.
