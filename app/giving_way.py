@@ -10,9 +10,17 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
+import time
 from collections.abc import Iterator
 
+from PySide6.QtCore import QCoreApplication, QEvent, QObject, Qt, Signal, Slot
+
 SWITCH_S = 0.0001
+
+WORK_S = 0.002
+"""So long a thread works that lets the window go first; then it waits until the window is through."""
+MOST_S = 0.1
+"""No longer does it wait, whatever the window does."""
 
 
 class _Ways:
@@ -51,3 +59,43 @@ def giving_way() -> Iterator[None]:
         yield
     finally:
         _ways.end()
+
+
+class WindowFirst(QObject):
+    """Has a thread wait, every few milliseconds, until the window's thread has done all that waits for it.
+
+    For a thread that asks the system for something every few microseconds, as one does that reads many small files.
+    Each time it lets go of Python's lock and has it back before the window has woken up: no switch interval is ever
+    over, and the window's first picture of a list takes a fifth of a second.
+
+    To be made in the window's thread.
+    """
+
+    _asked = Signal()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_through = threading.Event()
+        self._since = 0.0
+        self._asked.connect(self._on_asked, Qt.ConnectionType.QueuedConnection)
+
+    def let(self) -> None:
+        """Wait if it is time to. Called in the thread that works, as often as it likes."""
+        if time.perf_counter() - self._since >= WORK_S:
+            self._is_through.clear()
+            self._asked.emit()
+            self._is_through.wait(MOST_S)
+            self._since = time.perf_counter()
+
+    @Slot()
+    def _on_asked(self) -> None:
+        # Behind painting, which has the lowest priority that Qt gives.
+        last = Qt.EventPriority.LowEventPriority.value - 1
+        QCoreApplication.postEvent(self, QEvent(QEvent.Type.User), last)
+
+    def event(self, event: QEvent) -> bool:
+        """Nothing else waits any more."""
+        if event.type() == QEvent.Type.User:
+            self._is_through.set()
+            return True
+        return super().event(event)

@@ -9,7 +9,7 @@ from pathlib import Path
 from PySide6.QtCore import Signal, SignalInstance
 
 from app.answering import Answerer
-from app.giving_way import giving_way
+from app.giving_way import WindowFirst, giving_way
 from app.run_questions import OpenedRun, Replay, RunsFound
 from app.sentences import sentence_of
 from app.services import Services
@@ -63,11 +63,12 @@ class RunAnswers:
 
 
 class RunReader(Answerer, RunAnswers):
-    """Lives in its own thread."""
+    """Lives in its own thread. To be made in the window's."""
 
     def __init__(self, services: Services) -> None:
         super().__init__()
         self._services = services
+        self._window_first = WindowFirst()
         self._store: RunStore | None = None
 
     @property
@@ -90,6 +91,7 @@ class RunReader(Answerer, RunAnswers):
             for run in self.store.runs(going):
                 if self.is_closing:
                     return
+                self._window_first.let()
                 runs.append(run)
                 if time.monotonic() - told_at >= BATCH_S:
                     self.found.emit(RunsFound(tuple(runs), is_complete=False))

@@ -34,9 +34,15 @@ _ALIASES = {
 _WORDS = ("target", "draft", "method", "device", "dtype", "coupling")
 
 
-def matches(run: KeptRun, query: str) -> bool:
-    """Whether a run has every word of the query; case doesn't matter. An empty query fits all."""
-    text = searchable(run)
+def matches(run: KeptRun, query: str, text: str | None = None) -> bool:
+    """Whether a run has every word of the query; case doesn't matter. An empty query fits all.
+
+    Args:
+        run: to look at.
+        query: words and settings, with spaces between.
+        text: `searchable` of the run, where the caller has it at hand.
+    """
+    text = searchable(run) if text is None else text
     return all(_fits(run, text, word) for word in query.casefold().split())
 
 

@@ -10,6 +10,7 @@ from PySide6.QtWidgets import QAbstractButton, QAbstractItemView, QLineEdit
 
 from app.view_models.run_list import RunColumn
 from app.widgets.runs_panel import COMPARE, LIST, NO_MATCH, NO_RUN
+from app.widgets.runs_rows import RunsTableModel
 from tests.fakes_app import fake_services
 from tests.fakes_runs import cells, keep_run, names, until
 
@@ -50,6 +51,40 @@ def test_the_list_is_sorted_by_a_click_on_its_head_and_keeps_what_is_selected(op
     assert [run.id for run in panel.table.selected_runs()] == [selected.id]
     panel.table.sortByColumn(-1, Qt.SortOrder.AscendingOrder)
     assert names(panel) == ["prompt 2", "prompt 1", "prompt 0"]
+
+
+def test_several_that_are_selected_stay_so_in_another_order_and_behind_a_search(open_runs, folder):
+    for index, k in enumerate((6, 10, 2, 4, 8)):
+        keep_run(folder, index, num_draft_tokens=k)
+    _, panel = open_runs(5)
+
+    def selected():
+        return [run.config["num_draft_tokens"] for run in panel.table.selected_runs()]
+
+    ids = {run.config["num_draft_tokens"]: run.id for run in panel.table.runs()}
+    panel.table.select([ids[k] for k in (8, 4, 10)])
+    assert selected() == [8, 4, 10]
+    panel.table.sortByColumn(RunColumn.K, Qt.SortOrder.DescendingOrder)
+    assert selected() == [10, 8, 4]
+    panel.search.setText("K>4")
+    assert selected() == [10, 8]
+    panel.search.clear()
+    assert selected() == [10, 8]
+    panel.search.setText("K=2")
+    assert selected() == [2]
+
+
+def test_the_flags_of_what_is_selected_are_not_asked_for_one_by_one(open_runs, folder, monkeypatch):
+    """Qt's head would, to draw itself: a fifth of a second for some thousand rows."""
+    for index in range(60):
+        keep_run(folder, index, lines=1)
+    _, panel = open_runs(60)
+    asked, flags = [], RunsTableModel.flags
+    monkeypatch.setattr(RunsTableModel, "flags", lambda self, index: asked.append(index) or flags(self, index))
+    panel.table.selectAll()
+    panel.table.grab()
+    assert len(panel.table.selected_runs()) == 60
+    assert len(asked) < 60
 
 
 def test_the_search_finds_words_and_settings(open_runs, folder):

@@ -73,3 +73,14 @@ def test_a_list_that_is_replaced_before_all_rows_are_made_shows_the_new_one(mode
     until(qtbot, lambda: not model._ahead.is_going)
     assert sorted(made) == sorted(run.id for run in runs[:2])
     assert [model.data(model.index(row, RunColumn.NAME)) for row in range(2)] == [run.title for run in runs[:2]]
+
+
+def test_a_run_that_comes_back_is_not_made_again(model, runs, made, qtbot):
+    model.show_runs(runs)
+    until(qtbot, lambda: not model._ahead.is_going)
+    made.clear()
+    model.show_runs(runs[2:])
+    model.show_runs(runs)
+    until(qtbot, lambda: not model._ahead.is_going)
+    assert made == []
+    assert model.runs() == list(runs)

@@ -13,6 +13,7 @@ from app.view_models.model_text import UNKNOWN
 from core.draft_length import shown_draft_length
 from core.drafters.methods import METHODS
 from core.figures import percent_text
+from core.run_search import searchable
 from core.runs import KeptRun, KeptState
 
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -91,9 +92,14 @@ class RunRow:
         """More about the run."""
         return tooltip(self.run)
 
+    @cached_property
+    def searchable(self) -> str:
+        """What words are looked for in."""
+        return searchable(self.run)
+
     def make_whole(self) -> None:
         """Put all of it together, ahead of being asked."""
-        _ = self.texts, self.keys, self.subtitle, self.tip
+        _ = self.texts, self.keys, self.subtitle, self.tip, self.searchable
 
 
 def _figures(run: KeptRun) -> tuple[Any, Any, float | None, float | None, float | None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from typing import Generic, TypeVar
 
-from PySide6.QtCore import QAbstractTableModel, QModelIndex, QPersistentModelIndex, Qt
+from PySide6.QtCore import QAbstractTableModel, QItemSelectionModel, QModelIndex, QPersistentModelIndex, Qt
 from PySide6.QtWidgets import QAbstractItemView, QTableView, QWidget
 
 Index = QModelIndex | QPersistentModelIndex
@@ -72,7 +72,13 @@ class RowsModel(QAbstractTableModel, Generic[R]):
 
 
 def prepare_rows(view: QTableView) -> None:
-    """Rows to choose from: no grid, Tab leaves the table, and it scrolls smoothly."""
+    """Rows to choose from: no grid, Tab leaves the table, and it scrolls smoothly. To be called when it has its model.
+
+    Columns are never selected. Their head would ask for it all the same, each time that the selection changes: for the
+    flags of each cell of each row in it, a fifth of a second for some thousands of rows.
+    """
+    header = view.horizontalHeader()
+    header.setSelectionModel(QItemSelectionModel(view.model(), header))
     view.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
     view.setTabKeyNavigation(False)
     view.setShowGrid(False)

@@ -42,12 +42,13 @@ class RunsTableModel(RowsModel[RunRow]):
 
     def show_runs(self, runs: Iterable[KeptRun]) -> None:
         """Show these, in the order and with the filter that are set."""
-        known = {}
+        self._all = []
         for run in runs:
             row = self._known.get(run.id)
-            known[run.id] = row if row is not None and row.run == run else RunRow(run)
-        self._known = known
-        self._all = list(known.values())
+            if row is None or row.run != run:
+                # Kept for good: a run that is deleted may come back.
+                row = self._known[run.id] = RunRow(run)
+            self._all.append(row)
         self._show()
         self._ahead.start(_make_ahead(self._all))
 
@@ -62,27 +63,15 @@ class RunsTableModel(RowsModel[RunRow]):
         self._show()
 
     def _show(self) -> None:
-        rows = [row for row in self._all if matches(row.run, self._words)] if self._words else list(self._all)
+        words = self._words
+        rows = [row for row in self._all if matches(row.run, words, row.searchable)] if words else list(self._all)
         if self._order is not None:
             column, is_reversed = self._order
             rows.sort(key=lambda row: row.keys[column], reverse=is_reversed)
         if [row.run.id for row in rows] == [row.run.id for row in self._rows]:
             self._change(rows)
-        elif len(rows) == len(self._rows) and {row.run.id for row in rows} == {row.run.id for row in self._rows}:
-            self._reorder(rows)
         else:
             self._reset(rows)
-
-    def _reorder(self, rows: list[RunRow]) -> None:
-        """The same runs in another order: what is selected moves with them."""
-        self.layoutAboutToBeChanged.emit()
-        old = self.persistentIndexList()
-        ids = [self._rows[index.row()].run.id for index in old]
-        self._rows = rows
-        places = {row.run.id: place for place, row in enumerate(rows)}
-        new = [self.index(places[run_id], index.column()) for run_id, index in zip(ids, old, strict=True)]
-        self.changePersistentIndexList(old, new)
-        self.layoutChanged.emit()
 
     def row(self, index: int) -> RunRow:
         """What a row shows."""
