@@ -11,6 +11,7 @@ import psutil
 
 from app.bench_window import opened_window, wait
 from app.clocked_runs import ClockedSession, Speeds
+from app.core_watch import CoreWatch
 from app.heartbeat import Heartbeat, Stalls, worst
 from app.services import Session
 from core.bench.statistics import Spread, ratios, spread
@@ -82,6 +83,7 @@ def bench_live(
     requests: Sequence[RunRequest],
     rounds: int,
     on_progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+    watch: CoreWatch | None = None,
 ) -> LiveRuns:
     """Run requests in the window, in a terminal and by the engine alone, in turn, after one each that doesn't count.
 
@@ -92,6 +94,7 @@ def bench_live(
         requests: taken in turn, those whose text ends early left out if there are others.
         rounds: that count, one at least.
         on_progress: what goes on, how many runs are done, and how many there will be.
+        watch: tells when the machine itself stood still.
 
     Raises:
         OutriderError: a run fails.
@@ -103,7 +106,7 @@ def bench_live(
         opened.append(ClockedSession(open_session()))
         return opened[-1]
 
-    heart = Heartbeat()
+    heart = Heartbeat(watch)
     found: list[dict[str, Speeds]] = []
     with opened_window(open_clocked) as (window, run_in_window):
 

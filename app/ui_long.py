@@ -10,6 +10,7 @@ import psutil
 from PySide6.QtCore import QEventLoop, QObject, QTimer
 
 from app.bench_window import interruptible, opened_window, wait, wait_for
+from app.core_watch import CoreWatch
 from app.heartbeat import Heartbeat, Stalls
 from app.main_window import MainWindow
 from app.scripted_run import ScriptedRun
@@ -52,7 +53,13 @@ class LongFigures:
     scrubbed: Stalls
 
 
-def bench_long(request: RunRequest, *, num_steps: int = 5_000, steps_per_second: float = 1_000.0) -> LongFigures:
+def bench_long(
+    request: RunRequest,
+    *,
+    num_steps: int = 5_000,
+    steps_per_second: float = 1_000.0,
+    watch: CoreWatch | None = None,
+) -> LongFigures:
     """Feed a window a long run that needs no model, scroll through it, and open all there is beside it.
 
     Raises:
@@ -61,7 +68,7 @@ def bench_long(request: RunRequest, *, num_steps: int = 5_000, steps_per_second:
     """
     script = ScriptedRun(num_steps, steps_per_second)
     whole = replace(request, inspect=True, baseline=True)
-    heart = Heartbeat()
+    heart = Heartbeat(watch)
 
     def during(work: Callable[[], None]) -> Stalls:
         with heart.beating():

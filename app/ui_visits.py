@@ -13,6 +13,7 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 
 from app.clocked_runs import HeadlessProcess
+from app.core_watch import watching_cores
 from app.services import open_session_beside_window
 from app.ui_bench import LiveFigures, LiveRuns, bench_live, sum_up
 from app.ui_long import LongFigures, bench_long
@@ -65,6 +66,8 @@ def bench_here(requests: Sequence[RunRequest], rounds: int, *, with_long: bool) 
     application = QApplication.instance() or QApplication([])
     assert isinstance(application, QApplication)
     application.setQuitOnLastWindowClosed(False)
-    with HeadlessProcess() as headless:
-        runs = bench_live(open_session_beside_window, headless.run_in_terminal, headless.run, requests, rounds)
-    return runs, bench_long(requests[0]) if with_long else None
+    with watching_cores() as watch:
+        with HeadlessProcess() as headless:
+            places = (open_session_beside_window, headless.run_in_terminal, headless.run)
+            runs = bench_live(*places, requests, rounds, watch=watch)
+        return runs, bench_long(requests[0], watch=watch) if with_long else None

@@ -70,10 +70,16 @@ def test_a_scripted_run_is_a_run():
 def test_stalls_are_the_longest_and_the_99th_percentile():
     from app.heartbeat import stalls
 
-    found = stalls([1.0] * 199 + [80.0])
-    assert (found.longest_ms, found.num_beats) == (80.0, 200)
+    beats = [(0.0, 0.006)] * 199 + [(1.0, 1.085)]
+    found = stalls(beats)
+    assert (found.longest_ms, found.with_halts_ms, found.num_beats) == (pytest.approx(80), pytest.approx(80), 200)
     assert 1.0 <= found.p99_ms < 80.0
     assert stalls([]).longest_ms == 0.0
+    # Another core's halt overlaps this one's, and a third was before.
+    halts = [(0.5, 0.6), (1.01, 1.03), (1.02, 1.04)]
+    found = stalls(beats, halts)
+    assert (found.longest_ms, found.with_halts_ms) == (pytest.approx(50), pytest.approx(80))
+    assert stalls(beats, [(0.9, 2.0)]).longest_ms == pytest.approx(1)
 
 
 def test_the_window_and_the_session_take_turns(sound_binding, qtbot):
