@@ -1,18 +1,15 @@
-"""Where models go, what is kept of them, and what comes of it when there is no room."""
+"""Where models go, and what comes of it when there is no room."""
 
 import json
 import shutil
 import weakref
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
 import core.models.loading as loading
-import core.models.shelf as shelf_module
-from core.collector import paused
 from core.controls import Cancelled
 from core.decode import autoregressive
 from core.errors import ModelUnreadableError, OutOfMemoryError, PairMismatchError, SettingsError
@@ -21,7 +18,6 @@ from core.models.loading import load
 from core.models.placement import available_memory, choose_place, empty_model, is_spread, spread
 from core.models.prompting import encode_prompt, render
 from core.models.room import Need, bytes_per_position, does_not_fit, need_of, run_does_not_fit
-from core.models.shelf import ModelShelf, ShelfKey
 from core.models.sizes import in_words
 from core.runners import lean
 from core.types import SamplingParams
@@ -204,92 +200,6 @@ def test_the_length_that_would_fit_is_said():
     assert "about 800 would fit" in told
     assert "bfloat16 or a smaller model" in told
     assert "would fit" not in run_does_not_fit([model], 5_000, 10**9)
-
-
-# --- The shelf --------------------------------------------------------------------------------------------------
-
-
-def key(name: str, beside: ShelfKey | None = None) -> ShelfKey:
-    return ShelfKey(name, 0, "cpu", torch.float32, beside)
-
-
-class Room:
-    """A device of ten places, of which each model on the shelf takes three."""
-
-    def __init__(self) -> None:
-        self.shelf = ModelShelf(lambda _: 10 - 3 * len(self.names()))
-
-    def names(self) -> list[str]:
-        return [name for name in "abcd" if any(k.path == name for k in self.shelf._models)]
-
-
-def test_models_used_least_recently_make_room_first():
-    room = Room()
-    shelf = room.shelf
-    for name in "abc":
-        shelf.add(key(name), tiny_model())
-    assert shelf.make_room(1, CPU, keep=[])
-    assert room.names() == ["a", "b", "c"]
-    assert shelf.get(key("a")) is tiny_model()
-    assert shelf.make_room(3, CPU, keep=[])
-    assert room.names() == ["a", "c"]
-    assert not shelf.make_room(99, CPU, keep=[key("a")])
-    assert room.names() == ["a"]
-    assert shelf.get(key("c")) is None
-
-
-def test_what_borrows_goes_with_what_it_borrows_from_and_keeps_it():
-    room = Room()
-    shelf = room.shelf
-    shelf.add(key("a"), tiny_model())
-    shelf.add(key("b", beside=key("a")), tiny_model())
-    shelf.add(key("c"), tiny_model())
-    assert shelf.held_bytes([key("a"), key("b", key("a"))]) == shelf.held_bytes([key("a")]) > 0
-    assert not shelf.make_room(99, CPU, keep=[key("b", key("a"))])
-    assert room.names() == ["a", "b"]
-    assert shelf.make_room(10, CPU, keep=[])
-    assert room.names() == []
-
-
-@pytest.mark.parametrize("is_ringed", [False, True])
-def test_only_a_model_that_holds_itself_is_looked_for_among_all_that_there_is(is_ringed, monkeypatch):
-    gone, looked, shelf = [], [], ModelShelf()
-    monkeypatch.setattr(shelf_module, "release_memory", lambda *, of_models: looked.append(of_models))
-    for name in "ab":
-        module = torch.nn.Linear(2, 2)
-        # As some architectures' modules do, whose parts know the whole.
-        module.extra_state = [module] if is_ringed else []
-        gone.append(weakref.ref(module))
-        shelf.add(key(name), SimpleNamespace(model=module))
-        del module
-    with paused():
-        assert shelf.drop_all_but([key("b")])
-        assert looked == [is_ringed]
-        assert [reference() is not None for reference in gone] == [is_ringed, True]
-        shelf.clear()
-        assert looked == [is_ringed, is_ringed]
-
-
-def test_what_other_models_still_use_is_nothing_left_behind(monkeypatch):
-    looked, shelf, module = [], ModelShelf(), torch.nn.Linear(2, 2)
-    monkeypatch.setattr(shelf_module, "release_memory", lambda *, of_models: looked.append(of_models))
-    shelf.add(key("a"), SimpleNamespace(model=module))
-    shelf.add(key("b", beside=key("a")), SimpleNamespace(model=torch.nn.ModuleList([module])))
-    del module
-    shelf.drop_all_but([key("a")])
-    assert looked == [False]
-
-
-def test_a_model_that_was_written_anew_takes_the_place_of_the_old_one_and_of_what_borrows_from_it():
-    room = Room()
-    shelf = room.shelf
-    shelf.add(key("a"), tiny_model())
-    shelf.add(key("b", beside=key("a")), tiny_model())
-    shelf.add(key("c"), tiny_model())
-    newer = key("a")._replace(written_at=1)
-    shelf.add(newer, tiny_model())
-    assert (key("a") in shelf, newer in shelf, room.names()) == (False, True, ["a", "c"])
-    assert shelf.held_bytes(device_type="cpu") == shelf.held_bytes() > 0 == shelf.held_bytes(device_type="cuda")
 
 
 # --- What is loaded ---------------------------------------------------------------------------------------------
