@@ -6,7 +6,7 @@ its events. So the main window has only rules that never change, and each part o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 from PySide6.QtCore import QChildEvent
 from PySide6.QtWidgets import (
@@ -58,10 +58,17 @@ def hold_parts(*widgets: QWidget) -> None:
 
 def dress_in_parts(dialog: QDialog) -> None:
     """Give each part of a large dialog the sheet in force: one sheet would take too long to reach all of it."""
+    for _piece in dressing(dialog):
+        pass
+
+
+def dressing(dialog: QDialog) -> Generator[None]:
+    """As `dress_in_parts`, in pieces, for a dialog of which even that takes long."""
     hold_parts(dialog)
     for container in containers_of(dialog):
         dress_container(container)
     for part in parts_of(dialog):
+        yield
         dress(part)
 
 

@@ -11,6 +11,7 @@ from PySide6.QtWidgets import QWidget
 
 from app.controller import RunController
 from app.dialogs import Dialogs
+from app.dress import dressing
 from app.model_checker import ModelCheckerThread
 from app.model_questions import FoundModels, ModelRole, OpenedModel
 from app.model_store import Download, DownloadState, ModelStore
@@ -112,8 +113,9 @@ class ModelsDesk(QObject):
             self._opening.finish()
 
     def _pieces(self, window: ModelsWindow, page: int, *, is_new: bool) -> Generator[None]:
-        """To make it takes a turn, to lay it out and paint it another one."""
+        """To make it takes a turn, to dress it some more, to lay it out and paint it another one."""
         if is_new:
+            yield from dressing(window)
             yield from self._opening.rest()
         window.set_offline(self._services.is_offline())
         self.checker.scan()

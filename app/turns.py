@@ -14,6 +14,18 @@ TURN_S = 0.004
 """No further piece is begun in a turn that has lasted this long."""
 
 
+def next_turn_timer(parent: QObject) -> QTimer:
+    """A timer that, once started, fires in the next turn of the event loop; for another turn it is started anew.
+
+    One that repeats by itself fires twice in the turn that follows its start (measured with Qt 6.11 and
+    GLib's loop): two pieces would go by before anything else is answered.
+    """
+    timer = QTimer(parent)
+    timer.setInterval(0)
+    timer.setSingleShot(True)
+    return timer
+
+
 class Turns(QObject):
     """Does one work at a time; a new one takes the place of one that is not done.
 
@@ -27,8 +39,7 @@ class Turns(QObject):
         super().__init__(parent)
         self._pieces: Generator[None] | None = None
         self._ends_here = False
-        self._timer = QTimer(self)
-        self._timer.setInterval(0)
+        self._timer = next_turn_timer(self)
         self._timer.timeout.connect(self._on_turn)
 
     @property
@@ -63,6 +74,8 @@ class Turns(QObject):
     @Slot()
     def _on_turn(self) -> None:
         self._run(time.perf_counter() + TURN_S)
+        if self.is_going:
+            self._timer.start()
 
     def _run(self, until: float) -> None:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 
 import pytest
 from PySide6.QtCore import QEvent, QObject, Qt, QTimer
@@ -236,6 +237,30 @@ def test_pieces_are_done_in_order_and_other_events_come_in_between(qtbot, monkey
     until(qtbot, lambda: not turns.is_going)
     assert [what for what in done if what != "other"] == [0, 1, 2, 3, 4]
     assert all(after == "other" for what, after in itertools.pairwise(done) if what != "other")
+
+
+def test_no_two_pieces_go_by_before_a_timer_that_is_due(qtbot, monkeypatch):
+    """The first two as little as the others: Qt calls a repeating timer of 0 ms twice in the turn that it starts in."""
+    monkeypatch.setattr("app.turns.TURN_S", 1e-9)
+    turns, beat, done = Turns(QApplication.instance()), QTimer(), []
+    beat.setTimerType(Qt.TimerType.PreciseTimer)
+    beat.timeout.connect(lambda: done.append("beat"))
+
+    def pieces():
+        for index in range(4):
+            done.append(index)
+            begun = time.perf_counter()
+            while time.perf_counter() - begun < 0.003:  # The beat is due by then.
+                pass
+            yield
+
+    beat.start(1)
+    until(qtbot, lambda: "beat" in done)
+    for _ in range(3):
+        QTimer.singleShot(5, lambda: turns.start(pieces()))
+        until(qtbot, lambda: turns.is_going)
+        until(qtbot, lambda: not turns.is_going)
+    assert all("beat" in pair for pair in itertools.pairwise(done)), done
 
 
 def test_what_is_left_can_be_done_at_once_or_given_up(qtbot):

@@ -16,7 +16,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.dress import dress_in_parts
+from app.dress import hold_parts
 from app.model_questions import FoundModels
 from app.model_store import Download, DownloadState
 from app.view_models.model_library import ModelLibrary
@@ -36,7 +36,7 @@ NO_MODEL = "There is no model on this computer yet. Choose one under Get models.
 
 
 class ModelsWindow(QDialog):
-    """Two pages, and the downloads beneath them.
+    """Two pages, and the downloads beneath them. To be dressed in parts, by whoever makes it.
 
     Signals:
         model_selected: a reference, whose pairs are wanted.
@@ -85,7 +85,7 @@ class ModelsWindow(QDialog):
         self.foot = text_label("", "hint")
         self.foot.setObjectName("modelsFoot")
         self._lay_out()
-        dress_in_parts(self)
+        hold_parts(self)
         self._connect()
         self.refresh()
 

@@ -6,11 +6,12 @@ import math
 import unicodedata
 from typing import Any
 
-from PySide6.QtCore import QMimeData, QPoint, QRectF, Qt, QTimer, Slot
+from PySide6.QtCore import QMimeData, QPoint, QRectF, Qt, Slot
 from PySide6.QtGui import QTextCursor, QTextLine
 from PySide6.QtWidgets import QPlainTextDocumentLayout, QPlainTextEdit, QWidget
 
 from app.theme import LIGHT, Theme, mono_font
+from app.turns import next_turn_timer
 from app.view_models.selection import Place
 from app.view_models.token_stream import TokenStream
 from app.widgets.transcript_page import PageFormats, Role, Span, TranscriptPage, Written
@@ -38,8 +39,7 @@ class PagedText(QPlainTextEdit):
         self._page_formats = PageFormats(LIGHT)
         self._shows_ghosts = False
         self._limit: int | None = None
-        self._slices = QTimer(self)
-        self._slices.setInterval(0)
+        self._slices = next_turn_timer(self)
         self._slices.timeout.connect(self._on_slice)
         self._next: TranscriptPage | None = None
         self._page = self._new_page()
@@ -111,11 +111,11 @@ class PagedText(QPlainTextEdit):
     @Slot()
     def _on_slice(self) -> None:
         if self._next is None:
-            self._slices.stop()
             self.refresh()
         elif self._next.advance(self._num_wanted):
-            self._slices.stop()
             self._swap(self._next)
+        else:
+            self._slices.start()
 
     def _rebuild(self) -> None:
         """Build the page anew, and show it when it is whole: at once, unless the text is long."""
