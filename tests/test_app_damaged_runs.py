@@ -8,7 +8,7 @@ import math
 import pytest
 
 from app.view_models.branching import branch, can_branch
-from app.view_models.race import race_of
+from app.view_models.race import making_race
 from app.view_models.run_view import RunView
 from app.view_models.selection import Place
 from app.view_models.why import NO_UNIT, WhyModel
@@ -138,5 +138,9 @@ def test_settings_of_another_kind_keep_no_page_from_being_shown(path, name, valu
     edit(path, damage)
     run = view_of(path)
     assert WhyModel(run).report().advice
-    assert race_of(run) is not None
+
+    def making():
+        assert (yield from making_race(run)) is not None
+
+    assert list(making())
     assert isinstance(can_branch(run, Place(1, 0)), bool)

@@ -10,7 +10,7 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QScrollArea
 
 from app.theme import DARK, LIGHT
-from app.view_models.race import SAME, SAME_LAW, seconds_text
+from app.view_models.race import SAME, SAME_LAW, STEPS_PER_PIECE, seconds_text
 from app.view_models.run_view import RunView
 from app.widgets.race_clock import RaceClock
 from app.widgets.race_page import BESIDE_WIDTH, RacePage
@@ -226,9 +226,51 @@ def test_a_long_text_comes_in_parts_so_that_no_frame_is_long(qtbot, sound_bindin
     assert view.toPlainText() == " a" * 3
 
 
+def test_a_text_is_taken_back_and_given_again_where_the_units_are_not_the_characters(qtbot, sound_binding):
+    view = RaceText("x", "x", in_kinds=False)
+    qtbot.addWidget(view)
+    view.set_tokens(TEXTS, [TokenKind.BONUS] * len(TEXTS))
+    for count in (5, 9, 6, 0, 7, 3, 9, 8):
+        view.show_count(count)
+        assert view.toPlainText() == "".join(TEXTS[:count]).replace("\r\n", "\n")
+
+
+def test_a_long_race_is_made_in_turns_and_what_was_there_before_it_is_not_shown_as_it(page, run, qtbot):
+    feed(run)
+    page.end()
+    assert page.stack.currentIndex() == 1
+    run.begin(REQUEST)
+    page.begin()
+    feed(run, blocks=(4,) * STEPS_PER_PIECE)
+    page.end()
+    assert page.stack.currentIndex() == 0
+    qtbot.waitUntil(lambda: page.stack.currentIndex() == 1)
+    assert page.ours.bar.maximum() == run.tokens.num_tokens
+    assert page.texts.text() == SAME
+
+
+def test_a_long_race_that_nobody_waits_for_is_made_when_somebody_looks(page, run, qtbot):
+    feed(run, blocks=(4,) * STEPS_PER_PIECE)
+    page.end()
+    page.hide()
+    assert not page._making.is_going
+    page.show()
+    qtbot.waitUntil(lambda: page.stack.currentIndex() == 1)
+
+
+def test_a_run_that_begins_while_a_long_race_is_made_ends_that(page, run, qtbot):
+    feed(run, blocks=(4,) * STEPS_PER_PIECE)
+    page.end()
+    run.begin(REQUEST)
+    page.begin()
+    assert (page.stack.currentIndex(), page._making.is_going) == (0, False)
+    assert "on its way" in page.empty.text()
+
+
 def test_the_rest_of_a_long_text_follows_by_itself(page, run, qtbot):
     feed(run, blocks=(4,) * (MOST_TOKENS // 2))
     page.end()
+    qtbot.waitUntil(lambda: page.stack.currentIndex() == 1)
     total = run.tokens.num_tokens
     assert page.ours.text.num_shown < total
     qtbot.waitUntil(lambda: page.ours.text.num_shown == page.plain.text.num_shown == total)

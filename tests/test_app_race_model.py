@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from app.view_models.positions import PositionCounts
-from app.view_models.race import MOVED, SAME, SAME_LAW, Race, Timeline, seconds_text
+from app.view_models.race import MOVED, SAME, SAME_LAW, Race, Runner, Timeline, seconds_text
 from core.types import Coupling
 from tests.fakes_app import make_step
 
@@ -35,7 +35,13 @@ def plainly(steps, ms=9.0, **changes):
 
 def race(ours=None, plain=None, coupling=Coupling.REJECTION, speedup=1.5):
     ours = ours or speculative()
-    return Race(ours, plain if plain is not None else plainly(ours), coupling=coupling, speedup=speedup)
+    return Race(runner(ours), runner(plain or plainly(ours)), coupling=coupling, speedup=speedup)
+
+
+def runner(steps):
+    made = Runner()
+    made.extend(steps)
+    return made
 
 
 def test_a_steps_tokens_are_there_when_it_ends_and_not_before():

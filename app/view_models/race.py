@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 
 from app.view_models.run_view import RunView
 from core.types import Coupling, Step, TokenKind
+
+STEPS_PER_PIECE = 500
+"""About a millisecond's work."""
 
 SAME = "Same text, token for token."
 SAME_LAW = "The texts differ, as two draws do; both follow the target's own distribution."
@@ -57,15 +60,33 @@ class Timeline:
         return self.counts[steps - 1] if steps else 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Runner:
-    """One of the two: its tokens, and when they came."""
+    """One of the two: its tokens, and when they came. Grows by `extend`.
 
-    timeline: Timeline
-    ids: tuple[int, ...]
-    texts: tuple[str, ...]
-    kinds: tuple[TokenKind, ...]
-    step_ms: float
+    Attributes:
+        temperatures: all that its steps had.
+    """
+
+    timeline: Timeline = field(default_factory=Timeline)
+    ids: list[int] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    kinds: list[TokenKind] = field(default_factory=list)
+    temperatures: set[float] = field(default_factory=set)
+
+    def extend(self, steps: Sequence[Step]) -> None:
+        """Add steps behind those that are there."""
+        self.timeline.extend(steps)
+        for step in steps:
+            self.ids.extend(step.emitted)
+            self.texts.extend(step.emitted_texts)
+            self.kinds.extend(step.emitted_kinds)
+            self.temperatures.add(step.temperature)
+
+    @property
+    def step_ms(self) -> float:
+        """What its steps took on average; there must be some."""
+        return self.timeline.end_ms / len(self.timeline.ends_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,22 +107,19 @@ class Standing:
 class Race:
     """A run that is over, beside its baseline. Never changes."""
 
-    def __init__(
-        self, steps: Sequence[Step], baseline_steps: Sequence[Step], *, coupling: Coupling, speedup: float | None
-    ) -> None:
-        """Take both runs' steps; there must be some of each.
+    def __init__(self, ours: Runner, plain: Runner, *, coupling: Coupling, speedup: float | None) -> None:
+        """Take both; each must have some steps.
 
         Args:
             coupling: how the run's draft and target shared their randomness.
             speedup: what was measured; None where the baseline did not come to its end.
         """
-        self.ours = _runner(steps)
-        self.plain = _runner(baseline_steps)
+        self.ours = ours
+        self.plain = plain
         self.speedup = speedup
-        self.duration_ms = max(self.ours.timeline.end_ms, self.plain.timeline.end_ms)
-        temperatures = {step.temperature for step in steps}
-        self._is_moved = len(temperatures) > 1
-        self._is_repeatable = coupling is Coupling.GUMBEL or temperatures == {0.0}
+        self.duration_ms = max(ours.timeline.end_ms, plain.timeline.end_ms)
+        self._is_moved = len(ours.temperatures) > 1
+        self._is_repeatable = coupling is Coupling.GUMBEL or ours.temperatures == {0.0}
 
     def at(self, clock_ms: float) -> Standing:
         """Where both are."""
@@ -166,18 +184,6 @@ class Race:
         return f"{who} is {tokens_text(abs(standing.lead))} ahead"
 
 
-def _runner(steps: Sequence[Step]) -> Runner:
-    timeline = Timeline()
-    timeline.extend(steps)
-    return Runner(
-        timeline,
-        tuple(token for step in steps for token in step.emitted),
-        tuple(text for step in steps for text in step.emitted_texts),
-        tuple(kind for step in steps for kind in step.emitted_kinds),
-        timeline.end_ms / len(steps),
-    )
-
-
 def tokens_text(count: int) -> str:
     """1 token, 1,200 tokens."""
     return f"{count:,} token{'' if count == 1 else 's'}"
@@ -190,12 +196,25 @@ def seconds_text(milliseconds: float) -> str:
     return f"{milliseconds / 1000:.2f} s" if milliseconds < 59_995 else f"{milliseconds / 1000:.1f} s"
 
 
-def race_of(run: RunView) -> Race | None:
-    """The race of a run that is over; None where it has no baseline to run against."""
+def making_race(run: RunView) -> Generator[None, None, Race | None]:
+    """The race of a run that is over, made in pieces; None where it has no baseline to run against."""
     if run.summary is None or not run.steps or not run.baseline_steps:
         return None
     coupling = Coupling.REJECTION if run.request is None else run.request.coupling
-    return Race(run.steps, run.baseline_steps, coupling=coupling, speedup=run.summary.measured_speedup)
+    speedup = run.summary.measured_speedup
+    # Of their own: the view may be given another run before all of this one is taken.
+    ours, plain = tuple(run.steps), tuple(run.baseline_steps)
+    return Race(
+        (yield from _making_runner(ours)), (yield from _making_runner(plain)), coupling=coupling, speedup=speedup
+    )
+
+
+def _making_runner(steps: Sequence[Step]) -> Generator[None, None, Runner]:
+    runner = Runner()
+    for begin in range(0, len(steps), STEPS_PER_PIECE):
+        runner.extend(steps[begin : begin + STEPS_PER_PIECE])
+        yield
+    return runner
 
 
 def waiting_text(run: RunView, *, is_running: bool) -> str:

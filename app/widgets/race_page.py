@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 from PySide6.QtCore import Qt, QTimer, Slot
 from PySide6.QtGui import QHideEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import (
@@ -15,7 +17,8 @@ from PySide6.QtWidgets import (
 )
 
 from app.theme import Theme, scaled
-from app.view_models.race import Race, race_of, waiting_text
+from app.turns import Turns
+from app.view_models.race import STEPS_PER_PIECE, Race, making_race, waiting_text
 from app.view_models.run_view import RunView
 from app.widgets.fields import card, text_label
 from app.widgets.race_clock import FRAME_MS, RaceClock
@@ -58,6 +61,7 @@ class RacePage(QWidget):
         self.empty.setWordWrap(True)
         self.empty.setAlignment(Qt.AlignmentFlag.AlignCenter)
         self.empty.setContentsMargins(48, 0, 48, 0)
+        self._making = Turns(self)
         self._catch_up = QTimer(self)
         self._catch_up.setSingleShot(True)
         self._catch_up.setInterval(FRAME_MS)
@@ -133,6 +137,8 @@ class RacePage(QWidget):
         super().hideEvent(event)
         self.clock.pause()
         self._catch_up.stop()
+        self._is_stale = self._is_stale or self._making.is_going
+        self._making.stop()
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         """Put the texts side by side where there is room."""
@@ -150,19 +156,33 @@ class RacePage(QWidget):
             self._show_race()
 
     def _show_race(self) -> None:
+        """Show the race as soon as it is made: at once, unless the run is long."""
         self._is_stale = False
-        race = self._race = None if self._is_running else race_of(self._run)
-        self.empty.setText(waiting_text(self._run, is_running=self._is_running))
-        self.stack.setCurrentIndex(0 if race is None else 1)
+        self._race = None
+        self._making.start(self._race_pieces())
+        if len(self._run.steps) + len(self._run.baseline_steps) <= STEPS_PER_PIECE:
+            self._making.finish()
+        else:
+            # What is there may be another run's.
+            self.empty.setText("")
+            self.stack.setCurrentIndex(0)
+
+    def _race_pieces(self) -> Generator[None]:
+        race = None if self._is_running else (yield from making_race(self._run))
         if race is None:
+            self.empty.setText(waiting_text(self._run, is_running=self._is_running))
+            self.stack.setCurrentIndex(0)
             self.clock.set_end(0.0)
             return
         most = max(race.ours.timeline.num_tokens, race.plain.timeline.num_tokens)
-        self.ours.set_runner(race.ours, most)
-        self.plain.set_runner(race.plain, most)
+        for lane, runner in ((self.ours, race.ours), (self.plain, race.plain)):
+            lane.set_runner(runner, most)
+            yield
         self.speedup.setText(f"{race.speedup:.2f}×" if race.speedup is not None else "–")
         self.source.setText(race.source)
         self.texts.setText(race.texts)
+        self._race = race
+        self.stack.setCurrentIndex(1)
         self.clock.set_end(race.duration_ms)
 
     @Slot(float)

@@ -39,9 +39,10 @@ class RaceText(QPlainTextEdit):
             Qt.TextInteractionFlag.TextSelectableByMouse | Qt.TextInteractionFlag.TextSelectableByKeyboard
         )
         self._in_kinds = in_kinds
-        self._texts: list[str] = []
+        self._texts: Sequence[str] = ()
         self._kinds: Sequence[TokenKind] = ()
         self._ends: list[int] = []
+        """Where those tokens end that have been shown; no more, since all at once would take long."""
         self._formats: dict[TokenKind, QTextCharFormat] = {}
         self.num_shown = 0
 
@@ -51,10 +52,9 @@ class RaceText(QPlainTextEdit):
 
     def set_tokens(self, texts: Sequence[str], kinds: Sequence[TokenKind]) -> None:
         """Take another text, of which nothing is shown yet."""
-        # A document counts any end of a line as one position.
-        self._texts = [text.replace("\r\n", "\n").replace("\r", "\n") for text in texts]
+        self._texts = texts
         self._kinds = kinds
-        self._ends = list(accumulate(_units(text) for text in self._texts))
+        self._ends = []
         self.num_shown = 0
         self.clear()
 
@@ -107,8 +107,11 @@ class RaceText(QPlainTextEdit):
         while self.num_shown < count:
             last = self._run_of_a_kind(count)
             kind = self._kinds[self.num_shown]
-            text = "".join(self._texts[self.num_shown : last])
-            cursor.insertText(text, self._formats.get(kind, QTextCharFormat()))
+            texts = [_shown(text) for text in self._texts[self.num_shown : last]]
+            cursor.insertText("".join(texts), self._formats.get(kind, QTextCharFormat()))
+            del self._ends[self.num_shown :]
+            before = self._ends[-1] if self._ends else 0
+            self._ends.extend(before + length for length in accumulate(map(_units, texts)))
             self.num_shown = last
         cursor.endEditBlock()
 
@@ -120,6 +123,11 @@ class RaceText(QPlainTextEdit):
         while last < count and self._kinds[last] is kind:
             last += 1
         return last
+
+
+def _shown(text: str) -> str:
+    """As a document has it, which counts any end of a line as one position."""
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _units(text: str) -> int:
