@@ -21,6 +21,7 @@ from PySide6.QtWidgets import (
 )
 
 from app.theme import RESOURCES, Theme, palette, style_sheet, ui_font
+from app.turns import at_once
 
 IN_FORCE = "sheetInForce"
 IN_PARTS = "dressedInParts"
@@ -58,8 +59,7 @@ def hold_parts(*widgets: QWidget) -> None:
 
 def dress_in_parts(dialog: QDialog) -> None:
     """Give each part of a large dialog the sheet in force: one sheet would take too long to reach all of it."""
-    for _piece in dressing(dialog):
-        pass
+    at_once(dressing(dialog))
 
 
 def dressing(dialog: QDialog) -> Generator[None]:

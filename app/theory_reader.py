@@ -20,16 +20,17 @@ class TheoryWorker(Answerer, TheoryAnswers):
     """Lives in the thread.
 
     Attributes:
-        latest: the newest question, set by the window's thread; older ones need no answer any more.
+        latest: the number of the newest question, set by the window's thread; older ones need no answer any more. Not
+            the question: a run of 20,000 tokens would be kept until the next one is asked, and let go amid that.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.latest: Question | None = None
+        self.latest = 0
 
-    def work_out(self, question: Question) -> None:
+    def work_out(self, question: Question, number: int) -> None:
         """Answer a question, if it is still the newest."""
-        if question is self.latest and not self.is_closing:
+        if number == self.latest and not self.is_closing:
             with giving_way():
                 found = answer(question)
             self.answered.emit(question, found)
@@ -48,5 +49,5 @@ class TheoryReader(AnsweringThread, TheoryAnswers):
     @Slot(object)
     def ask(self, question: Question) -> None:
         """Have a run worked out; answered by `answered`, unless another question comes before."""
-        self._worker.latest = question
-        self._ask(self._worker.work_out, question)
+        self._worker.latest += 1
+        self._ask(self._worker.work_out, question, self._worker.latest)

@@ -92,6 +92,12 @@ class Turns(QObject):
             raise
 
 
+def at_once(pieces: Iterable[None]) -> None:
+    """Do all of a work that could be done in turns."""
+    for _piece in pieces:
+        pass
+
+
 def freeze(widgets: Iterable[QWidget], owner: str) -> None:
     """Have nothing of these painted, until this owner and all others have thawed them."""
     for widget in widgets:

@@ -10,7 +10,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import QFrame, QLabel, QScrollArea, QSizePolicy, QVBoxLayout, QWidget
 
-from app.turns import Turns, frame_of, freeze, thaw
+from app.turns import Turns, at_once, frame_of, freeze, thaw
 from app.view_models.run_sums import RunSums
 from app.view_models.run_view import RunView
 from app.widgets.fields import describe, set_flag
@@ -56,8 +56,8 @@ class ReportPage(QScrollArea):
 
     # --- For a page ---
 
-    def _look(self) -> None:
-        """Show the run as it stands, once all of it is in `_sums`."""
+    def _looking(self) -> Generator[None]:
+        """Show the run as it stands, in pieces, once all of it is in `_sums`."""
         raise NotImplementedError
 
     def _ask(self) -> None:
@@ -118,7 +118,7 @@ class ReportPage(QScrollArea):
         self._read_at = time.monotonic()
         if not self._sums.has_much:
             self._turns.stop()
-            self._look()
+            at_once(self._looking())
             self._ask()
             return
         self._turns.stop()
@@ -134,7 +134,7 @@ class ReportPage(QScrollArea):
             yield from self._sums.pieces()
             self._is_stale = not self.isVisible()
             if not self._is_stale:
-                self._look()
+                yield from self._looking()
             if frozen and not self._is_stale:
                 # Of a page that comes up, each card is painted in a turn of its own; plots take longest.
                 freeze(cards, "report")
@@ -145,6 +145,7 @@ class ReportPage(QScrollArea):
         finally:
             thaw([*frozen, *cards], "report")
         if not self._is_stale:
+            yield
             self._ask()
 
 

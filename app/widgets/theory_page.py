@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Generator
 
 from PySide6.QtCore import Signal, Slot
 from PySide6.QtWidgets import QWidget
 
 from app.theme import Theme, scaled
+from app.turns import at_once
+from app.view_models.run_sums import PIECE
 from app.view_models.run_view import RunView
 from app.view_models.theory import EMPTY, Question, TheoryModel, TheoryReport
 from app.widgets.calibration_plot import GROUPING_TITLES, CalibrationPlot
@@ -49,7 +52,7 @@ class TheoryPage(ReportPage):
         self.quantity.chosen.connect(self.plot.show_quantity)
         self.grouping.chosen.connect(self.calibration.show_grouping)
         self._lay_out(self._make_cards())
-        self._show(TheoryReport(EMPTY))
+        at_once(self._showing(TheoryReport(EMPTY)))
 
     def _make_cards(self) -> tuple[QWidget, ...]:
         head, head_layout = card()
@@ -67,9 +70,11 @@ class TheoryPage(ReportPage):
 
     @Slot(object, object)
     def show_answer(self, question: Question, found: Study) -> None:
-        """Show a run that was worked out; an answer to an older question is let go."""
-        if question is self._asked:
-            self._show(self._model.whole(found))
+        """Show a run that was worked out; an answer to a question that is older, or is to be asked anew, is let go."""
+        if question is self._asked and not self._turns.is_going:
+            self._turns.start(self._showing(self._model.whole(found)))
+            if len(question.steps) + len(question.baseline_steps) <= PIECE:
+                self._turns.finish()
 
     def set_theme(self, theme: Theme) -> None:
         """Draw in a theme's colours."""
@@ -83,8 +88,8 @@ class TheoryPage(ReportPage):
         self._asked = None
         self._model.sums.forget_old()
 
-    def _look(self) -> None:
-        self._show(self._model.live())
+    def _looking(self) -> Generator[None]:
+        yield from self._showing(self._model.live())
 
     def _ask(self) -> None:
         question = self._model.question()
@@ -92,7 +97,7 @@ class TheoryPage(ReportPage):
             self._asked = question
             self.question_asked.emit(question)
 
-    def _show(self, report: TheoryReport) -> None:
+    def _showing(self, report: TheoryReport) -> Generator[None]:
         has_figures = report.speedup is not None
         self._show_head(held_together(report.headline), report.basis, is_alone=not has_figures)
         for widget in (self.cards[0], self._figures_card):
@@ -101,8 +106,11 @@ class TheoryPage(ReportPage):
         self._predictors_card.setVisible(bool(report.predictors_note))
         self.predictors.setVisible(bool(report.predictors))
         self.predictors_note.setText(report.predictors_note)
+        yield
         self.figures.show_rows(report.rows)
+        yield
         self.predictors.show_rows(report.predictors)
+        yield
         self.plot.show_theory(report.speedup)
         self.calibration.show_calibration(report.calibration)
 

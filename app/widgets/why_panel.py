@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Generator
 
 from PySide6.QtWidgets import QGridLayout, QLabel, QWidget
 
 from app.theme import LIGHT, Theme
+from app.turns import at_once
 from app.view_models.run_view import RunView
 from app.view_models.why import EMPTY, Figure, WhyModel, WhyReport
 from app.widgets.fields import card, text_label
@@ -35,7 +37,7 @@ class WhyPanel(ReportPage):
         self.gain_bars: list[GainBar] = []
         self.advice = column_label("whyAdvice", "")
         self._lay_out(self._make_cards())
-        self._show(WhyReport(EMPTY))
+        at_once(self._showing(WhyReport(EMPTY)))
 
     def _make_cards(self) -> tuple[QWidget, ...]:
         head, head_layout = card()
@@ -77,18 +79,20 @@ class WhyPanel(ReportPage):
     def _forget_old(self) -> None:
         self._model.sums.forget_old()
 
-    def _look(self) -> None:
-        self._show(self._model.report())
+    def _looking(self) -> Generator[None]:
+        yield from self._showing(self._model.report())
 
-    def _show(self, report: WhyReport) -> None:
+    def _showing(self, report: WhyReport) -> Generator[None]:
         self._show_head(report.headline, report.basis, is_alone=not report.parts)
         self.figures.setVisible(bool(report.figures))
         self.figures.show_figures(report.figures)
+        yield
         for frame in self._cards:
             frame.setVisible(bool(report.parts))
         if report.parts:
             self._show_times(report)
         self._show_gains(report)
+        yield
         self.advice.setText("\n\n".join(advice.text for advice in report.advice))
 
     def _show_times(self, report: WhyReport) -> None:
