@@ -17,6 +17,7 @@ from app.widgets.theory_plot import Quantity
 from core.diagnosis import StepSums
 from core.types import Coupling, RunRequest
 from tests.fakes_app import make_step
+from tests.fakes_runs import until
 from tests.test_app_why import view
 from tests.test_core_diagnosis import drawn
 from tests.test_core_theory import with_evidence
@@ -134,6 +135,26 @@ def test_a_run_that_goes_is_shown_without_intervals_and_an_old_answer_is_let_go(
     shown = over.basis.text()
     over.show_answer(old, answer(old))
     assert over.basis.text() == shown
+
+
+def test_what_was_found_about_a_long_run_is_shown_in_turns_and_not_while_it_is_read_anew(qtbot, steps, monkeypatch):
+    for module in ("app.widgets.theory_page", "app.view_models.run_sums"):
+        monkeypatch.setattr(f"{module}.PIECE", 10)
+    run = view(steps)
+    page = page_of(qtbot, run, is_answered=False)
+    assert page._asked is None, "it is still read"
+    until(qtbot, lambda: page._asked is not None)
+    question = page._asked
+    page.show_answer(question, answer(question))
+    assert page._turns.is_going
+    until(qtbot, lambda: not page._turns.is_going)
+    assert "–" in texts(page.figures.rows)["Speedup expected"][1]
+    run.steps.extend(steps)
+    page.end()
+    assert page._turns.is_going
+    page.show_answer(question, answer(question))
+    until(qtbot, lambda: page._asked is not question)
+    assert len(page._asked.steps) == len(run.steps)
 
 
 def test_gumbel_coupling_is_named_as_the_reason_for_lower_acceptance(steps):
