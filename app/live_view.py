@@ -100,8 +100,9 @@ class LiveView(QObject):
 
     @Slot()
     def watch_warm_up(self) -> None:
-        """Show the engine's stages although no run goes yet."""
-        self._timer.start()
+        """Show the engine's stages although no run goes yet. Who was quicker to start one has seen them by now."""
+        if self._run.request is None:
+            self._timer.start()
 
     def show_kept(self, request: RunRequest, events: Iterable[Event], title: str) -> None:
         """Show a run that was kept. Not while another one goes."""

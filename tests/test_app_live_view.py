@@ -309,3 +309,11 @@ def test_what_begins_a_run_when_the_one_before_is_shown_does_so_before_a_kept_ru
     window.runs._on_opened(OpenedRun(kept, RunRequest("t", "d", "kept"), (), ()))
     assert begun == [True]
     assert shown == [], "the engine is busy by now"
+
+
+def test_a_run_that_ends_before_the_engine_is_warmed_up_leaves_no_frames_behind(make_window, run_to_end):
+    """They would say again and again that it is done, over what else there is to say."""
+    window = make_window()
+    run_to_end(window)
+    window.live.watch_warm_up()
+    assert not window.live._timer.isActive()
