@@ -7,7 +7,9 @@ import threading
 import numpy as np
 import pytest
 
+from app.giving_way import WindowFirst
 from app.theme import DARK, LIGHT
+from app.theory_reader import STEPS_BETWEEN, PausedSteps, TheoryWorker
 from app.view_models.theory import EMPTY, LATER, NO_UNIT, UNDRAFTED, TheoryModel, answer
 from app.widgets.calibration_plot import Grouping
 from app.widgets.plot_card import PlotFormat
@@ -155,6 +157,25 @@ def test_what_was_found_about_a_long_run_is_shown_in_turns_and_not_while_it_is_r
     page.show_answer(question, answer(question))
     until(qtbot, lambda: page._asked is not question)
     assert len(page._asked.steps) == len(run.steps)
+
+
+def test_who_works_a_run_out_lets_the_window_go_first_until_that_closes(qtbot, steps, monkeypatch):
+    lets = []
+    monkeypatch.setattr(WindowFirst, "let", lambda self: lets.append(self))
+    run, found = view(steps * 4), []
+    question, worker = TheoryModel(run).question(), TheoryWorker()
+    worker.answered.connect(lambda asked, study: found.append((asked, study)))
+    worker.latest = 1
+    worker.work_out(question, 1)
+    assert found[0][0] is question
+    assert repr(found[0][1]) == repr(answer(question)), "the same, pauses or none"
+    assert len(lets) >= 3 * len(run.steps) / STEPS_BETWEEN
+    lets.clear()
+    paused = iter(PausedSteps(run.steps, worker._let_window))
+    next(paused)
+    worker.is_closing = True
+    assert [step.index for step in paused] == [step.index for step in run.steps][1:]
+    assert len(lets) == 1
 
 
 def test_gumbel_coupling_is_named_as_the_reason_for_lower_acceptance(steps):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app.view_models.run_sums import RunSums
@@ -52,8 +53,8 @@ class TheoryReport:
 class Question:
     """A run that is over, for another thread to work out. Its steps never change."""
 
-    steps: tuple[Step, ...]
-    baseline_steps: tuple[Step, ...]
+    steps: Sequence[Step]
+    baseline_steps: Sequence[Step]
     target_step_ms: float | None
     summary: Summary | None
 
