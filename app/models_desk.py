@@ -114,8 +114,10 @@ class ModelsDesk(QObject):
 
     def _pieces(self, window: ModelsWindow, page: int, *, is_new: bool) -> Generator[None]:
         """To make it takes a turn, to dress it some more, to lay it out and paint it another one."""
-        if is_new:
+        if not window.isVisible():
+            # Not only a new one: it may have been asked for again before all of it was dressed.
             yield from dressing(window)
+        if is_new:
             yield from self._opening.rest()
         window.set_offline(self._services.is_offline())
         self.checker.scan()

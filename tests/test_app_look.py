@@ -336,3 +336,12 @@ def test_the_settings_take_a_look_form_by_form(shown, qtbot):
         settle(shown, qtbot)
         assert {form.styleSheet() for form in forms} == {style_sheet(theme)}
         assert controls.styleSheet() == ""
+
+
+def test_a_models_window_that_is_asked_for_twice_at_once_is_dressed(shown, qtbot):
+    shown.menus.models.trigger()
+    shown.menus.get_models.trigger()
+    window = shown.models.window
+    until(qtbot, window.isVisible)
+    assert {part.styleSheet() for part in parts_of(window)} >= {style_sheet(LIGHT)}
+    assert window.tabs.styleSheet() == style_sheet(LIGHT)
