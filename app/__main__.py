@@ -63,6 +63,7 @@ def open_window() -> int:
     """Open the window and stay until it is closed; where there can be none, say why."""
     from app.preflight import find_problem
     from core.collector import short_pauses
+    from core.read_ahead import extensions_read_ahead
     from core.threads import limit_spinning
 
     problem = find_problem(os.environ)
@@ -80,7 +81,7 @@ def open_window() -> int:
     from app.main_window import MainWindow
 
     application = QApplication(sys.argv[:1])
-    with short_pauses(), collecting_here():
+    with short_pauses(), collecting_here(), extensions_read_ahead():
         window = MainWindow()
         # A window that was hidden while a thread was busy is no last window that Qt would see closing.
         window.threads.closed.connect(application.quit)

@@ -17,6 +17,7 @@ from app.services import Services
 from app.settings import SettingsStore
 from core.collector import short_pauses
 from core.errors import GenerationError
+from core.read_ahead import extensions_read_ahead
 from core.types import RunRequest
 
 RunInWindow = Callable[[MainWindow, RunRequest], None]
@@ -25,7 +26,8 @@ RunInWindow = Callable[[MainWindow, RunRequest], None]
 @contextmanager
 def opened_window(open_session: Callable[[], Any]) -> Iterator[tuple[MainWindow, RunInWindow]]:
     """The real window around a session of its own, on screen, with settings and logs that nobody else sees."""
-    with TemporaryDirectory(prefix="outrider-") as folder, short_pauses(), collecting_here():
+    folders = TemporaryDirectory(prefix="outrider-")
+    with folders as folder, short_pauses(), collecting_here(), extensions_read_ahead():
         services = Services(
             open_session=open_session,
             store=SettingsStore(Path(folder) / "settings.json"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -14,6 +14,7 @@ from PySide6.QtWidgets import QWidget
 
 from app.controller import RunController
 from app.dialogs import Dialogs
+from app.dress import dressing
 from app.menus import Menus
 from app.replaying import settings_of
 from app.runs_desk import RunsDesk
@@ -24,6 +25,7 @@ from app.sweep_reader import SweepReader
 from app.sweep_work import SweepAsks, SweepWork
 from app.task_desk import TaskDesk
 from app.theme import LIGHT, Theme
+from app.turns import Turns
 from app.view_models.sweep import STOPPING, OpenedSweep, SweepExport, SweepView
 from app.widgets.controls import ControlsPanel
 from app.widgets.prompt_editor import PromptEditor
@@ -70,6 +72,7 @@ class SweepDesk(TaskDesk):
         self.view = SweepView(controls.models.library.in_titles)
         self.window: SweepWindow | None = None
         self._chooser: SweepChooser | None = None
+        self._opening = Turns(self)
         self.reader = SweepReader(self)
         self.reader.opened.connect(self._on_opened)
         self.reader.saved.connect(self._on_saved)
@@ -81,15 +84,26 @@ class SweepDesk(TaskDesk):
     @Slot()
     def open(self) -> None:
         """Show the window, with the main window's choice in its form at first."""
+        is_new = self.window is None
         if self.window is None:
             self.window = self._make_window()
             self.window.set_theme(self._theme)
         elif self._chooser is not None:
             self._chooser.refresh()
-        bring_forward(self.window)
+        self._opening.start(self._pieces(self.window))
+        if not (is_new and self._parent.isVisible()):
+            self._opening.finish()
+
+    def _pieces(self, window: SweepWindow) -> Generator[None]:
+        """To make it takes a turn, to dress it some more, to lay it out and paint it another one."""
+        if not window.isVisible():
+            yield from dressing(window)
+            yield from self._opening.rest()
+        bring_forward(window)
 
     def close(self) -> None:
-        """Close the window, and stop the sweep with it."""
+        """Close the window, or open it no more, and stop the sweep with it."""
+        self._opening.stop()
         if self.window is not None:
             self.window.close()
 

@@ -7,7 +7,11 @@ import ctypes
 import importlib.util
 import os
 import sys
+import sysconfig
+from collections.abc import Iterator
 from pathlib import Path
+
+from core.read_ahead import read_ahead
 
 _NAMES = {"linux": "libtorch.so", "darwin": "libtorch.dylib"}
 
@@ -15,11 +19,10 @@ _READ_AHEAD = (
     "torch/lib/libtorch_python.*",
     "scipy.libs/*openblas*",
     "scipy/.dylibs/*openblas*",
-    "tokenizers/tokenizers.*",
 )
-"""From the folder that the packages are in: the largest of those that the import itself has to load."""
-_PIECE_BYTES = 4_000_000
-"""Small ones would starve another thread, which has no time to wake up between two of them."""
+"""From the folder that the packages are in: those that extension modules of a few kilobytes bring with them."""
+_READ_AHEAD_OF_SYSTEM = ("libcrypto.so.*", "libssl.so.*")
+"""Behind Python's own `_ssl`, which transformers imports; where Python has none of them for itself."""
 
 
 def load_torch_libraries() -> bool:
@@ -29,8 +32,9 @@ def load_torch_libraries() -> bool:
     thread runs any Python, and a window stands still. The system's own `dlopen`, called through ctypes, does the same
     without the lock; the import then finds the libraries in their place.
 
-    Some need Python's lock while they are loaded. Those are read from the disk here, which leaves the import the part
-    that takes no more than 20 ms: where the disk was asked first, it took 50 to 170.
+    Some need Python's lock while they are loaded. The largest are read from the disk here, which leaves the import the
+    part that takes no more than 20 ms: where the disk was asked first, it took 50 to 170. `core.read_ahead` has the
+    extension modules themselves.
 
     To be called in the thread that will import torch, because OpenMP's library is among them (see `core.threads`).
 
@@ -47,16 +51,16 @@ def load_torch_libraries() -> bool:
             dlopen = ctypes.CDLL(None).dlopen
             dlopen.argtypes, dlopen.restype = (ctypes.c_char_p, ctypes.c_int), ctypes.c_void_p
             if dlopen(os.fsencode(Path(folder) / "lib" / name), os.RTLD_NOW | os.RTLD_LOCAL):
-                _read_ahead(Path(folder).parent)
+                for path in _files_ahead(Path(folder).parent):
+                    read_ahead(path)
                 return True
     return False
 
 
-def _read_ahead(packages: Path) -> None:
-    """Have the system keep in memory what will soon be loaded."""
-    piece = bytearray(_PIECE_BYTES)
+def _files_ahead(packages: Path) -> Iterator[Path]:
     for pattern in _READ_AHEAD:
-        for path in packages.glob(pattern):
-            with contextlib.suppress(OSError), path.open("rb", buffering=0) as file:
-                while file.readinto(piece):
-                    pass
+        yield from packages.glob(pattern)
+    own, multiarch = sysconfig.get_config_var("LIBDIR") or "/usr/lib", sysconfig.get_config_var("MULTIARCH") or ""
+    for folder in {Path(own), Path("/usr/lib") / multiarch, Path("/usr/lib64")}:
+        for pattern in _READ_AHEAD_OF_SYSTEM:
+            yield from folder.glob(pattern)

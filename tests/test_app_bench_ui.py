@@ -18,6 +18,7 @@ from app.cli.run import print_run
 from app.cli.text import _VISIBLE_CONTROLS
 from app.clocked_runs import HeadlessProcess, Speeds
 from app.scripted_run import TOKENS_PER_STEP, ScriptedRun
+from app.turns import Turns
 from core.bench.statistics import spread
 from core.controls import RunControls
 from core.errors import ModelNotFoundError, OutriderError, RunLogError
@@ -173,9 +174,13 @@ def test_a_long_text_is_shown_scrolled_and_redrawn(sound_binding, qtbot, monkeyp
     monkeypatch.setattr(ui_long, "NUM_STOPS", 5)
     seen = set()
 
+    def is_busy():
+        return any(turns.is_going for top in QApplication.topLevelWidgets() for turns in top.findChildren(Turns))
+
     def look(show):
         show()
         wait(50)
+        qtbot.waitUntil(lambda: not is_busy())
         seen.update(widget.objectName() for widget in QApplication.topLevelWidgets() if widget.isVisible())
 
     monkeypatch.setattr(ui_long, "_open", look)

@@ -345,3 +345,18 @@ def test_a_models_window_that_is_asked_for_twice_at_once_is_dressed(shown, qtbot
     until(qtbot, window.isVisible)
     assert {part.styleSheet() for part in parts_of(window)} >= {style_sheet(LIGHT)}
     assert window.tabs.styleSheet() == style_sheet(LIGHT)
+
+
+def test_the_sweep_window_is_dressed_in_turns_and_shown_behind_them_however_often_it_is_asked_for(shown, qtbot):
+    shown.menus.sweep.trigger()
+    window = shown.tools.sweeps.window
+    assert not window.isVisible()
+    until(qtbot, window.isVisible)
+    assert window.form.window() is window
+    assert window.styleSheet() != style_sheet(LIGHT), "no sheet reaches all of it in one call"
+    parts = parts_of(window)
+    assert len(parts) > 8
+    assert {part.styleSheet() for part in parts} == {style_sheet(LIGHT)}
+    window.close()
+    shown.menus.sweep.trigger()
+    assert window.isVisible(), "what is dressed is shown at once"

@@ -41,6 +41,7 @@ def page_of(qtbot, run, width=340, *, is_answered=True):
     page.end()
     if is_answered and asked:
         page.show_answer(asked[-1], answer(asked[-1]))
+        until(qtbot, lambda: not page._turns.is_going)
     return page
 
 
@@ -140,8 +141,7 @@ def test_a_run_that_goes_is_shown_without_intervals_and_an_old_answer_is_let_go(
 
 
 def test_what_was_found_about_a_long_run_is_shown_in_turns_and_not_while_it_is_read_anew(qtbot, steps, monkeypatch):
-    for module in ("app.widgets.theory_page", "app.view_models.run_sums"):
-        monkeypatch.setattr(f"{module}.PIECE", 10)
+    monkeypatch.setattr("app.view_models.run_sums.PIECE", 10)
     run = view(steps)
     page = page_of(qtbot, run, is_answered=False)
     assert page._asked is None, "it is still read"

@@ -14,7 +14,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.dress import dress
+from app.dress import hold_parts
 from app.text_size import hold
 from app.theme import Theme, scaled, text_scale
 from app.view_models.sweep import SweepExport, SweepView
@@ -63,7 +63,7 @@ class SweepWindow(QDialog):
 
     def __init__(self, view: SweepView, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        dress(self)
+        hold_parts(self)
         self._view = view
         self.setObjectName("sweepWindow")
         self.setWindowTitle("Sweep")

@@ -10,7 +10,6 @@ from PySide6.QtWidgets import QWidget
 
 from app.theme import Theme, scaled
 from app.turns import at_once
-from app.view_models.run_sums import PIECE
 from app.view_models.run_view import RunView
 from app.view_models.theory import EMPTY, Question, TheoryModel, TheoryReport
 from app.widgets.calibration_plot import GROUPING_TITLES, CalibrationPlot
@@ -73,8 +72,6 @@ class TheoryPage(ReportPage):
         """Show a run that was worked out; an answer to a question that is older, or is to be asked anew, is let go."""
         if question is self._asked and not self._turns.is_going:
             self._turns.start(self._showing(self._model.whole(found)))
-            if len(question.steps) + len(question.baseline_steps) <= PIECE:
-                self._turns.finish()
 
     def set_theme(self, theme: Theme) -> None:
         """Draw in a theme's colours."""
