@@ -58,6 +58,32 @@ def test_while_the_engine_is_imported_the_window_is_let_in_more_often(tmp_path, 
     assert sys.getswitchinterval() == pytest.approx(before)
 
 
+class TellingSession(FakeSession):
+    """Tells how long a thread has the interpreter while it loads models, and while it generates."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[float] = []
+
+    def _wait_for_load(self, controls):
+        self.told.append(sys.getswitchinterval())
+
+    def _steps(self, request, controls):
+        self.told.append(sys.getswitchinterval())
+        return super()._steps(request, controls)
+
+
+def test_while_models_are_loaded_the_window_is_let_in_more_often_and_not_while_text_is_generated(tmp_path, qapp):
+    session, before = TellingSession(), sys.getswitchinterval()
+    worker = EngineWorker(fake_services(session, tmp_path), EventInbox(), Handover())
+    request = RunRequest(target="t", draft=None, method="prompt-lookup", prompt="p", max_new_tokens=4)
+    worker.run(request, RunControls.from_request(request))
+    assert session.told == [pytest.approx(giving_way.SWITCH_S), pytest.approx(before)]
+    session.fail_before = OutriderError("It does not fit.")
+    worker.run(request, RunControls.from_request(request))
+    assert sys.getswitchinterval() == pytest.approx(before)
+
+
 def test_the_window_gets_evidence_packed_and_the_log_has_it_as_it_came(tmp_path, qapp):
     step = inspected(make_step(0, 9))
     places = step.evidence
