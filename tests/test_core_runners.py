@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.runners import lean, lean_forward, products
+from core.runners import lean, lean_forward, lean_weights, products
 from core.runners.base import Runner
 from core.runners.lean import LeanRunner
 from core.runners.lean_weights import LeanWeights
@@ -223,12 +223,39 @@ def test_a_product_in_blocks_is_the_product(count, size):
     assert torch.allclose(products.in_blocks(x, weight, size), x @ weight.t(), atol=1e-5)
 
 
-def test_blocks_leave_the_logits_as_they_are(monkeypatch):
+@pytest.mark.parametrize("fewest", [1, 2, 4])
+def test_blocks_leave_the_logits_as_they_are(monkeypatch, fewest):
     """Tiny models never gain from blocks, so they are made to use them."""
-    monkeypatch.setattr(products, "block_of", lambda weight: 1)
+    for module in (products, lean_weights):
+        monkeypatch.setattr(module, "blocks_of", lambda weight: products.Blocks(1, fewest))
     runner = LeanRunner(LeanWeights(tiny_module("llama")), 64)
     rows = torch.cat([runner.forward(part, num_logits=len(part)).logits for part in IDS.split([20, 4, 16, 1, 19])])
     assert torch.allclose(rows, reference("llama", IDS), atol=2e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("paying", "expected"),
+    [
+        ({}, products.NO_BLOCKS),
+        ({5}, products.Blocks(64, 4)),
+        ({5, 1}, products.Blocks(64, 4)),
+        ({5, 2}, products.Blocks(64, 2)),
+        ({5, 2, 1}, products.Blocks(64, 1)),
+    ],
+)
+@pytest.mark.parametrize("threads_it_takes", [1, 2])
+def test_blocks_are_used_from_as_few_rows_as_they_pay(monkeypatch, paying, expected, threads_it_takes):
+    """A processor on which blocks pay with these rows; or with 5 on all its threads alone."""
+
+    def times(candidates, *, with_all_threads=False):
+        rows = len(candidates[0].args[1])
+        pays = rows in paying and (with_all_threads or threads_it_takes == 1)
+        return [1.0, *(0.5 if pays else 0.95 for _ in candidates[1:])]
+
+    monkeypatch.setattr(products, "fastest_times", times)
+    monkeypatch.setattr(products, "_blocks", {})
+    assert products.blocks_of(torch.ones(128, 8)) == expected
+    assert products.blocks_of(torch.ones(100, 8)) == products.NO_BLOCKS, "no number of blocks makes that up"
 
 
 def has_packed_products():
@@ -240,7 +267,7 @@ def has_packed_products():
 
 
 def test_int8_products_are_near_the_plain_ones_and_for_drafting_alone(monkeypatch):
-    monkeypatch.setattr(products, "fastest_times", lambda candidates: [2.0, *(1.0 for _ in candidates[1:])])
+    monkeypatch.setattr(products, "fastest_times", lambda candidates, **_: [2.0, *(1.0 for _ in candidates[1:])])
     model = language_model(tiny_module("llama"), is_lean=True)
     expected = reference("llama", IDS)
     for drafting, quantise, is_exact in ((False, True, True), (True, False, True), (True, True, False)):
@@ -260,7 +287,7 @@ def test_int8_products_do_not_overflow_on_any_processor():
 
 @pytest.mark.skipif(not has_packed_products(), reason="this processor, or its torch, packs no bfloat16")
 def test_packed_weights_give_the_modules_logits(monkeypatch):
-    monkeypatch.setattr(products, "fastest_times", lambda candidates: [2.0, *(1.0 for _ in candidates[1:])])
+    monkeypatch.setattr(products, "fastest_times", lambda candidates, **_: [2.0, *(1.0 for _ in candidates[1:])])
     module = tiny_module("qwen2").bfloat16()
     with torch.inference_mode():
         expected = module(input_ids=IDS.unsqueeze(0), use_cache=False).logits[0].float()

@@ -19,7 +19,7 @@ from core.runners.base import ForwardOutput, check_rewind
 from core.runners.lean_forward import plain_errors, scripted
 from core.runners.lean_model import LeanModel
 from core.runners.lean_weights import LeanWeights, Products
-from core.runners.products import FEWEST_BLOCKED, MOST_BLOCKED, Product, in_full, in_one
+from core.runners.products import MOST_BLOCKED, Product, in_full
 
 _LONGEST_BLOCK = 32
 """Up to here, in float32 on the CPU, attention is three products by hand: there the fused kernel takes longer. It is
@@ -87,8 +87,7 @@ class LeanRunner:
         block = torch.full((_LONGEST_BLOCK, _LONGEST_BLOCK), -torch.inf, dtype=dtype, device=device)
         self._causal = block.triu_(1)
         every = (*self.products, self.head)
-        self._blocked = self._model(*every)
-        self._few = self._model(*map(in_one, every))
+        self._few = self._model(*every)
         # int8 rows share one scale, which many rows are too different for; and many rows keep a processor busy anyway.
         self._many = self._model(*map(in_full, every))
 
@@ -158,7 +157,7 @@ class LeanRunner:
             raise ValueError(f"The cache has room for {self._capacity} positions, not {end}.")
         cos, sin = (table[start:end] for table in self.rotary)
         is_block = count <= self._longest_block
-        model = self._few if count < FEWEST_BLOCKED else self._blocked if count <= MOST_BLOCKED else self._many
+        model = self._few if count <= MOST_BLOCKED else self._many
         mask = None
         if count > 1 and is_block:
             mask = self._causal[:count, :count]

@@ -106,15 +106,19 @@ def _product(x: Tensor, product: Product, index: int) -> Tensor:
         return torch.ops.quantized.linear_dynamic(x, product.int8[index], False)
     if len(product.packed) > 0:
         return in_packed(x, product.packed[index])
-    if product.block > 0:
-        return in_blocks(x, product.weights[index], product.block)
+    if _is_blocked(x, product):
+        return in_blocks(x, product.weights[index], product.blocks.size)
     return functional.linear(x, product.weights[index])
 
 
 def _add_product(residual: Tensor, x: Tensor, product: Product, index: int) -> Tensor:
-    if len(product.int8) > 0 or len(product.packed) > 0 or product.block > 0:
+    if len(product.int8) > 0 or len(product.packed) > 0 or _is_blocked(x, product):
         return _product(x, product, index).add_(residual)
     return torch.addmm(residual, x, product.weights[index].t())
+
+
+def _is_blocked(x: Tensor, product: Product) -> bool:
+    return product.blocks.size > 0 and x.size(0) >= product.blocks.fewest
 
 
 def _attend_block(query: Tensor, keys: Tensor, values: Tensor, mask: Optional[Tensor]) -> Tensor:  # noqa: UP045

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from core.runners.products import Product, block_of, head_product, is_faster_packed, pack, quantised
+from core.runners.products import NO_BLOCKS, Product, blocks_of, head_product, is_faster_packed, pack, quantised
 
 Products = tuple[Product, Product, Product, Product]
 """Of the query, key and value projections in one; the attention's output; the MLP's gate and up in one; its down."""
@@ -107,7 +107,7 @@ def _product(groups: list[list[Any]]) -> Product:
         if not is_packed:
             _point_into(joint, group)
         weights.append(pack(joint) if is_packed else joint)
-    return Product([], [], weights, 0) if is_packed else Product(weights, [], [], block_of(weights[0]))
+    return Product([], [], weights, NO_BLOCKS) if is_packed else Product(weights, [], [], blocks_of(weights[0]))
 
 
 def _joint(linears: list[Any]) -> Tensor:

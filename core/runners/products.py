@@ -1,9 +1,10 @@
 """Matrix products of a few rows on the CPU, by the kernel that is fastest for each shape: chosen by measurement.
 
-With one to a dozen rows a product's cost is reading its weights, once. Common libraries do so up to three rows; from
-four on they prepare the weights anew each time, and take up to twice as long (MKL, oneDNN). The same product as a batch
-over blocks of the weights' rows does not. int8 weights are a quarter of the bytes, but the rows that come in must then
-be quantised as well, which small products don't pay back.
+With one to a dozen rows a product's cost is reading its weights, once. On Intel's processors common libraries do so up
+to three rows; from four on they prepare the weights anew each time, and take up to twice as long (MKL, oneDNN). On an
+AMD EPYC they use one thread alone for one row, and read the weights twice for two rows, thrice for three. The same
+product as a batch over blocks of the weights' rows does neither. int8 weights are a quarter of the bytes, but the rows
+that come in must then be quantised as well, which small products don't pay back.
 """
 
 # No postponed annotations here: TorchScript can't resolve those of a NamedTuple from another module.
@@ -12,6 +13,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from functools import cache, partial
+from itertools import takewhile
 from typing import Any, List, NamedTuple, Optional, Union  # noqa: UP035 - TorchScript reads no other form
 
 import torch
@@ -25,37 +27,73 @@ try:
 except (RuntimeError, AttributeError):  # A torch without these kernels: nothing is ever packed.
     PackedWeight = Any
 
-FEWEST_BLOCKED, MOST_BLOCKED = 4, 16
-"""Rows with which a product is worth taking in blocks."""
+MOST_BLOCKED = 16
+"""With more rows no product is taken in blocks."""
 
+_FEWEST_BLOCKED = 4
+_FEWER_BLOCKED = (2, 1)
+"""So few rows are worth it on some processors: measured in this order, up to the first that is not."""
 _BLOCKS = (64, 32)
 _ROWS = 5
-_REPEATS = 9
+_REPEATS, _FEWEST_REPEATS = 9, 4
+_ENOUGH_S = 0.2
+"""After so long in a comparison the fewest repeats do: what takes that long is told apart by them."""
 _CACHE_BYTES, _MOST_COPIES = 32 << 20, 8
 _GAIN = 0.9
 """What replaces the plain way must take at most this share of its time, so that noise does not decide."""
 
-_blocks: dict[tuple[int, int, torch.dtype], int] = {}
+
+class Blocks(NamedTuple):
+    """How a weight's products are taken in blocks.
+
+    Attributes:
+        size: outputs in a block; 0 where none are.
+        fewest: rows from which on.
+    """
+
+    size: int
+    fewest: int
 
 
-def block_of(weight: Tensor) -> int:
-    """Outputs in a block, where a weight (out, in) is best multiplied in blocks; else 0."""
+NO_BLOCKS = Blocks(0, 0)
+_blocks: dict[tuple[int, int, torch.dtype], Blocks] = {}
+
+
+def blocks_of(weight: Tensor) -> Blocks:
+    """How products of a weight (out, in) are best taken in blocks."""
     if weight.device.type != "cpu" or not weight.is_contiguous():
-        return 0
-    outputs, inputs = weight.shape
-    key = (outputs, inputs, weight.dtype)
+        return NO_BLOCKS
+    key = (*weight.shape, weight.dtype)
     if key not in _blocks:
-        sizes = [size for size in _BLOCKS if outputs % size == 0]
-        # Several copies, so that they come from memory as those of a model's layers do.
-        number = max(1, min(_MOST_COPIES, _CACHE_BYTES // max(1, weight.nbytes)))
-        copies = [weight.clone() for _ in range(number)] if number > 1 else [weight]
-        x = torch.ones(_ROWS, inputs, dtype=weight.dtype)
-        products = [functional.linear, *(partial(in_blocks, size=size) for size in sizes)]
-        candidates = [partial(_each, product, x, copies) for product in products]
-        plain, *blocked = fastest_times(candidates)
-        best = min(blocked, default=plain)
-        _blocks[key] = sizes[blocked.index(best)] if best < _GAIN * plain else 0
+        _blocks[key] = _best_blocks(weight)
     return _blocks[key]
+
+
+def _best_blocks(weight: Tensor) -> Blocks:
+    outputs, inputs = weight.shape
+    # Several copies, so that they come from memory as those of a model's layers do.
+    number = max(1, min(_MOST_COPIES, _CACHE_BYTES // max(1, weight.nbytes)))
+    copies = [weight.clone() for _ in range(number)] if number > 1 else [weight]
+
+    def candidates(num_rows: int, sizes: Sequence[int]) -> list[Callable[[], None]]:
+        x = torch.ones(num_rows, inputs, dtype=weight.dtype)
+        products = [functional.linear, *(partial(in_blocks, size=size) for size in sizes)]
+        return [partial(_each, product, x, copies) for product in products]
+
+    def is_faster(num_rows: int, size: int) -> bool:
+        plain, blocked = fastest_times(candidates(num_rows, [size]), with_all_threads=True)
+        return blocked < _GAIN * plain
+
+    sizes = [size for size in _BLOCKS if outputs % size == 0]
+    if not sizes:
+        return NO_BLOCKS
+    plain, *blocked = fastest_times(candidates(_ROWS, sizes))
+    best = min(blocked)
+    size = sizes[blocked.index(best)]
+    if best >= _GAIN * plain and not is_faster(_ROWS, size):
+        return NO_BLOCKS
+    fewer = takewhile(lambda num_rows: is_faster(num_rows, size), _FEWER_BLOCKED)
+    return Blocks(size, min(fewer, default=_FEWEST_BLOCKED))
 
 
 def _each(product: Any, x: Tensor, weights: list[Tensor]) -> None:
@@ -78,19 +116,19 @@ class Product(NamedTuple):
         weights: (out, in), one a layer; empty where the packed ones take their place.
         int8: copies of them, for `torch.ops.quantized.linear_dynamic`; empty where they are not used.
         packed: the weights as oneDNN lays them out; empty where they are not used.
-        block: outputs in a block, where products are taken in blocks; else 0.
+        blocks: how products are taken in blocks.
     """
 
     weights: list[Tensor]
     int8: list[PackedWeight]
     packed: list[Tensor]
-    block: int
+    blocks: Blocks
 
 
 def head_product(weight: Tensor) -> Product:
     """An output head's product with its weight (V, in), which stays there: rows of it may be wanted."""
     is_packed = is_faster_packed(weight)
-    return Product([weight], [], [pack(weight)] if is_packed else [], 0 if is_packed else block_of(weight))
+    return Product([weight], [], [pack(weight)] if is_packed else [], NO_BLOCKS if is_packed else blocks_of(weight))
 
 
 def quantised(product: Product) -> Product:
@@ -119,12 +157,7 @@ def quantised(product: Product) -> Product:
 
 def in_full(product: Product) -> Product:
     """The same in the weights' own precision, and not in blocks."""
-    return product._replace(int8=[], block=0)
-
-
-def in_one(product: Product) -> Product:
-    """The same, not in blocks."""
-    return product._replace(block=0)
+    return product._replace(int8=[], blocks=NO_BLOCKS)
 
 
 def is_faster_packed(weight: Tensor) -> bool:
@@ -181,19 +214,25 @@ def _pack_int8(weight: Tensor, largest: int) -> Any:
 
 
 @torch.inference_mode()
-def fastest_times(candidates: Sequence[Callable[[], object]], repeats: int = _REPEATS) -> list[float]:
+def fastest_times(candidates: Sequence[Callable[[], object]], *, with_all_threads: bool = False) -> list[float]:
     """The shortest time in seconds that each took in some rounds, in turn so that a busy moment strikes all alike.
 
-    On one thread: a second one that has fallen asleep costs more than what is to be told apart.
+    On one thread, where a second one that has fallen asleep costs more than what is to be told apart; or on as many as
+    are set, with each candidate run once before it is timed, which wakes them.
     """
     times: list[list[float]] = [[] for _ in candidates]
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(threads if with_all_threads else 1)
     try:
         for candidate in candidates:
             candidate()
-        for _ in range(repeats):
+        begin = time.perf_counter()
+        for repeat in range(_REPEATS):
+            if repeat >= _FEWEST_REPEATS and time.perf_counter() - begin > _ENOUGH_S:
+                break
             for candidate, taken in zip(candidates, times, strict=True):
+                if with_all_threads:
+                    candidate()
                 start = time.perf_counter()
                 candidate()
                 taken.append(time.perf_counter() - start)
