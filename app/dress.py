@@ -78,9 +78,26 @@ class DressingWindow(QMainWindow):
     def childEvent(self, event: QChildEvent) -> None:
         """Dress a dialog once it has all that is in it."""
         super().childEvent(event)
-        child = event.child()
-        if event.polished() and isinstance(child, QDialog) and not child.property(IN_PARTS):
-            dress(child)
+        _dress_dialog(event)
+
+
+class DressingDialog(QDialog):
+    """The same, for a dialog whose parts have a sheet each: none would reach what opens out of it."""
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        hold_parts(self)
+
+    def childEvent(self, event: QChildEvent) -> None:
+        """Dress a dialog once it has all that is in it."""
+        super().childEvent(event)
+        _dress_dialog(event)
+
+
+def _dress_dialog(event: QChildEvent) -> None:
+    child = event.child()
+    if event.polished() and isinstance(child, QDialog) and not child.property(IN_PARTS):
+        dress(child)
 
 
 def dress_container(widget: QWidget) -> None:

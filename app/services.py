@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -67,23 +68,28 @@ def load_libraries() -> None:
         load_torch_libraries()
 
 
-def open_session() -> Session:
-    """Import the engine, torch included, and start it. Takes seconds the first time; for the worker's thread only."""
+def open_session(while_loading: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext) -> Session:
+    """Import the engine, torch included, and start it. Takes seconds the first time; for the worker's thread only.
+
+    Args:
+        while_loading: entered while models are loaded.
+    """
     from core.threads import limit_spinning
 
     # A window and its engine share the processor, however the window was opened; torch reads this when it is imported.
     limit_spinning()
     from core.session import Session as EngineSession
 
-    return EngineSession()
+    return EngineSession(while_loading=while_loading)
 
 
 def open_session_beside_window() -> Session:
-    """As `open_session`, in a process whose window draws while the engine computes."""
+    """As `open_session`, in a process whose window draws while the engine computes, and answers while it loads."""
+    from app.giving_way import giving_way
     from core.threads import placing_threads
 
     with placing_threads():
-        return open_session()
+        return open_session(giving_way)
 
 
 def open_log(path: Path) -> LogWriter:

@@ -124,25 +124,15 @@ class EngineWorker(QObject):
         self.ready.emit()
 
     def _run(self, request: RunRequest, controls: RunControls) -> None:
-        events = self._opened_session().run(request, controls)
-        # Models that are new have long lists of words read, in Python.
-        with giving_way():
-            for event in events:
-                self._take(event)
-                if isinstance(event, RunStarted):
-                    break
-        for event in events:
-            self._take(event)
-
-    def _take(self, event: Event) -> None:
-        if isinstance(event, RunStarted):
-            self._open_log(event)
-        self._write_log(event)
-        # The window keeps all of a run's evidence, and shows one step's at a time.
-        self._inbox.put(replace(event, evidence=packed(event.evidence)) if isinstance(event, Inspected) else event)
-        self._handover.offer()
-        if isinstance(event, Finished):
-            self._tell_error(event.summary)
+        for event in self._opened_session().run(request, controls):
+            if isinstance(event, RunStarted):
+                self._open_log(event)
+            self._write_log(event)
+            # The window keeps all of a run's evidence, and shows one step's at a time.
+            self._inbox.put(replace(event, evidence=packed(event.evidence)) if isinstance(event, Inspected) else event)
+            self._handover.offer()
+            if isinstance(event, Finished):
+                self._tell_error(event.summary)
 
     def _tell_memory(self, device: str) -> None:
         with contextlib.suppress(Exception):  # Only for forecasts; a device that isn't there was told by the run.

@@ -14,12 +14,18 @@ _PIECE_BYTES = 4_000_000
 """Small ones would starve another thread, which has no time to wake up between two of them."""
 
 
-def read_ahead(path: Path) -> None:
-    """Have the system keep a file in memory, as far as it can be read. Python's lock is given back meanwhile."""
+def read_ahead(path: Path) -> int:
+    """Have the system keep a file in memory. Python's lock is given back meanwhile.
+
+    Returns:
+        How many bytes could be read.
+    """
+    count = 0
     with contextlib.suppress(OSError), path.open("rb", buffering=0) as file:
         piece = bytearray(min(_PIECE_BYTES, path.stat().st_size + 1))
-        while file.readinto(piece):
-            pass
+        while read := file.readinto(piece):
+            count += read
+    return count
 
 
 class ExtensionReader(MetaPathFinder):
@@ -37,11 +43,11 @@ class ExtensionReader(MetaPathFinder):
 
 @contextlib.contextmanager
 def extensions_read_ahead() -> Iterator[None]:
-    """Within it, no thread that imports an extension module keeps the others waiting for the disk.
+    """Within it, an extension module's own library is in memory by the time that the system loads it.
 
-    While the system loads such a module's library, Python's lock stays with the thread that imports it; torch and
-    transformers have hundreds. From a disk of 400 reads a second that halts a window for up to 80 ms, five times in a
-    start; once they are in memory, loading takes a few.
+    While it does, Python's lock stays with the thread that imports; behind torch and transformers there are hundreds of
+    such modules. From a disk of 400 reads a second that halted a window for 61 to 80 ms, five times in a start. What
+    their libraries are linked with is not read here; see `core.torch_libraries`.
     """
     reader = ExtensionReader()
     finders = sys.meta_path

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -65,8 +66,19 @@ class Loaded:
 class Session:
     """Keeps models while they fit, so that the next run with them starts at once. For one thread."""
 
-    def __init__(self, shelf: ModelShelf | None = None) -> None:
+    def __init__(
+        self,
+        shelf: ModelShelf | None = None,
+        while_loading: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+    ) -> None:
+        """
+        Args:
+            shelf: what keeps the models.
+            while_loading: entered while models are brought there, whatever they are wanted for: long lists of words
+                are read then, in Python.
+        """
         self._shelf = shelf or ModelShelf()
+        self._while_loading = while_loading
 
     def close(self) -> None:
         """Give the models' memory back."""
@@ -86,7 +98,7 @@ class Session:
             OutriderError: they can't be loaded.
             Cancelled: it was asked to stop.
         """
-        target, draft = yield from load_models(self._shelf, request, controls.check_cancelled)
+        target, draft = yield from self._load(request, controls)
         return Loaded(target, draft, _thread_governor(target, controls))
 
     def run(self, request: RunRequest, controls: RunControls | None = None) -> Generator[Event, None, None]:
@@ -107,12 +119,18 @@ class Session:
         """
         controls = controls or RunControls.from_request(request)
         try:
-            target, draft = yield from load_models(self._shelf, request, controls.check_cancelled)
+            target, draft = yield from self._load(request, controls)
         except Cancelled:
             yield _stopped()
             return
         with on_first_core() as tell_threads:
             yield from self._run(request, controls, target, draft, tell_threads)
+
+    def _load(
+        self, request: RunRequest, controls: RunControls
+    ) -> Generator[StageChanged, None, tuple[LanguageModel, LanguageModel | None]]:
+        with self._while_loading():
+            return (yield from load_models(self._shelf, request, controls.check_cancelled))
 
     def _run(
         self,

@@ -22,7 +22,7 @@ _READ_AHEAD = (
 )
 """From the folder that the packages are in: those that extension modules of a few kilobytes bring with them."""
 _READ_AHEAD_OF_SYSTEM = ("libcrypto.so.*", "libssl.so.*")
-"""Behind Python's own `_ssl`, which transformers imports; where Python has none of them for itself."""
+"""Behind Python's own `_ssl`, which transformers imports: from the first folder that has them."""
 
 
 def load_torch_libraries() -> bool:
@@ -61,6 +61,8 @@ def _files_ahead(packages: Path) -> Iterator[Path]:
     for pattern in _READ_AHEAD:
         yield from packages.glob(pattern)
     own, multiarch = sysconfig.get_config_var("LIBDIR") or "/usr/lib", sysconfig.get_config_var("MULTIARCH") or ""
-    for folder in {Path(own), Path("/usr/lib") / multiarch, Path("/usr/lib64")}:
-        for pattern in _READ_AHEAD_OF_SYSTEM:
-            yield from folder.glob(pattern)
+    for folder in (Path(own), Path("/usr/lib") / multiarch, Path("/usr/lib64")):
+        found = [path for pattern in _READ_AHEAD_OF_SYSTEM for path in folder.glob(pattern)]
+        if found:
+            yield from found
+            return

@@ -181,6 +181,21 @@ def test_a_dialog_of_qt_looks_as_the_window_does(shown, qtbot):
     box.close()
 
 
+@pytest.mark.parametrize("name", ["models", "sweep"])
+def test_a_dialog_that_opens_out_of_a_dialog_looks_as_that_does(shown, qtbot, name):
+    getattr(shown.menus, name).trigger()
+    parent = (shown.models if name == "models" else shown.tools.sweeps).window
+    until(qtbot, parent.isVisible)
+    box = QMessageBox(parent)
+    box.open()
+    assert box.styleSheet() == style_sheet(LIGHT)
+    choose(shown, ThemeMode.DARK)
+    settle(shown, qtbot)
+    assert box.styleSheet() == style_sheet(DARK)
+    assert sheets(parent) == {style_sheet(DARK)}
+    box.close()
+
+
 def test_what_fails_while_it_takes_a_theme_leaves_no_window_frozen(shown, qtbot, monkeypatch):
     def fail(_theme):
         raise ValueError("no colour")

@@ -137,6 +137,7 @@ def test_a_run_that_goes_is_shown_without_intervals_and_an_old_answer_is_let_go(
     over.begin()
     shown = over.basis.text()
     over.show_answer(old, answer(old))
+    assert not over._turns.is_going
     assert over.basis.text() == shown
 
 

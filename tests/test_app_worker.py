@@ -10,6 +10,7 @@ import pytest
 from app import giving_way
 from app.controller import SWITCH_S
 from app.handover import Handover
+from app.services import open_session, open_session_beside_window
 from app.worker import EngineWorker, EventInbox
 from core.controls import RunControls
 from core.errors import OutriderError
@@ -58,32 +59,6 @@ def test_while_the_engine_is_imported_the_window_is_let_in_more_often(tmp_path, 
     assert sys.getswitchinterval() == pytest.approx(before)
 
 
-class TellingSession(FakeSession):
-    """Tells how long a thread has the interpreter while it loads models, and while it generates."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.told: list[float] = []
-
-    def _wait_for_load(self, controls):
-        self.told.append(sys.getswitchinterval())
-
-    def _steps(self, request, controls):
-        self.told.append(sys.getswitchinterval())
-        return super()._steps(request, controls)
-
-
-def test_while_models_are_loaded_the_window_is_let_in_more_often_and_not_while_text_is_generated(tmp_path, qapp):
-    session, before = TellingSession(), sys.getswitchinterval()
-    worker = EngineWorker(fake_services(session, tmp_path), EventInbox(), Handover())
-    request = RunRequest(target="t", draft=None, method="prompt-lookup", prompt="p", max_new_tokens=4)
-    worker.run(request, RunControls.from_request(request))
-    assert session.told == [pytest.approx(giving_way.SWITCH_S), pytest.approx(before)]
-    session.fail_before = OutriderError("It does not fit.")
-    worker.run(request, RunControls.from_request(request))
-    assert sys.getswitchinterval() == pytest.approx(before)
-
-
 def test_the_window_gets_evidence_packed_and_the_log_has_it_as_it_came(tmp_path, qapp):
     step = inspected(make_step(0, 9))
     places = step.evidence
@@ -127,3 +102,9 @@ def test_several_threads_give_way_and_the_interval_comes_back_with_the_last_of_t
     assert sys.getswitchinterval() == pytest.approx(giving_way.SWITCH_S)
     second.__exit__(None, None, None)
     assert sys.getswitchinterval() == pytest.approx(before)
+
+
+def test_beside_a_window_an_engine_lets_it_in_more_often_while_it_loads_models():
+    assert open_session_beside_window()._while_loading is giving_way.giving_way
+    with open_session()._while_loading():
+        assert sys.getswitchinterval() > giving_way.SWITCH_S

@@ -51,8 +51,9 @@ def test_imports_are_as_they_were_afterwards_though_it_is_nested(found):
     assert read == [extension]
 
 
-def test_what_can_not_be_read_is_left_to_the_import(tmp_path):
-    read_ahead.read_ahead(tmp_path)
-    read_ahead.read_ahead(tmp_path / "nowhere.so")
+def test_a_file_is_read_to_its_end_and_what_can_not_be_read_is_left_to_the_import(tmp_path, monkeypatch):
+    monkeypatch.setattr(read_ahead, "_PIECE_BYTES", 2000)
     (tmp_path / "there.so").write_bytes(b"1" * 5000)
-    read_ahead.read_ahead(tmp_path / "there.so")
+    assert read_ahead.read_ahead(tmp_path / "there.so") == 5000
+    assert read_ahead.read_ahead(tmp_path / "nowhere.so") == 0
+    assert read_ahead.read_ahead(tmp_path) == 0

@@ -229,7 +229,17 @@ def test_blocks_leave_the_logits_as_they_are(monkeypatch, fewest):
     for module in (products, lean_weights):
         monkeypatch.setattr(module, "blocks_of", lambda weight: products.Blocks(1, fewest))
     runner = LeanRunner(LeanWeights(tiny_module("llama")), 64)
-    rows = torch.cat([runner.forward(part, num_logits=len(part)).logits for part in IDS.split([20, 4, 16, 1, 19])])
+    counts, taken = [20, 4, 16, 1, 2, 3, 14], set()
+    blocked = lean_forward.in_blocks
+
+    def in_blocks(x, weight, size):
+        taken.add(len(x))
+        return blocked(x, weight, size)
+
+    monkeypatch.setattr(lean_forward, "in_blocks", in_blocks)
+    monkeypatch.setattr(lean, "scripted", lambda function: function)
+    rows = torch.cat([runner.forward(part, num_logits=len(part)).logits for part in IDS.split(counts)])
+    assert taken == {count for count in counts if fewest <= count <= products.MOST_BLOCKED}
     assert torch.allclose(rows, reference("llama", IDS), atol=2e-3, rtol=1e-3)
 
 
@@ -247,13 +257,14 @@ def test_blocks_leave_the_logits_as_they_are(monkeypatch, fewest):
 def test_blocks_are_used_from_as_few_rows_as_they_pay(monkeypatch, paying, expected, threads_it_takes):
     """A processor on which blocks pay with these rows; or with 5 on all its threads alone."""
 
-    def times(candidates, *, with_all_threads=False):
+    def times(candidates, *, num_threads=1):
         rows = len(candidates[0].args[1])
-        pays = rows in paying and (with_all_threads or threads_it_takes == 1)
+        pays = rows in paying and num_threads >= threads_it_takes
         return [1.0, *(0.5 if pays else 0.95 for _ in candidates[1:])]
 
     monkeypatch.setattr(products, "fastest_times", times)
     monkeypatch.setattr(products, "_blocks", {})
+    monkeypatch.setattr(products, "num_processors", lambda: 2)
     assert products.blocks_of(torch.ones(128, 8)) == expected
     assert products.blocks_of(torch.ones(100, 8)) == products.NO_BLOCKS, "no number of blocks makes that up"
 

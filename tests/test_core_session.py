@@ -1,10 +1,13 @@
 """A session carries out a request: its events come in order, with a baseline where asked, and it can be stopped."""
 
+import contextlib
 import json
+from dataclasses import replace
 
 import pytest
 
 from core.controls import RunControls
+from core.errors import OutriderError
 from core.records import CONFIG_FIELDS, ENVIRONMENT_FIELDS
 from core.session import Session
 from core.types import (
@@ -39,6 +42,27 @@ def test_events_come_in_order(request_for):
     assert summary.num_tokens == sum(len(step.emitted) for step in steps) == 12
     assert summary.text == "".join(step.emitted_text for step in steps)
     assert summary.baseline_tokens_per_second is summary.measured_speedup is summary.error is None
+
+
+def test_models_are_loaded_within_what_the_session_was_given_for_that_and_nothing_else_is_done_there(request_for):
+    entered = []
+
+    @contextlib.contextmanager
+    def loading():
+        entered.append("in")
+        yield
+        entered.append("out")
+
+    session, request, seen = Session(while_loading=loading), request_for(), {}
+    for event in session.run(request):
+        seen.setdefault(getattr(event, "text", type(event)), list(entered))
+    assert seen["Loading target…"] == seen["Loading draft…"] == ["in"]
+    assert seen[RunStarted] == seen[Step] == ["in", "out"]
+    entered.clear()
+    list(session.load(request, RunControls.from_request(request)))
+    assert entered == ["in", "out"], "for a check or a probe, too"
+    with pytest.raises(OutriderError):
+        list(session.run(replace(request, target="nobody/nothing")))
 
 
 def test_the_first_event_of_a_run_has_the_fields_of_the_schema(request_for):

@@ -50,6 +50,14 @@ def test_the_libraries_that_are_read_ahead_are_those_that_are_installed(package)
     assert any((packages / path).stat().st_size > 5_000_000 for path in mine)
 
 
+def test_of_the_systems_libraries_those_of_pythons_own_folder_come_first(tmp_path, monkeypatch):
+    for name in ("libcrypto.so.3", "libssl.so.3", "libother.so.1"):
+        (tmp_path / name).touch()
+    monkeypatch.setattr(torch_libraries.sysconfig, "get_config_var", lambda name: str(tmp_path) * (name == "LIBDIR"))
+    found = list(torch_libraries._files_ahead(tmp_path / "packages"))
+    assert sorted(found) == [tmp_path / "libcrypto.so.3", tmp_path / "libssl.so.3"]
+
+
 def test_libraries_that_can_not_be_found_are_left_to_the_import_to_explain(monkeypatch):
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     monkeypatch.setattr(torch_libraries.importlib.util, "find_spec", lambda _name: None)

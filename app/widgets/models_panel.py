@@ -7,7 +7,6 @@ from pathlib import Path
 from PySide6.QtCore import Qt, Signal, Slot
 from PySide6.QtGui import QKeySequence, QShortcut
 from PySide6.QtWidgets import (
-    QDialog,
     QHBoxLayout,
     QLineEdit,
     QStackedWidget,
@@ -16,7 +15,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.dress import hold_parts
+from app.dress import DressingDialog
 from app.model_questions import FoundModels
 from app.model_store import Download, DownloadState
 from app.view_models.model_library import ModelLibrary
@@ -35,7 +34,7 @@ NO_MATCH = "No model on this computer has these words."
 NO_MODEL = "There is no model on this computer yet. Choose one under Get models."
 
 
-class ModelsWindow(QDialog):
+class ModelsWindow(DressingDialog):
     """Two pages, and the downloads beneath them. To be dressed in parts, by whoever makes it.
 
     Signals:
@@ -85,7 +84,6 @@ class ModelsWindow(QDialog):
         self.foot = text_label("", "hint")
         self.foot.setObjectName("modelsFoot")
         self._lay_out()
-        hold_parts(self)
         self._connect()
         self.refresh()
 

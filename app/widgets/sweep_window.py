@@ -6,7 +6,6 @@ from PySide6.QtCore import Qt, Signal, Slot
 from PySide6.QtGui import QAction, QCloseEvent, QKeySequence, QShortcut
 from PySide6.QtWidgets import (
     QBoxLayout,
-    QDialog,
     QHBoxLayout,
     QProgressBar,
     QStackedWidget,
@@ -14,7 +13,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.dress import hold_parts
+from app.dress import DressingDialog
 from app.text_size import hold
 from app.theme import Theme, scaled, text_scale
 from app.view_models.sweep import SweepExport, SweepView
@@ -45,7 +44,7 @@ EMPTY = "The heatmap of the sweep will be here."
 LEAST_FORM, MOST_FORM, WIDE_SCALE = 276, 430, 1.2
 
 
-class SweepWindow(QDialog):
+class SweepWindow(DressingDialog):
     """Signals:
     stop_requested, go_on_requested: of the sweep.
     export_requested: a `SweepExport`.
@@ -63,7 +62,6 @@ class SweepWindow(QDialog):
 
     def __init__(self, view: SweepView, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        hold_parts(self)
         self._view = view
         self.setObjectName("sweepWindow")
         self.setWindowTitle("Sweep")

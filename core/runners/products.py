@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from core.threads import num_processors, on_first_core
+
 _log = logging.getLogger(__name__)
 
 try:
@@ -32,7 +34,7 @@ MOST_BLOCKED = 16
 
 _FEWEST_BLOCKED = 4
 _FEWER_BLOCKED = (2, 1)
-"""So few rows are worth it on some processors: measured in this order, up to the first that is not."""
+"""So few rows are worth it on some processors: measured in this order, up to the first that is not. 3 are if 2 are."""
 _BLOCKS = (64, 32)
 _ROWS = 5
 _REPEATS, _FEWEST_REPEATS = 9, 4
@@ -48,7 +50,7 @@ class Blocks(NamedTuple):
 
     Attributes:
         size: outputs in a block; 0 where none are.
-        fewest: rows from which on.
+        fewest: the least number of rows n for which they are.
     """
 
     size: int
@@ -71,7 +73,7 @@ def blocks_of(weight: Tensor) -> Blocks:
 
 def _best_blocks(weight: Tensor) -> Blocks:
     outputs, inputs = weight.shape
-    # Several copies, so that they come from memory as those of a model's layers do.
+    # Several copies, so that they come from where those of a model's layers do, and not from the nearest cache.
     number = max(1, min(_MOST_COPIES, _CACHE_BYTES // max(1, weight.nbytes)))
     copies = [weight.clone() for _ in range(number)] if number > 1 else [weight]
 
@@ -81,7 +83,7 @@ def _best_blocks(weight: Tensor) -> Blocks:
         return [partial(_each, product, x, copies) for product in products]
 
     def is_faster(num_rows: int, size: int) -> bool:
-        plain, blocked = fastest_times(candidates(num_rows, [size]), with_all_threads=True)
+        plain, blocked = fastest_times(candidates(num_rows, [size]), num_threads=num_processors())
         return blocked < _GAIN * plain
 
     sizes = [size for size in _BLOCKS if outputs % size == 0]
@@ -214,28 +216,30 @@ def _pack_int8(weight: Tensor, largest: int) -> Any:
 
 
 @torch.inference_mode()
-def fastest_times(candidates: Sequence[Callable[[], object]], *, with_all_threads: bool = False) -> list[float]:
+def fastest_times(candidates: Sequence[Callable[[], object]], *, num_threads: int = 1) -> list[float]:
     """The shortest time in seconds that each took in some rounds, in turn so that a busy moment strikes all alike.
 
-    On one thread, where a second one that has fallen asleep costs more than what is to be told apart; or on as many as
-    are set, with each candidate run once before it is timed, which wakes them.
+    On several threads each candidate is run once before it is timed: to wake one that has fallen asleep costs more than
+    what is to be told apart.
     """
     times: list[list[float]] = [[] for _ in candidates]
     threads = torch.get_num_threads()
-    torch.set_num_threads(threads if with_all_threads else 1)
-    try:
-        for candidate in candidates:
-            candidate()
-        begin = time.perf_counter()
-        for repeat in range(_REPEATS):
-            if repeat >= _FEWEST_REPEATS and time.perf_counter() - begin > _ENOUGH_S:
-                break
-            for candidate, taken in zip(candidates, times, strict=True):
-                if with_all_threads:
-                    candidate()
-                start = time.perf_counter()
+    with on_first_core() as tell_threads:
+        tell_threads(num_threads)
+        torch.set_num_threads(num_threads)
+        try:
+            for candidate in candidates:
                 candidate()
-                taken.append(time.perf_counter() - start)
-    finally:
-        torch.set_num_threads(threads)
+            begin = time.perf_counter()
+            for repeat in range(_REPEATS):
+                if repeat >= _FEWEST_REPEATS and time.perf_counter() - begin > _ENOUGH_S:
+                    break
+                for candidate, taken in zip(candidates, times, strict=True):
+                    if num_threads > 1:
+                        candidate()
+                    start = time.perf_counter()
+                    candidate()
+                    taken.append(time.perf_counter() - start)
+        finally:
+            torch.set_num_threads(threads)
     return [min(taken) for taken in times]
