@@ -31,7 +31,7 @@ def test_weights_are_those_of_the_module(tmp_path, family, dtype):
 
 
 def test_an_estimate_leaves_the_process_as_it_was(saved):
-    memory._estimated_bytes.cache_clear()
+    memory._estimate.cache_clear()
     forecast([details(saved)], device="cpu", dtype="bfloat16")
     assert torch.get_default_dtype() is torch.float32
     assert torch.nn.Linear(1, 1).weight.device.type == "cpu"

@@ -9,6 +9,7 @@ import platform
 import psutil
 import torch
 
+import core.torch_ready  # noqa: F401 - for what its import does
 from core.collector import collect_all, collect_new
 from core.errors import DeviceError, SettingsError
 from core.types import Device, DType

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,8 @@ _FLOAT_BYTES = 4
 
 _BYTES_BESIDE_A_MODEL = 16 << 20
 """Its tokenizer and what the allocator rounds up: little, but most of what a tiny model takes."""
+
+_estimating = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,13 +135,20 @@ def _weights_bytes(model: ModelDetails, dtype: torch.dtype) -> int:
     return size + (model.draft_vocabulary_size or 0) * model.hidden_size * dtype.itemsize
 
 
-@functools.lru_cache(maxsize=64)
-def _estimated_bytes(folder: Path, _modified_ns: int, dtype: torch.dtype) -> int | None:
+def _estimated_bytes(folder: Path, modified_ns: int, dtype: torch.dtype) -> int | None:
     """accelerate's estimate from a model without storage; None for what transformers does not know."""
+    # A run that begins and the window's forecast ask for the same, at the same moment.
+    with _estimating:
+        return _estimate(folder, modified_ns, dtype)
+
+
+@functools.lru_cache(maxsize=64)
+def _estimate(folder: Path, _modified_ns: int, dtype: torch.dtype) -> int | None:
     from accelerate import init_empty_weights
     from accelerate.utils import compute_module_sizes
     from transformers import AutoConfig, AutoModelForCausalLM
 
+    import core.torch_ready  # noqa: F401 - for what its import does
     from core.models.quiet import quiet_transformers
 
     quiet_transformers()
