@@ -45,7 +45,7 @@ class ExtensionReader(MetaPathFinder):
 def extensions_read_ahead() -> Iterator[None]:
     """Within it, an extension module's own library is in memory by the time that the system loads it.
 
-    While it does, Python's lock stays with the thread that imports; behind torch and transformers there are hundreds of
+    While it does, Python's lock stays with the thread that imports; behind torch and transformers there are dozens of
     such modules. From a disk of 400 reads a second that halted a window for 61 to 80 ms, five times in a start. What
     their libraries are linked with is not read here; see `core.torch_libraries`.
     """
