@@ -62,9 +62,8 @@ def _speak_utf8() -> None:
 def open_window() -> int:
     """Open the window and stay until it is closed; where there can be none, say why."""
     from app.preflight import find_problem
-    from core.collector import short_pauses
+    from core.machine import limit_spinning, short_pauses
     from core.read_ahead import extensions_read_ahead
-    from core.threads import limit_spinning
 
     problem = find_problem(os.environ)
     if problem is not None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from PySide6.QtCore import QObject, QTimer, Signal, Slot
 
-from core.collector import SoleCollector
+from core.machine import SoleCollector
 
 INTERVAL_MS = 1000
 """So often something is collected at least. A run's frames do it too, at a better moment: see `collect_due`."""

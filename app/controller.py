@@ -8,12 +8,11 @@ from enum import StrEnum
 
 from PySide6.QtCore import QObject, QThread, Signal, Slot
 
-from app.engine_task import EngineTask, Work
 from app.handover import Handover
 from app.services import Services
-from app.worker import EngineWorker, EventInbox
+from app.worker import EngineTask, EngineWorker, EventInbox, Work
 from core.controls import RunControls
-from core.draft_length import DraftLength
+from core.draft_shape import DraftLength
 from core.errors import SettingsError
 from core.types import Event, RunRequest
 

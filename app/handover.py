@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from PySide6.QtCore import QObject, Signal
 
-from core.threads import on_first_core
+from core.machine import on_first_core
 
 MOST_S = 0.05
 """No longer does the engine wait for a window that draws, whatever keeps it."""

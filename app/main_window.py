@@ -6,51 +6,71 @@ from dataclasses import replace
 
 from PySide6.QtCore import QCoreApplication, QEvent, Qt, QTimer, Slot
 from PySide6.QtGui import QCloseEvent, QGuiApplication, QIcon, QKeyEvent, QShowEvent
-from PySide6.QtWidgets import QSplitter
+from PySide6.QtWidgets import QMainWindow, QSplitter
 
-from app.branches import BranchDesk
 from app.controller import RunController, RunState
 from app.dialogs import Dialogs
-from app.dress import DressingWindow
-from app.export_desk import ExportDesk
-from app.help_desk import HelpDesk
-from app.live_view import LiveView
-from app.look import Look
+from app.jobs import Threads
+from app.look import DressingWindow, Look
 from app.menus import Menus
-from app.models_desk import ModelsDesk
-from app.pair_judge import PairJudge
-from app.playback import PlaybackDesk
-from app.plot_desk import PlotDesk
-from app.prompt_reader import PromptReader
-from app.replaying import settings_of
-from app.runs_desk import RunsDesk
+from app.run.branches import BranchDesk
+from app.run.inspector import InspectorPanel
+from app.run.live import LiveView
+from app.run.playback import PlaybackDesk, TranscriptPanel
+from app.run.race_page import RacePage
+from app.run.run_plots import PlotsPage
+from app.run.run_view import RunView
+from app.run.step_plots import StepPlot
+from app.run.theory_page import TheoryPage, TheoryReader
+from app.run.tiles import MeasurementsPanel, StatusStrip
+from app.run.tokens import Selection
+from app.run.why_page import WhyPanel
 from app.services import Services
 from app.settings import remember_model
+from app.setup.controls import ControlsPanel, settings_of
+from app.setup.model_library import ModelLibrary
+from app.setup.models_form import OpenKind
+from app.setup.pair import PairJudge
+from app.setup.presets import load_presets
+from app.setup.prompt import PromptEditor, PromptReader
 from app.theme import RESOURCES, Theme, text_scale, ui_font
-from app.theory_reader import TheoryReader
-from app.threads import Threads
-from app.tool_desks import ToolDesks
-from app.view_models.model_library import ModelLibrary
-from app.view_models.presets import load_presets
-from app.view_models.run_view import RunView
-from app.view_models.selection import Selection
-from app.widgets.banner import Banner
-from app.widgets.controls import ControlsPanel
-from app.widgets.inspector import InspectorPanel
-from app.widgets.measurements import MeasurementsPanel
-from app.widgets.model_picker import OpenKind
-from app.widgets.plots_page import PlotsPage
-from app.widgets.prompt_editor import PromptEditor
-from app.widgets.race_page import RacePage
-from app.widgets.side_panel import SidePanel
-from app.widgets.status_strip import StatusStrip
-from app.widgets.step_plot import StepPlot
-from app.widgets.theory_page import TheoryPage
-from app.widgets.transcript_panel import TranscriptPanel
-from app.widgets.why_panel import WhyPanel
+from app.tools.check import CheckDesk
+from app.tools.export import ExportDesk
+from app.tools.help import HelpDesk
+from app.tools.models.window import ModelsDesk
+from app.tools.probe import ProbeDesk
+from app.tools.runs.window import RunsDesk
+from app.tools.sweep.window import SweepDesk
+from app.widgets.labels import Banner, SidePanel
+from app.widgets.plot_card import PlotDesk
 from app.window_layout import below, centre, fit_columns, from_text, splitter, to_text
 from core.errors import OutriderError
 from core.types import RunRequest
+
+
+class ToolDesks:
+    """Answers about the pair that the main window has chosen, each in a window of its own."""
+
+    def __init__(
+        self,
+        window: QMainWindow,
+        menus: Menus,
+        services: Services,
+        controller: RunController,
+        controls: ControlsPanel,
+        prompt: PromptEditor,
+        runs: RunsDesk,
+        dialogs: Dialogs,
+    ) -> None:
+        self.probes = ProbeDesk(window, menus, services, controller, controls, prompt)
+        self.checks = CheckDesk(window, menus, services, controller, controls, runs.reader, dialogs)
+        self.sweeps = SweepDesk(window, services, menus, controller, controls, prompt, runs, dialogs)
+
+    @property
+    def drawn(self) -> tuple[CheckDesk, SweepDesk]:
+        """Those that draw something themselves, in a theme's colours."""
+        return (self.checks, self.sweeps)
+
 
 WARM_UP_DELAY_MS = 250
 CLOSE_WAIT_MS = 200

@@ -6,28 +6,73 @@ Each function imports what it calls when it is called: the window is up before t
 from __future__ import annotations
 
 import contextlib
+import functools
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from app.model_questions import FoundModels, RenderedPrompt, RenderQuestion, VerdictQuestion
-from app.rendering import render_prompt
 from app.settings import SettingsStore, runs_folder, sweeps_folder
+from app.tools.models.questions import FoundModels, RenderedPrompt, RenderQuestion, VerdictQuestion
 from core.controls import RunControls
-from core.models.catalogue import ModelEntry, embedded_models, local_models, resolve
+from core.models import details as large_json
+from core.models.catalogue import ModelEntry, ModelFormat, embedded_models, local_models, resolve
 from core.models.hub import cache_folder, is_offline
 from core.models.suggestions import SUGGESTIONS, Suggestion
 from core.types import Event, RunRequest
 
 if TYPE_CHECKING:
-    from core.check.types import CheckRequest
-    from core.models.compatibility import PairVerdict
+    from core.analysis.probe import ProbeRequest
+    from core.experiments.check import CheckRequest
     from core.models.details import ModelDetails
     from core.models.downloads import DownloadProgress, Removal
-    from core.probe.types import ProbeRequest
+    from core.models.fit import PairVerdict
+
+
+def render_prompt(question: RenderQuestion) -> RenderedPrompt:
+    """Put a prompt through a model's chat template and tokenizer; nothing else of the model is loaded.
+
+    Raises:
+        OutriderError: it can't be rendered, with a sentence that says why.
+    """
+    from core.models.prompting import render
+
+    encoded = render(question.target, question.prompt, question.chat)
+    special = _special_tokens_of(question.target)
+    text = encoded.rendered if encoded.is_chat else with_unwritten(encoded.rendered, encoded.ids, special)
+    return RenderedPrompt(question, text, len(encoded.ids), encoded.is_chat, tuple(special.values()))
+
+
+def with_unwritten(text: str, ids: Sequence[int], special: Mapping[int, str]) -> str:
+    """Write out the special tokens that a tokenizer sets before or after a text, such as one for its beginning."""
+    before = "".join(special[token] for token in takewhile(special.__contains__, ids))
+    if len(before) and all(token in special for token in ids):
+        return text if text else before
+    after = "".join(reversed([special[token] for token in takewhile(special.__contains__, reversed(ids))]))
+    return f"{'' if text.startswith(before) else before}{text}{'' if text.endswith(after) else after}"
+
+
+def _special_tokens_of(ref: str) -> Mapping[int, str]:
+    entry = resolve(ref)
+    folder = entry.path
+    if entry.format is ModelFormat.GGUF:
+        from core.models.gguf import converted_folder
+
+        folder = converted_folder(entry.path)
+    file = folder / "tokenizer.json"
+    try:
+        return _special_tokens(file, file.stat().st_mtime_ns)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return {}  # They are only set apart in colour; a tokenizer of another form renders all the same.
+
+
+@functools.lru_cache(maxsize=4)
+def _special_tokens(file: Path, _modified_ns: int) -> Mapping[int, str]:
+    added = large_json.read(file).get("added_tokens") or ()
+    return {int(token["id"]): str(token["content"]) for token in added if token.get("special")}
 
 
 class Session(Protocol):
@@ -47,7 +92,7 @@ class Session(Protocol):
 
 
 class LogWriter(Protocol):
-    """Writes events as they come: `core.trace.RunLogWriter`."""
+    """Writes events as they come: `core.runlog.log.RunLogWriter`."""
 
     def write(self, event: Event) -> None:
         """Append one event and flush it."""
@@ -60,7 +105,7 @@ class LogWriter(Protocol):
 
 def load_libraries() -> None:
     """Load what `open_session` needs most time for, without holding up other threads; in the same thread, before it."""
-    from core.threads import limit_spinning, placing_threads
+    from core.machine import limit_spinning, placing_threads
     from core.torch_libraries import load_torch_libraries
 
     limit_spinning()
@@ -74,7 +119,7 @@ def open_session(while_loading: Callable[[], AbstractContextManager[None]] = con
     Args:
         while_loading: entered while models are loaded.
     """
-    from core.threads import limit_spinning
+    from core.machine import limit_spinning
 
     # A window and its engine share the processor, however the window was opened; torch reads this when it is imported.
     limit_spinning()
@@ -86,7 +131,7 @@ def open_session(while_loading: Callable[[], AbstractContextManager[None]] = con
 def open_session_beside_window() -> Session:
     """As `open_session`, in a process whose window draws while the engine computes, and answers while it loads."""
     from app.giving_way import giving_way
-    from core.threads import placing_threads
+    from core.machine import placing_threads
 
     with placing_threads():
         return open_session(giving_way)
@@ -94,7 +139,7 @@ def open_session_beside_window() -> Session:
 
 def open_log(path: Path) -> LogWriter:
     """Start a run's log."""
-    from core.trace import RunLogWriter
+    from core.runlog.log import RunLogWriter
 
     return RunLogWriter(path)
 
@@ -104,14 +149,14 @@ def find_pair_problem(draft: str, target: str) -> str | None:
 
     All that the files tell counts, not the tokenizers alone: a damaged draft has a reason too.
     """
-    from core.models.compatibility import pair_verdict
+    from core.models.fit import pair_verdict
 
     return pair_verdict(draft, target, with_memory=False).problem
 
 
 def judge_pair(question: VerdictQuestion) -> PairVerdict:
     """What a pair will need and cost. Imports torch only for the memory."""
-    from core.models.compatibility import pair_verdict
+    from core.models.fit import pair_verdict
 
     return pair_verdict(
         question.draft,
@@ -170,22 +215,22 @@ def remove_model(ref: str) -> int:
 
 
 def find_drafts(target: str) -> tuple[str, ...]:
-    """Drafts that are here for a target; see `core.probe.drafts.drafts_here`. Not for the window's thread."""
-    from core.probe.drafts import drafts_here
+    """Drafts that are here for a target; see `core.analysis.probe.drafts_here`. Not for the window's thread."""
+    from core.analysis.probe import drafts_here
 
     return drafts_here(target)
 
 
 def check_exactness(session: Any, request: CheckRequest, controls: RunControls) -> Iterator[Any]:
-    """Check a pair and its settings; see `core.check.engine.check`. For the engine's thread."""
-    from core.check.engine import check
+    """Check a pair and its settings; see `core.experiments.checking.check`. For the engine's thread."""
+    from core.experiments.checking import check
 
     return check(session, request, controls)
 
 
 def probe_drafts(session: Any, request: ProbeRequest, controls: RunControls) -> Iterator[Any]:
-    """Rank drafts for a target; see `core.probe.probing.probe`. For the engine's thread."""
-    from core.probe.probing import probe
+    """Rank drafts for a target; see `core.analysis.probing.probe`. For the engine's thread."""
+    from core.analysis.probing import probe
 
     return probe(session, request, controls)
 

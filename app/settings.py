@@ -16,9 +16,8 @@ from typing import Any, TypeVar
 
 import platformdirs
 
-from app.text_size import nearest_scale
-from app.theme import ThemeMode
-from core.drafters.methods import METHODS
+from app.theme import ThemeMode, nearest_scale
+from core.drafters.registry import METHODS
 from core.errors import OutriderError
 from core.files import write_atomically
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET

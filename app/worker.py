@@ -8,22 +8,89 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from PySide6.QtCore import QObject, QThread, Signal, Slot
 
-from app.engine_task import EngineTask
 from app.giving_way import giving_way
 from app.handover import Handover
-from app.sentences import sentence_of
 from app.services import LogWriter, Services, Session
-from core.collector import importing
 from core.controls import RunControls
 from core.errors import OutriderError
 from core.evidence import packed
+from core.machine import importing
 from core.types import Event, Finished, FinishReason, Inspected, RunRequest, RunStarted, StageChanged, Summary
+
+
+def sentence_of(error: Exception, what: str) -> str:
+    """An error in one sentence: its own where it has one, else what could not be done, and the cause."""
+    if isinstance(error, OutriderError):
+        return str(error)
+    if isinstance(error, OSError):
+        return f"{what}: {str(error.strerror or error).rstrip('.') or type(error).__name__}."
+    detail = (str(error).strip().splitlines() or [""])[0].rstrip(".")
+    return f"{what}: {type(error).__name__}{': ' + detail if detail else ''}."
+
+
+def in_words(seconds: float) -> str:
+    """A stretch of time as a person says it: 40 s, 5 min, 3 h 20 min."""
+    if round(seconds) < 60:
+        return f"{max(1, round(seconds))} s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:,} h {minutes} min" if hours < 24 else f"{hours:,} h"
+
+
+Work = Callable[[Session, RunControls], Iterator[Any]]
+"""From the engine and the way to stop to what comes of it, bit by bit; only CPU scalars, strings and the like."""
+
+
+class EngineTask(QObject):
+    """One piece of such work, from the window's side. `RunController.start_task` makes and starts it.
+
+    Signals:
+        stop_asked: it is to end; for work with a way to stop of its own.
+        failed: one sentence for a person; `ended` follows.
+        ended: it is over, however it ended; all its events can be taken now.
+    """
+
+    stop_asked = Signal()
+    failed = Signal(str)
+    ended = Signal()
+
+    def __init__(self, title: str, work: Work, parent: QObject | None = None) -> None:
+        """
+        Args:
+            title: what it is called in a sentence, with its article: "A check".
+            work: called and gone through in the engine's thread.
+            parent: that keeps it.
+        """
+        super().__init__(parent)
+        self.title = title
+        self.controls = RunControls()
+        self._work = work
+        self._events: deque[Any] = deque()
+
+    def stop(self) -> None:
+        """Ask it to end; asking twice does nothing."""
+        self.controls.cancel()
+        self.stop_asked.emit()
+
+    def take_events(self) -> Iterator[Any]:
+        """What has come since the last call. Called in the window's thread."""
+        for _ in range(len(self._events)):
+            yield self._events.popleft()
+
+    def perform(self, session: Session) -> None:
+        """Do it. Called in the engine's thread."""
+        for event in self._work(session, self.controls):
+            self._events.append(event)
+
 
 WARM_UP_STAGE = "Starting the engine…"
 

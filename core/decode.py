@@ -10,29 +10,28 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from core.backlog import EvidenceBacklog
+from core.capture import EvidenceBacklog
 from core.controls import Cancelled, RunControls
+from core.draft_shape import DraftLengthPolicy
 from core.drafters.base import Drafter, empty_draft
 from core.drafters.draft_model import DraftModelDrafter
-from core.errors import OutOfMemoryError
+from core.errors import OutOfMemoryError, PromptError, SettingsError
 from core.models.devices import is_out_of_memory, trim_heap
 from core.models.language_model import LanguageModel
 from core.models.loading import check_pair
-from core.policy_adaptive import DraftLengthPolicy
-from core.rounds import Block, Round, check_draft, figures
-from core.run_text import RunText
+from core.models.prompting import check_prompt_length
+from core.rounds import Block, Round, TargetScorer, check_draft, features_of, figures
+from core.runlog.tally import Tally
 from core.runners.graphed import captures_graphs
+from core.runners.timing import StepClock, Stopwatch, is_asynchronous, peak_memory_mb, reset_peak_memory
 from core.sampling import draw_gumbel, gumbel_noise, probabilities
-from core.tally import Tally
-from core.target import TargetScorer, features_of
-from core.text import display_texts
-from core.timing import StepClock, Stopwatch, is_asynchronous, peak_memory_mb, reset_peak_memory
+from core.text import TextStream, display_texts
 from core.types import (
     Coupling,
     Draft,
@@ -51,6 +50,136 @@ from core.types import (
     Verification,
 )
 from core.verify import check_finite, verify_block, verify_gumbel
+
+if TYPE_CHECKING:
+    from core.types import RunRequest
+
+
+_LINE = "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """Ids that count as already written, and their text: `kept_text` of the run before, then `forced_text`."""
+
+    ids: tuple[int, ...] = ()
+    kept_text: str = ""
+    forced_text: str = ""
+
+    def as_config(self) -> dict[str, Any]:
+        """For the log's first line: nothing where nothing was continued."""
+        if not self.ids:
+            return {}
+        return {
+            "continuation_token_ids": list(self.ids),
+            "continuation_text": self.kept_text,
+            "forced_text": self.forced_text,
+        }
+
+
+def continue_prompt(target: LanguageModel, prompt_ids: Sequence[int], request: RunRequest) -> Continuation:
+    """The ids behind the prompt, checked, and their text. A part of a character at the end is left to what follows.
+
+    Raises:
+        PromptError: an id that the target doesn't have, a forced token that ends the text, or no room left.
+    """
+    forced = request.forced or _ids_of(request.forced_text, target.tokenizer, [*prompt_ids, *request.continuation])
+    ids = (*request.continuation, *forced)
+    if not ids:
+        return Continuation()
+    if any(token >= target.vocab_size for token in ids):
+        raise PromptError("A token to continue from is none of the target's. Branch from a run of the same target.")
+    if target.eos_ids.intersection(ids):
+        raise PromptError("That token ends the text, so nothing can follow it. Force another one.")
+    check_prompt_length(len(prompt_ids) + len(ids), target)
+    stream = TextStream(target.tokenizer, prompt_ids)
+    kept_text = "".join([stream.push(token) for token in request.continuation])
+    return Continuation(ids, kept_text, "".join([stream.push(token) for token in forced]))
+
+
+def _ids_of(text: str, tokenizer: Any, before: Sequence[int]) -> tuple[int, ...]:
+    """A typed text as tokens that read as it does behind what is there already."""
+    if not text:
+        return ()
+    # Some tokenizers put a space before what they take for the start of a text, so it is tried behind a line as well.
+    text = text.encode("utf-8", "replace").decode("utf-8")
+    alone = _encode(tokenizer, text)
+    line, behind = _encode(tokenizer, _LINE), _encode(tokenizer, _LINE + text)
+    ways = [alone, behind[len(line) :]] if behind[: len(line)] == line else [alone]
+    for ids in ways:
+        stream = TextStream(tokenizer, before)
+        if "".join([stream.push(token) for token in ids]) == text:
+            return tuple(ids)
+    return tuple(alone)
+
+
+def _encode(tokenizer: Any, text: str) -> list[int]:
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+class RunText:
+    """A prompt and what is written behind it.
+
+    Attributes:
+        ids: all of it, the prompt included.
+        limit: how many ids there may be.
+    """
+
+    def __init__(
+        self, target: LanguageModel, prompt_ids: Sequence[int], max_new_tokens: int, stop: Sequence[str]
+    ) -> None:
+        """Begin behind a prompt.
+
+        Raises:
+            PromptError: no ids, ids that the target doesn't have, or too many for its context.
+            SettingsError: fewer than one new token.
+        """
+        check_prompt_length(len(prompt_ids), target)
+        if not all(0 <= token < target.vocab_size for token in prompt_ids):
+            raise PromptError(f"The prompt holds an id outside 0 to {target.vocab_size - 1}.")
+        if max_new_tokens < 1:
+            raise SettingsError(f"The number of new tokens must be 1 or more, not {max_new_tokens!r}.")
+        self.ids = list(prompt_ids)
+        self.limit = min(len(self.ids) + max_new_tokens, target.context_length)
+        self._eos_ids = target.eos_ids
+        self._stop = tuple(stop)
+        self._stream = TextStream(target.tokenizer, self.ids)
+
+    @property
+    def text(self) -> str:
+        """What was written, without the prompt."""
+        return self._stream.text
+
+    @property
+    def room(self) -> int:
+        """How many ids may still come."""
+        return self.limit - len(self.ids)
+
+    def write(self, tokens: Sequence[int]) -> tuple[list[str], FinishReason | None]:
+        """Add tokens up to an end, if one is among them: the texts of those that were added, and the end."""
+        texts: list[str] = []
+        for token in tokens:
+            texts.append(self._stream.push(token))
+            self.ids.append(token)
+            if (ended := self._end_at(token, texts)) is not None:
+                return texts, ended
+        return texts, None
+
+    def _end_at(self, token: int, texts: list[str]) -> FinishReason | None:
+        """Whether the text ends with the token just added; the last of `texts` is its own, and may be cut."""
+        at = self._stream.find_stop(self._stop, len(texts[-1])) if self._stop else None
+        if at is not None:
+            surplus = len(self._stream.text) - at
+            self._stream.cut(at)
+            # What began in earlier tokens was emitted with them; the summary's text is the one that counts.
+            texts[-1] = texts[-1][: max(0, len(texts[-1]) - surplus)]
+            return FinishReason.STOP
+        is_eos = token in self._eos_ids
+        if is_eos or self.room <= 0:
+            texts[-1] += self._stream.flush()
+            return FinishReason.EOS if is_eos else FinishReason.LENGTH
+        return None
+
 
 if TYPE_CHECKING:
     DecodeEvent = PrefillDone | Drafted | Step | Inspected | Finished

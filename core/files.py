@@ -1,4 +1,4 @@
-"""Files that are whole or not there, and what to tell a person when the disk says no."""
+"""Folders for work in progress: beside the place that the result goes to, and swept away if a crash left them there."""
 
 from __future__ import annotations
 
@@ -6,10 +6,20 @@ import contextlib
 import errno
 import os
 import secrets
+import shutil
 import stat
+import tempfile
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
 
 from core.errors import RunLogError
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
+
 
 _NO_SPACE = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
 _NOT_ALLOWED = {errno.EACCES, errno.EPERM, errno.EROFS}
@@ -83,3 +93,67 @@ def explain_write_error(error: OSError, path: str | os.PathLike[str]) -> str:
     if code == errno.ENAMETOOLONG:
         return f"The name {os.path.basename(name)!r} is too long for this disk; choose a shorter one."
     return f"{name!r} can't be written ({error.strerror or error}); choose another place."
+
+
+class FileClaim:
+    """Keeps a file by a lock beside it, which goes with the claim; a process that dies gives it back.
+
+    It binds only those who ask. Where no lock can be had, as in a folder that takes no new file, nobody is kept out.
+
+    Args:
+        path: the file; it need not be there.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        file = Path(os.path.realpath(path))
+        self.lock_path = file.with_name(f".{file.name}.lock")
+        self._lock: BaseFileLock | None = None
+
+    def take(self) -> bool:
+        """Take the file; False if another has it."""
+        from filelock import FileLock, Timeout  # Late: the command line is parsed without it.
+
+        # Whoever closes the file may do so in another thread.
+        lock = FileLock(self.lock_path, timeout=0, thread_local=False)
+        try:
+            lock.acquire()
+        except Timeout:
+            return False
+        except (OSError, NotImplementedError):
+            return True
+        self._lock = lock
+        return True
+
+    def give_back(self) -> None:
+        """Let others have it; once is enough."""
+        lock, self._lock = self._lock, None
+        if lock is None:
+            return
+        # Before it is released, so that nobody takes a lock that is about to go. Windows removes it by itself.
+        with contextlib.suppress(OSError):
+            self.lock_path.unlink()
+        with contextlib.suppress(OSError):
+            lock.release()
+
+
+_ORPHAN_AGE_S = 24 * 3600
+
+
+def new_scratch(parent: Path, prefix: str) -> Path:
+    """A new folder in `parent`, which is made if it is not there; those that processes left that are gone are removed.
+
+    Raises:
+        OSError: it can't be made.
+    """
+    parent.mkdir(parents=True, exist_ok=True)
+    _sweep(parent, prefix)
+    return Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-", dir=parent))
+
+
+def _sweep(parent: Path, prefix: str) -> None:
+    for scratch in parent.glob(f"{prefix}*"):
+        owner = scratch.name.removeprefix(prefix).partition("-")[0]
+        with contextlib.suppress(OSError):
+            is_old = time.time() - scratch.stat().st_mtime > _ORPHAN_AGE_S
+            if is_old or (owner.isdecimal() and not psutil.pid_exists(int(owner))):
+                shutil.rmtree(scratch, ignore_errors=True)

@@ -5,29 +5,30 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import platform
+import uuid
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
 
-from core.collector import only_new_objects
-from core.continuation import continue_prompt
 from core.controls import Cancelled, RunControls
-from core.decode import autoregressive, speculative
-from core.drafters.registry import build_drafter
+from core.decode import Continuation, autoregressive, continue_prompt, speculative
+from core.draft_shape import config_fields
+from core.drafters.registry import build_drafter, get_method
 from core.errors import OutOfMemoryError, OutriderError, first_line
-from core.models.devices import free_memory, is_out_of_memory, release_memory, resolve_device
+from core.machine import ThreadGovernor, num_processors, on_first_core, only_new_objects
+from core.models.devices import device_name, free_memory, is_out_of_memory, release_memory, resolve_device
 from core.models.language_model import LanguageModel
-from core.models.pair_loader import load_models
-from core.models.prompting import encode_prompt
-from core.models.room import run_does_not_fit
-from core.models.shelf import ModelShelf
-from core.run_header import run_started
-from core.tally import Tally
-from core.target import TargetScorer
-from core.threads import ThreadGovernor, num_processors, on_first_core
+from core.models.loading import run_does_not_fit
+from core.models.prompting import EncodedPrompt, encode_prompt
+from core.models.shelf import ModelShelf, load_models
+from core.rounds import TargetScorer
+from core.runlog.tally import Tally
 from core.types import (
     BaselineStep,
     Drafted,
@@ -37,10 +38,66 @@ from core.types import (
     Inspected,
     PrefillDone,
     RunRequest,
+    RunStarted,
     StageChanged,
     Step,
     Summary,
 )
+
+
+def run_started(
+    request: RunRequest, target: LanguageModel, prompt: EncodedPrompt, continuation: Continuation
+) -> RunStarted:
+    """A run's settings as they came out, and the machine and versions that it runs with."""
+    started_at = datetime.now(UTC)
+    sampling = request.sampling
+    return RunStarted(
+        run_id=f"{started_at:%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}",
+        started_at=started_at.isoformat(timespec="milliseconds"),
+        version=_version("outrider"),
+        config={
+            "target": request.target,
+            "draft": request.draft,
+            "method": request.method,
+            "method_options": asdict(get_method(request.method).options(**request.method_options)),
+            "revision": target.revision,
+            "device": str(target.device),
+            "dtype": str(target.dtype).removeprefix("torch."),
+            **config_fields(request.draft_length),
+            "temperature": sampling.temperature,
+            "top_k": sampling.top_k,
+            "top_p": sampling.top_p,
+            "min_p": sampling.min_p,
+            "seed": request.seed,
+            "coupling": str(request.coupling),
+            "max_new_tokens": request.max_new_tokens,
+            "stop": list(request.stop),
+            "prompt": request.prompt,
+            "prompt_token_ids": prompt.ids,
+            "chat": prompt.is_chat,
+            "requested_device": str(request.device),
+            "requested_dtype": str(request.dtype),
+            "baseline": request.baseline,
+            **continuation.as_config(),
+        },
+        environment={
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "transformers": _version("transformers"),
+            "platform": platform.platform(),
+            "device_name": device_name(target.device),
+            "threads": torch.get_num_threads(),
+            "process": os.getpid(),
+        },
+    )
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "unknown"
+
 
 _log = logging.getLogger(__name__)
 

@@ -36,7 +36,7 @@ def load_torch_libraries() -> bool:
     part that takes no more than 20 ms: where the disk was asked first, it took 50 to 170. `core.read_ahead` has the
     extension modules themselves.
 
-    To be called in the thread that will import torch, because OpenMP's library is among them (see `core.threads`).
+    To be called in the thread that will import torch, because OpenMP's library is among them (see `core.machine`).
 
     Returns:
         Whether they were loaded here; False where torch is loaded already, on other systems than Linux and macOS, and

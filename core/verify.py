@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from core.errors import DrafterError, GenerationError
+from core.runners.timing import is_asynchronous
 from core.sampling import draw, draw_uniforms, for_device, fractions
-from core.timing import is_asynchronous
 from core.types import TokenKind, Verification
 
 SUM_TOLERANCE = 1e-2

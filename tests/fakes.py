@@ -15,7 +15,7 @@ from core.drafters.base import chain, empty_draft
 from core.models.language_model import LanguageModel, describe
 from core.runners import lean
 from core.runners.base import ForwardOutput, check_rewind
-from core.runners.lean_weights import LeanWeights
+from core.runners.lean import LeanWeights
 from core.types import Draft, DraftContext, Finished, Inspected, Step, Verification
 
 torch.set_num_threads(1)

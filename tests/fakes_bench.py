@@ -2,10 +2,9 @@
 
 from dataclasses import replace
 
-from core.bench.measure import Observations
-from core.bench.names import ASSISTED, AUTO, GENERATE, PLAIN
-from core.bench.types import BenchSettings, Pair, Prompt, Timed
-from core.drafters.methods import METHODS
+from core.drafters.registry import METHODS
+from core.experiments.bench import ASSISTED, AUTO, GENERATE, PLAIN, BenchSettings, Pair, Prompt, Timed
+from core.experiments.benching import Observations
 from tests.fakes import greedy_reference, tiny_model
 
 N, K = 9, 3

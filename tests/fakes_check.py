@@ -1,6 +1,7 @@
 """A pair of tables to check, and the settings to check it with."""
 
-from core.check.types import (
+from core.controls import RunControls
+from core.experiments.check import (
     CheckFinished,
     CheckProgress,
     CheckReport,
@@ -13,8 +14,7 @@ from core.check.types import (
     Parting,
     TokenCount,
 )
-from core.controls import RunControls
-from core.prompt_suites import Prompt
+from core.experiments.prompt_suites import Prompt
 from core.types import RunRequest, SamplingParams, StageChanged
 from tests.fakes import random_law, table_model
 
@@ -46,7 +46,7 @@ def make_check(*, num_samples=400, num_tokens=12, prompts=PROMPTS, with_transfor
 
 def checked(request=None, session=None):
     """The report of a check that goes to its end."""
-    from core.check.engine import check
+    from core.experiments.checking import check
 
     *_, last = check(session or TableSession(), request or make_check(), RunControls())
     assert isinstance(last, CheckFinished)

@@ -6,11 +6,9 @@ from pathlib import Path
 import torch
 
 from core.distill.pipeline import DistillSettings
-from core.distill.script import Script
-from core.distill.self_play import PlaySettings, write_texts
-from core.distill.texts import Part, Texts
-from core.distill.train import StudentSettings
-from core.training.optim import Budget, Schedule
+from core.distill.self_play import PlaySettings, Script, write_texts
+from core.distill.train import Part, StudentSettings, Texts
+from core.training.train import Budget, Schedule
 from core.types import SamplingParams
 from tests.fakes import byte_tokenizer, save_model, tiny_module
 

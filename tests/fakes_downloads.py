@@ -6,7 +6,8 @@ import random
 import pytest
 
 from core.controls import Cancelled
-from core.models import hub, transfer
+from core.models import downloads as transfer
+from core.models import hub
 from core.models.downloads import download
 from tests.fakes import is_sentence
 from tests.hub_server import HubServer, Repository

@@ -2,7 +2,7 @@
 
 import json
 
-from core.trace import RunLogWriter
+from core.runlog.log import RunLogWriter
 from core.types import Finished, FinishReason, PrefillDone, RunStarted, StageChanged, Step, Summary
 from core.types import TokenKind as Kind
 

@@ -7,13 +7,12 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from app.model_questions import FoundModels, RenderedPrompt, RenderQuestion, VerdictQuestion
+from app.tools.models.questions import FoundModels, RenderedPrompt, RenderQuestion, VerdictQuestion
 from core.errors import OutriderError
 from core.models.catalogue import ModelEntry, ModelFormat, ModelOrigin
-from core.models.compatibility import PairVerdict
 from core.models.details import ModelDetails
 from core.models.downloads import DownloadProgress, Removal
-from core.models.memory import MemoryForecast
+from core.models.fit import MemoryForecast, PairVerdict
 
 CACHE = Path.home() / ".cache" / "models"
 

@@ -6,9 +6,9 @@ import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from app.view_models.run_list import RunColumn
+from app.tools.runs.run_list import RunColumn
 from core.controls import RunControls
-from core.records import to_line, to_record
+from core.runlog.log import to_line, to_record
 from core.types import RunRequest, SamplingParams
 from tests.fakes_app import FakeSession
 

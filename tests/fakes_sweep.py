@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from core.controls import RunControls
-from core.prompt_suites import Prompt
-from core.sweep.plan import DrafterChoice, SweepPlan
-from core.sweep.records import figures_of
-from core.sweep.types import Figures
+from core.experiments.prompt_suites import Prompt
+from core.experiments.sweep_log import figures_of
+from core.experiments.sweep_plan import DrafterChoice, Figures, SweepPlan
 from core.types import Event, Finished, FinishReason, PrefillDone, RunRequest, RunStarted, StageChanged
 from tests.cli_fakes import finished, step
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from app.main_window import MainWindow
-from app.widgets.sweep_window import SweepWindow
+from app.tools.sweep.window import SweepWindow
 from core.errors import GenerationError
-from core.sweep.plan import SweepPlan
-from core.sweep.runner import sweep
+from core.experiments.sweep import sweep
+from core.experiments.sweep_plan import SweepPlan
 from tests.fakes_app import FakeSession, fake_services
 from tests.fakes_sweep import FakeSweepSession, plan_of
 

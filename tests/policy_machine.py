@@ -5,8 +5,8 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from core.analysis import expected_tokens
-from core.policy import AutoDraftLength
+from core.analysis.expectation import expected_tokens
+from core.draft_shape import AutoDraftLength
 from core.types import MAX_DRAFT_TOKENS, Step, TokenKind
 
 PLAIN_MS = 10.0

@@ -6,8 +6,8 @@ import tempfile
 import threading
 from pathlib import Path
 
-from app.model_questions import ModelRole
-from app.widgets.models_downloads import DownloadRow
+from app.tools.models.downloads import DownloadRow
+from app.tools.models.questions import ModelRole
 from tests.fakes_app import FakeSession, fake_services
 from tests.fakes_models import FakeHub, hub_entry, make_details
 from tests.screenshots_camera import Camera, opened, wait

@@ -18,10 +18,10 @@ from PySide6.QtWidgets import QApplication, QWidget
 
 from app.controller import RunState
 from app.main_window import MainWindow
+from app.run.tokens import Place
 from app.services import Services
 from app.settings import SettingsStore
 from app.theme import ThemeMode
-from app.view_models.selection import Place
 from core.types import Step
 from tests.screenshots_camera import TIMEOUT_MS, opened, wait
 

@@ -10,12 +10,12 @@ from PySide6.QtCore import QPoint
 from PySide6.QtWidgets import QApplication, QWidget
 
 from app.controller import RunState
+from app.dialogs import AboutDialog
 from app.main_window import MainWindow
+from app.run.playback import Pace
+from app.run.tokens import Place
 from app.services import Services
 from app.settings import SettingsStore
-from app.view_models.selection import Place
-from app.widgets.about import AboutDialog
-from app.widgets.playback_bar import Pace
 from tests.fakes_app import FakeSession, fake_services
 from tests.screenshots_camera import TIMEOUT_MS, Camera, opened, wait
 

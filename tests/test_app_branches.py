@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 from PySide6.QtWidgets import QMenu
 
-import core.gate
+import core.controls
 from app.controller import RunState
-from app.view_models.branching import branch, can_branch, choices
-from app.view_models.selection import Place
-from app.widgets.playback_bar import Pace
+from app.run.branches import branch, can_branch, choices
+from app.run.playback import Pace
+from app.run.tokens import Place
 from core.types import FinishReason
 
 
 @pytest.fixture(autouse=True)
 def short_look(monkeypatch):
-    monkeypatch.setattr(core.gate, "LOOK_MS", 1.0)
+    monkeypatch.setattr(core.controls, "LOOK_MS", 1.0)
 
 
 @pytest.fixture

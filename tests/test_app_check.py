@@ -11,7 +11,7 @@ from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QLabel
 
 from app.controller import BUSY_SENTENCE
-from app.view_models.checking import NO_TESTS, STOPPED
+from app.tools.check import NO_TESTS, STOPPED
 from core.errors import GenerationError
 from tests.fakes_app import DRAFT, TARGET, fake_services
 from tests.fakes_check import FakeCheck

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-import core.bench.measure as measuring
+import core.experiments.benching as measuring
 from app.__main__ import build_parser, main
-from app.cli.bench.arguments import NEW_TOKENS, NEW_TOKENS_UI, build_settings
+from app.cli.bench import NEW_TOKENS, NEW_TOKENS_UI, build_settings
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, SMOLLM2_DRAFTER
 from tests.fakes import is_sentence, save_model
 

@@ -10,8 +10,8 @@ import core.decode
 import core.verify
 from app.__main__ import build_parser, main
 from app.cli.check import build_request
-from core.check.engine import check
 from core.errors import GenerationError
+from core.experiments.checking import check
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET
 from core.types import Coupling
 from tests.exactness import mutate

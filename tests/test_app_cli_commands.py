@@ -9,8 +9,8 @@ import pytest
 import app.__main__ as entry
 from app import __version__
 from app.__main__ import main
-from core.threads import limit_spinning
-from core.trace import export_jsonl, read_run_log, to_record
+from core.machine import limit_spinning
+from core.runlog.log import export_jsonl, read_run_log, to_record
 from tests.cli_fakes import STARTED, finished, step
 
 
@@ -108,7 +108,7 @@ sys.exit(main(sys.argv[2:]))
 """A Ctrl-C at the moment at which a module is looked for."""
 
 
-@pytest.mark.parametrize("module", ["app.cli.bench", "rich.console", "core.sweep.runner", "app.cli.distill"])
+@pytest.mark.parametrize("module", ["app.cli.bench", "rich.console", "core.experiments.sweep", "app.cli.distill"])
 def test_ctrl_c_while_the_commands_are_imported_is_not_a_traceback(module):
     arguments = [sys.executable, "-c", INTERRUPTED, module, "models"]
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=60)

@@ -8,7 +8,7 @@ import pytest
 from test_core_trace import CONFIG, ENVIRONMENT, STEP, SUMMARY
 
 from app.__main__ import main
-from core.trace import read_run_log
+from core.runlog.log import read_run_log
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ import shlex
 import pytest
 
 from app.__main__ import main
-from core.trace import export_jsonl, to_record
+from core.runlog.log import export_jsonl, to_record
 from tests.cli_fakes import STARTED, finished, step
 
 CONFIG = {

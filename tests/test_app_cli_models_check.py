@@ -6,8 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from core.models.compatibility import PairVerdict
-from core.models.memory import MemoryForecast
+from core.models.fit import MemoryForecast, PairVerdict
 from tests.fakes import is_sentence
 from tests.fakes_shelf import empty_shelf, fields, models, open_terminal, put_into_cache
 
@@ -41,7 +40,7 @@ def verdict(monkeypatch, cached):
         given.asked = (draft, target, options)
         return given.verdict
 
-    monkeypatch.setattr("core.models.compatibility.pair_verdict", pair_verdict)
+    monkeypatch.setattr("core.models.fit.pair_verdict", pair_verdict)
     return given
 
 

@@ -10,11 +10,11 @@ import pytest
 
 import app.cli.probe as command
 from app.__main__ import main
+from core.analysis.expectation import probing
+from core.analysis.probe import Costs
 from core.errors import PairMismatchError
-from core.probe import probing
-from core.probe.types import Costs
+from core.runlog.log import RunLogWriter
 from core.session import Session
-from core.trace import RunLogWriter
 from core.types import Finished, RunRequest, RunStarted, SamplingParams, Step
 from tests.cli_fakes import finished
 from tests.fakes import is_sentence, tiny_model
@@ -39,7 +39,7 @@ def engine(monkeypatch):
     monkeypatch.setattr(probing, "resolve", lambda ref: ref)
     monkeypatch.setattr(command, "drafts_here", lambda target: ("same",))
     monkeypatch.setattr(command, "_is_instruct", lambda target: False)
-    monkeypatch.setattr("core.probe.times._ROUNDS", 3)
+    monkeypatch.setattr("core.analysis.probing._ROUNDS", 3)
 
 
 def said(capsys):

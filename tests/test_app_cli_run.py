@@ -14,7 +14,7 @@ import pytest
 from app.__main__ import main
 from app.cli import run
 from core.errors import DeviceError, GenerationError, ModelNotFoundError, OutOfMemoryError, PairMismatchError
-from core.trace import read_run_log
+from core.runlog.log import read_run_log
 from core.types import BaselineStep, FinishReason, StageChanged
 from tests.cli_fakes import STARTED, finished, step
 from tests.fakes_cli_run import clear_environment, outrider, play_engine

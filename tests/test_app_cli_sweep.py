@@ -10,12 +10,12 @@ import pytest
 
 import app.cli.sweep as command
 from app.__main__ import build_parser, main
-from app.cli.sweep.arguments import FEW_PROMPTS, build_plan
-from app.sentences import in_words
+from app.cli.sweep import FEW_PROMPTS, build_plan
+from app.worker import in_words
 from core.errors import GenerationError
+from core.experiments.sweep_log import read_sweep
+from core.experiments.sweep_plan import DrafterChoice
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, SMOLLM2_DRAFTER
-from core.sweep.log import read_sweep
-from core.sweep.plan import DrafterChoice
 from tests.fakes import is_sentence, save_model
 from tests.fakes_sweep import FakeSweepSession
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from core.trace import read_run_log
+from core.runlog.log import read_run_log
 from tests.fakes_app import fake_services
 
 ROOT = Path(__file__).resolve().parents[1]

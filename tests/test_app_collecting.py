@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from app.collecting import INTERVAL_MS, collecting_here
-from core.collector import collect_all, only_new_objects
+from core.machine import collect_all, only_new_objects
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -8,14 +8,21 @@ import numpy as np
 import pytest
 from PySide6.QtCore import QRectF, Qt
 
-from app.contrast import MIN_BAR_CONTRAST, contrast
-from app.theme import DARK, LIGHT
-from app.view_models.comparison import MAX_POINTS, MAX_RUNS, compare, curve
-from app.widgets.compare_page import ComparePage
-from app.widgets.compare_table import AGREEING, DIFFERING, NAME_ROLE, RESULTS
-from app.widgets.plot_table import to_csv
-from app.widgets.run_lines import DASHES, MARKERS, RunSample, run_color
-from core.runs import RunStore
+from app.theme import DARK, LIGHT, MIN_BAR_CONTRAST, contrast
+from app.tools.runs.compare import (
+    AGREEING,
+    DASHES,
+    DIFFERING,
+    MARKERS,
+    NAME_ROLE,
+    RESULTS,
+    ComparePage,
+    RunSample,
+    run_color,
+)
+from app.tools.runs.comparison import MAX_POINTS, MAX_RUNS, compare, curve
+from app.widgets.plots import to_csv
+from core.runlog.store import RunStore
 from tests.fakes_app import make_step
 from tests.fakes_runs import keep_run
 

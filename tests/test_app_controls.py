@@ -11,7 +11,7 @@ from PySide6.QtGui import QWheelEvent
 from PySide6.QtWidgets import QAbstractSlider, QAbstractSpinBox, QApplication, QCheckBox, QComboBox, QLineEdit, QWidget
 
 from app.settings import ChatTemplate
-from core.drafters.methods import METHODS
+from core.drafters.registry import METHODS
 from core.types import Coupling, Device, DType, LengthPolicy
 
 NAMES = (

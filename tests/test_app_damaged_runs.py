@@ -7,14 +7,13 @@ import math
 
 import pytest
 
-from app.view_models.branching import branch, can_branch
-from app.view_models.race import making_race
-from app.view_models.run_view import RunView
-from app.view_models.selection import Place
-from app.view_models.why import NO_UNIT, WhyModel
-from core.replay import events
-from core.rerun import request_to_show
-from core.trace import read_run_log
+from app.run.branches import branch, can_branch
+from app.run.race import making_race
+from app.run.run_view import RunView
+from app.run.tokens import Place
+from app.run.why import NO_UNIT, WhyModel
+from core.runlog.log import read_run_log
+from core.runlog.replay import events, request_to_show
 from tests.fakes_runs import keep_run
 
 

@@ -9,7 +9,7 @@ import pytest
 from app.services import Services
 from app.settings import SettingsStore
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, SMOLLM2_DRAFTER, embedded_models
-from core.trace import read_run_log
+from core.runlog.log import read_run_log
 from core.types import FinishReason
 
 pytestmark = pytest.mark.slow

@@ -9,7 +9,7 @@ import threading
 import pytest
 from PySide6.QtCore import QThread
 
-from core.trace import read_run_log
+from core.runlog.log import read_run_log
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ import re
 import pytest
 from PySide6.QtGui import QTextDocument
 
+from app.run.theory import TheoryModel, answer
 from app.theme import DARK, LIGHT
-from app.view_models.theory import TheoryModel, answer
-from app.widgets.formula_page import MISSING, FormulaPage, figures_text
-from core.records import BASELINE_FIELDS, STEP_FIELDS, SUMMARY_FIELDS
-from core.theory.predictors import Predictor
+from app.tools.help import MISSING, FormulaPage, figures_text
+from core.analysis.calibration import Predictor
+from core.runlog.log import BASELINE_FIELDS, STEP_FIELDS, SUMMARY_FIELDS
 from tests.test_app_why import view
 from tests.test_core_diagnosis import drawn
 
@@ -78,7 +78,7 @@ def test_the_page_has_every_block_of_the_text_in_its_place(make_window, qtbot):
 
 
 def test_an_installation_without_the_page_says_so(qtbot, monkeypatch, tmp_path):
-    monkeypatch.setattr("app.widgets.formula_page.figures_text", lambda: figures_text(tmp_path / "none.md"))
+    monkeypatch.setattr("app.tools.help.figures_text", lambda: figures_text(tmp_path / "none.md"))
     page = FormulaPage()
     qtbot.addWidget(page)
     page.set_theme(LIGHT)

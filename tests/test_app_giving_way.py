@@ -8,7 +8,7 @@ from PySide6.QtWidgets import QWidget
 
 from app import giving_way as module
 from app.giving_way import SWITCH_S, WindowFirst, giving_way
-from app.run_reader import RunReader
+from app.tools.runs.reader import RunReader
 from tests.fakes_app import FakeSession, fake_services
 from tests.fakes_runs import keep_run, until
 

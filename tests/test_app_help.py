@@ -11,14 +11,12 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QAction, QGuiApplication, QTextTable
 from PySide6.QtWidgets import QLabel
 
+from app.dialogs import AboutDialog, versions
+from app.menus import PANEL_KEYS, key_groups, menu_actions
 from app.settings import SettingsStore
-from app.shortcuts import PANEL_KEYS, key_groups, menu_actions
 from app.theme import DARK, LIGHT, ThemeMode
-from app.view_models.step_picture import MOST_SLOTS, Verdict, example, picture_of
-from app.widgets.about import AboutDialog, versions
-from app.widgets.formula_page import FormulaPage, _document
-from app.widgets.help_page import HelpPage
-from app.widgets.help_text import PAPERS
+from app.tools.help import PAPERS, FormulaPage, HelpPage, _document
+from app.tools.step_picture import MOST_SLOTS, Verdict, example, picture_of
 from core.types import TokenKind
 from tests.fakes_app import fake_services, make_step
 
@@ -264,7 +262,7 @@ def test_a_theme_that_changes_while_the_formulas_are_drawn_is_the_one_they_are_d
         made.append(theme)
         return _document(markdown, theme)
 
-    monkeypatch.setattr("app.widgets.formula_page._document", noted)
+    monkeypatch.setattr("app.tools.help._document", noted)
     page = FormulaPage()
     qtbot.addWidget(page)
     page.show()

@@ -8,13 +8,23 @@ from dataclasses import replace
 import pytest
 from PySide6.QtCore import QPoint, Qt
 
+from app.run.inspection import (
+    NOT_KEPT,
+    UNKNOWN,
+    Fate,
+    inspect,
+    next_slot,
+    next_step,
+    num_places,
+    number,
+    percent,
+    shorten,
+    show,
+)
+from app.run.inspector import FEW_ROWS, InspectorPanel
+from app.run.run_view import RunView
+from app.run.tokens import Place, Selection
 from app.theme import DARK, LIGHT
-from app.view_models.inspection import NOT_KEPT, inspect
-from app.view_models.laws import UNKNOWN, number, percent, shorten, show
-from app.view_models.places import Fate, next_slot, next_step, num_places
-from app.view_models.run_view import RunView
-from app.view_models.selection import Place, Selection
-from app.widgets.inspector import FEW_ROWS, InspectorPanel
 from core.evidence import PositionEvidence
 from core.types import Coupling, RunRequest, Step
 from tests.fakes_app import make_step
@@ -307,7 +317,7 @@ def test_a_hidden_inspector_does_no_work_until_it_is_shown(panel, monkeypatch):
         calls.append(args)
         return original(*args, **options)
 
-    monkeypatch.setattr("app.widgets.inspector.inspect", noted)
+    monkeypatch.setattr("app.run.inspector.inspect", noted)
     panel.hide()
     for slot in range(4):
         panel._selection.select(Place(0, slot))

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from app.view_models.inspection import NOT_KEPT, NOT_YET
-from app.view_models.run_view import RunView
-from app.view_models.selection import Place, Selection
-from app.widgets.inspector import InspectorPanel
+from app.run.inspection import NOT_KEPT, NOT_YET
+from app.run.inspector import InspectorPanel
+from app.run.run_view import RunView
+from app.run.tokens import Place, Selection
 from core.types import Finished, FinishReason, Inspected, RunRequest
 from tests.fakes_app import make_step, make_summary
 from tests.test_app_inspector import inspected

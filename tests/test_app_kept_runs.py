@@ -8,9 +8,9 @@ import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QAbstractButton, QAbstractItemView, QLineEdit
 
-from app.view_models.run_list import RunColumn
-from app.widgets.runs_panel import COMPARE, LIST, NO_MATCH, NO_RUN
-from app.widgets.runs_rows import RunsTableModel
+from app.tools.runs.run_list import RunColumn
+from app.tools.runs.table import RunsTableModel
+from app.tools.runs.window import COMPARE, LIST, NO_MATCH, NO_RUN
 from tests.fakes_app import fake_services
 from tests.fakes_runs import cells, keep_run, names, until
 

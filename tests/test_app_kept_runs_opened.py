@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from app.controller import RunState
-from app.runs_desk import BUSY
-from app.view_models.run_list import RunColumn
-from core.runs import KeptState
-from core.trace import read_run_log
+from app.tools.runs.run_list import RunColumn
+from app.tools.runs.window import BUSY
+from core.runlog.log import read_run_log
+from core.runlog.store import KeptState
 from core.types import Coupling, SamplingParams
 from tests.fakes_runs import cells, keep_run, shown_whole, until
 
@@ -42,7 +42,7 @@ def test_a_kept_run_is_shown_as_it_was(open_runs, folder, qtbot, session, run_to
 def test_a_long_run_is_opened_in_pieces(open_runs, folder, qtbot, monkeypatch):
     keep_run(folder, max_new_tokens=200)
     window, panel = open_runs(1)
-    monkeypatch.setattr("app.live_view.APPLY_S", 0.0)
+    monkeypatch.setattr("app.run.live.APPLY_S", 0.0)
     seen = []
     window.live._timer.timeout.connect(lambda: seen.append(len(window.run_view.steps)))
     panel.open_button.click()
@@ -55,7 +55,7 @@ def test_a_long_run_is_opened_in_pieces(open_runs, folder, qtbot, monkeypatch):
 def test_a_run_that_is_opened_while_the_engine_starts_is_shown_whole(open_runs, folder, qtbot, monkeypatch):
     keep_run(folder, max_new_tokens=200)
     window, panel = open_runs(1)
-    monkeypatch.setattr("app.live_view.APPLY_S", 0.0)
+    monkeypatch.setattr("app.run.live.APPLY_S", 0.0)
     panel.open_button.click()
     until(qtbot, lambda: len(window.run_view.steps) > 1)
     window.controller.engine_ready.emit()

@@ -21,9 +21,9 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.shortcuts import menu_actions
+from app.dialogs import AboutDialog
+from app.menus import menu_actions
 from app.theme import ThemeMode
-from app.widgets.about import AboutDialog
 from app.widgets.plot_card import PlotCard
 
 INTERACTIVE = (

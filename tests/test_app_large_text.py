@@ -6,13 +6,12 @@ import pytest
 from PySide6.QtWidgets import QHBoxLayout, QScrollArea, QToolButton, QVBoxLayout, QWidget
 
 from app.controller import RunState
-from app.view_models.inspection import Chip
-from app.view_models.places import Fate
-from app.widgets.fitting_button import FittingButton
-from app.widgets.inspector_chips import BlockRow
-from app.widgets.metric_tiles import Tile
-from app.widgets.playback_bar import PlaybackBar
-from app.widgets.prompt_editor import PromptEditor
+from app.run.inspection import Chip, Fate
+from app.run.inspector import BlockRow
+from app.run.playback import PlaybackBar
+from app.run.tiles import Tile
+from app.setup.prompt import PromptEditor
+from app.widgets.labels import FittingButton
 from tests.text_scale import set_text_scale
 
 

@@ -7,13 +7,13 @@ from PySide6.QtCore import QEvent, QObject, QPoint, QTimer
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QWidget
 
-from app import live_view
 from app.controller import RunState
 from app.frame_pace import FRAME_MS, SLOWEST_FRAME_MS
-from app.run_questions import OpenedRun
-from app.view_models.run_view import RunView
-from app.widgets.paged_text import PagedText
-from core.runs import RunStore
+from app.run import live as live_view
+from app.run.paged_text import PagedText
+from app.run.run_view import RunView
+from app.tools.runs.reader import OpenedRun
+from core.runlog.store import RunStore
 from core.types import Finished, FinishReason, RunRequest, RunStarted, StageChanged
 from tests.fakes_app import make_step, make_summary
 from tests.fakes_runs import keep_run

@@ -10,10 +10,10 @@ from PySide6.QtCore import QEvent, QObject, Qt, QTimer
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QApplication, QMessageBox, QWidget
 
-from app.dress import parts_of, windows_of
+from app.look import parts_of, windows_of
 from app.theme import DARK, LIGHT, ThemeMode, style_sheet
+from app.tools.models.downloads import SuggestionsPage
 from app.turns import Turns, freeze, thaw
-from app.widgets.models_suggestions import SuggestionsPage
 from tests.fakes_runs import until
 from tests.text_scale import set_text_scale
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.view_models.model_text import age_text, bytes_of_text, bytes_text, count_text, duration_text
+from app.setup.model_library import age_text, bytes_of_text, bytes_text, count_text, duration_text
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from app.view_models.model_library import ModelLibrary
+from app.setup.model_library import ModelLibrary
 from core.models.catalogue import ModelEntry, ModelFormat, ModelOrigin
 
 SMALL = ModelEntry("small", "Small one", Path("/n/s"), ModelFormat.SAFETENSORS, 1, ModelOrigin.EMBEDDED)

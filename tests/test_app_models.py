@@ -7,12 +7,11 @@ from dataclasses import replace
 import pytest
 from PySide6.QtCore import Qt
 
-from app.model_questions import ModelRole
 from app.services import find_models, find_pair_problem
 from app.settings import SettingsStore, WindowSettings
-from app.view_models.model_library import ModelLibrary
-from app.widgets.model_items import REASON_ROLE
-from app.widgets.model_picker import OPEN_TITLES, OpenKind
+from app.setup.model_library import ModelLibrary
+from app.setup.models_form import OPEN_TITLES, REASON_ROLE, OpenKind
+from app.tools.models.questions import ModelRole
 from core.errors import ModelUnreadableError
 from core.models.catalogue import embedded_models
 from tests.fakes import is_sentence, save_model

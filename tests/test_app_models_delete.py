@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from app.model_store import DownloadState
-from app.widgets.models_table import Column
+from app.tools.models.store import DownloadState
+from app.tools.models.table import Column
 from tests.fakes_app import TARGET, fake_services
 from tests.fakes_models_window import LARGE, SMALL, column, open_models, small_hub, until, wait_for_state
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 from PySide6.QtCore import Qt
 
-from app.model_store import DownloadState
-from app.view_models.model_text import bytes_text
-from app.widgets.models_panel import download_line
-from app.widgets.models_suggestion_row import OFFLINE
-from app.widgets.models_table import Column
+from app.setup.model_library import bytes_text
+from app.tools.models.downloads import OFFLINE
+from app.tools.models.store import DownloadState
+from app.tools.models.table import Column
+from app.tools.models.window import download_line
 from core.models.catalogue import EMBEDDED_TITLES
 from core.models.suggestions import SUGGESTIONS
 from tests.fakes_app import fake_services

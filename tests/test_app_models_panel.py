@@ -10,9 +10,9 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QAbstractButton, QAbstractItemView, QLineEdit
 
-from app.model_store import DownloadState
-from app.widgets.models_suggestion_row import OFFLINE
-from app.widgets.models_table import SORT_ROLE, Column
+from app.tools.models.downloads import OFFLINE
+from app.tools.models.store import DownloadState
+from app.tools.models.table import SORT_ROLE, Column
 from core.errors import OutriderError
 from core.models.catalogue import ModelOrigin
 from tests.fakes_app import DRAFT, TARGET, fake_services

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 from PySide6.QtCore import Qt
 
-from app.model_questions import ModelRole, RenderQuestion
-from app.rendering import with_unwritten
+from app.services import with_unwritten
 from app.settings import ChatTemplate
+from app.setup.prompt import WAITING
 from app.theme import DARK, LIGHT, ThemeMode
-from app.widgets.prompt_reading import WAITING
+from app.tools.models.questions import ModelRole, RenderQuestion
 from core.errors import OutriderError
-from core.models.memory import MemoryForecast
+from core.models.fit import MemoryForecast
 from core.types import Device, DType
 from tests.fakes_app import DRAFT, TARGET, fake_services
 from tests.fakes_models import FakeHub

@@ -8,16 +8,16 @@ import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QTextCursor
 
-import core.gate
+import core.controls
 from app.controller import RunState
-from app.view_models.selection import Place
-from app.widgets.playback_bar import Pace
+from app.run.playback import Pace
+from app.run.tokens import Place
 from core.types import FinishReason
 
 
 @pytest.fixture(autouse=True)
 def short_look(monkeypatch):
-    monkeypatch.setattr(core.gate, "LOOK_MS", 1.0)
+    monkeypatch.setattr(core.controls, "LOOK_MS", 1.0)
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_the_speed_reaches_the_run_that_goes_and_those_to_come(window, qtbot, se
 
 
 def test_a_draft_is_shown_until_its_verdict_comes_and_is_never_copied(stepwise, qtbot, monkeypatch):
-    monkeypatch.setattr(core.gate, "LOOK_MS", 30_000.0)
+    monkeypatch.setattr(core.controls, "LOOK_MS", 30_000.0)
     run_paused(stepwise, qtbot)
     view = stepwise.transcript.view
     bar(stepwise).step_button.click()

@@ -11,11 +11,10 @@ import pytest
 from PySide6.QtCore import QEventLoop, QTimer
 from PySide6.QtGui import QImage
 
-from app import run_reader
-from app.plot_desk import PlotDesk
-from app.view_models.run_view import RunView
-from app.widgets.pictures import SCALE
-from app.widgets.plot_card import PlotFormat
+from app.run.run_view import RunView
+from app.tools.runs import reader as run_reader
+from app.widgets.plot_card import PlotDesk, PlotFormat
+from app.widgets.plots import SCALE
 
 PATIENCE_MS = 20_000
 

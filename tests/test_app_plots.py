@@ -11,14 +11,12 @@ import pytest
 from PySide6.QtCore import QPointF
 from PySide6.QtWidgets import QApplication
 
+from app.run.run_view import Column, StepMetrics
+from app.run.step_plots import FOLLOWED_STEPS, MAX_BARS, PARTS, AcceptancePlot, LatencyPlot
 from app.theme import LIGHT
-from app.view_models.metrics import Column, StepMetrics
-from app.widgets.acceptance_plot import AcceptancePlot
-from app.widgets.base_plot import BAR_WIDTH
-from app.widgets.latency_plot import PARTS, LatencyPlot
-from app.widgets.step_plot import FOLLOWED_STEPS, MAX_BARS
-from core.analysis import expected_accepted
-from core.figures import percent_text
+from app.widgets.plots import BAR_WIDTH
+from core.analysis.expectation import expected_accepted
+from core.text import percent_text
 from tests.fakes_app import make_step
 
 

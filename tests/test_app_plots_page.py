@@ -11,14 +11,12 @@ from PySide6.QtGui import QHelpEvent
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QToolTip
 
+from app.run.race import Timeline
+from app.run.run_plots import FRAMES, MAX_POINTS, PlotsPage, stairs
+from app.run.run_view import Column, RunView
 from app.theme import DARK, LIGHT
-from app.view_models.metrics import Column
-from app.view_models.race import Timeline
-from app.view_models.run_view import RunView
-from app.widgets.plots_page import FRAMES, PlotsPage
-from app.widgets.timeline_plot import MAX_POINTS, stairs
-from core.analysis import BlockSums, wilson
-from core.figures import percent_text
+from core.analysis.expectation import BlockSums, wilson
+from core.text import percent_text
 from core.types import BaselineStep, RunRequest
 from tests.fakes_app import make_step
 

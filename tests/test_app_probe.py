@@ -9,10 +9,10 @@ import pytest
 from PySide6.QtWidgets import QLabel
 
 from app.controller import BUSY_SENTENCE
-from app.view_models.probing import COLUMNS, row_of
+from app.tools.probe import COLUMNS, row_of
+from core.analysis.expectation import Curve, Estimate
+from core.analysis.probe import Agreement, Costs, DraftProbe, DraftProbed, ProbeDone
 from core.errors import ModelNotFoundError
-from core.probe.types import Agreement, Costs, DraftProbe, DraftProbed, ProbeDone
-from core.theory.estimates import Curve, Estimate
 from core.types import StageChanged
 from tests.fakes_app import DRAFT, TARGET, fake_services
 

@@ -4,9 +4,9 @@ import pytest
 from PySide6.QtCore import QAbstractAnimation, QCoreApplication, QEvent
 from PySide6.QtWidgets import QProgressBar, QVBoxLayout, QWidget
 
-from app.dress import dress, put_in_force
+from app.look import dress, put_in_force
 from app.theme import LIGHT
-from app.widgets.progress import STEPS, show_share
+from app.widgets.labels import STEPS, show_share
 
 
 @pytest.fixture

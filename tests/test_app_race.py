@@ -9,14 +9,13 @@ from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QScrollArea
 
+from app.run.race import SAME, SAME_LAW, STEPS_PER_PIECE, seconds_text
+from app.run.race_page import BESIDE_WIDTH, MOST_TOKENS, RaceClock, RacePage, RaceText
+from app.run.run_view import RunView
 from app.theme import DARK, LIGHT
-from app.view_models.race import SAME, SAME_LAW, STEPS_PER_PIECE, seconds_text
-from app.view_models.run_view import RunView
-from app.widgets.race_clock import RaceClock
-from app.widgets.race_page import BESIDE_WIDTH, RacePage
-from app.widgets.race_text import MOST_TOKENS, RaceText
-from core import replay, rerun
-from core.trace import export_jsonl, read_run_log
+from core.runlog import replay
+from core.runlog import replay as rerun
+from core.runlog.log import export_jsonl, read_run_log
 from core.types import BaselineStep, Finished, FinishReason, RunRequest, TokenKind
 from tests.fakes_app import make_step, make_summary
 

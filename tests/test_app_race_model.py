@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from app.view_models.positions import PositionCounts
-from app.view_models.race import MOVED, SAME, SAME_LAW, Race, Runner, Timeline, seconds_text
+from app.run.race import MOVED, SAME, SAME_LAW, Race, Runner, Timeline, seconds_text
+from app.run.run_view import PositionCounts
 from core.types import Coupling
 from tests.fakes_app import make_step
 

@@ -9,10 +9,10 @@ import pytest
 from PySide6.QtCore import Qt
 
 from app.controller import BUSY_SENTENCE, RunState
+from app.run.tokens import Place
 from app.settings import ChatTemplate
-from app.view_models.selection import Place
 from core.errors import ModelNotFoundError
-from core.figures import percent_text
+from core.text import percent_text
 from core.types import FinishReason, LengthPolicy
 
 
@@ -258,7 +258,7 @@ def test_a_log_that_can_not_be_kept_is_said_once_and_the_run_goes_on(make_window
 
 
 def test_every_run_is_kept_as_a_log(window, run_to_end, tmp_path):
-    from core.trace import read_run_log
+    from core.runlog.log import read_run_log
 
     run_to_end(window)
     (path,) = (tmp_path / "runs").glob("*.jsonl")

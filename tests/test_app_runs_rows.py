@@ -8,10 +8,10 @@ import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QWidget
 
-from app.view_models import run_list
-from app.view_models.run_list import RunColumn
-from app.widgets.runs_rows import RunsTableModel
-from core.runs import RunStore
+from app.tools.runs import run_list
+from app.tools.runs.run_list import RunColumn
+from app.tools.runs.table import RunsTableModel
+from core.runlog.store import RunStore
 from tests.fakes_runs import keep_run, until
 
 NUM_RUNS = 6

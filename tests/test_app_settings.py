@@ -7,7 +7,6 @@ import json
 import pytest
 
 from app.main_window import MainWindow
-from app.model_questions import ModelRole
 from app.settings import (
     MAX_OPENED_MODELS,
     SCHEMA,
@@ -21,6 +20,7 @@ from app.settings import (
     runs_folder,
 )
 from app.theme import ThemeMode
+from app.tools.models.questions import ModelRole
 from core.types import Coupling, Device, DType, LengthPolicy
 from tests.fakes_app import fake_services
 

@@ -35,7 +35,7 @@ window.controller.join(5000)
 
 
 def test_checking_a_pair_imports_no_engine_either():
-    pytest.importorskip("core.models.compatibility")
+    pytest.importorskip("core.models.fit")
     code = f"""
 import sys
 from app.services import find_pair_problem

@@ -8,9 +8,9 @@ import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QAbstractButton, QAbstractItemView, QAbstractSpinBox, QComboBox, QLineEdit
 
-from app import sweep_work
-from app.view_models.sweep_form import make_plan
-from core.sweep.log import read_sweep
+from app.tools.sweep import work as sweep_work
+from app.tools.sweep.sweep_view import make_plan
+from core.experiments.sweep_log import read_sweep
 from core.types import LengthPolicy
 from tests.fakes_sweep_window import FakeSweepEngine, choose_small, fails_at, sweep_services
 

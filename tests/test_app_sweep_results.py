@@ -5,15 +5,12 @@ from __future__ import annotations
 import pytest
 from PySide6.QtCore import Qt
 
-from app.contrast import MIN_CONTRAST, contrast
-from app.theme import DARK, LIGHT
-from app.view_models.sweep import SweepExport
-from app.view_models.sweep_scale import SweepFigure, make_scale
-from app.widgets.sweep_paint import shade
-from core.bench.statistics import spread
-from core.prompt_suites import Prompt
-from core.sweep.plan import Cell, DrafterChoice
-from core.sweep.types import CellResult
+from app.theme import DARK, LIGHT, MIN_CONTRAST, contrast
+from app.tools.sweep.heatmap import shade
+from app.tools.sweep.sweep_view import SweepExport, SweepFigure, make_scale
+from core.experiments.bench import spread
+from core.experiments.prompt_suites import Prompt
+from core.experiments.sweep_plan import Cell, CellResult, DrafterChoice
 from core.types import LengthPolicy
 from tests.fakes_app import FakeSession
 from tests.fakes_sweep import plan_of

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from PySide6.QtWidgets import QMenu, QPlainTextEdit, QScrollBar, QWidget
 
-from app.text_size import SCALES, next_scale
-from app.theme import mono_font, scaled, text_scale, ui_font
-from app.widgets.slider_spin import SPIN_WIDTH
+from app.theme import SCALES, mono_font, next_scale, scaled, text_scale, ui_font
+from app.widgets.fields import SPIN_WIDTH
 from tests.text_scale import set_text_scale
 
 

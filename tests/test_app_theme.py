@@ -10,8 +10,7 @@ from dataclasses import fields
 import pytest
 from PySide6.QtGui import QColor
 
-from app.contrast import MIN_BAR_CONTRAST, MIN_CONTRAST, contrast
-from app.theme import DARK, LIGHT, ThemeMode, style_sheet
+from app.theme import DARK, LIGHT, MIN_BAR_CONTRAST, MIN_CONTRAST, ThemeMode, contrast, style_sheet
 from core.types import TokenKind
 
 THEMES = pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])

@@ -8,15 +8,11 @@ import numpy as np
 import pytest
 
 from app.giving_way import WindowFirst
+from app.run.theory import EMPTY, LATER, NO_UNIT, UNDRAFTED, TheoryModel, answer
+from app.run.theory_page import STEPS_BETWEEN, Grouping, PausedSteps, Quantity, TheoryPage, TheoryWorker
 from app.theme import DARK, LIGHT
-from app.theory_reader import STEPS_BETWEEN, PausedSteps, TheoryWorker
-from app.view_models.theory import EMPTY, LATER, NO_UNIT, UNDRAFTED, TheoryModel, answer
-from app.widgets.calibration_plot import Grouping
-from app.widgets.plot_card import PlotFormat
-from app.widgets.plot_export import contents_of
-from app.widgets.theory_page import TheoryPage
-from app.widgets.theory_plot import Quantity
-from core.diagnosis import StepSums
+from app.widgets.plot_card import PlotFormat, contents_of
+from core.analysis.diagnosis import StepSums
 from core.types import Coupling, RunRequest
 from tests.fakes_app import make_step
 from tests.fakes_runs import until
@@ -142,7 +138,7 @@ def test_a_run_that_goes_is_shown_without_intervals_and_an_old_answer_is_let_go(
 
 
 def test_what_was_found_about_a_long_run_is_shown_in_turns_and_not_while_it_is_read_anew(qtbot, steps, monkeypatch):
-    monkeypatch.setattr("app.view_models.run_sums.PIECE", 10)
+    monkeypatch.setattr("app.run.run_view.PIECE", 10)
     run = view(steps)
     page = page_of(qtbot, run, is_answered=False)
     assert page._asked is None, "it is still read"

@@ -6,11 +6,10 @@ import pytest
 from PySide6.QtCore import QEvent, QPoint
 from PySide6.QtGui import QHelpEvent, QTextCursor
 
+from app.run.paged_text import Written
+from app.run.tokens import Ghost, TokenStream
+from app.run.transcript import TranscriptView, tooltip
 from app.theme import DARK, LIGHT
-from app.view_models.token_stream import Ghost, TokenStream
-from app.widgets.token_tooltip import tooltip
-from app.widgets.transcript import TranscriptView
-from app.widgets.transcript_page import Written
 from core.types import Coupling, TokenKind
 from tests.fakes_app import make_step
 
@@ -149,7 +148,7 @@ def test_with_shared_gumbel_noise_the_tooltip_tells_of_the_targets_own_draw(view
     assert "own draw under the shared noise equals" in told[0]
     assert all("own draw under the shared noise" in text and "differs" in text for text in told[1:3])
     shown = []
-    monkeypatch.setattr("app.widgets.transcript.QToolTip.showText", lambda _place, text, _widget: shown.append(text))
+    monkeypatch.setattr("app.run.transcript.QToolTip.showText", lambda _place, text, _widget: shown.append(text))
     monkeypatch.setattr(view, "span_at", lambda _point: stream.at(2))
     view.viewportEvent(QHelpEvent(QEvent.Type.ToolTip, QPoint(5, 5), QPoint(5, 5)))
     assert shown == told[:1]

@@ -9,12 +9,10 @@ import pytest
 from PySide6.QtCore import QPoint, Qt
 from PySide6.QtGui import QTextCursor, QTextDocument
 
+from app.run.paged_text import CHUNK, SLICE_MS, TranscriptPage
+from app.run.tokens import Place, Token, TokenStream, num_joined, num_units
+from app.run.transcript import TranscriptView
 from app.theme import DARK, LIGHT
-from app.view_models.selection import Place
-from app.view_models.token_stream import Token, TokenStream
-from app.widgets.shown_text import num_joined, num_units
-from app.widgets.transcript import TranscriptView
-from app.widgets.transcript_page import CHUNK, SLICE_MS, TranscriptPage
 from core.types import TokenKind
 from tests.fakes_app import make_step
 
@@ -264,9 +262,7 @@ def built(monkeypatch):
         build(page, cursor, step)
 
     monkeypatch.setattr(TranscriptPage, "_append", note)
-    monkeypatch.setattr(
-        "app.widgets.transcript_page.time", SimpleNamespace(perf_counter=lambda: next(milliseconds) / 1000)
-    )
+    monkeypatch.setattr("app.run.paged_text.time", SimpleNamespace(perf_counter=lambda: next(milliseconds) / 1000))
     return steps
 
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from app.run.run_view import RunView
+from app.run.why import EMPTY, WhyModel
+from app.run.why_page import WhyPanel
 from app.theme import DARK, LIGHT, ThemeMode
-from app.view_models.run_view import RunView
-from app.view_models.why import EMPTY, WhyModel
-from app.widgets.why_panel import WhyPanel
 from core.types import BaselineStep, Finished, FinishReason, PrefillDone, RunRequest
 from tests.fakes_app import FakeSession, make_step, make_summary
 from tests.test_core_diagnosis import LIMITED, drawn
@@ -184,7 +184,7 @@ def test_nothing_on_the_page_is_wider_than_the_column(qtbot, width):
 
 
 def test_a_long_run_is_read_in_turns_and_what_was_seen_before_stays_till_then(make_window, qtbot, monkeypatch):
-    monkeypatch.setattr("app.view_models.run_sums.PIECE", 10)
+    monkeypatch.setattr("app.run.run_view.PIECE", 10)
     window = make_window(is_shown=True)
     for step in drawn(0.8, 4, count=45):
         window.run_view.apply(step)
@@ -197,7 +197,7 @@ def test_a_long_run_is_read_in_turns_and_what_was_seen_before_stays_till_then(ma
 
 
 def test_who_leaves_the_page_while_it_is_read_finds_it_read_on_return(make_window, qtbot, monkeypatch):
-    monkeypatch.setattr("app.view_models.run_sums.PIECE", 10)
+    monkeypatch.setattr("app.run.run_view.PIECE", 10)
     window = make_window(is_shown=True)
     for step in drawn(0.8, 4, count=45):
         window.run_view.apply(step)

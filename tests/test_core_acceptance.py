@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from core.analysis import Z95, BlockSums, wilson
+from core.analysis.expectation import Z95, BlockSums, wilson
 
 RUNS = 400
 

@@ -5,9 +5,9 @@ import pytest
 import core.decode
 from core.controls import RunControls
 from core.decode import autoregressive, speculative
+from core.draft_shape import BlockPlan, DraftLengthPolicy
 from core.drafters.draft_model import DraftModelDrafter
 from core.errors import GenerationError
-from core.policy_adaptive import BlockPlan, DraftLengthPolicy
 from core.types import Coupling, LengthPolicy, PrefillDone, SamplingParams, Step
 from tests.exactness import SIGNIFICANCE, engine_law_p_value, stops_at_the_unsure
 from tests.fakes import fixed_law, play, random_law, table_model

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.analysis import best_num_draft_tokens, expected_accepted, expected_tokens, predicted_speedup
-from core.tally import Tally
+from core.analysis.expectation import best_num_draft_tokens, expected_accepted, expected_tokens, predicted_speedup
+from core.runlog.tally import Tally
 from core.types import FinishReason, Step, TokenKind
 
 alphas = st.floats(0.0, 1.0)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import core.decode
-from core.backlog import EvidenceBacklog
+from core.capture import EvidenceBacklog
 from core.controls import RunControls
 from core.decode import speculative
 from core.drafters.base import chain

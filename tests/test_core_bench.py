@@ -6,14 +6,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from core.bench import record
-from core.bench.lineup import line_up
-from core.bench.measure import check_lengths, measure, threads
-from core.bench.names import ASSISTED, GENERATE, PLAIN
-from core.bench.ours import Speculative
-from core.bench.overhead import time_bare
-from core.bench.results import rows
 from core.errors import OutriderError, PromptError
+from core.experiments import benching as record
+from core.experiments.bench import ASSISTED, GENERATE, PLAIN
+from core.experiments.benching import Speculative, check_lengths, line_up, measure, rows, threads, time_bare
 from tests.fakes import greedy_reference, is_sentence, play
 from tests.fakes_bench import PROMPTS, REAL, SETTINGS, Fake, K, N, right, small_pair
 

@@ -5,24 +5,23 @@ from dataclasses import replace
 import pytest
 import torch
 
-from core.bench import lineup
-from core.bench.forwards import counted
-from core.bench.lineup import line_up
-from core.bench.names import (
+from core.errors import SettingsError
+from core.experiments import benching as lineup
+from core.experiments.bench import (
     ASSISTED,
     AUTO,
     FLASHSPEC,
     FLASHSPEC_AUTO,
     GENERATE,
     PLAIN,
+    NotApplicableError,
+    Pair,
     default_names,
     known_names,
     split_name,
 )
-from core.bench.ours import Plain, Speculative
-from core.bench.rival_transformers import Assisted, Generate
-from core.bench.types import NotApplicableError, Pair
-from core.errors import SettingsError
+from core.experiments.benching import Plain, Speculative, counted, line_up
+from core.experiments.rivals import Assisted, Generate
 from tests.exactness import global_generator_untouched
 from tests.fakes import greedy_reference, is_sentence, language_model, tiny_model, tiny_module
 from tests.fakes_bench import PROMPTS, REAL, SETTINGS, K, N, small_pair

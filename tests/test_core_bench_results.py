@@ -6,13 +6,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from core.bench import memory_child
-from core.bench.margins import margin_of
-from core.bench.measure import Comparison
-from core.bench.names import ASSISTED, GENERATE
-from core.bench.resident import mappings_in
-from core.bench.results import rows
-from core.models.room import bytes_per_position
+from core.experiments import bench_memory_child as memory_child
+from core.experiments.bench import ASSISTED, GENERATE, mappings_in
+from core.experiments.benching import Comparison, margin_of, rows
+from core.models.loading import bytes_per_position
 from tests.fakes import greedy_reference, save_model, tiny_model
 from tests.fakes_bench import PROMPTS, SETTINGS, K, N, observations, small_pair
 

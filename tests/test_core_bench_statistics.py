@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from scipy.stats import binom
 
-from core.bench.overhead import overhead, usual_steps
-from core.bench.statistics import first_difference, median_interval, order, ratios, spread
+from core.experiments.bench import first_difference, median_interval, order, ratios, spread
+from core.experiments.benching import overhead, usual_steps
 from tests.cli_fakes import step
 
 

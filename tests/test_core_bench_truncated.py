@@ -3,11 +3,10 @@
 import pytest
 import torch
 
-from core.bench.forwards import counted
-from core.bench.rival_transformers import Assisted
-from core.bench.truncated import truncated_draft
-from core.bench.types import Pair
 from core.errors import SettingsError
+from core.experiments.bench import Pair
+from core.experiments.benching import counted
+from core.experiments.rivals import Assisted, truncated_draft
 from tests.fakes import greedy_reference, tiny_model
 from tests.fakes_bench import K, N, small_pair
 

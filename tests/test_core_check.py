@@ -8,15 +8,12 @@ import torch
 import core.decode
 import core.drafters.draft_model
 import core.verify
-from core.check.engine import check
-from core.check.notes import notes_on
-from core.check.statistics import Lean, chi_squared_p_value, fit, normal_p_value
-from core.check.types import CheckFinished, CheckRequest, Comparison, Verdict
-from core.check.wording import report_json, report_text
 from core.controls import RunControls
+from core.draft_shape import BlockPlan, DraftLengthPolicy
 from core.errors import SettingsError
-from core.policy_adaptive import BlockPlan, DraftLengthPolicy
-from core.prompt_suites import Prompt
+from core.experiments.check import CheckFinished, CheckRequest, Comparison, Verdict, notes_on, report_json, report_text
+from core.experiments.checking import Lean, check, chi_squared_p_value, fit, normal_p_value
+from core.experiments.prompt_suites import Prompt
 from core.sampling import probabilities
 from core.types import Coupling, LengthPolicy, RunRequest, SamplingParams
 from tests.exactness import mutate
@@ -162,8 +159,8 @@ def test_a_target_whose_filters_are_forgotten_gives_impossible_tokens(monkeypatc
 
 
 def test_a_cache_that_keeps_what_was_rejected_is_found_in_the_greedy_text(monkeypatch):
-    monkeypatch.setattr("core.target.TargetScorer.rewind", lambda self, length: None)
-    monkeypatch.setattr("core.target.TargetScorer.__init__", _roomy(core.target.TargetScorer.__init__))
+    monkeypatch.setattr("core.rounds.TargetScorer.rewind", lambda self, length: None)
+    monkeypatch.setattr("core.rounds.TargetScorer.__init__", _roomy(core.rounds.TargetScorer.__init__))
     report = checked(make_check(sampling=SamplingParams(0.0)))
     assert report.verdict is Verdict.NOT_EXACT
     assert not report.identities[0].partings[0].is_near_tie
@@ -233,8 +230,8 @@ def test_a_target_that_scores_blocks_otherwise_is_not_exact_in_its_sampled_law()
 
 
 def test_a_suspicion_that_does_not_come_up_again_is_none(monkeypatch):
-    monkeypatch.setattr("core.check.law.FALSE_ALARM", 3.0)
-    monkeypatch.setattr("core.check.law.BEYOND_DOUBT", 0.0)
+    monkeypatch.setattr("core.experiments.checking.FALSE_ALARM", 3.0)
+    monkeypatch.setattr("core.experiments.checking.BEYOND_DOUBT", 0.0)
     report = checked(make_check())
     assert report.law.first_p_value is not None
     assert report.law.num_blocks == 3 * 400
@@ -242,7 +239,7 @@ def test_a_suspicion_that_does_not_come_up_again_is_none(monkeypatch):
 
 
 def test_a_suspicion_that_comes_up_again_is_a_failure(monkeypatch):
-    monkeypatch.setattr("core.check.law.BEYOND_DOUBT", 0.0)
+    monkeypatch.setattr("core.experiments.checking.BEYOND_DOUBT", 0.0)
     monkeypatch.setattr(core.decode, "verify_block", mutate(core.verify, *VERIFIERS["accepts all"]).verify_block)
     law = checked(make_check()).law
     assert law.first_p_value is not None

@@ -8,8 +8,8 @@ import types
 
 import pytest
 
-from core import collector
-from core.collector import (
+from core import machine as collector
+from core.machine import (
     SoleCollector,
     collect_all,
     collect_new,

@@ -8,8 +8,8 @@ import time
 import gguf
 import pytest
 
-from core.models import vocabularies
-from core.models.compatibility import PairVerdict, pair_problem, pair_verdict
+from core.models import details as vocabularies
+from core.models.fit import PairVerdict, pair_problem, pair_verdict
 from tests.fakes import EOS, byte_tokenizer, edit_json, is_sentence, save_model
 from tests.test_core_details import write_gguf
 
@@ -84,7 +84,7 @@ def test_a_shorter_context_is_warned_of(tmp_path, target):
 
 
 def test_too_little_memory_is_warned_of_before_all_else(draft, target, monkeypatch):
-    monkeypatch.setattr("core.models.memory.available_bytes", lambda device: 1000)
+    monkeypatch.setattr("core.models.fit.available_bytes", lambda device: 1000)
     found = verdict(draft, target, with_memory=True)
     assert not found.memory.fits
     assert "is free" in found.warnings[0]
@@ -98,7 +98,7 @@ def test_a_device_that_is_not_there_is_no_problem_of_the_pair(draft, target):
 
 def test_without_memory_torch_is_not_imported(draft, target):
     code = (
-        "import sys; from core.models.compatibility import pair_verdict; "
+        "import sys; from core.models.fit import pair_verdict; "
         f"print(pair_verdict({str(draft)!r}, {str(target)!r}, with_memory=False).problem); "
         "sys.exit(any(name in sys.modules for name in ('torch', 'transformers')))"
     )

@@ -4,8 +4,8 @@ import pytest
 
 from core.controls import RunControls
 from core.errors import PromptError, SettingsError
-from core.records import to_record
-from core.rerun import request_from_config
+from core.runlog.log import to_record
+from core.runlog.replay import request_from_config
 from core.session import Session
 from core.types import (
     BaselineStep,

@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from core.copy_room import CopyRoom
+from core.capture import CopyRoom
 
 LINE = 16
 

@@ -44,7 +44,7 @@ def clock(monkeypatch):
     Clock.charge = staticmethod(charge)
     monkeypatch.setattr("core.decode.Stopwatch", Clock)
     monkeypatch.setattr("core.decode.StepClock", Clock)
-    monkeypatch.setattr("core.target.Stopwatch", Clock)
+    monkeypatch.setattr("core.rounds.Stopwatch", Clock)
     return Clock
 
 

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 from core.errors import ModelUnreadableError
 from core.models.catalogue import resolve
 from core.models.details import read_details
-from core.models.gguf_header import read_gguf_header
+from core.models.weight_files import read_gguf_header
 from tests.fakes import byte_tokenizer, edit_json, is_sentence, save_model, tiny_module
 
 TEMPLATE = "{% for m in messages %}<|start|>{{ m.content }}<|stop|>{% endfor %}"
@@ -300,7 +300,7 @@ def test_the_items_of_all_arrays_together_are_limited(tmp_path, monkeypatch):
     key = struct.pack("<Q", 1)
     arrays = [key + name + struct.pack("<IIQ", 9, 0, 2) + bytes(2) for name in (b"a", b"b", b"c")]
     (tmp_path / "many.gguf").write_bytes(gguf_bytes(num_pairs=3, rest=b"".join(arrays)))
-    monkeypatch.setattr("core.models.gguf_header._MAX_ITEMS", 5)
+    monkeypatch.setattr("core.models.weight_files._MAX_ITEMS", 5)
     assert read_gguf_header(path).fields["tokenizer.ggml.tokens"] == ("<s>", "</s>", "a", "b")
     refusal(tmp_path / "many.gguf")
 

@@ -7,11 +7,21 @@ from dataclasses import replace
 
 import pytest
 
-from core.advice import advise
-from core.analysis import expected_tokens
-from core.diagnosis import LEAST_BLOCKS, Limit, PlainStep, StepSums, diagnose, plain_step
-from core.forecast import VerifyCurve, best_length, forecast_lookup, tokens_per_block
-from core.tally import Tally
+from core.analysis.diagnosis import (
+    LEAST_BLOCKS,
+    Limit,
+    PlainStep,
+    StepSums,
+    VerifyCurve,
+    advise,
+    best_length,
+    diagnose,
+    forecast_lookup,
+    plain_step,
+    tokens_per_block,
+)
+from core.analysis.expectation import expected_tokens
+from core.runlog.tally import Tally
 from core.types import FinishReason
 from tests.test_core_analysis import make_step
 

@@ -9,18 +9,26 @@ import torch
 from core.controls import Cancelled
 from core.decode import speculative
 from core.distill.pipeline import distill, split
-from core.distill.script import Script, script_of
-from core.distill.self_play import PlaySettings
-from core.distill.student import check_target, export_student, new_student
-from core.distill.teacher import frequent_ids, write_part
-from core.distill.texts import parts_in, read_part
-from core.distill.train import held_out_acceptance, load_student, save_student, train_student
+from core.distill.self_play import PlaySettings, Script, script_of
+from core.distill.train import (
+    check_target,
+    export_student,
+    frequent_ids,
+    held_out_acceptance,
+    load_student,
+    new_student,
+    parts_in,
+    read_part,
+    save_student,
+    train_student,
+    write_part,
+)
 from core.errors import ModelUnreadableError, SettingsError
 from core.models import load
 from core.models.catalogue import resolve
-from core.models.compatibility import pair_problem
+from core.models.fit import pair_problem
 from core.models.shared_draft import BORROWED
-from core.training.optim import Budget, Optimizers, Progress
+from core.training.train import Budget, Optimizers, Progress
 from tests.fakes import greedy_reference, is_sentence, play, save_model, tiny_module
 from tests.fakes_distill import END, GREEDY, chat_tokenizer, play_texts, quiet, save_target, settings, student_settings
 

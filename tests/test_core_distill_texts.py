@@ -6,10 +6,8 @@ import torch
 
 from core.controls import Cancelled
 from core.distill.pipeline import in_parts, read_texts, split
-from core.distill.script import Script, script_of
-from core.distill.teacher import frequent_ids, target_log_probs, write_part
-from core.distill.texts import Part, Texts, parts_in, read_part
-from core.distill.train import make_batch
+from core.distill.self_play import Script, script_of
+from core.distill.train import Part, Texts, frequent_ids, make_batch, parts_in, read_part, target_log_probs, write_part
 from core.errors import ModelUnreadableError
 from core.models import load
 from tests.fakes import byte_tokenizer, greedy_reference, tiny_model, tiny_module

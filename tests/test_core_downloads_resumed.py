@@ -8,7 +8,7 @@ from core.controls import Cancelled
 from core.models import hub
 from core.models.catalogue import local_models, resolve
 from core.models.downloads import download
-from core.models.progress import Meter
+from core.models.hub import Meter
 from tests.fakes_downloads import REF, SIZE, WEIGHTS, content, fresh_home, interrupt, model_files, serving
 from tests.hub_server import Repository
 

@@ -3,7 +3,7 @@
 import pytest
 
 from core.controls import RunControls
-from core.draft_length import (
+from core.draft_shape import (
     config_fields,
     parse_draft_length,
     parse_draft_lengths,
@@ -11,7 +11,7 @@ from core.draft_length import (
     shown_draft_length,
 )
 from core.errors import SettingsError
-from core.rerun import request_from_config
+from core.runlog.replay import request_from_config
 from core.types import LengthPolicy, RunRequest
 from tests.fakes import is_sentence
 

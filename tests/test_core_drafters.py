@@ -7,9 +7,8 @@ import torch
 
 from core.drafters.base import Drafter
 from core.drafters.draft_model import DraftModelDrafter
-from core.drafters.methods import METHODS, PromptLookupOptions, get_method
 from core.drafters.prompt_lookup import PromptLookupDrafter
-from core.drafters.registry import build_drafter
+from core.drafters.registry import METHODS, PromptLookupOptions, build_drafter, get_method
 from core.errors import SettingsError
 from core.sampling import gumbel_noise, probabilities
 from core.types import DraftContext, SamplingParams, TargetFeature, TokenKind, Verification

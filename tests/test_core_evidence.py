@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import core.backlog
+import core.capture
 import core.decode
 from core.capture import capture
 from core.decode import autoregressive, speculative
@@ -253,7 +253,7 @@ def test_evidence_is_captured_outside_everything_timed(monkeypatch):
             running.pop()
             super().stop()
 
-    original = core.backlog.capture
+    original = core.capture.capture
 
     def watched(*arguments):
         assert not running
@@ -261,7 +261,7 @@ def test_evidence_is_captured_outside_everything_timed(monkeypatch):
         return original(*arguments)
 
     monkeypatch.setattr(core.decode, "StepClock", Watched)
-    monkeypatch.setattr(core.backlog, "capture", watched)
+    monkeypatch.setattr(core.capture, "capture", watched)
     a_run(inspect=False)
     assert not calls
     steps = a_run(inspect=True).steps

@@ -7,10 +7,9 @@ import pytest
 
 from core.decode import speculative
 from core.evidence import PackedEvidence, PositionEvidence, evidence_from_record, packed, packed_from_record
-from core.records import STEP_FIELDS, to_line, to_record
-from core.replay import step_from_record
-from core.run_heads import read_head
-from core.trace import RunLogWriter, export_jsonl, read_run_log
+from core.runlog.log import STEP_FIELDS, RunLogWriter, export_jsonl, read_run_log, to_line, to_record
+from core.runlog.replay import step_from_record
+from core.runlog.store import read_head
 from core.types import Inspected, Step
 from tests.cli_fakes import STARTED
 from tests.fakes import play

@@ -11,9 +11,9 @@ import core.decode
 import core.verify
 from core.controls import RunControls
 from core.decode import autoregressive, speculative
-from core.draft_length import request_fields
+from core.draft_shape import request_fields
 from core.drafters.draft_model import DraftModelDrafter
-from core.drafters.methods import METHODS
+from core.drafters.registry import METHODS
 from core.types import Coupling, FinishReason, LengthPolicy, PrefillDone, SamplingParams, Step, TokenKind
 from tests.exactness import SIGNIFICANCE, mutate
 from tests.fakes import LetterTokenizer, greedy_reference, language_model, oracle, play, tiny_module

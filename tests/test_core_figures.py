@@ -2,7 +2,7 @@
 
 import pytest
 
-from core.figures import percent_text, significant_text, spaced_percent
+from core.text import percent_text, significant_text, spaced_percent
 
 
 @pytest.mark.parametrize(

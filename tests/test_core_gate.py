@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-import core.gate
+import core.controls
 from core.controls import Cancelled, RunControls
 from core.decode import autoregressive, speculative
 from core.types import Drafted, Finished, FinishReason, PrefillDone, SamplingParams, Step
@@ -42,7 +42,7 @@ class Runner:
 
 @pytest.fixture(autouse=True)
 def short_look(monkeypatch):
-    monkeypatch.setattr(core.gate, "LOOK_MS", 1.0)
+    monkeypatch.setattr(core.controls, "LOOK_MS", 1.0)
 
 
 def models():
@@ -127,7 +127,7 @@ def test_a_followed_step_shows_its_draft_before_its_verdict_and_at_full_speed_no
 
 
 def test_a_stop_while_a_draft_is_looked_at_leaves_its_step_undone(monkeypatch):
-    monkeypatch.setattr(core.gate, "LOOK_MS", 1000.0 * SOON)
+    monkeypatch.setattr(core.controls, "LOOK_MS", 1000.0 * SOON)
     controls = RunControls(GREEDY, 3)
     controls.pause()
     controls.step_once()
@@ -138,7 +138,7 @@ def test_a_stop_while_a_draft_is_looked_at_leaves_its_step_undone(monkeypatch):
 
 
 def test_a_resume_while_a_draft_is_looked_at_ends_the_look(monkeypatch):
-    monkeypatch.setattr(core.gate, "LOOK_MS", 1000.0 * SOON)
+    monkeypatch.setattr(core.controls, "LOOK_MS", 1000.0 * SOON)
     controls = RunControls(GREEDY, 3)
     controls.pause()
     controls.step_once()
@@ -150,7 +150,7 @@ def test_a_resume_while_a_draft_is_looked_at_ends_the_look(monkeypatch):
 
 def test_no_wait_counts_in_any_time(monkeypatch):
     waited_ms = 40.0
-    monkeypatch.setattr(core.gate, "LOOK_MS", waited_ms)
+    monkeypatch.setattr(core.controls, "LOOK_MS", waited_ms)
     controls = RunControls(GREEDY, 3)
     controls.set_delay(2 * waited_ms)
     steps = [event for event in run_with(controls, 8) if isinstance(event, Step)]
@@ -161,8 +161,8 @@ def test_no_wait_counts_in_any_time(monkeypatch):
 
 def test_slow_motion_begins_steps_no_closer_than_its_delay(monkeypatch):
     now, waits = [100.0], []
-    monkeypatch.setattr(core.gate.time, "monotonic", lambda: now[0])
-    gate = core.gate.StepGate(threading.Event())
+    monkeypatch.setattr(core.controls.time, "monotonic", lambda: now[0])
+    gate = core.controls.StepGate(threading.Event())
 
     def wait(seconds=None):
         waits.append(seconds)

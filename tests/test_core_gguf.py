@@ -16,9 +16,9 @@ from core.decode import autoregressive
 from core.errors import ModelUnreadableError, OutOfMemoryError
 from core.models import load
 from core.models.catalogue import ModelFormat, resolve
-from core.models.compatibility import pair_problem
+from core.models.fit import pair_problem
 from core.models.gguf import convert, converted_folder, converting, is_converted
-from core.models.gguf_checks import check_file
+from core.models.weight_files import check_file
 from core.types import SamplingParams
 from tests.fakes import greedy_reference, is_sentence, play
 from tests.fakes_gguf import fake, left_over, refusal, write_gguf

@@ -12,7 +12,7 @@ import pytest
 import core.models.gguf as engine
 from core.errors import ModelUnreadableError, OutOfMemoryError
 from core.models import load
-from core.models.gguf_checks import check_file
+from core.models.weight_files import check_file
 from tests.fakes import is_sentence
 from tests.fakes_gguf import refusal, write_gguf
 

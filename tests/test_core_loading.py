@@ -14,12 +14,22 @@ from core.controls import Cancelled
 from core.decode import autoregressive
 from core.errors import ModelUnreadableError, OutOfMemoryError, PairMismatchError, SettingsError
 from core.models.catalogue import resolve
-from core.models.loading import load
-from core.models.placement import available_memory, choose_place, empty_model, is_spread, spread
+from core.models.loading import (
+    Need,
+    available_memory,
+    bytes_per_position,
+    choose_place,
+    does_not_fit,
+    empty_model,
+    is_spread,
+    load,
+    need_of,
+    run_does_not_fit,
+    spread,
+)
 from core.models.prompting import encode_prompt, render
-from core.models.room import Need, bytes_per_position, does_not_fit, need_of, run_does_not_fit
-from core.models.sizes import in_words
 from core.runners import lean
+from core.text import in_words
 from core.types import SamplingParams
 from tests.fakes import byte_tokenizer, edit_json, greedy_reference, is_sentence, play, save_model, tiny_model
 

@@ -4,11 +4,10 @@ import pytest
 import torch
 
 from core.errors import DeviceError, SettingsError
-from core.models import memory
+from core.models import fit as memory
 from core.models.catalogue import resolve
-from core.models.compatibility import pair_verdict
 from core.models.details import read_details
-from core.models.memory import MemoryForecast, forecast
+from core.models.fit import MemoryForecast, forecast, pair_verdict
 from tests.fakes import edit_json, save_model, tiny_module
 
 

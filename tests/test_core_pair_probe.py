@@ -8,16 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from core.analysis.expectation import Curve, probing
+from core.analysis.probe import Costs, DraftProbe, DraftProbed, ProbeDone, ProbeRequest, ProbeText, verdict
+from core.analysis.probing import Places, agreement, compare, compare_over, measure, probe, speedup, survivals
 from core.controls import RunControls
 from core.errors import OutriderError, PairMismatchError, PromptError, SettingsError
-from core.probe import probing
-from core.probe.figures import agreement, speedup, survivals
-from core.probe.places import Places, compare, compare_over
-from core.probe.probing import probe
-from core.probe.times import measure
-from core.probe.types import Costs, DraftProbe, DraftProbed, ProbeDone, ProbeRequest, ProbeText, verdict
 from core.sampling import probabilities
-from core.theory.estimates import Curve
 from core.types import SamplingParams
 from tests.fakes import fixed_law, language_model, random_law, table_model, tiny_model, tiny_module
 
@@ -91,7 +87,7 @@ def test_a_token_that_the_draft_can_not_read_ends_what_it_says():
 
 
 def test_no_more_places_are_held_at_once_than_memory_bears(monkeypatch):
-    monkeypatch.setattr("core.probe.places._MOST_LOGITS", 10 * V)
+    monkeypatch.setattr("core.analysis.probing._MOST_LOGITS", 10 * V)
     target, draft = a_pair()
     widths = []
     target.on_forward = lambda runner, ids: widths.append(len(ids))
@@ -201,7 +197,7 @@ class Loader:
 @pytest.fixture
 def loader(monkeypatch):
     monkeypatch.setattr(probing, "resolve", lambda ref: ref)
-    monkeypatch.setattr("core.probe.times._ROUNDS", 3)
+    monkeypatch.setattr("core.analysis.probing._ROUNDS", 3)
     target = tiny_model(seed=1, is_lean=True)
     near = tiny_module("llama", seed=1)
     for parameter in near.parameters():

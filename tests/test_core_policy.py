@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.policy import AutoDraftLength
-from core.step_costs import LONG_GAP, StepCosts
+from core.draft_shape import LONG_GAP, AutoDraftLength, StepCosts
 from core.types import MAX_DRAFT_TOKENS, TokenKind
 from tests.policy_machine import COSTS, PLAIN_MS, Costs, Machine, make_step
 

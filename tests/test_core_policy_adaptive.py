@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.policy import AutoDraftLength
-from core.policy_adaptive import Calibration, DraftLengthPolicy
+from core.draft_shape import AutoDraftLength, Calibration, DraftLengthPolicy
 from core.types import MAX_DRAFT_TOKENS, LengthPolicy, TokenKind
 from tests.policy_machine import COSTS, PLAIN_MS, Costs, Machine, make_step
 

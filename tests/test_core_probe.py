@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from core.models.probe import check_cache, find_lean_weights
+from core.models.loading import check_cache, find_lean_weights
 from tests.fakes import language_model, tiny_module
 
 

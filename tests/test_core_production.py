@@ -8,11 +8,11 @@ import shlex
 
 import pytest
 
-from core.drafters.methods import METHODS
+from core.drafters.registry import METHODS
 from core.errors import RunLogError, SettingsError
+from core.export.projects import PROJECTS, Choice, choice_from_log, choice_from_request, configuration, get_project
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, EMBEDDED, SMOLLM2_DRAFTER
-from core.production import PROJECTS, Choice, choice_from_log, choice_from_request, configuration, get_project
-from core.trace import RunLog
+from core.runlog.log import RunLog
 from core.types import Coupling, RunRequest, SamplingParams
 
 SHELLS = ("vllm", "sglang", "llama.cpp", "mlx")

@@ -4,9 +4,17 @@ import json
 
 import pytest
 
-from app.view_models.presets import load_presets
+from app.setup.presets import load_presets
 from core.errors import PromptError
-from core.prompt_suites import FOLDER, PRESETS, SUITES, default_prompts, find_prompts, first_of_each, read_prompts
+from core.experiments.prompt_suites import (
+    FOLDER,
+    PRESETS,
+    SUITES,
+    default_prompts,
+    find_prompts,
+    first_of_each,
+    read_prompts,
+)
 from tests.fakes import is_sentence
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import core.verify
 from core.decode import autoregressive, speculative
-from core.drafters.methods import METHODS
+from core.drafters.registry import METHODS
 from core.sampling import draw, probabilities
 from core.types import SamplingParams, TokenKind
 from core.verify import decide, residual, verify, verify_block

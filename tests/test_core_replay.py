@@ -8,11 +8,9 @@ import pytest
 
 from core.controls import RunControls
 from core.errors import RunLogError
-from core.records import to_line, to_record
-from core.replay import CUT_OFF, events, step_from_record
-from core.rerun import request
+from core.runlog.log import RunLogWriter, read_run_log, to_line, to_record
+from core.runlog.replay import CUT_OFF, events, request, step_from_record
 from core.session import Session
-from core.trace import RunLogWriter, read_run_log
 from core.types import (
     BaselineStep,
     Coupling,
@@ -126,7 +124,7 @@ def test_a_log_with_no_steps_still_begins_and_ends(tmp_path):
 
 
 def test_a_log_of_the_contract_s_fields_alone_can_be_shown(tmp_path):
-    from core.records import STEP_FIELDS
+    from core.runlog.log import STEP_FIELDS
 
     _, log = scripted_log(tmp_path)
     bare = [step_from_record({name: step[name] for name in STEP_FIELDS}) for step in log.steps]

@@ -12,14 +12,13 @@ import pytest
 
 from app.theme import DARK, LIGHT
 from core.controls import RunControls
-from core.records import to_record
-from core.report import palette
-from core.report.charts import Axis, Plot, Words, binned, headroom, nice_ticks, thinned
-from core.report.escaping import attribute, escaped
-from core.report.run_figures import TWO_SPEEDUPS
-from core.report.run_page import run_page
-from core.report.writing import export_html
-from core.trace import RunLog, read_run_log
+from core.export import page as palette
+from core.export.charts import Axis, Plot, Words, binned, headroom, nice_ticks, thinned
+from core.export.files import export_html
+from core.export.page import attribute, escaped
+from core.export.run_data import TWO_SPEEDUPS
+from core.export.run_report import run_page
+from core.runlog.log import RunLog, read_run_log, to_record
 from core.types import BaselineStep, Finished, RunRequest, SamplingParams, Step
 from tests.fakes_app import FakeSession
 
@@ -287,6 +286,6 @@ def test_a_plot_of_nothing_is_still_a_picture():
 
 
 def _mark():
-    from core.report.charts import Mark
+    from core.export.charts import Mark
 
     return Mark("series", "accepted")

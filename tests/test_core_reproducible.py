@@ -3,7 +3,7 @@
 import pytest
 
 from core.decode import speculative
-from core.records import SUMMARY_FIELDS, to_record
+from core.runlog.log import SUMMARY_FIELDS, to_record
 from core.types import Coupling, Finished, SamplingParams
 from tests.fakes import play, random_law, table_model
 

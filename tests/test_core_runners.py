@@ -5,13 +5,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.runners import lean, lean_forward, lean_weights, products
+from core.rounds import PREFILL_CHUNK, TargetScorer, prefill
+from core.runners import lean, lean_forward, products
+from core.runners import lean as lean_weights
 from core.runners.base import Runner
-from core.runners.lean import LeanRunner
-from core.runners.lean_weights import LeanWeights
+from core.runners.lean import LeanRunner, LeanWeights
 from core.runners.module import ModuleRunner
 from core.sampling import draw, probabilities
-from core.target import PREFILL_CHUNK, TargetScorer, prefill
 from core.types import SamplingParams, TargetFeature
 from tests.fakes import FAMILIES, language_model, random_law, table_model, tiny_model, tiny_module
 

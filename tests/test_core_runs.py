@@ -9,9 +9,8 @@ import pytest
 
 from core.controls import RunControls
 from core.errors import RunLogError
-from core.records import to_line, to_record
-from core.run_search import matches
-from core.runs import KeptState, RunStore
+from core.runlog.log import to_line, to_record
+from core.runlog.store import KeptState, RunStore, matches
 from core.types import RunRequest, SamplingParams
 from tests.fakes_app import FakeSession
 
@@ -238,7 +237,7 @@ def test_a_disk_that_refuses_names_and_deletions_is_explained(folder, keep, monk
     def refuse(*_args, **_settings):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("core.runs.FileLock", refuse)
+    monkeypatch.setattr("core.runlog.store.FileLock", refuse)
     monkeypatch.setattr("pathlib.Path.replace", refuse)
     with pytest.raises(RunLogError, match="not allowed"):
         RunStore(folder).rename("x", "n")
@@ -255,10 +254,10 @@ def test_a_log_that_has_grown_is_read_again_and_one_that_has_not_is_not(folder, 
     list(store.runs())
     keep("x", lines)
     reads = []
-    import core.runs
+    import core.runlog.store
 
-    original = core.runs.read_head
-    monkeypatch.setattr(core.runs, "read_head", lambda path: reads.append(path.name) or original(path))
+    original = core.runlog.store.read_head
+    monkeypatch.setattr(core.runlog.store, "read_head", lambda path: reads.append(path.name) or original(path))
     assert {run.id: run.state for run in store.runs()} == dict.fromkeys(("x", "y"), KeptState.FINISHED)
     assert reads == ["x.jsonl"]
 

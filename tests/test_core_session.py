@@ -8,7 +8,7 @@ import pytest
 
 from core.controls import RunControls
 from core.errors import OutriderError
-from core.records import CONFIG_FIELDS, ENVIRONMENT_FIELDS
+from core.runlog.log import CONFIG_FIELDS, ENVIRONMENT_FIELDS
 from core.session import Session
 from core.types import (
     BaselineStep,

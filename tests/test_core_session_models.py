@@ -42,7 +42,7 @@ def loads(monkeypatch):
         seen.append(ref.rpartition("/")[2])
         return load(ref, *args, **settings)
 
-    monkeypatch.setattr("core.models.pair_loader.load", spy)
+    monkeypatch.setattr("core.models.shelf.load", spy)
     return seen
 
 
@@ -84,7 +84,7 @@ def test_a_load_that_finds_no_room_is_tried_again_with_everything_else_gone(requ
             raise OutOfMemoryError("No room.")
         return load(ref, *args, **settings)
 
-    monkeypatch.setattr("core.models.pair_loader.load", fail_once)
+    monkeypatch.setattr("core.models.shelf.load", fail_once)
     assert list(session.run(request_for()))[-1].summary.error is None
     assert tried == ["target", "draft", "draft"]
     # With nothing to drop, there is nothing to try again.

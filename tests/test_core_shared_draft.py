@@ -5,11 +5,11 @@ import shutil
 import pytest
 import torch
 
-from core.distill.student import export_student, new_student
+from core.distill.train import export_student, new_student
 from core.errors import ModelUnreadableError, OutOfMemoryError, PairMismatchError
 from core.models import load
 from core.models.catalogue import resolve
-from core.models.compatibility import pair_problem
+from core.models.fit import pair_problem
 from core.models.shared_draft import load_shared_draft
 from tests.fakes import edit_json, is_sentence, save_model
 from tests.fakes_distill import chat_tokenizer, save_target

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import core.models.shelf as shelf_module
-from core.collector import paused
+from core.machine import paused
 from core.models.shelf import ModelShelf, ShelfKey
 from tests.fakes import tiny_model
 

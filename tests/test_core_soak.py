@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from core.controls import RunControls
-from core.drafters.methods import METHODS, get_method
+from core.drafters.registry import METHODS, get_method
 from core.session import Session
 from core.types import Coupling, Event, Finished, FinishReason, RunRequest, SamplingParams, Step
 from tests.fakes import save_model

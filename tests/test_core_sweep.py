@@ -8,15 +8,29 @@ from dataclasses import replace
 import pytest
 
 from core.errors import ModelNotFoundError, OutOfMemoryError, OutriderError, PromptError, SettingsError
-from core.prompt_suites import Prompt
+from core.experiments.prompt_suites import Prompt
+from core.experiments.sweep import (
+    FEWEST_RUNS,
+    HOPELESS,
+    WARM_UP_TOKENS,
+    SweepControls,
+    SweepResults,
+    bootstrap_medians,
+    sweep,
+    verdicts,
+)
+from core.experiments.sweep_plan import (
+    Cell,
+    DrafterChoice,
+    FileFailed,
+    Measurement,
+    PlannedRun,
+    RunMeasured,
+    SweepFinished,
+    SweepStarted,
+    check_models,
+)
 from core.session import Session
-from core.sweep.checks import check_models
-from core.sweep.controls import SweepControls
-from core.sweep.plan import Cell, DrafterChoice, PlannedRun
-from core.sweep.results import SweepResults
-from core.sweep.runner import HOPELESS, WARM_UP_TOKENS, sweep
-from core.sweep.types import FileFailed, Measurement, RunMeasured, SweepFinished, SweepStarted
-from core.sweep.verdict import FEWEST_RUNS, bootstrap_medians, verdicts
 from core.types import LengthPolicy
 from tests.fakes import is_sentence, save_model
 from tests.fakes_sweep import DRAFT, FakeSweepSession, figures_with, plan_of
@@ -30,7 +44,7 @@ def measured(events) -> list[Measurement]:
 
 
 def test_a_plan_is_read_without_torch():
-    code = "import sys, core.sweep.plan, core.sweep.types, core.sweep.runner; sys.exit('torch' in sys.modules)"
+    code = "import sys, core.experiments.sweep_plan, core.experiments.sweep; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -8,17 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-import core.sweep.log as sweep_log
+import core.experiments.sweep_log as sweep_log
 from core.errors import GenerationError, RunLogError
-from core.sweep.controls import SweepControls
-from core.sweep.log import SweepFile, read_sweep
-from core.sweep.plan import DrafterChoice
-from core.sweep.records import SCHEMA, plan_from_config, plan_to_config
-from core.sweep.results import SweepResults
-from core.sweep.runner import sweep
-from core.sweep.table import to_csv
-from core.sweep.types import FileFailed, RunMeasured, SweepFinished, SweepStarted
-from core.trace import read_run_log
+from core.experiments.sweep import SweepControls, SweepResults, sweep, to_csv
+from core.experiments.sweep_log import SCHEMA, SweepFile, plan_from_config, plan_to_config, read_sweep
+from core.experiments.sweep_plan import DrafterChoice, FileFailed, RunMeasured, SweepFinished, SweepStarted
+from core.runlog.log import read_run_log
 from tests.fakes import is_sentence
 from tests.fakes_sweep import FakeSweepSession, plan_of
 

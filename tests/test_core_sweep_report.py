@@ -9,13 +9,10 @@ from pathlib import Path
 import pytest
 
 from app.__main__ import main
-from core.report.sources import is_sweep
-from core.report.sweep_files import SWEEP_CSV_FIELDS, export_sweep_csv, export_sweep_html, export_sweep_jsonl
-from core.report.sweep_page import sweep_page
-from core.sweep.log import SweepFile, SweepLog, read_sweep
-from core.sweep.plan import PlannedRun, SweepPlan
-from core.sweep.records import figures_of
-from core.sweep.types import Measurement
+from core.experiments.sweep_log import SweepFile, SweepLog, figures_of, read_sweep
+from core.experiments.sweep_plan import Measurement, PlannedRun, SweepPlan
+from core.export.files import SWEEP_CSV_FIELDS, export_sweep_csv, export_sweep_html, export_sweep_jsonl, is_sweep
+from core.export.sweep_report import sweep_page
 from tests.cli_fakes import finished
 from tests.fakes_sweep import DRAFT, plan_of
 from tests.test_core_report import NASTY, Page

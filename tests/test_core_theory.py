@@ -8,15 +8,20 @@ import numpy as np
 import pytest
 import torch
 
-from core.analysis import best_num_draft_tokens, expected_tokens, predicted_speedup
+from core.analysis.calibration import (
+    Predictor,
+    calibrate,
+    kl_bound,
+    overlap_bounds,
+    rank_correlation,
+    study,
+    study_predictors,
+    verdict,
+)
+from core.analysis.diagnosis import PlainStep, VerifyCurve, diagnose
+from core.analysis.expectation import best_num_draft_tokens, expected_tokens, predicted_speedup
+from core.analysis.theory import GrowingColumns, columns, resampled, speedup_theory, weighted_medians
 from core.capture import capture
-from core.diagnosis import PlainStep, diagnose
-from core.forecast import VerifyCurve
-from core.theory.calibration import calibrate
-from core.theory.columns import GrowingColumns, columns, resampled, weighted_medians
-from core.theory.predictors import Predictor, kl_bound, overlap_bounds, rank_correlation, study_predictors
-from core.theory.speedup import speedup_theory
-from core.theory.study import study, verdict
 from core.types import TokenKind
 from tests.test_core_analysis import make_step
 from tests.test_core_diagnosis import drawn, summed

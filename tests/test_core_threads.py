@@ -11,11 +11,11 @@ import threading
 import psutil
 import pytest
 
+import core.machine
 import core.session
-import core.threads
 from core.controls import Cancelled, RunControls
+from core.machine import ThreadGovernor, leave_core, num_processors, on_first_core, placing_threads
 from core.session import Session
-from core.threads import ThreadGovernor, leave_core, num_processors, on_first_core, placing_threads
 from core.types import Finished, FinishReason, RunRequest, SamplingParams
 from tests.fakes import save_model
 from tests.test_core_analysis import make_step
@@ -147,7 +147,7 @@ def test_a_baseline_that_fails_leaves_the_run_whole(monkeypatch, request_with_ba
 
 PLACED = """
 import os, sys
-from core.threads import leave_core, num_processors, on_first_core, placing_threads
+from core.machine import leave_core, num_processors, on_first_core, placing_threads
 
 everywhere = os.sched_getaffinity(0)
 with placing_threads():
@@ -184,7 +184,7 @@ def test_beside_a_window_each_thread_has_a_core_while_it_computes():
 
 
 def test_where_torch_is_here_already_threads_may_move(monkeypatch):
-    monkeypatch.setattr(core.threads.os, "sched_setaffinity", lambda *_: pytest.fail("moved"), raising=False)
+    monkeypatch.setattr(core.machine.os, "sched_setaffinity", lambda *_: pytest.fail("moved"), raising=False)
     with placing_threads():
         assert "OMP_PLACES" not in os.environ
     with on_first_core() as tell_threads:
@@ -193,7 +193,7 @@ def test_where_torch_is_here_already_threads_may_move(monkeypatch):
 
 @pytest.mark.parametrize("name", ["OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY"])
 def test_places_that_the_user_chose_stay(monkeypatch, name):
-    monkeypatch.setattr(core.threads.sys, "modules", {})
+    monkeypatch.setattr(core.machine.sys, "modules", {})
     monkeypatch.setenv(name, "false")
     before = dict(os.environ)
     with placing_threads():
@@ -211,7 +211,7 @@ def test_the_number_of_processors_is_the_processs_although_a_thread_has_a_core_o
 def cores(monkeypatch):
     """A machine whose threads may be put on cores, as its system calls tell: which thread is where."""
     places: dict[int, set[int]] = {}
-    monkeypatch.setattr(core.threads, "_first_core", {0})
+    monkeypatch.setattr(core.machine, "_first_core", {0})
     monkeypatch.setattr("os.sched_getaffinity", lambda thread: places.get(thread, {0, 1}), raising=False)
     monkeypatch.setattr("os.sched_setaffinity", places.__setitem__, raising=False)
     return places
@@ -231,7 +231,7 @@ def test_a_run_that_is_closed_in_another_thread_frees_the_one_that_it_kept_to_a_
 def test_a_thread_that_was_started_on_the_first_core_may_leave_it(cores, monkeypatch):
     leave_core()
     assert cores == {}, "nobody has places"
-    monkeypatch.setattr(core.threads, "_all_cores", {0, 1})
+    monkeypatch.setattr(core.machine, "_all_cores", {0, 1})
     with on_first_core() as tell_threads:
         tell_threads(2)
         other = threading.Thread(target=leave_core)

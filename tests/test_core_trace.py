@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from core.errors import RunLogError
-from core.records import event_line, to_line
-from core.trace import RunLogWriter, to_record
+from core.runlog.log import RunLogWriter, event_line, to_line, to_record
 from core.types import Finished, PrefillDone, StageChanged
 from tests.fakes_log import CONFIG, ENVIRONMENT, RUN, STARTED, STEP, STEP_EVENT, SUMMARY, SUMMARY_EVENT, lines, write
 

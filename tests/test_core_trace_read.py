@@ -7,8 +7,15 @@ from dataclasses import replace
 import pytest
 
 from core.errors import RunLogError
-from core.records import BASELINE_STEP_FIELDS, BASELINE_TIMES
-from core.trace import export_csv, export_jsonl, read_run_log, run_csv_rows, to_record
+from core.runlog.log import (
+    BASELINE_STEP_FIELDS,
+    BASELINE_TIMES,
+    export_csv,
+    export_jsonl,
+    read_run_log,
+    run_csv_rows,
+    to_record,
+)
 from core.types import BaselineStep, Finished
 from tests.fakes_log import STARTED, STEP, STEP_EVENT, SUMMARY_EVENT, lines, write
 

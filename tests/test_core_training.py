@@ -11,6 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from core.training import corpus as corpora
+from core.training.corpus import END_OF_TEXT, Source, train_tokenizer
 from core.training.data import BLOCK, block_count, blocks_of_step, load_stream, prepare, prepared_tokenizer, read_blocks
 from core.training.distill import (
     DistillSettings,
@@ -21,15 +22,19 @@ from core.training.distill import (
     write_states,
 )
 from core.training.evaluate import acceptance, at_temperature
-from core.training.export import FILES, export, load_model
-from core.training.forward import hidden_states, logits_of, rope_table
-from core.training.grow import deepened
-from core.training.optim import Budget, Schedule
+from core.training.model import (
+    FILES,
+    ROPE_THETA,
+    deepened,
+    export,
+    hidden_states,
+    load_model,
+    logits_of,
+    new_model,
+    rope_table,
+)
 from core.training.rollout import BatchDecoder, continuations
-from core.training.shapes import ROPE_THETA, new_model
-from core.training.sources import Source
-from core.training.tokenizer import END_OF_TEXT, train_tokenizer
-from core.training.train import TrainSettings, pretrain, validation_loss
+from core.training.train import Budget, Schedule, TrainSettings, pretrain, validation_loss
 
 NAMES = [
     "alpha",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from PySide6.QtWidgets import QWidget
 
-from app.dress import windows_of
-from app.text_size import follow_scale, put_scale_in_force
+from app.look import windows_of
+from app.theme import follow_scale, put_scale_in_force
 
 
 def set_text_scale(window: QWidget, scale: float) -> None:

@@ -8,14 +8,15 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from app.cli.bench.arguments import check_out
-from app.cli.engine import make_engine
-from app.cli.errors import Exit, say, writing_output
-from app.cli.interrupts import stop_on_interrupt
-from app.cli.models.rendering import REF_HELP
+from app.cli.bench import check_out
+from app.cli.console import make_engine
+from app.cli.errors import Exit, say, stop_on_interrupt, writing_output
+from app.cli.models import REF_HELP
 from app.cli.parsing import draft_length, number, whole_number
 from app.cli.run_arguments import choose_models
-from core.check.types import (
+from core.controls import RunControls
+from core.draft_shape import request_fields
+from core.experiments.check import (
     DEFAULT_SAMPLES,
     DEFAULT_TOKENS,
     CheckFinished,
@@ -23,14 +24,13 @@ from core.check.types import (
     CheckReport,
     CheckRequest,
     Verdict,
+    report_json,
+    report_text,
 )
-from core.check.wording import report_json, report_text
-from core.controls import RunControls
-from core.draft_length import request_fields
+from core.experiments.prompt_suites import SUITES, find_prompts
 from core.files import write_atomically
+from core.machine import limit_spinning
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET
-from core.prompt_suites import SUITES, find_prompts
-from core.threads import limit_spinning
 from core.types import Coupling, Device, DType, RunRequest, SamplingParams, StageChanged
 
 _SHOWN_EVERY_S = 2.0
@@ -151,7 +151,7 @@ def execute(args: argparse.Namespace) -> int:
 def open_check(request: CheckRequest, controls: RunControls) -> Iterator[Any]:
     """The real engine's events."""
     engine = make_engine()
-    from core.check.engine import check
+    from core.experiments.checking import check
 
     return check(engine, request, controls)
 

@@ -65,7 +65,7 @@ def execute(args: argparse.Namespace) -> int:
     from core.distill.self_play import PlaySettings
     from core.distill.train import StudentSettings
     from core.models import load
-    from core.training.optim import Budget
+    from core.training.train import Budget
 
     if args.threads is not None:
         torch.set_num_threads(args.threads)

@@ -1,13 +1,15 @@
-"""What a terminal command may end with, and the one place where an error becomes a sentence and an exit code."""
+"""Ctrl-C as a request to end in order."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 from enum import IntEnum
+from typing import Protocol
 
 from core.errors import DownloadError, GenerationError, OutOfMemoryError, OutriderError
 
@@ -97,3 +99,44 @@ def writing_output() -> Iterator[None]:
             raise OutputClosed from None
         reason = error.strerror or str(error)
         raise OutputError(f"The text can't be written to standard output ({reason}); send it elsewhere.") from error
+
+
+class CanStop(Protocol):
+    """What asks the work at hand to end, such as `core.controls.RunControls`."""
+
+    @property
+    def is_cancelled(self) -> bool: ...
+
+    def cancel(self) -> None: ...
+
+
+@contextlib.contextmanager
+def handle_interrupt(act: Callable[[], None]) -> Iterator[None]:
+    """Have Ctrl-C do this for a while. Outside of the main thread, where there are no signals, nothing is changed."""
+    try:
+        previous = signal.signal(signal.SIGINT, lambda _number, _frame: act())
+    except ValueError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+@contextlib.contextmanager
+def stop_on_interrupt(controls: CanStop, *, can_wait: Callable[[], bool] = lambda: True) -> Iterator[None]:
+    """The first Ctrl-C asks the engine to stop, the second one leaves at once.
+
+    Args:
+        controls: to stop through.
+        can_wait: whether there is anything to end in order; where there is not, the first one leaves at once as well.
+    """
+
+    def act() -> None:
+        if controls.is_cancelled or not can_wait():
+            raise KeyboardInterrupt
+        controls.cancel()
+
+    with handle_interrupt(act):
+        yield

@@ -1,14 +1,15 @@
-"""The argument parser: every mistake becomes a `UsageError` with one sentence, never a usage dump."""
+"""Arguments that several commands take, in the same words."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from app.cli.errors import UsageError
-from core.draft_length import DraftLength, parse_draft_length, parse_draft_lengths
+from core.draft_shape import DraftLength, parse_draft_length, parse_draft_lengths
 from core.errors import SettingsError
+from core.types import Device, DType
 
 T = TypeVar("T")
 
@@ -100,3 +101,25 @@ def _or_usage(parse: Callable[[str, str], T], text: str, flag: str) -> T:
 def echo(text: str) -> str:
     """What the user wrote, quoted, on one line and no longer than a sentence can bear."""
     return repr(text if len(text) <= _LONGEST_ECHO else text[:_LONGEST_ECHO] + "…")
+
+
+EXIT_CODES = "Exit codes: 0 done, 1 failed while running, 2 bad usage or input, 130 stopped."
+
+
+def add_place(group: Any) -> None:
+    """Where models run, and in which precision."""
+    group.add_argument("--device", choices=[*map(str, Device)], default="auto", help="where to run (default: auto)")
+    group.add_argument("--dtype", choices=[*map(str, DType)], default="auto", help="precision (default: by device)")
+
+
+def add_template(group: Any, raw_help: str = "don't (default: apply it if there is one)") -> None:
+    """Whether the chat template is applied; None where nothing is said."""
+    template = group.add_mutually_exclusive_group()
+    template.add_argument("--chat", dest="chat", action="store_true", default=None, help="apply the chat template")
+    template.add_argument("--raw", dest="chat", action="store_false", help=raw_help)
+
+
+def add_count(group: Any, flag: str, default: int | None, text: str) -> None:
+    """A whole number above 0; without a default, `text` tells what is done where it is not given."""
+    said = text if default is None else f"{text} (default: {default})"
+    group.add_argument(flag, metavar="N", type=positive_whole_number(flag), default=default, help=said)

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.segment import Segment, Segments
 from rich.style import Style
 
+from app.cli.console import is_terminal
 from app.cli.errors import writing_output
-from app.cli.terminal import is_terminal
 from core.types import Step, TokenKind
 
 STYLES: dict[TokenKind, Style] = {

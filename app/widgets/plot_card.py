@@ -1,18 +1,25 @@
-"""A plot with its title, its legend, what the pointer is on, and a menu to look closer and to take it away."""
+"""Saves plots: asks for a path, has them written, and says what came of it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
+from functools import partial
+from pathlib import Path
 
-from PySide6.QtCore import QEvent, QObject, QPoint, Qt, Signal, Slot
-from PySide6.QtGui import QAction, QHelpEvent, QKeyEvent
-from PySide6.QtWidgets import QHBoxLayout, QMenu, QToolButton, QToolTip, QVBoxLayout, QWidget
+import pyqtgraph as pg
+from PySide6.QtCore import QEvent, QObject, QPoint, QPointF, QRectF, QSize, Qt, Signal, Slot
+from PySide6.QtGui import QAction, QColor, QFont, QHelpEvent, QKeyEvent, QPainter
+from PySide6.QtWidgets import QGraphicsItem, QHBoxLayout, QMenu, QToolButton, QToolTip, QVBoxLayout, QWidget
 
-from app.theme import Theme
+from app.dialogs import Dialogs
+from app.run.run_view import RunView
+from app.run.step_plots import StepPlot
+from app.theme import LIGHT, Theme, scaled, ui_font
+from app.tools.runs.reader import RunReaderThread
 from app.widgets.fields import card, describe, set_flag, text_label
-from app.widgets.figure_plot import FigurePlot
-from app.widgets.plot_table import tip
-from app.widgets.step_plot import StepPlot
+from app.widgets.plots import FigurePlot, image_of, png_bytes, svg_of, tip, to_csv
 
 ZOOM = 0.8
 PAN = 0.2
@@ -168,3 +175,157 @@ class PlotCard(QWidget):
     def _on_chosen(self, action: QAction) -> None:
         if action.data() is not None:
             self.save_requested.emit(PlotFormat(action.data()))
+
+
+MARGIN = 12
+HEADER = 56
+"""Room for the title and the legend."""
+
+
+def contents_of(kind: PlotFormat, card: PlotCard, theme: Theme) -> Callable[[], str | bytes]:
+    """A card's plot as it is now.
+
+    Returns:
+        What gives the file's contents. It takes long for a long run, and may be called in another thread.
+    """
+    if kind is PlotFormat.CSV:
+        return partial(to_csv, {name: tuple(column) for name, column in card.plot.table().items()})
+    paint = partial(_paint, card=card, theme=theme)
+    if kind is PlotFormat.PNG:
+        return partial(png_bytes, image_of(_size(card), paint))
+    # Axes are recorded at the screen's resolution, and would be played back smaller at another.
+    contents = svg_of(_size(card), paint, card.title, resolution=card.plot.logicalDpiX())
+    return lambda: contents
+
+
+def _size(card: PlotCard) -> QSize:
+    plot = card.plot.size()
+    return QSize(plot.width() + 2 * MARGIN, plot.height() + scaled(HEADER) + MARGIN)
+
+
+def _paint(painter: QPainter, card: PlotCard, theme: Theme) -> None:
+    size, ground, view = _size(card), QColor(theme.surface), card.plot
+    whole = QRectF(QPointF(0, 0), size.toSizeF())
+    source = view.mapToScene(view.viewport().rect()).boundingRect()
+    target = QRectF(QPointF(MARGIN, scaled(HEADER)), source.size())
+    box = view.getViewBox()
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+    painter.fillRect(whole, ground)
+    with _as_lines(view.scene().items()):
+        view.scene().render(painter, target, source)
+        # A picture of lines knows no clipping: what reaches beyond the axes is covered, and the axes drawn once more.
+        inside = box.sceneBoundingRect().translated(target.topLeft() - source.topLeft())
+        for strip in _around(inside, whole):
+            painter.fillRect(strip, ground)
+        with _only_axes(view):
+            view.scene().render(painter, target, source)
+    _paint_header(painter, card, theme)
+
+
+def _around(inside: QRectF, whole: QRectF) -> tuple[QRectF, ...]:
+    """The four strips between two rectangles."""
+    return (
+        QRectF(whole.left(), whole.top(), whole.width(), inside.top()),
+        QRectF(whole.left(), inside.bottom(), whole.width(), whole.bottom() - inside.bottom()),
+        QRectF(whole.left(), inside.top(), inside.left(), inside.height()),
+        QRectF(inside.right(), inside.top(), whole.right() - inside.right(), inside.height()),
+    )
+
+
+def _paint_header(painter: QPainter, card: PlotCard, theme: Theme) -> None:
+    painter.setFont(ui_font(13, weight=QFont.Weight.DemiBold))
+    painter.setPen(QColor(theme.text))
+    painter.drawText(QRectF(MARGIN, 8, _size(card).width(), scaled(20)), Qt.AlignmentFlag.AlignVCenter, card.title)
+    x = MARGIN
+    for sample in card.samples:
+        painter.save()
+        painter.translate(x, scaled(30))
+        sample.draw(painter, sample.sizeHint())
+        painter.restore()
+        x += sample.sizeHint().width() + 14
+
+
+@contextmanager
+def _only_axes(plot: StepPlot | FigurePlot) -> Iterator[None]:
+    """Show the axes without their grid, and nothing between them."""
+    box = plot.getViewBox()
+    axes = [plot.getPlotItem().getAxis(name) for name in ("left", "bottom")]
+    grids = [axis.grid for axis in axes]
+    box.setOpacity(0)
+    for axis in axes:
+        axis.setGrid(False)
+    try:
+        yield
+    finally:
+        box.setOpacity(1)
+        for axis, grid in zip(axes, grids, strict=True):
+            axis.setGrid(grid)
+
+
+@contextmanager
+def _as_lines(items: list[QGraphicsItem]) -> Iterator[None]:
+    """Have items draw themselves: else their pictures of themselves would go into the file, as coarse as the screen."""
+    modes = [(item, item.cacheMode()) for item in items]
+    scatters = [item for item in items if isinstance(item, pg.ScatterPlotItem)]
+    for item, _ in modes:
+        item.setCacheMode(QGraphicsItem.CacheMode.NoCache)
+    for scatter in scatters:
+        scatter.setExportMode(True, {})
+    try:
+        yield
+    finally:
+        for item, mode in modes:
+            item.setCacheMode(mode)
+        for scatter in scatters:
+            scatter.setExportMode(False)
+
+
+class PlotDesk(QObject):
+    """Signals:
+    failed: one sentence about why nothing was written.
+    saved: one sentence about where the plot is.
+    """
+
+    failed = Signal(str)
+    saved = Signal(str)
+
+    def __init__(
+        self, window: QWidget, dialogs: Dialogs, run: RunView, reader: RunReaderThread, cards: Iterable[PlotCard]
+    ) -> None:
+        super().__init__(window)
+        self._reader = reader
+        self._owed: dict[object, Path] = {}
+        self._window = window
+        self._dialogs = dialogs
+        self._run = run
+        self._theme = LIGHT
+        reader.plot_saved.connect(self._on_saved)
+        for shown in cards:
+            shown.save_requested.connect(partial(self.save, shown))
+
+    def set_theme(self, theme: Theme) -> None:
+        """Plots are saved as they are seen."""
+        self._theme = theme
+
+    def save(self, card: PlotCard, kind: PlotFormat) -> None:
+        """Ask where to, and have the plot written as it is now; `saved` or `failed` says when that is done."""
+        path = self._dialogs.ask_plot_path(self._window, f"{self._name(card)}.{kind.value}")
+        if path is not None:
+            draw, key = contents_of(kind, card, self._theme), object()
+            self._owed[key] = path
+            self._reader.save_plot(draw, path, key)
+
+    @Slot(object, str)
+    def _on_saved(self, key: object, problem: str) -> None:
+        # Another window's desk has its plots written by the same thread.
+        path = self._owed.pop(key, None)
+        if path is None:
+            return
+        if problem:
+            self.failed.emit(problem)
+        else:
+            self.saved.emit(f"Saved to {path}")
+
+    def _name(self, card: PlotCard) -> str:
+        title = card.title.lower().replace(" ", "-")
+        return f"{self._run.started.run_id}-{title}" if self._run.started is not None else title

@@ -12,18 +12,29 @@ from zipfile import BadZipFile
 import numpy as np
 import torch
 
-from core.distill.script import Script, script_of
-from core.distill.self_play import PlaySettings, write_texts
-from core.distill.student import check_target, export_student, new_student
-from core.distill.teacher import frequent_ids, write_part
-from core.distill.texts import Part, Texts, parts_in, read_part, save_part
-from core.distill.train import StudentSettings, held_out_acceptance, train_student
+from core.distill.self_play import PlaySettings, Script, script_of, write_texts
+from core.distill.train import (
+    Part,
+    StudentSettings,
+    Texts,
+    check_target,
+    export_student,
+    frequent_ids,
+    held_out_acceptance,
+    new_student,
+    parts_in,
+    read_part,
+    save_part,
+    train_student,
+    write_part,
+)
 from core.errors import ModelUnreadableError, SettingsError
 from core.files import write_atomically
 from core.models.shared_draft import serves
 
 if TYPE_CHECKING:
     from core.models.language_model import LanguageModel
+
 
 HELD_OUT_ROWS = 200
 """The last rows of the first part, at most four fifths of it, are never trained on."""

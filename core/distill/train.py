@@ -6,25 +6,221 @@ of the student's ids; the student's own are 0 elsewhere, so the overlap over its
 
 from __future__ import annotations
 
+import copy
+import json
 import os
-from collections.abc import Callable
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional
 from transformers import LlamaForCausalLM
 
-from core.distill.student import stored
-from core.distill.teacher import target_log_probs
-from core.distill.texts import Part
-from core.errors import SettingsError
-from core.models.shared_draft import BORROWED
+from core.errors import ModelUnreadableError, SettingsError
+from core.models.details import parse_tokenizer
+from core.models.shared_draft import BORROWED, SHARES, tokens_sha256
 from core.training.distill import overlap, tv_weight
-from core.training.forward import hidden_states, rope_for
-from core.training.optim import Budget, Optimizers, Progress, Schedule, Stopwatch
+from core.training.model import hidden_states, logits_of, rope_for
+from core.training.train import Budget, Optimizers, Progress, Schedule, Stopwatch
+
+Ids = npt.NDArray[np.int32]
+
+_TEXT_ARRAYS = ("ids", "answer_start", "end", "temperature")
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """Conversations of one length, filled up behind their end.
+
+    Attributes:
+        ids: (rows, length).
+        answer_start: (rows,) index of the answer's first token; `length` where a row never got there.
+        end: (rows,) index behind the last token that counts.
+        temperature: (rows,) at which the answer was sampled.
+    """
+
+    ids: Ids
+    answer_start: Ids
+    end: Ids
+    temperature: npt.NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, rows: slice) -> Texts:
+        return Texts(self.ids[rows], self.answer_start[rows], self.end[rows], self.temperature[rows])
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Texts with what the target says of them.
+
+    Attributes:
+        texts: rows of ids.
+        states: (rows, length, hidden) float16, the target's final normed states.
+        log_norms: (rows, length) float32, log of the sum of exp(logits).
+    """
+
+    texts: Texts
+    states: npt.NDArray[np.float16]
+    log_norms: npt.NDArray[np.float32]
+
+
+def save_part(part: Part, path: Path) -> None:
+    """Keep a part as a folder at `path`, whole or not at all."""
+    scratch = path.with_name(f".{path.name}")
+    scratch.mkdir(parents=True, exist_ok=True)
+    try:
+        np.save(scratch / "states.npy", part.states)
+        np.save(scratch / "log_norms.npy", part.log_norms)
+        for name in _TEXT_ARRAYS:
+            np.save(scratch / f"{name}.npy", getattr(part.texts, name))
+        os.replace(scratch, path)
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
+
+
+def read_part(path: Path) -> Part:
+    """A folder of `save_part`; the states stay on disk until they are read.
+
+    Raises:
+        ModelUnreadableError: it is damaged.
+    """
+    try:
+        texts = Texts(*(np.load(path / f"{name}.npy") for name in _TEXT_ARRAYS))
+        log_norms = np.load(path / "log_norms.npy")
+        states = np.load(path / "states.npy", mmap_mode="r")
+    except (OSError, ValueError, EOFError) as error:
+        raise ModelUnreadableError(f"The texts in {str(path)!r} are damaged. Delete that folder.") from error
+    return Part(texts, states, log_norms)
+
+
+def parts_in(folder: Path) -> list[Path]:
+    """The parts written so far, oldest first."""
+    return sorted(folder.glob("part-*"))
+
+
+@torch.no_grad()
+def write_part(
+    target: Any,
+    texts: Texts,
+    path: Path,
+    *,
+    rows_per_pass: int = 8,
+    compiled: bool = True,
+    check_cancelled: Callable[[], None] = lambda: None,
+) -> None:
+    """Run the target over texts, and keep both as a folder at `path`, whole or not at all."""
+    forward, normalise = hidden_states, log_normaliser
+    if compiled:
+        forward, normalise = torch.compile(forward, dynamic=False), torch.compile(normalise, dynamic=False)
+    rows, length = texts.ids.shape
+    states = np.zeros((rows, length, target.config.hidden_size), dtype=np.float16)
+    log_norms = np.zeros((rows, length), dtype=np.float32)
+    cos, sin = rope_for(target, length)
+    for start in range(0, rows, rows_per_pass):
+        check_cancelled()
+        # The last rows are read twice rather than a shorter batch compiled.
+        at = slice(max(0, min(start, rows - rows_per_pass)), start + rows_per_pass)
+        ids = torch.from_numpy(texts.ids[at].astype(np.int64))
+        hidden = forward(target, ids, cos, sin)
+        states[at] = hidden.half().numpy()
+        for row, wanted in zip(range(rows)[at], hidden, strict=True):
+            log_norms[row] = normalise(target, wanted).numpy()
+    save_part(Part(texts, states, log_norms), path)
+
+
+def log_normaliser(target: Any, states: torch.Tensor) -> torch.Tensor:
+    """(n,) log of the softmax's denominator over the target's whole vocabulary, for final states (n, hidden)."""
+    return logits_of(target, states).float().logsumexp(-1)
+
+
+def target_log_probs(states: torch.Tensor, log_norms: torch.Tensor, head: torch.Tensor) -> torch.Tensor:
+    """(..., R) log-probabilities of the ids whose rows of the head (R, hidden) are given."""
+    return functional.linear(states, head).float() - log_norms[..., None]
+
+
+def frequent_ids(parts: Iterator[Texts], size: int, vocab_size: int, always: frozenset[int]) -> list[int]:
+    """The `size` ids that come up most often in the texts, those of `always` among them, in ascending order."""
+    counts = np.zeros(vocab_size, dtype=np.int64)
+    for texts in parts:
+        columns = np.arange(texts.ids.shape[1])
+        counts += np.bincount(texts.ids[columns < texts.end[:, None]], minlength=vocab_size)[:vocab_size]
+    counts[sorted(always)] = np.iinfo(np.int64).max
+    return sorted(int(token) for token in np.argsort(-counts, kind="stable")[:size])
+
+
+def check_target(target: Any) -> None:
+    """Raises:
+    ModelUnreadableError: if this is no Llama that the training forward computes.
+    """
+    config = target.config
+    plain = config.model_type == "llama" and not config.attention_bias and not config.mlp_bias
+    rope = config.rope_parameters["rope_type"] if plain else "none"
+    if rope != "default":
+        raise ModelUnreadableError(
+            f"A draft can be distilled from plain Llama models, and this is {config.model_type!r} or has biases or "
+            "stretched rotary embeddings. Choose another target."
+        )
+
+
+def new_student(target: Any, num_layers: int) -> LlamaForCausalLM:
+    """A student whose layers begin as copies of the target's, from the first to the last, evenly spaced."""
+    config = copy.deepcopy(target.config)
+    config.num_hidden_layers = num_layers
+    with torch.device("cpu"):
+        student = LlamaForCausalLM(config)
+    last = target.config.num_hidden_layers - 1
+    with torch.no_grad():
+        for index, layer in enumerate(student.model.layers):
+            source = target.model.layers[round(index * last / max(1, num_layers - 1))]
+            layer.load_state_dict(source.state_dict())
+        student.model.norm.load_state_dict(target.model.norm.state_dict())
+    student.set_input_embeddings(target.get_input_embeddings())
+    student.set_output_embeddings(target.get_output_embeddings())
+    for name, parameter in student.named_parameters():
+        parameter.requires_grad_(name not in BORROWED)
+    return student.float()
+
+
+def stored(student: LlamaForCausalLM) -> dict[str, Tensor]:
+    """The parameters that are the student's own."""
+    return {name: tensor for name, tensor in student.state_dict().items() if name not in BORROWED}
+
+
+def export_student(
+    student: LlamaForCausalLM, tokenizer: Any, target_ref: str, vocabulary: list[int], folder: Path
+) -> None:
+    """Write the layers in bfloat16, with what `core.models.shared_draft` needs to put them beside their target."""
+    backend = json.loads(tokenizer.backend_tokenizer.to_str())
+    config = copy.deepcopy(student.config)
+    config.dtype = torch.bfloat16
+    config.tie_word_embeddings = True
+    config.draft_vocabulary = vocabulary
+    setattr(config, SHARES, {"model": target_ref, "tokens_sha256": tokens_sha256(parse_tokenizer(backend).tokens)})
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".export-") as scratch:
+        fresh = Path(scratch) / "fresh"
+        fresh.mkdir()
+        config.save_pretrained(fresh)
+        weights = {name: tensor.to(torch.bfloat16).contiguous() for name, tensor in stored(student).items()}
+        save_file(weights, fresh / "model.safetensors", metadata={"format": "pt"})
+        (fresh / "model.safetensors").chmod(0o644)
+        if folder.exists():
+            for kept in folder.glob("*.md"):
+                kept.replace(fresh / kept.name)
+            folder.rename(Path(scratch) / "old")
+        fresh.rename(folder)
+
 
 _QUICK_LOOK = 32
 """Held-out rows that are looked at while training goes on."""

@@ -10,12 +10,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from core.drafters.base import chain, empty_draft
-from core.drafters.methods import DraftModelOptions
+from core.drafters.registry import DraftModelOptions
+from core.rounds import PREFILL_CHUNK, prefill
 from core.runners.base import Runner
 from core.runners.graphed import GraphedRunner
 from core.runners.lean import LeanRunner
 from core.sampling import draw, draw_gumbel, draw_uniforms, for_device, is_plain, probabilities
-from core.target import PREFILL_CHUNK, prefill
 from core.types import Draft, DraftContext, TargetFeature, Verification
 
 if TYPE_CHECKING:

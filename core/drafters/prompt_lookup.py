@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from core.drafters.base import chain, empty_draft
-from core.drafters.methods import PromptLookupOptions
+from core.drafters.registry import PromptLookupOptions
 from core.types import Draft, DraftContext, TargetFeature, Verification
 
 

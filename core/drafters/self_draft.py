@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from core.drafters.draft_model import DraftModelDrafter
-from core.drafters.methods import DraftModelOptions, NoOptions
+from core.drafters.registry import DraftModelOptions, NoOptions
 from core.errors import SettingsError
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import psutil
 import torch
 
 import core.torch_ready  # noqa: F401 - for what its import does
-from core.collector import collect_all, collect_new
 from core.errors import DeviceError, SettingsError
+from core.machine import collect_all, collect_new
 from core.types import Device, DType
 
 

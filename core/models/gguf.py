@@ -19,10 +19,9 @@ from pathlib import Path
 import platformdirs
 
 from core.errors import ModelUnreadableError, OutOfMemoryError
-from core.files import explain_write_error
+from core.files import explain_write_error, new_scratch
 from core.models.child_process import ChildFailedError, ChildFailure, Limits, folder_bytes, supervise
-from core.models.gguf_checks import UnpackingPlan, check_file, check_room
-from core.models.scratch import new_scratch
+from core.models.weight_files import UnpackingPlan, check_file, check_room
 
 _log = logging.getLogger(__name__)
 

@@ -6,12 +6,211 @@ The environment is read whenever it is asked for, whereas huggingface_hub reads 
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
+import math
 import os
 import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from core.errors import ModelUnreadableError
+from core.errors import (
+    DownloadError,
+    GatedModelError,
+    HubUnreachableError,
+    ModelNotFoundError,
+    ModelUnreadableError,
+    NoSpaceError,
+    OfflineError,
+    OutriderError,
+    first_line,
+)
+
+_INTERVAL_SECONDS = 0.1
+_SMOOTHING_SECONDS = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class DownloadProgress:
+    """How far a download is.
+
+    Attributes:
+        stage: what goes on, in words.
+        file: the file it goes on with; empty where there is none.
+        done_bytes: of all files together, with those that were here already.
+        total_bytes: of all files together; None while it is not known.
+        bytes_per_second: smoothed over a few seconds; None until it was measured.
+        seconds_left: at that rate; None where that can't be said.
+    """
+
+    stage: str
+    file: str = ""
+    done_bytes: int = 0
+    total_bytes: int | None = None
+    bytes_per_second: float | None = None
+    seconds_left: float | None = None
+
+
+def ignore_progress(_progress: DownloadProgress) -> None:
+    """For callers that show none."""
+
+
+def never_cancelled() -> None:
+    """For callers that never stop what they started."""
+
+
+class Meter:
+    """Counts bytes, and reports at most ten times a second; a new stage or file at once."""
+
+    def __init__(
+        self,
+        on_progress: Callable[[DownloadProgress], None] = ignore_progress,
+        *,
+        total_bytes: int | None = None,
+        done_bytes: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._on_progress = on_progress
+        self._clock = clock
+        self._total = total_bytes
+        self._done = done_bytes
+        self._stage = ""
+        self._file = ""
+        self._rate: float | None = None
+        self._unmeasured = 0
+        self._measured_at = clock()
+        self._is_receiving = False
+
+    def enter(self, stage: str, file: str = "", *, is_receiving: bool = False) -> None:
+        """Say what goes on from now on. A rate is measured only of what is received."""
+        self._stage, self._file = stage, file
+        if is_receiving and not self._is_receiving:
+            self._measured_at, self._unmeasured = self._clock(), 0
+        self._is_receiving = is_receiving
+        self._report()
+
+    def count(self, num_bytes: int) -> None:
+        """Bytes came in."""
+        self._done += num_bytes
+        self._unmeasured += num_bytes
+        elapsed = self._clock() - self._measured_at
+        if elapsed >= _INTERVAL_SECONDS:
+            self._measure(elapsed)
+            self._report()
+
+    def set_done(self, done_bytes: int) -> None:
+        """So many bytes are here; it says nothing about the rate."""
+        self._done = done_bytes
+
+    def rewind(self, num_bytes: int) -> None:
+        """Bytes that were counted are thrown away."""
+        self._done -= num_bytes
+
+    def _measure(self, elapsed: float) -> None:
+        latest = self._unmeasured / elapsed
+        weight = 1.0 - math.exp(-elapsed / _SMOOTHING_SECONDS)
+        self._rate = latest if self._rate is None else self._rate + weight * (latest - self._rate)
+        self._measured_at, self._unmeasured = self._clock(), 0
+
+    def _report(self) -> None:
+        rate = self._rate if self._is_receiving else None
+        left = None
+        if rate and self._total is not None:
+            left = max(0, self._total - self._done) / rate
+        self._on_progress(DownloadProgress(self._stage, self._file, self._done, self._total, rate, left))
+
+
+_NO_SPACE = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
+
+
+def offline_error(ref: str) -> OfflineError:
+    """The refusal to download in offline mode."""
+    return OfflineError(
+        f"{ref!r} can't be downloaded in offline mode. Unset HF_HUB_OFFLINE and TRANSFORMERS_OFFLINE, and try again."
+    )
+
+
+def http_error() -> type[Exception]:
+    """The base of the HTTP client's errors. Which client it is depends on the release of huggingface_hub."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    return next(base for base in HfHubHTTPError.__mro__ if base.__name__ == "HTTPError")
+
+
+def explain(error: Exception, ref: str) -> OutriderError:
+    """The error to be raised in place of one that came out of a talk with the Hub, or of the disk."""
+    from huggingface_hub import errors
+
+    if isinstance(error, OutriderError):
+        return error
+    if isinstance(error, errors.GatedRepoError):
+        return gated_error(ref)
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return ModelNotFoundError(
+            f"The Hub has no model {ref!r}, or it is private. Check how it is spelt; for a private one, log in with "
+            "`hf auth login`."
+        )
+    if isinstance(error, errors.DisabledRepoError):
+        return DownloadError(f"The Hub has switched off access to {ref!r}. Choose another model.")
+    if isinstance(error, errors.EntryNotFoundError | errors.RevisionNotFoundError):
+        return DownloadError(f"A file of {ref!r} is no longer on the Hub. Start the download again.")
+    if isinstance(error, errors.HfHubHTTPError):
+        return _explain_status(error, ref)
+    if isinstance(error, errors.OfflineModeIsEnabled):
+        return offline_error(ref)
+    if isinstance(error, http_error()):
+        return _explain_transport(error, ref)
+    if isinstance(error, OSError):
+        return explain_disk_error(error, ref)
+    return DownloadError(
+        f"The Hub's answer about {ref!r} can't be understood ({first_line(error)}). Check HF_ENDPOINT, and try again."
+    )
+
+
+def gated_error(ref: str) -> GatedModelError:
+    """The refusal of a model whose licence was not accepted yet."""
+    return GatedModelError(
+        f"{ref!r} is gated: accept its licence on the Hub's page of the model, log in with `hf auth login`, "
+        "and try again."
+    )
+
+
+def explain_disk_error(
+    error: OSError, ref: str, place: str = "the Hub's cache folder", way_out: str = "set HF_HOME to another disk"
+) -> DownloadError:
+    """Why files of a model can't be written to a place."""
+    if error.errno in _NO_SPACE:
+        return NoSpaceError(f"The disk is full, so {ref!r} could not be downloaded. Free some space, or {way_out}.")
+    return DownloadError(
+        f"{ref!r} can't be written ({error.strerror or first_line(error)}). Check the rights of {place}, or {way_out}."
+    )
+
+
+def _explain_status(error: Any, ref: str) -> OutriderError:
+    status = error.response.status_code
+    if status in (401, 403):
+        return DownloadError(
+            f"The Hub refuses access to {ref!r} ({status}). Log in with `hf auth login`, with a token that may read it."
+        )
+    if status == 404:
+        return ModelNotFoundError(f"The Hub has no model {ref!r}. Check how it is spelt.")
+    if status == 429:
+        return HubUnreachableError("The Hub has had too many requests from here. Wait some minutes, and try again.")
+    return HubUnreachableError(f"The Hub has a problem of its own (status {status}). Try again later.")
+
+
+def _explain_transport(error: Exception, ref: str) -> HubUnreachableError:
+    if "Timeout" in type(error).__name__:
+        return HubUnreachableError(
+            f"The Hub did not answer in time about {ref!r}. Check the connection, and try again; what came is kept."
+        )
+    return HubUnreachableError(
+        f"The Hub can't be reached for {ref!r}. Check the connection, and try again; what came so far is kept."
+    )
+
 
 _log = logging.getLogger(__name__)
 

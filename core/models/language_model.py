@@ -12,7 +12,7 @@ from core.models.devices import is_out_of_memory
 from core.runners import lean
 from core.runners.base import Runner
 from core.runners.graphed import GraphedRunner, captures_graphs
-from core.runners.lean_weights import LeanWeights
+from core.runners.lean import LeanWeights
 from core.runners.module import ModuleRunner
 
 _DEFAULT_CONTEXT = 2048

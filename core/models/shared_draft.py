@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from core.errors import ModelUnreadableError, PairMismatchError, first_line
-from core.models.vocabularies import read_tokens
+from core.models.details import read_tokens
 
 if TYPE_CHECKING:
     from core.models.catalogue import ModelEntry

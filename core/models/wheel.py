@@ -20,11 +20,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from core.errors import DownloadError, HubUnreachableError
+from core.files import new_scratch
 from core.models.catalogue import ModelEntry, downloaded_model, kept_folder
-from core.models.hub_errors import explain_disk_error
-from core.models.progress import DownloadProgress, Meter, ignore_progress, never_cancelled
-from core.models.scratch import new_scratch
-from core.models.space import require_space
+from core.models.fit import require_space
+from core.models.hub import DownloadProgress, Meter, explain_disk_error, ignore_progress, never_cancelled
 
 REF = "HuggingFaceTB/SmolLM2-135M-Instruct"
 SOURCE_FILE = "outrider-source.json"

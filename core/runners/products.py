@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from core.threads import num_processors, on_first_core
+from core.machine import num_processors, on_first_core
 
 _log = logging.getLogger(__name__)
 

@@ -9,17 +9,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from core.training.corpus import collect, read_all, split
+from core.training.corpus import VOCAB_SIZE, WHEELS, collect, read_all, split
 from core.training.data import load_held_out, load_stream, prepare, prepared_tokenizer
 from core.training.distill import DistillSettings, distill, distillation_stream, generate_rollouts, write_states
 from core.training.evaluate import evaluate
-from core.training.export import export, load_model
-from core.training.grow import deepened
-from core.training.optim import Budget, Schedule
-from core.training.shapes import new_model
-from core.training.sources import WHEELS
-from core.training.tokenizer import VOCAB_SIZE
-from core.training.train import TrainSettings, pretrain
+from core.training.model import deepened, export, load_model, new_model
+from core.training.train import Budget, Schedule, TrainSettings, pretrain
 
 MODELS = Path(__file__).parents[2] / "resources" / "models"
 INIT_SEEDS = {"target": 1234, "draft": 4321}

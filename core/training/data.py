@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from core.training.corpus import Corpus, Document
-from core.training.tokenizer import load_tokenizer, train_tokenizer
+from core.training.corpus import Corpus, Document, load_tokenizer, train_tokenizer
 
 BLOCK = 1024
 Tokens = npt.NDArray[np.uint16]

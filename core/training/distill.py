@@ -19,9 +19,9 @@ from torch.nn import functional
 from transformers import LlamaForCausalLM
 
 from core.training.data import BLOCK, Tokens, block_count, blocks_of_step, read_blocks
-from core.training.forward import hidden_states, logits_of, rope_for
-from core.training.optim import Budget, Optimizers, Progress, Schedule, Stopwatch, load_checkpoint, save_checkpoint
+from core.training.model import hidden_states, logits_of, rope_for
 from core.training.rollout import continuations
+from core.training.train import Budget, Optimizers, Progress, Schedule, Stopwatch, load_checkpoint, save_checkpoint
 
 States = npt.NDArray[np.float16]
 

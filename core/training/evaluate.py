@@ -16,7 +16,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from core.training.corpus import Document
 from core.training.data import BLOCK, Tokens, block_count, read_blocks
 from core.training.distill import overlap
-from core.training.forward import hidden_states, logits_of, rope_for
+from core.training.model import hidden_states, logits_of, rope_for
 from core.training.rollout import BatchDecoder, continuations
 
 TEMPERATURES = (0.0, 0.5, 0.8, 1.0)

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import LlamaForCausalLM
 
-from core.training.forward import rms_norm, rope_for, rotate
+from core.training.model import rms_norm, rope_for, rotate
 
 
 def sample(logits: Tensor, temperature: Tensor, generator: torch.Generator) -> Tensor:

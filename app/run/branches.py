@@ -1,0 +1,242 @@
+"""Rewind and branch: offers what may stand in a token's place, and starts the run that continues from there."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from PySide6.QtCore import QObject, Slot
+from PySide6.QtGui import QAction
+from PySide6.QtWidgets import QMenu, QWidget
+
+from app.controller import RunState
+from app.dialogs import Dialogs
+from app.run.inspection import percent, show
+from app.run.live import LiveView
+from app.run.playback import PlaybackDesk
+from app.run.run_view import RunView
+from app.run.tokens import Place
+from core.errors import RunLogError
+from core.runlog.replay import request_from_config
+from core.types import RunRequest, Step
+
+MOST_CHOICES = 12
+_NUM_SEEDS = 2**31
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A token that may be forced: `target_prob` after temperature and filters, None where it is not known."""
+
+    token_id: int
+    text: str
+    target_prob: float | None
+    is_emitted: bool
+
+
+def can_branch(run: RunView, place: Place | None) -> bool:
+    """Whether a token was emitted at a place, and all that it takes to go back to it is known."""
+    if place is None or run.request is None or run.started is None or not 0 <= place.step < len(run.steps):
+        return False
+    is_emitted = 0 <= place.slot < len(run.steps[place.step].emitted)
+    return is_emitted and _is_known(run.started.config) and _is_gapless(run, run.started.config, place)
+
+
+def _is_known(config: Mapping[str, Any]) -> bool:
+    """Whether a damaged log has all settings: a run that lacks some is shown with others, and can't be continued."""
+    try:
+        request_from_config(config)
+    except RunLogError:
+        return False
+    return True
+
+
+def _is_gapless(run: RunView, config: Mapping[str, Any], place: Place) -> bool:
+    """Whether no token is missing before a place, as in a damaged log; what is continued from must be all of it."""
+    before = (config.get("prompt_token_ids") or (), config.get("continuation_token_ids") or ())
+    written = sum(len(step.emitted) for step in run.steps[: place.step])
+    return run.steps[place.step].position == sum(map(len, before)) + written
+
+
+def emitted_text(run: RunView, place: Place) -> str:
+    """The text of the token at a place."""
+    return run.steps[place.step].emitted_texts[place.slot]
+
+
+def choices(run: RunView, place: Place) -> list[Choice]:
+    """Tokens that may stand at a place, likeliest first: those the target was seen to weigh, and the two at hand."""
+    step, slot = run.steps[place.step], place.slot
+    emitted = step.emitted[slot]
+    found: dict[int, Choice] = {}
+    evidence: Sequence[object] = getattr(step, "evidence", ())
+    if slot < len(evidence):
+        weighed = evidence[slot]
+        listed = zip(weighed.ids, weighed.texts, weighed.target_probs, strict=True)  # type: ignore[attr-defined]
+        for token_id, text, prob in sorted(listed, key=lambda entry: -entry[2])[:MOST_CHOICES]:
+            found[token_id] = Choice(token_id, text, float(prob), token_id == emitted)
+    for choice in _at_hand(step, slot):
+        found.setdefault(choice.token_id, choice)
+    return list(found.values())
+
+
+def _at_hand(step: Step, slot: int) -> list[Choice]:
+    found = [Choice(step.emitted[slot], step.emitted_texts[slot], None, True)]
+    if slot < step.num_draft_tokens:
+        is_emitted = step.drafted[slot] == step.emitted[slot]
+        found.append(Choice(step.drafted[slot], step.drafted_texts[slot], step.target_probs[slot], is_emitted))
+    return found
+
+
+def is_drawn(run: RunView, place: Place) -> bool:
+    """Whether another seed may lead elsewhere from a place; at temperature 0 nothing is drawn."""
+    return run.steps[place.step].temperature > 0
+
+
+def branch(
+    run: RunView, place: Place, *, forced: tuple[int, ...] = (), forced_text: str = "", new_seed: bool = False
+) -> RunRequest:
+    """The request that continues a run from before a place, up to the length that the run was to have.
+
+    Its settings are those that the run was started with. With a forced token the seed stays, so that at temperature 0,
+    or with shared noise, the same token leads to the same text.
+    """
+    request, started = run.request, run.started
+    assert request is not None, "only a run that has started has places"
+    assert started is not None, "only a run that has started has places"
+    written = [token for step in run.steps[: place.step] for token in step.emitted]
+    written += run.steps[place.step].emitted[: place.slot]
+    before = started.config.get("continuation_token_ids") or ()
+    return replace(
+        request,
+        continuation=(*before, *written),
+        forced=forced,
+        forced_text=forced_text,
+        max_new_tokens=max(1, request.max_new_tokens - len(written) - len(forced)),
+        seed=secrets.randbelow(_NUM_SEEDS) if new_seed else request.seed,
+    )
+
+
+LONGEST = 24
+AT_ZERO = "At temperature 0 nothing is drawn; force another token."
+
+
+class BranchDesk(QObject):
+    """Fills the branch menu for the token that is selected, and starts what is chosen there."""
+
+    def __init__(
+        self,
+        window: QWidget,
+        playback: PlaybackDesk,
+        live: LiveView,
+        dialogs: Dialogs,
+        start: Callable[[RunRequest], None],
+    ) -> None:
+        super().__init__(window)
+        self._window = window
+        self._controller = playback.controller
+        self._run = playback.run
+        self._selection = playback.selection
+        self._bar = playback.bar
+        self._action = playback.menus.branch
+        self._dialogs = dialogs
+        self._start = start
+        self._waiting: RunRequest | None = None
+        """To be started when the paused run, which it branches off, has ended."""
+        self._selection.changed.connect(self._on_selected)
+        self._controller.state_changed.connect(self._on_state_changed)
+        live.run_shown.connect(self._on_run_shown)
+        self._bar.branch_menu.aboutToShow.connect(self._on_menu_wanted)
+        playback.view.menu_opening.connect(self._on_context_menu)
+        self._action.triggered.connect(self._bar.branch_button.showMenu)
+
+    @property
+    def _place(self) -> Place | None:
+        """Where a run could be gone back to, if anywhere."""
+        is_still = self._controller.state in {RunState.IDLE, RunState.PAUSED}
+        place = self._selection.place
+        return place if is_still and can_branch(self._run, place) else None
+
+    def _show(self) -> None:
+        self._bar.set_branchable(self._place is not None)
+        self._action.setEnabled(self._place is not None)
+
+    @Slot()
+    def _on_menu_wanted(self) -> None:
+        self._bar.branch_menu.clear()
+        self._fill(self._bar.branch_menu)
+
+    @Slot(QMenu)
+    def _on_context_menu(self, menu: QMenu) -> None:
+        menu.addSeparator()
+        submenu = menu.addMenu("Branch from here")
+        submenu.setEnabled(self._place is not None)
+        self._fill(submenu)
+
+    def _fill(self, menu: QMenu) -> None:
+        place = self._place
+        if place is None:
+            return
+        menu.setToolTipsVisible(True)
+        heading = menu.addAction(f"Continue from before {_quoted(emitted_text(self._run, place))}")
+        heading.setEnabled(False)
+        again = self._add(menu, "Draw again, with a new seed", partial(branch, self._run, place, new_seed=True))
+        if not is_drawn(self._run, place):
+            again.setEnabled(False)
+            again.setToolTip(AT_ZERO)
+        menu.addSeparator()
+        for choice in choices(self._run, place):
+            self._add(menu, _title(choice), partial(branch, self._run, place, forced=(choice.token_id,)))
+        menu.addSeparator()
+        menu.addAction("Force a text…").triggered.connect(lambda: self._force_text(place))
+
+    def _add(self, menu: QMenu, title: str, request: Callable[[], RunRequest]) -> QAction:
+        action = menu.addAction(title)
+        action.triggered.connect(lambda: self._go(request()))
+        return action
+
+    def _force_text(self, place: Place) -> None:
+        text = self._dialogs.ask_forced_text(self._window, emitted_text(self._run, place))
+        # A run may have been started from elsewhere meanwhile.
+        if text and place == self._place:
+            self._go(branch(self._run, place, forced_text=text))
+
+    def _go(self, request: RunRequest) -> None:
+        if self._controller.state is RunState.PAUSED:
+            self._waiting = request
+            self._controller.stop()
+        else:
+            self._start(request)
+
+    @Slot()
+    def _on_run_shown(self) -> None:
+        request, self._waiting = self._waiting, None
+        if request is not None:
+            self._start(request)
+        self._show()
+
+    @Slot(object)
+    def _on_selected(self, _place: Place | None) -> None:
+        self._show()
+
+    @Slot(object)
+    def _on_state_changed(self, _state: RunState) -> None:
+        self._show()
+
+
+def _title(choice: Choice) -> str:
+    """A token in a menu: its text, how likely it is, and whether it is what stands there."""
+    title = f"Force {_quoted(choice.text) if choice.text else f'token {choice.token_id}'}"
+    if choice.is_emitted:
+        title += " (as it was)"
+    # A menu sets what stands behind a tab in a column of its own.
+    return title if choice.target_prob is None else f"{title}\t{percent(choice.target_prob)}"
+
+
+def _quoted(text: str) -> str:
+    shown = show(text)
+    shown = shown if len(shown) <= LONGEST else f"{shown[:LONGEST]}…"
+    # An ampersand would underline the letter behind it.
+    return f"“{shown}”".replace("&", "&&") if text else "a token without text"

@@ -1,0 +1,392 @@
+"""What the inspector says about a place of a block, in words and figures ready to be shown."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from app.run.tokens import Place
+from core.evidence import PositionEvidence
+from core.text import percent_text, significant_text
+from core.types import Coupling, Step, TokenKind
+
+
+class Fate(StrEnum):
+    """What became of a token of a block, in the words of the screen."""
+
+    ACCEPTED = "accepted"
+    REJECTED = "rejected"
+    DISCARDED = "discarded"
+    RESAMPLED = "resampled"
+    BONUS = "bonus"
+
+
+def num_places(step: Step) -> int:
+    """The drafted tokens' places, and one for a bonus token."""
+    return len(step.drafted) + (step.emitted_kinds[-1:] == (TokenKind.BONUS,))
+
+
+def next_slot(steps: Sequence[Step], place: Place | None, by: int) -> Place | None:
+    """The place before (-1) or behind (+1), across steps; at either end of the run, the same place."""
+    if place is None or not 0 <= place.step < len(steps):
+        return _first_or_last(steps, by)
+    slot = place.slot + by
+    if 0 <= slot < num_places(steps[place.step]):
+        return Place(place.step, slot)
+    beyond = place.step + by
+    if not 0 <= beyond < len(steps):
+        return place
+    return Place(beyond, 0 if by > 0 else num_places(steps[beyond]) - 1)
+
+
+def next_step(steps: Sequence[Step], place: Place | None, by: int) -> Place | None:
+    """The same place of the step before (-1) or behind (+1), or that step's last one if it is shorter."""
+    if place is None or not 0 <= place.step < len(steps):
+        return _first_or_last(steps, by)
+    step = min(len(steps) - 1, max(0, place.step + by))
+    return Place(step, min(place.slot, num_places(steps[step]) - 1))
+
+
+def _first_or_last(steps: Sequence[Step], by: int) -> Place | None:
+    if not steps:
+        return None
+    step = 0 if by > 0 else len(steps) - 1
+    return Place(step, 0 if by > 0 else num_places(steps[step]) - 1)
+
+
+def fate_of(step: Step, slot: int) -> Fate:
+    """What became of the token that stands, or stood, at a place."""
+    if slot >= len(step.drafted):
+        return Fate.BONUS
+    if slot < step.num_accepted:
+        return Fate.ACCEPTED
+    return Fate.REJECTED if slot == step.num_accepted and is_corrected(step) else Fate.DISCARDED
+
+
+def is_corrected(step: Step) -> bool:
+    """Whether a token was rejected and another drawn in its place."""
+    return step.emitted_kinds[-1:] == (TokenKind.CORRECTION,)
+
+
+def evidence_at(step: Step, slot: int) -> PositionEvidence | None:
+    """What was kept of a place, if anything was."""
+    return step.evidence[slot] if slot < len(step.evidence) else None
+
+
+UNKNOWN = "–"
+OTHERS = "all others"
+VISIBLE = str.maketrans({" ": "␣", "\n": "↵", "\r": "↵", "\t": "⇥", "\u2028": "↵", "\u2029": "↵"})
+"""A token's blanks are part of it, and must be seen where it stands alone."""
+
+_MANY = re.compile(r"([␣↵⇥])\1{3,}")
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A token's probability under each law; None under a law that isn't shown.
+
+    `token` None stands for all tokens that have no row of their own. `fate` is what became of it in this very place.
+    """
+
+    token: int | None
+    text: str
+    target: float
+    draft: float | None
+    residual: float | None
+    fate: Fate | None = None
+
+
+def shares_at(step: Step, slot: int, evidence: PositionEvidence) -> tuple[Share, ...]:
+    """A row for each listed token, and one for all others."""
+    draft, residual = evidence.draft_probs, evidence.residual_probs
+    rows = [
+        Share(
+            token=token,
+            text=show(evidence.texts[index]),
+            target=evidence.target_probs[index],
+            draft=None if draft is None else draft[index],
+            residual=None if residual is None else residual[index],
+            fate=_fate_here(step, slot, token),
+        )
+        for index, token in enumerate(evidence.ids)
+    ]
+    return (*rows, Share(None, OTHERS, evidence.target_tail, evidence.draft_tail, evidence.residual_tail))
+
+
+def _fate_here(step: Step, slot: int, token: int) -> Fate | None:
+    if slot < len(step.drafted) and token == step.drafted[slot]:
+        return fate_of(step, slot)
+    if slot == step.num_accepted and slot < len(step.emitted) and token == step.emitted[slot]:
+        return Fate.BONUS if slot == len(step.drafted) else Fate.RESAMPLED
+    return None
+
+
+def shorten(shares: Sequence[Share], count: int) -> tuple[Share, ...]:
+    """The first rows and those where something happened; all the others are added up in the last row."""
+    *rows, others = shares
+    if len(rows) <= count:
+        return tuple(shares)
+    room = count - sum(row.fate is not None for row in rows)
+    kept: list[Share] = []
+    hidden = [others]
+    for row in rows:
+        if row.fate is not None or room > 0:
+            kept.append(row)
+            room -= row.fate is None
+        else:
+            hidden.append(row)
+    return (*kept, _sum(hidden))
+
+
+def _sum(shares: Sequence[Share]) -> Share:
+    first = shares[0]
+    return Share(
+        token=None,
+        text=OTHERS,
+        target=math.fsum(share.target for share in shares),
+        draft=None if first.draft is None else math.fsum(share.draft or 0.0 for share in shares),
+        residual=None if first.residual is None else math.fsum(share.residual or 0.0 for share in shares),
+    )
+
+
+# --- Texts and figures ------------------------------------------------------------------------------------------
+
+
+def show(text: str) -> str:
+    """A token's text on one line, its blanks visible."""
+    return _MANY.sub(lambda run: f"{run[1]}×{len(run[0])}", text.translate(VISIBLE)) or "∅"
+
+
+def number(value: float | None) -> str:
+    """A probability or a draw, to four digits."""
+    if value is None or math.isnan(value):
+        return UNKNOWN
+    return f"{value:.4f}" if value >= 1e-3 or value == 0 else significant_text(value, 3)
+
+
+def percent(value: float) -> str:
+    """A probability as a bar's label."""
+    if value >= 0.9995:
+        return percent_text(1.0)
+    if value == 0:
+        return "0"
+    return f"<{percent_text(1e-4, 2)}" if value < 1e-4 else percent_text(value, 1 if value >= 0.1 else 2)
+
+
+NOT_KEPT = "The distributions of this run were not kept."
+NOT_YET = "The distributions of this step are on their way."
+
+
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """A token of the block with its fate, and where it stands."""
+
+    slot: int
+    text: str
+    fate: Fate
+    is_current: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A figure with its name, and how it is computed."""
+
+    name: str
+    value: str
+    help: str
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """Everything about one place. `shares` ends with the tokens that have no row; empty where nothing was kept."""
+
+    title: str
+    subtitle: str
+    chips: tuple[Chip, ...]
+    verdict: str
+    facts: tuple[Fact, ...]
+    shares: tuple[Share, ...]
+    note: str = ""
+
+
+def inspect(
+    steps: Sequence[Step], place: Place, coupling: Coupling = Coupling.REJECTION, *, is_coming: bool = False
+) -> Inspection | None:
+    """Describe a place; None where the run has no such place.
+
+    Args:
+        is_coming: evidence that is not there may yet come.
+    """
+    if not 0 <= place.step < len(steps) or not 0 <= place.slot < num_places(steps[place.step]):
+        return None
+    step, slot = steps[place.step], place.slot
+    evidence = evidence_at(step, slot)
+    is_drafted = slot < len(step.drafted)
+    return Inspection(
+        title=f"Step {place.step} · {_place_name(step, slot)}",
+        subtitle=f"position {step.position + slot:,} · temperature {step.temperature:g}",
+        chips=_chips(step, slot),
+        verdict=_verdict(step, slot, coupling),
+        facts=_drafted_facts(step, slot, evidence, coupling) if is_drafted else _own_facts(step, slot, evidence),
+        shares=shares_at(step, slot, evidence) if evidence is not None else (),
+        note="" if evidence is not None else NOT_YET if is_coming else NOT_KEPT,
+    )
+
+
+# --- The block -------------------------------------------------------------------------------------------------
+
+
+def _chips(step: Step, current: int) -> tuple[Chip, ...]:
+    chips = [
+        Chip(slot, show(text), fate_of(step, slot), slot == current) for slot, text in enumerate(step.drafted_texts)
+    ]
+    if num_places(step) > len(step.drafted):
+        slot = len(step.drafted)
+        chips.append(Chip(slot, _last_text(step), Fate.BONUS, slot == current))
+    elif is_corrected(step):
+        # It stands where the rejected token stood.
+        slot = step.num_accepted
+        chips.append(Chip(slot, _last_text(step), Fate.RESAMPLED, slot == current))
+    return tuple(chips)
+
+
+def _last_text(step: Step) -> str:
+    """The text of the token that the target added, by itself where that is known."""
+    evidence = evidence_at(step, step.num_accepted)
+    token = step.emitted[-1]
+    if evidence is not None and token in evidence.ids:
+        return show(evidence.texts[list(evidence.ids).index(token)])
+    return show(step.emitted_texts[-1])
+
+
+def _place_name(step: Step, slot: int) -> str:
+    if not step.drafted:
+        return "plain"
+    if slot == len(step.drafted):
+        return "bonus token"
+    return f"draft {slot + 1} of {len(step.drafted)}"
+
+
+# --- The verdict ------------------------------------------------------------------------------------------------
+
+
+def _verdict(step: Step, slot: int, coupling: Coupling) -> str:
+    fate = fate_of(step, slot)
+    if fate is Fate.BONUS:
+        return _bonus_verdict(step, coupling)
+    if fate is Fate.DISCARDED:
+        return "Discarded, untested: it stands behind the rejected token. Both laws follow the text as it was drafted."
+    is_kept = fate is Fate.ACCEPTED
+    if coupling is Coupling.GUMBEL:
+        if is_kept:
+            return "Accepted: under the shared noise, the target draws the same token."
+        return f"Rejected: under the shared noise, the target draws “{_last_text(step)}”."
+    test = _test(step, slot, is_kept)
+    if is_kept:
+        return f"Accepted{test}."
+    return f"Rejected{test}. “{_last_text(step)}” was drawn from the residual instead{_draw(step)}."
+
+
+def _test(step: Step, slot: int, is_kept: bool) -> str:
+    """The inequality that decided, where its numbers are known."""
+    u, q, p = (_at(values, slot) for values in (step.uniforms, step.draft_probs, step.target_probs))
+    if u is None or q is None or p is None:
+        return ""
+    return f": u·q = {number(u * q)} {'<' if is_kept else '≥'} p = {number(p)}"
+
+
+def _bonus_verdict(step: Step, coupling: Coupling) -> str:
+    how = ", under the noise of its position" if coupling is Coupling.GUMBEL else _draw(step)
+    if not step.drafted:
+        return f"Nothing was drafted: the token was drawn from the target{how}."
+    drafted = "The drafted token was" if len(step.drafted) == 1 else f"All {len(step.drafted)} drafted tokens were"
+    return f"{drafted} accepted, so one more was drawn from the target{how}."
+
+
+def _draw(step: Step) -> str:
+    return "" if step.next_uniform is None else f", with a draw of {number(step.next_uniform)}"
+
+
+# --- Figures ----------------------------------------------------------------------------------------------------
+
+
+def _drafted_facts(step: Step, slot: int, evidence: PositionEvidence | None, coupling: Coupling) -> tuple[Fact, ...]:
+    facts = [
+        Fact("Target p", number(_at(step.target_probs, slot)), "The target's probability of the drafted token, after "
+             "temperature and filters."),
+        Fact("Draft q", number(_at(step.draft_probs, slot)), "The draft's probability of the token that it drafted."),
+    ]  # fmt: skip
+    if coupling is Coupling.REJECTION:
+        facts += [
+            Fact("Chance to be kept, min(1, p/q)", number(_at(step.acceptance_probs, slot)),
+                 "The chance that rejection sampling accepts this token."),
+            Fact("Uniform draw u", number(_at(step.uniforms, slot)),
+                 "From 0 to 1; the token is accepted where u·q < p. Drawn for every token, tested or not."),
+        ]  # fmt: skip
+    facts.append(_overlap_fact(number(_at(step.expected_acceptance, slot)), coupling))
+    if evidence is None:
+        return tuple(facts)
+    facts.append(_distance_fact(number(evidence.residual_mass), coupling))
+    if evidence.residual_probs is not None:
+        drawn = _prob_in(evidence.residual_probs, evidence, step.emitted[-1])
+        facts.append(
+            Fact("Residual of the drawn token", number(drawn), "max(0, p − q) of the token that was drawn instead, "
+                 "divided by the residual mass.")
+        )  # fmt: skip
+    return (*facts, *_entropies(evidence))
+
+
+def _overlap_fact(value: str, coupling: Coupling) -> Fact:
+    how = "The sum of min(p, q) over the whole vocabulary: "
+    apart = "TV is the total variation distance of the two laws."
+    if coupling is Coupling.GUMBEL:
+        return Fact("Most to be accepted, 1 − TV", value, f"{how}what rejection sampling accepts here on average, and "
+                    f"no coupling more; shared noise accepts less. {apart}")  # fmt: skip
+    return Fact("Expected acceptance, 1 − TV", value, f"{how}the chance that a token drafted here is accepted, "
+                f"whichever it is. {apart}")  # fmt: skip
+
+
+def _distance_fact(value: str, coupling: Coupling) -> Fact:
+    how = "The sum of max(0, p − q) over the whole vocabulary"
+    if coupling is Coupling.GUMBEL:
+        return Fact("Distance of the laws, TV", value, f"{how}. Under shared noise nothing is drawn from what is left.")
+    return Fact("Residual mass, TV", value, f"{how}: the chance of a rejection here, after which the next token comes "
+                "from the residual.")  # fmt: skip
+
+
+def _own_facts(step: Step, slot: int, evidence: PositionEvidence | None) -> tuple[Fact, ...]:
+    """Of a token that the target drew by itself."""
+    facts: list[Fact] = []
+    if evidence is not None:
+        drawn = _prob_in(evidence.target_probs, evidence, step.emitted[slot])
+        facts.append(Fact("Target p", number(drawn), "The target's probability of the drawn token, after "
+                          "temperature and filters."))  # fmt: skip
+    if step.next_uniform is not None:
+        facts.append(Fact("Uniform draw", number(step.next_uniform), "From 0 to 1; the token at which the target's "
+                          "probabilities, added up by id, pass it."))  # fmt: skip
+    return (*facts, *(_entropies(evidence) if evidence is not None else ()))
+
+
+def _entropies(evidence: PositionEvidence) -> list[Fact]:
+    how = "−Σ p ln p over the whole vocabulary: 0 where one token is certain."
+    facts = [Fact("Entropy of the target", nats(evidence.target_entropy), how)]
+    if evidence.draft_entropy is not None:
+        facts.append(Fact("Entropy of the draft", nats(evidence.draft_entropy), how))
+    return facts
+
+
+def _prob_in(probs: Sequence[float], evidence: PositionEvidence, token: int) -> float | None:
+    return probs[list(evidence.ids).index(token)] if token in evidence.ids else None
+
+
+def _at(values: Sequence[float], slot: int) -> float | None:
+    value = values[slot] if slot < len(values) else None
+    return None if value is None or math.isnan(value) else value
+
+
+def nats(value: float) -> str:
+    """An entropy with its unit."""
+    return f"{value:.2f} nats"

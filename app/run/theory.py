@@ -1,0 +1,231 @@
+"""What the page Theory says of a run: a verdict, the curves, and every figure with its interval and its formula."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from app.run.run_view import RunSums, RunView
+from core.analysis.calibration import Calibration, Predictor, PredictorFit, PredictorStudy, Study, study, verdict
+from core.analysis.expectation import Estimate
+from core.analysis.theory import SpeedupTheory, speedup_theory
+from core.text import percent_text
+from core.types import Coupling, Step, Summary
+
+EMPTY = "Run something, and this page holds what theory expects of it beside what was measured."
+NO_UNIT = "There is no plain step to hold this run against. Tick Measure the baseline, and run again."
+UNDRAFTED = "Nothing was drafted: this was plain decoding, of which theory expects nothing."
+LATER = "Intervals and calibration come when the run is over."
+WORKING = "Working out the intervals…"
+
+INTERVAL = "95 % interval: percentiles over 500 resamples of the run's steps (Efron's bootstrap, 1979)"
+LAWS = "p: the target's law; q: the draft's"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A figure: its name, value and interval, and how it came about."""
+
+    title: str
+    value: str
+    interval: str
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class TheoryReport:
+    """All that the page shows; without `speedup` only the headline."""
+
+    headline: str
+    basis: str = ""
+    speedup: SpeedupTheory | None = None
+    calibration: Calibration | None = None
+    rows: tuple[Row, ...] = ()
+    predictors: tuple[Row, ...] = ()
+    predictors_note: str = ""
+    is_whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A run that is over, for another thread to work out. Its steps never change."""
+
+    steps: Sequence[Step]
+    baseline_steps: Sequence[Step]
+    target_step_ms: float | None
+    summary: Summary | None
+
+
+def answer(question: Question) -> Study:
+    """Work a run out: up to half a second, so not for the window's thread."""
+    return study(
+        question.steps,
+        question.baseline_steps,
+        target_step_ms=question.target_step_ms,
+        summary=question.summary,
+    )
+
+
+class TheoryModel:
+    """Reads a `RunView`."""
+
+    def __init__(self, run: RunView) -> None:
+        self._run = run
+        self.sums = RunSums(run, with_columns=True)
+
+    def question(self) -> Question | None:
+        """What is to be worked out; None while a run goes, or where there is nothing."""
+        run = self._run
+        if run.summary is None or not run.steps:
+            return None
+        return Question(tuple(run.steps), tuple(run.baseline_steps), self.sums.target_step_ms, run.summary)
+
+    def live(self) -> TheoryReport:
+        """The page as the run stands, without what takes longer."""
+        run = self._run
+        if not run.steps:
+            return TheoryReport(EMPTY)
+        self.sums.read()
+        plain = self.sums.plain()
+        ours = self.sums.columns.so_far() if self.sums.columns is not None else None
+        theory = speedup_theory(run.steps, plain, num_resamples=0, sums=self.sums.steps, ours=ours)
+        note = LATER if run.summary is None else WORKING
+        if theory is None:
+            return TheoryReport(NO_UNIT if plain is None else UNDRAFTED)
+        return TheoryReport(verdict(theory), _basis(theory, note), theory, rows=_rows(theory, None, self._is_gumbel))
+
+    def whole(self, found: Study) -> TheoryReport:
+        """The page of a run that was worked out."""
+        theory = found.speedup
+        if theory is None:
+            drafted = any(step.num_draft_tokens for step in self._run.steps)
+            return TheoryReport(NO_UNIT if drafted else UNDRAFTED, is_whole=True)
+        return TheoryReport(
+            headline=verdict(theory),
+            basis=_basis(theory, ""),
+            speedup=theory,
+            calibration=found.calibration,
+            rows=_rows(theory, found.calibration, self._is_gumbel),
+            predictors=tuple(map(_predictor_row, found.predictors.fits)) if found.predictors is not None else (),
+            predictors_note=_predictors_note(found.predictors),
+            is_whole=True,
+        )
+
+    @property
+    def _is_gumbel(self) -> bool:
+        return self._run.request is not None and self._run.request.coupling is Coupling.GUMBEL
+
+
+def _basis(theory: SpeedupTheory, note: str) -> str:
+    unit = "the baseline's plain step" if theory.is_plain_measured else "one plain forward, timed before the run"
+    said = f"From {theory.num_tested:,} tested tokens of {theory.num_blocks:,} blocks, against {unit}."
+    return f"{said} {note}".rstrip()
+
+
+def _rows(theory: SpeedupTheory, calibration: Calibration | None, is_gumbel: bool) -> tuple[Row, ...]:
+    k = theory.usual_k
+    # Where K changed as the run went, its own point lies between the curves' points.
+    own = theory.ran_k == k
+    ran = f"K = {theory.ran_k:.1f}" if not own else f"K = {k}"
+    predicted_tokens = _figure(theory.tokens.at(k)) if own else ("–", "")
+    predicted = _figure(theory.measured_verify.at(k), "×") if own else ("–", "")
+    rows = [
+        Row("α, acceptance", *_figure(theory.alpha), f"accepted / tested tokens; those behind a rejection are not "
+            f"tested. {theory.num_tested:,} were. {INTERVAL}."),
+        Row("c, draft cost", *_figure(theory.cost, digits=3), f"time of one draft step / time of a plain forward of "
+            f"the target. {INTERVAL}."),
+        Row(f"v({k + 1}), verify cost", *_figure(theory.verify.at(k)), f"median time to score {k + 1} positions / time "
+            f"of a plain forward. {INTERVAL}."),
+        Row("τ, block efficiency", *_figure(theory.ran_tokens), f"new tokens / steps, at {ran}. {INTERVAL}."),
+        Row("τ expected", *predicted_tokens, "(1 − α^(K+1)) / (1 − α) at the same K: Leviathan et al., equation 1, "
+            "which takes every place to be accepted with one and the same chance, independently."),
+        Row("Speedup as it ran", *_figure(theory.ran_speedup, "×"), f"tokens × time of a plain step / time of all "
+            f"steps, at {ran}. {INTERVAL}."),
+        Row("Speedup expected", *predicted, f"τ / (K c + v(K+1)) at the same K. It leaves out sampling and "
+            f"bookkeeping; the page Why shows these. {INTERVAL}."),
+        Row("Best K", str(theory.best_k) if theory.best_k else "none", _agreement(theory), "the K from 0 to 16 with "
+            "the largest τ / (K c + v(K+1)); 0 is plain decoding. Behind it: the share of the resamples that have the "
+            "same best K."),
+        Row("Best K if v = 1", str(theory.leviathan.best), "", "the same by τ / (K c + 1), Leviathan et al., theorem "
+            "3.8, where scoring more positions costs nothing."),
+    ]  # fmt: skip
+    return (*rows, *(_calibration_rows(calibration, is_gumbel) if calibration is not None else ()))
+
+
+def _calibration_rows(found: Calibration, is_gumbel: bool) -> tuple[Row, ...]:
+    overall = found.overall
+    interval = f"{percent_text(overall.low, 1)} – {percent_text(overall.high, 1)}"
+    z = "–" if found.z is None else f"{found.z:+.1f}".replace("-", "−")
+    coupling = (
+        " This run shares its noise: acceptance is lower by design, from 1 − TV down to (1 − TV) / (1 + TV)."
+        if is_gumbel
+        else " Beyond ±2 a run is off by more than chance."
+    )
+    return (
+        Row("Predicted acceptance", percent_text(overall.predicted, 1), "", f"mean of Σ min(p, q) = 1 − TV over the "
+            f"places of the {overall.num_tested:,} tested tokens. {LAWS}."),
+        Row("Observed acceptance", percent_text(overall.observed, 1), interval, "accepted / "
+            "tested tokens of the same places, with Wilson's 95 % interval."),
+        Row("z of the difference", z, "", "(accepted − Σ a) / √Σ a (1 − a), a = 1 − TV of each tested place: a "
+            f"standard normal under rejection sampling, whatever the text.{coupling}"),
+    )  # fmt: skip
+
+
+PREDICTOR_TITLES = {
+    Predictor.TARGET_ENTROPY: "H(p), target",
+    Predictor.DRAFT_ENTROPY: "H(q), draft",
+    Predictor.DRAFT_TOP: "max q, draft",
+    Predictor.TOP_1: "Top-1 agreement",
+}
+PREDICTOR_HELP = {
+    Predictor.KL_TARGET_DRAFT: "Σ p ln(p / q), in nats: what the draft fails to cover. Infinite where q excludes a "
+    "token that p may say.",
+    Predictor.KL_DRAFT_TARGET: "Σ q ln(q / p), in nats: what the draft says and the target would not.",
+    Predictor.TARGET_ENTROPY: "−Σ p ln p, in nats: how open the target leaves the place.",
+    Predictor.DRAFT_ENTROPY: "−Σ q ln q, in nats: known before the target is asked.",
+    Predictor.DRAFT_TOP: "the draft's largest probability: known before the target is asked.",
+    Predictor.TOP_1: "1 where both laws have the same likeliest token, else 0.",
+}
+
+
+def _predictor_row(fit: PredictorFit) -> Row:
+    infinite = f" Infinite at {fit.num_infinite:,} places, which rank highest." if fit.num_infinite else ""
+    mean = "" if fit.mean is None else f" Mean {fit.mean:.3f}."
+    how = (
+        f"{PREDICTOR_HELP[fit.predictor]}{mean}{infinite} Spearman's rank correlation: with 1 − TV over "
+        f"{fit.num_places:,} drafted places; with accepted or rejected over {fit.num_outcomes:,} tested tokens. {LAWS}."
+    )
+    return Row(
+        PREDICTOR_TITLES.get(fit.predictor, fit.predictor.value),
+        _correlation(fit.with_overlap),
+        _correlation(fit.with_outcome),
+        how,
+    )
+
+
+def _predictors_note(found: PredictorStudy | None) -> str:
+    if found is None:
+        return "This run kept no laws to look at: its log holds no evidence."
+    said = f"Rank correlations over {found.num_places:,} places."
+    if found.most_tail < 1e-3:
+        return f"{said} The kept tokens hold more than 99.9 % of each law."
+    return (
+        f"{said} Each keeps 64 tokens at most; what is left out holds {percent_text(found.mean_tail, 1)} of the mass "
+        "on average, so that each KL is a lower bound."
+    )
+
+
+def _agreement(theory: SpeedupTheory) -> str:
+    return "" if theory.share_best is None else f"{percent_text(theory.share_best)} sure"
+
+
+def _correlation(value: float | None) -> str:
+    return "–" if value is None else f"{value:+.2f}".replace("-", "−")
+
+
+def _figure(estimate: Estimate, unit: str = "", digits: int = 2) -> tuple[str, str]:
+    """A value and its interval."""
+    interval = ""
+    if estimate.low is not None and estimate.high is not None:
+        interval = f"{estimate.low:.{digits}f} – {estimate.high:.{digits}f}"
+    return f"{estimate.value:.{digits}f}{unit}", interval

@@ -1,0 +1,555 @@
+"""Works out runs that are over, in a thread of its own: the page Theory's intervals take up to half a second."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import replace
+from enum import StrEnum
+from typing import overload
+
+import numpy as np
+import pyqtgraph as pg
+from PySide6.QtCore import QObject, Qt, QThread, Signal, Slot
+from PySide6.QtGui import QColor, QPen
+from PySide6.QtWidgets import QWidget
+
+from app.giving_way import WindowFirst, giving_way
+from app.jobs import Answerer, AnsweringThread
+from app.run.run_view import RunView
+from app.run.step_plots import PercentAxis
+from app.run.theory import EMPTY, Question, TheoryModel, TheoryReport, answer
+from app.run.why_page import ReportPage, column_label
+from app.theme import Theme, scaled
+from app.turns import at_once
+from app.widgets.fields import ChoiceRow, card, text_label
+from app.widgets.plot_card import PlotCard
+from app.widgets.plots import FigurePlot, Mark, SeriesSample, Table, band_color, line_pen, prepare_axis, thin_pen
+from app.widgets.tables import FigureTable
+from core.analysis.calibration import Calibration, Reliability, Study
+from core.analysis.expectation import Curve
+from core.analysis.theory import KS, SpeedupTheory
+from core.text import percent_text
+from core.types import Step
+
+TOP = 1.04
+
+
+class Grouping(StrEnum):
+    """How tested tokens are gathered."""
+
+    POSITION = "position"
+    TENTHS = "tenths"
+
+
+GROUPING_TITLES = {Grouping.POSITION: "By position", Grouping.TENTHS: "By prediction"}
+GROUPING_AXES = {Grouping.POSITION: "position in the draft", Grouping.TENTHS: "predicted acceptance, %"}
+CALIBRATION_MEANINGS = {
+    Grouping.POSITION: (
+        "Points: accepted / tested tokens at each position, with Wilson's 95 % interval.",
+        "Dashed: mean of Σ min(p, q) = 1 − TV over the same tested tokens.",
+    ),
+    Grouping.TENTHS: (
+        "Points: accepted / tested tokens, gathered by predicted acceptance in tenths, with Wilson's 95 % interval.",
+        "Dashed: where a prediction comes true exactly.",
+    ),
+}
+
+
+class CalibrationPlot(FigurePlot):
+    """Observed acceptance as points with whiskers, beside what was predicted."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            object_name="calibrationPlot",
+            title="Predicted and observed acceptance",
+            x_label=GROUPING_AXES[Grouping.POSITION],
+            y_label="accepted, %",
+        )
+        self.grouping = Grouping.POSITION
+        self.calibration: Calibration | None = None
+        item = self.getPlotItem()
+        axis = PercentAxis("left")
+        prepare_axis(axis)
+        axis.setTicks([[(share, f"{share * 100:.0f}") for share in (0, 0.25, 0.5, 0.75, 1)]])
+        item.setAxisItems({"left": axis})
+        self.predicted = pg.PlotDataItem(antialias=True)
+        self.whiskers = pg.ErrorBarItem(beam=0.18)
+        self.points = pg.ScatterPlotItem(symbol="o", size=8)
+        for part in (self.predicted, self.whiskers, self.points):
+            item.addItem(part)
+        item.setMouseEnabled(x=True, y=False)
+        self._samples = [
+            SeriesSample("observed", Mark.DOT, "draft_bar", CALIBRATION_MEANINGS[self.grouping][0]),
+            SeriesSample("predicted", Mark.DASHES, "text", CALIBRATION_MEANINGS[self.grouping][1]),
+        ]
+        self.set_hint("Whether predictions come true")
+
+    def show_calibration(self, calibration: Calibration | None) -> None:
+        """Show a run's."""
+        self.calibration = calibration
+        self.settle(is_over=True)
+
+    def show_grouping(self, grouping: Grouping) -> None:
+        """Gather the tokens otherwise."""
+        self.grouping = grouping
+        self._labels["bottom"] = GROUPING_AXES[grouping]
+        for sample, name, help_text in zip(
+            self._samples, ("observed", "predicted"), CALIBRATION_MEANINGS[grouping], strict=True
+        ):
+            sample.set_meaning(name, help_text)
+        self.set_theme(self._theme)
+        self.reset_view()
+
+    @property
+    def groups(self) -> tuple[Reliability, ...]:
+        """What is shown."""
+        if self.calibration is None:
+            return ()
+        return self.calibration.positions if self.grouping is Grouping.POSITION else self.calibration.bins
+
+    def legend(self) -> list[SeriesSample]:
+        """The series, for a legend beside the plot."""
+        return self._samples
+
+    def readout(self, place: int) -> str:
+        """A group in words."""
+        group = self.groups[place]
+        return f"{percent_text(group.observed)} of {group.num_tested:,}"
+
+    def details(self, place: int) -> list[tuple[str, str]]:
+        """A group in figures."""
+        group = self.groups[place]
+        title = f"Position {group.title}" if self.grouping is Grouping.POSITION else f"Predicted {group.title}"
+        return [
+            (title, ""),
+            ("tested", f"{group.num_tested:,} tokens"),
+            ("predicted", percent_text(group.predicted, 1)),
+            ("observed", percent_text(group.observed, 1)),
+            ("95 % interval", f"{percent_text(group.low)} to {percent_text(group.high)}"),
+        ]
+
+    def table(self) -> Table:
+        """A row a position, then a row a tenth."""
+        found = self.calibration
+        pairs = [] if found is None else [(name, group) for name, groups in (("position", found.positions),
+                 ("predicted", found.bins)) for group in groups]  # fmt: skip
+        return {
+            "by": [name for name, _ in pairs],
+            "group": [group.title for _, group in pairs],
+            "tested_tokens": [group.num_tested for _, group in pairs],
+            "predicted_acceptance": [group.predicted for _, group in pairs],
+            "observed_acceptance": [group.observed for _, group in pairs],
+            "observed_low_95": [group.low for _, group in pairs],
+            "observed_high_95": [group.high for _, group in pairs],
+        }
+
+    def _xs(self) -> np.ndarray:
+        by_position = self.grouping is Grouping.POSITION
+        return np.array([float(group.title) if by_position else group.predicted for group in self.groups])
+
+    def _extent(self) -> tuple[float, float]:
+        return (float(self._xs().max()) or 1.0, TOP) if self.groups else (0.0, TOP)
+
+    def _fit(self, extent: tuple[float, float]) -> None:
+        wanted = (max(4.0, extent[0]) if self.grouping is Grouping.POSITION else 1.0, TOP)
+        if wanted == self._shown:
+            return
+        self._shown = wanted
+        axis = self.getPlotItem().getAxis("bottom")
+        if self.grouping is Grouping.POSITION:
+            self.getViewBox().setRange(xRange=(0.4, wanted[0] + 0.6), yRange=(0, TOP), padding=0)
+            axis.setTicks([[(place, str(place)) for place in range(1, int(wanted[0]) + 1)]])
+        else:
+            self.getViewBox().setRange(xRange=(-0.03, 1.03), yRange=(0, TOP), padding=0)
+            axis.setTicks([[(share, f"{share * 100:.0f}") for share in (0, 0.25, 0.5, 0.75, 1)]])
+
+    def _place_at(self, x: float) -> int:
+        xs = self._xs()
+        if not len(xs):
+            return -1
+        place = int(np.abs(xs - x).argmin())
+        return place if abs(xs[place] - x) <= (0.5 if self.grouping is Grouping.POSITION else 0.05) else -1
+
+    def _draw(self) -> None:
+        xs, groups = self._xs(), self.groups
+        observed = np.array([group.observed for group in groups])
+        if self.grouping is Grouping.POSITION or not groups:
+            self.predicted.setData(xs, np.array([group.predicted for group in groups]))
+        else:
+            self.predicted.setData(np.array([0.0, 1.0]), np.array([0.0, 1.0]))
+        self.points.setData(xs, observed)
+        self.whiskers.setData(
+            x=xs,
+            y=observed,
+            top=np.array([group.high for group in groups]) - observed,
+            bottom=observed - np.array([group.low for group in groups]),
+            beam=0.18 if self.grouping is Grouping.POSITION else 0.02,
+        )
+
+    def _restyle(self, theme: Theme) -> None:
+        self.predicted.setPen(line_pen(theme.text, dashed=True))
+        self.points.setBrush(theme.draft_bar)
+        self.points.setPen(pg.mkPen(theme.surface, width=1))
+        self.whiskers.setData(pen=thin_pen(theme.draft_bar))
+
+
+class Quantity(StrEnum):
+    """What is plotted over K."""
+
+    SPEEDUP = "speedup"
+    TOKENS = "tokens"
+
+
+QUANTITY_TITLES = {Quantity.SPEEDUP: "Speedup", Quantity.TOKENS: "Block efficiency"}
+QUANTITY_AXES = {Quantity.SPEEDUP: "speedup, ×", Quantity.TOKENS: "tokens a step"}
+MEANINGS = {
+    Quantity.SPEEDUP: (
+        ("v measured", "Line: τ / (K c + v(K+1)) with this run's α, c and v. Band: 95 % over resampled steps. Dotted: "
+         "beyond the longest block that was timed, where v is a line drawn on."),
+        ("v = 1", "Dashed: τ / (K c + 1), Leviathan et al., theorem 3.8: as if scoring more positions cost nothing."),
+        ("as it ran", "Diamond: the run itself, tokens × plain step / time, with its 95 % interval."),
+    ),
+    Quantity.TOKENS: (
+        ("by α", "Line: (1 − α^(K+1)) / (1 − α), Leviathan et al., equation 1. Band: 95 % over resampled steps."),
+        ("place by place", "Dashed: 1 + the shares of blocks kept up to each place, as they were; beyond the places "
+         "seen often enough, with α."),
+        ("as it ran", "Diamond: new tokens / steps of the run, with its 95 % interval."),
+    ),
+}  # fmt: skip
+
+
+class TheoryPlot(FigurePlot):
+    """Two curves over K from 0 to 16, a band around the first, the run's own point, and the line of plain decoding."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            object_name="theoryPlot", title="Speedup over K", x_label="K, draft tokens", y_label="speedup, ×"
+        )
+        self.quantity = Quantity.SPEEDUP
+        self.theory: SpeedupTheory | None = None
+        self.line, self.beyond, self.other = (pg.PlotDataItem(antialias=True) for _ in range(3))
+        self.edges = (pg.PlotCurveItem(antialias=True), pg.PlotCurveItem(antialias=True))
+        self.band = pg.FillBetweenItem(*self.edges)
+        self.whisker = pg.ErrorBarItem(beam=0.35)
+        self.point = pg.ScatterPlotItem(symbol="d", size=12)
+        self.unit = pg.InfiniteLine(pos=1.0, angle=0)
+        item = self.getPlotItem()
+        for part in (self.unit, self.band, *self.edges, self.other, self.beyond, self.line, self.whisker, self.point):
+            item.addItem(part)
+        item.getAxis("bottom").setTicks([[(k, str(k)) for k in range(0, len(KS), 2)]])
+        self.getViewBox().setLimits(xMin=-0.5, xMax=len(KS), minXRange=2, yMin=0, minYRange=0.1)
+        self._samples = [
+            SeriesSample("", mark, token, "")
+            for mark, token in ((Mark.BAND, "accent"), (Mark.DASHES, "text"), (Mark.DIAMOND, "text"))
+        ]
+        self._name_series()
+        self.set_hint("What each K would bring")
+
+    def show_theory(self, theory: SpeedupTheory | None) -> None:
+        """Show a run's curves."""
+        self.theory = theory
+        self.settle(is_over=True)
+
+    def show_quantity(self, quantity: Quantity) -> None:
+        """Show the speedup, or the block efficiency."""
+        self.quantity = quantity
+        self.setAccessibleName(f"{QUANTITY_TITLES[quantity]} over K")
+        self._labels["left"] = QUANTITY_AXES[quantity]
+        self._name_series()
+        self._fits = True
+        self.set_theme(self._theme)
+        self.reset_view()
+
+    def legend(self) -> list[SeriesSample]:
+        """The series, for a legend beside the plot."""
+        return self._samples
+
+    def readout(self, place: int) -> str:
+        """A K in words."""
+        first, _ = self._curves()
+        return f"K {place}: {first.values[place]:.2f}{self._sign}"
+
+    def details(self, place: int) -> list[tuple[str, str]]:
+        """A K in figures."""
+        first, second = self._curves()
+        found = first.at(place)
+        names = [name for name, _ in MEANINGS[self.quantity]]
+        rows = [(f"K = {place}", ""), (names[0], f"{found.value:.2f}{self._sign}")]
+        if found.low is not None:
+            rows.append(("95 % interval", f"{found.low:.2f} to {found.high:.2f}{self._sign}"))
+        rows.append((names[1], f"{second.values[place]:.2f}{self._sign}"))
+        assert self.theory is not None
+        rows.append((f"v({place + 1})", f"{self.theory.verify.values[place]:.2f}{self._drawn_on(place)}"))
+        return rows
+
+    def table(self) -> Table:
+        """A row a K."""
+        theory = self.theory
+        if theory is None:
+            return {"num_draft_tokens": []}
+        found = theory.measured_verify
+        return {
+            "num_draft_tokens": range(len(KS)),
+            "speedup_measured_v": found.values,
+            "speedup_low_95": found.low or [None] * len(KS),
+            "speedup_high_95": found.high or [None] * len(KS),
+            "speedup_v_1": theory.leviathan.values,
+            "verify_cost": theory.verify.values,
+            "tokens_per_step": theory.tokens.values,
+            "tokens_per_step_by_place": theory.tokens_by_place.values,
+        }
+
+    @property
+    def _sign(self) -> str:
+        return "×" if self.quantity is Quantity.SPEEDUP else ""
+
+    def _drawn_on(self, place: int) -> str:
+        return ", drawn on" if self.theory is not None and place > self.theory.longest else ""
+
+    def _name_series(self) -> None:
+        for sample, meaning in zip(self._samples, MEANINGS[self.quantity], strict=True):
+            sample.set_meaning(*meaning)
+
+    def _curves(self) -> tuple[Curve, Curve]:
+        assert self.theory is not None
+        if self.quantity is Quantity.SPEEDUP:
+            return self.theory.measured_verify, self.theory.leviathan
+        return self.theory.tokens, self.theory.tokens_by_place
+
+    def _extent(self) -> tuple[float, float]:
+        if self.theory is None:
+            return 0.0, 0.0
+        first, second = self._curves()
+        ran = self.theory.ran_speedup if self.quantity is Quantity.SPEEDUP else self.theory.ran_tokens
+        # v = 1 may climb out of all reach; what counts is where it leaves the other.
+        highest = max(*first.values, *first.high, ran.high or ran.value, 1.0)
+        return float(len(KS)), 1.08 * max(highest, min(max(second.values), 1.6 * highest))
+
+    def _fit(self, extent: tuple[float, float]) -> None:
+        if extent != self._shown:
+            self._shown = extent
+            self.getViewBox().setRange(xRange=(-0.4, len(KS) - 0.4), yRange=(0, extent[1] or 1), padding=0)
+
+    def _place_at(self, x: float) -> int:
+        place = round(x)
+        return place if self.theory is not None and 0 <= place < len(KS) else -1
+
+    def _draw(self) -> None:
+        self.unit.setVisible(self.theory is not None)
+        if self.theory is None:
+            for part in (self.line, self.beyond, self.other, *self.edges):
+                part.setData([], [])
+            self.point.setData([], [])
+            self.whisker.setData(x=np.empty(0), y=np.empty(0), top=np.empty(0), bottom=np.empty(0))
+            return
+        first, second = self._curves()
+        values = np.array(first.values)
+        known = self.theory.longest + 1 if self.quantity is Quantity.SPEEDUP else len(KS)
+        self.line.setData(KS[:known], values[:known])
+        self.beyond.setData(KS[known - 1 :], values[known - 1 :])
+        self.other.setData(KS, np.array(second.values))
+        for edge, bound in zip(self.edges, (first.low, first.high), strict=True):
+            edge.setData(KS[: len(bound)], np.array(bound))
+        ran = self.theory.ran_speedup if self.quantity is Quantity.SPEEDUP else self.theory.ran_tokens
+        at = np.array([self.theory.ran_k])
+        self.point.setData(at, [ran.value])
+        low, high = (ran.value if bound is None else bound for bound in (ran.low, ran.high))
+        self.whisker.setData(
+            x=at, y=np.array([ran.value]), top=np.array([high - ran.value]), bottom=np.array([ran.value - low])
+        )
+
+    def _restyle(self, theme: Theme) -> None:
+        self.line.setPen(line_pen(theme.accent))
+        dotted = line_pen(theme.accent)
+        dotted.setStyle(Qt.PenStyle.CustomDashLine)
+        dotted.setDashPattern([1, 1.5])
+        self.beyond.setPen(dotted)
+        self.other.setPen(line_pen(theme.text, dashed=True))
+        self.band.setBrush(band_color(QColor(theme.accent)))
+        for edge in self.edges:
+            edge.setPen(QPen(Qt.PenStyle.NoPen))
+        self.point.setBrush(theme.text)
+        self.point.setPen(pg.mkPen(theme.surface, width=1.5))
+        self.whisker.setData(pen=thin_pen(theme.text))
+        self.unit.setPen(thin_pen(theme.muted))
+
+
+PLOT_HEIGHT, SMALL_PLOT_HEIGHT = 200, 150
+
+
+class TheoryPage(ReportPage):
+    """Shows a `TheoryReport`.
+
+    Signals:
+        question_asked: a `Question` about a run that is over, to be answered through `show_answer`.
+    """
+
+    question_asked = Signal(object)
+
+    def __init__(self, run: RunView) -> None:
+        super().__init__(run, "theory", "Theory beside measurement")
+        self.setObjectName("theoryPage")
+        self._model = TheoryModel(run)
+        self._sums = self._model.sums
+        self._asked: Question | None = None
+        self.plot, self.calibration = TheoryPlot(), CalibrationPlot()
+        self.quantity = ChoiceRow(QUANTITY_TITLES, "theoryQuantity", "Over K")
+        self.grouping = ChoiceRow(GROUPING_TITLES, "theoryGrouping", "Gather tested tokens")
+        self.cards = (PlotCard("Expected over K", self.plot), PlotCard("Predicted acceptance", self.calibration))
+        self.cards[0].add_row(self.quantity)
+        self.cards[1].add_row(self.grouping)
+        self.figures = FigureTable("theoryFigures", ("", "value", "95 % interval"))
+        self.predictors = FigureTable("theoryPredictors", ("", "with 1 − TV", "with outcome"))
+        self.predictors_note = column_label("theoryPredictorsNote", "hint")
+        self.quantity.chosen.connect(self.plot.show_quantity)
+        self.grouping.chosen.connect(self.calibration.show_grouping)
+        self._lay_out(self._make_cards())
+        at_once(self._showing(TheoryReport(EMPTY)))
+
+    def _make_cards(self) -> tuple[QWidget, ...]:
+        head, head_layout = card()
+        for widget in (self.headline, self.basis):
+            head_layout.addWidget(widget)
+        figures, figures_layout = card()
+        figures_layout.addWidget(text_label("Figures", "section"))
+        figures_layout.addWidget(self.figures)
+        predictors, predictors_layout = card()
+        predictors_layout.addWidget(text_label("Cheaper predictors of acceptance", "section"))
+        predictors_layout.addWidget(self.predictors)
+        predictors_layout.addWidget(self.predictors_note)
+        self._figures_card, self._predictors_card = figures, predictors
+        return head, self.cards[0], figures, self.cards[1], predictors
+
+    @Slot(object, object)
+    def show_answer(self, question: Question, found: Study) -> None:
+        """Show a run that was worked out; an answer to a question that is older, or is to be asked anew, is let go."""
+        if question is self._asked and not self._turns.is_going:
+            self._turns.start(self._showing(self._model.whole(found)))
+
+    def set_theme(self, theme: Theme) -> None:
+        """Draw in a theme's colours."""
+        for plot_card, height in zip(self.cards, (PLOT_HEIGHT, SMALL_PLOT_HEIGHT), strict=True):
+            plot_card.set_theme(theme)
+            plot_card.plot.setFixedHeight(scaled(height))
+
+    # --- Itself ---
+
+    def _forget_old(self) -> None:
+        self._asked = None
+        self._model.sums.forget_old()
+
+    def _looking(self) -> Generator[None]:
+        yield from self._showing(self._model.live())
+
+    def _ask(self) -> None:
+        question = self._model.question()
+        if question is not None:
+            self._asked = question
+            self.question_asked.emit(question)
+
+    def _showing(self, report: TheoryReport) -> Generator[None]:
+        has_figures = report.speedup is not None
+        self._show_head(held_together(report.headline), report.basis, is_alone=not has_figures)
+        for widget in (self.cards[0], self._figures_card):
+            widget.setVisible(has_figures)
+        self.cards[1].setVisible(report.calibration is not None)
+        self._predictors_card.setVisible(bool(report.predictors_note))
+        self.predictors.setVisible(bool(report.predictors))
+        self.predictors_note.setText(report.predictors_note)
+        yield
+        self.figures.show_rows(report.rows)
+        yield
+        self.predictors.show_rows(report.predictors)
+        yield
+        self.plot.show_theory(report.speedup)
+        self.calibration.show_calibration(report.calibration)
+
+
+def held_together(sentence: str) -> str:
+    """The sentence with what is in brackets on one line: an interval is read as one thing."""
+    return re.sub(r"\([^)]*\)", lambda found: found.group().replace(" ", "\u00a0"), sentence)
+
+
+STEPS_BETWEEN = 50
+"""Less than a millisecond's work."""
+
+
+class TheoryAnswers:
+    """What is answered: a `Question` and its `Study`."""
+
+    answered = Signal(object, object)
+
+
+class PausedSteps(Sequence[Step]):
+    """Steps, of which who goes through them makes a pause now and then."""
+
+    def __init__(self, steps: Sequence[Step], pause: Callable[[], None]) -> None:
+        self._steps, self._pause = steps, pause
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    @overload
+    def __getitem__(self, index: int) -> Step: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Step]: ...
+
+    def __getitem__(self, index: int | slice) -> Step | Sequence[Step]:
+        return self._steps[index]
+
+    def __iter__(self) -> Iterator[Step]:
+        for index, step in enumerate(self._steps):
+            if index % STEPS_BETWEEN == 0:
+                self._pause()
+            yield step
+
+
+class TheoryWorker(Answerer, TheoryAnswers):
+    """Lives in the thread.
+
+    Attributes:
+        latest: the number of the newest question, set by the window's thread; older ones need no answer any more. Not
+            the question: a run of 20,000 tokens would be kept until the next one is asked, and let go amid that.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.latest = 0
+        self._window_first = WindowFirst()
+
+    def work_out(self, question: Question, number: int) -> None:
+        """Answer a question, if it is still the newest."""
+        if number == self.latest and not self.is_closing:
+            with giving_way():
+                found = answer(
+                    replace(
+                        question,
+                        steps=PausedSteps(question.steps, self._let_window),
+                        baseline_steps=PausedSteps(question.baseline_steps, self._let_window),
+                    )
+                )
+            self.answered.emit(question, found)
+
+    def _let_window(self) -> None:
+        # A window that closes waits for this thread, and lets nothing through.
+        if not self.is_closing:
+            self._window_first.let()
+
+
+class TheoryReader(AnsweringThread, TheoryAnswers):
+    """The window's handle."""
+
+    def __init__(self, page: TheoryPage, parent: QObject | None = None) -> None:
+        self._worker = worker = TheoryWorker()
+        super().__init__("theory", worker, parent, priority=QThread.Priority.LowPriority)
+        self._pass_on(TheoryAnswers)
+        page.question_asked.connect(self.ask)
+        self.answered.connect(page.show_answer)
+
+    @Slot(object)
+    def ask(self, question: Question) -> None:
+        """Have a run worked out; answered by `answered`, unless another question comes before."""
+        self._worker.latest += 1
+        self._ask(self._worker.work_out, question, self._worker.latest)

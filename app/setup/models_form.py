@@ -1,0 +1,424 @@
+"""Which target, which draft, whether they fit together, and what they will need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from PySide6.QtCore import QModelIndex, QPersistentModelIndex, QRect, QSignalBlocker, QSize, Qt, QTimer, Signal, Slot
+from PySide6.QtGui import QFont, QPainter, QPalette, QStandardItem, QStandardItemModel
+from PySide6.QtWidgets import (
+    QApplication,
+    QComboBox,
+    QStyle,
+    QStyledItemDelegate,
+    QStyleOptionViewItem,
+    QVBoxLayout,
+    QWidget,
+)
+
+from app.setup.model_library import ModelLibrary, bytes_text, verdict_help, verdict_text
+from app.setup.model_library import describe as describe_model
+from app.theme import hold, scaled
+from app.tools.models.questions import ModelRole, OpenedModel, PairVerdicts
+from app.widgets.fields import WheelGuard, labelled, set_flag, text_label
+from core.models.catalogue import ModelEntry
+
+if TYPE_CHECKING:
+    from core.models.fit import PairVerdict
+
+
+MODELS_VERDICT_LINE_HEIGHT = 16
+
+
+class VerdictLine(QWidget):
+    """Memory and expected cost; warnings beneath. Its first line has its room before anything is known."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = text_label("", "hint")
+        self.line.setObjectName("verdictLine")
+        self.line.setAccessibleName("Memory and expected cost of the pair")
+        hold(self.line, least_height=MODELS_VERDICT_LINE_HEIGHT)
+        self.warnings = text_label("", "warning")
+        self.warnings.setObjectName("verdictWarnings")
+        for label in (self.line, self.warnings):
+            label.setWordWrap(True)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.setSpacing(4)
+        layout.addWidget(self.line)
+        layout.addWidget(self.warnings)
+        self.show_verdict(None)
+
+    def show_verdict(self, verdict: PairVerdict | None) -> None:
+        """Show a forecast; None: nothing is known. A pair that can't work has no figures: its problem is elsewhere."""
+        shown = verdict if verdict is not None and verdict.problem is None else None
+        is_too_large = shown is not None and shown.memory is not None and shown.memory.fits is False
+        self.line.setText(verdict_text(shown) if shown is not None else "")
+        self.line.setToolTip(verdict_help(shown) if shown is not None else "")
+        self.line.setAccessibleDescription(self.line.text())
+        set_flag(self.line, "role", "problem" if is_too_large else "hint")
+        warnings = "\n".join(shown.warnings) if shown is not None else ""
+        self.warnings.setText(warnings)
+        self.warnings.setVisible(bool(warnings))
+
+
+NOTE_ROLE = Qt.ItemDataRole.UserRole + 2
+"""A short text at the right end."""
+REASON_ROLE = Qt.ItemDataRole.UserRole + 3
+"""A sentence on a second line."""
+LINE_HEIGHT, REASON_HEIGHT, SEPARATOR_HEIGHT, INSET = 28, 18, 9, 8
+SMALL_PX = 11
+
+
+class ModelItemDelegate(QStyledItemDelegate):
+    """Draws title and note on one line, a reason on a second."""
+
+    def sizeHint(self, option: QStyleOptionViewItem, index: QModelIndex | QPersistentModelIndex) -> QSize:
+        """One line, or two."""
+        size = super().sizeHint(option, index)
+        if index.data(Qt.ItemDataRole.AccessibleDescriptionRole) == "separator":
+            return QSize(size.width(), SEPARATOR_HEIGHT)
+        size.setHeight(scaled(LINE_HEIGHT + (REASON_HEIGHT if index.data(REASON_ROLE) else 0)))
+        return size
+
+    def paint(
+        self, painter: QPainter, option: QStyleOptionViewItem, index: QModelIndex | QPersistentModelIndex
+    ) -> None:
+        """Draw the ground as the style does, and the texts upon it."""
+        if index.data(Qt.ItemDataRole.AccessibleDescriptionRole) == "separator":
+            painter.setPen(QApplication.palette().color(QPalette.ColorRole.AlternateBase))
+            middle = option.rect.center().y()
+            painter.drawLine(option.rect.left() + INSET, middle, option.rect.right() - INSET, middle)
+            return
+        item = QStyleOptionViewItem(option)
+        self.initStyleOption(item, index)
+        text, item.text = item.text, ""
+        style = item.widget.style() if item.widget is not None else QApplication.style()
+        style.drawControl(QStyle.ControlElement.CE_ItemViewItem, item, painter, item.widget)
+        enabled = bool(index.flags() & Qt.ItemFlag.ItemIsEnabled)
+        group = QPalette.ColorGroup.Active if enabled else QPalette.ColorGroup.Disabled
+        row = option.rect.adjusted(INSET, 0, -INSET, 0)
+        line = QRect(row.left(), row.top(), row.width(), scaled(LINE_HEIGHT))
+        painter.save()
+        painter.setPen(QApplication.palette().color(group, QPalette.ColorRole.Text))
+        painter.setFont(item.font)
+        note = index.data(NOTE_ROLE) or ""
+        note_width = painter.fontMetrics().horizontalAdvance(note) + INSET if note else 0
+        _draw(painter, line.adjusted(0, 0, -note_width, 0), text, Qt.AlignmentFlag.AlignLeft)
+        painter.setPen(QApplication.palette().color(QPalette.ColorRole.PlaceholderText))
+        _draw(painter, line, note, Qt.AlignmentFlag.AlignRight)
+        if reason := index.data(REASON_ROLE):
+            small = QFont(item.font)
+            small.setPixelSize(scaled(SMALL_PX))
+            painter.setFont(small)
+            below = QRect(row.left(), row.top() + scaled(LINE_HEIGHT) - 5, row.width(), scaled(REASON_HEIGHT))
+            _draw(painter, below, reason, Qt.AlignmentFlag.AlignLeft)
+        painter.restore()
+
+
+def _draw(painter: QPainter, place: QRect, text: str, side: Qt.AlignmentFlag) -> None:
+    elided = painter.fontMetrics().elidedText(text, Qt.TextElideMode.ElideRight, place.width())
+    painter.drawText(place, side | Qt.AlignmentFlag.AlignVCenter, elided)
+
+
+REF_ROLE = Qt.ItemDataRole.UserRole
+ACTION_ROLE = Qt.ItemDataRole.UserRole + 1
+POPUP_WIDTH = 420
+
+
+class OpenKind(StrEnum):
+    """What is opened: safetensors live in a folder, GGUF is a file."""
+
+    FOLDER = "folder"
+    GGUF = "gguf"
+
+
+OPEN_TITLES = {OpenKind.FOLDER: "Open model folder…", OpenKind.GGUF: "Open .gguf file…"}
+BROWSE = "browse"
+BROWSE_TITLE = "Get more models…"
+
+
+class ModelCombo(QComboBox):
+    """A dropdown whose list is wider than itself, and stays as it is while it is open.
+
+    Signals:
+        popup_hidden: the list is closed again.
+    """
+
+    popup_hidden = Signal()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_open = False
+        self.setItemDelegate(ModelItemDelegate(self))
+
+    def showPopup(self) -> None:
+        """Open the list, with room for reasons."""
+        self.is_open = True
+        self.view().setMinimumWidth(max(self.width(), scaled(POPUP_WIDTH)))
+        super().showPopup()
+
+    def hidePopup(self) -> None:
+        """Close the list; what it shows may change as soon as the choice has been told."""
+        super().hidePopup()
+        QTimer.singleShot(0, self, self._on_hidden)
+
+    @Slot()
+    def _on_hidden(self) -> None:
+        self.is_open = False
+        self.popup_hidden.emit()
+
+
+class ModelPicker(QWidget):
+    """A dropdown of models, with what is wrong with the choice beneath it.
+
+    Signals:
+        model_chosen: the reference that a person chose.
+        open_requested: an `OpenKind`; the choice stays as it was.
+        browse_requested: more models are wanted; the choice stays as it was.
+    """
+
+    model_chosen = Signal(str)
+    open_requested = Signal(object)
+    browse_requested = Signal()
+
+    def __init__(self, title: str, help_text: str, object_name: str) -> None:
+        super().__init__()
+        self._ref = ""
+        self._wanted = ""
+        self._help = help_text
+        self._shown: tuple[tuple[ModelEntry, ...], dict[str, str | None]] | None = None
+        self.combo = ModelCombo()
+        self.combo.setObjectName(object_name)
+        self.combo.setMinimumContentsLength(12)
+        self.combo.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
+        self.combo.setMaxVisibleItems(16)
+        self._items = QStandardItemModel(self.combo)
+        self.combo.setModel(self._items)
+        self.problem_label = text_label("", "problem")
+        self.problem_label.setObjectName(object_name.replace("Combo", "Problem"))
+        self.problem_label.setWordWrap(True)
+        self.problem_label.hide()
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.setSpacing(4)
+        layout.addWidget(labelled(title, self.combo, help_text))
+        layout.addWidget(self.problem_label)
+        self._guard = WheelGuard(self)
+        self._guard.watch(self.combo)
+        self.combo.activated.connect(self._on_activated)
+
+    @property
+    def ref(self) -> str:
+        """The chosen model's reference; empty if there is none to choose."""
+        return self._ref
+
+    @property
+    def wanted(self) -> str:
+        """The reference that was asked for last, although its model may not be here just now."""
+        return self._wanted
+
+    def want(self, ref: str) -> None:
+        """Choose this model as soon as, and as long as, it is in the list; takes effect with `show_models`."""
+        self._wanted = ref
+
+    def show_models(
+        self, entries: Sequence[ModelEntry], *, fallback: str, problems: Mapping[str, str | None] | None = None
+    ) -> None:
+        """List the models; one with a problem can't be chosen and says why. Without the wanted one: `fallback`."""
+        problems = dict(problems or {})
+        refs = [entry.ref for entry in entries]
+        self._ref = self._wanted if self._wanted in refs else fallback
+        shown = (tuple(entries), problems)
+        if shown != self._shown and not self.combo.is_open:
+            self._shown = shown
+            self._fill(entries, problems)
+        with QSignalBlocker(self.combo):
+            self._show_choice()
+        chosen = next((entry for entry in entries if entry.ref == self._ref), None)
+        self.combo.setToolTip(describe_model(chosen) if chosen is not None else self._help)
+
+    def show_problem(self, sentence: str | None) -> None:
+        """Say what is wrong with the choice; None takes it away."""
+        self.problem_label.setText(sentence or "")
+        self.problem_label.setVisible(bool(sentence))
+
+    def set_needed(self, is_needed: bool) -> None:
+        """Whether the method makes use of this model at all."""
+        self.setEnabled(is_needed)
+
+    def _fill(self, entries: Sequence[ModelEntry], problems: Mapping[str, str | None]) -> None:
+        with QSignalBlocker(self.combo):
+            self._items.clear()
+            for entry in entries:
+                self._items.appendRow(_model_item(entry, problems.get(entry.ref)))
+            if not entries:
+                self._items.appendRow(_plain_item("No model here yet", enabled=False))
+            self.combo.insertSeparator(self._items.rowCount())
+            for action, title in (*OPEN_TITLES.items(), (BROWSE, BROWSE_TITLE)):
+                item = _plain_item(title)
+                item.setData(str(action), ACTION_ROLE)
+                self._items.appendRow(item)
+
+    def _show_choice(self) -> None:
+        index = self.combo.findData(self._ref, REF_ROLE)
+        self.combo.setCurrentIndex(max(0, index))
+
+    @Slot(int)
+    def _on_activated(self, index: int) -> None:
+        item = self._items.item(index)
+        action, ref = item.data(ACTION_ROLE), item.data(REF_ROLE)
+        if action:
+            with QSignalBlocker(self.combo):
+                self._show_choice()
+            if action == BROWSE:
+                self.browse_requested.emit()
+            else:
+                self.open_requested.emit(OpenKind(action))
+        elif ref and ref != self._ref:
+            self._ref = self._wanted = ref
+            self.model_chosen.emit(ref)
+
+
+def _model_item(entry: ModelEntry, problem: str | None) -> QStandardItem:
+    item = _plain_item(entry.title if problem is None else f"{entry.title} (doesn't fit)", enabled=problem is None)
+    item.setData(entry.ref, REF_ROLE)
+    item.setData(bytes_text(entry.size_bytes), NOTE_ROLE)
+    item.setData(problem or "", REASON_ROLE)
+    item.setToolTip(problem or describe_model(entry))
+    item.setData(item.text() if problem is None else f"{item.text()}: {problem}", Qt.ItemDataRole.AccessibleTextRole)
+    return item
+
+
+def _plain_item(text: str, *, enabled: bool = True) -> QStandardItem:
+    item = QStandardItem(text)
+    item.setEnabled(enabled)
+    item.setEditable(False)
+    return item
+
+
+class ModelsForm(QWidget):
+    """Two dropdowns and the verdict on the pair.
+
+    Signals:
+        changed: another model is chosen, or more is known about the chosen ones.
+        open_requested: an `OpenKind` and a `ModelRole`.
+        browse_requested: more models are wanted.
+        check_requested: a target, and the drafts that should be held against it.
+    """
+
+    changed = Signal()
+    open_requested = Signal(object, object)
+    browse_requested = Signal()
+    check_requested = Signal(str, object)
+
+    def __init__(self, library: ModelLibrary) -> None:
+        super().__init__()
+        self.library = library
+        self._is_draft_needed = True
+        self._is_draft_free = False
+        """Whether the draft may follow the target: it was not chosen by hand since."""
+        self.target = ModelPicker("Target", "The model whose distribution the text is drawn from.", "targetCombo")
+        self.draft = ModelPicker("Draft", "The smaller model that runs ahead and proposes tokens.", "draftCombo")
+        self.verdict = VerdictLine()
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.setSpacing(8)
+        for widget in (self.target, self.draft, self.verdict):
+            layout.addWidget(widget)
+        self.target.model_chosen.connect(self._on_target_chosen)
+        self.draft.model_chosen.connect(self._on_draft_chosen)
+        self.target.open_requested.connect(self._on_open_target)
+        self.draft.open_requested.connect(self._on_open_draft)
+        for picker in (self.target, self.draft):
+            picker.browse_requested.connect(self.browse_requested)
+            picker.combo.popup_hidden.connect(self.show_models)
+
+    def set_draft_needed(self, is_needed: bool) -> None:
+        """Whether the method makes use of a draft model; takes effect with `show_models`."""
+        self._is_draft_needed = is_needed
+
+    def choose(self, role: ModelRole, ref: str) -> None:
+        """Choose a model of the library."""
+        if role is ModelRole.TARGET:
+            self.target.want(ref)
+            self._follow_target(ref)
+        else:
+            self.draft.want(ref)
+            self._is_draft_free = False
+        self.show_models()
+        self.changed.emit()
+
+    @Slot()
+    def show_models(self) -> None:
+        """List the library's models, and ask about the pairs that nothing is known of yet."""
+        library = self.library
+        impossible = {ref: library.target_problem(ref) for ref in library.refs}
+        self.target.show_models(library.entries, fallback=library.default_target, problems=impossible)
+        target = self.target.ref
+        self.target.show_problem(impossible.get(target))
+        problems = {ref: library.problem(ref, target) for ref in library.refs} if self._is_draft_needed else {}
+        # What can be chosen comes first; Python's sort keeps the order otherwise.
+        drafts = sorted(library.entries, key=lambda entry: bool(problems.get(entry.ref)))
+        self.draft.show_models(drafts, fallback=library.default_draft, problems=problems)
+        self.draft.set_needed(self._is_draft_needed)
+        self.draft.show_problem(problems.get(self.draft.ref))
+        self.ask(target)
+
+    def problem(self) -> str | None:
+        """Why the chosen models can't work together; None if they can, or if it isn't known yet."""
+        return self.library.target_problem(self.target.ref) or (
+            self.library.problem(self.draft.ref, self.target.ref) if self._is_draft_needed else None
+        )
+
+    @Slot(object)
+    def on_model_opened(self, opened: OpenedModel) -> None:
+        """Add a model, and choose it for the role that it was opened for."""
+        self.library.add(opened.entry)
+        if opened.role is not None:
+            self.choose(opened.role, opened.entry.ref)
+        else:
+            self.show_models()
+            self.changed.emit()
+
+    @Slot(object)
+    def on_pairs_checked(self, verdicts: PairVerdicts) -> None:
+        """Take in which drafts fit a target."""
+        self.library.record(verdicts.target, verdicts.problems)
+        if verdicts.target != self.target.ref:
+            return
+        is_known = not self.library.unchecked_drafts(verdicts.target)
+        if self._is_draft_free and self.problem() and is_known:
+            self.draft.want(self.library.best_draft(verdicts.target) or self.draft.wanted)
+        self.show_models()
+        self.changed.emit()
+
+    def ask(self, target: str) -> None:
+        """Have the drafts that nothing is known of held against a target."""
+        if target and (drafts := self.library.take_questions(target)):
+            # The chosen one is what is waited for.
+            self.check_requested.emit(target, tuple(sorted(drafts, key=lambda ref: ref != self.draft.ref)))
+
+    def _follow_target(self, target: str) -> None:
+        self._is_draft_free = True
+        if made := self.library.made_for(target):
+            self.draft.want(made)
+
+    @Slot(str)
+    def _on_target_chosen(self, ref: str) -> None:
+        self.choose(ModelRole.TARGET, ref)
+
+    @Slot(str)
+    def _on_draft_chosen(self, ref: str) -> None:
+        self.choose(ModelRole.DRAFT, ref)
+
+    @Slot(object)
+    def _on_open_target(self, kind: OpenKind) -> None:
+        self.open_requested.emit(kind, ModelRole.TARGET)
+
+    @Slot(object)
+    def _on_open_draft(self, kind: OpenKind) -> None:
+        self.open_requested.emit(kind, ModelRole.DRAFT)

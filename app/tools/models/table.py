@@ -1,0 +1,319 @@
+"""The models on this computer as a table: what each is, how big, and when it was last used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from PySide6.QtCore import (
+    QItemSelectionModel,
+    QModelIndex,
+    QPersistentModelIndex,
+    QRect,
+    QRectF,
+    QSortFilterProxyModel,
+    Qt,
+    Signal,
+    Slot,
+)
+from PySide6.QtGui import QColor, QFont, QFontMetrics, QPainter, QPalette
+from PySide6.QtWidgets import (
+    QAbstractItemView,
+    QApplication,
+    QHeaderView,
+    QStyle,
+    QStyledItemDelegate,
+    QStyleOptionViewItem,
+    QTableView,
+    QWidget,
+)
+
+from app.setup.model_library import (
+    UNKNOWN,
+    ModelLibrary,
+    age_text,
+    bytes_text,
+    count_text,
+    describe,
+    kind_text,
+    origin_text,
+)
+from app.theme import scaled
+from app.widgets.tables import Index, Role, RowsModel, prepare_rows
+from core.models.catalogue import ModelEntry, ModelOrigin
+
+BADGE_ROLE = Qt.ItemDataRole.UserRole + 20
+SUBTITLE_ROLE = Qt.ItemDataRole.UserRole + 21
+INSET, GAP = 10, 8
+TITLE_HEIGHT, SUBTITLE_HEIGHT = 20, 16
+BADGE_HEIGHT, BADGE_PADDING, BADGE_RADIUS = 16, 6, 4
+SMALL_PX, TINY_PX = 12, 11
+
+
+class NameDelegate(QStyledItemDelegate):
+    """Draws title, badge and subtitle."""
+
+    def paint(
+        self, painter: QPainter, option: QStyleOptionViewItem, index: QModelIndex | QPersistentModelIndex
+    ) -> None:
+        """Draw the ground as the style does, and the texts upon it."""
+        item = QStyleOptionViewItem(option)
+        self.initStyleOption(item, index)
+        title, item.text = item.text, ""
+        style = item.widget.style() if item.widget is not None else QApplication.style()
+        style.drawControl(QStyle.ControlElement.CE_ItemViewItem, item, painter, item.widget)
+        top = option.rect.center().y() - scaled(TITLE_HEIGHT + SUBTITLE_HEIGHT) // 2 + 1
+        width = option.rect.width() - 2 * INSET
+        line = QRect(option.rect.left() + INSET, top, width, scaled(TITLE_HEIGHT))
+        below = QRect(line.left(), line.bottom() + 1, width, scaled(SUBTITLE_HEIGHT))
+        is_selected = bool(option.state & QStyle.StateFlag.State_Selected)
+        painter.save()
+        badge = str(index.data(BADGE_ROLE) or "")
+        font = QFont(item.font)
+        font.setWeight(QFont.Weight.Medium)
+        painter.setFont(font)
+        room = width - (_badge_width(badge, item.font) + GAP if badge else 0)
+        shown = painter.fontMetrics().elidedText(title, Qt.TextElideMode.ElideRight, room)
+        painter.setPen(option.palette.color(QPalette.ColorRole.Text))
+        painter.drawText(line, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter, shown)
+        if badge:
+            left = line.left() + painter.fontMetrics().horizontalAdvance(shown) + GAP
+            _draw_badge(painter, left, line.center().y(), badge, QApplication.palette(), is_selected)
+        small = QFont(item.font)
+        small.setPixelSize(scaled(SMALL_PX))
+        painter.setFont(small)
+        # The faint ink of a subtitle would be too faint on a selected row.
+        ink = QPalette.ColorRole.Text if is_selected else QPalette.ColorRole.PlaceholderText
+        painter.setPen(QApplication.palette().color(ink))
+        text = painter.fontMetrics().elidedText(str(index.data(SUBTITLE_ROLE)), Qt.TextElideMode.ElideMiddle, width)
+        painter.drawText(below, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter, text)
+        painter.restore()
+
+
+def _badge_font(font: QFont) -> QFont:
+    tiny = QFont(font)
+    tiny.setPixelSize(scaled(TINY_PX))
+    tiny.setWeight(QFont.Weight.Medium)
+    return tiny
+
+
+def _badge_width(text: str, font: QFont) -> int:
+    return QFontMetrics(_badge_font(font)).horizontalAdvance(text) + 2 * BADGE_PADDING
+
+
+def _draw_badge(painter: QPainter, left: int, middle: int, text: str, palette: QPalette, is_selected: bool) -> None:
+    painter.setFont(_badge_font(painter.font()))
+    width = painter.fontMetrics().horizontalAdvance(text) + 2 * BADGE_PADDING
+    place = QRectF(left, middle - scaled(BADGE_HEIGHT) / 2 + 1, width, scaled(BADGE_HEIGHT))
+    ground, ink = _badge_colors(text, palette)
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+    painter.setPen(Qt.PenStyle.NoPen)
+    painter.setBrush(palette.color(QPalette.ColorRole.Base) if is_selected else ground)
+    painter.drawRoundedRect(place, BADGE_RADIUS, BADGE_RADIUS)
+    painter.setPen(ink)
+    painter.drawText(place, Qt.AlignmentFlag.AlignCenter, text)
+
+
+def _badge_colors(text: str, palette: QPalette) -> tuple[QColor, QColor]:
+    role = QPalette.ColorRole
+    if text == "Damaged":
+        return palette.color(role.AlternateBase), palette.color(role.BrightText)
+    if text == "Base":
+        return palette.color(role.AlternateBase), palette.color(role.PlaceholderText)
+    return palette.color(role.AlternateBase), palette.color(role.Link)
+
+
+SORT_ROLE = Role.UserRole + 10
+REF_ROLE = Role.UserRole + 11
+FILTER_ROLE = Role.UserRole + 12
+ROW_HEIGHT = 46
+
+
+class Column(IntEnum):
+    """The columns, from left to right."""
+
+    NAME = 0
+    PARAMETERS = 1
+    PRECISION = 2
+    CONTEXT = 3
+    VOCABULARY = 4
+    SIZE = 5
+    USED = 6
+
+
+TITLES = ("Model", "Parameters", "Precision", "Context", "Vocabulary", "Size", "Last used")
+WIDTHS = (240, 90, 84, 78, 90, 84, 114)
+_TEXT_COLUMNS = {Column.NAME, Column.PRECISION, Column.USED}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A model as the table shows it: a text and a key to sort by for each column."""
+
+    entry: ModelEntry
+    badge: str
+    texts: tuple[str, ...]
+    keys: tuple[object, ...]
+    problem: str
+
+
+def make_row(library: ModelLibrary, entry: ModelEntry) -> Row:
+    """What is known of a model; dashes for what isn't, or not yet."""
+    details = library.details(entry.ref)
+    known = details is not None
+    parameters = details.num_parameters if details else 0
+    context = (details.context_length or 0) if details else 0
+    vocabulary = details.vocab_size if details else 0
+    precision = details.precision if details else UNKNOWN
+    return Row(
+        entry,
+        kind_text(entry, details),
+        (
+            entry.title,
+            count_text(parameters) if known else UNKNOWN,
+            precision,
+            f"{context:,}" if context else UNKNOWN,
+            f"{vocabulary:,}" if vocabulary else UNKNOWN,
+            bytes_text(entry.size_bytes),
+            age_text(entry.last_used),
+        ),
+        (
+            entry.title.lower(),
+            # Qt compares whole numbers in 32 bits.
+            float(parameters),
+            precision,
+            float(context),
+            float(vocabulary),
+            float(entry.size_bytes),
+            entry.last_used or 0.0,
+        ),
+        library.details_problem(entry.ref),
+    )
+
+
+class ModelsTableModel(RowsModel[Row]):
+    """The library's models, one a row."""
+
+    def __init__(self, parent: QWidget) -> None:
+        super().__init__(parent, TITLES, _TEXT_COLUMNS)
+
+    def show_rows(self, rows: list[Row]) -> None:
+        """Show these; where the models are the same, rows change in place and the selection stays."""
+        is_same = [row.entry.ref for row in rows] == [row.entry.ref for row in self._rows]
+        (self._change if is_same else self._reset)(rows)
+
+    def data(self, index: Index, role: int = Role.DisplayRole) -> object:
+        """What a cell shows, and what it is sorted and filtered by."""
+        if not index.isValid():
+            return None
+        row, column = self._rows[index.row()], Column(index.column())
+        entry = row.entry
+        if role == Role.DisplayRole:
+            return row.texts[column]
+        if role == Role.TextAlignmentRole:
+            return self.side(column)
+        if role == Role.ToolTipRole:
+            return row.problem or describe(entry)
+        if role == SORT_ROLE:
+            return row.keys[column]
+        if role == REF_ROLE:
+            return entry.ref
+        if role == BADGE_ROLE:
+            return "Damaged" if row.problem else row.badge
+        if role == SUBTITLE_ROLE:
+            return subtitle(entry)
+        if role == FILTER_ROLE:
+            return " ".join((entry.ref, row.badge, *row.texts, origin_text(entry)))
+        if role == Role.AccessibleTextRole and column is Column.NAME:
+            return ", ".join(part for part in (entry.title, row.badge, subtitle(entry)) if part)
+        return None
+
+
+def subtitle(entry: ModelEntry) -> str:
+    """Whose model it is, or in which folder, and where it comes from."""
+    if entry.origin in {ModelOrigin.FOLDER, ModelOrigin.GGUF}:
+        return f"{entry.path.parent} · {origin_text(entry)}"
+    owner = entry.ref.rpartition("/")[0]
+    return f"{owner} · {origin_text(entry)}" if owner else origin_text(entry)
+
+
+class ModelsTable(QTableView):
+    """A table that is sorted by its head and filtered by words.
+
+    Signals:
+        model_selected: the reference of the selected model; empty if none is.
+    """
+
+    model_selected = Signal(str)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setObjectName("modelsTable")
+        self.setAccessibleName("Models on this computer")
+        self._rows = ModelsTableModel(self)
+        self._proxy = QSortFilterProxyModel(self)
+        self._proxy.setSourceModel(self._rows)
+        self._proxy.setSortRole(SORT_ROLE)
+        self._proxy.setFilterRole(FILTER_ROLE)
+        self._proxy.setFilterKeyColumn(Column.NAME)
+        self._proxy.setFilterCaseSensitivity(Qt.CaseSensitivity.CaseInsensitive)
+        self.setModel(self._proxy)
+        self.setItemDelegateForColumn(Column.NAME, NameDelegate(self))
+        prepare_rows(self)
+        self.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
+        self.setSortingEnabled(True)
+        self.rescale()
+        self.verticalHeader().setSectionResizeMode(QHeaderView.ResizeMode.Fixed)
+        header = self.horizontalHeader()
+        header.setHighlightSections(False)
+        header.setSortIndicatorClearable(True)
+        header.setSortIndicator(-1, Qt.SortOrder.AscendingOrder)
+        for column, width in enumerate(WIDTHS):
+            self.setColumnWidth(column, width)
+        header.setSectionResizeMode(Column.NAME, QHeaderView.ResizeMode.Stretch)
+        self.selectionModel().selectionChanged.connect(self._on_selection_changed)
+
+    def rescale(self) -> None:
+        """Make rows as high as their two lines of text."""
+        self.verticalHeader().setDefaultSectionSize(scaled(ROW_HEIGHT))
+
+    def show_models(self, library: ModelLibrary) -> None:
+        """Show the library; the selected model stays selected, or the first one is."""
+        selected = self.selected()
+        self._rows.show_rows([make_row(library, entry) for entry in library.entries])
+        if not self.selected() and not self.select(selected):
+            self.select_first()
+
+    def filter(self, words: str) -> None:
+        """Show only what has these words in a row."""
+        self._proxy.setFilterFixedString(words.strip())
+        if not self.selected():
+            self.select_first()
+
+    def count(self) -> int:
+        """Number of models that are shown."""
+        return self._proxy.rowCount()
+
+    def selected(self) -> str:
+        """The selected model's reference; empty if there is none."""
+        rows = self.selectionModel().selectedRows()
+        return str(rows[0].data(REF_ROLE)) if rows else ""
+
+    def select(self, ref: str) -> bool:
+        """Select a model; false if it isn't shown."""
+        for row in range(self._proxy.rowCount()):
+            index = self._proxy.index(row, 0)
+            if index.data(REF_ROLE) == ref:
+                flags = QItemSelectionModel.SelectionFlag
+                self.selectionModel().setCurrentIndex(index, flags.ClearAndSelect | flags.Rows)
+                return True
+        return False
+
+    def select_first(self) -> None:
+        """Select the model at the top."""
+        if self._proxy.rowCount():
+            self.select(str(self._proxy.index(0, 0).data(REF_ROLE)))
+
+    @Slot()
+    def _on_selection_changed(self) -> None:
+        self.model_selected.emit(self.selected())

@@ -1,1 +1,0 @@
-"""`outrider bench`: this engine and its rivals, timed in turn on the same models and prompts."""

@@ -1,0 +1,497 @@
+"""Choosing K within the block as well: drafting goes on as long as another token is likely to pay.
+
+How likely a drafted token is to stand shows in how probable the draft itself found it. What that probability is worth
+differs from pair to pair and from text to text, so the run's own tests tell.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from core.analysis.expectation import expected_accepted, expected_tokens
+from core.errors import SettingsError
+from core.types import MAX_DRAFT_TOKENS, LengthPolicy, RunRequest, Step
+
+DraftLength = int | LengthPolicy
+"""K, or AUTO or ADAPTIVE; never FIXED, which K itself says."""
+
+_CHOSEN = {str(policy): policy for policy in LengthPolicy if policy is not LengthPolicy.FIXED}
+
+
+def parse_draft_length(text: str, name: str = "K") -> DraftLength:
+    """A draft length as it is written: "4", "auto", "adaptive".
+
+    Args:
+        text: upper case and spaces around it don't matter.
+        name: of the setting or flag, for the sentence.
+
+    Raises:
+        SettingsError: neither a policy nor a whole number from 1 to the longest block there is.
+    """
+    word = text.strip().lower()
+    if word in _CHOSEN:
+        return _CHOSEN[word]
+    shown = repr(text if len(text) <= 60 else text[:60] + "…")
+    try:
+        length = int(word)
+    except ValueError:
+        raise SettingsError(f"{name} must be a whole number, auto or adaptive, not {shown}.") from None
+    if not 1 <= length <= MAX_DRAFT_TOKENS:
+        raise SettingsError(f"{name} must be a whole number from 1 to {MAX_DRAFT_TOKENS}, not {shown}.")
+    return length
+
+
+def parse_draft_lengths(text: str, name: str = "K") -> tuple[DraftLength, ...]:
+    """Several lengths, such as "1-8,auto,adaptive": numbers, ranges with both ends, policies; each once, in order.
+
+    Raises:
+        SettingsError: as for a single one; an empty list; a range that runs backwards.
+    """
+    lengths: list[DraftLength] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        begin, end = parse_draft_length(first, name), parse_draft_length(last if dash else first, name)
+        if isinstance(begin, LengthPolicy) or isinstance(end, LengthPolicy):
+            if dash:
+                raise SettingsError(f"{name}: {part.strip()!r} is no range of numbers, such as 1-8.")
+            lengths.append(begin)
+            continue
+        if end < begin:
+            raise SettingsError(f"{name}: the range {part.strip()!r} runs backwards. Write {end}-{begin}.")
+        lengths += range(begin, end + 1)
+    return tuple(dict.fromkeys(lengths))
+
+
+def request_fields(length: DraftLength) -> dict[str, Any]:
+    """The fields of a `RunRequest` that a draft length sets: `RunRequest(..., **request_fields(length))`."""
+    if isinstance(length, str):
+        return {"num_draft_tokens": None, "length_policy": LengthPolicy(length)}
+    return {"num_draft_tokens": length}
+
+
+def length_of(request: RunRequest) -> DraftLength:
+    """The draft length that a request asks for."""
+    return request.length_policy if request.num_draft_tokens is None else request.num_draft_tokens
+
+
+def config_fields(length: DraftLength) -> dict[str, Any]:
+    """The same of a run log's `config`.
+
+    `num_draft_tokens` says "auto" whichever policy chose, so that a reader from before there were two can go on.
+    """
+    if isinstance(length, str):
+        return {"num_draft_tokens": str(LengthPolicy.AUTO), "length_policy": str(length)}
+    return {"num_draft_tokens": length, "length_policy": str(LengthPolicy.FIXED)}
+
+
+def shown_draft_length(config: Mapping[str, Any]) -> Any:
+    """A log's K as it is shown and searched for: a number, "auto" or "adaptive"; None where the log has none."""
+    length, policy = config.get("num_draft_tokens"), config.get("length_policy")
+    return policy if length == str(LengthPolicy.AUTO) and policy in _CHOSEN else length
+
+
+_NUM_KEPT = 5
+"""Latest steps of one K whose median counts, the lower one of two: what another process slowed down does not."""
+
+_NUM_TRUSTED = 2
+"""So many steps of one K, and its time is known; a single one may have met a slow moment."""
+
+_SHORTEST_MS = 1e-6
+
+_FIRST_SLOPE = 0.1
+"""What a drafted token adds to a step, of a plain step's time, while nothing is known of it."""
+
+LONG_GAP = 8
+"""Behind a gap of this many tokens the draft's reading of them shows in the step's time, and is kept apart."""
+
+
+class StepCosts:
+    """T(K), a whole step's milliseconds: drafting, scoring K + 1 positions, sampling.
+
+    Measured where it was measured; between two such K on the line through them; beyond the longest on a line that is
+    as steep as the gentlest stretch before it: a step in the costs (a kernel that changes with the number of
+    positions) is met once. T grows with K: where a longer block took less, the shorter one's time was a slow moment's.
+    """
+
+    def __init__(self, target_step_ms: float) -> None:
+        """Args: target_step_ms: time of a one-position forward of the target, for what a plain step takes."""
+        self._laps: dict[int, deque[float]] = {0: deque([max(target_step_ms, _SHORTEST_MS)], _NUM_KEPT)}
+        self._catch_up_ms: deque[float] = deque(maxlen=_NUM_KEPT)
+        self._tables: dict[bool, list[float]] = {}
+
+    @property
+    def plain_ms(self) -> float:
+        """T(0), as plain steps took."""
+        return statistics.median_low(self._laps[0])
+
+    @property
+    def longest(self) -> int:
+        """The largest K that was measured."""
+        return max(self._laps)
+
+    def inferred(self) -> Iterator[tuple[int, float]]:
+        """Each K between two that are known, and T(K) at its least: as steep as the gentlest stretch, from below."""
+        stretches = [*itertools.pairwise(self._measured(_NUM_TRUSTED))]
+        slope = min((_slope(left, right) for left, right in stretches), default=0.0)
+        for left, right in stretches:
+            for count in range(left[0] + 1, right[0]):
+                yield count, left[1] + slope * (count - left[0])
+
+    def step_ms(self, num_draft_tokens: int, *, hopeful: bool = False) -> float:
+        """T(K), measured or inferred; hopeful: what was measured but once is inferred as well."""
+        return self.table(hopeful=hopeful)[num_draft_tokens]
+
+    def table(self, *, hopeful: bool = False) -> list[float]:
+        """T(K) for each K from 0 to the longest block there is."""
+        found = self._tables.get(hopeful)
+        if found is None:
+            found = self._tables[hopeful] = _filled(self._measured(_NUM_TRUSTED if hopeful else 1))
+        return found
+
+    def catch_up_ms(self, num_missed: int) -> float:
+        """What the draft needs to read tokens that plain steps have added, beyond a step's own time."""
+        return num_missed * statistics.median(self._catch_up_ms) if self._catch_up_ms else 0.0
+
+    def record(self, num_draft_tokens: int, total_ms: float, num_missed: int) -> None:
+        """Take in a step.
+
+        Args:
+            num_draft_tokens: K.
+            total_ms: its time.
+            num_missed: tokens that the text had gained since the draft last read it, by plain steps.
+        """
+        if num_draft_tokens and num_missed >= LONG_GAP and num_draft_tokens in self._laps:
+            extra = total_ms - self.step_ms(num_draft_tokens)
+            self._catch_up_ms.append(max(0.0, extra) / num_missed)
+            return
+        self._laps.setdefault(num_draft_tokens, deque(maxlen=_NUM_KEPT)).append(max(total_ms, _SHORTEST_MS))
+        self._tables.clear()
+
+    def _measured(self, least_laps: int) -> list[tuple[int, float]]:
+        """(K, T(K)) by K, of the K that have so many laps; plain decoding always, whose first figure is a median."""
+        least, curve = float("inf"), []
+        for count in sorted(self._laps, reverse=True):
+            laps = self._laps[count]
+            if count == 0 or len(laps) >= least_laps:
+                least = min(least, statistics.median_low(laps))
+                curve.append((count, least))
+        return curve[::-1]
+
+
+def _filled(curve: list[tuple[int, float]]) -> list[float]:
+    """The curve's times, with those between and behind its points."""
+    if len(curve) == 1:
+        return [curve[0][1] * (1.0 + _FIRST_SLOPE * count) for count in range(MAX_DRAFT_TOKENS + 1)]
+    times = [curve[0][1]]
+    for left, right in itertools.pairwise(curve):
+        times += [left[1] + _slope(left, right) * (count - left[0]) for count in range(left[0] + 1, right[0] + 1)]
+    last = curve[-1]
+    slope = max(min(_slope(left, right) for left, right in itertools.pairwise(curve)), _slope(curve[0], last) / 2)
+    if len(curve) == 2:
+        slope = _slope(curve[0], last) / 2
+    return times + [last[1] + slope * (count - last[0]) for count in range(last[0] + 1, MAX_DRAFT_TOKENS + 1)]
+
+
+def _slope(left: tuple[int, float], right: tuple[int, float]) -> float:
+    return (right[1] - left[1]) / (right[0] - left[0])
+
+
+_MEMORY = 0.95
+"""Weight that tests keep with every drafted step: some 20 steps count."""
+
+_FORGETTING, _LEAST_KNOWN = 0.9925, 2.0
+"""Weight that they keep with every plain step, and how many are kept at least: how a draft did is the less certain the
+longer ago it was."""
+
+_PRIOR, _POLICY_PRIOR_WEIGHT = 0.7, 1.0
+"""An imagined test, so that the first real one doesn't decide alone."""
+
+_ALLOWANCE = 0.02
+"""Share of the time spent that trying drafts may cost."""
+
+_FIRST_ALLOWANCE, _MOST_SAVED, _DEEPEST_DEBT = 0.75, 8.0, 0.25
+"""In plain steps: what may be lost at once at the start; what a good stretch leaves for a bad one; what is owed."""
+
+_HOPEFUL_EVERY = 8
+"""Drafted steps after which a K may be tried whose first steps were dear, perhaps by chance."""
+
+_LOOK_EVERY = 4
+"""Plain tokens after which a long pause may end: plain decoding itself should not wait for the policy."""
+
+_PLAIN_EVERY = 96
+"""Drafted steps after which a plain one tells what plain decoding costs now."""
+
+
+class AutoDraftLength:
+    """Maximises expected tokens per millisecond, E[tokens] / T(K), and answers for its losses.
+
+    The choice rests on earlier steps alone, never on the tokens about to be drafted, so it leaves the output's law as
+    it is. What drafting gained or lost against plain decoding is booked step by step. A draft that may pay, but has
+    not shown it, is tried with K = 1 while the account allows it; an account in the red means plain decoding. Thus a
+    hopeless draft costs a step or so at the start, and `_ALLOWANCE` of the time after it.
+    """
+
+    def __init__(self, target_step_ms: float) -> None:
+        self._costs = StepCosts(target_step_ms)
+        self._first, self._later = _Acceptance(), _Acceptance()
+        self._balance_ms = _FIRST_ALLOWANCE * self._costs.plain_ms
+        self._num_missed = 0
+        self._num_drafted_steps = 0
+        self._asked: int | None = None
+        self._is_trial = False
+
+    def choose(self) -> int:
+        """K for the next step."""
+        self._asked = self._choose()
+        return self._asked
+
+    def _choose(self) -> int:
+        self._is_trial = False
+        if not self._num_drafted_steps:
+            return 1
+        if self._num_drafted_steps % _PLAIN_EVERY == 0 and not self._num_missed:
+            return 0
+        if self._num_missed < LONG_GAP:
+            if best := self._best(self._first.mean(_PRIOR), hopeful=self._is_hopeful):
+                return best if self._balance_ms >= 0.0 else 0
+        elif self._num_missed % _LOOK_EVERY:
+            return 0
+        if self._balance_ms >= self._price_of_a_trial():
+            self._is_trial = self._best(self._first.optimistic(_PRIOR), hopeful=True) > 0
+        elif self._balance_ms >= 0.0:
+            # What is expected to pay need not be paid for beforehand.
+            self._is_trial = self._best(self._first.mean(_PRIOR)) > 0
+        return int(self._is_trial)
+
+    @property
+    def _is_hopeful(self) -> bool:
+        """Whether it is time to try what was dear, perhaps by chance."""
+        return self._num_drafted_steps % _HOPEFUL_EVERY == 0
+
+    def record(self, step: Step) -> None:
+        """Learn from a finished step."""
+        count, asked = step.num_draft_tokens, self._asked
+        self._asked = None
+        if asked:
+            self._book(step)
+        self._balance_ms += _ALLOWANCE * step.total_ms
+        self._balance_ms = min(self._balance_ms, _MOST_SAVED * self._costs.plain_ms)
+        self._costs.record(count, step.total_ms - (0.0 if count else step.draft_ms), self._num_missed)
+        if not count:
+            if not asked:  # Else it was the drafter that had nothing to say, and it may go on being asked.
+                self._num_missed += len(step.emitted)
+            self._first.fade(_FORGETTING, _LEAST_KNOWN)
+            self._later.fade(_FORGETTING, _LEAST_KNOWN)
+            return
+        self._num_missed = 0
+        self._num_drafted_steps += 1
+        # Where tests are drawn, their chance says more than their outcome.
+        chances = step.expected_acceptance if step.uniforms else (1.0,) * step.num_accepted + (0.0,)
+        chances = chances[: min(step.num_accepted + 1, count)]
+        self._first.fade(_MEMORY)
+        self._later.fade(_MEMORY)
+        self._first.add(chances[:1])
+        self._later.add(chances[1:])
+
+    def _book(self, step: Step) -> None:
+        """What asking for a draft gained or lost."""
+        plain_ms = self._costs.plain_ms
+        if not step.num_draft_tokens:
+            self._balance_ms -= step.draft_ms
+            return
+        self._balance_ms += len(step.emitted) * plain_ms - step.total_ms
+        if not self._is_trial:
+            self._balance_ms = max(self._balance_ms, -_DEEPEST_DEBT * plain_ms)
+
+    def _price_of_a_trial(self) -> float:
+        """What a rejected K = 1 loses."""
+        trial_ms = self._costs.step_ms(1, hopeful=True)
+        return trial_ms - self._costs.plain_ms + self._costs.catch_up_ms(self._num_missed)
+
+    def _best(self, alpha: float, *, hopeful: bool = False) -> int:
+        """The K that pays most if the first drafted token stands with this probability."""
+        times = self._costs.table(hopeful=hopeful)
+        later = self._later.mean(alpha, weight=2.0)
+        best, best_rate = 0, 1.0 / times[0]
+        tokens, chance = 1.0, alpha
+        for count in range(1, min(2 * self._costs.longest + 1, MAX_DRAFT_TOKENS) + 1):
+            tokens += chance
+            chance *= later
+            if tokens > best_rate * times[count]:
+                best, best_rate = count, tokens / times[count]
+        return best
+
+
+class _Acceptance:
+    """The share of tests passed, old ones counting less."""
+
+    def __init__(self) -> None:
+        self._passed = self._tested = 0.0
+
+    def add(self, chances: tuple[float, ...]) -> None:
+        self._passed += sum(chances)
+        self._tested += len(chances)
+
+    def fade(self, weight: float, least: float = 0.0) -> None:
+        if self._tested * weight < least:
+            return
+        self._passed *= weight
+        self._tested *= weight
+
+    def mean(self, prior: float, weight: float = _POLICY_PRIOR_WEIGHT) -> float:
+        return min((self._passed + weight * prior) / (self._tested + weight), 1.0)
+
+    def optimistic(self, prior: float) -> float:
+        """One standard error above the mean."""
+        mean = self.mean(prior)
+        return min(mean + math.sqrt(mean * (1.0 - mean) / (self._tested + _POLICY_PRIOR_WEIGHT)), 1.0)
+
+
+_MEMORY_OF_TESTS = 0.99
+"""Weight that tests keep with every later one: some hundred count."""
+
+_PRIOR_CONFIDENCE, _PRIOR_CHANCE, _PRIOR_WEIGHT = 0.5, 0.75, 2.0
+"""An imagined token and how it did, and for how many real ones it counts."""
+
+_PRIOR_SLOPE, _SLOPE_WEIGHT = 0.4, 0.5
+"""By how much more a sure token stands than an unsure one, before it is seen; and how much of a spread says so."""
+
+_MEMORY_OF_BLOCKS = 0.95
+
+
+class BlockPlan(NamedTuple):
+    """How the next block is drafted: at most so many tokens, and what is asked after each of them, if anything."""
+
+    most: int
+    keep_drafting: Callable[[float], bool] | None = None
+
+
+class DraftLengthPolicy(AutoDraftLength):
+    """Plans each block by whichever policy is in force, and learns from every step alike.
+
+    ADAPTIVE leaves it to AUTO's account whether anything is drafted, so that a hopeless draft costs no more than there.
+    Within a block it goes on while a token more is expected to bring in more than its time does elsewhere:
+    P(all so far stand) x P(the next one stands) > (T(n + 1) - T(n)) x rate, the rate being the run's tokens a
+    millisecond; or while the next few together are, where T(K) has a steep place first. That is the rule of the best
+    stopping time of a renewal process, its rate learnt as it goes.
+
+    It looks at tokens that are in the block already, and never takes one back; so the text's law is the target's.
+    A drafter that tells no probabilities is drafted with as AUTO does.
+
+    A look at a probability waits for the device that has it. On the processor that is nothing; on CUDA it costs the
+    graph that drafts a whole block in one launch, so that a draft step there is one launch and one wait. That time is
+    in the steps' own, and weighed like any other.
+    """
+
+    def __init__(self, target_step_ms: float) -> None:
+        super().__init__(target_step_ms)
+        self._calibration = Calibration()
+        self._confidences: list[float] = []
+        self._is_told = False
+        self._is_adaptive = False
+        self._most = 0
+        self._standing = self._next = self._price = 1.0
+        self._times: list[float] = []
+        self._tokens = self._spent_ms = 0.0
+
+    def plan(self, length: DraftLength) -> BlockPlan:
+        """The next block, for a K or a policy."""
+        self._confidences.clear()
+        self._is_adaptive = length is LengthPolicy.ADAPTIVE
+        if not isinstance(length, LengthPolicy):
+            return BlockPlan(length)
+        self._most = self.choose()
+        if not self._is_adaptive or not self._most:
+            return BlockPlan(self._most)
+        if self._is_told and not self._is_trial:
+            self._most = min(2 * self._costs.longest + 1, MAX_DRAFT_TOKENS)
+            if self._is_hopeful:
+                self._most = self._promising() or self._most
+        # What doesn't change within the block is worked out once: it is asked after every drafted token.
+        self._standing, self._next, self._price = 1.0, self._later.mean(self._first.mean(_PRIOR_CHANCE)), self._rate
+        self._times = self._costs.table(hopeful=self._is_hopeful)
+        return BlockPlan(self._most, self._keep_drafting)
+
+    def record(self, step: Step) -> None:
+        """Learn from a finished step."""
+        super().record(step)
+        if not self._confidences or not step.num_draft_tokens:
+            return
+        self._is_told = True
+        chances = step.acceptance_probs if step.uniforms else (1.0,) * step.num_accepted + (0.0,)
+        tested = min(step.num_accepted + 1, step.num_draft_tokens)
+        for confidence, chance in zip(self._confidences[:tested], chances, strict=False):
+            self._calibration.add(confidence, chance)
+        # Where tests are drawn, their chances say more than their outcome.
+        accepted = expected_accepted(step.acceptance_probs, step.expected_acceptance) if step.uniforms else None
+        tokens = len(step.emitted) if accepted is None else 1.0 + accepted
+        self._tokens = _MEMORY_OF_BLOCKS * self._tokens + tokens
+        self._spent_ms = _MEMORY_OF_BLOCKS * self._spent_ms + self._costs.step_ms(step.num_draft_tokens)
+
+    @property
+    def _rate(self) -> float:
+        """Tokens a millisecond of the blocks so far, and at least plain decoding's."""
+        plain = 1.0 / self._costs.plain_ms
+        return max(plain, self._tokens / self._spent_ms) if self._spent_ms else plain
+
+    def _promising(self) -> int | None:
+        """A K that may beat the blocks so far, for all that is known: those that grow past it never show its time."""
+        first = self._first.mean(_PRIOR_CHANCE)
+        later = self._later.mean(first)
+        for count, least_ms in self._costs.inferred():
+            if 1.0 + first * expected_tokens(later, count - 1) > self._rate * least_ms:
+                return count
+        return None
+
+    def _best(self, alpha: float, *, hopeful: bool = False) -> int:
+        best = super()._best(alpha, hopeful=hopeful)
+        # No K of its own pays, but blocks that end where the draft is unsure do.
+        if not best and self._is_adaptive and self._is_told and self._rate > 1.0 / self._costs.plain_ms:
+            return 1
+        return best
+
+    def _keep_drafting(self, confidence: float) -> bool:
+        self._confidences.append(confidence)
+        self._standing *= self._calibration.chance(confidence)
+        drafted, chance, gain = len(self._confidences), self._standing, 0.0
+        if drafted >= self._most:
+            return False
+        here = self._times[drafted]
+        for count in range(drafted + 1, self._most + 1):
+            chance *= self._next
+            gain += chance
+            if gain > self._price * (self._times[count] - here):
+                return True
+        return False
+
+
+class Calibration:
+    """The chance that a drafted token stands by how probable the draft found it: a line through the run's own tests.
+
+    Least squares with older tests counting less, and a prior that a few tests outweigh.
+    """
+
+    def __init__(self) -> None:
+        self._weight = _PRIOR_WEIGHT
+        self._confidence, self._chance = _PRIOR_CONFIDENCE, _PRIOR_CHANCE
+        self._spread, self._together = _SLOPE_WEIGHT, _SLOPE_WEIGHT * _PRIOR_SLOPE
+
+    def chance(self, confidence: float) -> float:
+        """From 0 to 1."""
+        slope = self._together / self._spread
+        return min(max(self._chance + slope * (confidence - self._confidence), 0.0), 1.0)
+
+    def add(self, confidence: float, chance: float) -> None:
+        """Take in a test: what the draft thought of a token, and how likely it was to stand."""
+        self._weight = _MEMORY_OF_TESTS * self._weight + 1.0
+        away, off = confidence - self._confidence, chance - self._chance
+        self._confidence += away / self._weight
+        self._chance += off / self._weight
+        # Welford's update: the spread is about the mean, wherever that moves.
+        self._spread = _MEMORY_OF_TESTS * self._spread + away * (confidence - self._confidence)
+        self._together = _MEMORY_OF_TESTS * self._together + away * (chance - self._chance)

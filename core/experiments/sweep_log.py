@@ -1,0 +1,466 @@
+"""A sweep's file: JSON Lines, its plan first, then a line a run, written as the sweep goes and gone on with later."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import platform
+import stat
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from core.errors import RunLogError, SettingsError
+from core.experiments.prompt_suites import Prompt
+from core.experiments.sweep_plan import Cell, DrafterChoice, Figures, Measurement, PlannedRun, SweepPlan
+from core.files import FileClaim, explain_write_error
+from core.runlog.log import parse_line, to_line
+from core.types import Coupling, Device, DType, Summary
+
+SCHEMA = "outrider.sweep/1"
+
+Record = dict[str, Any]
+
+_PLAIN = "plain"
+_SAID = {
+    "target": "the target", "drafters": "the drafters", "num_draft_tokens": "K", "temperatures": "the temperatures",
+    "prompts": "the prompts", "repeats": "the number of repeats", "max_new_tokens": "the number of new tokens",
+    "seed": "the seed", "coupling": "the coupling", "top_k": "top-k", "top_p": "top-p", "min_p": "min-p",
+    "chat": "the chat template", "device": "the device", "dtype": "the precision",
+}  # fmt: skip
+
+
+# --- The plan ---------------------------------------------------------------------------------------------------
+
+
+def plan_to_config(plan: SweepPlan) -> Record:
+    """The plan as the file's first line holds it."""
+    config = {item.name: getattr(plan, item.name) for item in fields(plan)}
+    config["drafters"] = [_drafter(drafter) for drafter in plan.drafters]
+    config["num_draft_tokens"] = [_k(k) for k in plan.num_draft_tokens]
+    config["prompts"] = [{"name": item.name, "suite": item.suite, "text": item.text} for item in plan.prompts]
+    return config
+
+
+def _k(num_draft_tokens: int | str) -> int | str:
+    return str(num_draft_tokens) if isinstance(num_draft_tokens, str) else num_draft_tokens
+
+
+def _drafter(drafter: DrafterChoice) -> Record:
+    return {"method": drafter.method, "draft": drafter.draft, "method_options": dict(drafter.options)}
+
+
+def plan_from_config(config: Mapping[str, Any]) -> SweepPlan:
+    """The plan of which `config` was made.
+
+    Raises:
+        RunLogError: it holds a setting that no sweep can have.
+    """
+    try:
+        known = {item.name for item in fields(SweepPlan)}
+        values = {name: value for name, value in config.items() if name in known}
+        drafters = [DrafterChoice(item["method"], item["draft"], item["method_options"]) for item in values["drafters"]]
+        prompts = [Prompt(item["name"], item["text"], suite=item.get("suite", "")) for item in values["prompts"]]
+        values |= {
+            "drafters": tuple(drafters),
+            "prompts": tuple(prompts),
+            "num_draft_tokens": tuple(values["num_draft_tokens"]),
+            "temperatures": tuple(values["temperatures"]),
+            "coupling": Coupling(values["coupling"]),
+            "device": Device(values["device"]),
+            "dtype": DType(values["dtype"]),
+        }
+        return SweepPlan(**values)
+    except SettingsError as error:
+        raise RunLogError(f"The sweep's plan can't be read: {error}") from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RunLogError("The sweep's plan is damaged; it can't be gone on with.") from error
+
+
+def difference(theirs: SweepPlan, ours: SweepPlan) -> str:
+    """What differs between two plans, in words; empty if nothing does."""
+    found = []
+    for item in fields(SweepPlan):
+        left, right = _comparable(theirs, item.name), _comparable(ours, item.name)
+        if left == right:
+            continue
+        shown = _shown(left), _shown(right)
+        says_values = item.name not in {"drafters", "prompts"} and max(map(len, shown)) <= 40
+        found.append(_SAID[item.name] + (f" ({shown[0]} there, {shown[1]} here)" if says_values else ""))
+    return " and ".join([", ".join(found[:-1]), found[-1]] if len(found) > 1 else found)
+
+
+def _comparable(plan: SweepPlan, name: str) -> Any:
+    value = getattr(plan, name)
+    return [(item.name, item.text, item.suite) for item in value] if name == "prompts" else value
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(f"{item:g}" if isinstance(item, float) else str(item) for item in value)
+    return str(value)
+
+
+# --- Runs -------------------------------------------------------------------------------------------------------
+
+
+def figures_of(summary: Summary) -> Figures:
+    """What a sweep keeps of a run's summary."""
+    values = {item.name: getattr(summary, item.name) for item in fields(Figures)}
+    return Figures(**values | {"finish_reason": str(summary.finish_reason)})
+
+
+def run_to_record(measurement: Measurement, plan: SweepPlan, folder: Path | None = None) -> Record:
+    """A run's line. A log within `folder`, where the sweep's file is, is named from there, so that both may move."""
+    run = measurement.run
+    prompt = plan.prompts[run.prompt]
+    log = measurement.log
+    if log is not None and folder is not None and log.is_relative_to(folder):
+        log = log.relative_to(folder)
+    return {
+        "type": "run",
+        "index": measurement.index,
+        "cell": cell_to_record(run.cell),
+        "prompt_index": run.prompt,
+        "prompt": prompt.name,
+        "suite": prompt.suite,
+        "repeat": run.repeat,
+        "seed": measurement.seed,
+        "started_at": measurement.started_at,
+        "seconds": measurement.seconds,
+        "id": measurement.run_id,
+        "log": None if log is None else log.as_posix(),
+        "summary": None if measurement.figures is None else asdict(measurement.figures),
+        "error": measurement.error,
+    }
+
+
+def cell_to_record(cell: Cell) -> Record:
+    """A cell as lines and tables name it; the baseline's method is "plain"."""
+    drafter = (
+        {"method": _PLAIN, "draft": None, "method_options": {}} if cell.drafter is None else _drafter(cell.drafter)
+    )
+    return {**drafter, "num_draft_tokens": _k(cell.num_draft_tokens), "temperature": cell.temperature}
+
+
+def run_from_record(record: Mapping[str, Any], plan: SweepPlan, folder: Path | None = None) -> Measurement | None:
+    """A run from its line; None where the line is not one that a sweep of this plan could have written."""
+    try:
+        cell = _cell(record["cell"], plan)
+        prompt, repeat = int(record["prompt_index"]), int(record["repeat"])
+        datetime.fromisoformat(record["started_at"])
+        if not (0 <= prompt < len(plan.prompts) and 0 <= repeat < plan.repeats):
+            return None
+        summary, error, log = record.get("summary"), record.get("error"), record.get("log")
+        if (summary is None) == (not isinstance(error, str)):
+            return None
+        return Measurement(
+            run=PlannedRun(cell, prompt, repeat),
+            index=int(record["index"]),
+            seed=int(record["seed"]),
+            started_at=record["started_at"],
+            seconds=float(record["seconds"]),
+            figures=None if summary is None else _figures(summary),
+            error=error,
+            run_id=record.get("id"),
+            log=None if log is None else (folder or Path()) / log,
+        )
+    except (KeyError, TypeError, ValueError, StopIteration, AttributeError):
+        return None
+
+
+def _cell(record: Mapping[str, Any], plan: SweepPlan) -> Cell:
+    k, temperature = record["num_draft_tokens"], float(record["temperature"])
+    if temperature not in plan.temperatures:
+        raise ValueError("not a temperature of the plan")
+    if record["method"] == _PLAIN:
+        return Cell(None, 0, temperature)
+    named = {name: record[name] for name in ("method", "draft", "method_options")}
+    drafter = next(item for item in plan.drafters if _drafter(item) == named)
+    return Cell(drafter, plan.num_draft_tokens[plan.num_draft_tokens.index(k)], temperature)
+
+
+_WHOLE = {"num_tokens", "num_steps", "num_drafts", "num_draft_tokens", "num_accepted_tokens"}
+
+
+def _figures(summary: Mapping[str, Any]) -> Figures:
+    values: Record = {}
+    for item in fields(Figures):
+        value = summary.get(item.name)
+        if item.name == "finish_reason":
+            values[item.name] = str(value)
+        elif item.name == "num_accepted_tokens_per_pos":
+            values[item.name] = tuple(int(count) for count in value or ())
+        elif item.name in _WHOLE:
+            values[item.name] = int(summary[item.name])
+        else:
+            values[item.name] = value if _is_number(value) else None
+    return Figures(**values)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+@dataclass(slots=True)
+class SweepLog:
+    """A sweep's file that was read.
+
+    Attributes:
+        plan: what it measures.
+        measurements: its runs, in the file's order; of a run that was done again, the last.
+        head: the first line.
+        problems: a sentence for each thing that is wrong with the file but did not stop it from being read.
+        length: bytes of the lines that are whole.
+    """
+
+    plan: SweepPlan
+    measurements: list[Measurement] = field(default_factory=list)
+    head: Record = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    length: int = 0
+
+
+def now() -> str:
+    """This moment, in UTC."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+# --- Reading ----------------------------------------------------------------------------------------------------
+
+
+def read_sweep(path: str | os.PathLike[str]) -> SweepLog:
+    """Read a sweep's file; a torn or damaged line is named in `problems` and left out.
+
+    Raises:
+        RunLogError: the file can't be read, or is no sweep that this version knows.
+    """
+    return _parse(_read(path), os.fspath(path), Path(path).absolute().parent)
+
+
+def _read_head(path: Path) -> None:
+    """Raises:
+    RunLogError: a file is no sweep.
+    """
+    _head(_read(path).partition(b"\n")[0], os.fspath(path))
+
+
+def _read(path: str | os.PathLike[str]) -> bytes:
+    name = os.fspath(path)
+    try:
+        return Path(path).read_bytes()
+    except FileNotFoundError:
+        raise RunLogError(f"There is no file {name!r}; check the path.") from None
+    except OSError as error:
+        if os.path.isdir(path):
+            raise RunLogError(f"{name!r} is a folder; name a sweep's file inside it.") from None
+        raise RunLogError(f"{name!r} can't be read ({error.strerror or error}); check its permissions.") from error
+
+
+def _parse(data: bytes, name: str, folder: Path) -> SweepLog:
+    whole, _, torn = data.rpartition(b"\n")
+    lines = whole.split(b"\n")
+    head = _head(lines[0] if whole else data, name)
+    log = SweepLog(plan_from_config(head["config"]), head=head, length=len(data) - len(torn))
+    seen: dict[Any, Measurement] = {}
+    for number, line in enumerate(lines[1:], start=2):
+        record = parse_line(line) if line.strip() else {}
+        if record is not None and record.get("type") != "run":
+            continue  # Of a later sitting, or from a later Outrider with the same schema.
+        measurement = None if record is None else run_from_record(record, log.plan, folder)
+        if measurement is None:
+            log.problems.append(f"Line {number} of {name!r} is damaged and was left out.")
+        else:
+            seen[measurement.run] = measurement
+    if torn.strip():
+        log.problems.append(f"The last line of {name!r} is cut off and was left out.")
+    log.measurements = list(seen.values())
+    return log
+
+
+def _head(line: bytes, name: str) -> Record:
+    record = parse_line(line.removeprefix(b"\xef\xbb\xbf"))
+    schema = record.get("schema") if record else None
+    if record is None or not isinstance(schema, str):
+        raise RunLogError(f"{name!r} is no sweep: its first line names no schema such as {SCHEMA!r}.")
+    if schema != SCHEMA:
+        kind, _, number = schema.rpartition("/")
+        if kind == SCHEMA.rpartition("/")[0] and number.isdecimal() and int(number) > 1:
+            raise RunLogError(f"{name!r} was written by a newer Outrider ({schema}); update this one to read it.")
+        raise RunLogError(f"{name!r} is no sweep: its schema is {schema!r}, not {SCHEMA}.")
+    if not isinstance(record.get("config"), dict):
+        raise RunLogError(f"{name!r} is damaged: its first line does not describe a sweep.")
+    return record
+
+
+# --- Writing ----------------------------------------------------------------------------------------------------
+
+
+class SweepFile:
+    """Appends a line for each run and hands it to the system at once.
+
+    A file is not touched before the first run is over. What the disk refuses is kept, and tried again with the next
+    line, since somebody may have made room by then.
+
+    Args:
+        path: new, empty, or a sweep's file.
+        plan: must be that of the file, unless the sweep begins anew.
+        restart: replace the sweep that is there.
+
+    Attributes:
+        measurements, problems: as in `SweepLog`, of what is gone on with.
+        device_name: of what they were measured on; None where the file doesn't say.
+        num_unsaved: runs that are not in the file.
+
+    Raises:
+        RunLogError: the file holds something else, can't be read or written, or another sweep is writing it.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], plan: SweepPlan, *, restart: bool = False) -> None:
+        self.path = Path(path)
+        self._plan = plan
+        self._folder = self.path.absolute().parent
+        self._pending: list[bytes] = []
+        self.num_unsaved = 0
+        self._length = 0
+        self.device_name: str | None = None
+        self.measurements: Sequence[Measurement] = ()
+        self.problems: Sequence[str] = ()
+        self._claim = FileClaim(self.path)
+        self._is_new = not os.path.exists(self.path)
+        if not self._is_new:
+            self._check_kind()
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | getattr(os, "O_BINARY", 0)
+            self._file: BinaryIO = os.fdopen(os.open(self.path, flags, 0o666), "wb", buffering=0)
+        except OSError as error:
+            raise RunLogError(explain_write_error(error, path)) from error
+        try:
+            # Before it is read: two that append where each believes the end to be write over each other's runs.
+            if not self._claim.take():
+                raise RunLogError(f"Another sweep is writing {os.fspath(path)!r}; let it end, or name another file.")
+            if not self._is_new:
+                self._take_up(restart)
+        except BaseException:
+            self._file.close()
+            self._claim.give_back()
+            raise
+        self._has_head = False
+
+    def _check_kind(self) -> None:
+        if self.path.is_dir():
+            raise RunLogError(f"{os.fspath(self.path)!r} is a folder; name a file inside it.")
+        if not stat.S_ISREG(self.path.stat().st_mode):
+            raise RunLogError(
+                f"{os.fspath(self.path)!r} is no ordinary file, which a sweep goes on with; name another."
+            )
+
+    def _take_up(self, restart: bool) -> None:
+        name = os.fspath(self.path)
+        if not self.path.stat().st_size:
+            return
+        try:
+            # What is not known to be a sweep is not Outrider's to replace; a sweep whose runs are damaged is.
+            if restart:
+                _read_head(self.path)
+                return
+            log = read_sweep(self.path)
+        except RunLogError as error:
+            raise RunLogError(f"{error} It stays as it is; name another file to write.") from error
+        if differs := difference(log.plan, self._plan):
+            raise RunLogError(
+                f"{name!r} holds a sweep with another plan: it differs in {differs}; name another file, or begin this "
+                "one anew with --restart."
+            )
+        self._length = log.length
+        environment = log.head.get("environment")
+        device = environment.get("device_name") if isinstance(environment, dict) else None
+        self.device_name = device if isinstance(device, str) else None
+        self.measurements, self.problems = tuple(log.measurements), tuple(log.problems)
+
+    def append(self, measurement: Measurement, environment: Mapping[str, Any]) -> None:
+        """Add a run, and before the first one of a sitting where it was done.
+
+        Raises:
+            RunLogError: the disk refuses it. The file keeps its whole lines, and this one is written with the next.
+        """
+        if not self._has_head:
+            self._has_head = True
+            self._pending.append(to_line(self._opening(environment)))
+        self._pending.append(to_line(run_to_record(measurement, self._plan, self._folder)))
+        self.num_unsaved += 1
+        self.flush()
+
+    def _opening(self, environment: Mapping[str, Any]) -> Record:
+        shared = {"started_at": now(), "outrider_version": _version("outrider")}
+        if self._length:
+            return {"type": "resumed", **shared, "environment": dict(environment)}
+        return {
+            "schema": SCHEMA,
+            "type": "sweep",
+            "id": uuid.uuid4().hex[:12],
+            **shared,
+            "config": plan_to_config(self._plan),
+            "environment": dict(environment),
+        }
+
+    def flush(self) -> None:
+        """Write what is kept back.
+
+        Raises:
+            RunLogError: the disk refuses it still.
+        """
+        if not self._pending:
+            return
+        data = b"".join(self._pending)
+        try:
+            if self._length == 0 or self._file.tell() != self._length:
+                # What is torn, or belongs to the sweep that this one replaces, gives way.
+                self._file.truncate(self._length)
+                self._file.seek(self._length)
+            rest = memoryview(data)
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self._file.truncate(self._length)
+                self._file.seek(self._length)
+            raise RunLogError(explain_write_error(error, self.path)) from error
+        self._length += len(data)
+        self._pending.clear()
+        self.num_unsaved = 0
+
+    def close(self) -> None:
+        """Bring the file to the disk. May be called more than once; never raises, `num_unsaved` tells."""
+        if self._file.closed:
+            return
+        with contextlib.suppress(RunLogError):
+            self.flush()
+        with contextlib.suppress(OSError), self._file:
+            os.fsync(self._file.fileno())
+        if self._is_new and not self._length:
+            with contextlib.suppress(OSError):
+                self.path.unlink()
+        self._claim.give_back()
+
+
+def base_environment() -> Record:
+    """What can be said of the machine before a model is loaded."""
+    return {
+        "python": platform.python_version(),
+        "torch": _version("torch"),
+        "transformers": _version("transformers"),
+        "platform": platform.platform(),
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "unknown"

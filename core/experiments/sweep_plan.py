@@ -1,0 +1,426 @@
+"""The words of a sweep's outcome: what one run came to, what a cell did, which is best, and the events on the way."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from core.draft_shape import request_fields
+from core.drafters.registry import get_method
+from core.errors import PairMismatchError, SettingsError
+from core.experiments.bench import Spread
+from core.experiments.prompt_suites import Prompt
+from core.models.catalogue import resolve
+from core.models.fit import pair_problem
+from core.types import MAX_DRAFT_TOKENS, Coupling, Device, DType, LengthPolicy, RunRequest, SamplingParams, StageChanged
+
+POLICIES = tuple(policy for policy in LengthPolicy if policy is not LengthPolicy.FIXED)
+"""What may stand in place of a K: "auto" and "adaptive"."""
+
+MAX_RUNS = 200_000
+"""Far beyond what anyone waits for; a larger grid is taken for a slip."""
+
+ASK_ABOVE = 600
+"""Runs that are left to do, above which a person is asked, once the first one has shown how long that takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterChoice:
+    """One way to draft.
+
+    Attributes:
+        method: of the registry.
+        draft: reference of the draft model; None for methods that need none.
+        options: of the method.
+    """
+
+    method: str = "draft-model"
+    draft: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    @property
+    def title(self) -> str:
+        """What a table calls it."""
+        words = [f"{name.replace('_', '-')}={_word(value)}" for name, value in self.options.items()]
+        return ":".join([self.draft or self.method, *words])
+
+
+def _word(value: Any) -> str:
+    return ("yes" if value else "no") if isinstance(value, bool) else str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One place of the grid.
+
+    Attributes:
+        drafter: who drafts; None for plain decoding, the baseline.
+        num_draft_tokens: K; a word of `POLICIES` where it is chosen as the run goes; 0 for the baseline.
+        temperature: in force.
+    """
+
+    drafter: DrafterChoice | None
+    num_draft_tokens: int | str
+    temperature: float
+
+    @property
+    def is_baseline(self) -> bool:
+        """Whether nothing is drafted here."""
+        return self.drafter is None
+
+    @property
+    def title(self) -> str:
+        """What a sentence calls it, but for its temperature."""
+        return "plain decoding" if self.drafter is None else f"K = {self.num_draft_tokens} with {self.drafter.title}"
+
+
+class PlannedRun(NamedTuple):
+    """One run of a cell. `prompt` is an index into the plan's prompts; `repeat` counts from 0."""
+
+    cell: Cell
+    prompt: int
+    repeat: int
+
+
+@dataclass(frozen=True, slots=True)
+class SweepPlan:
+    """All that decides what a sweep measures.
+
+    Attributes:
+        target: reference of the target.
+        drafters: who drafts, one after the other in the grid.
+        num_draft_tokens: the values of K: whole numbers, or words of `POLICIES`.
+        temperatures: each with a baseline of its own.
+        prompts: what is continued.
+        repeats: runs of each cell on each prompt.
+        max_new_tokens: longest text of a run; an end of text ends it earlier.
+        seed: of the order, and of the first run; runs of one prompt and repeat share a seed across the cells.
+        coupling, top_k, top_p, min_p, chat, device, dtype: as in `RunRequest`, the same for every cell.
+
+    Raises:
+        SettingsError: a value out of range, or a grid that holds nothing, or too much.
+    """
+
+    target: str
+    drafters: tuple[DrafterChoice, ...]
+    num_draft_tokens: tuple[int | str, ...]
+    temperatures: tuple[float, ...]
+    prompts: tuple[Prompt, ...]
+    repeats: int = 3
+    max_new_tokens: int = 64
+    seed: int = 0
+    coupling: Coupling = Coupling.REJECTION
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    chat: bool | None = None
+    device: Device = Device.AUTO
+    dtype: DType = DType.AUTO
+
+    def __post_init__(self) -> None:
+        _check(bool(self.drafters), "The sweep is empty: name a draft or a method.")
+        _check(bool(self.num_draft_tokens), "The sweep is empty: name at least one K.")
+        _check(bool(self.temperatures), "The sweep is empty: name at least one temperature.")
+        _check(bool(self.prompts), "The sweep is empty: name at least one prompt.")
+        _check(self.repeats >= 1, f"The number of repeats must be 1 or more, not {self.repeats}.")
+        # What is drawn in a run must stay within a seed's range too.
+        _check(0 <= self.seed < 2**31, f"The seed must be from 0 to 2^31 - 1, not {self.seed}.")
+        for k in self.num_draft_tokens:
+            _check_k(k)
+        for name in ("drafters", "num_draft_tokens", "temperatures"):
+            values = getattr(self, name)
+            _check(len(set(values)) == len(values), f"The sweep names one of its {_SAID[name]} twice.")
+        for drafter in self.drafters:
+            method = get_method(drafter.method)
+            _check(
+                (drafter.draft is not None) == method.needs_draft_model,
+                f"The method {method.name} needs a draft model; name one."
+                if method.needs_draft_model
+                else f"The method {method.name} uses no draft model; leave {drafter.draft!r} out.",
+            )
+        for temperature in self.temperatures:
+            self.sampling(temperature)
+        _check(
+            self.num_runs <= MAX_RUNS,
+            f"The sweep has {self.num_runs:,} runs, more than {MAX_RUNS:,}; take fewer K, temperatures, prompts or "
+            "repeats.",
+        )
+        self.request(PlannedRun(next(self.cells()), 0, 0))
+
+    def cells(self) -> Iterator[Cell]:
+        """The grid without its baselines, drafter by drafter, then by temperature, then by K."""
+        for drafter in self.drafters:
+            for temperature in self.temperatures:
+                for k in self.num_draft_tokens:
+                    yield Cell(drafter, k, temperature)
+
+    def baselines(self) -> Iterator[Cell]:
+        """Plain decoding at each temperature."""
+        for temperature in self.temperatures:
+            yield Cell(None, 0, temperature)
+
+    @property
+    def num_cells(self) -> int:
+        """Cells of the grid without the baselines."""
+        return len(self.drafters) * len(self.num_draft_tokens) * len(self.temperatures)
+
+    @property
+    def num_runs(self) -> int:
+        """Runs of all cells, the baselines' included."""
+        return (self.num_cells + len(self.temperatures)) * len(self.prompts) * self.repeats
+
+    def order(self) -> list[PlannedRun]:
+        """Every run, in the order in which it is measured: within each repeat all runs are shuffled.
+
+        A machine that grows slower then weighs on every cell alike, and after the first repeat each cell has a figure.
+        """
+        cells = [*self.baselines(), *self.cells()]
+        shuffled: list[PlannedRun] = []
+        for repeat in range(self.repeats):
+            turn = [PlannedRun(cell, prompt, repeat) for cell in cells for prompt in range(len(self.prompts))]
+            random.Random(f"{self.seed}/{repeat}").shuffle(turn)
+            shuffled += turn
+        return shuffled
+
+    def seed_of(self, run: PlannedRun) -> int:
+        """The seed of one run: that of all cells on this prompt in this repeat."""
+        return self.seed + run.repeat * len(self.prompts) + run.prompt
+
+    def sampling(self, temperature: float) -> SamplingParams:
+        """The sampler of every cell at a temperature, the baseline's as well."""
+        return SamplingParams(temperature, self.top_k, self.top_p, self.min_p)
+
+    def request(self, run: PlannedRun) -> RunRequest:
+        """The request that carries out one run. A baseline's needs controls whose K is 0 beside it."""
+        # Looking things up in the prompt takes no second model, and at K = 0 it is never asked.
+        drafter = run.cell.drafter or DrafterChoice("prompt-lookup")
+        length = LengthPolicy.AUTO if run.cell.is_baseline else run.cell.num_draft_tokens
+        return RunRequest(
+            target=self.target,
+            draft=drafter.draft,
+            prompt=self.prompts[run.prompt].text,
+            method=drafter.method,
+            method_options=dict(drafter.options),
+            **request_fields(length if isinstance(length, int) else LengthPolicy(length)),
+            sampling=self.sampling(run.cell.temperature),
+            seed=self.seed_of(run),
+            coupling=self.coupling,
+            max_new_tokens=self.max_new_tokens,
+            chat=self.chat,
+            device=self.device,
+            dtype=self.dtype,
+        )
+
+
+_SAID = {"drafters": "drafters", "num_draft_tokens": "values of K", "temperatures": "temperatures"}
+
+
+def _check(holds: bool, sentence: str) -> None:
+    if not holds:
+        raise SettingsError(sentence)
+
+
+def _check_k(k: int | str) -> None:
+    is_number = isinstance(k, int) and not isinstance(k, bool) and 1 <= k <= MAX_DRAFT_TOKENS
+    _check(
+        is_number or k in POLICIES,
+        f"K must be a whole number from 1 to {MAX_DRAFT_TOKENS}, or {' or '.join(POLICIES)}, not {k!r}.",
+    )
+
+
+def check_models(plan: SweepPlan) -> None:
+    """Find out before the first run that a model isn't there, or that a draft can't serve the target.
+
+    Raises:
+        OutriderError: in one sentence.
+    """
+    target = resolve(plan.target)
+    for drafter in plan.drafters:
+        if drafter.draft is None:
+            continue
+        problem = pair_problem(resolve(drafter.draft).ref, target.ref)
+        if problem is not None:
+            raise PairMismatchError(problem)
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What is kept of a run's summary, in its words; see `core.types.Summary`."""
+
+    finish_reason: str
+    num_tokens: int
+    num_steps: int
+    num_drafts: int
+    num_draft_tokens: int
+    num_accepted_tokens: int
+    num_accepted_tokens_per_pos: tuple[int, ...]
+    draft_acceptance_rate: float | None
+    expected_acceptance_rate: float | None
+    block_efficiency: float | None
+    cost_coefficient: float | None
+    tokens_per_second: float | None
+    target_step_ms: float | None
+    prefill_ms: float | None
+    predicted_speedup: float | None
+    peak_memory_mb: float | None
+    num_threads: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One run that is over.
+
+    Attributes:
+        run: which of the plan's.
+        index: how many were measured before it, those of earlier sittings included; neighbours in time have
+            neighbouring numbers.
+        seed: of its random numbers.
+        started_at: when, in UTC.
+        seconds: by the clock on the wall, loading and reading the prompt included.
+        figures: what it came to; None where it failed.
+        error: why it failed, in a sentence; None where it didn't.
+        run_id: of its run log, where one was kept.
+        log: where that log is.
+    """
+
+    run: PlannedRun
+    index: int
+    seed: int
+    started_at: str
+    seconds: float
+    figures: Figures | None = None
+    error: str | None = None
+    run_id: str | None = None
+    log: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CellResult:
+    """What a cell came to, over its prompts and repeats. A figure that no run has is None.
+
+    Attributes:
+        cell: which.
+        num_planned: runs that it is to have.
+        measurements: its runs so far, those that failed included, in the order in which they were measured.
+        speedup: tokens per second against the baseline run of the same prompt and temperature that is nearest in time;
+            of a baseline itself, None.
+        tokens_per_second, draft_acceptance_rate, block_efficiency, cost_coefficient: as in a run's summary.
+    """
+
+    cell: Cell
+    num_planned: int
+    measurements: tuple[Measurement, ...] = ()
+    speedup: Spread | None = None
+    tokens_per_second: Spread | None = None
+    draft_acceptance_rate: Spread | None = None
+    block_efficiency: Spread | None = None
+    cost_coefficient: Spread | None = None
+
+    @property
+    def num_measured(self) -> int:
+        """Runs that came to an end in order."""
+        return sum(item.figures is not None for item in self.measurements)
+
+    @property
+    def errors(self) -> tuple[str, ...]:
+        """What went wrong in its runs, each sentence once."""
+        return tuple(dict.fromkeys(item.error for item in self.measurements if item.error is not None))
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a sweep says to do at one temperature.
+
+    Attributes:
+        temperature: which.
+        sentence: the answer for a person.
+        best: the cell with the highest median speedup; None where none has any.
+        runner_up: the next one; None where there is none.
+        interval: 95 % bootstrap interval of the best cell's median speedup, over prompts and repeats. It knows nothing
+            of the choice: the best of many cells that hardly differ is, in truth, a little slower than it looks.
+        speculates: whether the best cell is faster than plain decoding, by its median.
+        is_sure: whether the interval leaves out 1; None where there are too few runs to say.
+        beats_runner_up: share of the bootstrap samples in which the best cell is ahead of the runner-up.
+        is_distinguishable: whether that share is 97.5 % or more; None where there are too few runs to say.
+    """
+
+    temperature: float
+    sentence: str
+    best: CellResult | None = None
+    runner_up: CellResult | None = None
+    interval: tuple[float, float] | None = None
+    speculates: bool = False
+    is_sure: bool | None = None
+    beats_runner_up: float | None = None
+    is_distinguishable: bool | None = None
+
+
+# --- Events -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SweepStarted:
+    """First event: what is to be done, and what an earlier sitting has done of it.
+
+    Attributes:
+        plan: what is measured.
+        num_runs: in all.
+        num_done: by earlier sittings.
+        results: of every cell so far, the baselines' first.
+        problems: a sentence for each thing that is wrong with the file but does not stop it from being read.
+    """
+
+    plan: SweepPlan
+    num_runs: int
+    num_done: int
+    results: tuple[CellResult, ...]
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RunMeasured:
+    """A run is over, in order or not.
+
+    Attributes:
+        measurement: what it came to.
+        results: of the cells whose figures this changed. A baseline's run may change all of its temperature.
+        num_done: runs that need not be done any more.
+        num_runs: in all.
+        seconds_left: for the rest, to be expected from this sitting's runs.
+    """
+
+    measurement: Measurement
+    results: tuple[CellResult, ...]
+    num_done: int
+    num_runs: int
+    seconds_left: float
+
+
+@dataclass(frozen=True, slots=True)
+class FileFailed:
+    """The sweep's file, or a run's log, can't be written. The sweep goes on; lines are kept and tried again."""
+
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class SweepFinished:
+    """Last event.
+
+    Attributes:
+        is_complete: False where the sweep was stopped; what is missing is done by the next sitting.
+        results: of every cell, the baselines' first.
+        verdicts: one a temperature.
+        num_unsaved: runs that did not get into the file.
+    """
+
+    is_complete: bool
+    results: tuple[CellResult, ...]
+    verdicts: tuple[Verdict, ...]
+    num_unsaved: int = 0
+
+
+SweepEvent = SweepStarted | StageChanged | RunMeasured | FileFailed | SweepFinished

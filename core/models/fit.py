@@ -1,0 +1,449 @@
+"""Whether a draft can serve a target, told before anything is loaded: both must mean the same text by the same ids."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import shutil
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from core.errors import NoSpaceError, OutriderError
+from core.models.catalogue import ModelEntry, resolve
+from core.models.details import (
+    ModelDetails,
+    TokenizerSource,
+    TokenTable,
+    count_tokens,
+    parse_tokenizer,
+    read_details,
+    read_special_tokens,
+    read_table,
+    tokenizer_source,
+)
+from core.models.shared_draft import shared_draft_problem
+from core.text import in_words
+
+if TYPE_CHECKING:
+    import torch
+
+
+SPARE_BYTES = 64_000_000
+"""To be left over: a disk filled to the last byte troubles every program."""
+
+
+def require_space(what: str, num_bytes: int, folder: Path, way_out: str) -> None:
+    """Check that the disk of a folder, which need not exist yet, has room for so many bytes.
+
+    Raises:
+        NoSpaceError: it has not; with how much is needed and free.
+    """
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    if num_bytes and num_bytes + SPARE_BYTES > free:
+        raise NoSpaceError(
+            f"{what!r} needs {in_words(num_bytes + SPARE_BYTES)} on disk, and {in_words(free)} are free. "
+            f"Free some space, or {way_out}."
+        )
+
+
+_log = logging.getLogger(__name__)
+
+DEFAULT_CONTEXT = 4096
+"""Positions that a forecast counts with where none are named, as far as the models have them."""
+
+_MAX_ROWS = 17
+"""Rows of logits of one step: a block of 16 drafted tokens and one more."""
+
+_COPIES_OF_A_ROW = 6
+"""Of each row, in float32: logits, filtered logits, their order, probabilities of target and draft, the residual."""
+
+_FLOAT_BYTES = 4
+
+_BYTES_BESIDE_A_MODEL = 16 << 20
+"""Its tokenizer and what the allocator rounds up: little, but most of what a tiny model takes."""
+
+_estimating = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryForecast:
+    """What one or two models need on a device, in bytes.
+
+    Attributes:
+        weights_bytes: the models' weights.
+        cache_bytes: their key-value caches, filled to the context.
+        working_bytes: activations of the widest forward, masks, logits and probabilities.
+        available_bytes: what the device has left; None if it does not say.
+    """
+
+    weights_bytes: int
+    cache_bytes: int
+    working_bytes: int
+    available_bytes: int | None
+
+    @property
+    def total_bytes(self) -> int:
+        return self.weights_bytes + self.cache_bytes + self.working_bytes
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether all of it fits; None if the device does not say what it has."""
+        return None if self.available_bytes is None else self.total_bytes <= self.available_bytes
+
+
+def forecast(
+    models: Sequence[ModelDetails],
+    *,
+    device: str = "auto",
+    dtype: str = "auto",
+    context: int | None = None,
+    held_bytes: int = 0,
+) -> MemoryForecast:
+    """What these models need together, filled to the context.
+
+    Loading takes no more than this where it converts: a tensor is in memory twice while its precision is changed, one
+    at a time, and the file's pages, which the system may take back, are not counted.
+
+    Args:
+        models: the draft and the target, in any order, or one model.
+        device: auto, cpu, cuda or mps.
+        dtype: auto, float32, bfloat16 or float16.
+        context: positions of the text; None for `DEFAULT_CONTEXT`. No model gets more than its own limit.
+        held_bytes: of the device, that loaded models hold now and would make room with (`Session.held_bytes`).
+
+    Raises:
+        SettingsError, DeviceError: as `core.models.load` does.
+    """
+    from core.models.devices import resolve_device, resolve_dtype
+
+    where = resolve_device(device)
+    precision = resolve_dtype(dtype, where)
+    positions = {model: positions_of(model, context) for model in models}
+    distinct = set(models)  # One that drafts for itself is loaded once.
+    free = available_bytes(where)
+    return MemoryForecast(
+        weights_bytes=sum(_weights_bytes(model, precision) for model in distinct),
+        cache_bytes=sum(_cache_bytes(model, positions[model], precision.itemsize) for model in models),
+        # The models take turns with their activations.
+        working_bytes=max((_working_bytes(m, positions[m], precision.itemsize) for m in models), default=0)
+        + _BYTES_BESIDE_A_MODEL * len(distinct),
+        available_bytes=None if free is None else free + held_bytes,
+    )
+
+
+def available_bytes(device: torch.device) -> int | None:
+    """Bytes that a device can still give; of several GPUs, which a model may be spread over, the sum."""
+    import torch
+
+    from core.models.devices import free_memory
+
+    devices = [device]
+    if device.type == "cuda" and device.index is None:
+        devices = [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
+    try:
+        return sum(max(0, free_memory(each)) for each in devices)
+    except RuntimeError:
+        _log.debug("%s does not tell its memory", device, exc_info=True)
+    return None
+
+
+def positions_of(model: ModelDetails, context: int | None) -> int:
+    """Positions that a model's cache is counted with."""
+    wanted = DEFAULT_CONTEXT if context is None else context
+    return min(wanted, model.context_length or wanted)
+
+
+def _weights_bytes(model: ModelDetails, dtype: torch.dtype) -> int:
+    size = None
+    if model.folder is not None and model.shares_tables_with is None:
+        config = model.folder / "config.json"
+        if config.is_file():
+            size = _estimated_bytes(model.folder, config.stat().st_mtime_ns, dtype)
+    if size is None:
+        # GGUF, a drafter that borrows its tables, an architecture that is not known: what the headers say.
+        size = model.num_parameters * dtype.itemsize
+    # A trimmed head is a copy of some rows.
+    return size + (model.draft_vocabulary_size or 0) * model.hidden_size * dtype.itemsize
+
+
+def _estimated_bytes(folder: Path, modified_ns: int, dtype: torch.dtype) -> int | None:
+    """accelerate's estimate from a model without storage; None for what transformers does not know."""
+    # A run that begins and the window's forecast ask for the same, at the same moment.
+    with _estimating:
+        return _estimate(folder, modified_ns, dtype)
+
+
+@functools.lru_cache(maxsize=64)
+def _estimate(folder: Path, _modified_ns: int, dtype: torch.dtype) -> int | None:
+    from accelerate import init_empty_weights
+    from accelerate.utils import compute_module_sizes
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    import core.torch_ready  # noqa: F401 - for what its import does
+    from core.models.prompting import quiet_transformers
+
+    quiet_transformers()
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        # With the buffers, so that a context of this thread alone does it, while another may be loading a model; for
+        # its sake no dtype is given either, which would be the whole process's for a moment.
+        with init_empty_weights(include_buffers=True):
+            model = AutoModelForCausalLM.from_config(config, dtype=None, trust_remote_code=False)
+        model.tie_weights()
+        return int(compute_module_sizes(model.float(), dtype=dtype)[""])
+    except Exception:
+        _log.debug("no estimate for %s", folder, exc_info=True)
+        return None
+
+
+def _cache_bytes(model: ModelDetails, positions: int, item_bytes: int) -> int:
+    """Keys and values of every layer and position: the engine keeps those behind a sliding window too, to rewind."""
+    return 2 * model.num_layers * model.num_kv_heads * model.head_dim * positions * item_bytes
+
+
+def _working_bytes(model: ModelDetails, positions: int, item_bytes: int) -> int:
+    """The larger of a prefill chunk's activations and a step's logits, with its probabilities."""
+    from core.rounds import PREFILL_CHUNK
+
+    chunk = min(PREFILL_CHUNK, positions)
+    attention = model.num_heads * model.head_dim
+    # A layer's states and their norms, fused projections and what is rotated of them, the MLP's two widths and product.
+    activations = chunk * (8 * model.hidden_size + 4 * attention + 4 * model.intermediate_size) * item_bytes
+    mask = chunk * positions * item_bytes
+    # Grouped keys and values are repeated for each query head.
+    repeated = 2 * attention * positions * item_bytes
+    logits = _MAX_ROWS * model.table_size * (item_bytes + _COPIES_OF_A_ROW * _FLOAT_BYTES)
+    return max(activations + mask + repeated, logits)
+
+
+_MAX_PADDING = 128
+"""Rows by which tables of one family may differ, as Qwen's do; asked where the tokens behind them can't be read."""
+
+_LARGE_COST = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class PairVerdict:
+    """What can be said of a draft and a target before they are loaded.
+
+    Attributes:
+        problem: why they can't work together, in a sentence; None if they can, or if only loading will tell.
+        warnings: what to know beforehand, a sentence each.
+        memory: what they will need; None if it was not asked for, or can't be told.
+        cost_coefficient: what one draft step is expected to cost in target steps, from the parameters that each
+            multiplies. An expectation for forwards that are bound by reading weights: small models spend their time
+            elsewhere, and only measuring decides. None if the files don't tell.
+    """
+
+    problem: str | None = None
+    warnings: tuple[str, ...] = ()
+    memory: MemoryForecast | None = None
+    cost_coefficient: float | None = None
+
+
+def pair_verdict(
+    draft_ref: str,
+    target_ref: str,
+    *,
+    device: str = "auto",
+    dtype: str = "auto",
+    context: int | None = None,
+    with_memory: bool = True,
+    held_bytes: int = 0,
+) -> PairVerdict:
+    """Judge a pair by its files. Never raises for what is wrong with them: that is the problem.
+
+    Args:
+        draft_ref, target_ref: as `core.models.load` takes them.
+        device, dtype: what the pair would run with, for the memory.
+        context: positions that the text may get; None for the target's own limit, within reason.
+        with_memory: whether to forecast the memory, for which torch is imported and the device asked.
+        held_bytes: as `core.models.fit.forecast` takes it.
+    """
+    try:
+        draft, target = resolve(draft_ref), resolve(target_ref)
+        draft_details, target_details = read_details(draft), read_details(target)
+    except OutriderError as error:
+        return PairVerdict(problem=str(error))
+    problem = _tokenizer_problem(draft, target) or _table_problem(draft, target, draft_details, target_details)
+    if problem is not None:
+        return PairVerdict(problem=problem)
+    cost = _cost_coefficient(draft_details, target_details)
+    warnings = [*_cost_warnings(cost), *_kind_warnings(draft, target, draft_details, target_details)]
+    memory = None
+    if with_memory:
+        models = (draft_details, target_details)
+        try:
+            memory = forecast(models, device=device, dtype=dtype, context=context, held_bytes=held_bytes)
+        except OutriderError as error:  # There is no such device, which is not the pair's fault.
+            warnings.insert(0, str(error))
+        else:
+            warnings[:0] = _memory_warnings(memory, max(positions_of(model, context) for model in models))
+    return PairVerdict(None, tuple(warnings), memory, cost)
+
+
+def pair_problem(draft_ref: str, target_ref: str) -> str | None:
+    """Why these two can't work together, in one sentence; None if they can, or if only loading will tell.
+
+    Reads tokenizer files only; of a .gguf file, its header.
+    """
+    try:
+        draft, target = resolve(draft_ref), resolve(target_ref)
+    except OutriderError as error:
+        return str(error)
+    return _tokenizer_problem(draft, target)
+
+
+def tokenizer_problem(draft: Mapping[str, Any], target: Mapping[str, Any]) -> str | None:
+    """Compare two tokenizers in the form of tokenizer.json, and name the first token that differs.
+
+    Tables that a model pads beyond its tokenizer don't count: only ids that stand for a token do.
+    """
+    return _difference(parse_tokenizer(draft), parse_tokenizer(target))
+
+
+def _tokenizer_problem(draft: ModelEntry, target: ModelEntry) -> str | None:
+    if target.serves is not None:
+        return f"{target.title} borrows its tables from {target.serves}, so it can only draft for that model."
+    if draft.path == target.path:
+        return None
+    if draft.serves is not None:
+        return shared_draft_problem(draft, target)
+    sources = tokenizer_source(draft), tokenizer_source(target)
+    if sources[0] is None or sources[1] is None or sources[0] == sources[1]:
+        return None
+    return _compare(sources[0], sources[1])
+
+
+@functools.lru_cache(maxsize=1024)
+def _compare(draft: TokenizerSource, target: TokenizerSource) -> str | None:
+    ours, theirs = read_table(draft), read_table(target)
+    return None if ours is None or theirs is None else _difference(ours, theirs)
+
+
+def _difference(draft: TokenTable, target: TokenTable) -> str | None:
+    is_partial = draft.is_partial or target.is_partial
+    ours, theirs = draft.tokens, target.tokens
+    skipped = draft.unused | target.unused
+    # What a GGUF header leaves out is no difference; loading, which makes a tokenizer of it, tells.
+    ids = ours.keys() & theirs.keys() if is_partial else ours.keys() | theirs.keys()
+    different = (
+        token_id
+        for token_id in ids
+        if ours.get(token_id) != theirs.get(token_id)
+        and token_id not in skipped
+        and not (is_partial and _is_same_text(ours[token_id], theirs[token_id]))
+    )
+    first = min(different, default=None)
+    if first is not None:
+        return (
+            f"The tokenizers differ: id {first} is {_quote(ours.get(first))} in the draft and "
+            f"{_quote(theirs.get(first))} in the target. Choose a draft of the target's own family."
+        )
+    if draft.merges and target.merges and draft.merges != target.merges:
+        pairs = zip(draft.merges, target.merges, strict=False)
+        shorter = min(len(draft.merges), len(target.merges))
+        at = next((rank for rank, (mine, other) in enumerate(pairs) if mine != other), shorter)
+        return (
+            f"The tokenizers differ in how they join characters, first at merge {at}. "
+            "Choose a draft of the target's own family."
+        )
+    return None
+
+
+def _is_same_text(first: str, second: str) -> bool:
+    return first.replace("▁", " ") == second.replace("▁", " ")
+
+
+def _quote(token: str | None) -> str:
+    return "missing" if token is None else repr(token)
+
+
+def _table_problem(
+    draft: ModelEntry, target: ModelEntry, draft_details: ModelDetails, target_details: ModelDetails
+) -> str | None:
+    """What the sizes of the tables say where the tokens of one can't be read; padding says nothing."""
+    if draft_details.shares_tables_with is not None or (_has_tokens(draft) and _has_tokens(target)):
+        return None
+    ours, theirs = draft_details.table_size, target_details.table_size
+    if not ours or not theirs or abs(ours - theirs) <= _MAX_PADDING:
+        return None
+    return (
+        f"The vocabularies differ: {ours:,} entries in the draft and {theirs:,} in the target. "
+        "Choose a draft of the target's own family."
+    )
+
+
+def _has_tokens(entry: ModelEntry) -> bool:
+    source = tokenizer_source(entry)
+    return source is not None and count_tokens(source) is not None
+
+
+def _cost_coefficient(draft: ModelDetails, target: ModelDetails) -> float | None:
+    ours, theirs = draft.parameters_per_step(drafting=True), target.parameters_per_step()
+    return ours / theirs if ours and theirs else None
+
+
+def _cost_warnings(cost: float | None) -> list[str]:
+    if cost is None or cost <= _LARGE_COST:
+        return []
+    return [
+        f"A step of the draft is expected to cost {cost:.2f} of the target's, which leaves little to gain. "
+        "Choose a smaller draft, or a larger target."
+    ]
+
+
+def _kind_warnings(
+    draft: ModelEntry, target: ModelEntry, draft_details: ModelDetails, target_details: ModelDetails
+) -> list[str]:
+    """How the two were trained, and for what lengths. Ids mean the same to both: none of it makes a text wrong."""
+    warnings = []
+    # A drafter without a tokenizer of its own was trained on its target's texts.
+    if draft_details.shares_tables_with is None:
+        warnings += _training_warnings(draft, target, draft_details, target_details)
+    ours, theirs = draft_details.context_length, target_details.context_length
+    if ours and theirs and ours < theirs:
+        warnings.append(
+            f"The draft reads {ours:,} tokens and the target {theirs:,}: in a longer text the target goes on alone."
+        )
+    return warnings
+
+
+def _training_warnings(
+    draft: ModelEntry, target: ModelEntry, draft_details: ModelDetails, target_details: ModelDetails
+) -> list[str]:
+    if draft_details.is_instruct != target_details.is_instruct:
+        kinds = ("instruct", "base") if draft_details.is_instruct else ("base", "instruct")
+        return [
+            f"The draft is {_article(kinds[0])} model and the target {_article(kinds[1])} model, so that fewer tokens "
+            "will be accepted than with two of a kind."
+        ]
+    ours, theirs = read_special_tokens(draft), read_special_tokens(target)
+    warnings = []
+    if ours.begin and theirs.begin and ours.begin != theirs.begin:
+        warnings.append(
+            f"The draft was taught to begin a text with {ours.begin!r} and the target with {theirs.begin!r}: "
+            "the target's way is followed."
+        )
+    if ours.ends and theirs.ends and not ours.ends & theirs.ends:
+        ends = ", ".join(map(repr, sorted(ours.ends))), ", ".join(map(repr, sorted(theirs.ends)))
+        warnings.append(f"The draft ends a text with {ends[0]} and the target with {ends[1]}: the target's end counts.")
+    return warnings
+
+
+def _article(kind: str) -> str:
+    return f"an {kind}" if kind == "instruct" else f"a {kind}"
+
+
+def _memory_warnings(memory: MemoryForecast, positions: int) -> list[str]:
+    if memory.fits is not False or memory.available_bytes is None:
+        return []
+    return [
+        f"With a text of {positions:,} tokens both models need about {in_words(memory.total_bytes)}, and "
+        f"{in_words(memory.available_bytes)} is free. Choose smaller models, a shorter text, or a lower precision."
+    ]

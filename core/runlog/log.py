@@ -1,0 +1,443 @@
+"""The run log: JSON Lines, one record an event, written as the run goes and readable although it was cut off."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+import math
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Self
+
+from core import evidence
+from core.errors import RunLogError
+from core.files import explain_write_error, write_atomically
+from core.types import BaselineStep, Event, Finished, Inspected, RunStarted, Step, Summary
+
+SCHEMA = "outrider.run/1"
+"""Schema of a log's first line. The number rises only when a reader of the old one would misread the new one."""
+
+Record = dict[str, Any]
+
+CONFIG_FIELDS = (
+    "target", "draft", "method", "revision", "device", "dtype", "num_draft_tokens", "temperature", "top_k", "top_p",
+    "min_p", "seed", "coupling", "max_new_tokens", "prompt", "prompt_token_ids", "chat",
+)  # fmt: skip
+ENVIRONMENT_FIELDS = ("python", "torch", "transformers", "platform", "device_name", "threads")
+STEP_FIELDS = (
+    "index", "position", "num_draft_tokens", "temperature", "drafted", "draft_probs", "target_probs",
+    "acceptance_probs", "expected_acceptance", "num_accepted", "emitted", "emitted_kinds", "emitted_text", "draft_ms",
+    "verify_ms", "sample_ms", "total_ms",
+)  # fmt: skip
+BASELINE_STEP_FIELDS = ("index", "position", "emitted", "emitted_text", "total_ms")
+"""A plain step drafts nothing, so that this is all there is to it, but for `BASELINE_TIMES`, which older logs lack."""
+BASELINE_TIMES = ("verify_ms",)
+SUMMARY_FIELDS = (
+    "finish_reason", "text", "num_tokens", "num_drafts", "num_draft_tokens", "num_accepted_tokens",
+    "num_accepted_tokens_per_pos", "draft_acceptance_rate", "block_efficiency", "cost_coefficient",
+    "tokens_per_second", "prefill_ms", "peak_memory_mb", "predicted_speedup",
+)  # fmt: skip
+BASELINE_FIELDS = ("baseline_tokens_per_second", "measured_speedup")
+
+
+def to_record(event: Event) -> Record | None:
+    """The log's line for an event, ready for JSON; None for the events that are not logged.
+
+    NaN and infinity, which JSON has no word for, become None.
+    """
+    if isinstance(event, RunStarted):
+        return {
+            "schema": SCHEMA,
+            "type": "run",
+            "id": event.run_id,
+            "started_at": event.started_at,
+            "outrider_version": event.version,
+            "config": _in_order(event.config, CONFIG_FIELDS),
+            "environment": _in_order(event.environment, ENVIRONMENT_FIELDS),
+        }
+    if isinstance(event, Step):
+        return {name: _plain(value) for name, value in _step_record(event).items()}
+    if isinstance(event, Inspected):
+        return {"type": "evidence", "index": event.index, "evidence": list(map(evidence.to_record, event.evidence))}
+    if isinstance(event, BaselineStep):
+        # By name, not all there is: the baseline has a line a token, and a log should stay small.
+        step, names = event.step, (*BASELINE_STEP_FIELDS, *BASELINE_TIMES)
+        return {"type": "baseline_step", **{name: _plain(getattr(step, name)) for name in names}}
+    if isinstance(event, Finished):
+        return {"type": "summary", **_summary_fields(event.summary)}
+    return None
+
+
+def event_line(event: Event) -> bytes | None:
+    """The log's line for an event, as `to_line` writes it; None for the events that are not logged.
+
+    Takes half of the time for a step, of which there is one every few milliseconds: JSON writes its values as they are.
+    """
+    record = _step_record(event) if isinstance(event, Step) else to_record(event)
+    return None if record is None else to_line(record)
+
+
+def _step_record(step: Step) -> Record:
+    """Its fields in order, with values as the step has them."""
+    values = {**_values(step), "emitted_text": step.emitted_text}
+    del values["evidence"]
+    record = {"type": "step", **{name: values.pop(name) for name in STEP_FIELDS}, **values}
+    if step.evidence:
+        record["evidence"] = [evidence.to_record(place) for place in step.evidence]
+    return record
+
+
+def _summary_fields(summary: Summary) -> Record:
+    values = _values(summary)
+    names: tuple[str, ...] = SUMMARY_FIELDS
+    if summary.baseline_tokens_per_second is None:
+        for name in (*BASELINE_FIELDS, "baseline_text", "baseline_num_threads"):
+            del values[name]
+    else:
+        names += BASELINE_FIELDS
+    if summary.error is None:
+        del values["error"]
+    return _in_order(values, names)
+
+
+def _values(event: Step | Summary) -> Record:
+    # Not asdict, which copies every number of every list.
+    return {item.name: getattr(event, item.name) for item in fields(event)}
+
+
+def _in_order(values: Mapping[str, Any], names: Iterable[str]) -> Record:
+    """The named fields first, null where there is no value; then whatever else there is."""
+    ordered = {name: _plain(values.get(name)) for name in names}
+    ordered.update({name: _plain(value) for name, value in values.items() if name not in ordered})
+    return ordered
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, str):
+        return str(value)  # An enum's member becomes its value.
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, Iterable):
+        return [_plain(item) for item in value]
+    return str(value)
+
+
+def to_line(record: Mapping[str, Any]) -> bytes:
+    """The record as one line of UTF-8 JSON, its end included."""
+    try:
+        text = _dump(record)
+    except (TypeError, ValueError):
+        # Most records are plain already; making one plain takes as long as writing it.
+        text = _dump(_plain(record))
+    # A lone surrogate has no UTF-8; \udxxx, which backslashreplace writes, is how JSON itself spells it.
+    return text.encode("utf-8", "backslashreplace") + b"\n"
+
+
+def _dump(record: Mapping[str, Any]) -> str:
+    return json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(", ", ": "))
+
+
+__all__ = [
+    "SCHEMA",
+    "Record",
+    "RunLog",
+    "RunLogWriter",
+    "export_csv",
+    "export_jsonl",
+    "parse_line",
+    "read_run_head",
+    "read_run_log",
+    "run_csv_rows",
+    "to_record",
+]
+
+# --- Writing as the run goes ------------------------------------------------------------------------------------
+
+
+class RunLogWriter:
+    """Appends a line for each event and hands it to the system at once, so that a crash loses no earlier line.
+
+    A log that is already there is replaced when the first line is written, not before: a run that never starts
+    leaves it as it was.
+
+    Raises:
+        RunLogError: when it is made, if the file can't be written; so the refusal comes before a model is loaded.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._length = 0
+        self._error: str | None = None
+        self._is_new = not self.path.exists()
+        flags = os.O_WRONLY | os.O_CREAT | getattr(os, "O_BINARY", 0)
+        try:
+            self._file: BinaryIO = os.fdopen(os.open(self.path, flags, 0o666), "wb", buffering=0)
+        except OSError as error:
+            raise RunLogError(explain_write_error(error, path)) from error
+        self._is_regular = stat.S_ISREG(os.fstat(self._file.fileno()).st_mode)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            # What went wrong inside matters more than what the disk says on top of it.
+            with contextlib.suppress(RunLogError):
+                self.close()
+
+    def write(self, event: Event) -> None:
+        """Append the event's line; events that are not logged are passed over.
+
+        Raises:
+            RunLogError: the disk refuses it. Whole lines written before stay; every later call raises it again.
+        """
+        if self._error is not None:
+            raise RunLogError(self._error)
+        line = event_line(event)
+        if line is None:
+            return
+        try:
+            if self._length == 0 and self._is_regular:
+                self._file.truncate(0)
+            rest = memoryview(line)
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError as error:
+            self._fail(error)
+        self._length += len(line)
+
+    def _fail(self, error: OSError) -> None:
+        self._error = explain_write_error(error, self.path)
+        # Drop the part of a line that did get through, so that what stays is whole.
+        with contextlib.suppress(OSError):
+            if self._is_regular:
+                self._file.truncate(self._length)
+        raise RunLogError(self._error) from error
+
+    def close(self) -> None:
+        """Bring the log to the disk. May be called more than once.
+
+        Raises:
+            RunLogError: some of it did not get there.
+        """
+        if self._file.closed:
+            return
+        try:
+            with self._file:
+                if self._length and self._is_regular:
+                    os.fsync(self._file.fileno())
+        except OSError as error:
+            raise RunLogError(explain_write_error(error, self.path)) from error
+        if self._is_new and self._is_regular and not self._length:
+            with contextlib.suppress(OSError):
+                self.path.unlink()
+
+
+# --- Reading ----------------------------------------------------------------------------------------------------
+
+_BUFFER = 1 << 20
+"""Bytes that are read at once. Every read lets go of Python's lock and takes it again before another thread has woken
+up: with a read a line, a window waits for its turn, up to a fifth of a second."""
+
+KeepEvidence = Callable[[Record], object]
+
+
+def as_written(record: Record) -> object:
+    """A record's evidence as the file has it."""
+    return record["evidence"]
+
+
+@dataclass(slots=True)
+class RunLog:
+    """A log that was read: its records as they stand in the file.
+
+    Attributes:
+        run: the first line.
+        steps: the lines of type "step".
+        baseline_steps: the lines of type "baseline_step", which stand behind the steps where the baseline ran.
+        summary: the last line; None where the run was cut off or is still going.
+        problems: a sentence for each thing that is wrong with the file but did not stop it from being read.
+    """
+
+    run: Record
+    steps: list[Record] = field(default_factory=list)
+    summary: Record | None = None
+    problems: list[str] = field(default_factory=list)
+    baseline_steps: list[Record] = field(default_factory=list)
+
+    def records(self) -> Iterator[Record]:
+        """Every record, in the file's order."""
+        yield self.run
+        yield from self.steps
+        yield from self.baseline_steps
+        if self.summary is not None:
+            yield self.summary
+
+
+def read_run_log(path: str | os.PathLike[str], *, keep: KeepEvidence = as_written) -> RunLog:
+    """Read a run log; a torn last line and a missing summary are tolerated and named in `problems`.
+
+    Args:
+        path: the file.
+        keep: what stands in for each record's evidence, most of a log, which as lists takes eight times the file's
+            size; by default those lists.
+
+    Raises:
+        RunLogError: the file can't be read, or is not a run log that this version knows.
+    """
+    name = os.fspath(path)
+    try:
+        with Path(path).open("rb", buffering=_BUFFER) as file:
+            return _read_lines(file, name, keep)
+    except IsADirectoryError:
+        raise RunLogError(f"{name!r} is a folder; name a run log inside it.") from None
+    except FileNotFoundError:
+        raise RunLogError(f"There is no file {name!r}; check the path.") from None
+    except OSError as error:
+        if os.path.isdir(path):  # Windows reports a folder as "permission denied".
+            raise RunLogError(f"{name!r} is a folder; name a run log inside it.") from None
+        raise RunLogError(f"{name!r} can't be read ({error.strerror or error}); check its permissions.") from error
+
+
+def _read_lines(file: BinaryIO, name: str, keep: KeepEvidence) -> RunLog:
+    # Lines end at \n only: text may hold the other characters that str.splitlines takes for an end.
+    log = RunLog(read_run_head(file.readline(), name))
+    torn: list[int] = []
+    number = 1
+    for number, line in enumerate(file, start=2):
+        if not line.strip():
+            continue
+        record = parse_line(line)
+        if record is None:
+            torn.append(number)
+        else:
+            if "evidence" in record:
+                record["evidence"] = keep(record)
+            _add(log, record, number)
+    for line_number in torn:
+        where = "is cut off" if line_number == number else "is damaged"
+        log.problems.append(f"Line {line_number} {where} and was left out.")
+    if log.summary is None:
+        log.problems.append("The log has no summary: the run was cut off, or is still going.")
+    return log
+
+
+def parse_line(line: bytes) -> Record | None:
+    """A line as a record; None if it is not one."""
+    try:
+        record = json.loads(line.decode("utf-8"), parse_constant=lambda _: None)
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def read_run_head(line: bytes, name: str) -> Record:
+    """The first line of a log.
+
+    Raises:
+        RunLogError: it is none that this version knows.
+    """
+    if not line.strip():
+        raise RunLogError(f"{name!r} is empty; a run log begins with a line about the run.")
+    record = parse_line(line.removeprefix(b"\xef\xbb\xbf"))
+    schema = record.get("schema") if record else None
+    if record is None or not isinstance(schema, str):
+        raise RunLogError(f"{name!r} is not a run log: its first line names no schema such as {SCHEMA!r}.")
+    if schema != SCHEMA:
+        kind, _, version = schema.rpartition("/")
+        if kind == SCHEMA.rpartition("/")[0] and version.isdecimal() and int(version) > 1:
+            raise RunLogError(f"{name!r} was written by a newer Outrider ({schema}); update this one to read it.")
+        if kind == "outrider.sweep":
+            raise RunLogError(f"{name!r} holds a sweep, and not the log of one run; name a run's log.")
+        raise RunLogError(f"{name!r} has the schema {schema!r}, which this Outrider does not read; it reads {SCHEMA}.")
+    if record.get("type") != "run" or not isinstance(record.get("config"), dict):
+        raise RunLogError(f"{name!r} is damaged: its first line does not describe a run.")
+    return record
+
+
+def _add(log: RunLog, record: Record, number: int) -> None:
+    kind = record.get("type")
+    if kind in {"step", "baseline_step"}:
+        is_step = kind == "step"
+        missing = [name for name in (STEP_FIELDS if is_step else BASELINE_STEP_FIELDS) if name not in record]
+        if missing:
+            log.problems.append(f"Line {number} lacks {', '.join(missing)} and was left out.")
+        else:
+            (log.steps if is_step else log.baseline_steps).append(record)
+    elif kind == "evidence":
+        _add_evidence(log, record, number)
+    elif kind == "summary" and log.summary is None:
+        log.summary = record
+    elif kind in {"run", "summary"}:
+        log.problems.append(f"Line {number} is a second {kind} and was left out.")
+    # Another type comes from a later Outrider with the same schema, and is safe to pass over.
+
+
+def _add_evidence(log: RunLog, record: Record, number: int) -> None:
+    """Put it with its step, where older logs have it too."""
+    index = record.get("index")
+    if isinstance(index, int) and (step := _step_of(log.steps, index)) is not None and "evidence" not in step:
+        step["evidence"] = record.get("evidence")
+    else:
+        log.problems.append(f"Line {number} holds the evidence of no step that is there, and was left out.")
+
+
+def _step_of(steps: list[Record], index: int) -> Record | None:
+    """The step of this index, which stands further to the front where steps before it are missing."""
+    for at in range(min(index, len(steps) - 1), -1, -1):
+        if steps[at]["index"] == index:
+            return steps[at]
+    return None
+
+
+# --- Taking a run away ------------------------------------------------------------------------------------------
+
+
+def export_jsonl(path: str | os.PathLike[str], records: RunLog | Iterable[Mapping[str, Any]]) -> None:
+    """Write a whole run log, or nothing.
+
+    Raises:
+        RunLogError: it can't be written.
+    """
+    items = records.records() if isinstance(records, RunLog) else records
+    write_atomically(path, b"".join(to_line(record) for record in items))
+
+
+def export_csv(path: str | os.PathLike[str], log: RunLog) -> None:
+    """Write one row a step under a row of names, or nothing. Lists are joined by spaces.
+
+    Raises:
+        RunLogError: it can't be written.
+    """
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows(run_csv_rows(log))
+    write_atomically(path, text.getvalue())
+
+
+def run_csv_rows(log: RunLog) -> Iterator[list[str]]:
+    """The rows of the CSV file: the schema's fields of a step, in its order; an empty cell stands for null."""
+    yield list(STEP_FIELDS)
+    for step in log.steps:
+        yield [_cell(step[name]) for name in STEP_FIELDS]
+
+
+def _cell(value: Any) -> str:
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return ""
+    if isinstance(value, list):
+        return " ".join(_cell(item) for item in value)
+    return str(value)
