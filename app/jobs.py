@@ -1,158 +1,177 @@
-"""Threads that answer: the window hands a question over and goes on; the answer comes back as a signal."""
+"""Work that may block (disk, network, long computation), done outside the window's thread.
+
+jobs.submit(lambda job: read_run_log(path), then=self._show, failed=self.banner.show_sentence)
+"""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, ParamSpec, Protocol
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
 
-from PySide6.QtCore import QObject, Qt, QThread, Signal, Slot
+from PySide6.QtCore import QObject, QRunnable, QThreadPool, Signal, Slot
 
-from core.machine import leave_core
+from core.controls import Cancelled
+from core.errors import sentence_of
 
-
-class OwnsThread(Protocol):
-    """What owns one thread."""
-
-    closed: Any
-    """A signal: the thread has ended."""
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether the thread has ended."""
-        ...
-
-    def begin_close(self) -> None:
-        """Have it end, and return at once."""
-        ...
-
-    def join(self, milliseconds: int) -> bool:
-        """Wait for its end; true when it has ended."""
-        ...
+MAX_THREADS = 4
 
 
-class Threads(QObject):
-    """Ends several threads as one.
-
-    Signals:
-        closed: the last of them has ended.
-    """
-
-    closed = Signal()
-
-    def __init__(self, owners: Sequence[OwnsThread], parent: QObject | None = None) -> None:
-        super().__init__(parent)
-        self._owners = tuple(owners)
-        for owner in self._owners:
-            owner.closed.connect(self._on_closed)
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether all have ended."""
-        return all(owner.is_closed for owner in self._owners)
-
-    def begin_close(self) -> None:
-        """Have all end. Returns at once; `closed` says when it is done. Asking twice does nothing."""
-        for owner in self._owners:
-            owner.begin_close()
-
-    def join(self, milliseconds: int) -> bool:
-        """Wait for all, and for no longer than this; true when they have ended."""
-        deadline = time.monotonic() + milliseconds / 1000
-        ended = [owner.join(max(0, round(1000 * (deadline - time.monotonic())))) for owner in self._owners]
-        return all(ended)
-
-    @Slot()
-    def _on_closed(self) -> None:
-        if self.is_closed:
-            self.closed.emit()
-
-
-P = ParamSpec("P")
-
-
-class Answerer(QObject):
-    """Base of what lives in such a thread. A question is a call of one of its methods, which emits what comes of it.
+class Job:
+    """A piece of submitted work, as both threads see it.
 
     Attributes:
-        is_closing: set by the window's thread; a long answer ends early.
+        is_cancelled: True once its result is no longer wanted; long work looks at it now and then.
     """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.is_closing = False
-
-    @Slot(object)
-    def take(self, question: Callable[[], None]) -> None:
-        """Answer a question that has come."""
-        self.answer(question)
-
-    def answer(self, question: Callable[[], None]) -> None:
-        """Answer a question; for a subclass to see to what goes on meanwhile."""
-        question()
-
-    def shut_down(self) -> None:
-        """End this thread's event loop."""
-        QThread.currentThread().quit()
-
-
-class AnsweringThread(QObject):
-    """Base of the window's handle on an answerer: owns the thread, which starts with the first question.
-
-    Signals:
-        closed: the thread has ended.
-    """
-
-    closed = Signal()
-
-    _asked = Signal(object)
 
     def __init__(
         self,
-        name: str,
-        answerer: Answerer,
-        parent: QObject | None = None,
-        *,
-        priority: QThread.Priority = QThread.Priority.InheritPriority,
+        work: Callable[[Job], Any],
+        then: Callable[[Any], None] | None,
+        failed: Callable[[str], None] | None,
+        progress: Callable[[Any], None] | None,
+        what: str,
+        lane: str,
+        must_finish: bool,
     ) -> None:
-        super().__init__(parent)
-        self._answerer = answerer
-        self._is_closing = False
-        self._priority = priority
-        self._thread = QThread()
-        self._thread.setObjectName(name)
-        # In the thread itself: the window's may ask its first question in its turn on the engine's core.
-        self._thread.started.connect(leave_core, Qt.ConnectionType.DirectConnection)
-        answerer.moveToThread(self._thread)
-        self._asked.connect(answerer.take)
-        self._thread.finished.connect(self.closed)
+        self._work: Callable[[Job], Any] | None = work
+        self._then, self._failed, self._progress = then, failed, progress
+        self._what = what
+        self._report: Callable[[Job, Any], None] | None = None
+        self._cancelled = threading.Event()
+        self.lane = lane
+        self.must_finish = must_finish
+
+    def cancel(self) -> None:
+        """Ask the work to end; neither `then` nor `failed` is called any more."""
+        self._cancelled.set()
 
     @property
-    def is_closed(self) -> bool:
-        """Whether there is no thread any more, or was none."""
-        return not self._thread.isRunning()
+    def is_cancelled(self) -> bool:
+        return self._cancelled.is_set()
 
-    def begin_close(self) -> None:
-        """End the thread after what was asked already. Returns at once; `closed` says when it is done."""
-        if not self._is_closing:
-            self._is_closing = self._answerer.is_closing = True
-            self._asked.emit(self._answerer.shut_down)
+    def check(self) -> None:
+        """Raise `Cancelled` if the job was cancelled. Called by the work, as often as it likes."""
+        if self.is_cancelled:
+            raise Cancelled
 
-    def join(self, milliseconds: int) -> bool:
-        """Wait for the thread after `begin_close`; true when it has ended."""
-        return self._thread.wait(milliseconds)
+    def report(self, value: Any) -> None:
+        """Pass a value to `progress`, in the window's thread. Called by the work."""
+        if self._report is not None:
+            self._report(self, value)
 
-    def _pass_on(self, answers: type) -> None:
-        """Pass on each of these signals, which handle and answerer both have, in the window's thread."""
-        for name, signal in vars(answers).items():
-            if isinstance(signal, Signal):
-                getattr(self._answerer, name).connect(getattr(self, name))
 
-    def _ask(self, method: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Have a method of the answerer called in its thread. Nothing is asked of one that is closing."""
+class Jobs(QObject):
+    """Runs jobs in a thread pool and calls back in the window's thread, where it must be created.
+
+    Signals:
+        became_idle: the last job has ended.
+    """
+
+    became_idle = Signal()
+
+    _reported = Signal(object, object)
+    _ended = Signal(object, object, object)
+
+    def __init__(self, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._pool = QThreadPool(self)
+        self._pool.setMaxThreadCount(MAX_THREADS)
+        self._running: list[Job] = []
+        self._waiting: deque[Job] = deque()
+        self._is_closing = False
+        self._reported.connect(self._on_reported)
+        self._ended.connect(self._on_ended)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no job is running or waiting."""
+        return not self._running and not self._waiting
+
+    def submit(
+        self,
+        work: Callable[[Job], Any],
+        then: Callable[[Any], None] | None = None,
+        *,
+        failed: Callable[[str], None] | None = None,
+        progress: Callable[[Any], None] | None = None,
+        what: str = "The work failed",
+        lane: str = "",
+        must_finish: bool = False,
+    ) -> Job:
+        """Run `work(job)` in another thread.
+
+        Args:
+            work: touches no widget. It may look at `job.is_cancelled`, call `job.check()`, and `job.report(value)`.
+            then: called with the result, in the window's thread.
+            failed: called with one sentence if the work raises, in the window's thread.
+            progress: called with each reported value, in the window's thread.
+            what: the sentence's beginning for an unexpected error, such as "The run could not be opened".
+            lane: jobs of the same named lane run one at a time, in order.
+            must_finish: a file that was asked for is written even if the window closes meanwhile.
+        """
+        job = Job(work, then, failed, progress, what, lane, must_finish)
         if self._is_closing:
-            return
-        if not self._thread.isRunning():
-            self._thread.start(self._priority)
-        self._asked.emit(partial(method, *args, **kwargs))
+            job.cancel()
+            return job
+        job._report = self._reported.emit
+        self._waiting.append(job)
+        self._start_waiting()
+        return job
+
+    def close(self) -> None:
+        """Cancel every job but those that must finish, and accept no more. Returns at once."""
+        self._is_closing = True
+        for job in (*self._running, *self._waiting):
+            if not job.must_finish:
+                job.cancel()
+        self._waiting = deque(job for job in self._waiting if job.must_finish)
+
+    def wait(self, milliseconds: int) -> bool:
+        """Wait for the running jobs; True if they have ended."""
+        return self._pool.waitForDone(milliseconds)
+
+    def _start_waiting(self) -> None:
+        busy = {job.lane for job in self._running}
+        for job in tuple(self._waiting):
+            if job.lane and job.lane in busy:
+                continue
+            busy.add(job.lane)
+            self._waiting.remove(job)
+            self._running.append(job)
+            self._pool.start(QRunnable.create(lambda job=job: self._perform(job)))
+
+    def _perform(self, job: Job) -> None:
+        result: Any = None
+        sentence: str | None = None
+        try:
+            assert job._work is not None
+            if not job.is_cancelled:
+                result = job._work(job)
+        except Cancelled:
+            job.cancel()
+        except Exception as error:
+            sentence = sentence_of(error, job._what)
+        self._ended.emit(job, result, sentence)
+
+    @Slot(object, object)
+    def _on_reported(self, job: Job, value: Any) -> None:
+        if job._progress is not None and not job.is_cancelled:
+            job._progress(value)
+
+    @Slot(object, object, object)
+    def _on_ended(self, job: Job, result: Any, sentence: str | None) -> None:
+        self._running.remove(job)
+        then, failed = job._then, job._failed
+        # Here and not in the pool's thread: these may hold the last reference to a widget.
+        job._work = job._then = job._failed = job._progress = job._report = None
+        self._start_waiting()
+        if not job.is_cancelled:
+            if sentence is not None:
+                if failed is not None:
+                    failed(sentence)
+            elif then is not None:
+                then(result)
+        if self.is_idle:
+            self.became_idle.emit()

@@ -10,7 +10,6 @@ from PySide6.QtWidgets import QMainWindow, QSplitter
 
 from app.controller import RunController, RunState
 from app.dialogs import Dialogs
-from app.jobs import Threads
 from app.look import DressingWindow, Look
 from app.menus import Menus
 from app.run.branches import BranchDesk
@@ -34,6 +33,7 @@ from app.setup.pair import PairJudge
 from app.setup.presets import load_presets
 from app.setup.prompt import PromptEditor, PromptReader
 from app.theme import RESOURCES, Theme, text_scale, ui_font
+from app.threads import Threads
 from app.tools.check import CheckDesk
 from app.tools.export import ExportDesk
 from app.tools.help import HelpDesk

@@ -19,20 +19,10 @@ from app.giving_way import giving_way
 from app.handover import Handover
 from app.services import LogWriter, Services, Session
 from core.controls import RunControls
-from core.errors import OutriderError
+from core.errors import OutriderError, sentence_of
 from core.evidence import packed
 from core.machine import importing
 from core.types import Event, Finished, FinishReason, Inspected, RunRequest, RunStarted, StageChanged, Summary
-
-
-def sentence_of(error: Exception, what: str) -> str:
-    """An error in one sentence: its own where it has one, else what could not be done, and the cause."""
-    if isinstance(error, OutriderError):
-        return str(error)
-    if isinstance(error, OSError):
-        return f"{what}: {str(error.strerror or error).rstrip('.') or type(error).__name__}."
-    detail = (str(error).strip().splitlines() or [""])[0].rstrip(".")
-    return f"{what}: {type(error).__name__}{': ' + detail if detail else ''}."
 
 
 def in_words(seconds: float) -> str:

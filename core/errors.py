@@ -75,3 +75,13 @@ def first_line(error: Exception) -> str:
     """The start of somebody else's message, to be quoted within a sentence."""
     lines = str(error).strip().splitlines()
     return lines[0][:160].rstrip(".") if lines else type(error).__name__
+
+
+def sentence_of(error: Exception, what: str) -> str:
+    """An error in one sentence: its own where it has one, else what could not be done, and the cause."""
+    if isinstance(error, OutriderError):
+        return str(error)
+    if isinstance(error, OSError):
+        return f"{what}: {str(error.strerror or error).rstrip('.') or type(error).__name__}."
+    detail = (str(error).strip().splitlines() or [""])[0].rstrip(".")
+    return f"{what}: {type(error).__name__}{': ' + detail if detail else ''}."

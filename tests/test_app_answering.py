@@ -7,7 +7,7 @@ import threading
 import pytest
 from PySide6.QtCore import Signal
 
-from app.jobs import Answerer, AnsweringThread
+from app.threads import Answerer, AnsweringThread
 
 
 class Answers:
@@ -50,7 +50,7 @@ def test_a_question_is_answered_in_the_thread_and_the_answer_arrives_in_the_wind
 
 def test_a_thread_that_is_started_from_the_engines_core_leaves_it(monkeypatch, qtbot):
     left = []
-    monkeypatch.setattr("app.jobs.leave_core", lambda: left.append(threading.get_native_id()))
+    monkeypatch.setattr("app.threads.leave_core", lambda: left.append(threading.get_native_id()))
     handle = EchoThread()
     with qtbot.waitSignal(handle.told):
         handle.tell(1)

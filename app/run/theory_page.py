@@ -15,12 +15,12 @@ from PySide6.QtGui import QColor, QPen
 from PySide6.QtWidgets import QWidget
 
 from app.giving_way import WindowFirst, giving_way
-from app.jobs import Answerer, AnsweringThread
 from app.run.run_view import RunView
 from app.run.step_plots import PercentAxis
 from app.run.theory import EMPTY, Question, TheoryModel, TheoryReport, answer
 from app.run.why_page import ReportPage, column_label
 from app.theme import Theme, scaled
+from app.threads import Answerer, AnsweringThread
 from app.turns import at_once
 from app.widgets.fields import ChoiceRow, card, text_label
 from app.widgets.plot_card import PlotCard

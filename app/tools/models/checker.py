@@ -12,8 +12,8 @@ from typing import TypeVar
 
 from PySide6.QtCore import QObject, Signal, Slot
 
-from app.jobs import Answerer, AnsweringThread
 from app.services import Services
+from app.threads import Answerer, AnsweringThread
 from app.tools.models.questions import (
     ModelRole,
     OpenedModel,
@@ -23,8 +23,7 @@ from app.tools.models.questions import (
     VerdictAnswer,
     VerdictQuestion,
 )
-from app.worker import sentence_of
-from core.errors import OutriderError
+from core.errors import OutriderError, sentence_of
 from core.machine import importing
 from core.models.catalogue import ModelEntry
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject, QTimer, Signal, Slot
 
-from app.jobs import Answerer, AnsweringThread
 from app.services import Services
-from app.worker import sentence_of
+from app.threads import Answerer, AnsweringThread
 from core.controls import Cancelled
+from core.errors import sentence_of
 
 if TYPE_CHECKING:
     from core.models.downloads import DownloadProgress

@@ -10,12 +10,11 @@ from pathlib import Path
 from PySide6.QtCore import QObject, Signal, SignalInstance, Slot
 
 from app.giving_way import WindowFirst, giving_way
-from app.jobs import Answerer, AnsweringThread
 from app.run.run_view import RunSnapshot
 from app.services import Services
+from app.threads import Answerer, AnsweringThread
 from app.tools.runs.comparison import compare
-from app.worker import sentence_of
-from core.errors import RunLogError
+from core.errors import RunLogError, sentence_of
 from core.evidence import packed_from_record
 from core.export.files import export_html
 from core.files import write_atomically

@@ -13,12 +13,11 @@ from typing import Any
 
 from PySide6.QtCore import QObject, QThread, Signal, SignalInstance
 
-from app.jobs import Answerer, AnsweringThread
 from app.services import Session
+from app.threads import Answerer, AnsweringThread
 from app.tools.sweep.sweep_view import OpenedSweep, SweepBegun, SweepExport
-from app.worker import sentence_of
 from core.controls import RunControls
-from core.errors import RunLogError
+from core.errors import RunLogError, sentence_of
 from core.experiments.prompt_suites import read_prompts
 from core.experiments.sweep import SweepControls, SweepResults, sweep, to_csv, verdicts
 from core.experiments.sweep_log import SweepLog, read_sweep
