@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from PySide6.QtCore import QObject, QRunnable, QThreadPool, Signal, Slot
+from PySide6.QtCore import QCoreApplication, QObject, QRunnable, QThreadPool, Signal, Slot
 
 from core.controls import Cancelled
 from core.errors import sentence_of
@@ -131,6 +131,12 @@ class Jobs(QObject):
     def wait(self, milliseconds: int) -> bool:
         """Wait for the running jobs; True if they have ended."""
         return self._pool.waitForDone(milliseconds)
+
+    def finish(self, milliseconds: int) -> None:
+        """Close, and wait for the jobs that must finish, also where no event loop runs any more."""
+        self.close()
+        while not self.is_idle and self.wait(milliseconds):
+            QCoreApplication.sendPostedEvents(self)
 
     def _start_waiting(self) -> None:
         busy = {job.lane for job in self._running}

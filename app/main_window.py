@@ -10,6 +10,7 @@ from PySide6.QtWidgets import QMainWindow, QSplitter
 
 from app.controller import RunController, RunState
 from app.dialogs import Dialogs
+from app.jobs import Jobs
 from app.look import DressingWindow, Look
 from app.menus import Menus
 from app.run.branches import BranchDesk
@@ -87,6 +88,7 @@ class MainWindow(DressingWindow):
         self._settings = self._services.store.load()
         self._was_shown = False
         self._is_leaving = False
+        self.jobs = Jobs(self)
         self.run_view = RunView()
         self.controller = RunController(self._services, self)
         library = ModelLibrary(self._services.embedded_models(), self._services.suggestions)
@@ -187,6 +189,7 @@ class MainWindow(DressingWindow):
         self.runs.opened.connect(self._on_run_opened)
         self.runs.replay_wanted.connect(self._on_replay_wanted)
         self.threads.closed.connect(self.close)
+        self.jobs.became_idle.connect(self._on_jobs_done)
         self.transcript.view.place_clicked.connect(self._on_token_clicked)
         self.transcript.ghosts_toggled.connect(self.menus.show_ghosts.setChecked)
         self.menus.show_ghosts.toggled.connect(self.transcript.set_ghosts_shown)
@@ -321,7 +324,8 @@ class MainWindow(DressingWindow):
             for desk in (self.models, self.runs, self.tools.sweeps, self.help):
                 desk.close()
             self.threads.begin_close()
-        if self.threads.is_closed or self.threads.join(CLOSE_WAIT_MS):
+            self.jobs.close()
+        if (self.threads.is_closed or self.threads.join(CLOSE_WAIT_MS)) and self.jobs.is_idle:
             event.accept()
         else:
             # A forward or the load of a file is under way; `closed` calls again when it is over.
@@ -329,10 +333,16 @@ class MainWindow(DressingWindow):
             event.ignore()
 
     @Slot()
+    def _on_jobs_done(self) -> None:
+        if self._is_leaving:
+            self.close()
+
+    @Slot()
     def _on_about_to_quit(self) -> None:
         # The event loop ends without asking the window, such as at the end of a desktop session.
         self.threads.begin_close()
         self.threads.join(FINAL_WAIT_MS)
+        self.jobs.finish(FINAL_WAIT_MS)
 
     def _save(self) -> None:
         self._settings = replace(
