@@ -20,7 +20,9 @@ def jobs(qtbot):
 
 def test_work_runs_elsewhere_and_its_result_arrives_in_the_windows_thread(qtbot, jobs):
     seen = []
-    jobs.submit(lambda _job: threading.current_thread(), lambda thread: seen.append((thread, threading.current_thread())))
+    jobs.submit(
+        lambda _job: threading.current_thread(), lambda thread: seen.append((thread, threading.current_thread()))
+    )
     qtbot.waitUntil(lambda: bool(seen))
     assert seen[0][0] is not seen[0][1] is threading.main_thread()
 
