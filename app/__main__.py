@@ -62,8 +62,7 @@ def _speak_utf8() -> None:
 def open_window() -> int:
     """Open the window and stay until it is closed; where there can be none, say why."""
     from app.preflight import find_problem
-    from core.machine import limit_spinning, short_pauses
-    from core.read_ahead import extensions_read_ahead
+    from core.machine import limit_spinning
 
     problem = find_problem(os.environ)
     if problem is not None:
@@ -80,7 +79,7 @@ def open_window() -> int:
     from app.main_window import MainWindow
 
     application = QApplication(sys.argv[:1])
-    with short_pauses(), collecting_here(), extensions_read_ahead():
+    with collecting_here():
         window = MainWindow()
         # A window that was hidden while a thread was busy is no last window that Qt would see closing.
         window.threads.closed.connect(application.quit)

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 from PySide6.QtCore import QObject, Signal
 
-from core.machine import on_first_core
 
 MOST_S = 0.05
 """No longer does the engine wait for a window that draws, whatever keeps it."""
@@ -52,10 +51,7 @@ class Handover(QObject):
     def turn(self) -> Iterator[None]:
         """Draw within it, whatever it takes. Called in the window's thread."""
         try:
-            # The core that the engine has left: on each of the others one of its threads waits, and goes on waiting.
-            with on_first_core() as place:
-                place(_SEVERAL)
-                yield
+            yield
         finally:
             self._is_back.set()
 

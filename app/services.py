@@ -105,12 +105,9 @@ class LogWriter(Protocol):
 
 def load_libraries() -> None:
     """Load what `open_session` needs most time for, without holding up other threads; in the same thread, before it."""
-    from core.machine import limit_spinning, placing_threads
-    from core.torch_libraries import load_torch_libraries
+    from core.machine import limit_spinning
 
     limit_spinning()
-    with placing_threads():
-        load_torch_libraries()
 
 
 def open_session(while_loading: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext) -> Session:
@@ -131,10 +128,8 @@ def open_session(while_loading: Callable[[], AbstractContextManager[None]] = con
 def open_session_beside_window() -> Session:
     """As `open_session`, in a process whose window draws while the engine computes, and answers while it loads."""
     from app.giving_way import giving_way
-    from core.machine import placing_threads
 
-    with placing_threads():
-        return open_session(giving_way)
+    return open_session(giving_way)
 
 
 def open_log(path: Path) -> LogWriter:

@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ParamSpec, Protocol
 
-from PySide6.QtCore import QObject, Qt, QThread, Signal, Slot
+from PySide6.QtCore import QObject, QThread, Signal, Slot
 
-from core.machine import leave_core
 
 
 class OwnsThread(Protocol):
@@ -122,8 +121,6 @@ class AnsweringThread(QObject):
         self._priority = priority
         self._thread = QThread()
         self._thread.setObjectName(name)
-        # In the thread itself: the window's may ask its first question in its turn on the engine's core.
-        self._thread.started.connect(leave_core, Qt.ConnectionType.DirectConnection)
         answerer.moveToThread(self._thread)
         self._asked.connect(answerer.take)
         self._thread.finished.connect(self.closed)

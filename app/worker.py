@@ -21,7 +21,7 @@ from app.services import LogWriter, Services, Session
 from core.controls import RunControls
 from core.errors import OutriderError, sentence_of
 from core.evidence import packed
-from core.machine import importing
+from core.machine import without_collection
 from core.types import Event, Finished, FinishReason, Inspected, RunRequest, RunStarted, StageChanged, Summary
 
 
@@ -169,7 +169,7 @@ class EngineWorker(QObject):
     def _opened_session(self) -> Session:
         if self._session is None:
             self._inbox.put(StageChanged(WARM_UP_STAGE))
-            with importing(), giving_way():
+            with without_collection(), giving_way():
                 self._services.load_libraries()
                 self._session = self._services.open_session()
             self._tell_ready()

@@ -21,7 +21,7 @@ from core.decode import Continuation, autoregressive, continue_prompt, speculati
 from core.draft_shape import config_fields
 from core.drafters.registry import build_drafter, get_method
 from core.errors import OutOfMemoryError, OutriderError, first_line
-from core.machine import ThreadGovernor, num_processors, on_first_core, only_new_objects
+from core.machine import ThreadGovernor, num_processors
 from core.models.devices import device_name, free_memory, is_out_of_memory, release_memory, resolve_device
 from core.models.language_model import LanguageModel
 from core.models.loading import run_does_not_fit
@@ -180,8 +180,7 @@ class Session:
         except Cancelled:
             yield _stopped()
             return
-        with on_first_core() as tell_threads:
-            yield from self._run(request, controls, target, draft, tell_threads)
+        yield from self._run(request, controls, target, draft)
 
     def _load(
         self, request: RunRequest, controls: RunControls
@@ -195,14 +194,13 @@ class Session:
         controls: RunControls,
         target: LanguageModel,
         draft: LanguageModel | None,
-        tell_threads: Callable[[int], None],
     ) -> Generator[Event, None, None]:
         prompt = encode_prompt(target, request.prompt, request.chat)
         continuation = continue_prompt(target, prompt.ids, request)
         ids = [*prompt.ids, *continuation.ids]
         capacity = len(ids) + request.max_new_tokens
         try:
-            governor = _thread_governor(target, controls, tell_threads)
+            governor = _thread_governor(target, controls)
         except Cancelled:
             yield _stopped()
             return
@@ -219,8 +217,7 @@ class Session:
         failure: str | None = None
         has_room = True
         try:
-            with only_new_objects():
-                summary = yield from self._decode(request, controls, target, drafter, ids, progress, governor)
+            summary = yield from self._decode(request, controls, target, drafter, ids, progress, governor)
         except Exception as error:
             # Whatever torch, or any architecture's code, throws amid a forward; its traceback belongs in a debugger.
             _log.debug("the run failed", exc_info=True)
@@ -326,30 +323,23 @@ def _govern(governor: ThreadGovernor | None, step: Step) -> None:
             governor.record(step)
 
 
-def _thread_governor(
-    target: LanguageModel, controls: RunControls, tell_threads: Callable[[int], None] = lambda _count: None
-) -> ThreadGovernor | None:
+def _thread_governor(target: LanguageModel, controls: RunControls) -> ThreadGovernor | None:
     """Settles the number of threads for a run on the CPU, and tells it; None where there is no choice."""
     if target.device.type != "cpu":
         return None
     most = num_processors()
     if "OMP_NUM_THREADS" in os.environ or most == 1:
-        tell_threads(torch.get_num_threads())
         return None
     scorer = TargetScorer(target, capacity=8)
 
-    def set_threads(count: int) -> None:
-        torch.set_num_threads(count)
-        tell_threads(count)
-
-    governor = ThreadGovernor(lambda: scorer.time_one_step(0, controls.check_cancelled), set_threads, most)
+    governor = ThreadGovernor(lambda: scorer.time_one_step(0, controls.check_cancelled), torch.set_num_threads, most)
     try:
         governor.settle()
     except Cancelled:
         raise
     except Exception:
         # A model that fails here fails in the run as well, which says so.
-        set_threads(most)
+        torch.set_num_threads(most)
         return None
     return governor
 

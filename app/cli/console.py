@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Self
 
 from core.experiments.bench import Spread
-from core.machine import importing
+from core.machine import without_collection
 from core.text import spaced_percent
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def quiet_libraries() -> None:
 def make_engine() -> Session:
     """An engine with nothing loaded."""
     quiet_libraries()
-    with importing():
+    with without_collection():
         from core.session import Session
 
     return Session()

@@ -46,7 +46,7 @@ def measured(name: str, raw: dict[str, Any], prompt_ids: list[int]) -> Memory:
             if model is not None:
                 model.lean_weights = None
     contender = build(name, pair, settings)
-    release_memory(of_models=True)
+    release_memory()
     drop_read_weights()
     with threads(settings.threads):
         for _ in range(2):  # The first one brings back what it needs of files; the second one is measured.
@@ -90,7 +90,7 @@ def _import_everything() -> None:
 
     assert transformers.AutoModelForCausalLM
     load(DEFAULT_DRAFT, "cpu")
-    release_memory(of_models=True)
+    release_memory()
 
 
 if __name__ == "__main__":

@@ -37,7 +37,6 @@ from core.experiments.check import (
 )
 from core.experiments.prompt_suites import PRESETS, Prompt, default_prompts, read_prompts
 from core.experiments.rivals import Generate
-from core.machine import only_new_objects
 from core.models.language_model import LanguageModel
 from core.models.prompting import encode_prompt
 from core.rounds import prefill
@@ -692,8 +691,7 @@ def check(session: Session, request: CheckRequest, controls: RunControls) -> Gen
     """
     try:
         loaded = yield from session.load(request.run, controls)
-        with only_new_objects():
-            report = yield from _checked(request, loaded, controls)
+        report = yield from _checked(request, loaded, controls)
         yield CheckFinished(report)
     except Cancelled:
         yield CheckFinished(None)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from core.errors import ModelUnreadableError
-from core.machine import paused
 from core.models.catalogue import ModelEntry, ModelFormat
 from core.models.weight_files import TensorInfo, read_gguf_header, read_weight_headers
 
@@ -51,8 +50,7 @@ def loads(text: str) -> Any:
     """
     if len(text) < _LARGE:
         return json.loads(text)
-    with paused():
-        value, at = _value(text, _skip(text, 0), _LEVELS)
+    value, at = _value(text, _skip(text, 0), _LEVELS)
     if at != len(text):
         raise json.JSONDecodeError("Extra data", text, at)
     return value

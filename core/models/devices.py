@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import platform
 
 import psutil
 import torch
 
-import core.torch_ready  # noqa: F401 - for what its import does
 from core.errors import DeviceError, SettingsError
-from core.machine import collect_all, collect_new
 from core.types import Device, DType
+
+# Two threads that make their first tensors at once would wait for each other forever, so torch is set up here.
+torch.tensor(0.0)
+with torch.device("meta"):
+    torch.nn.Linear(1, 1, dtype=torch.tensor([0.0]).dtype)
 
 
 def resolve_device(device: str) -> torch.device:
@@ -64,17 +68,10 @@ def free_memory(device: torch.device) -> int:
     return available
 
 
-def release_memory(*, of_models: bool = False) -> None:
-    """Give back what nothing refers to any more.
-
-    Args:
-        of_models: look also through what the collector has set aside, which takes a quarter of a second; what a run
-            made, or a load that failed, is newer than that.
-    """
-    if of_models:
-        collect_all()
-    else:
-        collect_new()
+def release_memory() -> None:
+    """Give back what nothing refers to any more."""
+    if gc.isenabled():  # Beside a window, whose own thread collects, this thread must not.
+        gc.collect()
     trim_heap()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

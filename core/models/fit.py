@@ -184,7 +184,7 @@ def _estimate(folder: Path, _modified_ns: int, dtype: torch.dtype) -> int | None
     from accelerate.utils import compute_module_sizes
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    import core.torch_ready  # noqa: F401 - for what its import does
+    import core.models.devices  # noqa: F401 - sets torch up
     from core.models.prompting import quiet_transformers
 
     quiet_transformers()

@@ -11,7 +11,6 @@ import torch
 
 from core.drafters.registry import get_method
 from core.errors import OutOfMemoryError, OutriderError, PairMismatchError
-from core.machine import importing
 from core.models.catalogue import ModelEntry, ModelFormat, resolve
 from core.models.details import read_details
 from core.models.devices import free_memory, release_memory, resolve_device, resolve_dtype
@@ -115,17 +114,9 @@ class ModelShelf:
 
     def _release(self, keys: Iterable[ShelfKey]) -> None:
         """Drop models, and give back what they took."""
-        before = {id(tensor): weakref.ref(tensor) for tensor in self._parameters()}
         for key in keys:
             self._drop(key)
-        for tensor in self._parameters():
-            before.pop(id(tensor), None)
-        # Only where some architecture's modules refer to each other in rings is anything left, and a window stands
-        # still while they are looked for among all that there is.
-        release_memory(of_models=any(reference() is not None for reference in before.values()))
-
-    def _parameters(self) -> Iterable[torch.Tensor]:
-        return (parameter for model in self._models.values() for parameter in model.model.parameters())
+        release_memory()
 
     def _drop(self, key: ShelfKey) -> None:
         # What borrows its tables would keep them in memory.
@@ -234,8 +225,7 @@ def _load(
 def _needed_bytes(entries: list[ModelEntry], request: RunRequest) -> int:
     context = len(request.prompt.encode("utf-8", "replace")) // _BYTES_PER_TOKEN + request.max_new_tokens
     try:
-        with importing():  # transformers, which knows what architectures there are
-            details = [read_details(entry) for entry in dict.fromkeys(entries)]
-            return forecast(details, device=request.device, dtype=request.dtype, context=context).total_bytes
+        details = [read_details(entry) for entry in dict.fromkeys(entries)]
+        return forecast(details, device=request.device, dtype=request.dtype, context=context).total_bytes
     except OutriderError:
         return 0  # Loading says what is wrong with it.

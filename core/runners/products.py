@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from core.machine import num_processors, on_first_core
+from core.machine import num_processors
 
 _log = logging.getLogger(__name__)
 
@@ -224,22 +224,20 @@ def fastest_times(candidates: Sequence[Callable[[], object]], *, num_threads: in
     """
     times: list[list[float]] = [[] for _ in candidates]
     threads = torch.get_num_threads()
-    with on_first_core() as tell_threads:
-        tell_threads(num_threads)
-        torch.set_num_threads(num_threads)
-        try:
-            for candidate in candidates:
-                candidate()
-            begin = time.perf_counter()
-            for repeat in range(_REPEATS):
-                if repeat >= _FEWEST_REPEATS and time.perf_counter() - begin > _ENOUGH_S:
-                    break
-                for candidate, taken in zip(candidates, times, strict=True):
-                    if num_threads > 1:
-                        candidate()
-                    start = time.perf_counter()
+    torch.set_num_threads(num_threads)
+    try:
+        for candidate in candidates:
+            candidate()
+        begin = time.perf_counter()
+        for repeat in range(_REPEATS):
+            if repeat >= _FEWEST_REPEATS and time.perf_counter() - begin > _ENOUGH_S:
+                break
+            for candidate, taken in zip(candidates, times, strict=True):
+                if num_threads > 1:
                     candidate()
-                    taken.append(time.perf_counter() - start)
-        finally:
-            torch.set_num_threads(threads)
+                start = time.perf_counter()
+                candidate()
+                taken.append(time.perf_counter() - start)
+    finally:
+        torch.set_num_threads(threads)
     return [min(taken) for taken in times]

@@ -24,7 +24,6 @@ from app.tools.models.questions import (
     VerdictQuestion,
 )
 from core.errors import OutriderError, sentence_of
-from core.machine import importing
 from core.models.catalogue import ModelEntry
 
 BATCH_S = 0.25
@@ -72,8 +71,7 @@ class ModelChecker(Answerer, ModelAnswers):
 
     def answer(self, question: Callable[[], None]) -> None:
         """As ever, but the first question of its kind imports what it takes, such as tokenizers."""
-        with importing():
-            question()
+        question()
 
     def open(self, ref: str, role: ModelRole | None) -> None:
         """Find out what a reference names."""

@@ -18,7 +18,6 @@ from core.errors import RunLogError, sentence_of
 from core.evidence import packed_from_record
 from core.export.files import export_html
 from core.files import write_atomically
-from core.machine import making_what_stays, paused
 from core.runlog.log import RunLog, export_csv, export_jsonl, read_run_log
 from core.runlog.replay import events, request, request_to_show
 from core.runlog.store import KeptRun, KeptState, RunStore
@@ -147,10 +146,9 @@ class RunReader(Answerer, RunAnswers):
 
         def read() -> None:
             # By its path: a sweep keeps the logs of its runs in a folder of its own.
-            with making_what_stays():
-                log = read_run_log(run.path, keep=packed_from_record)
-                opened = OpenedRun(run, request_to_show(log), tuple(events(log)), tuple(log.problems))
-                _let_go(log)
+            log = read_run_log(run.path, keep=packed_from_record)
+            opened = OpenedRun(run, request_to_show(log), tuple(events(log)), tuple(log.problems))
+            _let_go(log)
             self.opened.emit(opened)
 
         self._try(read, f"{run.title!r} could not be opened")
@@ -273,8 +271,7 @@ class RunReader(Answerer, RunAnswers):
         if self.is_closing and not is_owed:
             return
         try:
-            with paused():  # A log is tens of thousands of records, and all of them stay.
-                work()
+            work()
         except Exception as error:
             (failed or self.failed).emit(sentence_of(error, what))
 
