@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 from PySide6.QtCore import QObject, Signal
 
-
 MOST_S = 0.05
 """No longer does the engine wait for a window that draws, whatever keeps it."""
 

@@ -10,7 +10,6 @@ from typing import Any, ParamSpec, Protocol
 from PySide6.QtCore import QObject, QThread, Signal, Slot
 
 
-
 class OwnsThread(Protocol):
     """What owns one thread."""
 

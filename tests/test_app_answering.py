@@ -48,18 +48,6 @@ def test_a_question_is_answered_in_the_thread_and_the_answer_arrives_in_the_wind
     assert heard_in == [threading.current_thread()]
 
 
-def test_a_thread_that_is_started_from_the_engines_core_leaves_it(monkeypatch, qtbot):
-    left = []
-    monkeypatch.setattr("app.threads.leave_core", lambda: left.append(threading.get_native_id()))
-    handle = EchoThread()
-    with qtbot.waitSignal(handle.told):
-        handle.tell(1)
-    handle.begin_close()
-    assert handle.join(5000)
-    assert len(left) == 1
-    assert left != [threading.get_native_id()]
-
-
 def test_there_is_no_thread_before_the_first_question(handle, qtbot):
     assert handle.is_closed
     with qtbot.waitSignal(handle.told):

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from app.collecting import INTERVAL_MS, collecting_here
-from core.machine import collect_all, only_new_objects
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -34,27 +33,11 @@ def test_while_a_run_goes_the_window_collects_and_only_when_it_means_to(window, 
     run_to_end(window)
     assert (threading.get_ident(), "collect_due") in collected
     assert {thread for thread, _ in collected} == {threading.get_ident()}
-    assert {function for _, function in collected} <= {"collect_due", "collect_wanted"}
-
-
-def test_what_the_engine_wants_collected_the_window_collects(qtbot, collected):
-    def work():
-        with only_new_objects():
-            pass
-        collect_all()
-        is_through.append(True)
-
-    is_through = []
-    thread = threading.Thread(target=work)
-    thread.start()
-    qtbot.waitUntil(lambda: is_through == [True])
-    thread.join()
-    assert {thread for thread, _ in collected} == {threading.get_ident()}
-    assert {"collect_wanted", "_collect_all"} <= {function for _, function in collected}
+    assert {function for _, function in collected} <= {"collect_due"}
 
 
 def test_a_window_in_which_nothing_happens_collects_now_and_then(qtbot, collected):
-    rings = [[] for _ in range(100)]
+    rings = [[] for _ in range(1000)]
     for ring in rings:
         ring.append(ring)
     qtbot.waitUntil(lambda: bool(collected), timeout=10 * INTERVAL_MS)

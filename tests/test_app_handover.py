@@ -7,7 +7,6 @@ import threading
 import pytest
 
 import app.handover
-import core.machine
 from app.handover import Handover
 
 
@@ -73,13 +72,3 @@ def test_no_engine_waits_for_ever_for_a_window_that_has_other_things_to_do(hando
     monkeypatch.setattr(app.handover, "MOST_S", 0.01)
     handover.want()
     handover.offer()
-
-
-def test_a_turn_is_drawn_on_the_core_that_the_engine_has_left(handover, monkeypatch):
-    here, places = threading.get_native_id(), {}
-    monkeypatch.setattr(core.machine, "_first_core", {0})
-    monkeypatch.setattr("os.sched_getaffinity", lambda thread: places.get(thread, {0, 1}), raising=False)
-    monkeypatch.setattr("os.sched_setaffinity", places.__setitem__, raising=False)
-    with handover.turn():
-        assert places == {here: {0}}
-    assert places == {here: {0, 1}}

@@ -1,13 +1,8 @@
 """Models that are kept for the next run, and dropped when there is no room."""
 
-import weakref
-from types import SimpleNamespace
 
-import pytest
 import torch
 
-import core.models.shelf as shelf_module
-from core.machine import paused
 from core.models.shelf import ModelShelf, ShelfKey
 from tests.fakes import tiny_model
 
@@ -54,35 +49,6 @@ def test_what_borrows_goes_with_what_it_borrows_from_and_keeps_it():
     assert room.names() == ["a", "b"]
     assert shelf.make_room(10, CPU, keep=[])
     assert room.names() == []
-
-
-@pytest.mark.parametrize("is_ringed", [False, True])
-def test_only_a_model_that_holds_itself_is_looked_for_among_all_that_there_is(is_ringed, monkeypatch):
-    gone, looked, shelf = [], [], ModelShelf()
-    monkeypatch.setattr(shelf_module, "release_memory", lambda *, of_models: looked.append(of_models))
-    for name in "ab":
-        module = torch.nn.Linear(2, 2)
-        # As some architectures' modules do, whose parts know the whole.
-        module.extra_state = [module] if is_ringed else []
-        gone.append(weakref.ref(module))
-        shelf.add(key(name), SimpleNamespace(model=module))
-        del module
-    with paused():
-        assert shelf.drop_all_but([key("b")])
-        assert looked == [is_ringed]
-        assert [reference() is not None for reference in gone] == [is_ringed, True]
-        shelf.clear()
-        assert looked == [is_ringed, is_ringed]
-
-
-def test_what_other_models_still_use_is_nothing_left_behind(monkeypatch):
-    looked, shelf, module = [], ModelShelf(), torch.nn.Linear(2, 2)
-    monkeypatch.setattr(shelf_module, "release_memory", lambda *, of_models: looked.append(of_models))
-    shelf.add(key("a"), SimpleNamespace(model=module))
-    shelf.add(key("b", beside=key("a")), SimpleNamespace(model=torch.nn.ModuleList([module])))
-    del module
-    shelf.drop_all_but([key("a")])
-    assert looked == [False]
 
 
 def test_a_model_that_was_written_anew_takes_the_place_of_the_old_one_and_of_what_borrows_from_it():

@@ -1,20 +1,17 @@
-"""All threads while the cores are free, one while they are not; and whoever stops a run needn't wait for the timing."""
+"""The process and its machine: all threads while the cores are free, one while they are not; and whoever stops a run needn't wait for the timing."""
 
 from __future__ import annotations
 
-import contextlib
-import os
+import gc
 import subprocess
 import sys
-import threading
 
 import psutil
 import pytest
 
-import core.machine
 import core.session
 from core.controls import Cancelled, RunControls
-from core.machine import ThreadGovernor, leave_core, num_processors, on_first_core, placing_threads
+from core.machine import ThreadGovernor, num_processors, without_collection
 from core.session import Session
 from core.types import Finished, FinishReason, RunRequest, SamplingParams
 from tests.fakes import save_model
@@ -143,108 +140,63 @@ def test_a_baseline_that_fails_leaves_the_run_whole(monkeypatch, request_with_ba
     assert last.summary.measured_speedup is None
 
 
-# --- Places -----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_an_import_is_not_collected_and_leaves_the_collector_as_it_was(is_enabled):
+    was_enabled = gc.isenabled()
+    (gc.enable if is_enabled else gc.disable)()
+    try:
+        with without_collection():
+            assert not gc.isenabled()
+        assert gc.isenabled() is is_enabled
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
+        (gc.enable if was_enabled else gc.disable)()
 
-PLACED = """
-import os, sys
-from core.machine import leave_core, num_processors, on_first_core, placing_threads
 
-everywhere = os.sched_getaffinity(0)
-with placing_threads():
-    import torch
-assert os.sched_getaffinity(0) == everywhere, "the thread itself is free again"
-assert "OMP_PLACES" not in os.environ and "OMP_PROC_BIND" not in os.environ
+# --- Threads that use torch for the first time at the same moment do not wait for each other forever -------------
 
-before = set(os.listdir("/proc/self/task"))
-torch.set_num_threads(2)
-torch.ones(1 << 20).add_(1.0)
-new = [os.sched_getaffinity(int(task)) for task in set(os.listdir("/proc/self/task")) - before]
-with on_first_core() as tell_threads:
-    assert os.sched_getaffinity(0) == everywhere, "nobody has said yet how many compute"
-    tell_threads(2)
-    here = os.sched_getaffinity(0)
-    assert here < everywhere
-    assert [there for there in new if there < everywhere and not here & there], (here, new)
-    tell_threads(1)
-    assert os.sched_getaffinity(0) == everywhere, "one alone goes where there is room"
-    tell_threads(2)
-    leave_core()
-    assert os.sched_getaffinity(0) == everywhere
-assert os.sched_getaffinity(0) == everywhere
-assert num_processors() > 1
+TWO_AT_ONCE = """
+import sys, threading
+{first}
+import torch
+
+sys.setswitchinterval(1e-6)
+arrived = threading.Barrier(2)
+
+class Import:
+    # As PySide's, Python code that runs at each import: the lock may pass to the other thread there.
+    def __call__(self, name, *args, **kwargs):
+        for _ in range(20_000):
+            pass
+        return plain(name, *args, **kwargs)
+
+import builtins
+plain, builtins.__import__ = builtins.__import__, Import()
+
+def use():
+    arrived.wait()
+    torch.tensor(1.0)
+
+threads = [threading.Thread(target=use) for _ in range(2)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print("through")
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="threads have places on Linux only")
-@pytest.mark.skipif(num_processors() < 2, reason="takes two cores")
-def test_beside_a_window_each_thread_has_a_core_while_it_computes():
-    chosen = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_", "KMP_"))}
-    done = subprocess.run([sys.executable, "-c", PLACED], env=chosen, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+def outcome(first):
+    """What the two come to. A thread that waits with the lock leaves none of it to say so."""
+    code = TWO_AT_ONCE.format(first=first)
+    try:
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    except subprocess.TimeoutExpired:
+        return "stuck"
+    return done.stdout.strip() or done.stderr
 
 
-def test_where_torch_is_here_already_threads_may_move(monkeypatch):
-    monkeypatch.setattr(core.machine.os, "sched_setaffinity", lambda *_: pytest.fail("moved"), raising=False)
-    with placing_threads():
-        assert "OMP_PLACES" not in os.environ
-    with on_first_core() as tell_threads:
-        tell_threads(2)
-
-
-@pytest.mark.parametrize("name", ["OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY"])
-def test_places_that_the_user_chose_stay(monkeypatch, name):
-    monkeypatch.setattr(core.machine.sys, "modules", {})
-    monkeypatch.setenv(name, "false")
-    before = dict(os.environ)
-    with placing_threads():
-        assert dict(os.environ) == before
-    assert dict(os.environ) == before
-
-
-def test_the_number_of_processors_is_the_processs_although_a_thread_has_a_core_of_its_own(monkeypatch):
-    monkeypatch.setattr(psutil, "cpu_count", lambda logical=True: 64)
-    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1, 2} if pid == os.getpid() else {0}, raising=False)
-    assert num_processors() == 3
-
-
-@pytest.fixture
-def cores(monkeypatch):
-    """A machine whose threads may be put on cores, as its system calls tell: which thread is where."""
-    places: dict[int, set[int]] = {}
-    monkeypatch.setattr(core.machine, "_first_core", {0})
-    monkeypatch.setattr("os.sched_getaffinity", lambda thread: places.get(thread, {0, 1}), raising=False)
-    monkeypatch.setattr("os.sched_setaffinity", places.__setitem__, raising=False)
-    return places
-
-
-def test_a_run_that_is_closed_in_another_thread_frees_the_one_that_it_kept_to_a_core(cores):
-    placed = contextlib.ExitStack()
-    placed.enter_context(on_first_core())(2)
-    here = threading.get_native_id()
-    assert cores == {here: {0}}
-    other = threading.Thread(target=placed.close)
-    other.start()
-    other.join()
-    assert cores == {here: {0, 1}}
-
-
-def test_a_thread_that_was_started_on_the_first_core_may_leave_it(cores, monkeypatch):
-    leave_core()
-    assert cores == {}, "nobody has places"
-    monkeypatch.setattr(core.machine, "_all_cores", {0, 1})
-    with on_first_core() as tell_threads:
-        tell_threads(2)
-        other = threading.Thread(target=leave_core)
-        other.start()
-        other.join()
-    here = threading.get_native_id()
-    assert [places for thread, places in cores.items() if thread != here] == [{0, 1}]
-
-
-def test_a_core_that_is_gone_is_no_reason_for_a_run_to_fail(cores, monkeypatch):
-    def refuse(_thread, _cores):
-        raise OSError(22, "Invalid argument")
-
-    monkeypatch.setattr("os.sched_setaffinity", refuse)
-    with on_first_core() as tell_threads:
-        tell_threads(2)
+@pytest.mark.parametrize("module", ["core.session", "core.models.devices"])
+def test_two_threads_may_be_the_first_to_make_a_tensor(module):
+    assert outcome(f"import {module}") == "through"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Collection, Generator, Iterable
 from pathlib import Path
 from typing import NamedTuple
