@@ -1,6 +1,5 @@
 """Models that are kept for the next run, and dropped when there is no room."""
 
-
 import torch
 
 from core.models.shelf import ModelShelf, ShelfKey

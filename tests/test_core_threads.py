@@ -1,4 +1,4 @@
-"""The process and its machine: all threads while the cores are free, one while they are not; and whoever stops a run needn't wait for the timing."""
+"""All threads while the cores are free, one while they are not; stopping never waits for the timing."""
 
 from __future__ import annotations
 
