@@ -75,7 +75,7 @@ def test_a_distilled_draft_gains_acceptance_and_serves_its_target_exactly(target
 
     assert draft.draft_ids.tolist() == frequent_ids((p.texts for p in train), 80, target.vocab_size, target.eos_ids)
     assert draft.model.get_input_embeddings().weight is target.model.get_input_embeddings().weight
-    assert draft.lean_weights is not None
+    assert draft.fused_weights is not None
     prompt = list(b"once upon a time")
     run = play(speculative(target, draft, prompt, num_draft_tokens=3, max_new_tokens=30, sampling=GREEDY))
     assert run.ids == greedy_reference(target, prompt, 30)[: len(run.ids)]
