@@ -67,8 +67,8 @@ def test_the_lean_forward_gives_the_same_greedy_text(family):
     target = tiny_model(family, 3)
     fused = language_model(tiny_module(family, seed=3), is_fused=True)
     expected = greedy_reference(target, PROMPT, LENGTH)
-    run = play(speculative(lean, tiny_model(family, 4), PROMPT, sampling=GREEDY, max_new_tokens=LENGTH))
-    assert run.ids == expected == plain_ids(lean, PROMPT, LENGTH, sampling=GREEDY)
+    run = play(speculative(fused, tiny_model(family, 4), PROMPT, sampling=GREEDY, max_new_tokens=LENGTH))
+    assert run.ids == expected == plain_ids(fused, PROMPT, LENGTH, sampling=GREEDY)
 
 
 def test_the_coldest_temperatures_are_greedy_on_the_fused_runner_too():
