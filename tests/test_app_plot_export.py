@@ -12,7 +12,7 @@ from PySide6.QtCore import QEventLoop, QTimer
 from PySide6.QtGui import QImage
 
 from app.run.run_view import RunView
-from app.tools.runs import reader as run_reader
+from app.widgets import plot_card
 from app.widgets.plot_card import PlotDesk, PlotFormat
 from app.widgets.plots import SCALE
 
@@ -34,15 +34,13 @@ def cards(window):
 
 def save(window, card, kind):
     action = next(action for action in card.menu.actions() if action.data() == kind)
-    desk, loop = window.plot_desk, QEventLoop()
-    for told in (desk.saved, desk.failed):
-        told.connect(loop.quit)
-    asked = len(desk._owed)
     action.trigger()
-    if len(desk._owed) > asked:
+    loop = QEventLoop()
+    window.jobs.became_idle.connect(loop.quit)
+    if not window.jobs.is_idle:
         QTimer.singleShot(PATIENCE_MS, loop.quit)
         loop.exec()
-    assert len(desk._owed) == asked, "it was never told what became of the plot"
+    assert window.jobs.is_idle, "the plot was never written"
 
 
 def rows(path):
@@ -140,9 +138,9 @@ def test_a_plot_is_written_by_another_thread_than_the_windows_and_told_of_where_
     finished, dialogs, tmp_path, monkeypatch
 ):
     threads = []
-    write = run_reader.write_atomically
-    monkeypatch.setattr(run_reader, "write_atomically", lambda *args: (threads.append(get_ident()), write(*args)))
-    other = PlotDesk(finished, dialogs, RunView(), finished.runs.reader, ())
+    write = plot_card.write_atomically
+    monkeypatch.setattr(plot_card, "write_atomically", lambda *args: (threads.append(get_ident()), write(*args)))
+    other = PlotDesk(finished, dialogs, RunView(), finished.jobs, ())
     told = []
     other.saved.connect(told.append)
     dialogs.plot_path = tmp_path / "out.csv"

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from functools import partial
-from pathlib import Path
 
 import pyqtgraph as pg
 from PySide6.QtCore import QEvent, QObject, QPoint, QPointF, QRectF, QSize, Qt, Signal, Slot
@@ -14,12 +13,13 @@ from PySide6.QtGui import QAction, QColor, QFont, QHelpEvent, QKeyEvent, QPainte
 from PySide6.QtWidgets import QGraphicsItem, QHBoxLayout, QMenu, QToolButton, QToolTip, QVBoxLayout, QWidget
 
 from app.dialogs import Dialogs
+from app.jobs import Jobs
 from app.run.run_view import RunView
 from app.run.step_plots import StepPlot
 from app.theme import LIGHT, Theme, scaled, ui_font
-from app.tools.runs.reader import RunReaderThread
 from app.widgets.fields import card, describe, set_flag, text_label
 from app.widgets.plots import FigurePlot, image_of, png_bytes, svg_of, tip, to_csv
+from core.files import write_atomically
 
 ZOOM = 0.8
 PAN = 0.2
@@ -289,17 +289,10 @@ class PlotDesk(QObject):
     failed = Signal(str)
     saved = Signal(str)
 
-    def __init__(
-        self, window: QWidget, dialogs: Dialogs, run: RunView, reader: RunReaderThread, cards: Iterable[PlotCard]
-    ) -> None:
+    def __init__(self, window: QWidget, dialogs: Dialogs, run: RunView, jobs: Jobs, cards: Iterable[PlotCard]) -> None:
         super().__init__(window)
-        self._reader = reader
-        self._owed: dict[object, Path] = {}
-        self._window = window
-        self._dialogs = dialogs
-        self._run = run
+        self._window, self._dialogs, self._run, self._jobs = window, dialogs, run, jobs
         self._theme = LIGHT
-        reader.plot_saved.connect(self._on_saved)
         for shown in cards:
             shown.save_requested.connect(partial(self.save, shown))
 
@@ -308,23 +301,18 @@ class PlotDesk(QObject):
         self._theme = theme
 
     def save(self, card: PlotCard, kind: PlotFormat) -> None:
-        """Ask where to, and have the plot written as it is now; `saved` or `failed` says when that is done."""
+        """Ask where to, and write the plot as it is now; `saved` or `failed` says when that is done."""
         path = self._dialogs.ask_plot_path(self._window, f"{self._name(card)}.{kind.value}")
-        if path is not None:
-            draw, key = contents_of(kind, card, self._theme), object()
-            self._owed[key] = path
-            self._reader.save_plot(draw, path, key)
-
-    @Slot(object, str)
-    def _on_saved(self, key: object, problem: str) -> None:
-        # Another window's desk has its plots written by the same thread.
-        path = self._owed.pop(key, None)
         if path is None:
             return
-        if problem:
-            self.failed.emit(problem)
-        else:
-            self.saved.emit(f"Saved to {path}")
+        draw = contents_of(kind, card, self._theme)
+        self._jobs.submit(
+            lambda job: write_atomically(path, draw()),
+            lambda _: self.saved.emit(f"Saved to {path}"),
+            failed=self.failed.emit,
+            what="The plot could not be saved",
+            must_finish=True,
+        )
 
     def _name(self, card: PlotCard) -> str:
         title = card.title.lower().replace(" ", "-")
