@@ -24,18 +24,6 @@ from core.evidence import packed
 from core.machine import without_collection
 from core.types import Event, Finished, FinishReason, Inspected, RunRequest, RunStarted, StageChanged, Summary
 
-
-def in_words(seconds: float) -> str:
-    """A stretch of time as a person says it: 40 s, 5 min, 3 h 20 min."""
-    if round(seconds) < 60:
-        return f"{max(1, round(seconds))} s"
-    minutes = round(seconds / 60)
-    if minutes < 60:
-        return f"{minutes} min"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours:,} h {minutes} min" if hours < 24 else f"{hours:,} h"
-
-
 Work = Callable[[Session, RunControls], Iterator[Any]]
 """From the engine and the way to stop to what comes of it, bit by bit; only CPU scalars, strings and the like."""
 

@@ -30,6 +30,17 @@ def in_words(num_bytes: int) -> str:
     return f"{num_bytes / 1e9:,.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.0f} MB"
 
 
+def duration_text(seconds: float) -> str:
+    """A duration as a person says it: 40 s, 5 min, 3 h 20 min."""
+    if round(seconds) < 60:
+        return f"{max(1, round(seconds))} s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:,} h {minutes} min" if hours < 24 else f"{hours:,} h"
+
+
 _CONTEXT = 6
 """Tokens decoded before a new one, so that tokenizers that drop a leading space see that it does not lead."""
 

@@ -11,11 +11,11 @@ import pytest
 import app.cli.sweep as command
 from app.__main__ import build_parser, main
 from app.cli.sweep import FEW_PROMPTS, build_plan
-from app.worker import in_words
 from core.errors import GenerationError
 from core.experiments.sweep_log import read_sweep
 from core.experiments.sweep_plan import DrafterChoice
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, SMOLLM2_DRAFTER
+from core.text import duration_text
 from tests.fakes import is_sentence, save_model
 from tests.fakes_sweep import FakeSweepSession
 
@@ -317,4 +317,4 @@ def test_with_yes_nobody_is_asked(capsys, session, out, monkeypatch):
     ],
 )
 def test_a_time_is_said_as_a_person_says_it(seconds, words):
-    assert in_words(seconds) == words
+    assert duration_text(seconds) == words

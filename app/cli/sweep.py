@@ -19,7 +19,6 @@ from app.cli.errors import Exit, UsageError, say, stop_on_interrupt, writing_out
 from app.cli.models import REF_HELP, printable
 from app.cli.parsing import EXIT_CODES, add_count, add_place, add_template, draft_lengths, echo, number, whole_number
 from app.cli.run_arguments import embedded_drafter
-from app.worker import in_words
 from core.drafters.registry import METHODS, get_method
 from core.experiments.bench import Spread, split_name
 from core.experiments.prompt_suites import SUITES, Prompt, find_prompts, first_of_each
@@ -40,6 +39,7 @@ from core.experiments.sweep_plan import (
 from core.files import write_atomically
 from core.machine import limit_spinning
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET
+from core.text import duration_text
 from core.types import Coupling, Device, DType, StageChanged
 
 
@@ -62,7 +62,7 @@ class SweepProgress:
     def advance(self, event: RunMeasured) -> None:
         """A run is over."""
         tenth = 10 * event.num_done // event.num_runs
-        text = f"About {in_words(event.seconds_left)} left" if event.num_done < event.num_runs else "Done"
+        text = f"About {duration_text(event.seconds_left)} left" if event.num_done < event.num_runs else "Done"
         if self._is_terminal:
             self._shown().advance(text, event.num_done, event.num_runs)
         elif tenth > self._tenth:
@@ -475,7 +475,7 @@ class _Run:
         self._progress.close()
         self._is_measuring = False
         left = event.num_runs - event.num_done
-        say(f"{left:,} runs are left, which will take about {in_words(event.seconds_left)}. Go on? [y/N]")
+        say(f"{left:,} runs are left, which will take about {duration_text(event.seconds_left)}. Go on? [y/N]")
         answer = sys.stdin.readline().strip().lower()
         self._is_measuring = True
         return answer in {"y", "yes"}

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from app.settings import RunSettings
-from app.worker import in_words
 from core.draft_shape import DraftLength, parse_draft_lengths
 from core.drafters.registry import get_method
 from core.errors import SettingsError
@@ -31,7 +30,7 @@ from core.experiments.sweep_plan import (
     SweepStarted,
     Verdict,
 )
-from core.text import percent_text
+from core.text import duration_text, percent_text
 from core.types import LengthPolicy, StageChanged
 
 
@@ -211,7 +210,7 @@ def size_text(plan: SweepPlan, seconds_each: float | None) -> str:
     prompts, repeats = _count(len(plan.prompts), "prompt"), _count(plan.repeats, "repeat")
     text = f"{_count(plan.num_runs, 'run')}: {cells} and {baselines}, each on {prompts}, {repeats}."
     if seconds_each is not None:
-        return f"{text} About {in_words(seconds_each * plan.num_runs)}, by the runs measured last."
+        return f"{text} About {duration_text(seconds_each * plan.num_runs)}, by the runs measured last."
     return f"{text} {large_note(plan)}".strip()
 
 
@@ -590,7 +589,7 @@ class SweepView:
         if self.is_going:
             # Between runs models may make room for each other; a line that says so for a moment only flickers.
             is_calm = self.seconds_left is not None and self.stage != STOPPING
-            left = f"about {in_words(self.seconds_left)} left" if is_calm and self.seconds_left is not None else ""
+            left = f"about {duration_text(self.seconds_left)} left" if is_calm and self.seconds_left is not None else ""
             return " · ".join(part for part in (done, left or self.stage) if part)
         if not self.is_complete:
             return f"{done} · stopped; Go on measures the rest"

@@ -59,13 +59,12 @@ from app.widgets.fields import ChoiceRow, card, describe, text_label
 from app.widgets.labels import STEPS, Banner, show_share
 from app.widgets.tables import Index, Role, RowsModel, prepare_rows
 from app.window_layout import bring_forward, open_at, splitter
-from app.worker import in_words
 from core.errors import OutriderError
 from core.experiments.prompt_suites import Prompt
 from core.experiments.sweep_plan import Cell, FileFailed, Measurement, PlannedRun, SweepPlan
 from core.files import write_atomically
 from core.runlog.store import KeptRun, KeptState
-from core.text import spaced_percent
+from core.text import duration_text, spaced_percent
 
 
 def push_button(text: str, name: str, help_text: str) -> QPushButton:
@@ -123,7 +122,7 @@ class SweepQuestion(QFrame):
 
     def ask(self, num_left: int, seconds_left: float) -> None:
         """Ask whether so many runs, which take so long, are to be done."""
-        self.text.setText(f"{num_left:,} runs are left, which will take about {in_words(seconds_left)}.")
+        self.text.setText(f"{num_left:,} runs are left, which will take about {duration_text(seconds_left)}.")
         self.setAccessibleName(self.text.text())
         self.show()
         self.no_button.setFocus()
