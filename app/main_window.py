@@ -36,11 +36,11 @@ from app.setup.prompt import PromptEditor, PromptReader
 from app.theme import RESOURCES, Theme, text_scale, ui_font
 from app.threads import Threads
 from app.tools.check import CheckDesk
-from app.tools.export import Exports
+from app.tools.export import ExportDesk
 from app.tools.help import HelpDesk
 from app.tools.models.window import ModelsDesk
 from app.tools.probe import ProbeDesk
-from app.tools.runs.kept import KeptRuns
+from app.tools.runs.window import RunsDesk
 from app.tools.sweep.window import SweepDesk
 from app.widgets.labels import Banner, SidePanel
 from app.widgets.plot_card import PlotDesk
@@ -60,12 +60,11 @@ class ToolDesks:
         controller: RunController,
         controls: ControlsPanel,
         prompt: PromptEditor,
-        runs: KeptRuns,
-        jobs: Jobs,
+        runs: RunsDesk,
         dialogs: Dialogs,
     ) -> None:
         self.probes = ProbeDesk(window, menus, services, controller, controls, prompt)
-        self.checks = CheckDesk(window, menus, services, controller, controls, jobs, dialogs)
+        self.checks = CheckDesk(window, menus, services, controller, controls, runs.reader, dialogs)
         self.sweeps = SweepDesk(window, services, menus, controller, controls, prompt, runs, dialogs)
 
     @property
@@ -120,31 +119,14 @@ class MainWindow(DressingWindow):
         )
         self.live.attach(self.plots, self.race, self.why, self.theory, self.inspector)
         self.live.send_evidence_to(self.inspector)
-        folder = self._services.runs_folder()
-        self.runs = KeptRuns(folder, self.jobs, self.controller, self.live, self.run_view, self._dialogs, self)
-        self.exports = Exports(
-            self,
-            self.menus,
-            self.run_view,
-            self.controls,
-            self.runs.store,
-            self.jobs,
-            self._dialogs,
-            self.banner,
-            self.status,
+        self.runs = RunsDesk(self._services, self.jobs, self.controller, self.live, self.run_view, self._dialogs, self)
+        self.exports = ExportDesk(
+            self, self.menus, self.run_view, self.controls, self.runs.reader, self._dialogs, self.banner, self.status
         )
         self.tools = ToolDesks(
-            self,
-            self.menus,
-            self._services,
-            self.controller,
-            self.controls,
-            self.prompt,
-            self.runs,
-            self.jobs,
-            self._dialogs,
+            self, self.menus, self._services, self.controller, self.controls, self.prompt, self.runs, self._dialogs
         )
-        readers = (self.tools.sweeps.reader, self.theorist)
+        readers = (self.runs.reader, self.tools.sweeps.reader, self.theorist)
         self.threads = Threads((self.controller, self.checker, self.models.store, *readers), self)
         cards = (*self.measurements.cards, *self.plots.cards, *self.theory.cards)
         self.plot_desk = PlotDesk(self, self._dialogs, self.run_view, self.jobs, cards)
@@ -152,7 +134,7 @@ class MainWindow(DressingWindow):
             self.controller, self.run_view, self.selection, self.transcript, self.menus, parent=self
         )
         self.live.attach(self.playback)
-        drawn = (self.transcript, self.measurements, self.plots, self.plot_desk, self.race, self.inspector, self.why)
+        drawn = (self.transcript, self.measurements, self.plots, self.race, self.inspector, self.why)
         self.look.follow(self, *drawn, self.help, self.theory, self.runs, *self.tools.drawn)
         self.branches = BranchDesk(self, self.playback, self.live, self._dialogs, self._start)
         self._lay_out()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from PySide6.QtWidgets import QHBoxLayout, QScrollArea, QToolButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QScrollArea, QToolButton, QVBoxLayout, QWidget
 
 from app.controller import RunState
 from app.run.inspection import Chip, Fate
@@ -11,7 +11,6 @@ from app.run.inspector import BlockRow
 from app.run.playback import PlaybackBar
 from app.run.tiles import Tile
 from app.setup.prompt import PromptEditor
-from app.widgets.labels import FittingButton
 from tests.text_scale import set_text_scale
 
 
@@ -22,20 +21,6 @@ def default_size(qtbot):
     qtbot.addWidget(window)
     yield
     set_text_scale(window, 1.0)
-
-
-def test_a_button_says_the_same_in_fewer_words_where_there_is_no_room(qtbot):
-    parent = QWidget()
-    qtbot.addWidget(parent)
-    button = FittingButton("As the model reads it", "As it is read")
-    QHBoxLayout(parent).addWidget(button)
-    parent.resize(button.sizeHint().width() + 60, 60)
-    parent.show()
-    assert button.text() == "As the model reads it"
-    parent.resize(parent.minimumSizeHint())
-    assert button.text() == "As it is read"
-    parent.resize(button.sizeHint().width() + 60, 60)
-    assert button.text() == "As the model reads it"
 
 
 def test_a_tiles_note_has_a_short_form_for_a_narrow_tile(qtbot):

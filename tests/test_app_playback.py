@@ -189,13 +189,13 @@ def test_a_step_that_is_pointed_at_in_a_plot_is_marked_in_the_text_and_in_every_
     run_to_end(window)
     view = window.transcript.view
     for plot in plots(window):
-        plot.step_hovered.emit(3)
+        plot.pointed.emit(3)
         (mark,) = view.extraSelections()
         assert (mark.cursor.selectionStart(), mark.cursor.selectionEnd()) == view._page.step_range(3)
         for other in plots(window):
             assert other._marks.hovered.isVisible()
             assert other._marks.hovered.value() == 3
-        plot.step_hovered.emit(-1)
+        plot.pointed.emit(-1)
         assert view.extraSelections() == []
         assert not any(other._marks.hovered.isVisible() for other in plots(window))
 

@@ -186,11 +186,12 @@ def test_gumbel_coupling_is_named_as_the_reason_for_lower_acceptance(steps):
 @pytest.mark.parametrize("theme", [LIGHT, DARK])
 def test_both_plots_can_be_taken_away(qtbot, steps, theme):
     page = page_of(qtbot, view(steps))
+    page.set_theme(theme)
     for card in page.cards:
         for kind in PlotFormat:
-            assert len(contents_of(kind, card, theme)()) > 100
+            assert len(contents_of(kind, card)()) > 100
     (card,) = (card for card in page.cards if card.title == "Expected over K")
-    assert contents_of(PlotFormat.CSV, card, theme)().count("\n") == 18
+    assert contents_of(PlotFormat.CSV, card)().count("\n") == 18
 
 
 @pytest.mark.parametrize("width", [340, 384, 620])

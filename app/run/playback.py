@@ -418,7 +418,7 @@ class PlaybackDesk(QObject):
     def link(self, plots: Iterable[StepPlot]) -> None:
         """Have plots over steps share the selection with the text."""
         for plot in plots:
-            plot.step_hovered.connect(self.selection.hover)
+            plot.pointed.connect(self.selection.hover)
             plot.step_clicked.connect(self._on_step_clicked)
             self.selection.changed.connect(plot.mark_place)
             self.selection.hovered.connect(plot.mark_step)

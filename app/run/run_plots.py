@@ -12,10 +12,9 @@ from PySide6.QtWidgets import QVBoxLayout, QWidget
 
 from app.run.race import Timeline, tokens_text
 from app.run.run_view import Array, PositionCounts, RunView
-from app.run.step_plots import PercentAxis
 from app.theme import Theme
 from app.widgets.plot_card import PlotCard
-from app.widgets.plots import BAR_WIDTH, FigurePlot, Mark, SeriesSample, Table, line_pen, prepare_axis
+from app.widgets.plots import BAR_WIDTH, FigurePlot, Mark, SeriesSample, Table, line_pen
 from app.window_layout import splitter
 from core.analysis.expectation import wilson
 from core.text import percent_text
@@ -45,10 +44,7 @@ class PositionPlot(FigurePlot):
         )
         self.counts = PositionCounts()
         item = self.getPlotItem()
-        axis = PercentAxis("left")
-        prepare_axis(axis)
-        axis.setTicks([[(share, f"{share * 100:.0f}") for share in (0, 0.25, 0.5, 0.75, 1)]])
-        item.setAxisItems({"left": axis})
+        self.show_percent(0, 0.25, 0.5, 0.75, 1)
         self.bars = pg.BarGraphItem(x=[], height=[], width=BAR_WIDTH)
         self.whiskers = pg.ErrorBarItem(beam=0.18)
         self.line = pg.PlotDataItem(antialias=True, connect="finite", symbol="o", symbolSize=6)

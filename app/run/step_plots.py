@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pyqtgraph as pg
-from PySide6.QtCore import QPointF, Qt, Signal, Slot
+from PySide6.QtCore import Qt, Signal, Slot
 from PySide6.QtGui import QColor, QPen
 
 from app.run.run_view import Array, Column, StepMetrics
@@ -20,7 +20,6 @@ from app.widgets.plots import (
     Table,
     band_color,
     line_pen,
-    prepare_axis,
     show_axes,
 )
 from core.text import percent_text
@@ -85,11 +84,9 @@ class StepPlot(BasePlot):
     it shows all steps.
 
     Signals:
-        step_hovered: the step under the pointer, or -1.
         step_clicked: a step that was clicked.
     """
 
-    step_hovered = Signal(int)
     step_clicked = Signal(int)
 
     def __init__(self, metrics: StepMetrics, *, object_name: str, title: str, y_label: str) -> None:
@@ -109,11 +106,6 @@ class StepPlot(BasePlot):
         self._marks = StepMarks(item)
 
     # --- For subclasses ---
-
-    def replace_left_axis(self, axis: pg.AxisItem) -> None:
-        """Put another scale in place of the plain one."""
-        prepare_axis(axis)
-        self.getPlotItem().setAxisItems({"left": axis})
 
     def _draw(self, first: int, last: int, width: int) -> None:
         """Fill the items with steps first to last - 1, `width` steps a bar."""
@@ -210,28 +202,16 @@ class StepPlot(BasePlot):
         if self._drawn is not None:
             self._draw_visible()
 
-    @Slot(object)
-    def _on_mouse_moved(self, point: QPointF) -> None:
-        self.step_hovered.emit(self._step_at(point))
-
-    def _step_at(self, point: QPointF) -> int:
-        box = self.getViewBox()
-        if not box.sceneBoundingRect().contains(point):
-            return -1
-        nearest = round(box.mapSceneToView(point).x())
+    def _place_at(self, x: float) -> int:
+        nearest = round(x)
         return nearest if 0 <= nearest < len(self._metrics) else -1
 
     @Slot(object)
     def _on_mouse_clicked(self, event: pg.GraphicsScene.mouseEvents.MouseClickEvent) -> None:
         super()._on_mouse_clicked(event)
         is_plain = not event.double() and event.button() is Qt.MouseButton.LeftButton
-        if is_plain and (step := self._step_at(event.scenePos())) >= 0:
+        if is_plain and (step := self._place_under(event.scenePos())) >= 0:
             self.step_clicked.emit(step)
-
-    def leaveEvent(self, event: object) -> None:
-        """Nothing is hovered any more."""
-        super().leaveEvent(event)
-        self.step_hovered.emit(-1)
 
 
 def bar_centres(first: int, count: int, width: int) -> Array:
@@ -255,23 +235,13 @@ REJECTION_HELP = (
 )
 
 
-class PercentAxis(pg.AxisItem):  # type: ignore[misc]  # pyqtgraph has no types
-    """Shows shares as percentages."""
-
-    def tickStrings(self, values: list[float], _scale: float, _spacing: float) -> list[str]:
-        """The ticks' labels."""
-        return [f"{value * 100:.0f}" for value in values]
-
-
 class AcceptancePlot(StepPlot):
     """Bars: accepted share of the block. Lines: the running rate, and the predicted one."""
 
     def __init__(self, metrics: StepMetrics) -> None:
         super().__init__(metrics, object_name="acceptancePlot", title="Acceptance per step", y_label="accepted, % of K")
         item = self.getPlotItem()
-        axis = PercentAxis("left")
-        axis.setTicks([[(share, f"{share * 100:.0f}") for share in (0, 0.25, 0.5, 0.75, 1)]])
-        self.replace_left_axis(axis)
+        self.show_percent(0, 0.25, 0.5, 0.75, 1)
         item.getViewBox().setYRange(0, 1.04, padding=0)
         self.drafted_bars = pg.BarGraphItem(x=[], height=[], width=BAR_WIDTH)
         self.accepted_bars = pg.BarGraphItem(x=[], height=[], width=BAR_WIDTH)

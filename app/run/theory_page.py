@@ -16,7 +16,6 @@ from PySide6.QtWidgets import QWidget
 
 from app.giving_way import WindowFirst, giving_way
 from app.run.run_view import RunView
-from app.run.step_plots import PercentAxis
 from app.run.theory import EMPTY, Question, TheoryModel, TheoryReport, answer
 from app.run.why_page import ReportPage, column_label
 from app.theme import Theme, scaled
@@ -24,7 +23,7 @@ from app.threads import Answerer, AnsweringThread
 from app.turns import at_once
 from app.widgets.fields import ChoiceRow, card, text_label
 from app.widgets.plot_card import PlotCard
-from app.widgets.plots import FigurePlot, Mark, SeriesSample, Table, band_color, line_pen, prepare_axis, thin_pen
+from app.widgets.plots import FigurePlot, Mark, SeriesSample, Table, band_color, line_pen, thin_pen
 from app.widgets.tables import FigureTable
 from core.analysis.calibration import Calibration, Reliability, Study
 from core.analysis.expectation import Curve
@@ -69,10 +68,7 @@ class CalibrationPlot(FigurePlot):
         self.grouping = Grouping.POSITION
         self.calibration: Calibration | None = None
         item = self.getPlotItem()
-        axis = PercentAxis("left")
-        prepare_axis(axis)
-        axis.setTicks([[(share, f"{share * 100:.0f}") for share in (0, 0.25, 0.5, 0.75, 1)]])
-        item.setAxisItems({"left": axis})
+        self.show_percent(0, 0.25, 0.5, 0.75, 1)
         self.predicted = pg.PlotDataItem(antialias=True)
         self.whiskers = pg.ErrorBarItem(beam=0.18)
         self.points = pg.ScatterPlotItem(symbol="o", size=8)

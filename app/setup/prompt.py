@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from PySide6.QtCore import QEvent, QObject, Qt, QTimer, Signal, Slot
+from PySide6.QtCore import QEvent, QObject, QTimer, Signal, Slot
 from PySide6.QtGui import QAction, QColor, QTextCharFormat, QTextCursor
 from PySide6.QtWidgets import (
     QApplication,
@@ -25,8 +25,8 @@ from app.setup.presets import Preset
 from app.theme import mono_font
 from app.tools.models.checker import ModelCheckerThread
 from app.tools.models.questions import RenderedPrompt, RenderQuestion
-from app.widgets.fields import card, describe, set_flag, text_label
-from app.widgets.labels import FittingButton, FittingNote
+from app.widgets.fields import card, describe, quiet_button, set_flag, text_label
+from app.widgets.labels import FittingNote
 
 WAITING = "Reading the target's tokenizer…"
 
@@ -105,21 +105,13 @@ class PromptEditor(QWidget):
         self.edit.setMinimumHeight(64)
         describe(self.edit, "Prompt")
         self.reading = PromptReading()
-        self.reading_button = FittingButton("As the model reads it", "As it is read")
-        self.reading_button.setObjectName("readingButton")
-        self.reading_button.setCheckable(True)
-        self.reading_button.setProperty("role", "quiet")
-        self.reading_button.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         reading_help = "With the target's chat template and special tokens, and the number of tokens (Ctrl+R)"
-        describe(self.reading_button, "Show the prompt as the model reads it", reading_help)
-        self.presets_button = QToolButton()
-        self.presets_button.setObjectName("presetsButton")
-        self.presets_button.setText("Presets")
-        self.presets_button.setProperty("role", "quiet")
+        reading_title = "Show the prompt as the model reads it"
+        self.reading_button = quiet_button("Model input", "readingButton", reading_title, reading_help)
+        self.reading_button.setCheckable(True)
+        self.presets_button = quiet_button("Presets", "presetsButton", "Presets", "Prompts to start from")
         self.presets_button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
         self.presets_button.setMenu(self._presets_menu(presets))
-        self.presets_button.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
-        describe(self.presets_button, "Presets", "Prompts to start from")
         self.note = FittingNote()
         self.note.setProperty("role", "hint")
         self.note.setObjectName("runNote")

@@ -185,7 +185,7 @@ class ProbeWindow(ToolWindow):
 
     def show_going(self, *, is_going: bool) -> None:
         """Offer only what can be done now."""
-        offer(self.probe_button, self.stop_button, is_going=is_going)
+        offer(self.probe_button, self.stop_button, is_running=is_going)
         self.generate.setEnabled(not is_going)
         self.progress.setVisible(is_going)
 

@@ -1,4 +1,4 @@
-"""Several things of which each may be ticked."""
+"""Fields, labels, buttons and layouts that every form and panel is made of."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from PySide6.QtCore import QEvent, QObject, QSignalBlocker, Qt, Signal, Slot
 from PySide6.QtWidgets import (
     QAbstractButton,
     QAbstractSpinBox,
+    QBoxLayout,
     QButtonGroup,
     QCheckBox,
     QComboBox,
@@ -19,11 +20,12 @@ from PySide6.QtWidgets import (
     QGridLayout,
     QHBoxLayout,
     QLabel,
+    QLayout,
     QLineEdit,
+    QPushButton,
     QScrollArea,
     QSizePolicy,
     QSlider,
-    QSpinBox,
     QToolButton,
     QVBoxLayout,
     QWidget,
@@ -32,45 +34,53 @@ from PySide6.QtWidgets import (
 from app.theme import hold
 
 E = TypeVar("E", bound=StrEnum)
+T = TypeVar("T")
+L = TypeVar("L", bound=QBoxLayout)
+
+# --- Layouts ---
+
+Part = QWidget | QLayout | tuple[QWidget | QLayout, int] | None
+"""A part of a row or column; with its stretch; None is a stretch of its own."""
 
 
-def text_label(text: str, role: str, *, buddy: QWidget | None = None) -> QLabel:
-    """A label in one of the style sheet's roles: section, field, hint, problem."""
-    label = QLabel(text)
-    label.setProperty("role", role)
-    if buddy is not None:
-        label.setBuddy(buddy)
-    return label
+def column(*parts: Part, spacing: int = 8) -> QVBoxLayout:
+    """Parts below each other."""
+    return _filled(QVBoxLayout(), parts, spacing)
 
 
-def labelled(title: str, widget: QWidget, help_text: str = "") -> QWidget:
-    """A field under its label. The help goes to tooltip and to assistive technology."""
-    describe(widget, title, help_text)
+def row(*parts: Part, spacing: int = 8) -> QHBoxLayout:
+    """Parts beside each other."""
+    return _filled(QHBoxLayout(), parts, spacing)
+
+
+def boxed(layout: QLayout) -> QWidget:
+    """A widget around a layout, without margins."""
     box = QWidget()
-    layout = QVBoxLayout(box)
     layout.setContentsMargins(0, 0, 0, 0)
-    layout.setSpacing(4)
-    label = text_label(title, "field", buddy=widget)
-    label.setToolTip(help_text)
-    layout.addWidget(label)
-    layout.addWidget(widget)
+    box.setLayout(layout)
     return box
 
 
-def describe(widget: QWidget, name: str, help_text: str = "") -> None:
-    """Name a widget for assistive technology and explain it in a tooltip."""
-    widget.setAccessibleName(name)
-    widget.setAccessibleDescription(help_text)
-    widget.setToolTip(help_text)
+def _filled(layout: L, parts: Iterable[Part], spacing: int) -> L:
+    layout.setSpacing(spacing)
+    for part in parts:
+        item, stretch = part if isinstance(part, tuple) else (part, 0)
+        if item is None:
+            layout.addStretch(1)
+        elif isinstance(item, QLayout):
+            layout.addLayout(item, stretch)
+        else:
+            layout.addWidget(item, stretch)
+    return layout
 
 
-def card() -> tuple[QFrame, QVBoxLayout]:
-    """A panel on the window's ground, and the layout inside it."""
+def card(*parts: Part) -> tuple[QFrame, QVBoxLayout]:
+    """A panel on the window's background, and the layout inside it."""
     frame = QFrame()
     frame.setObjectName("card")
-    layout = QVBoxLayout(frame)
+    layout = column(*parts)
     layout.setContentsMargins(12, 10, 12, 12)
-    layout.setSpacing(8)
+    frame.setLayout(layout)
     return frame, layout
 
 
@@ -78,24 +88,16 @@ def table_card(table: QWidget) -> QFrame:
     """A table on a panel of its own."""
     frame = QFrame()
     frame.setObjectName("tableCard")
-    inside = QVBoxLayout(frame)
-    inside.setContentsMargins(1, 1, 1, 1)
-    inside.addWidget(table)
+    layout = column(table)
+    layout.setContentsMargins(1, 1, 1, 1)
+    frame.setLayout(layout)
     return frame
 
 
-def offer(start: QWidget, stop: QWidget, *, is_going: bool) -> None:
-    """Offer one of two buttons; it gets the keys where the other had them, or a table would."""
-    left, taker = (start, stop) if is_going else (stop, start)
-    taker.setEnabled(True)
-    if left.hasFocus():
-        taker.setFocus()
-    left.setEnabled(False)
-
-
 def scrolled(body: QWidget, object_name: str) -> QScrollArea:
-    """A body that can be scrolled up and down where there is no room for all of it."""
-    body.setObjectName(f"{object_name}Body")
+    """A body that scrolls vertically where there is no room for all of it."""
+    if not body.objectName():
+        body.setObjectName(f"{object_name}Body")
     area = QScrollArea()
     area.setObjectName(object_name)
     area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
@@ -107,23 +109,85 @@ def scrolled(body: QWidget, object_name: str) -> QScrollArea:
     return area
 
 
+# --- Labels and buttons ---
+
+
+def text_label(text: str, role: str, *, buddy: QWidget | None = None) -> QLabel:
+    """A label in one of the style sheet's roles: section, field, hint, problem."""
+    label = QLabel(text)
+    label.setProperty("role", role)
+    if buddy is not None:
+        label.setBuddy(buddy)
+    return label
+
+
+def wrapped_label(name: str, role: str, text: str = "") -> QLabel:
+    """A label of several lines of plain text that can be selected."""
+    label = text_label(text, role)
+    label.setObjectName(name)
+    label.setWordWrap(True)
+    label.setTextFormat(Qt.TextFormat.PlainText)
+    label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+    return label
+
+
+def labelled(title: str, widget: QWidget, help_text: str = "", *, spacing: int = 4) -> QWidget:
+    """A field under its label. The help goes to the tooltip and to assistive technology."""
+    describe(widget, title, help_text)
+    label = text_label(title, "field", buddy=widget)
+    label.setToolTip(help_text)
+    return boxed(column(label, widget, spacing=spacing))
+
+
+def describe(widget: QWidget, name: str, help_text: str = "") -> None:
+    """Name a widget for assistive technology and explain it in a tooltip."""
+    widget.setAccessibleName(name)
+    widget.setAccessibleDescription(help_text)
+    widget.setToolTip(help_text)
+
+
+def push_button(title: str, name: str, help_text: str) -> QPushButton:
+    """A button that Enter presses only where it has the focus."""
+    button = QPushButton(title)
+    button.setObjectName(name)
+    button.setAutoDefault(False)
+    describe(button, title.rstrip("…"), help_text)
+    return button
+
+
+def quiet_button(title: str, name: str, accessible_name: str, help_text: str) -> QToolButton:
+    """A button without a frame that Tab reaches."""
+    button = QToolButton()
+    button.setText(title)
+    button.setObjectName(name)
+    button.setProperty("role", "quiet")
+    button.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+    describe(button, accessible_name, help_text)
+    return button
+
+
+def offer(start: QWidget, stop: QWidget, *, is_running: bool) -> None:
+    """Enable one of two buttons, which takes over the focus from the other."""
+    disabled, enabled = (start, stop) if is_running else (stop, start)
+    enabled.setEnabled(True)
+    if disabled.hasFocus():
+        enabled.setFocus()
+    disabled.setEnabled(False)
+
+
 def set_flag(widget: QWidget, name: str, value: object) -> None:
-    """Set a property that the style sheet looks at, and have it look again."""
+    """Set a property that the style sheet depends on, and apply the style again."""
     if widget.property(name) != value:
         widget.setProperty(name, value)
         widget.style().unpolish(widget)
         widget.style().polish(widget)
 
 
-def inset(spin: QAbstractSpinBox) -> None:
-    """Indent a spin box's text as far as other fields' text; the style sheet's padding does not reach it."""
-    editor = spin.findChild(QLineEdit)
-    if editor is not None:
-        editor.setTextMargins(6, 0, 0, 0)
+# --- Fields ---
 
 
 class WheelGuard(QObject):
-    """Prepares a form's fields, and keeps the wheel from changing one that the pointer only passes in a scroll."""
+    """Keeps the wheel from changing a field that the pointer only passes while scrolling."""
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         """Let the wheel through to a field only if it has the focus."""
@@ -133,12 +197,12 @@ class WheelGuard(QObject):
         return super().eventFilter(watched, event)
 
     def watch(self, *widgets: QWidget) -> None:
-        """Guard these fields, and bring them into line with each other."""
+        """Guard these fields, and indent spin boxes like other fields, which the style sheet's padding can't."""
         for widget in widgets:
             widget.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
             widget.installEventFilter(self)
-            if isinstance(widget, QAbstractSpinBox):
-                inset(widget)
+            if isinstance(widget, QAbstractSpinBox) and (editor := widget.findChild(QLineEdit)) is not None:
+                editor.setTextMargins(6, 0, 0, 0)
 
 
 class EnumCombo(QComboBox, Generic[E]):
@@ -165,9 +229,12 @@ SPIN_WIDTH = 96
 
 
 class SliderSpin(QWidget):
-    """A labelled number. Slider and spin box follow each other; `value_changed` tells each new value once.
+    """A labelled number as a slider and a spin box that follow each other.
 
-    With `decimals` 0 the value is a whole number. A number outside the range, NaN included, is not taken over.
+    With `decimals` 0 the value is a whole number. A number outside the range, NaN included, is refused.
+
+    Signals:
+        value_changed: each new value, once.
     """
 
     value_changed = Signal(float)
@@ -191,15 +258,10 @@ class SliderSpin(QWidget):
         self.slider.setRange(round(low * self._scale), round(high * self._scale))
         self.slider.setSingleStep(round(step * self._scale))
         self.slider.setPageStep(round(step * self._scale) * (2 if decimals else 1))
-        self.spin: QSpinBox | QDoubleSpinBox
-        if decimals:
-            self.spin = QDoubleSpinBox()
-            self.spin.setDecimals(decimals)
-            self.spin.setRange(low, high)
-            self.spin.setSingleStep(step)
-        else:
-            self.spin = QSpinBox()
-            self.spin.setRange(int(low), int(high))
+        self.spin = QDoubleSpinBox()
+        self.spin.setDecimals(decimals)
+        self.spin.setRange(low, high)
+        self.spin.setSingleStep(step)
         self.spin.setObjectName(f"{name}Spin")
         hold(self.spin, width=SPIN_WIDTH)
         describe(self.slider, title, help_text)
@@ -218,13 +280,12 @@ class SliderSpin(QWidget):
         self._guard = WheelGuard(self)
         self._guard.watch(self.slider, self.spin)
         self.slider.valueChanged.connect(self._on_slider_moved)
-        self.spin.valueChanged.connect(self._on_spin_changed)
+        self.spin.valueChanged.connect(self._take)
 
     def add_above_number(self, widget: QWidget) -> None:
-        """Put something that belongs to the number at the end of its label's line."""
+        """Put a widget that belongs to the number at the end of its label's line."""
         layout = self._layout
         layout.removeWidget(self.spin)
-        # With a row of its own the number is as high as that row, and the slider in the middle of it.
         layout.setRowMinimumHeight(2, 0)
         layout.addWidget(self.spin, 1, 1)
         layout.addWidget(widget, 0, 1)
@@ -235,7 +296,7 @@ class SliderSpin(QWidget):
         return self._value
 
     def set_value(self, value: float) -> bool:
-        """Show a number; false, and no change, if it is not one of the range."""
+        """Show a number; False, and no change, if it is out of range."""
         if not math.isfinite(value) or not self._low <= value <= self._high:
             return False
         self._take(value)
@@ -245,31 +306,21 @@ class SliderSpin(QWidget):
     def _on_slider_moved(self, position: int) -> None:
         self._take(position / self._scale)
 
-    @Slot(int)
     @Slot(float)
-    def _on_spin_changed(self, value: float) -> None:
-        self._take(value)
-
     def _take(self, value: float) -> None:
         with QSignalBlocker(self.slider), QSignalBlocker(self.spin):
             self.slider.setValue(round(value * self._scale))
-            if isinstance(self.spin, QDoubleSpinBox):
-                self.spin.setValue(value)
-            else:
-                self.spin.setValue(int(value))
+            self.spin.setValue(value)
         if value != self._value:
             self._value = value
             self.value_changed.emit(value)
 
 
-T = TypeVar("T")
-
-
 class ChoiceRow(QWidget, Generic[T]):
-    """One of the buttons is always down; arrow keys and Tab reach all of them.
+    """A row of buttons of which one is always checked.
 
     Signals:
-        chosen: what was chosen by hand.
+        chosen: what a person chose.
     """
 
     chosen = Signal(object)
@@ -280,20 +331,13 @@ class ChoiceRow(QWidget, Generic[T]):
         self.setAccessibleName(title)
         self._members = list(titles)
         self.group = QButtonGroup(self)
-        layout = QHBoxLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(2)
         for index, text in enumerate(titles.values()):
-            button = QToolButton()
-            button.setText(text)
-            button.setObjectName(f"{object_name}{index}")
-            button.setAccessibleName(f"{title}: {text}")
+            button = quiet_button(text, f"{object_name}{index}", f"{title}: {text}", "")
             button.setCheckable(True)
-            button.setProperty("role", "quiet")
-            button.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
             self.group.addButton(button, index)
-            layout.addWidget(button)
-        layout.addStretch(1)
+        layout = row(*self.group.buttons(), None, spacing=2)
+        layout.setContentsMargins(0, 0, 0, 0)
+        self.setLayout(layout)
         self.group.button(0).setChecked(True)
         self.group.buttonClicked.connect(self._on_clicked)
 
@@ -307,10 +351,10 @@ class ChoiceRow(QWidget, Generic[T]):
 
 
 class TickList(QWidget):
-    """Tick boxes, each for a name.
+    """Check boxes, each for a name.
 
     Signals:
-        changed: another one is ticked.
+        changed: a person checked or unchecked one.
     """
 
     changed = Signal()
@@ -326,11 +370,11 @@ class TickList(QWidget):
         self._layout.setContentsMargins(0, 0, 0, 0)
         self._layout.setHorizontalSpacing(12)
         self._layout.setVerticalSpacing(2)
-        for column in range(columns):
-            self._layout.setColumnStretch(column, 1)
+        for index in range(columns):
+            self._layout.setColumnStretch(index, 1)
 
     def show_items(self, items: Mapping[str, tuple[str, str]]) -> None:
-        """Offer these names, each with its title and its help; what is ticked stays so where it is still offered."""
+        """Offer these names, each with its title and help; those still offered stay checked."""
         if {name: (box.text(), box.toolTip()) for name, box in self._boxes.items()} == dict(items):
             return
         ticked = set(self.ticked())
@@ -342,32 +386,24 @@ class TickList(QWidget):
             box = QCheckBox(title)
             box.setObjectName(f"{self.objectName()}{index}")
             describe(box, f"{self._title}: {title}", help_text)
-            # A long name is cut off rather than taking the form apart.
+            # A long name is cut off rather than widening the form.
             box.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
             box.setChecked(name in ticked)
-            box.toggled.connect(self._on_toggled)
+            box.toggled.connect(self.changed)
             self._boxes[name] = box
             self._layout.addWidget(box, index // self._num_columns, index % self._num_columns)
 
     def tick(self, names: Iterable[str]) -> None:
-        """Tick these, and no others; tells nobody."""
+        """Check these and no others, without a signal."""
         wanted = set(names)
         for name, box in self._boxes.items():
             with QSignalBlocker(box):
                 box.setChecked(name in wanted)
 
     def ticked(self) -> tuple[str, ...]:
-        """The names that are ticked, in their order."""
+        """The names that are checked, in order."""
         return tuple(name for name, box in self._boxes.items() if box.isChecked())
 
-    def names(self) -> tuple[str, ...]:
-        """All names, in their order."""
-        return tuple(self._boxes)
-
     def box(self, name: str) -> QCheckBox:
-        """The tick box of a name."""
+        """The check box of a name."""
         return self._boxes[name]
-
-    @Slot()
-    def _on_toggled(self) -> None:
-        self.changed.emit()

@@ -1,12 +1,11 @@
-"""Columns of pages under tabs: what is known about the run, on the right; its text and its race, in the middle."""
+"""Labels that fit their text to the room they get, the banner for messages, and panels under tabs."""
 
 from __future__ import annotations
 
-from PySide6.QtCore import QAbstractAnimation, QEvent, QSize, Qt, Signal, Slot
+from PySide6.QtCore import QAbstractAnimation, QEvent, QSize, Qt, Slot
 from PySide6.QtGui import QPainter, QPaintEvent, QResizeEvent
 from PySide6.QtWidgets import (
     QFrame,
-    QHBoxLayout,
     QLabel,
     QProgressBar,
     QSizePolicy,
@@ -18,31 +17,25 @@ from PySide6.QtWidgets import (
 )
 
 from app.theme import scaled
+from app.widgets.fields import row, wrapped_label
 
 
 class Banner(QFrame):
     """Shows the latest sentence until it is dismissed or a run starts."""
 
-    dismissed = Signal()
-
     def __init__(self) -> None:
         super().__init__()
         self.setObjectName("banner")
-        self.label = QLabel()
-        self.label.setObjectName("bannerText")
-        self.label.setWordWrap(True)
-        self.label.setTextFormat(Qt.TextFormat.PlainText)
-        self.label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        self.label = wrapped_label("bannerText", "")
         self.label.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Preferred)
         self.close_button = QToolButton()
         self.close_button.setObjectName("dismissButton")
         self.close_button.setText("Dismiss")
         self.close_button.setAccessibleName("Dismiss the message")
-        layout = QHBoxLayout(self)
+        layout = row((self.label, 1), self.close_button, spacing=12)
+        layout.setAlignment(self.close_button, Qt.AlignmentFlag.AlignTop)
         layout.setContentsMargins(12, 6, 6, 6)
-        layout.setSpacing(12)
-        layout.addWidget(self.label, 1)
-        layout.addWidget(self.close_button, 0, Qt.AlignmentFlag.AlignTop)
+        self.setLayout(layout)
         self.close_button.clicked.connect(self.dismiss)
         self.hide()
 
@@ -59,46 +52,17 @@ class Banner(QFrame):
 
     @Slot()
     def dismiss(self) -> None:
-        """Take the sentence away."""
+        """Hide the sentence."""
         self.hide()
         self.label.clear()
-        self.dismissed.emit()
 
 
-class FittingButton(QToolButton):
-    """Shows its whole text, or the short one, but never a part of either as long as the short one has room."""
-
-    def __init__(self, text: str, short: str) -> None:
-        super().__init__()
-        self._whole, self._short = text, short
-        self.setText(text)
-        self.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Fixed)
-
-    def sizeHint(self) -> QSize:
-        """Room for the whole text, whichever is shown."""
-        return self._room_for(self._whole)
-
-    def minimumSizeHint(self) -> QSize:
-        """Room for the short one."""
-        return self._room_for(self._short)
-
-    def _room_for(self, text: str) -> QSize:
-        hint, metrics = super().sizeHint(), self.fontMetrics()
-        more = metrics.horizontalAdvance(text) - metrics.horizontalAdvance(self.text())
-        return QSize(hint.width() + more, hint.height())
-
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        """Choose the text that fits."""
-        super().resizeEvent(event)
-        self.setText(self._whole if self.width() >= self.sizeHint().width() else self._short)
-
-
-MOST_LINES = 3
-LEAST_HEIGHT = 32
+MAX_LINES = 3
+MIN_NOTE_HEIGHT = 32
 
 
 class FittingNote(QLabel):
-    """Wraps its sentence. One that would take more than three lines gives way to its short form, if it has one."""
+    """Wraps its sentence, or a short form of it where it would take more than three lines."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,36 +70,36 @@ class FittingNote(QLabel):
         self._whole, self._short = "", ""
 
     def show_note(self, whole: str, short: str = "") -> None:
-        """Say this, or the short form where the whole one would tower above its neighbours."""
+        """Show this, or the short form where the whole text is too tall."""
         self._whole, self._short = whole, short or whole
         self._fit()
 
     def resizeEvent(self, event: QResizeEvent) -> None:
-        """Choose the words, and ask for their height."""
+        """Choose the text, and ask for its height."""
         super().resizeEvent(event)
         if event.size().width() != event.oldSize().width():
             self._fit()
 
     def changeEvent(self, event: QEvent) -> None:
-        """The text has another size."""
+        """Fit text of another size."""
         super().changeEvent(event)
         if event.type() in {QEvent.Type.FontChange, QEvent.Type.StyleChange}:
             self._fit()
 
     def _fit(self) -> None:
-        self.setMinimumHeight(0)  # or no text would take less than the one before it
+        self.setMinimumHeight(0)  # or no text would take less room than the one before it
         self.setText(self._whole)
-        if self.heightForWidth(self.width()) > MOST_LINES * self.fontMetrics().lineSpacing() + 2:
+        if self.heightForWidth(self.width()) > MAX_LINES * self.fontMetrics().lineSpacing() + 2:
             self.setText(self._short)
         # A layout gives a wrapped text its height only where it has some to spare.
-        self.setMinimumHeight(max(scaled(LEAST_HEIGHT), self.heightForWidth(self.width())))
+        self.setMinimumHeight(max(scaled(MIN_NOTE_HEIGHT), self.heightForWidth(self.width())))
 
 
 MIN_WIDTH = 24
 
 
 class ElidedLabel(QLabel):
-    """A label in one line, cut short where there is no room; the tooltip has all of it."""
+    """A label of one line, cut short where there is no room; the tooltip has all of it."""
 
     def __init__(self, text: str, role: str, *, takes_all: bool = False) -> None:
         super().__init__(text)
@@ -152,12 +116,12 @@ class ElidedLabel(QLabel):
         self.setToolTip(text)
 
     def set_short(self, text: str) -> None:
-        """What to show where the whole text has no room; empty: the beginning of it."""
+        """What to show where the whole text has no room; empty: its beginning."""
         self._short = text
         self.update()
 
     def minimumSizeHint(self) -> QSize:
-        """Next to nothing is enough."""
+        """A few characters are enough."""
         return QSize(MIN_WIDTH, super().minimumSizeHint().height())
 
     def paintEvent(self, event: QPaintEvent) -> None:
@@ -171,7 +135,7 @@ class ElidedLabel(QLabel):
             painter.drawText(self.rect(), Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter, shown)
 
     def shown_text(self) -> str:
-        """The whole text, or the short one where that alone has room."""
+        """The whole text, or the short one where only that has room."""
         fits = self.fontMetrics().horizontalAdvance(self.text()) <= self.width()
         return self.text() if fits or not self._short else self._short
 
@@ -180,27 +144,20 @@ STEPS = 1000
 
 
 def show_share(bar: QProgressBar, share: float | None) -> None:
-    """Fill a bar to a share from 0 to 1; None: busy, with no end in sight yet."""
-    maximum = 0 if share is None else STEPS
-    value = round((share or 0.0) * STEPS)
-    if (bar.maximum(), bar.value()) == (maximum, value) or (maximum == 0 == bar.maximum()):
-        return
-    # A progress bar paints itself at once, and with it all that waits to be painted; it should wait its turn.
-    bar.setUpdatesEnabled(False)
-    bar.setMaximum(maximum)
+    """Fill a bar to a share from 0 to 1; None: busy, with no end known yet."""
+    bar.setRange(0, 0 if share is None else STEPS)
     if share is not None:
-        bar.setValue(value)
-        # Where nothing of it is filled, a bar that was busy would go on moving unseen, and draw 30 times a second.
+        bar.setValue(round(share * STEPS))
+        # Or an empty bar that was busy would go on redrawing itself 30 times a second.
         for movement in bar.findChildren(QAbstractAnimation):
             movement.stop()
-    bar.setUpdatesEnabled(True)
 
 
 class SidePanel(QTabWidget):
-    """Pages under tabs; each page is a panel that stands for itself."""
+    """Pages under tabs."""
 
     def __init__(self, name: str = "side", title: str = "About this run") -> None:
-        """Name the column, as sidePanel, and its tabs, as sideTabs; the title is for assistive technology."""
+        """Name the panel, as sidePanel, and its tabs, as sideTabs; the title is for assistive technology."""
         super().__init__()
         self.setObjectName(f"{name}Panel")
         self.setAccessibleName(title)
@@ -212,17 +169,11 @@ class SidePanel(QTabWidget):
         self.tabBar().setAccessibleName(f"Pages: {title}")
 
     def add_page(self, title: str, page: QWidget, help_text: str) -> None:
-        """Add a page behind the others.
-
-        Args:
-            title: one or two short words; all tabs must fit into 340 pixels.
-            page: the panel.
-            help_text: what it shows, in a sentence.
-        """
+        """Add a page under a short title; all tabs must fit into 340 pixels."""
         self.setTabToolTip(self.addTab(page, title), help_text)
 
     def title(self) -> str:
-        """The page at the front, by its title."""
+        """The title of the current page."""
         return self.tabText(self.currentIndex())
 
     def show_title(self, title: str) -> None:

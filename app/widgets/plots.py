@@ -1,4 +1,4 @@
-"""What the plots that are not by step share: axes that start at nothing, a view that fits until it is moved."""
+"""What plots share: axes, the view, what is under the pointer, samples for legends, and pictures as files."""
 
 from __future__ import annotations
 
@@ -29,19 +29,18 @@ from PySide6.QtWidgets import QGraphicsItem, QSizePolicy, QWidget
 
 from app.theme import LIGHT, Theme, mono_font, scaled, ui_font
 
+# --- Files ---
+
 SCALE = 2
 """Pixels of a PNG for each pixel on screen."""
 
 Paint = Callable[[QPainter], None]
-
-
-def png_of(size: QSize, paint: Paint) -> bytes:
-    """The picture at twice its size on screen."""
-    return png_bytes(image_of(size, paint))
+Table = Mapping[str, Iterable[float | int | str | None]]
+"""Columns by name, in order. A name ends in its unit, as in total_ms, where the figures have one."""
 
 
 def image_of(size: QSize, paint: Paint) -> QImage:
-    """The picture's pixels, twice as many as on screen in both directions."""
+    """The picture at twice its size on screen."""
     image = QImage(size * SCALE, QImage.Format.Format_RGB32)
     image.setDevicePixelRatio(SCALE)
     painter = QPainter(image)
@@ -51,7 +50,7 @@ def image_of(size: QSize, paint: Paint) -> QImage:
 
 
 def png_bytes(image: QImage) -> bytes:
-    """A file's contents. May be called in any thread."""
+    """The contents of a PNG file. May be called in any thread."""
     buffer = _buffer()
     QImageWriter(buffer, QByteArray(b"png")).write(image)
     return bytes(buffer.data().data())
@@ -60,7 +59,7 @@ def png_bytes(image: QImage) -> bytes:
 def svg_of(size: QSize, paint: Paint, title: str, *, resolution: int | None = None) -> bytes:
     """The picture as lines and text; at a screen's resolution where that is given."""
     buffer = _buffer()
-    generator = QSvgGenerator()
+    generator = QSvgGenerator(QSvgGenerator.SvgVersion.Svg11)  # The other version knows no clipping.
     generator.setOutputDevice(buffer)
     if resolution is not None:
         generator.setResolution(resolution)
@@ -74,21 +73,9 @@ def svg_of(size: QSize, paint: Paint, title: str, *, resolution: int | None = No
 
 
 def _buffer() -> QBuffer:
-    """To write into. Whoever writes does not own it, so that it is held until the end."""
     buffer = QBuffer()
     buffer.open(QIODevice.OpenModeFlag.WriteOnly)
     return buffer
-
-
-Table = Mapping[str, Iterable[float | int | str | None]]
-"""Columns by name, in order. A name ends in its unit, as in total_ms, where the figures have one."""
-
-
-def tip(rows: Sequence[tuple[str, str]]) -> str:
-    """A place's figures as a tooltip's rich text; the first row is its title."""
-    row = "<tr><td>{}&nbsp;&nbsp;</td><td align='right'>{}</td></tr>"
-    cells = "".join(row.format(escape(name), escape(value)) for name, value in rows[1:])
-    return f"<b>{escape(rows[0][0])}</b><table>{cells}</table>"
 
 
 def to_csv(table: Table) -> str:
@@ -103,15 +90,21 @@ def to_csv(table: Table) -> str:
 def _cell(value: float | int | str | None) -> str:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
-    # Six digits say all that was measured, and no more.
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-BAND_ALPHA = 48
+def tip(rows: Sequence[tuple[str, str]]) -> str:
+    """Figures as a tooltip's rich text; the first row is its title."""
+    row = "<tr><td>{}&nbsp;&nbsp;</td><td align='right'>{}</td></tr>"
+    cells = "".join(row.format(escape(name), escape(value)) for name, value in rows[1:])
+    return f"<b>{escape(rows[0][0])}</b><table>{cells}</table>"
+
+
+# --- Samples for legends ---
 
 
 class FormatSample(QWidget):
-    """A word in a token kind's own format, line style included, drawn as the transcript draws it."""
+    """A word in a token kind's format, drawn as the transcript draws it."""
 
     def __init__(self, text: str, tooltip: str) -> None:
         super().__init__()
@@ -165,21 +158,13 @@ SHAPES = (Mark.BAR, Mark.DOT, Mark.DIAMOND)
 """Filled, where the others are lines."""
 
 
-def band_color(color: QColor) -> QColor:
-    """The fill of the band around a line."""
-    band = QColor(color)
-    band.setAlpha(BAND_ALPHA)
-    return band
-
-
 class SeriesSample(QWidget):
     """A series' mark with its name."""
 
     def __init__(self, text: str, mark: Mark, token: str, tooltip: str) -> None:
         super().__init__()
-        self._text, self._mark, self._token = text, mark, token
-        self._color = QColor()
-        self._ink = QColor()
+        self._mark, self._token = mark, token
+        self._color = self._ink = QColor()
         self.set_meaning(text, tooltip)
         self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
 
@@ -193,29 +178,29 @@ class SeriesSample(QWidget):
 
     def set_theme(self, theme: Theme) -> None:
         """Draw in a theme's colours."""
-        self._color = QColor(getattr(theme, self._token))
-        self._ink = QColor(theme.muted)
+        self._color, self._ink = QColor(getattr(theme, self._token)), QColor(theme.muted)
         self.updateGeometry()
         self.update()
+
+    @property
+    def _mark_width(self) -> int:
+        return 10 if self._mark in SHAPES else 18
 
     def sizeHint(self) -> QSize:
         """Room for the mark and the name."""
         metrics = QFontMetrics(ui_font(12))
-        return QSize(self._mark_width() + 6 + metrics.horizontalAdvance(self._text) + 2, metrics.height() + 4)
-
-    def _mark_width(self) -> int:
-        return 10 if self._mark in SHAPES else 18
+        return QSize(self._mark_width + 6 + metrics.horizontalAdvance(self._text) + 2, metrics.height() + 4)
 
     def paintEvent(self, _event: QPaintEvent) -> None:
         """Draw mark and name."""
         painter = QPainter(self)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        self.draw(painter, QSize(self.width(), self.height()))
+        self.draw(painter, self.size())
         painter.end()
 
     def draw(self, painter: QPainter, size: QSize) -> None:
         """Draw mark and name at a painter's origin, on screen or into a file."""
-        middle, width = size.height() / 2, self._mark_width()
+        middle, width = size.height() / 2, self._mark_width
         if self._mark in SHAPES:
             self._draw_shape(painter, middle)
         else:
@@ -228,11 +213,8 @@ class SeriesSample(QWidget):
             painter.drawLine(QPointF(1, middle), QPointF(width - 1, middle))
         painter.setFont(ui_font(12))
         painter.setPen(self._ink)
-        painter.drawText(
-            QRect(width + 6, 0, size.width(), size.height()),
-            Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignLeft,
-            self._text,
-        )
+        flags = Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignLeft
+        painter.drawText(QRect(width + 6, 0, size.width(), size.height()), flags, self._text)
 
     def _draw_shape(self, painter: QPainter, middle: float) -> None:
         painter.setPen(Qt.PenStyle.NoPen)
@@ -246,13 +228,86 @@ class SeriesSample(QWidget):
             painter.drawPolygon(corners)
 
 
+# --- Pens and axes ---
+
+
+def band_color(color: QColor) -> QColor:
+    """The fill of the band around a line."""
+    band = QColor(color)
+    band.setAlpha(48)
+    return band
+
+
+def line_pen(color: str, *, dashed: bool = False) -> QPen:
+    """The pen of a plot's line."""
+    pen = QPen(QColor(color), 2)
+    pen.setCosmetic(True)
+    if dashed:
+        pen.setDashPattern([3, 2])
+    return pen
+
+
+def thin_pen(color: str) -> QPen:
+    """The pen of whiskers and reference lines."""
+    pen = QPen(QColor(color), 1.5)
+    pen.setCosmetic(True)
+    return pen
+
+
+class PercentAxis(pg.AxisItem):  # type: ignore[misc]  # pyqtgraph has no types
+    """Shows shares as percentages."""
+
+    def tickStrings(self, values: list[float], _scale: float, _spacing: float) -> list[str]:
+        """The ticks' labels."""
+        return [f"{value * 100:.0f}" for value in values]
+
+
+def prepare_axis(axis: pg.AxisItem) -> None:
+    """Give an axis the fonts, the room and the grid that all plots share."""
+    axis.enableAutoSIPrefix(False)
+    axis.setStyle(tickLength=-4, autoExpandTextSpace=False, maxTickLevel=0)
+    axis.setZValue(-100)  # The grid is behind the data.
+    # Painting labels is most of a plot's cost, and they rarely change.
+    axis.setCacheMode(QGraphicsItem.CacheMode.DeviceCoordinateCache)
+    fit_axis_text(axis)
+
+
+def fit_axis_text(axis: pg.AxisItem) -> None:
+    """Scale an axis' numbers and title, and the room that they take, with the text."""
+    axis.setStyle(tickFont=ui_font(11))
+    axis.label.setFont(ui_font(11))
+    if axis.orientation == "left":
+        axis.setWidth(scaled(50))
+    else:
+        axis.setHeight(14 + scaled(24))
+
+
+def show_axes(item: pg.PlotItem, theme: Theme, *, is_empty: bool) -> None:
+    """Draw both axes; those of an empty plot only have titles."""
+    for name in ("left", "bottom"):
+        axis = item.getAxis(name)
+        axis.setStyle(showValues=not is_empty)
+        axis.setPen(QPen(Qt.PenStyle.NoPen) if is_empty else QPen(QColor(theme.border), 1))
+        # The pen has changed the title's colour, too.
+        axis.setLabel(axis.labelText, **{**axis.labelStyle, "color": theme.muted})
+    item.showGrid(x=False, y=not is_empty, alpha=0.25)
+
+
+# --- Plots ---
+
 BAR_WIDTH = 0.76
 TITLE_MARGINS = 24
 """Pixels around a title's words that may be cut."""
 
 
 class BasePlot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
-    """Base of the plots by step and of the others."""
+    """Base of all plots: axes, theme, a hint while it is empty, and what is under the pointer.
+
+    Signals:
+        pointed: the place under the pointer, in the subclass's own count, or -1.
+    """
+
+    pointed = Signal(int)
 
     def __init__(self, *, object_name: str, title: str, x_label: str, y_label: str) -> None:
         super().__init__(background=None)
@@ -272,7 +327,6 @@ class BasePlot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         box.setDefaultPadding(0.0)
         box.disableAutoRange()
         self._hint = pg.TextItem(anchor=(0.5, 0.5))
-        self._hint.setFont(ui_font(12))
         self._hint.textItem.document().setDefaultTextOption(QTextOption(Qt.AlignmentFlag.AlignCenter))
         self._hint.setParentItem(box)
         box.sigRangeChangedManually.connect(self._on_moved_by_hand)
@@ -287,12 +341,50 @@ class BasePlot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         raise NotImplementedError
 
     def reset_view(self) -> None:
-        """Undo what was zoomed and panned by hand."""
+        """Undo zooming and panning by hand."""
         raise NotImplementedError
+
+    def legend(self) -> list[SeriesSample]:
+        """The series, for a legend beside the plot."""
+        raise NotImplementedError
+
+    def readout(self, place: int) -> str:
+        """The place under the pointer, on one short line."""
+        raise NotImplementedError
+
+    def details(self, place: int) -> list[tuple[str, str]]:
+        """The place under the pointer, as names and figures with their units; the first is its title."""
+        raise NotImplementedError
+
+    def table(self) -> Table:
+        """All that is plotted, not only what is in view."""
+        raise NotImplementedError
+
+    def show_percent(self, *ticks: float) -> None:
+        """Label the left axis with shares as percentages, at these ticks if any are given."""
+        axis = PercentAxis("left")
+        prepare_axis(axis)
+        if ticks:
+            axis.setTicks([[(share, f"{share * 100:.0f}") for share in ticks]])
+        self.getPlotItem().setAxisItems({"left": axis})
+
+    def set_hint(self, text: str) -> None:
+        """What an empty plot says."""
+        self._hint.setPlainText(text)
+        self._place_hint()
 
     def _restyle(self, theme: Theme) -> None:
         """Give the items a theme's colours."""
         raise NotImplementedError
+
+    def _place_at(self, x: float) -> int:
+        """The place at an x value; -1 where there is nothing."""
+        raise NotImplementedError
+
+    def _place_under(self, point: QPointF) -> int:
+        """The place at a point of the scene; -1 where there is nothing."""
+        box = self.getViewBox()
+        return self._place_at(box.mapSceneToView(point).x()) if box.sceneBoundingRect().contains(point) else -1
 
     @Slot()
     def _on_moved_by_hand(self) -> None:
@@ -300,129 +392,72 @@ class BasePlot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
 
     @Slot(object)
     def _on_mouse_moved(self, point: QPointF) -> None:
-        raise NotImplementedError
+        self.pointed.emit(self._place_under(point))
 
     @Slot(object)
     def _on_mouse_clicked(self, event: Any) -> None:
-        """A double click shows all again."""
         if event.double():
             self.reset_view()
 
-    # --- For cards and pages ---
+    def leaveEvent(self, event: object) -> None:
+        """Nothing is under the pointer any more."""
+        super().leaveEvent(event)
+        self.pointed.emit(-1)
+
+    # --- Theme and size ---
+
+    @property
+    def theme(self) -> Theme:
+        """The theme that it is drawn in."""
+        return self._theme
 
     def set_theme(self, theme: Theme) -> None:
-        """Draw in a theme's colours."""
+        """Draw in a theme's colours, at the text's scale."""
         self._theme = theme
         self.setBackground(theme.surface)
-        item = self.getPlotItem()
         self._hint.setFont(ui_font(12))
-        self._place_hint()
+        self._hint.setColor(theme.muted)
         for name, label in self._labels.items():
-            axis = item.getAxis(name)
+            axis = self.getPlotItem().getAxis(name)
             axis.setLabel(label, color=theme.muted, **{"font-size": f"{scaled(11)}px"})
             fit_axis_text(axis)
             axis.setTextPen(QColor(theme.muted))
-        self._hint.setColor(theme.muted)
-        self._fit_title()
+        self._on_resized()
         self._restyle(theme)
         self.redraw()
-
-    def set_hint(self, text: str) -> None:
-        """What an empty plot says."""
-        self._hint.setPlainText(text)
-        self._place_hint()
 
     @Slot()
     def _on_resized(self) -> None:
         self._place_hint()
-        self._fit_title()
+        # An upright title that would be cut off is left out.
+        label, box = self.getPlotItem().getAxis("left").label, self.getViewBox().boundingRect()
+        label.setOpacity(1.0 if label.boundingRect().width() <= box.height() + TITLE_MARGINS else 0.0)
 
     def _place_hint(self) -> None:
-        """In the middle, wrapped where the plot is narrower than the sentence."""
         box = self.getViewBox().boundingRect()
         self._hint.setTextWidth(box.width())
         self._hint.setPos(box.center())
 
-    def _fit_title(self) -> None:
-        """Leave out the upright title where it would be cut off: a part of it says less than the card's own title."""
-        label, box = self.getPlotItem().getAxis("left").label, self.getViewBox().boundingRect()
-        label.setOpacity(1.0 if label.boundingRect().width() <= box.height() + TITLE_MARGINS else 0.0)
-
-
-def prepare_axis(axis: pg.AxisItem) -> None:
-    """Give an axis the fonts, the room and the grid that all plots share."""
-    axis.enableAutoSIPrefix(False)
-    axis.setStyle(tickLength=-4, autoExpandTextSpace=False, maxTickLevel=0)
-    # Behind the data: a grid is there to read bars by, not to cut them.
-    axis.setZValue(-100)
-    # Painting labels is most of a plot's cost, and they rarely change.
-    axis.setCacheMode(QGraphicsItem.CacheMode.DeviceCoordinateCache)
-    fit_axis_text(axis)
-
-
-def show_axes(item: pg.PlotItem, theme: Theme, *, is_empty: bool) -> None:
-    """Draw both axes. An empty plot keeps their titles: numbers, lines and a grid would be about nothing."""
-    for name in ("left", "bottom"):
-        axis = item.getAxis(name)
-        axis.setStyle(showValues=not is_empty)
-        axis.setPen(QPen(Qt.PenStyle.NoPen) if is_empty else QPen(QColor(theme.border), 1))
-        # The pen has taken the title's colour along.
-        axis.setLabel(axis.labelText, **{**axis.labelStyle, "color": theme.muted})
-    item.showGrid(x=False, y=not is_empty, alpha=0.25)
-
-
-def fit_axis_text(axis: pg.AxisItem) -> None:
-    """Numbers and title at the text's scale, with the room that they take."""
-    axis.setStyle(tickFont=ui_font(11))
-    axis.label.setFont(ui_font(11))
-    if axis.orientation == "left":
-        axis.setWidth(scaled(50))
-    else:
-        axis.setHeight(14 + scaled(24))
-
-
-def line_pen(color: str, *, dashed: bool = False) -> QPen:
-    """The pen of a plot's line."""
-    pen = QPen(QColor(color), 2)
-    pen.setCosmetic(True)
-    if dashed:
-        pen.setStyle(Qt.PenStyle.CustomDashLine)
-        pen.setDashPattern([3, 2])
-    return pen
-
-
-def thin_pen(color: str) -> QPen:
-    """The pen of whiskers, and of lines to measure by."""
-    pen = QPen(QColor(color), 1.5)
-    pen.setCosmetic(True)
-    return pen
-
 
 SPARE = 1.25
-"""How far the view grows beyond what it must, so that the axes stand still for a while."""
+"""How far the view grows beyond what it must, so that the axes rarely move."""
 MARGIN = 1.03
 """What is left free beyond the last figure when no more will come."""
 
 
 class FigurePlot(BasePlot):
-    """Base of such plots. A subclass fills its items in `_draw` and says in `_extent` how far they reach.
+    """Base of the plots whose view fits all figures until it is moved by hand.
 
-    Signals:
-        pointed: the place under the pointer, in the subclass's own count, or -1.
+    A subclass fills its items in `_draw` and says in `_extent` how far they reach.
     """
-
-    pointed = Signal(int)
 
     def __init__(self, *, object_name: str, title: str, x_label: str, y_label: str) -> None:
         super().__init__(object_name=object_name, title=title, x_label=x_label, y_label=y_label)
         self._fits = True
         self._shown = (0.0, 0.0)
         self._axes: tuple[Theme, bool] | None = None
-        """The look that the axes have, since every change of it draws them anew."""
         self._spare = SPARE
         self.getViewBox().sigRangeChanged.connect(self._on_range_changed)
-
-    # --- For subclasses ---
 
     def _draw(self) -> None:
         """Fill the items with what is in view."""
@@ -442,30 +477,6 @@ class FigurePlot(BasePlot):
             self._shown = (grown[0], grown[1])
             self.getViewBox().setRange(xRange=(0, grown[0] or 1), yRange=(0, grown[1] or 1), padding=0)
 
-    def _place_at(self, x: float) -> int:
-        """The place at an x value; -1 where there is nothing."""
-        raise NotImplementedError
-
-    # --- For the card ---
-
-    def legend(self) -> list[SeriesSample]:
-        """The series, for a legend beside the plot."""
-        raise NotImplementedError
-
-    def readout(self, place: int) -> str:
-        """The place under the pointer, on one short line."""
-        raise NotImplementedError
-
-    def details(self, place: int) -> list[tuple[str, str]]:
-        """The place under the pointer, as names and figures with their units; the first is its title."""
-        raise NotImplementedError
-
-    def table(self) -> Table:
-        """All that is plotted, not only what is in view."""
-        raise NotImplementedError
-
-    # --- For the page ---
-
     def redraw(self) -> None:
         """Draw again although nothing has come."""
         self.refresh()
@@ -483,12 +494,12 @@ class FigurePlot(BasePlot):
         self._draw()
 
     def reset_view(self) -> None:
-        """Undo what was zoomed and panned by hand."""
+        """Undo zooming and panning by hand."""
         self._fits, self._shown = True, (0.0, 0.0)
         self.refresh()
 
     def settle(self, *, is_over: bool) -> None:
-        """Say whether more figures are to come, and fit the view to that, unless it was moved by hand."""
+        """Say whether more figures will come, and fit the view to that, unless it was moved by hand."""
         self._spare = MARGIN if is_over else SPARE
         if self._fits:
             self.reset_view()
@@ -504,14 +515,3 @@ class FigurePlot(BasePlot):
     def _on_range_changed(self) -> None:
         if not self._fits:
             self._draw()
-
-    @Slot(object)
-    def _on_mouse_moved(self, point: QPointF) -> None:
-        box = self.getViewBox()
-        x = box.mapSceneToView(point).x() if box.sceneBoundingRect().contains(point) else math.nan
-        self.pointed.emit(-1 if math.isnan(x) else self._place_at(x))
-
-    def leaveEvent(self, event: object) -> None:
-        """Nothing is pointed at any more."""
-        super().leaveEvent(event)
-        self.pointed.emit(-1)

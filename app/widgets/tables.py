@@ -1,19 +1,27 @@
-"""What a table says as long as nothing stands in it."""
+"""What tables share: models of one thing a row, their settings, and a hint while they are empty."""
 
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from PySide6.QtCore import QAbstractTableModel, QItemSelectionModel, QModelIndex, QPersistentModelIndex, Qt, Slot
 from PySide6.QtWidgets import QAbstractItemView, QGridLayout, QLabel, QTableView, QVBoxLayout, QWidget
 
-from app.run.theory import Row
 from app.widgets.fields import text_label
+
+if TYPE_CHECKING:
+    from app.run.theory import Row
 
 Index = QModelIndex | QPersistentModelIndex
 Role = Qt.ItemDataRole
 R = TypeVar("R")
+
+
+def alignment(*, is_figure: bool) -> Qt.AlignmentFlag:
+    """Figures end at the right, texts begin at the left."""
+    side = Qt.AlignmentFlag.AlignRight if is_figure else Qt.AlignmentFlag.AlignLeft
+    return side | Qt.AlignmentFlag.AlignVCenter
 
 
 class RowsModel(QAbstractTableModel, Generic[R]):
@@ -31,14 +39,14 @@ class RowsModel(QAbstractTableModel, Generic[R]):
             parent: that keeps it.
             titles: of the columns.
             text_columns: those that begin at the left; figures end at the right.
-            help_texts: what columns mean, as far as their titles don't say it.
+            help_texts: what columns mean, where their titles don't say it.
         """
         super().__init__(parent)
         self._titles, self._text_columns, self._help_texts = titles, text_columns, help_texts or {}
         self._rows: list[R] = []
 
     def _change(self, rows: list[R]) -> None:
-        """Show new rows of the same things in their places: what is selected stays."""
+        """Show new values of the same things: the selection stays."""
         old, self._rows = self._rows, rows
         for index, row in enumerate(rows):
             if row is not old[index] and row != old[index]:
@@ -51,9 +59,8 @@ class RowsModel(QAbstractTableModel, Generic[R]):
         self.endResetModel()
 
     def side(self, column: int) -> Qt.AlignmentFlag:
-        """Where a column's texts stand."""
-        side = Qt.AlignmentFlag.AlignLeft if column in self._text_columns else Qt.AlignmentFlag.AlignRight
-        return side | Qt.AlignmentFlag.AlignVCenter
+        """How a column is aligned."""
+        return alignment(is_figure=column not in self._text_columns)
 
     def rowCount(self, parent: Index = QModelIndex()) -> int:  # noqa: B008 - Qt's own signature
         """Number of rows that are shown."""
@@ -75,12 +82,9 @@ class RowsModel(QAbstractTableModel, Generic[R]):
 
 
 def prepare_rows(view: QTableView) -> None:
-    """Rows to choose from: no grid, Tab leaves the table, and it scrolls smoothly. To be called when it has its model.
-
-    Columns are never selected. Their head would ask for it all the same, each time that the selection changes: for the
-    flags of each cell of each row in it, a fifth of a second for some thousands of rows.
-    """
+    """Set up a table of rows to choose from, once it has its model: no grid, Tab leaves it, smooth scrolling."""
     header = view.horizontalHeader()
+    # A model of its own: the shared one asks for the flags of every cell whenever the selection changes.
     header.setSelectionModel(QItemSelectionModel(view.model(), header))
     view.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
     view.setTabKeyNavigation(False)
@@ -90,11 +94,8 @@ def prepare_rows(view: QTableView) -> None:
     view.verticalHeader().hide()
 
 
-ROLES = ("plain", "strong", "hint")
-
-
 class FigureTable(QWidget):
-    """Rows of three labels each. A label is made once and used again."""
+    """Rows of three labels: a name, its value, and an interval or note."""
 
     def __init__(self, object_name: str, headings: tuple[str, str, str] | None = None) -> None:
         super().__init__()
@@ -105,42 +106,36 @@ class FigureTable(QWidget):
         self._grid.setVerticalSpacing(3)
         self._grid.setColumnStretch(0, 1)
         self.rows: list[tuple[QLabel, QLabel, QLabel]] = []
-        self._first = 0
-        if headings is not None:
-            self._first = 1
-            for column, heading in enumerate(headings):
-                self._grid.addWidget(text_label(heading, "field"), 0, column, _alignment(column))
+        for column, heading in enumerate(headings or ()):
+            self._grid.addWidget(text_label(heading, "field"), 0, column, alignment(is_figure=column > 0))
 
     def show_rows(self, rows: Sequence[Row]) -> None:
         """Show these rows and no others."""
         while len(self.rows) < len(rows):
             self._add_row()
         for index, labels in enumerate(self.rows):
-            row = rows[index] if index < len(rows) else Row("", "", "", "")
+            for label in labels:
+                label.setVisible(index < len(rows))
+        for row, labels in zip(rows, self.rows, strict=False):
             for label, text in zip(labels, (row.title, row.value, row.interval), strict=True):
                 label.setText(text)
                 label.setToolTip(row.how)
-                label.setVisible(index < len(rows))
             labels[1].setAccessibleName(" ".join(filter(None, (f"{row.title}:", row.value, row.interval))))
             labels[1].setAccessibleDescription(row.how)
 
     def _add_row(self) -> None:
-        labels = text_label("", ROLES[0]), text_label("", ROLES[1]), text_label("", ROLES[2])
+        labels = text_label("", "plain"), text_label("", "strong"), text_label("", "hint")
         labels[0].setWordWrap(True)
-        row = self._first + len(self.rows)
-        for column, label in enumerate(labels):
-            # A name has its column's whole width: aligned in it, a label of two words is as narrow as one of them.
-            self._grid.addWidget(label, row, column, _alignment(column) if column else Qt.AlignmentFlag(0))
+        place = self._grid.rowCount()
+        # A name takes its column's whole width: aligned in it, a label of two words wraps after one of them.
+        self._grid.addWidget(labels[0], place, 0)
+        for column in (1, 2):
+            self._grid.addWidget(labels[column], place, column, alignment(is_figure=True))
         self.rows.append(labels)
 
 
-def _alignment(column: int) -> Qt.AlignmentFlag:
-    across = Qt.AlignmentFlag.AlignRight if column else Qt.AlignmentFlag.AlignLeft
-    return across | Qt.AlignmentFlag.AlignVCenter
-
-
 class EmptyHint(QLabel):
-    """A sentence in the middle of a table, gone with the first row and back with the last."""
+    """A sentence in the middle of a table while it has no rows."""
 
     def __init__(self, table: QTableView, sentence: str) -> None:
         super().__init__(sentence, table.viewport())
@@ -154,9 +149,8 @@ class EmptyHint(QLabel):
         layout.setContentsMargins(24, 8, 24, 8)
         layout.addWidget(self)
         table.setAccessibleDescription(sentence)
-        self._model.rowsInserted.connect(self._show_or_hide)
-        self._model.rowsRemoved.connect(self._show_or_hide)
-        self._model.modelReset.connect(self._show_or_hide)
+        for changed in (self._model.rowsInserted, self._model.rowsRemoved, self._model.modelReset):
+            changed.connect(self._show_or_hide)
         self._show_or_hide()
 
     @Slot()

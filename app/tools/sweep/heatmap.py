@@ -36,7 +36,7 @@ from app.tools.sweep.sweep_view import (
     SweepRow,
     SweepView,
 )
-from app.widgets.plots import png_of, svg_of
+from app.widgets.plots import image_of, png_bytes, svg_of
 from core.experiments.sweep_plan import Cell
 
 GAP = 3.0
@@ -416,7 +416,7 @@ class SweepPicture:
 
     def png(self) -> bytes:
         """The picture at twice its size on screen."""
-        return png_of(self.size, self.paint)
+        return png_bytes(image_of(self.size, self.paint))
 
     def svg(self) -> bytes:
         """The picture as lines and text."""
