@@ -205,7 +205,7 @@ def make_window(sound_binding, qtbot, session, dialogs, tmp_path):
     yield make
     for window in windows:
         window.close()
-        qtbot.waitUntil(lambda window=window: window.controller.is_closed, timeout=10_000)
+        qtbot.waitUntil(lambda window=window: window.controller.is_closed and window.jobs.is_idle, timeout=10_000)
         window.close()
         window.deleteLater()
 
