@@ -10,7 +10,7 @@ import pytest
 
 import app.cli.probe as command
 from app.__main__ import main
-from core.analysis.expectation import probing
+from core.analysis import probing
 from core.analysis.probe import Costs
 from core.errors import PairMismatchError
 from core.runlog.log import RunLogWriter

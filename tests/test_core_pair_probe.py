@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from core.analysis.expectation import Curve, probing
+from core.analysis import probing
+from core.analysis.expectation import Curve
 from core.analysis.probe import Costs, DraftProbe, DraftProbed, ProbeDone, ProbeRequest, ProbeText, verdict
-from core.analysis.probing import Places, agreement, compare, compare_over, measure, probe, speedup, survivals
+from core.analysis.probing import Comparison, agreement, compare, compare_over, measure, probe, speedup, survivals
 from core.controls import RunControls
 from core.errors import OutriderError, PairMismatchError, PromptError, SettingsError
 from core.sampling import probabilities
@@ -43,7 +44,7 @@ def test_each_place_is_what_a_full_computation_gives(sampling, rows):
     target, draft = a_pair()
     ids = a_text()
     found = compare_over(target, draft, ids, 5, sampling, most_rows=rows)
-    assert len(found) == len(ids) - 5
+    assert len(found.overlap) == len(ids) - 5
     for at, token in enumerate(ids[5:]):
         p, q = (probabilities(model.law(ids[: at + 5]), sampling).double() for model in (target, draft))
         assert found.overlap[at] == pytest.approx(float(torch.minimum(p, q).sum()), abs=1e-6)
@@ -118,7 +119,7 @@ def test_over_the_targets_own_texts_the_estimate_is_exactly_the_chance_of_every_
 
 def test_the_chain_estimate_is_the_product_along_the_text():
     ones = np.ones(4)
-    places = Places(np.array([0.9, 0.5, 0.8, 1.0]), 0.1 * ones, ones, ones, ones, ones, ones)
+    places = Comparison(np.array([0.9, 0.5, 0.8, 1.0]), 0.1 * ones, ones, ones, ones, ones, ones)
     table = survivals(places, is_own_text=False)
     assert table[0, :4].tolist() == pytest.approx([0.9, 0.45, 0.36, 0.36])
     assert table[2, :2].tolist() == pytest.approx([0.8, 0.8])
@@ -252,9 +253,9 @@ def test_a_long_text_is_read_in_windows_and_cut_to_the_places_that_are_wanted(lo
     text = ProbeText("a book", prompt="abcdefghij" * 100, is_raw=True)
     done, _ = played(loader, asked("near", text=text))
     assert done.probes[0].agreement.num_places == 999
-    done, _ = played(loader, asked("near", text=text, most_places=300))
+    done, _ = played(loader, asked("near", text=text, max_positions=300))
     assert done.probes[0].agreement.num_places == 300
-    assert "the last 699 places are left out" in done.notes[0]
+    assert "last 699 positions of a book are left out" in done.notes[0]
 
 
 def test_a_text_of_one_token_and_drafts_that_all_fail_are_said_in_a_sentence(loader):
@@ -289,7 +290,7 @@ def test_laws_that_hold_nan_are_a_problem_of_the_pair(loader):
         ({"target": " "}, "target"),
         ({"texts": ()}, "no text"),
         ({"generate": -1}, "0 or more"),
-        ({"most_places": 0}, "from 1 to"),
+        ({"max_positions": 0}, "from 1 to"),
     ],
 )
 def test_settings_out_of_range_are_refused(changes, words):

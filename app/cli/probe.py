@@ -19,7 +19,7 @@ from app.cli.models import REF_HELP, printable
 from app.cli.parsing import add_count, add_place, add_template, number, whole_number
 from app.cli.run_arguments import read_prompt, read_text_file
 from core.analysis.probe import (
-    DEFAULT_PLACES,
+    DEFAULT_POSITIONS,
     SCHEMA,
     Agreement,
     Costs,
@@ -29,9 +29,10 @@ from core.analysis.probe import (
     ProbeRequest,
     ProbeText,
     drafts_here,
+    probe_text,
+    sampling_of,
     verdict,
 )
-from core.analysis.probing import probe_text, sampling_of
 from core.controls import RunControls
 from core.errors import RunLogError
 from core.experiments.prompt_suites import default_prompts
@@ -174,7 +175,7 @@ def add_parser(commands: Any) -> None:
         default=0,
         help="have the target write N tokens behind each prompt first, which alone count then (default: 0)",
     )
-    add_count(text, "--places", DEFAULT_PLACES, "look at N places at most")
+    add_count(text, "--places", DEFAULT_POSITIONS, "look at N places at most")
     add_template(text, raw_help="don't")
     sampling = parser.add_argument_group("sampling (default: as the log has it, else temperature 1 and no filters)")
     sampling.add_argument(
@@ -261,7 +262,7 @@ def build_request(args: argparse.Namespace) -> ProbeRequest:
         sampling=sampling,
         generate=args.generate,
         seed=args.seed,
-        most_places=args.places,
+        max_positions=args.places,
         chat=args.chat,
         device=Device(args.device),
         dtype=DType(args.dtype),

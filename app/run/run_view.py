@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from app.run.tokens import TokenStream
 from core.analysis.diagnosis import PlainStep, StepSums, plain_step
 from core.analysis.expectation import BlockSums, expected_accepted
-from core.analysis.theory import GrowingColumns
 from core.runlog.log import RunLog, to_record
 from core.types import (
     BaselineStep,
@@ -411,21 +410,18 @@ class RunSums:
 
     Attributes:
         steps, baseline: sums over the run's own steps, and over its baseline's.
-        columns: the run's own steps one by one, for who wants them.
     """
 
-    def __init__(self, run: RunView, *, with_columns: bool = False) -> None:
+    def __init__(self, run: RunView) -> None:
         self._run = run
         self._steps, self.steps = run.steps, StepSums()
         self._baseline_steps, self.baseline = run.baseline_steps, StepSums()
-        self.columns = GrowingColumns() if with_columns else None
 
     def forget_old(self) -> None:
         """Let go of the steps of a run that is no longer at hand."""
         run = self._run
         if self._steps is not run.steps:  # Another run.
             self._steps, self.steps = run.steps, StepSums()
-            self.columns = GrowingColumns() if self.columns is not None else None
         if self._baseline_steps is not run.baseline_steps:
             self._baseline_steps, self.baseline = run.baseline_steps, StepSums()
 
@@ -437,15 +433,10 @@ class RunSums:
     def pieces(self) -> Generator[None]:
         """Take in what has come, so many steps at a time. Who stops in between loses nothing."""
         self.forget_old()
-        for sums, columns, steps in (
-            (self.steps, self.columns, self._steps),
-            (self.baseline, None, self._baseline_steps),
-        ):
+        for sums, steps in ((self.steps, self._steps), (self.baseline, self._baseline_steps)):
             while new := steps[sums.num_steps : sums.num_steps + PIECE]:
                 for step in new:
                     sums.add(step)
-                    if columns is not None:
-                        columns.add(step)
                 yield
 
     @property

@@ -71,7 +71,7 @@ class TheoryModel:
 
     def __init__(self, run: RunView) -> None:
         self._run = run
-        self.sums = RunSums(run, with_columns=True)
+        self.sums = RunSums(run)
 
     def question(self) -> Question | None:
         """What is to be worked out; None while a run goes, or where there is nothing."""
@@ -87,8 +87,7 @@ class TheoryModel:
             return TheoryReport(EMPTY)
         self.sums.read()
         plain = self.sums.plain()
-        ours = self.sums.columns.so_far() if self.sums.columns is not None else None
-        theory = speedup_theory(run.steps, plain, num_resamples=0, sums=self.sums.steps, ours=ours)
+        theory = speedup_theory(self.sums.steps, plain, num_resamples=0)
         note = LATER if run.summary is None else WORKING
         if theory is None:
             return TheoryReport(NO_UNIT if plain is None else UNDRAFTED)
@@ -193,7 +192,8 @@ def _predictor_row(fit: PredictorFit) -> Row:
     mean = "" if fit.mean is None else f" Mean {fit.mean:.3f}."
     how = (
         f"{PREDICTOR_HELP[fit.predictor]}{mean}{infinite} Spearman's rank correlation: with 1 − TV over "
-        f"{fit.num_places:,} drafted places; with accepted or rejected over {fit.num_outcomes:,} tested tokens. {LAWS}."
+        f"{fit.num_positions:,} drafted places; with accepted or rejected over {fit.num_outcomes:,} tested tokens. "
+        f"{LAWS}."
     )
     return Row(
         PREDICTOR_TITLES.get(fit.predictor, fit.predictor.value),
@@ -206,7 +206,7 @@ def _predictor_row(fit: PredictorFit) -> Row:
 def _predictors_note(found: PredictorStudy | None) -> str:
     if found is None:
         return "This run kept no laws to look at: its log holds no evidence."
-    said = f"Rank correlations over {found.num_places:,} places."
+    said = f"Rank correlations over {found.num_positions:,} places."
     if found.most_tail < 1e-3:
         return f"{said} The kept tokens hold more than 99.9 % of each law."
     return (

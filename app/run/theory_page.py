@@ -26,8 +26,9 @@ from app.widgets.plot_card import PlotCard
 from app.widgets.plots import FigurePlot, Mark, SeriesSample, Table, band_color, line_pen, thin_pen
 from app.widgets.tables import FigureTable
 from core.analysis.calibration import Calibration, Reliability, Study
+from core.analysis.diagnosis import KS
 from core.analysis.expectation import Curve
-from core.analysis.theory import KS, SpeedupTheory
+from core.analysis.theory import SpeedupTheory
 from core.text import percent_text
 from core.types import Step
 
@@ -293,7 +294,7 @@ class TheoryPlot(FigurePlot):
             "speedup_v_1": theory.leviathan.values,
             "verify_cost": theory.verify.values,
             "tokens_per_step": theory.tokens.values,
-            "tokens_per_step_by_place": theory.tokens_by_place.values,
+            "tokens_per_step_by_place": theory.tokens_by_position.values,
         }
 
     @property
@@ -311,7 +312,7 @@ class TheoryPlot(FigurePlot):
         assert self.theory is not None
         if self.quantity is Quantity.SPEEDUP:
             return self.theory.measured_verify, self.theory.leviathan
-        return self.theory.tokens, self.theory.tokens_by_place
+        return self.theory.tokens, self.theory.tokens_by_position
 
     def _extent(self) -> tuple[float, float]:
         if self.theory is None:

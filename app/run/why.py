@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from itertools import islice
 
 from app.run.run_view import RunSums, RunView
-from core.analysis.diagnosis import LEAST_BLOCKS, MAX_LOOKUP_TOKENS, Advice, Diagnosis, Limit, advise, diagnose
+from core.analysis.advice import MAX_LOOKUP_TOKENS, Advice, advise
+from core.analysis.diagnosis import LEAST_BLOCKS, Diagnosis, Limit, diagnose
 from core.text import percent_text
 
 MOST_UNSTEADY = 1.4

@@ -1,19 +1,19 @@
-"""What theory expects of a pair: block efficiency, speedup, and the draft length that pays best.
+"""What theory expects of a pair: block efficiency, speedup, the draft length that pays best, and intervals of rates.
 
 Leviathan et al., 2211.17192, section 3, for tokens accepted independently with probability alpha. Their form takes
-scoring K + 1 positions to cost as much as scoring one; `verify_cost` says by how much it really does.
+scoring K + 1 positions to cost as much as scoring one; `verify_cost` says how much it really costs.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A figure with its 95 % interval over resampled steps; without one where there are too few of them."""
+    """A value with its 95 % bootstrap interval, where there are enough steps for one."""
 
     value: float
     low: float | None = None
@@ -22,14 +22,14 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A figure for each K from 0 to 16, with its 95 % interval where there is one."""
+    """A value for each K from 0 to 16, with its 95 % interval where there is one."""
 
     values: tuple[float, ...]
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
 
     def at(self, num_draft_tokens: int) -> Estimate:
-        """The figure at a K."""
+        """The value at a K."""
         k = num_draft_tokens
         return Estimate(self.values[k], self.low[k], self.high[k]) if self.low else Estimate(self.values[k])
 
@@ -37,10 +37,6 @@ class Curve:
     def best(self) -> int:
         """The K with the highest value, the smallest of several."""
         return max(range(len(self.values)), key=lambda k: (self.values[k], -k))
-
-
-Z95 = 1.959964
-"""Two-sided 95 % quantile of the normal distribution."""
 
 
 def expected_tokens(alpha: float, num_draft_tokens: float) -> float:
@@ -71,51 +67,45 @@ def predicted_speedup(alpha: float, num_draft_tokens: float, cost: float, verify
 
 
 def expected_accepted(acceptance_probs: Sequence[float], expected_acceptance: Sequence[float]) -> float:
-    """How many of a block's tokens rejection sampling keeps, to be expected.
+    """How many tokens of a block rejection sampling is expected to accept; its mean over blocks is exact.
 
-    A place's sum(min(p, q)) is the chance that the token drafted there is kept, given the tokens before it; it counts
-    only if those are kept, which for the tokens that were drafted has the probability of their own tests. The mean
-    over blocks is the mean number of accepted tokens, exactly. A draft follows its own law under every coupling, so
-    that this says of a Gumbel-coupled block what rejection sampling would have kept of one.
+    A token counts only if all before it are accepted, so each position's sum(min(p, q)) is weighted by the acceptance
+    probabilities of the tokens drafted before it.
 
     Args:
         acceptance_probs: (K,) min(1, p / q) of each drafted token.
-        expected_acceptance: (K,) sum(min(p, q)) at each place.
+        expected_acceptance: (K,) sum(min(p, q)) at each position.
     """
-    kept, total = 1.0, 0.0
+    reached, total = 1.0, 0.0
     for own, overlap in zip(acceptance_probs, expected_acceptance, strict=True):
-        total += kept * overlap
-        kept *= own
+        total += reached * overlap
+        reached *= own
     return total
 
 
-def best_num_draft_tokens(
-    alpha: float, cost: float, *, verify_cost: Callable[[int], float] = lambda positions: 1.0, longest: int = 32
-) -> int:
-    """The K from 0 to `longest` with the highest predicted speedup; 0 says: don't speculate.
+Z95 = 1.959964
+"""Two-sided 95 % quantile of the normal distribution."""
 
-    Args:
-        alpha: acceptance probability of a tested token.
-        cost: c.
-        verify_cost: v(n) for n positions; v(1) is 1.
-        longest: greatest K considered.
-    """
-    candidates = range(longest + 1)
-    return max(candidates, key=lambda k: (predicted_speedup(alpha, k, cost, verify_cost(k + 1)) if k else 1.0, -k))
+
+def wilson(rate: float, trials: float, z: float = Z95) -> tuple[float, float]:
+    """Wilson's score interval of a rate observed in a number of independent trials, which need not be whole."""
+    spread = z * math.sqrt(rate * (1 - rate) / trials + z * z / (4 * trials * trials))
+    scale = 1 + z * z / trials
+    middle = rate + z * z / (2 * trials)
+    return max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale)
 
 
 @dataclass(slots=True)
 class BlockSums:
-    """Running sums over drafted blocks, from which the acceptance rate and how sure it is follow at any moment.
+    """Running sums over drafted blocks: the acceptance rate and its confidence interval at any moment.
 
-    The tokens of a block are no independent trials: behind a rejection all count as not accepted. Blocks are what is
-    sampled, so that the rate accepted / drafted is a ratio of two block totals, and its variance is that between
-    blocks (Cochran, Sampling Techniques, section 6.3).
+    The tokens of a block are not independent: behind a rejection none is accepted. Blocks are the sampling unit, so
+    the variance of accepted / drafted is that between blocks (Cochran, Sampling Techniques, section 6.3).
 
     Attributes:
-        blocks: how many blocks held at least one token.
+        blocks: blocks with at least one token.
         drafted, accepted: tokens.
-        drafted_squared, accepted_squared, product: sums over the blocks of K^2, A^2 and A K, where A of K were kept.
+        drafted_squared, accepted_squared, product: sums over the blocks of K^2, A^2 and A K, A of K being accepted.
     """
 
     blocks: int = 0
@@ -126,7 +116,7 @@ class BlockSums:
     product: int = 0
 
     def add(self, num_drafted: int, num_accepted: int) -> None:
-        """Count a block; an empty one says nothing."""
+        """Count a block; an empty one changes nothing."""
         if num_drafted:
             self.blocks += 1
             self.drafted += num_drafted
@@ -137,15 +127,14 @@ class BlockSums:
 
     @property
     def effective_tokens(self) -> float:
-        """How many independent trials would tell the rate as surely as these blocks do.
+        """The number of independent trials that would be as informative as these blocks.
 
-        r (1 - r) over the variance between blocks. Where the blocks don't differ there is no variance to see, and a
-        block counts as one trial; and no block counts for more trials than it has tokens.
+        At most one for each token; and one for each block where the blocks show no variance.
         """
         if self.blocks < 2:
             return float(self.blocks)
         rate = self.accepted / self.drafted
-        # Sum over the blocks of (A - r K)^2; r is accepted / drafted, so that these add up to nothing.
+        # Sum over the blocks of (A - r K)^2.
         squares = self.accepted_squared - 2 * rate * self.product + rate * rate * self.drafted_squared
         if squares <= 1e-9 * self.drafted_squared:
             return float(self.blocks)
@@ -153,11 +142,10 @@ class BlockSums:
         return min(float(self.drafted), rate * (1 - rate) / variance)
 
     def interval(self) -> tuple[float, float] | None:
-        """95 % confidence interval of the acceptance rate; None before there are two blocks.
+        """95 % confidence interval of the acceptance rate; None below two blocks.
 
-        Wilson's score interval over the effective number of tokens, made smaller by (z / t)^2 for the few blocks that
-        the variance was estimated from (Korn and Graubard, 1998). It takes blocks for independent of each other: a
-        text that turns harder half way is not foreseen.
+        Wilson's interval over the effective tokens, reduced by (z / t)^2 for a variance estimated from few blocks
+        (Korn and Graubard, 1998).
         """
         if self.blocks < 2:
             return None
@@ -165,28 +153,10 @@ class BlockSums:
         return wilson(self.accepted / self.drafted, self.effective_tokens * (Z95 / t) ** 2)
 
 
-def wilson(rate: float, trials: float, z: float = Z95) -> tuple[float, float]:
-    """Wilson's score interval of a rate that was seen in so many independent trials.
-
-    Args:
-        rate: from 0 to 1.
-        trials: more than 0; need not be whole.
-        z: quantile of the normal distribution.
-    """
-    spread = z * math.sqrt(rate * (1 - rate) / trials + z * z / (4 * trials * trials))
-    scale = 1 + z * z / trials
-    middle = rate + z * z / (2 * trials)
-    return max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale)
-
-
-_FEW = {1: 12.706205, 2: 4.302653}
-"""Where the expansion falls short by more than a hundredth."""
-
-
 def _t95(degrees: int) -> float:
     """Two-sided 95 % quantile of Student's t, by its expansion around the normal's (Abramowitz and Stegun, 26.7.5)."""
-    if degrees in _FEW:
-        return _FEW[degrees]
+    if degrees <= 2:  # Where the expansion is off by more than a hundredth.
+        return (12.706205, 4.302653)[degrees - 1]
     z, n = Z95, degrees
     first = (z**3 + z) / 4
     second = (5 * z**5 + 16 * z**3 + 3 * z) / 96

@@ -1,19 +1,27 @@
-"""Which of the models that are here may draft for a target."""
+"""What a probe asks and answers: which of the available models should draft for a target, at which K.
+
+`core.analysis.probing` carries it out.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from core.analysis.expectation import Curve, Estimate
-from core.errors import ModelNotFoundError, SettingsError
+from core.errors import ModelNotFoundError, RunLogError, SettingsError
 from core.models.catalogue import ModelEntry, local_models, resolve
 from core.models.fit import pair_problem
 from core.models.suggestions import suggested_drafts
-from core.types import Device, DType, SamplingParams
+from core.runlog.log import RunLog
+from core.runlog.replay import events, request_from_config
+from core.types import Device, DType, SamplingParams, Step
 
 SCHEMA = "outrider.probe/1"
-DEFAULT_PLACES = 2000
-MAX_PLACES = 100_000
+DEFAULT_POSITIONS = 2000
+MAX_POSITIONS = 100_000
+MOST_DRAFTS = 8
+"""Drafts that are probed where none are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +30,11 @@ class ProbeText:
 
     Attributes:
         name: what a report calls it.
-        prompt: as it is typed; with a continuation, nothing of it counts but as what stands before.
-        continuation: what stands behind the prompt; its places alone count where it is not empty.
+        prompt: as typed; where there is a continuation, only that counts.
+        continuation: what stands behind the prompt.
         prompt_ids, continuation_ids: the target's ids of either, where they are known already, as from a log.
-        is_own: whether the continuation was drawn from the target with the probe's own sampling.
-        is_raw: whether the text is read as it is, also where the target has a chat template.
+        is_own: whether the continuation was sampled from the target with the probe's own sampling.
+        is_raw: whether the text is read without the target's chat template.
     """
 
     name: str
@@ -46,10 +54,10 @@ class ProbeRequest:
         target: reference of the target.
         drafts: references of the drafts, at least one.
         texts: at least one.
-        sampling: what both laws go through.
+        sampling: what both distributions go through.
         generate: tokens that the target writes behind each prompt first, which then are all that counts; 0 for none.
-        most_places: most places that are looked at, over all texts.
-        chat: as `RunRequest` takes it.
+        max_positions: most positions that are compared, over all texts.
+        chat: as in `RunRequest`.
 
     Raises:
         SettingsError: a value outside its range.
@@ -61,7 +69,7 @@ class ProbeRequest:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     generate: int = 0
     seed: int = 0
-    most_places: int = DEFAULT_PLACES
+    max_positions: int = DEFAULT_POSITIONS
     chat: bool | None = None
     device: Device = Device.AUTO
     dtype: DType = DType.AUTO
@@ -75,23 +83,25 @@ class ProbeRequest:
             raise SettingsError("There is no text to probe on.")
         if self.generate < 0:
             raise SettingsError(f"The number of tokens to generate must be 0 or more, not {self.generate}.")
-        if not 1 <= self.most_places <= MAX_PLACES:
-            raise SettingsError(f"The number of places must be from 1 to {MAX_PLACES:,}, not {self.most_places:,}.")
+        if not 1 <= self.max_positions <= MAX_POSITIONS:
+            raise SettingsError(
+                f"The number of positions must be from 1 to {MAX_POSITIONS:,}, not {self.max_positions:,}."
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How two laws agree, over the places of the texts.
+    """How two distributions agree, over the positions of the texts.
 
     Attributes:
-        num_places: how many.
-        acceptance: mean of sum(min(p, q)): expected acceptance of a block's first token, with its 95 % interval.
-        survival: for i = 1 to 16, the share of blocks whose first i tokens are all accepted, to be expected.
+        num_places: number of positions.
+        acceptance: mean of sum(min(p, q)): expected acceptance of a block's first token.
+        survival: for i = 1 to 16, the share of blocks whose first i tokens are expected to be accepted.
         tokens: tau(K) = 1 + the sum of the first K of these.
         is_own_text: whether `survival` is the estimate that holds for the target's own text; else the chain estimate.
-        top_1: share of places where both laws have the same likeliest token.
+        top_1: share of positions where both distributions have the same likeliest token.
         kl_target_draft, kl_draft_target: mean divergences in nats, where they are finite; None where they never are.
-        num_infinite: places where the first of them is infinite: the draft excludes what the target may say.
+        num_infinite: positions where the first of them is infinite: the draft excludes what the target allows.
         target_entropy, draft_entropy: means, in nats.
     """
 
@@ -110,11 +120,11 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What was timed here, in milliseconds; medians.
+    """Measured times, in milliseconds; medians.
 
     Attributes:
         target_step_ms: the target's forward over one position.
-        draft_step_ms: one drafted token, drawing it included.
+        draft_step_ms: one drafted token, sampling included.
         verify_ms: (positions, milliseconds) of the target's forwards over several.
     """
 
@@ -130,11 +140,11 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class DraftProbe:
-    """One draft's answer; with a problem, nothing else.
+    """One draft's result; with a problem, nothing else.
 
     Attributes:
         verify: v(K+1) for K from 0 to 16.
-        speedup: tau(K) / (K c + v(K+1)). Its interval is that of the text alone: times are taken as they are.
+        speedup: tau(K) / (K c + v(K+1)). Its interval is that of the text alone.
         seconds: what the probe of this draft took, without loading.
     """
 
@@ -148,12 +158,12 @@ class DraftProbe:
 
     @property
     def best_k(self) -> int:
-        """The K that pays most; 0 says: don't speculate."""
+        """The K that pays most; 0 means: don't speculate."""
         return self.speedup.best if self.speedup.values else 0
 
     @property
     def best_speedup(self) -> float:
-        """What it is expected to bring; 1 for no speculation."""
+        """The speedup expected at that K; 1 for no speculation."""
         return self.speedup.values[self.best_k] if self.speedup.values else 0.0
 
 
@@ -170,8 +180,8 @@ class ProbeDone:
 
     Attributes:
         probes: the best draft first, those with a problem last.
-        is_stopped: whether it was stopped before all of them were probed.
-        notes: what else is to be known, a sentence each.
+        is_stopped: whether it was stopped before all drafts were probed.
+        notes: what else to know, a sentence each.
     """
 
     probes: tuple[DraftProbe, ...]
@@ -192,35 +202,63 @@ def verdict(probes: tuple[DraftProbe, ...]) -> str:
     return f"Take {best.draft} with K = {best.best_k}: {found.value:.2f}× is expected{interval}."
 
 
-MOST = 8
-"""Drafts that are probed where none are named."""
-
-
 def drafts_here(target_ref: str) -> tuple[str, ...]:
-    """References of drafts for a target: those made or suggested for it first, then the smallest.
+    """Local models that may draft for a target: those made or suggested for it first, then the smallest.
 
-    Reads tokenizer files, so not for the window's thread. A draft is smaller than its target and means the same text
-    by the same ids.
+    Reads tokenizer files, so not for the window's thread.
 
     Raises:
-        ModelNotFoundError, ModelUnreadableError: there is no such target.
-        ModelNotFoundError: there is no draft here for it.
+        ModelNotFoundError, ModelUnreadableError: there is no such target, or no draft for it.
     """
     target = resolve(target_ref)
     suggested = suggested_drafts(target.ref)
-    fitting = [entry for entry in local_models() if _may_draft(entry, target)]
 
-    def order(entry: ModelEntry) -> tuple[bool, int, int]:
-        place = suggested.index(entry.ref) if entry.ref in suggested else len(suggested)
-        return entry.serves is None, place, entry.size_bytes
+    def rank(entry: ModelEntry) -> tuple[bool, int, int]:
+        order = suggested.index(entry.ref) if entry.ref in suggested else len(suggested)
+        return entry.serves is None, order, entry.size_bytes
 
-    found = tuple(entry.ref for entry in sorted(fitting, key=order))[:MOST]
-    if not found:
+    fitting = [
+        entry
+        for entry in local_models()
+        if entry.path != target.path
+        and entry.size_bytes < target.size_bytes
+        and pair_problem(entry.ref, target.ref) is None
+    ]
+    if not fitting:
         hint = f" Get one: `outrider models get {suggested[0]}`." if suggested else " Name one, or get one."
         raise ModelNotFoundError(f"There is no draft here for {target.title}.{hint}")
-    return found
+    return tuple(entry.ref for entry in sorted(fitting, key=rank))[:MOST_DRAFTS]
 
 
-def _may_draft(entry: ModelEntry, target: ModelEntry) -> bool:
-    is_smaller = entry.path != target.path and entry.size_bytes < target.size_bytes
-    return is_smaller and pair_problem(entry.ref, target.ref) is None
+def sampling_of(log: RunLog) -> SamplingParams:
+    """The sampling of a logged run.
+
+    Raises:
+        RunLogError: the log does not say.
+    """
+    return request_from_config(log.run["config"]).sampling
+
+
+def probe_text(log: RunLog, target: str, sampling: SamplingParams) -> ProbeText:
+    """The text of a logged run. It is the target's own where target and sampling were those of the run throughout.
+
+    Raises:
+        RunLogError: the run wrote nothing.
+    """
+    config = log.run["config"]
+    steps = [event for event in events(log) if isinstance(event, Step)]
+    written = tuple(token for step in steps for token in step.emitted)
+    if not written:
+        raise RunLogError("This run wrote no text to probe on.")
+    before = (*_ids(config.get("prompt_token_ids")), *_ids(config.get("continuation_token_ids")))
+    if target != config.get("target") or not before:
+        text = "".join(step.emitted_text for step in steps)
+        return ProbeText("the run's text", prompt=str(config.get("prompt") or ""), continuation=text)
+    is_own = sampling == sampling_of(log) and all(step.temperature == sampling.temperature for step in steps)
+    return ProbeText("the run's text", prompt_ids=before, continuation_ids=written, is_own=is_own)
+
+
+def _ids(values: Any) -> tuple[int, ...]:
+    if not isinstance(values, list | tuple) or not all(type(value) is int and value >= 0 for value in values):
+        return ()
+    return tuple(values)

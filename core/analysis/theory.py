@@ -2,96 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from core.analysis.diagnosis import LEAST_BLOCKS, LEAST_TIMED, PlainStep, StepSums, tokens_per_block
+from core.analysis.diagnosis import (
+    COLUMNS,
+    KS,
+    LEAST_BLOCKS,
+    LEAST_TIMED,
+    Array,
+    PlainStep,
+    StepSums,
+    tokens_per_block,
+    verify_over_k,
+)
 from core.analysis.expectation import Curve, Estimate
-from core.types import MAX_DRAFT_TOKENS, Step, TokenKind
-
-Array = NDArray[np.float64]
 
 NUM_RESAMPLES = 500
 SEED = 0
 """The same steps give the same intervals."""
 
+INTERVAL = (2.5, 97.5)
+"""Percentiles of the resamples that bound a 95 % interval."""
+
 _MOST_CELLS = 200_000
-"""Resamples x steps that are held at once: 1.6 MB. A window's thread waits while NumPy works through them."""
+"""Resamples x steps held at once: 1.6 MB."""
 
-COLUMNS = ("drafted", "accepted", "tested", "emitted", "draft_ms", "verify_ms", "total_ms")
+_MOST = 0.9
+"""Share of the steps that must have one K for it to stand for the run."""
 
-
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """One row a step.
-
-    Attributes:
-        table: (n, 7) in the order of `COLUMNS`. tested: the drafted tokens that were accepted or rejected; those
-            behind a rejection are neither.
-        is_timed: (n,) whether the step's scoring time is that of a whole block, which one that the text's end cut
-            short is not.
-    """
-
-    table: Array
-    is_timed: NDArray[np.bool_]
-
-    def __len__(self) -> int:
-        return len(self.table)
-
-    def __getitem__(self, name: str) -> Array:
-        return self.table[:, COLUMNS.index(name)]
-
-    def sums(self) -> dict[str, Array]:
-        """Each column's sum, as an array of one."""
-        return dict(zip(COLUMNS, self.table.sum(0, keepdims=True).T, strict=True))
-
-
-class GrowingColumns:
-    """The columns of a run that goes on: each step is read once."""
-
-    def __init__(self) -> None:
-        self._table = np.empty((256, len(COLUMNS)))
-        self._is_timed = np.empty(256, dtype=np.bool_)
-        self._count = 0
-
-    def add(self, step: Step) -> None:
-        """Take in a step."""
-        if self._count == len(self._table):
-            self._table = np.concatenate((self._table, np.empty_like(self._table)))
-            self._is_timed = np.concatenate((self._is_timed, np.empty_like(self._is_timed)))
-        self._table[self._count] = _row(step)
-        self._is_timed[self._count] = step.num_draft_tokens > 0 and not _is_cut(step)
-        self._count += 1
-
-    def so_far(self) -> Columns:
-        """All that was taken in."""
-        return Columns(self._table[: self._count], self._is_timed[: self._count])
-
-
-def columns(steps: Sequence[Step]) -> Columns:
-    """Read steps."""
-    rows = np.array([_row(step) for step in steps], dtype=np.float64).reshape(len(steps), len(COLUMNS))
-    cut = [_is_cut(step) for step in steps]
-    return Columns(rows, (rows[:, 0] > 0) & ~np.array(cut, dtype=np.bool_))
-
-
-def _is_cut(step: Step) -> bool:
-    return bool(step.emitted_kinds) and step.emitted_kinds[-1] is TokenKind.ACCEPTED
-
-
-def _row(step: Step) -> tuple[float, ...]:
-    tested = step.num_accepted + (TokenKind.CORRECTION in step.emitted_kinds)
-    times = step.draft_ms, step.verify_ms, step.total_ms
-    return step.num_draft_tokens, step.num_accepted, tested, len(step.emitted), *times
+_DRAFTED, _ACCEPTED, _TESTED, _EMITTED, _DRAFT_MS, _VERIFY_MS, _TOTAL_MS, _IS_TIMED = range(len(COLUMNS))
 
 
 def resampled(count: int, rng: np.random.Generator, num_resamples: int = NUM_RESAMPLES) -> Iterator[Array]:
-    """Bootstrap resamples (Efron, 1979) of `count` things: how often each one was drawn, (b, count) at a time.
+    """Bootstrap resamples (Efron, 1979) of `count` items: how often each was drawn, (b, count) at a time.
 
-    The resamples come in a few pieces, so that memory stays bounded however long a run is.
+    They come in chunks, so that memory stays bounded however long a run is.
     """
     most = max(1, _MOST_CELLS // max(1, count))
     for first in range(0, num_resamples, most):
@@ -101,7 +49,7 @@ def resampled(count: int, rng: np.random.Generator, num_resamples: int = NUM_RES
 
 
 def weighted_medians(values: Array, weights: Array) -> Array:
-    """(b,) medians of (n,) values that count as often as (b, n) whole weights say; NaN where none counts."""
+    """(b,) medians of (n,) values, each counted as often as (b, n) whole weights say; NaN where none counts."""
     order = values.argsort(kind="stable")
     ordered, reached = values[order], weights[:, order].cumsum(1)
     half = reached[:, -1:] / 2
@@ -110,17 +58,9 @@ def weighted_medians(values: Array, weights: Array) -> Array:
     return np.where(half[:, 0] > 0, (lower + upper) / 2, np.nan)
 
 
-KS = np.arange(MAX_DRAFT_TOKENS + 1, dtype=np.float64)
-"""Every K that is looked at; 0 is plain decoding."""
-
-_LEVEL = (2.5, 97.5)
-_MOST = 0.9
-"""Share of the steps that must have one K for it to stand for the run."""
-
-
 @dataclass(frozen=True, slots=True)
 class SpeedupTheory:
-    """What the formulas make of a run.
+    """What the formulas predict for a run.
 
     Attributes:
         alpha: accepted / tested tokens.
@@ -129,14 +69,14 @@ class SpeedupTheory:
         tokens: tau(K) = (1 - alpha^(K+1)) / (1 - alpha).
         leviathan: tau / (K c + 1).
         measured_verify: tau / (K c + v(K+1)).
-        longest: the longest K whose v was measured; 0 if none was, and then v is 1. Beyond it v is a line drawn on.
-        tokens_by_place: tau(K) from the shares of blocks that were kept so far, place by place, instead of alpha^i.
+        longest: the longest K whose v was measured; 0 if none was, and then v is 1. Beyond it v is extrapolated.
+        tokens_by_position: tau(K) from the acceptance observed at each position, instead of alpha^i.
         usual_k: the commonest K of the run's blocks.
         ran_k: that K where nine of ten steps had it; else the mean over the steps, which is no whole number.
-        ran_tokens, ran_speedup: what the run came to: tokens a step, and plain time / own time for its tokens.
+        ran_tokens, ran_speedup: what the run reached: tokens a step, and plain time / own time for its tokens.
         is_plain_measured: whether plain decoding ran too; else one forward, timed before, stands for a plain step.
         num_blocks, num_tested: blocks drafted, and tokens tested.
-        share_best: share of the resamples whose best K by `measured_verify` is the same; None without resamples.
+        share_best: share of the resamples with the same best K by `measured_verify`; None without resamples.
         share_wins: share of the resamples in which any K beats plain decoding.
     """
 
@@ -147,7 +87,7 @@ class SpeedupTheory:
     leviathan: Curve
     measured_verify: Curve
     longest: int
-    tokens_by_place: Curve
+    tokens_by_position: Curve
     usual_k: int
     ran_k: float
     ran_tokens: Estimate
@@ -160,197 +100,109 @@ class SpeedupTheory:
 
     @property
     def is_enough(self) -> bool:
-        """Whether there are blocks enough to tell, some of one length timed."""
+        """Whether there are enough blocks to tell, some of one length timed."""
         return self.num_blocks >= LEAST_BLOCKS and self.longest > 0
 
     @property
     def best_k(self) -> int:
-        """The K that pays most by the measured v; 0 says: don't speculate."""
+        """The K that pays most by the measured v; 0 means: don't speculate."""
         return self.measured_verify.best
 
 
-def expected_tokens_over_k(alpha: Array) -> Array:
-    """(b, 17) tau for (b,) alphas: 1 + alpha + … + alpha^K, which at 1 is K + 1."""
-    return (alpha[:, None] ** KS).cumsum(1)
-
-
-def speedup_over_k(alpha: Array, cost: Array, verify: Array) -> Array:
-    """(b, 17) tau / (K c + v) for (b,) alphas and costs and (b, 17) verify costs."""
-    return expected_tokens_over_k(alpha) / (KS * cost[:, None] + verify)
-
-
-def verify_over_k(lengths: Sequence[int], costs: Array) -> Array:
-    """(b, 17) v(K+1) from (b, m) costs measured at m lengths K, as `core.analysis.diagnosis.VerifyCurve` has it.
-
-    Lines between what was measured, v(1) = 1 among it; beyond the longest as steep as from the first to it. More
-    positions never cost less: where they seem to, a slow moment is to blame.
-    """
-    xs = np.array([0.0, *lengths])
-    ys = np.maximum.accumulate(np.concatenate((np.ones((len(costs), 1)), costs), 1), 1)
-    if len(xs) == 1:
-        return np.ones((len(costs), len(KS)))
-    right = np.clip(np.searchsorted(xs, KS), 1, len(xs) - 1)
-    share = (KS - xs[right - 1]) / (xs[right] - xs[right - 1])
-    table = ys[:, right - 1] + (ys[:, right] - ys[:, right - 1]) * share
-    slope = (ys[:, -1:] - 1.0) / xs[-1]
-    return np.where(xs[-1] < KS, ys[:, -1:] + slope * (KS - xs[-1]), table)
-
-
 def speedup_theory(
-    steps: Sequence[Step],
-    plain: PlainStep | None,
-    baseline_steps: Sequence[Step] = (),
-    *,
-    num_resamples: int = NUM_RESAMPLES,
-    sums: StepSums | None = None,
-    ours: Columns | None = None,
+    sums: StepSums, plain: PlainStep | None, baseline: StepSums | None = None, *, num_resamples: int = NUM_RESAMPLES
 ) -> SpeedupTheory | None:
-    """Work out a run; None where nothing was tested, or where there is no plain step to hold it against.
+    """Analyse a run; None where nothing was tested, or there is no plain step to compare with.
 
     Args:
-        steps: of the run.
-        plain: as `core.analysis.diagnosis.plain_step` has it.
-        baseline_steps: of plain decoding, resampled along where they stand behind `plain`.
+        sums: the run's steps.
+        plain: as `core.analysis.diagnosis.plain_step` returns it.
+        baseline: the steps of plain decoding, resampled along where `plain` was measured on them.
         num_resamples: 0 for no intervals.
-        sums, ours: of the same steps, where a caller adds them up as they come.
     """
-    if plain is None or not plain.forward_ms > 0 or not plain.total_ms > 0:
+    if plain is None or not (plain.forward_ms > 0 and plain.total_ms > 0 and sums.tested and sums.total_ms > 0):
         return None
-    ours = columns(steps) if ours is None else ours
-    totals = ours.sums()
-    if not len(ours) or not totals["tested"][0] or not totals["total_ms"][0] > 0:
-        return None
-    reader = _Reader(ours, plain)
-    point = reader.figures(totals, np.array([plain.forward_ms]), np.array([plain.total_ms]), reader.medians())
-    drawn = _resamples(reader, baseline_steps, plain, num_resamples) if num_resamples and len(ours) > 1 else None
-    if sums is None:
-        sums = StepSums()
-        for step in steps:
-            sums.add(step)
-    return _theory(reader, point, drawn, plain, sums)
+    steps = sums.table()
+    num_steps, drafted, verify_ms = len(steps), steps[:, _DRAFTED], steps[:, _VERIFY_MS]
+    lengths = [k for k, times in sorted(sums.verify_by_length.items()) if len(times) >= LEAST_TIMED]
+    groups = [np.flatnonzero((steps[:, _IS_TIMED] > 0) & (drafted == k)) for k in lengths]
+    medians = np.array([[np.median(verify_ms[group]) for group in groups]]).reshape(1, -1)
 
-
-class _Reader:
-    """Turns sums over steps, the run's own or resampled ones, into figures: arrays with a row a resample."""
-
-    def __init__(self, ours: Columns, plain: PlainStep) -> None:
-        self.ours = ours
-        self._plain = plain
-        lengths, counts = np.unique(ours["drafted"][ours.is_timed], return_counts=True)
-        self.lengths = [int(k) for k, count in zip(lengths, counts, strict=True) if count >= LEAST_TIMED]
-        self._groups = [np.flatnonzero(ours.is_timed & (ours["drafted"] == k)) for k in self.lengths]
-        self.usual_k = int(lengths[len(counts) - 1 - int(counts[::-1].argmax())]) if len(lengths) else 0
-
-    def medians(self) -> Array:
-        """(1, m) scoring times of the lengths that ran often enough."""
-        times = self.ours["verify_ms"]
-        return np.array([[np.median(times[group]) for group in self._groups]]).reshape(1, -1)
-
-    def resampled_medians(self, weights: Array) -> Array:
-        """(b, m) the same in resamples; the run's own where a resample has none of a length."""
-        times = self.ours["verify_ms"]
-        found = [weighted_medians(times[group], weights[:, group]) for group in self._groups]
-        table = np.stack(found, 1) if found else np.empty((len(weights), 0))
-        return np.where(np.isnan(table), self.medians(), table)
-
-    def figures(self, sums: dict[str, Array], forward_ms: Array, plain_ms: Array, medians: Array) -> dict[str, Array]:
-        """Every figure, (b,) or (b, 17)."""
+    def figures(weights: Array, forward_ms: Array, plain_ms: Array) -> dict[str, Array]:
+        """Each quantity, (b,) or (b, 17), of (b, n) resamples of the steps."""
+        totals = (weights @ steps).T
+        found = [weighted_medians(verify_ms[group], weights[:, group]) for group in groups]
+        times = np.stack(found, 1) if found else np.empty((len(weights), 0))
+        verify = verify_over_k(lengths, np.where(np.isnan(times), medians, times) / forward_ms[:, None])
         with np.errstate(divide="ignore", invalid="ignore"):
-            alpha = sums["accepted"] / sums["tested"]
-            cost = sums["draft_ms"] / sums["drafted"] / forward_ms
-            ran_speedup = sums["emitted"] * plain_ms / sums["total_ms"]
-        verify = verify_over_k(self.lengths, medians / forward_ms[:, None])
+            alpha = totals[_ACCEPTED] / totals[_TESTED]
+            cost = totals[_DRAFT_MS] / totals[_DRAFTED] / forward_ms
+            ran_speedup = totals[_EMITTED] * plain_ms / totals[_TOTAL_MS]
+        tokens = (alpha[:, None] ** KS).cumsum(1)  # 1 + alpha + … + alpha^K, which is K + 1 at alpha = 1.
         return {
             "alpha": alpha,
             "cost": cost,
             "verify": verify,
-            "tokens": expected_tokens_over_k(alpha),
-            "leviathan": speedup_over_k(alpha, cost, np.ones_like(verify)),
-            "measured_verify": speedup_over_k(alpha, cost, verify),
-            "emitted": sums["emitted"],
+            "tokens": tokens,
+            "leviathan": tokens / (KS * cost[:, None] + 1.0),
+            "measured_verify": tokens / (KS * cost[:, None] + verify),
+            "ran_tokens": totals[_EMITTED] / num_steps,
             "ran_speedup": ran_speedup,
         }
 
-
-def _resamples(
-    reader: _Reader, baseline_steps: Sequence[Step], plain: PlainStep, num_resamples: int
-) -> dict[str, Array]:
-    rng, count = np.random.default_rng(SEED), len(reader.ours)
-    forward_ms, plain_ms = _resampled_plain(baseline_steps, plain, num_resamples)
-    pieces: list[dict[str, Array]] = []
-    done = 0
-    for weights in resampled(count, rng, num_resamples):
-        part = slice(done, done + len(weights))
-        sums = dict(zip(reader.ours.sums(), (weights @ reader.ours.table).T, strict=True))
-        medians = reader.resampled_medians(weights)
-        pieces.append(reader.figures(sums, forward_ms[part], plain_ms[part], medians))
-        done += len(weights)
-    return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
-
-
-def _resampled_plain(baseline_steps: Sequence[Step], plain: PlainStep, num_resamples: int) -> tuple[Array, Array]:
-    """(b,) the plain forward and the plain step in resamples of the baseline; as they are where it has no steps."""
-    fixed = np.full(num_resamples, plain.forward_ms), np.full(num_resamples, plain.total_ms)
-    if not plain.is_measured or len(baseline_steps) < 2:
-        return fixed
-    theirs = columns(baseline_steps)
-    pieces = []
-    for weights in resampled(len(theirs), np.random.default_rng(SEED + 1), num_resamples):
-        sums = weights @ theirs.table
-        pieces.append(sums[:, 5:7] / sums[:, 3:4])
-    table = np.concatenate(pieces)
-    # Scaled about the figure itself: an older log has no times of its plain forwards, and its unit is another's.
-    forward, total = table[:, 0], table[:, 1]
-    if not (forward.mean() > 0 and total.mean() > 0):
-        return fixed
-    return plain.forward_ms * forward / forward.mean(), plain.total_ms * total / total.mean()
-
-
-def _theory(
-    reader: _Reader,
-    point: dict[str, Array],
-    drawn: dict[str, Array] | None,
-    plain: PlainStep,
-    sums: StepSums,
-) -> SpeedupTheory:
-    count, drafted = len(reader.ours), reader.ours["drafted"]
-    best = int(point["measured_verify"][0].argmax())
+    point = figures(np.ones((1, num_steps)), np.array([plain.forward_ms]), np.array([plain.total_ms]))
+    drawn: dict[str, Array] = {}
     share_best = share_wins = None
-    if drawn is not None:
+    if num_resamples and num_steps > 1:
+        forward_ms, plain_ms = _resampled_plain(baseline, plain, num_resamples)
+        pieces, done = [], 0
+        for weights in resampled(num_steps, np.random.default_rng(SEED), num_resamples):
+            part = slice(done, done + len(weights))
+            pieces.append(figures(weights, forward_ms[part], plain_ms[part]))
+            done += len(weights)
+        drawn = {name: np.concatenate([piece[name] for piece in pieces]) for name in point}
         bests = np.nan_to_num(drawn["measured_verify"], nan=-np.inf).argmax(1)
+        best = int(point["measured_verify"][0].argmax())
         share_best, share_wins = float((bests == best).mean()), float((bests > 0).mean())
+
+    def estimate(name: str) -> Estimate:
+        bounds = np.nanpercentile(drawn[name], INTERVAL).tolist() if drawn else ()
+        return Estimate(float(point[name][0]), *bounds)
+
+    def curve(name: str) -> Curve:
+        bounds = np.nanpercentile(drawn[name], INTERVAL, axis=0).tolist() if drawn else ()
+        return Curve(tuple(point[name][0].tolist()), *map(tuple, bounds))
+
+    usual = sums.usual_length
     return SpeedupTheory(
-        alpha=_estimate("alpha", point, drawn),
-        cost=_estimate("cost", point, drawn),
-        verify=_curve("verify", point, drawn),
-        tokens=_curve("tokens", point, drawn),
-        leviathan=_curve("leviathan", point, drawn),
-        measured_verify=_curve("measured_verify", point, drawn),
-        longest=max(reader.lengths, default=0),
-        tokens_by_place=Curve(tuple(tokens_per_block(sums, k) for k in range(len(KS)))),
-        usual_k=reader.usual_k,
-        ran_k=reader.usual_k if (drafted == reader.usual_k).mean() >= _MOST else float(drafted.mean()),
-        ran_tokens=_estimate("emitted", point, drawn, scale=1 / count),
-        ran_speedup=_estimate("ran_speedup", point, drawn),
+        alpha=estimate("alpha"),
+        cost=estimate("cost"),
+        verify=curve("verify"),
+        tokens=curve("tokens"),
+        leviathan=curve("leviathan"),
+        measured_verify=curve("measured_verify"),
+        longest=max(lengths, default=0),
+        tokens_by_position=Curve(tuple(tokens_per_block(sums, k) for k in range(len(KS)))),
+        usual_k=usual,
+        ran_k=usual if (drafted == usual).mean() >= _MOST else float(drafted.mean()),
+        ran_tokens=estimate("ran_tokens"),
+        ran_speedup=estimate("ran_speedup"),
         is_plain_measured=plain.is_measured,
-        num_blocks=int((reader.ours["drafted"] > 0).sum()),
-        num_tested=int(reader.ours["tested"].sum()),
+        num_blocks=sums.num_blocks,
+        num_tested=sums.tested,
         share_best=share_best,
         share_wins=share_wins,
     )
 
 
-def _estimate(name: str, point: dict[str, Array], drawn: dict[str, Array] | None, scale: float = 1.0) -> Estimate:
-    value = scale * float(point[name][0])
-    if drawn is None:
-        return Estimate(value)
-    low, high = scale * np.nanpercentile(drawn[name], _LEVEL)
-    return Estimate(value, float(low), float(high))
-
-
-def _curve(name: str, point: dict[str, Array], drawn: dict[str, Array] | None) -> Curve:
-    values = tuple(point[name][0].tolist())
-    if drawn is None:
-        return Curve(values)
-    low, high = np.nanpercentile(drawn[name], _LEVEL, axis=0)
-    return Curve(values, tuple(low.tolist()), tuple(high.tolist()))
+def _resampled_plain(baseline: StepSums | None, plain: PlainStep, num_resamples: int) -> tuple[Array, Array]:
+    """(b,) the plain forward and the plain step in resamples of the baseline; constant where it has no steps."""
+    if plain.is_measured and baseline is not None and baseline.num_steps >= 2:
+        steps = baseline.table()
+        rng = np.random.default_rng(SEED + 1)
+        sums = np.concatenate([weights @ steps for weights in resampled(len(steps), rng, num_resamples)])
+        forward, total = (sums[:, column] / sums[:, _EMITTED] for column in (_VERIFY_MS, _TOTAL_MS))
+        if forward.mean() > 0 and total.mean() > 0:
+            # Scaled about the value itself: the forward times of an older log are in another unit.
+            return plain.forward_ms * forward / forward.mean(), plain.total_ms * total / total.mean()
+    return np.full(num_resamples, plain.forward_ms), np.full(num_resamples, plain.total_ms)

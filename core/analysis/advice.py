@@ -1,0 +1,257 @@
+"""What to change about a run, in sentences with numbers, each borne out by the run's own steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from core.analysis.diagnosis import (
+    LEAST_BLOCKS,
+    LEAST_UNDRAFTED,
+    Diagnosis,
+    Limit,
+    StepSums,
+    tokens_per_block,
+    verify_costs,
+)
+from core.draft_shape import shown_draft_length
+from core.text import percent_text
+from core.types import MAX_DRAFT_TOKENS, Coupling
+
+LEAST_GAIN = 1.05
+"""Two runs of the same settings differ by as much; a smaller gain is not promised."""
+BREAK_EVEN = 1.0
+MAX_LOOKUP_TOKENS = 2048
+"""Tokens of a text that prompt lookup is tried on: enough to tell, and quick."""
+LONGEST_LOOKUP = 3
+"""Longest n-gram that is looked up, the default of prompt lookup."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """A sentence or two, and the speedup promised; None where none can be computed."""
+
+    text: str
+    speedup: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LengthForecast:
+    """The K that pays most, and the speedup it would have reached."""
+
+    num_draft_tokens: int
+    speedup: float
+    is_within: bool
+    """Whether K is no longer than what ran; beyond that the cost of scoring is extrapolated."""
+
+
+@dataclass(frozen=True, slots=True)
+class LookupForecast:
+    """What prompt lookup would have done with a text: in `num_steps` steps, `num_accepted` of `num_drafted` tokens."""
+
+    num_steps: int
+    num_drafted: int
+    num_accepted: int
+    speedup: float
+
+
+def best_length(sums: StepSums, diagnosis: Diagnosis) -> LengthForecast | None:
+    """The best K from 1 to twice the longest that ran; None where nothing tells.
+
+    The model's speedup is scaled so that it meets what was measured at the run's own K.
+    """
+    plain, own = diagnosis.plain, diagnosis.usual_length
+    costs, longest = verify_costs(sums, plain.forward_ms)
+    if not (diagnosis.is_enough and own and longest and sums.reached):
+        return None
+    drafting = sums.num_blocks / sums.num_steps
+
+    def speedup(k: int) -> float:
+        block_ms = k * sums.draft_ms / sums.drafted + plain.forward_ms * costs[k]
+        tokens = drafting * tokens_per_block(sums, k) + (1 - drafting)
+        total_ms = drafting * block_ms + (1 - drafting) * plain.forward_ms + diagnosis.overhead_ms
+        return tokens * plain.total_ms / total_ms
+
+    speedups = {k: speedup(k) for k in range(1, min(2 * longest, MAX_DRAFT_TOKENS) + 1)}
+    if own not in speedups:
+        return None
+    best = max(speedups, key=lambda k: (speedups[k], -k))
+    return LengthForecast(best, diagnosis.speedup / speedups[own] * speedups[best], best <= longest)
+
+
+def forecast_lookup(
+    prompt: Sequence[int], emitted: Sequence[int], sums: StepSums, diagnosis: Diagnosis
+) -> LookupForecast | None:
+    """Replay the run's own text with prompt lookup: a token is accepted where it is the one that was emitted.
+
+    In expectation this is exact, since a looked-up token is accepted with the target's probability of it.
+    """
+    if not emitted:
+        return None
+    length = diagnosis.usual_length or 4
+    costs, _ = verify_costs(sums, diagnosis.plain.forward_ms)
+    ids, at = [*prompt, *emitted], len(prompt)
+    continuations: dict[tuple[int, ...], int] = {}
+    num_indexed = steps = drafted = accepted = 0
+    total_ms = 0.0
+    while at < len(ids):
+        for end in range(num_indexed, at - 1):
+            for size in range(1, min(LONGEST_LOOKUP, end + 1) + 1):
+                continuations[tuple(ids[end + 1 - size : end + 1])] = end + 1
+        num_indexed = max(num_indexed, at - 1)
+        sizes = range(min(LONGEST_LOOKUP, at), 0, -1)
+        begins = (continuations.get(tuple(ids[at - size : at])) for size in sizes)
+        begin = next((begin for begin in begins if begin is not None), at)
+        found = ids[begin : min(begin + length, at)]
+        kept = next((i for i, token in enumerate(found) if ids[at + i : at + i + 1] != [token]), len(found))
+        steps, drafted, accepted = steps + 1, drafted + len(found), accepted + kept
+        total_ms += diagnosis.plain.forward_ms * costs[len(found)] + diagnosis.overhead_ms
+        at += kept + 1
+    return LookupForecast(steps, drafted, accepted, len(emitted) * diagnosis.plain.total_ms / total_ms)
+
+
+def advise(
+    sums: StepSums, diagnosis: Diagnosis, config: Mapping[str, Any], emitted: Sequence[int] = ()
+) -> list[Advice]:
+    """What to change, the greatest promise first.
+
+    Args:
+        config: `RunStarted.config`.
+        emitted: the run's tokens.
+    """
+    if not diagnosis.is_enough:
+        return list(_of_too_few(sums, config))
+    found = [
+        *_other_settings(sums, diagnosis, config, emitted),
+        *_undrafted(sums, config),
+        *_about_main_limit(sums, diagnosis, config),
+    ]
+    # What stays slower than plain decoding is not worth changing to.
+    found = [advice for advice in found if advice.speedup is None or advice.speedup > BREAK_EVEN]
+    found.sort(key=lambda advice: -(advice.speedup or 0.0))
+    if any(advice.speedup is not None for advice in found):
+        return found
+    if diagnosis.speedup < BREAK_EVEN:
+        measured = "measured" if diagnosis.plain.is_measured else "estimated"
+        text = (
+            f"Don't speculate here. At {diagnosis.speedup:.2f}×, {measured}, plain decoding is faster, and nothing in "
+            "this run suggests a setting that would change that."
+        )
+    else:
+        text = f"This run is well set: no other setting promises more than {percent_text(LEAST_GAIN - 1)}."
+    return [Advice(text), *found]
+
+
+def _of_too_few(sums: StepSums, config: Mapping[str, Any]) -> Iterator[Advice]:
+    if sums.num_steps < LEAST_BLOCKS:
+        yield Advice(f"Run at least {LEAST_BLOCKS} steps: raise the number of new tokens.")
+    elif config.get("num_draft_tokens") == "auto":
+        yield Advice(
+            f"{_policy(config)} K drafted in only {sums.num_blocks} of {sums.num_steps} steps: drafting would not have "
+            "paid. Plain decoding is the answer here; a fixed K shows by how much."
+        )
+    else:
+        yield from _undrafted(sums, config)
+
+
+def _policy(config: Mapping[str, Any]) -> str:
+    return str(shown_draft_length(config)).capitalize()
+
+
+def _other_settings(
+    sums: StepSums, diagnosis: Diagnosis, config: Mapping[str, Any], emitted: Sequence[int]
+) -> Iterator[Advice]:
+    """Another K, prompt lookup, rejection coupling, or a cheaper draft, where they promise a gain."""
+    least = LEAST_GAIN * diagnosis.speedup
+    best = best_length(sums, diagnosis) if config.get("num_draft_tokens") != "auto" else None
+    if best and best.num_draft_tokens != diagnosis.usual_length and best.speedup >= least:
+        basis = "from this run's acceptance at each position and its scoring times"
+        if not best.is_within:
+            basis += "; it is longer than what ran, so try it"
+        text = f"Set K to {best.num_draft_tokens} instead of {diagnosis.usual_length}: about {best.speedup:.2f}×"
+        yield Advice(f"{text}, {basis}.", best.speedup)
+    if config.get("coupling") == Coupling.GUMBEL and sums.drafted:
+        speedup = diagnosis.speedup * (sums.tokens + sums.expected - sums.accepted) / sums.tokens
+        if speedup >= least:
+            would, kept = percent_text(sums.expected / sums.drafted), percent_text(sums.accepted / sums.drafted)
+            text = f"Without Reproducible, {would} of the drafts would be accepted instead of {kept}"
+            yield Advice(f"{text}: about {speedup:.2f}×.", speedup)
+    if config.get("method") == "prompt-lookup":
+        return
+    before = (*(config.get("prompt_token_ids") or ()), *(config.get("continuation_token_ids") or ()))
+    prompt = [token for token in before if isinstance(token, int)]
+    lookup = forecast_lookup(prompt[-MAX_LOOKUP_TOKENS:], emitted[:MAX_LOOKUP_TOKENS], sums, diagnosis)
+    if lookup and lookup.speedup >= LEAST_GAIN * max(diagnosis.speedup, BREAK_EVEN):
+        yield Advice(
+            f"Use prompt lookup: this text repeats itself. {lookup.num_accepted:,} of {lookup.num_drafted:,} tokens, "
+            f"drafted at no cost, would have been accepted: about {lookup.speedup:.2f}×.",
+            lookup.speedup,
+        )
+    halved = diagnosis.speedup * diagnosis.total_ms / (diagnosis.total_ms - diagnosis.draft_ms / 2)
+    if diagnosis.cost is not None and halved >= least:
+        yield Advice(
+            f"Choose a smaller draft: a step of this one takes {diagnosis.cost:.2f} of the target's. One that takes "
+            f"half as long and agrees as often would give {halved:.2f}×.",
+            halved,
+        )
+        options = config.get("method_options") or {}
+        if config.get("device") == "cpu" and options.get("int8") is False:
+            yield Advice("Tick Draft in int8: the draft runs faster on most processors, and the text stays exact.")
+
+
+def _undrafted(sums: StepSums, config: Mapping[str, Any]) -> Iterator[Advice]:
+    share = 1 - sums.num_blocks / sums.num_steps
+    if share < LEAST_UNDRAFTED:
+        return
+    if config.get("num_draft_tokens") == "auto":
+        text = (
+            f"{_policy(config)} K decoded plainly in {percent_text(share)} of the steps: drafting would not have paid."
+        )
+    elif config.get("method") == "prompt-lookup":
+        text = (
+            f"{percent_text(share)} of the steps found nothing to propose: this text repeats little of itself. A draft "
+            "model proposes in every step."
+        )
+    else:
+        text = f"{percent_text(share)} of the steps drafted nothing."
+    yield Advice(text)
+
+
+def _about_main_limit(sums: StepSums, diagnosis: Diagnosis, config: Mapping[str, Any]) -> Iterator[Advice]:
+    limit, alpha = diagnosis.main_limit, diagnosis.alpha
+    if limit is None:
+        return
+    if limit.limit is Limit.ACCEPTANCE and alpha is not None and alpha <= 0.9:
+        if config.get("method") == "draft-model":
+            yield Advice(
+                f"{percent_text(alpha)} of the tested tokens are accepted. A draft of the target's own family, or one "
+                "distilled from it (outrider distill), agrees more often."
+            )
+        yield from _temperatures(sums)
+    elif limit.limit is Limit.VERIFY and diagnosis.verify_cost is not None:
+        yield Advice(
+            f"Scoring {diagnosis.usual_length + 1} positions takes {diagnosis.verify_cost:.2f} plain forwards: the "
+            "target is compute-bound here, not memory-bound. Short blocks, a larger target or a GPU make that cheaper."
+        )
+    elif limit.limit is Limit.OVERHEAD:
+        extra = diagnosis.overhead_ms - diagnosis.plain.overhead_ms
+        yield Advice(
+            f"Filters, verification and bookkeeping take {extra:.2f} ms more than in a plain step. With a larger "
+            "target that matters less."
+        )
+
+
+def _temperatures(sums: StepSums) -> Iterator[Advice]:
+    """Whether temperature mattered, where the run used several."""
+    tested = {t: (accepted / n, n) for t, (n, accepted) in sums.tests_by_temperature.items() if n >= LEAST_BLOCKS}
+    if len(tested) < 2:
+        return
+    best, worst = max(tested, key=lambda t: tested[t][0]), min(tested, key=lambda t: tested[t][0])
+    noise = math.sqrt(sum(share * (1 - share) / n for share, n in (tested[best], tested[worst])))
+    if tested[best][0] - tested[worst][0] > 2 * noise:
+        yield Advice(
+            f"At temperature {best:g}, {percent_text(tested[best][0])} of the tested tokens were accepted; at "
+            f"{worst:g}, {percent_text(tested[worst][0])}. The temperature changes what is sampled, though."
+        )
