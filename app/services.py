@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -18,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from app.settings import SettingsStore, runs_folder, sweeps_folder
 from app.tools.models.questions import FoundModels, RenderedPrompt, RenderQuestion, VerdictQuestion
 from core.controls import RunControls
-from core.models import details as large_json
 from core.models.catalogue import ModelEntry, ModelFormat, embedded_models, local_models, resolve
 from core.models.hub import cache_folder, is_offline
 from core.models.suggestions import SUGGESTIONS, Suggestion
@@ -71,7 +71,7 @@ def _special_tokens_of(ref: str) -> Mapping[int, str]:
 
 @functools.lru_cache(maxsize=4)
 def _special_tokens(file: Path, _modified_ns: int) -> Mapping[int, str]:
-    added = large_json.read(file).get("added_tokens") or ()
+    added = json.loads(file.read_bytes()).get("added_tokens") or ()
     return {int(token["id"]): str(token["content"]) for token in added if token.get("special")}
 
 

@@ -71,7 +71,7 @@ def test_a_hub_that_falls_silent(server, monkeypatch):
 
 @pytest.mark.parametrize(("status", "error", "words"), [
     (500, HubUnreachableError, "problem of its own"), (503, HubUnreachableError, "503"),
-    (429, HubUnreachableError, "Wait"), (403, DownloadError, "hf auth login"), (404, ModelNotFoundError, "spelt"),
+    (429, HubUnreachableError, "Wait"), (403, DownloadError, "hf auth login"), (404, ModelNotFoundError, "spelling"),
 ])  # fmt: skip
 def test_a_hub_that_refuses(server, home, status, error, words):
     server.status = status
@@ -182,7 +182,7 @@ def test_a_cache_that_can_not_be_written(server, home):
     home.mkdir()
     home.chmod(0o500)
     try:
-        assert "rights" in refusal(DownloadError)
+        assert "permissions" in refusal(DownloadError)
     finally:
         home.chmod(0o700)
 

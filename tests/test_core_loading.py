@@ -272,7 +272,7 @@ def test_a_prompt_that_cant_be_rendered_is_a_sentence(folder, tmp_path):
     with pytest.raises(ModelUnreadableError, match="tokenizer"):
         render(str(path), "hi")
     (tmp_path / "x.gguf").write_bytes(b"GGUF" + json.dumps({}).encode())
-    with pytest.raises(ModelUnreadableError, match="not unpacked yet") as caught:
+    with pytest.raises(ModelUnreadableError, match="not converted yet") as caught:
         render(str(tmp_path / "x.gguf"), "hi")
     assert is_sentence(str(caught.value))
 

@@ -1,11 +1,10 @@
-"""The models that are here, by name. Reads small files only; never imports torch, never touches the network."""
+"""Finds models by name: embedded, kept by Outrider, in the Hub's cache, or at a path. Neither torch nor network."""
 
 from __future__ import annotations
 
 import json
 import logging
-import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -30,9 +29,8 @@ EMBEDDED_TITLES = {
     SMOLLM2_DRAFTER: "Outrider SmolLM2 drafter",
 }
 
-_PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 _TEXT_GENERATORS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
-_INDEX = "model.safetensors.index.json"
 
 
 class ModelFormat(StrEnum):
@@ -41,7 +39,7 @@ class ModelFormat(StrEnum):
 
 
 class ModelOrigin(StrEnum):
-    """Where a model's files lie: HUB is the user's Hugging Face cache, KEPT Outrider's own data folder."""
+    """Where a model's files are: HUB is the user's Hugging Face cache, KEPT Outrider's own data folder."""
 
     EMBEDDED = "embedded"
     HUB = "hub"
@@ -60,7 +58,7 @@ class ModelEntry:
         path: its folder, or its .gguf file.
         format: how its weights are stored.
         size_bytes: of its weights.
-        origin: where its files lie.
+        origin: where its files are.
         last_used: when its weights were last read, in seconds since the epoch; of models in the Hub's cache only.
         revision: the commit of a model in the Hub's cache.
         serves: of a drafter that borrows its target's tables, the reference of that target.
@@ -84,20 +82,21 @@ class ModelEntry:
 
 def embedded_models() -> tuple[ModelEntry, ...]:
     """The models that ship with Outrider, the default target first; without those that are missing or damaged."""
-    # What is wrong with a damaged one is said to whoever asks for it; the others work.
-    return tuple(_sound(_embedded_entry, EMBEDDED_TITLES))
+    return tuple(_readable(_embedded_entry, EMBEDDED_TITLES))
 
 
 def local_models() -> tuple[ModelEntry, ...]:
-    """Every model that is here and has a name: embedded, kept, then the Hub's cache by name; damaged ones left out.
+    """Every model here that has a name: embedded, kept, then the Hub's cache by name; damaged ones are left out.
 
-    The Hub's cache may take a while to scan: not for the window's thread.
+    Reads a few small files of each model.
     """
-    found = [*embedded_models(), *_sound(_kept_entry, _kept_refs())]
+    kept: list[str] = []
+    if _kept_models().is_dir():
+        kept = sorted(folder.name.replace("--", "/") for folder in _kept_models().iterdir() if folder.is_dir())
+    found = [*embedded_models(), *_readable(_kept_entry, kept)]
     known = {entry.ref for entry in found}
-    cached = (ref for ref in hub.cached_refs() if ref not in known)
-    found.extend(entry for entry in _sound(_hub_entry, cached) if _writes_text(entry.path))
-    return tuple(found)
+    cached = _readable(_hub_entry, (ref for ref in hub.cached_refs() if ref not in known))
+    return (*found, *(entry for entry in cached if _writes_text(entry.path)))
 
 
 def resolve(ref: str) -> ModelEntry:
@@ -114,7 +113,7 @@ def resolve(ref: str) -> ModelEntry:
         if path.suffix.lower() == ".gguf":
             return _gguf_entry(path, ref)
         if path.is_dir():
-            return _folder_entry(path, ref=ref, title=path.resolve().name)
+            return _folder_entry(path, ref, path.resolve().name, ModelOrigin.FOLDER)
         if path.is_file():
             raise ModelUnreadableError(
                 f"{ref!r} is a file, but not a .gguf file. Name the model's folder, or a .gguf file."
@@ -124,11 +123,11 @@ def resolve(ref: str) -> ModelEntry:
     except PermissionError:
         raise ModelUnreadableError(f"{ref!r} may not be read. Ask its owner, or choose another model.") from None
     except (OSError, RuntimeError, ValueError):
-        # No path at all: too long for one, the home of nobody, or with a character that none may have.
-        pass
+        pass  # Not a path at all: too long, an unknown home, or with a character that no path has.
     names = "".join(f"{entry.ref}, " for entry in embedded_models())
+    shown = ref if len(ref) <= 120 else f"{ref[:119]}…"
     raise ModelNotFoundError(
-        f"There is no model {_shortened(ref)!r} here. Name {names}a folder with safetensors, a .gguf file, "
+        f"There is no model {shown!r} here. Name {names}a folder with safetensors, a .gguf file, "
         "or a model of the Hub that was downloaded."
     )
 
@@ -150,28 +149,63 @@ def downloaded_model(ref: str) -> ModelEntry:
         return _kept_entry(ref)
     if "/" not in ref:
         raise FileNotFoundError(ref)
-    raise ModelNotFoundError(
-        f"{ref!r} is not downloaded yet: get it with `outrider models get {ref}`, or in the window under Models."
-    )
+    raise _not_downloaded(ref)
 
 
 def kept_folder(ref: str) -> Path:
-    """Where Outrider keeps, or will keep, a model that it made safetensors of itself."""
+    """Where Outrider keeps, or will keep, a model that it converted to safetensors itself."""
     return _kept_models() / ref.replace("/", "--")
+
+
+def weight_files(folder: Path, name: str) -> list[Path]:
+    """The files that loading reads: one model.safetensors, else those that the index names, else all safetensors.
+
+    Raises:
+        ModelUnreadableError: one is missing, or there is none.
+    """
+    if (folder / "model.safetensors").is_file():
+        return [folder / "model.safetensors"]
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        if weights := sorted(folder.glob("*.safetensors")):
+            return weights
+        pickled = any(any(folder.glob(pattern)) for pattern in PICKLED)
+        reason = (
+            "its weights are pickle files, which can run code when they are opened; convert them to safetensors"
+            if pickled
+            else "it has no .safetensors file; download the model again"
+        )
+        raise ModelUnreadableError(f"{name!r} can't be loaded: {reason}.")
+    try:
+        names = sorted({str(file) for file in json.loads(index.read_bytes())["weight_map"].values()})
+    except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
+        raise ModelUnreadableError(f"The list of weight files of {name!r} can't be read. Download it again.") from None
+    for file in names:
+        if not (folder / file).is_file():
+            raise ModelUnreadableError(
+                f"{name!r} is incomplete: {file!r} is missing. Download it again; what is here already is kept."
+            )
+    return [folder / file for file in names]
+
+
+def served_target(config: Any) -> str | None:
+    """The target whose tables a drafter borrows, from its config.json."""
+    borrowed = config.get("shares_tables_with") if isinstance(config, dict) else None
+    target = borrowed.get("model") if isinstance(borrowed, dict) else None
+    return target if isinstance(target, str) else None
+
+
+def _not_downloaded(ref: str) -> ModelNotFoundError:
+    return ModelNotFoundError(
+        f"{ref!r} is not downloaded yet: get it with `outrider models get {ref}`, or in the window under Models."
+    )
 
 
 def _kept_models() -> Path:
     return platformdirs.user_data_path("outrider", appauthor=False) / "models"
 
 
-def _kept_refs() -> list[str]:
-    try:
-        return sorted(folder.name.replace("--", "/") for folder in _kept_models().iterdir() if folder.is_dir())
-    except OSError:
-        return []
-
-
-def _sound(entry_of: Any, refs: Any) -> Iterator[ModelEntry]:
+def _readable(entry_of: Callable[[str], ModelEntry], refs: Iterable[str]) -> Iterator[ModelEntry]:
     for ref in refs:
         try:
             yield entry_of(ref)
@@ -180,11 +214,11 @@ def _sound(entry_of: Any, refs: Any) -> Iterator[ModelEntry]:
 
 
 def _embedded_entry(ref: str) -> ModelEntry:
-    return _folder_entry(EMBEDDED / ref, ref=ref, title=EMBEDDED_TITLES[ref], origin=ModelOrigin.EMBEDDED)
+    return _folder_entry(EMBEDDED / ref, ref, EMBEDDED_TITLES[ref], ModelOrigin.EMBEDDED)
 
 
 def _kept_entry(ref: str) -> ModelEntry:
-    return _folder_entry(kept_folder(ref), ref=ref, title=_title(ref), origin=ModelOrigin.KEPT)
+    return _folder_entry(kept_folder(ref), ref, ref.rpartition("/")[2], ModelOrigin.KEPT)
 
 
 def _hub_entry(ref: str) -> ModelEntry:
@@ -194,18 +228,10 @@ def _hub_entry(ref: str) -> ModelEntry:
         folder = hub.snapshot_folder(ref, commit)
         try:
             hub.refuse_links_out(folder, ref)
-            return _folder_entry(folder, ref=ref, title=_title(ref), origin=ModelOrigin.HUB, revision=commit)
+            return _folder_entry(folder, ref, ref.rpartition("/")[2], ModelOrigin.HUB, commit)
         except ModelUnreadableError as error:
             problem = problem or error
-    raise problem or ModelNotFoundError(f"{ref!r} is not downloaded yet: get it with `outrider models get {ref}`.")
-
-
-def _title(ref: str) -> str:
-    return ref.rpartition("/")[2]
-
-
-def _shortened(ref: str) -> str:
-    return ref if len(ref) <= 120 else f"{ref[:119]}…"
+    raise problem or _not_downloaded(ref)
 
 
 def _gguf_entry(path: Path, ref: str) -> ModelEntry:
@@ -214,22 +240,19 @@ def _gguf_entry(path: Path, ref: str) -> ModelEntry:
     if not path.is_file():
         raise ModelNotFoundError(f"There is no file {ref!r}. Check the path.")
     with path.open("rb") as file:
-        magic = file.read(4)
-    if magic != b"GGUF":
-        raise ModelUnreadableError(f"{ref!r} is not a GGUF file, or is damaged. Download it again.")
+        if file.read(4) != b"GGUF":
+            raise ModelUnreadableError(f"{ref!r} is not a GGUF file, or is damaged. Download it again.")
     return ModelEntry(ref, path.stem, path, ModelFormat.GGUF, path.stat().st_size, ModelOrigin.GGUF)
 
 
-def _folder_entry(
-    folder: Path, *, ref: str, title: str, origin: ModelOrigin = ModelOrigin.FOLDER, revision: str | None = None
-) -> ModelEntry:
+def _folder_entry(folder: Path, ref: str, title: str, origin: ModelOrigin, revision: str | None = None) -> ModelEntry:
     if not (folder / "config.json").is_file():
         raise ModelUnreadableError(f"{ref!r} holds no model: its config.json is missing. Name a folder that has one.")
     try:
         config = json.loads((folder / "config.json").read_text("utf-8"))
     except (OSError, ValueError, RecursionError):
         raise ModelUnreadableError(f"The config.json of {ref!r} can't be read. Download the model again.") from None
-    states = [os.stat(weight) for weight in _weight_files(folder, ref)]
+    states = [weight.stat() for weight in weight_files(folder, ref)]
     return ModelEntry(
         ref,
         title,
@@ -237,45 +260,11 @@ def _folder_entry(
         ModelFormat.SAFETENSORS,
         sum(state.st_size for state in states),
         origin,
-        # Of the weights alone: the small files are read whenever models are listed.
+        # Of the weights alone: listing models reads the small files.
         last_used=max(state.st_atime for state in states) if origin is ModelOrigin.HUB else None,
         revision=revision,
-        serves=_served(config),
+        serves=served_target(config),
     )
-
-
-def _weight_files(folder: Path, ref: str) -> list[Path]:
-    weights = sorted(folder.glob("*.safetensors"))
-    if not weights:
-        pickled = any(any(folder.glob(pattern)) for pattern in _PICKLED)
-        reason = (
-            "its weights are pickle files, which can run code when they are opened; convert them to safetensors"
-            if pickled
-            else "it has no .safetensors file; download the model again"
-        )
-        raise ModelUnreadableError(f"{ref!r} can't be loaded: {reason}.")
-    missing = _indexed_names(folder) - {weight.name for weight in weights}
-    if missing and not (folder / "model.safetensors").is_file():
-        raise ModelUnreadableError(
-            f"{ref!r} is incomplete: {min(missing)!r} is missing. Download it again; what is here already is kept."
-        )
-    return weights
-
-
-def _indexed_names(folder: Path) -> set[str]:
-    """The weight files that the index names; none where there is no index that can be read."""
-    try:
-        index = json.loads((folder / _INDEX).read_text("utf-8"))
-        return {str(name) for name in index["weight_map"].values()}
-    except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
-        return set()
-
-
-def _served(config: Any) -> str | None:
-    """The target whose tables a drafter borrows, from its config.json."""
-    borrowed = config.get("shares_tables_with") if isinstance(config, dict) else None
-    target = borrowed.get("model") if isinstance(borrowed, dict) else None
-    return target if isinstance(target, str) else None
 
 
 def _writes_text(folder: Path) -> bool:

@@ -1,4 +1,4 @@
-"""What a model is, told from the small parts of its files: configuration, headers, tokenizer. Never imports torch."""
+"""Describes a model from the small parts of its files: configuration, headers, tokenizer. Never imports torch."""
 
 from __future__ import annotations
 
@@ -13,109 +13,20 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from core.errors import ModelUnreadableError
-from core.models.catalogue import ModelEntry, ModelFormat
+from core.models.catalogue import ModelEntry, ModelFormat, served_target
 from core.models.weight_files import TensorInfo, read_gguf_header, read_weight_headers
-
-_LARGE = 1_000_000
-"""Characters from which on it is worth while: what is smaller takes `json.loads` less than 15 ms."""
-
-_LEVELS = 3
-"""Of a tokenizer.json: the whole, its model, and that one's vocabulary and merges. What is deeper is small."""
-
-_SPACE = re.compile(r"[ \t\n\r]*")
-_PLAIN_MEMBER = re.compile(r'"([^"\\\x00-\x1f]*)"[ \t\n\r]*:[ \t\n\r]*(0|[1-9][0-9]{0,8})[ \t\n\r]*,[ \t\n\r]*')
-"""As nearly all of a vocabulary are: a name without escapes, a whole number, and a comma behind."""
-_PLAIN_STRING = re.compile(r'"([^"\\\x00-\x1f]*)"[ \t\n\r]*,[ \t\n\r]*')
-
-_decode = json.JSONDecoder().raw_decode
-
-
-def read(path: Path) -> Any:
-    """What a file holds, as `loads` reads it.
-
-    Raises:
-        OSError: it can't be read.
-        ValueError, RecursionError: it is no JSON.
-    """
-    return loads(path.read_bytes().decode("utf-8-sig", "surrogatepass"))
-
-
-def loads(text: str) -> Any:
-    """As `json.loads`, which keeps Python's lock to its end: for a large vocabulary, half a second without any frame.
-
-    Takes two to three times as long, and shares the lock with the other threads.
-
-    Raises:
-        ValueError, RecursionError: it is no JSON.
-    """
-    if len(text) < _LARGE:
-        return json.loads(text)
-    value, at = _value(text, _skip(text, 0), _LEVELS)
-    if at != len(text):
-        raise json.JSONDecodeError("Extra data", text, at)
-    return value
-
-
-def _value(text: str, at: int, levels: int) -> tuple[Any, int]:
-    """The value that begins at an index, and where what follows it begins."""
-    if levels and text.startswith("{", at):
-        return _object(text, _skip(text, at + 1), levels - 1)
-    if levels and text.startswith("[", at):
-        return _array(text, _skip(text, at + 1), levels - 1)
-    value, at = _decode(text, at)
-    return value, _skip(text, at)
-
-
-def _object(text: str, at: int, levels: int) -> tuple[dict[str, Any], int]:
-    members: dict[str, Any] = {}
-    if text.startswith("}", at):
-        return members, _skip(text, at + 1)
-    while True:
-        while plain := _PLAIN_MEMBER.match(text, at):
-            members[plain[1]] = int(plain[2])
-            at = plain.end()
-        if not text.startswith('"', at):
-            raise json.JSONDecodeError("Expecting property name enclosed in double quotes", text, at)
-        name, at = _value(text, at, 0)
-        if not text.startswith(":", at):
-            raise json.JSONDecodeError("Expecting ':' delimiter", text, at)
-        members[name], at = _value(text, _skip(text, at + 1), levels)
-        if text.startswith("}", at):
-            return members, _skip(text, at + 1)
-        at = _behind_comma(text, at)
-
-
-def _array(text: str, at: int, levels: int) -> tuple[list[Any], int]:
-    items: list[Any] = []
-    if text.startswith("]", at):
-        return items, _skip(text, at + 1)
-    while True:
-        while plain := _PLAIN_STRING.match(text, at):
-            items.append(plain[1])
-            at = plain.end()
-        item, at = _value(text, at, levels)
-        items.append(item)
-        if text.startswith("]", at):
-            return items, _skip(text, at + 1)
-        at = _behind_comma(text, at)
-
-
-def _behind_comma(text: str, at: int) -> int:
-    if not text.startswith(",", at):
-        raise json.JSONDecodeError("Expecting ',' delimiter", text, at)
-    return _skip(text, at + 1)
-
-
-def _skip(text: str, at: int) -> int:
-    space = _SPACE.match(text, at)
-    return at if space is None else space.end()
-
 
 _LARGEST_FILE = 512 << 20
 """Bytes of a tokenizer file that are still parsed."""
 
 _GGUF_UNUSED = 5
 _GGUF_PADDING = re.compile(r"\[PAD\d+\]")
+_UNREADABLE = (
+    OSError, ModelUnreadableError, AttributeError, IndexError, KeyError, TypeError, ValueError, RecursionError,
+)  # fmt: skip
+"""What reading damaged files raises; loading reports what is wrong with them."""
+
+# --- Vocabularies -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +35,7 @@ class TokenTable:
 
     Attributes:
         tokens: by id, added tokens included.
-        merges: "left right" in order of rank; empty where a tokenizer has none, or does not tell.
+        merges: "left right" in order of rank; empty where there are none, or they are not known.
         unused: ids that stand for nothing.
         is_partial: from a GGUF header, which writes spaces as they are and leaves out what has no weights.
     """
@@ -134,41 +45,31 @@ class TokenTable:
     unused: frozenset[int] = frozenset()
     is_partial: bool = False
 
-    @property
-    def num_tokens(self) -> int:
-        """Ids up to the highest that stands for a token."""
-        return max(self.tokens, default=-1) + 1
+
+@dataclass(frozen=True, slots=True)
+class TokenizerSource:
+    """The files of a vocabulary; two of the same content are equal."""
+
+    content: str
+    path: Path = field(compare=False)
+    format: ModelFormat = field(compare=False)
 
 
-def tokens_by_id(tokenizer: Mapping[str, Any]) -> dict[int, str]:
-    """The tokens of a tokenizer in the form of tokenizer.json, added ones included.
+def parse_tokenizer(tokenizer: Mapping[str, Any]) -> TokenTable:
+    """The table of a tokenizer in the form of tokenizer.json.
 
     Raises:
-        AttributeError, IndexError, KeyError, TypeError, ValueError: it has not that form.
+        AttributeError, IndexError, KeyError, TypeError, ValueError: it does not have that form.
     """
-    vocabulary = tokenizer.get("model", {}).get("vocab", {})
+    model = tokenizer.get("model", {})
+    vocabulary = model.get("vocab", {})
     if isinstance(vocabulary, list):  # Unigram models list [piece, score] in the order of ids.
         tokens = {index: str(piece[0]) for index, piece in enumerate(vocabulary)}
     else:
         tokens = {int(token_id): token for token, token_id in vocabulary.items()}
     tokens.update({int(added["id"]): str(added["content"]) for added in tokenizer.get("added_tokens") or ()})
-    return tokens
-
-
-def parse_tokenizer(tokenizer: Mapping[str, Any]) -> TokenTable:
-    """The table of a tokenizer in the form of tokenizer.json; raises as `tokens_by_id` does."""
-    merges = tokenizer.get("model", {}).get("merges") or []
-    joined = tuple(merge if isinstance(merge, str) else " ".join(merge) for merge in merges)
-    return TokenTable(tokens_by_id(tokenizer), joined)
-
-
-@dataclass(frozen=True, slots=True)
-class TokenizerSource:
-    """Where a vocabulary is read from; two of the same content are equal."""
-
-    content: str
-    path: Path = field(compare=False)
-    format: ModelFormat = field(compare=False)
+    merges = (merge if isinstance(merge, str) else " ".join(merge) for merge in model.get("merges") or ())
+    return TokenTable(tokens, tuple(merges))
 
 
 def tokenizer_source(entry: ModelEntry) -> TokenizerSource | None:
@@ -177,26 +78,26 @@ def tokenizer_source(entry: ModelEntry) -> TokenizerSource | None:
         if entry.format is ModelFormat.GGUF:
             state = entry.path.stat()
             return TokenizerSource(f"{entry.path}:{state.st_size}:{state.st_mtime_ns}", entry.path, entry.format)
+        names = ("tokenizer.json",) if (entry.path / "tokenizer.json").is_file() else (
+            "vocab.json", "merges.txt", "added_tokens.json"
+        )  # fmt: skip
         digests = []
-        for name in ("tokenizer.json", "vocab.json", "merges.txt", "added_tokens.json"):
-            path = entry.path / name
+        for path in (entry.path / name for name in names):
             if path.is_file():
                 state = path.stat()
                 if state.st_size > _LARGEST_FILE:
                     return None
                 digests.append(_digest(path, state.st_size, state.st_mtime_ns))
-                if name == "tokenizer.json":
-                    break
         return TokenizerSource("".join(digests), entry.path, entry.format) if digests else None
     except OSError:
         return None
 
 
 def read_table(source: TokenizerSource) -> TokenTable | None:
-    """The vocabulary; None if its files are damaged, which loading reports."""
+    """The vocabulary; None if its files are damaged."""
     try:
         return _read_gguf(source.path) if source.format is ModelFormat.GGUF else _read_folder(source)
-    except (OSError, ModelUnreadableError, AttributeError, IndexError, KeyError, TypeError, ValueError, RecursionError):
+    except _UNREADABLE:
         return None
 
 
@@ -211,7 +112,7 @@ def read_tokens(entry: ModelEntry) -> Mapping[int, str] | None:
 def count_tokens(source: TokenizerSource) -> int | None:
     """Ids up to the highest that stands for a token; None if that can't be read."""
     table = read_table(source)
-    return None if table is None else table.num_tokens
+    return None if table is None else max(table.tokens, default=-1) + 1
 
 
 @functools.lru_cache(maxsize=256)
@@ -224,11 +125,9 @@ def _digest(path: Path, _size: int, _modified_ns: int) -> str:
 def _read_folder(source: TokenizerSource) -> TokenTable:
     folder = source.path
     if (folder / "tokenizer.json").is_file():
-        return parse_tokenizer(read(folder / "tokenizer.json"))
+        return parse_tokenizer(json.loads((folder / "tokenizer.json").read_bytes()))
     # The older form of byte-level tokenizers: a file for each part.
-    vocabulary = dict(read(folder / "vocab.json"))
-    if (folder / "added_tokens.json").is_file():
-        vocabulary.update(read(folder / "added_tokens.json"))
+    vocabulary = {**json.loads((folder / "vocab.json").read_bytes()), **_read_json(folder / "added_tokens.json")}
     merges: list[str] = []
     if (folder / "merges.txt").is_file():
         lines = (folder / "merges.txt").read_text("utf-8").split("\n")
@@ -247,15 +146,12 @@ def _read_gguf(path: Path) -> TokenTable:
     return TokenTable(by_id, tuple(str(merge) for merge in merges), frozenset(unused), is_partial=True)
 
 
+# --- Special tokens ---------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class SpecialTokens:
-    """Which tokens play a part of their own.
-
-    Attributes:
-        begin: what a text begins with, if the files say.
-        ends: what ends a text.
-        chat_template: turns messages into a text, if there is one.
-    """
+    """The token that a text begins with, those that end it, and the chat template; as far as the files say."""
 
     begin: str | None = None
     ends: frozenset[str] = frozenset()
@@ -263,9 +159,9 @@ class SpecialTokens:
 
     @property
     def is_instruct(self) -> bool:
-        """Whether the model was taught to answer: it has a chat template, and ends its texts as the template does.
+        """Whether the model was trained to answer: it has a chat template, and ends its texts as the template does.
 
-        Some base models come with the template of their instruct relatives, but still end with a token of their own.
+        Some base models come with the template of their instruct relatives, but end with a token of their own.
         """
         template = self.chat_template
         if not template:
@@ -277,38 +173,28 @@ def read_special_tokens(entry: ModelEntry) -> SpecialTokens:
     """What the small files beside a vocabulary say; of those that can't be read, nothing."""
     try:
         return _gguf_special_tokens(entry.path) if entry.format is ModelFormat.GGUF else _special_tokens(entry)
-    except (OSError, ModelUnreadableError, AttributeError, IndexError, KeyError, TypeError, ValueError, RecursionError):
+    except _UNREADABLE:
         return SpecialTokens()
 
 
 def _special_tokens(entry: ModelEntry) -> SpecialTokens:
     settings = _read_json(entry.path / "tokenizer_config.json")
-    ends = {_content(settings.get("eos_token"))}
     generation = _read_json(entry.path / "generation_config.json").get("eos_token_id")
     ids = [item for item in (generation if isinstance(generation, list) else [generation]) if type(item) is int]
-    if ids:
-        ends |= set(_names(entry, settings, ids))
-    known = frozenset(end for end in ends if end)
-    return SpecialTokens(_content(settings.get("bos_token")), known, _chat_template(entry.path, settings))
-
-
-def _names(entry: ModelEntry, settings: Mapping[str, Any], ids: list[int]) -> list[str | None]:
     added = settings.get("added_tokens_decoder") or {}
     if all(str(item) in added for item in ids):
-        return [_content(added[str(item)]) for item in ids]
-    tokens = read_tokens(entry) or {}
-    return [tokens.get(item) for item in ids]
-
-
-def _chat_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
-    file = folder / "chat_template.jinja"
-    if file.is_file():
-        return file.read_text("utf-8", "replace")
+        named = [_content(added[str(item)]) for item in ids]
+    else:
+        tokens = read_tokens(entry) or {}
+        named = [tokens.get(item) for item in ids]
+    ends = frozenset(end for end in (_content(settings.get("eos_token")), *named) if end)
     template = settings.get("chat_template")
-    if isinstance(template, list):  # Several by name, of which the default one counts.
-        named = {item["name"]: item["template"] for item in template}
-        template = named.get("default") or next(iter(named.values()), None)
-    return template if isinstance(template, str) else None
+    if (file := entry.path / "chat_template.jinja").is_file():
+        template = file.read_text("utf-8", "replace")
+    elif isinstance(template, list):  # Several by name, of which the default one counts.
+        templates = {item["name"]: item["template"] for item in template}
+        template = templates.get("default") or next(iter(templates.values()), None)
+    return SpecialTokens(_content(settings.get("bos_token")), ends, template if isinstance(template, str) else None)
 
 
 def _gguf_special_tokens(path: Path) -> SpecialTokens:
@@ -335,27 +221,25 @@ def _read_json(path: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
+# --- Details ----------------------------------------------------------------------------------------------------
+
 _EMBEDDINGS = (
-    "embed_tokens.weight",
-    "wte.weight",
-    "embed_in.weight",
-    "word_embeddings.weight",
-    "tok_embeddings.weight",
+    "embed_tokens.weight", "wte.weight", "embed_in.weight", "word_embeddings.weight", "tok_embeddings.weight",
     "token_embd.weight",
-)
+)  # fmt: skip
 _HEADS = ("lm_head.weight", "embed_out.weight")
 _GGUF_HEAD = "output.weight"
 _POSITIONS = ("wpe.weight", "embed_positions.weight", "position_embd.weight")
-_OTHER_SENSES = ("vision", "visual", "multi_modal", "audio")
+_NOT_TEXT = ("vision", "visual", "multi_modal", "audio")
 """Parts of a model that a text never passes through."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelDetails:
-    """What can be known of a model before it is loaded.
+    """What is known of a model before it is loaded.
 
     Attributes:
-        title: what a person calls it.
+        title: what the window calls it.
         architecture: transformers' model type, or GGUF's.
         num_parameters: in its files, with a tied output head counted once.
         precision: of most of its weights' bytes: a dtype, or a quantisation.
@@ -363,11 +247,10 @@ class ModelDetails:
         vocab_size: ids that stand for a token.
         table_size: rows of its embedding table, padding included.
         num_layers, hidden_size, intermediate_size, num_heads, num_kv_heads, head_dim: its shape; 0 if unknown.
-        has_chat_template: whether prompts can be put as turns of a chat.
-        is_instruct: whether it was taught to answer in a chat, unlike a base model.
+        has_chat_template, is_instruct: whether it has a chat template, and was trained to answer.
         weight_bytes: of its weights as they are stored.
         body_parameters: that one position's forward multiplies, the output head and tables left out; of experts,
-            those that are asked.
+            those that are used.
         head_parameters: of its output head.
         draft_vocabulary_size: ids that it proposes as a draft; None for all.
         shares_tables_with: the model whose embedding, head and tokenizer it borrows, and can't be loaded without.
@@ -397,7 +280,7 @@ class ModelDetails:
     folder: Path | None = field(default=None, repr=False)
 
     def parameters_per_step(self, *, drafting: bool = False) -> int:
-        """Parameters that one decoding step multiplies: the embedding is looked up, the head is multiplied.
+        """Parameters that one decoding step multiplies: all but the embedding, which is looked up.
 
         Args:
             drafting: whether it proposes, with a head over its draft vocabulary alone where it has one.
@@ -414,118 +297,24 @@ def read_details(entry: ModelEntry) -> ModelDetails:
     Raises:
         ModelUnreadableError: a file is missing, truncated or malformed, with a sentence that says which.
     """
-    return _gguf_details(entry) if entry.format is ModelFormat.GGUF else _folder_details(entry)
-
-
-def _folder_details(entry: ModelEntry) -> ModelDetails:
-    whole = read_config(entry)
-    nested = whole.get("text_config")
-    config = {**whole, **nested} if isinstance(nested, dict) else whole
-    tensors = [tensor for tensor in read_weight_headers(entry.path, entry.title) if not _is_buffer(tensor)]
-    shares = _shared_model(whole)
-    hidden = _number(config, "hidden_size", "n_embd", "d_model")
-    table_rows = _number(config, "vocab_size")
-    experts = _number(config, "num_local_experts", "num_experts", "n_routed_experts")
-    active = _number(config, "num_experts_per_tok", "num_experts_per_token", "moe_topk")
-    counts = _count(tensors, is_tied=config.get("tie_word_embeddings") is True, share=_share(active, experts))
-    heads = _number(config, "num_attention_heads", "n_head", "num_heads")
-    head_dim = _number(config, "head_dim") or (hidden // heads if heads else 0)
-    kv_heads = _number(config, "num_key_value_heads") or (1 if config.get("multi_query") is True else heads)
-    if not kv_heads or not head_dim:
-        # Nested configurations leave out what is their class's default; the widths are in the weights all the same.
-        kv_heads, head_dim = 1, _key_width(tensors)
-    drafted = whole.get("draft_vocabulary")
-    special = read_special_tokens(entry)
-    source = tokenizer_source(entry)
-    # A drafter that borrows its target's tables has none in its file; its step multiplies the borrowed head.
-    table_size = counts.table_rows or table_rows
+    special, source = read_special_tokens(entry), tokenizer_source(entry)
+    num_tokens = count_tokens(source) if source else None
+    if entry.format is ModelFormat.GGUF:
+        tensors, counts, facts = _gguf_facts(entry)
+    else:
+        tensors, counts, facts = _folder_facts(entry)
+    table_size = facts["table_size"]
     return ModelDetails(
         title=entry.title,
-        architecture=str(config.get("model_type") or "unknown"),
         num_parameters=counts.total,
         precision=_precision(tensors),
-        context_length=_number(config, "max_position_embeddings", "n_positions") or None,
-        vocab_size=_vocab_size(count_tokens(source) if source else None, table_size),
-        table_size=table_size,
-        num_layers=_number(config, "num_hidden_layers", "n_layer", "n_layers", "num_layers"),
-        hidden_size=hidden,
-        intermediate_size=_number(config, "intermediate_size", "ffn_dim", "n_inner") or 4 * hidden,
-        num_heads=heads,
-        num_kv_heads=kv_heads,
-        head_dim=head_dim,
+        # As loading counts it: the tokenizer's ids, as far as the table has rows for them.
+        vocab_size=min(num_tokens, table_size or num_tokens) if num_tokens else table_size,
         has_chat_template=special.chat_template is not None,
         is_instruct=special.is_instruct,
         weight_bytes=sum(tensor.num_bytes for tensor in tensors),
         body_parameters=counts.body,
-        head_parameters=counts.head or table_size * hidden,
-        draft_vocabulary_size=len(drafted) if isinstance(drafted, list) and drafted else None,
-        shares_tables_with=shares,
-        folder=entry.path,
-    )
-
-
-def _gguf_details(entry: ModelEntry) -> ModelDetails:
-    header = read_gguf_header(entry.path)
-    number = header.number
-    hidden, heads = number("embedding_length") or 0, number("attention.head_count") or 0
-    counts = _count(header.tensors, is_tied=False, share=_share(number("expert_used_count"), number("expert_count")))
-    special = read_special_tokens(entry)
-    source = tokenizer_source(entry)
-    return ModelDetails(
-        title=entry.title,
-        architecture=header.architecture or "unknown",
-        num_parameters=counts.total,
-        precision=_precision(header.tensors),
-        context_length=number("context_length"),
-        vocab_size=_vocab_size(count_tokens(source) if source else None, counts.table_rows),
-        table_size=counts.table_rows,
-        num_layers=number("block_count") or 0,
-        hidden_size=hidden,
-        intermediate_size=number("feed_forward_length") or 4 * hidden,
-        num_heads=heads,
-        num_kv_heads=number("attention.head_count_kv") or heads,
-        head_dim=number("attention.key_length") or (hidden // heads if heads else 0),
-        has_chat_template=special.chat_template is not None,
-        is_instruct=special.is_instruct,
-        weight_bytes=sum(tensor.num_bytes for tensor in header.tensors),
-        body_parameters=counts.body,
-        head_parameters=counts.head,
-    )
-
-
-def read_config(entry: ModelEntry) -> dict[str, Any]:
-    """A folder's config.json.
-
-    Raises:
-        ModelUnreadableError: it is missing, or no configuration.
-    """
-    try:
-        config = json.loads((entry.path / "config.json").read_bytes())
-    except FileNotFoundError:
-        raise ModelUnreadableError(f"The config.json of {entry.title} is missing. Download the model again.") from None
-    except (OSError, ValueError, RecursionError):
-        config = None
-    if not isinstance(config, dict):
-        raise ModelUnreadableError(f"The config.json of {entry.title} can't be read. Download the model again.")
-    return config
-
-
-def _shared_model(config: Mapping[str, Any]) -> str | None:
-    shares = config.get("shares_tables_with")
-    model = shares.get("model") if isinstance(shares, dict) else None
-    return model if isinstance(model, str) else None
-
-
-def _number(config: Mapping[str, Any], *names: str) -> int:
-    """The first of these that is a sensible count; 0 if none is."""
-    values = (config.get(name) for name in names)
-    return next((value for value in values if type(value) is int and 0 < value < 1 << 40), 0)
-
-
-def _is_buffer(tensor: TensorInfo) -> bool:
-    """Masks and rotary frequencies that older files hold beside the weights."""
-    return tensor.name.endswith((".masked_bias", ".inv_freq")) or (
-        tensor.shape[:2] == (1, 1) and len(tensor.shape) == 4
+        **facts,
     )
 
 
@@ -538,12 +327,96 @@ class _Counts(NamedTuple):
     table_rows: int
 
 
-def _count(tensors: Iterable[TensorInfo], *, is_tied: bool, share: float) -> _Counts:
-    """Args:
-    tensors: of the model, each once.
-    is_tied: whether a head in the file is the embedding over again.
-    share: of the experts that one position asks.
+def _folder_facts(entry: ModelEntry) -> tuple[Sequence[TensorInfo], _Counts, dict[str, Any]]:
+    whole = read_config(entry.path, entry.title)
+    nested = whole.get("text_config")
+    config = {**whole, **nested} if isinstance(nested, dict) else whole
+    tensors = [tensor for tensor in read_weight_headers(entry.path, entry.title) if not _is_buffer(tensor)]
+    hidden = _number(config, "hidden_size", "n_embd", "d_model")
+    experts = _number(config, "num_local_experts", "num_experts", "n_routed_experts")
+    active = _number(config, "num_experts_per_tok", "num_experts_per_token", "moe_topk")
+    counts = _count(tensors, active, experts, is_tied=config.get("tie_word_embeddings") is True)
+    heads = _number(config, "num_attention_heads", "n_head", "num_heads")
+    head_dim = _number(config, "head_dim") or (hidden // heads if heads else 0)
+    kv_heads = _number(config, "num_key_value_heads") or (1 if config.get("multi_query") is True else heads)
+    if not kv_heads or not head_dim:
+        # Nested configurations leave out what is their class's default; the weights show the width of the keys.
+        keys = (tensor for tensor in tensors if tensor.name.endswith("k_proj.weight") and _is_text(tensor.name))
+        kv_heads, head_dim = 1, next((tensor.shape[0] for tensor in keys if tensor.shape), 0)
+    drafted = whole.get("draft_vocabulary")
+    table_size = counts.table_rows or _number(config, "vocab_size")
+    facts = {
+        "architecture": str(config.get("model_type") or "unknown"),
+        "context_length": _number(config, "max_position_embeddings", "n_positions") or None,
+        "table_size": table_size,
+        "num_layers": _number(config, "num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+        "hidden_size": hidden,
+        "intermediate_size": _number(config, "intermediate_size", "ffn_dim", "n_inner") or 4 * hidden,
+        "num_heads": heads,
+        "num_kv_heads": kv_heads,
+        "head_dim": head_dim,
+        # A drafter that borrows its target's tables multiplies the borrowed head.
+        "head_parameters": counts.head or table_size * hidden,
+        "draft_vocabulary_size": len(drafted) if isinstance(drafted, list) and drafted else None,
+        "shares_tables_with": served_target(whole),
+        "folder": entry.path,
+    }
+    return tensors, counts, facts
+
+
+def _gguf_facts(entry: ModelEntry) -> tuple[Sequence[TensorInfo], _Counts, dict[str, Any]]:
+    header = read_gguf_header(entry.path)
+    number = header.number
+    hidden, heads = number("embedding_length") or 0, number("attention.head_count") or 0
+    counts = _count(header.tensors, number("expert_used_count"), number("expert_count"), is_tied=False)
+    facts = {
+        "architecture": header.architecture or "unknown",
+        "context_length": number("context_length"),
+        "table_size": counts.table_rows,
+        "num_layers": number("block_count") or 0,
+        "hidden_size": hidden,
+        "intermediate_size": number("feed_forward_length") or 4 * hidden,
+        "num_heads": heads,
+        "num_kv_heads": number("attention.head_count_kv") or heads,
+        "head_dim": number("attention.key_length") or (hidden // heads if heads else 0),
+        "head_parameters": counts.head,
+    }
+    return header.tensors, counts, facts
+
+
+def read_config(folder: Path, title: str = "") -> dict[str, Any]:
+    """A folder's config.json.
+
+    Raises:
+        ModelUnreadableError: it is missing, or not a configuration; the message names `title`, or the folder.
     """
+    name = title or folder.name
+    try:
+        config = json.loads((folder / "config.json").read_bytes())
+    except FileNotFoundError:
+        raise ModelUnreadableError(f"The config.json of {name} is missing. Download the model again.") from None
+    except (OSError, ValueError, RecursionError):
+        config = None
+    if not isinstance(config, dict):
+        raise ModelUnreadableError(f"The config.json of {name} can't be read. Download the model again.")
+    return config
+
+
+def _number(config: Mapping[str, Any], *names: str) -> int:
+    """The first of these that is a sensible count; 0 if none is."""
+    values = (config.get(name) for name in names)
+    return next((value for value in values if type(value) is int and 0 < value < 1 << 40), 0)
+
+
+def _is_buffer(tensor: TensorInfo) -> bool:
+    """Whether it is a mask or rotary frequencies, which older files hold beside the weights."""
+    is_mask = tensor.shape[:2] == (1, 1) and len(tensor.shape) == 4
+    return is_mask or tensor.name.endswith((".masked_bias", ".inv_freq"))
+
+
+def _count(tensors: Iterable[TensorInfo], active: int | None, experts: int | None, *, is_tied: bool) -> _Counts:
+    """Count parameters. `active` of `experts` serve one position; `is_tied`: a head in the file is the embedding."""
+    share = min(1.0, active / experts) if active and experts else 1.0
     embedding = head = lookups = rest = body = rows = 0
     for name, shape, size in ((tensor.name, tensor.shape, tensor.num_elements) for tensor in tensors):
         if name == _GGUF_HEAD or name.endswith(_HEADS):
@@ -561,28 +434,13 @@ def _count(tensors: Iterable[TensorInfo], *, is_tied: bool, share: float) -> _Co
     return _Counts(rest + lookups + embedding + own_head, body, head or embedding, rows)
 
 
-def _share(active: int | None, experts: int | None) -> float:
-    return min(1.0, active / experts) if active and experts else 1.0
-
-
 def _precision(tensors: Iterable[TensorInfo]) -> str:
-    """That of most bytes."""
+    """The precision of most bytes."""
     sizes: Counter[str] = Counter()
     for tensor in tensors:
         sizes[tensor.precision] += tensor.num_bytes
     return max(sizes, key=sizes.__getitem__, default="unknown")
 
 
-def _key_width(tensors: Sequence[TensorInfo]) -> int:
-    """Numbers that a layer's keys hold for one position; 0 if no tensor tells."""
-    is_keys = (tensor.name.endswith("k_proj.weight") and _is_text(tensor.name) for tensor in tensors)
-    return next((tensor.shape[0] for tensor, found in zip(tensors, is_keys, strict=True) if found and tensor.shape), 0)
-
-
 def _is_text(name: str) -> bool:
-    return not any(part in name for part in _OTHER_SENSES)
-
-
-def _vocab_size(num_tokens: int | None, table_size: int) -> int:
-    """As loading counts it: the tokenizer's ids, as far as the table has rows for them."""
-    return min(num_tokens, table_size or num_tokens) if num_tokens else table_size
+    return not any(part in name for part in _NOT_TEXT)

