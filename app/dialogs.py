@@ -23,7 +23,6 @@ from PySide6.QtWidgets import (
 )
 
 from app import __version__
-from app.look import dress
 from app.setup.model_library import bytes_text
 from app.setup.models_form import OPEN_TITLES, OpenKind
 from app.widgets.fields import describe, text_label
@@ -60,7 +59,6 @@ class AboutDialog(QDialog):
 
     def __init__(self, parent: QWidget, device: str) -> None:
         super().__init__(parent)
-        dress(self)
         self.setObjectName("aboutDialog")
         self.setWindowTitle("About Outrider")
         self._versions = versions(device)

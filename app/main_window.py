@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from PySide6.QtCore import QCoreApplication, QEvent, Qt, QTimer, Slot
-from PySide6.QtGui import QCloseEvent, QGuiApplication, QIcon, QKeyEvent, QShowEvent
+from PySide6.QtGui import QAction, QCloseEvent, QGuiApplication, QIcon, QKeyEvent, QShowEvent
 from PySide6.QtWidgets import QMainWindow, QSplitter
 
 from app.controller import RunController, RunState
 from app.dialogs import Dialogs
 from app.jobs import Jobs
-from app.look import DressingWindow, Look
 from app.menus import Menus
 from app.run.branches import BranchDesk
 from app.run.inspector import InspectorPanel
@@ -33,7 +32,7 @@ from app.setup.models_form import OpenKind
 from app.setup.pair import PairJudge
 from app.setup.presets import load_presets
 from app.setup.prompt import PromptEditor, PromptReader
-from app.theme import RESOURCES, Theme, text_scale, ui_font
+from app.theme import DEFAULT_SCALE, RESOURCES, Appearance, ThemeMode, next_scale, text_scale
 from app.threads import Threads
 from app.tools.check import CheckDesk
 from app.tools.export import ExportDesk
@@ -78,7 +77,7 @@ CLOSE_WAIT_MS = 200
 FINAL_WAIT_MS = 120_000
 
 
-class MainWindow(DressingWindow):
+class MainWindow(QMainWindow):
     """Outrider's window. Building it loads no model and imports no torch."""
 
     def __init__(self, *, services: Services | None = None, dialogs: Dialogs | None = None) -> None:
@@ -89,6 +88,7 @@ class MainWindow(DressingWindow):
         self._was_shown = False
         self._is_leaving = False
         self.jobs = Jobs(self)
+        self.appearance = Appearance(self._settings.theme, self._settings.text_scale, self)
         self.run_view = RunView()
         self.controller = RunController(self._services, self)
         library = ModelLibrary(self._services.embedded_models(), self._services.suggestions)
@@ -112,7 +112,6 @@ class MainWindow(DressingWindow):
         self.banner = Banner()
         self.status = StatusStrip()
         self.menus = Menus(self)
-        self.look = Look(self, self.menus)
         self.help = HelpDesk(self, self.menus, self.run_view, self.controller, self.status, self._dialogs)
         self.live = LiveView(
             self.controller, self.run_view, self.transcript, self.measurements, self.status, parent=self
@@ -135,7 +134,7 @@ class MainWindow(DressingWindow):
         )
         self.live.attach(self.playback)
         drawn = (self.transcript, self.measurements, self.plots, self.race, self.inspector, self.why)
-        self.look.follow(self, *drawn, self.help, self.theory, self.runs, *self.tools.drawn)
+        self.appearance.follow(*drawn, self.help, self.theory, self.runs, *self.tools.drawn)
         self.branches = BranchDesk(self, self.playback, self.live, self._dialogs, self._start)
         self._lay_out()
         self.playback.link(self.findChildren(StepPlot))
@@ -146,7 +145,6 @@ class MainWindow(DressingWindow):
         self.setWindowTitle("Outrider")
         self.setObjectName("mainWindow")
         self.setWindowIcon(QIcon(str(RESOURCES / "icons" / "outrider.svg")))
-        self.setFont(ui_font())
         self.text_pages.add_page("Transcript", self.transcript, "The text as it comes, token by token.")
         self.text_pages.add_page("Race", self.race, "The run against its baseline, replayed on one clock.")
         self.text_splitter = splitter(Qt.Orientation.Vertical, "textSplitter", (self.prompt, 0), (self.text_pages, 1))
@@ -195,6 +193,10 @@ class MainWindow(DressingWindow):
         self.menus.show_ghosts.toggled.connect(self.transcript.set_ghosts_shown)
         self.menus.run.triggered.connect(self._on_run_requested)
         self.menus.stop.triggered.connect(self.controller.stop)
+        self.menus.themes.triggered.connect(self._on_theme_chosen)
+        self.menus.larger.triggered.connect(self._on_larger_text)
+        self.menus.smaller.triggered.connect(self._on_smaller_text)
+        self.menus.default_size.triggered.connect(self._on_default_text)
         self.menus.quit.triggered.connect(self.close)
         self.menus.open_actions[OpenKind.FOLDER].triggered.connect(self.models.open_folder)
         self.menus.open_actions[OpenKind.GGUF].triggered.connect(self.models.open_gguf)
@@ -209,8 +211,8 @@ class MainWindow(DressingWindow):
         self.text_splitter.setSizes([210, 480])
         if settings.geometry:
             self.restoreGeometry(from_text(settings.geometry))
-        # Before the sizes, which were taken in this look.
-        self.look.restore(settings.theme, settings.text_scale)
+        self.menus.theme_actions[settings.theme].setChecked(True)
+        self.menus.show_scale(settings.text_scale)
         for item in self.findChildren(QSplitter):
             if state := settings.splitters.get(item.objectName()):
                 item.restoreState(from_text(state))
@@ -285,10 +287,27 @@ class MainWindow(DressingWindow):
         self._settings = remember_model(self._settings, ref)
         self._save()
 
-    # --- Look ---
+    # --- Appearance ---
 
-    def set_theme(self, _theme: Theme) -> None:
-        """The columns' least widths, which go with the text."""
+    @Slot(QAction)
+    def _on_theme_chosen(self, action: QAction) -> None:
+        self.appearance.set(ThemeMode(action.data()), text_scale())
+
+    @Slot()
+    def _on_larger_text(self) -> None:
+        self._scale_text(next_scale(text_scale(), 1))
+
+    @Slot()
+    def _on_smaller_text(self) -> None:
+        self._scale_text(next_scale(text_scale(), -1))
+
+    @Slot()
+    def _on_default_text(self) -> None:
+        self._scale_text(DEFAULT_SCALE)
+
+    def _scale_text(self, scale: float) -> None:
+        self.menus.show_scale(scale)
+        self.appearance.set(self.appearance.mode, scale)
         fit_columns(self, self.controls, self.text_splitter, self.side)
 
     # --- Coming and going ---
@@ -347,7 +366,7 @@ class MainWindow(DressingWindow):
     def _save(self) -> None:
         self._settings = replace(
             self._settings,
-            theme=self.look.mode,
+            theme=self.appearance.mode,
             text_scale=text_scale(),
             hint_seen=self.help.hint_seen,
             side_page=self.side.title(),

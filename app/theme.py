@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
+from typing import Protocol
 
-from PySide6.QtCore import Qt
-from PySide6.QtGui import QColor, QFont, QFontDatabase, QFontInfo, QPalette, QTextCharFormat
+from PySide6.QtCore import QObject, Qt, Signal, Slot
+from PySide6.QtGui import QColor, QFont, QFontDatabase, QFontInfo, QGuiApplication, QPalette, QTextCharFormat
 from PySide6.QtWidgets import QApplication, QWidget
 
 from core.types import TokenKind
@@ -331,8 +331,6 @@ def mono_font(pixels: int = 13) -> QFont:
 
 SCALES = (0.8, 0.9, 1.0, 1.1, 1.25, 1.5)
 DEFAULT_SCALE = 1.0
-SIZED_FOR = "sizedFor"
-"""Property of a window that has seen another scale than that in force when it was made: the scale that its text has."""
 _LENGTHS = {"width": "setFixedWidth", "height": "setFixedHeight", "least_width": "setMinimumWidth",
             "least_height": "setMinimumHeight"}  # fmt: skip
 
@@ -343,13 +341,13 @@ def nearest_scale(scale: float) -> float:
 
 
 def next_scale(scale: float, steps: int) -> float:
-    """The scale so many steps larger, or smaller; the last one at the end."""
+    """The scale this many steps larger or smaller; the last one at the end."""
     index = SCALES.index(nearest_scale(scale)) + steps
     return SCALES[max(0, min(index, len(SCALES) - 1))]
 
 
 def hold(widget: QWidget, **lengths: int) -> None:
-    """Give a widget fixed or least lengths that go with the text.
+    """Give a widget fixed or minimum lengths that scale with the text.
 
     Args:
         lengths: width, height: fixed; least_width, least_height: minima. Pixels at the scale of 1.
@@ -359,60 +357,88 @@ def hold(widget: QWidget, **lengths: int) -> None:
         getattr(widget, _LENGTHS[name])(scaled(pixels))
 
 
-def put_scale_in_force(scale: float, windows: Iterable[QWidget]) -> None:
-    """Have all that is made from now on at this scale; these windows, made by now, take it over by `follow_scale`."""
-    application = QApplication.instance()
-    if application is None:
-        return
-    for window in windows:
-        if window.property(SIZED_FOR) is None and not _is_popup(window):
-            window.setProperty(SIZED_FOR, text_scale())
-    application.setProperty("textScale", scale)
+def hold_font(widget: QWidget, pixels: int, is_mono: bool = False, weight: QFont.Weight = QFont.Weight.Normal) -> None:
+    """Give a widget a font of its own that scales with the text; others have the style sheet's."""
+    widget.setProperty("heldFont", (pixels, is_mono, weight))
+    widget.setFont(mono_font(pixels) if is_mono else ui_font(pixels, weight=weight))
 
 
-def follow_scale(window: QWidget) -> None:
-    """Take all text of one window, without those that open out of it, to the scale in force.
+class Drawn(Protocol):
+    """A part that draws in colours of its own, beside the style sheet's."""
 
-    A widget with lengths of its own that go with the text has a method `rescale`, which takes them over.
+    def set_theme(self, theme: Theme) -> None:
+        """Draw in a theme's colours, at the text's scale."""
+
+
+class Appearance(QObject):
+    """The application's theme and text size: one style sheet, palette and font for all windows.
+
+    Signals:
+        changed: the new `Theme`; also after the text size changed.
     """
-    before = window.property(SIZED_FOR)
-    if before is None or before == text_scale():
-        return
-    window.setProperty(SIZED_FOR, text_scale())
-    widgets = list(_widgets_of(window))
+
+    changed = Signal(object)
+
+    def __init__(self, mode: ThemeMode, scale: float, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._drawn: tuple[Drawn, ...] = ()
+        self.set(mode, scale)
+        QGuiApplication.styleHints().colorSchemeChanged.connect(self._on_color_scheme_changed)
+
+    def follow(self, *drawn: Drawn) -> None:
+        """Draw these in the theme, now and whenever it changes."""
+        self._drawn = drawn
+        for part in drawn:
+            part.set_theme(self.theme)
+
+    def set(self, mode: ThemeMode, scale: float) -> None:
+        """Choose a theme, or have it follow the desktop's, and the size of all text."""
+        self.mode = mode
+        choose_color_scheme(mode)
+        self.theme = resolve_theme(mode)
+        if apply_style(self.theme, scale):
+            for part in self._drawn:
+                part.set_theme(self.theme)
+            self.changed.emit(self.theme)
+
+    @Slot()
+    def _on_color_scheme_changed(self) -> None:
+        if self.mode is ThemeMode.SYSTEM:
+            self.set(self.mode, text_scale())
+
+
+def apply_style(theme: Theme, scale: float = DEFAULT_SCALE) -> bool:
+    """Give the application a theme's style sheet, palette and font, and all text its size.
+
+    Returns:
+        Whether anything changed.
+    """
+    application = QApplication.instance()
+    assert isinstance(application, QApplication)
+    before = text_scale()
+    application.setProperty("textScale", scale)
+    sheet = style_sheet(theme)
+    if application.styleSheet() == sheet and scale == before:
+        return False
+    # Qt takes three times as long to replace a style sheet as to remove it and set another.
+    application.setStyleSheet("")
+    if application.style().objectName() != "fusion":
+        application.setStyle("Fusion")
+    application.setPalette(palette(theme))
+    application.setFont(ui_font())
+    application.setStyleSheet(sheet)
+    if scale != before:
+        _rescale(application.allWidgets())
+    return True
+
+
+def _rescale(widgets: list[QWidget]) -> None:
+    """Scale the text of widgets. One with lengths of its own has a method `rescale`, which is called."""
     for widget in widgets:
-        if widget.testAttribute(Qt.WidgetAttribute.WA_SetFont):
-            _rescale_font(widget, before)
+        if font := widget.property("heldFont"):
+            hold_font(widget, *font)
         if lengths := widget.property("heldLengths"):
             hold(widget, **lengths)
     for widget in widgets:
-        # By its name: to ask for a protocol takes as long for each widget as all else here.
         if rescale := getattr(widget, "rescale", None):
             rescale()
-
-
-def _widgets_of(window: QWidget) -> Iterator[QWidget]:
-    yield window
-    for child in window.children():
-        # A list that drops down goes with what it drops from, whose font it takes over.
-        if isinstance(child, QWidget) and (not child.isWindow() or _is_popup(child)):
-            yield from _widgets_of(child)
-
-
-def _is_popup(widget: QWidget) -> bool:
-    return widget.windowType() == Qt.WindowType.Popup
-
-
-def _rescale_font(widget: QWidget, before: float) -> None:
-    font = widget.font()
-    if font.pixelSize() <= 0:
-        return  # A size in points is the desktop's, not ours.
-    # The size that it was made at is kept, or rounding would wear it away.
-    drawn_at = widget.property("fontPixels") or 0
-    if drawn_at and scaled(drawn_at) == font.pixelSize():
-        return  # Whatever set it did so after the scale came into force.
-    if round(drawn_at * before) != font.pixelSize():
-        drawn_at = round(font.pixelSize() / before)
-    widget.setProperty("fontPixels", drawn_at)
-    font.setPixelSize(scaled(drawn_at))
-    widget.setFont(font)

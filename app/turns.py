@@ -5,11 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterable
 
-from PySide6.QtCore import QEvent, QObject, Qt, QTimer, Signal, Slot
-from PySide6.QtWidgets import QApplication, QTabWidget, QWidget
-from shiboken6 import isValid
+from PySide6.QtCore import QObject, QTimer, Signal, Slot
 
-FROZEN_BY = "frozenBy"
 TURN_S = 0.004
 """No further piece is begun in a turn that has lasted this long."""
 
@@ -96,32 +93,3 @@ def at_once(pieces: Iterable[None]) -> None:
     """Do all of a work that could be done in turns."""
     for _piece in pieces:
         pass
-
-
-def freeze(widgets: Iterable[QWidget], owner: str) -> None:
-    """Have nothing of these painted, until this owner and all others have thawed them."""
-    for widget in widgets:
-        widget.setProperty(FROZEN_BY, sorted({*(widget.property(FROZEN_BY) or ()), owner}))
-        widget.setUpdatesEnabled(False)
-
-
-def thaw(widgets: Iterable[QWidget], owner: str) -> None:
-    """Have all of these painted again, at once."""
-    for widget in widgets:
-        if not isValid(widget) or owner not in (owners := list(widget.property(FROZEN_BY) or ())):
-            continue
-        owners.remove(owner)
-        widget.setProperty(FROZEN_BY, owners)
-        if not owners:
-            widget.setUpdatesEnabled(True)
-            # What was to be painted when the window froze still waits, and Qt asks for nothing more meanwhile.
-            update = QEvent(QEvent.Type.UpdateRequest)
-            QApplication.postEvent(widget.window(), update, Qt.EventPriority.LowEventPriority.value)
-
-
-def frame_of(page: QWidget) -> QWidget:
-    """The tabs that a page is behind: while they are frozen, the page that was there before it is still seen."""
-    frame = page.parentWidget()
-    while frame is not None and not isinstance(frame, QTabWidget):
-        frame = frame.parentWidget()
-    return frame or page

@@ -59,7 +59,6 @@ class Camera:
 
     def _turn(self, mode: ThemeMode, size: tuple[int, int]) -> None:
         self._window.menus.theme_actions[mode].trigger()
-        wait(TIMEOUT_MS, lambda: self._window.look.is_settled)
         self._window.resize(*size)
         wait(120)
 

@@ -46,7 +46,6 @@ class _Album:
     def turn(self, mode: ThemeMode) -> None:
         """Another theme."""
         self._window.menus.theme_actions[mode].trigger()
-        _until(lambda: self._window.look.is_settled)
 
 
 def main() -> int:

@@ -201,19 +201,19 @@ def test_a_comparison_is_taken_away_as_a_report_but_never_over_a_runs_log(open_r
 
 @pytest.mark.parametrize(("width", "scale"), [(980, 1.0), (1200, 1.5), (1800, 1.0)])
 def test_names_keep_their_room_at_every_size(open_runs, folder, qtbot, width, scale):
-    from tests.text_scale import set_text_scale
+    from app.theme import LIGHT, apply_style
 
     keep_run(folder)
-    window, panel = open_runs(1)
+    _window, panel = open_runs(1)
     try:
-        set_text_scale(window, scale)
+        apply_style(LIGHT, scale)
         panel.resize(width, 600)
         until(qtbot, lambda: panel.width() == width)
         assert panel.table.columnWidth(RunColumn.NAME) >= 190 * scale
         end = panel.table.horizontalHeader().length()
         assert end >= panel.table.viewport().width()
     finally:
-        set_text_scale(window, 1.0)
+        apply_style(LIGHT, 1.0)
 
 
 def test_everything_that_takes_keys_has_a_name(open_runs, folder):

@@ -162,7 +162,6 @@ def test_the_options_of_another_method_come_behind_the_method(shown, qtbot):
 @pytest.mark.parametrize("mode", [ThemeMode.LIGHT, ThemeMode.DARK])
 def test_where_the_focus_is_can_be_seen(shown, qtbot, mode):
     shown.menus.theme_actions[mode].trigger()
-    qtbot.waitUntil(lambda: shown.look.is_settled, timeout=30_000)
     shown.menus.show_ghosts.setChecked(False)
     unseen = []
     for widget in walk(shown):

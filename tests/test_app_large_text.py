@@ -11,16 +11,14 @@ from app.run.inspector import BlockRow
 from app.run.playback import PlaybackBar
 from app.run.tiles import Tile
 from app.setup.prompt import PromptEditor
-from tests.text_scale import set_text_scale
+from app.theme import LIGHT, apply_style
 
 
 @pytest.fixture(autouse=True)
-def default_size(qtbot):
+def default_size(qapp):
     """The size is the application's, which outlives a test."""
-    window = QWidget()
-    qtbot.addWidget(window)
     yield
-    set_text_scale(window, 1.0)
+    apply_style(LIGHT, 1.0)
 
 
 def test_a_tiles_note_has_a_short_form_for_a_narrow_tile(qtbot):
@@ -42,12 +40,12 @@ def test_the_slider_goes_below_where_it_would_be_no_use_beside_the_buttons(qtbot
     bar.resize(900, bar.sizeHint().height())
     bar.show()
     assert bar.slider.y() < bar.pause_button.geometry().bottom()
-    set_text_scale(bar, 1.5)
+    apply_style(LIGHT, 1.5)
     bar.resize(240, 100)
     qtbot.waitUntil(lambda: bar.slider.y() > bar.pause_button.geometry().bottom())
     assert bar.pace.width() >= bar.pace.sizeHint().width()
     assert bar.slider.width() > 100
-    set_text_scale(bar, 1.0)
+    apply_style(LIGHT, 1.0)
     bar.resize(900, 100)
     qtbot.waitUntil(lambda: bar.slider.y() < bar.pause_button.geometry().bottom())
     assert bar.slider.x() > bar.pace.x()
@@ -56,7 +54,7 @@ def test_the_slider_goes_below_where_it_would_be_no_use_beside_the_buttons(qtbot
 def test_at_the_largest_text_in_a_small_window_no_button_is_cut(make_window, qtbot):
     window = make_window(is_shown=True)
     window.resize(1280, 800)
-    window.look._scale(1.5)
+    window._scale_text(1.5)
     panel, button = window.transcript, window.transcript.ghosts_button
     tools = [*panel.findChildren(QToolButton), *window.prompt.findChildren(QToolButton)]
 
@@ -64,7 +62,7 @@ def test_at_the_largest_text_in_a_small_window_no_button_is_cut(make_window, qtb
         return [tool for tool in tools if tool.isVisible() and tool.width() < tool.minimumSizeHint().width()]
 
     qtbot.waitUntil(lambda: not cut())
-    window.look._scale(1.0)
+    window._scale_text(1.0)
     qtbot.waitUntil(lambda: button.y() < panel.view.y() and button.x() > panel.width() // 2)
 
 

@@ -4,21 +4,19 @@ import pytest
 from PySide6.QtCore import QAbstractAnimation, QCoreApplication, QEvent
 from PySide6.QtWidgets import QProgressBar, QVBoxLayout, QWidget
 
-from app.look import dress, put_in_force
-from app.theme import LIGHT
+from app.theme import LIGHT, apply_style
 from app.widgets.labels import STEPS, show_share
 
 
 @pytest.fixture
 def bar(qtbot):
-    put_in_force(LIGHT)
+    apply_style(LIGHT)
     window = QWidget()
     qtbot.addWidget(window)
     found = QProgressBar(window)
     QVBoxLayout(window).addWidget(found)
     found.setTextVisible(False)
     found.setRange(0, STEPS)
-    dress(found)
     window.show()
     qtbot.waitExposed(window)
     found.kept = window  # A parent that nobody holds is gone, and its children with it.

@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import pytest
-from PySide6.QtWidgets import QMenu, QPlainTextEdit, QScrollBar, QWidget
+from PySide6.QtWidgets import QApplication, QMenu, QPlainTextEdit, QScrollBar, QSplitterHandle, QWidget
 
-from app.theme import SCALES, mono_font, next_scale, scaled, text_scale, ui_font
+from app.theme import LIGHT, SCALES, apply_style, mono_font, next_scale, scaled, text_scale, ui_font
 from app.widgets.fields import SPIN_WIDTH
-from tests.text_scale import set_text_scale
 
 
 @pytest.fixture(autouse=True)
-def default_size(qtbot):
+def default_size(qapp):
     """The size is the application's, which outlives a test."""
-    window = QWidget()
-    qtbot.addWidget(window)
-    set_text_scale(window, 1.0)
+    apply_style(LIGHT, 1.0)
     yield
-    set_text_scale(window, 1.0)
+    apply_style(LIGHT, 1.0)
 
 
 def fonts(window):
     """Of all that shows text; a widget takes its style sheet's font when it is first polished."""
     found = {}
-    for widget in (window, *window.findChildren(QWidget)):
+    for widget in window.findChildren(QWidget):
         widget.ensurePolished()
-        if not isinstance(widget, QScrollBar | QMenu):
+        if not isinstance(widget, QScrollBar | QMenu | QSplitterHandle):
             found[id(widget)] = widget.font().pixelSize()
     return found
 
@@ -42,13 +39,13 @@ def test_larger_text_reaches_fonts_and_style_sheet(window):
     assert (window.transcript.view.font().pixelSize(), window.prompt.edit.font().pixelSize()) == tuple(
         scaled(pixels) for pixels in before
     )
-    assert "font-size: 18px" in window.status.styleSheet()
+    assert "font-size: 18px" in QApplication.instance().styleSheet()
     assert ui_font(12).pixelSize() == mono_font(12).pixelSize() == 18
 
 
 def test_frames_and_corners_stay_as_thin_as_they_are(window):
     press(window, "larger", 3)
-    sheet = window.status.styleSheet()
+    sheet = QApplication.instance().styleSheet()
     assert "border: 1px solid" in sheet
     assert "border-radius: 10px" in sheet
     assert "min-height: 4px; max-height: 4px" in sheet, "the progress bar holds no text"
@@ -56,12 +53,12 @@ def test_frames_and_corners_stay_as_thin_as_they_are(window):
 
 @pytest.mark.parametrize("way", [("smaller", "larger"), ("larger", "smaller")])
 def test_there_and_back_leaves_every_font_as_it_was(window, way):
-    before, sheet = fonts(window), window.status.styleSheet()
+    before, sheet = fonts(window), QApplication.instance().styleSheet()
     for action in way:
         press(window, action, 5)
     press(window, "default_size")
     assert fonts(window) == before
-    assert window.status.styleSheet() == sheet
+    assert QApplication.instance().styleSheet() == sheet
 
 
 def test_a_size_that_is_changed_again_at_once_is_the_one_that_all_windows_end_at(make_window, qtbot):
@@ -72,20 +69,16 @@ def test_a_size_that_is_changed_again_at_once_is_the_one_that_all_windows_end_at
     for actions in (("larger", "smaller"), ("larger", "larger", "default_size"), ("smaller", "larger")):
         for action in actions:
             press(window, action)
-        qtbot.waitUntil(lambda: window.look.is_settled)
         now = fonts(window)
         assert before.items() <= now.items()
         before = now  # On a slow machine there is more of the window by now.
     press(window, "larger")
     press(window, "larger")
-    qtbot.waitUntil(lambda: window.look.is_settled)
     window.menus.production.trigger()  # while nothing is on its way, and then while it is
     page = window.exports.production.page
     press(window, "smaller")
     window.menus.production.trigger()
-    qtbot.waitUntil(lambda: window.look.is_settled)
     press(window, "larger")
-    qtbot.waitUntil(lambda: window.look.is_settled)
     assert {text.font().pixelSize() for text in page.findChildren(QPlainTextEdit)} == {mono_font().pixelSize()}
     table = window.models.window.table
     assert table.font().pixelSize() == window.status.font().pixelSize() == scaled(13)
@@ -124,8 +117,7 @@ def test_the_size_is_remembered(make_window, session, tmp_path):
 @pytest.mark.parametrize("scale", SCALES)
 def test_the_columns_fit_into_the_least_window(make_window, qtbot, scale):
     window = make_window(is_shown=True)
-    window.look._scale(scale)
-    qtbot.waitUntil(lambda: window.look.is_settled, timeout=30_000)
+    window._scale_text(scale)
     window.resize(window.minimumSize())
     columns = (window.controls, window.text_splitter, window.side)
     assert all(column.width() >= column.minimumWidth() for column in columns)

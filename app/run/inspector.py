@@ -52,7 +52,7 @@ from app.run.inspection import (
 )
 from app.run.run_view import RunView
 from app.run.tokens import Place, Selection
-from app.theme import LIGHT, Theme, mono_font, scaled, ui_font
+from app.theme import LIGHT, Theme, hold_font, mono_font, scaled, ui_font
 from app.widgets.fields import card, describe, text_label
 from core.types import Coupling, TokenKind
 
@@ -609,7 +609,7 @@ class _FactTable(QWidget):
     def set_theme(self, _theme: Theme) -> None:
         """The colours are the style sheet's; text may be larger since the last time."""
         for _, value in self._rows:
-            value.setFont(ui_font(13))
+            hold_font(value, 13)
 
     def show_facts(self, facts: tuple[Fact, ...]) -> None:
         """Show these figures."""
@@ -628,7 +628,7 @@ class _FactTable(QWidget):
 
     def _add_row(self) -> None:
         name, value = text_label("", "field"), text_label("", "plain")
-        value.setFont(ui_font(13))
+        hold_font(value, 13)
         value.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         row = len(self._rows)
         self._grid.addWidget(name, row, 0)

@@ -29,7 +29,7 @@ from app.run.tokens import (
     num_joined,
     num_units,
 )
-from app.theme import LIGHT, Theme, mono_font
+from app.theme import LIGHT, Theme, hold_font
 from app.turns import next_turn_timer
 from core.types import TokenKind
 
@@ -314,7 +314,7 @@ class PagedText(QPlainTextEdit):
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setReadOnly(True)
-        self.setFont(mono_font(14))
+        hold_font(self, 14, is_mono=True)
         self.setTextInteractionFlags(
             Qt.TextInteractionFlag.TextSelectableByMouse | Qt.TextInteractionFlag.TextSelectableByKeyboard
         )
@@ -346,7 +346,6 @@ class PagedText(QPlainTextEdit):
         """Draw everything in a theme's colours."""
         self._theme = theme
         self._page_formats = PageFormats(theme)
-        self.setFont(mono_font(14))
         self._rebuild()
 
     def set_ghosts_shown(self, shown: bool) -> None:

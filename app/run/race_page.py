@@ -24,7 +24,7 @@ from PySide6.QtWidgets import (
 
 from app.run.race import STEPS_PER_PIECE, Race, Runner, making_race, seconds_text, tokens_text, waiting_text
 from app.run.run_view import RunView
-from app.theme import Theme, hold, mono_font, scaled
+from app.theme import Theme, hold, hold_font, scaled
 from app.turns import Turns
 from app.widgets.fields import WheelGuard, card, describe, text_label
 from app.window_layout import splitter
@@ -234,7 +234,7 @@ class RaceText(QPlainTextEdit):
 
     def set_theme(self, theme: Theme) -> None:
         """Start anew in a theme's colours; the tokens are to be shown again."""
-        self.setFont(mono_font(13))
+        hold_font(self, 13, is_mono=True)
         self._formats = {kind: theme.token_format(kind) for kind in TokenKind} if self._in_kinds else {}
         self.num_shown = 0
         self.clear()

@@ -20,7 +20,7 @@ from PySide6.QtWidgets import (
 
 from app.run.run_view import Figures, RunView
 from app.run.step_plots import AcceptancePlot, LatencyPlot
-from app.theme import Theme, hold, ui_font
+from app.theme import Theme, hold, hold_font
 from app.widgets.fields import text_label
 from app.widgets.labels import STEPS, ElidedLabel, show_share
 from app.widgets.plot_card import PlotCard
@@ -41,7 +41,7 @@ class Tile(QFrame):
         self._title = title
         self.value = QLabel(UNKNOWN)
         self.value.setObjectName(object_name)
-        self.value.setFont(ui_font(22, weight=QFont.Weight.DemiBold))
+        hold_font(self.value, 22, weight=QFont.Weight.DemiBold)
         self.note = ElidedLabel("", "tileNote", takes_all=True)
         layout = QVBoxLayout(self)
         layout.setContentsMargins(12, 8, 8, 8)

@@ -14,7 +14,7 @@ from app.run.run_view import RunSums, RunView
 from app.run.why import EMPTY, Figure, Gain, Part, WhyModel, WhyReport
 from app.theme import LIGHT, Theme, scaled, ui_font
 from app.tools.tool_window import wrapped_label
-from app.turns import Turns, at_once, frame_of, freeze, thaw
+from app.turns import Turns, at_once
 from app.widgets.fields import card, describe, set_flag, text_label
 from app.widgets.plots import Mark, SeriesSample
 
@@ -110,9 +110,9 @@ class ReportPage(QScrollArea):
         """Look at the run if something has come."""
         super().showEvent(event)
         if self._is_stale:
-            self._read(is_new=True)
+            self._read()
 
-    def _read(self, *, is_new: bool = False) -> None:
+    def _read(self) -> None:
         # A page that nobody sees is read when it is opened.
         self._is_stale = not self.isVisible()
         if self._is_stale:
@@ -124,28 +124,13 @@ class ReportPage(QScrollArea):
             self._ask()
             return
         self._turns.stop()
-        pieces = self._pieces([frame_of(self)] if is_new else [])
-        # Frozen at once, and so that whoever gives it up thaws it.
-        next(pieces)
-        self._turns.start(pieces)
+        self._turns.start(self._pieces())
 
-    def _pieces(self, frozen: list[QWidget]) -> Generator[None]:
-        cards = self._body.findChildren(QWidget, options=Qt.FindChildOption.FindDirectChildrenOnly)
-        freeze(frozen, "report")
-        try:
-            yield from self._sums.pieces()
-            self._is_stale = not self.isVisible()
-            if not self._is_stale:
-                yield from self._looking()
-            if frozen and not self._is_stale:
-                # Of a page that comes up, each card is painted in a turn of its own; plots take longest.
-                freeze(cards, "report")
-                thaw(frozen, "report")
-                for card in cards:
-                    yield from self._turns.rest()
-                    thaw([card], "report")
-        finally:
-            thaw([*frozen, *cards], "report")
+    def _pieces(self) -> Generator[None]:
+        yield from self._sums.pieces()
+        self._is_stale = not self.isVisible()
+        if not self._is_stale:
+            yield from self._looking()
         if not self._is_stale:
             yield
             self._ask()

@@ -7,7 +7,6 @@ from dataclasses import replace
 from PySide6.QtCore import QLocale, Qt, Signal, Slot
 from PySide6.QtWidgets import QCheckBox, QFrame, QGridLayout, QScrollArea, QSpinBox, QVBoxLayout, QWidget
 
-from app.look import hold_parts
 from app.settings import MAX_NEW_TOKENS, MAX_UI_TEMPERATURE, ChatTemplate, RunSettings
 from app.setup.method_form import MethodForm
 from app.setup.model_library import ModelLibrary
@@ -198,7 +197,6 @@ class ControlsPanel(QScrollArea):
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.viewport().setAutoFillBackground(False)
-        hold_parts(self)
 
     def _connect(self) -> None:
         self.models.changed.connect(self.changed)

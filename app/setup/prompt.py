@@ -22,7 +22,7 @@ from PySide6.QtWidgets import (
 from app.controller import RunState
 from app.setup.controls import ControlsPanel
 from app.setup.presets import Preset
-from app.theme import mono_font
+from app.theme import hold_font
 from app.tools.models.checker import ModelCheckerThread
 from app.tools.models.questions import RenderedPrompt, RenderQuestion
 from app.widgets.fields import card, describe, quiet_button, set_flag, text_label
@@ -40,7 +40,7 @@ class PromptReading(QPlainTextEdit):
         super().__init__()
         self.setObjectName("promptReading")
         self.setReadOnly(True)
-        self.setFont(mono_font())
+        hold_font(self, 13, is_mono=True)
         self.setTabChangesFocus(True)
         describe(self, "The prompt as the target reads it")
 
@@ -99,7 +99,7 @@ class PromptEditor(QWidget):
         super().__init__()
         self.edit = QPlainTextEdit()
         self.edit.setObjectName("promptEdit")
-        self.edit.setFont(mono_font())
+        hold_font(self.edit, 13, is_mono=True)
         self.edit.setTabChangesFocus(True)
         self.edit.setPlaceholderText("Write a few words or lines of code for the model to continue.")
         self.edit.setMinimumHeight(64)

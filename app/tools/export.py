@@ -9,12 +9,11 @@ from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QDialog, QHBoxLayout, QPlainTextEdit, QTabWidget, QVBoxLayout, QWidget
 
 from app.dialogs import Dialogs
-from app.look import dress
 from app.menus import Menus
 from app.run.run_view import RunView
 from app.run.tiles import StatusStrip
 from app.setup.controls import ControlsPanel
-from app.theme import mono_font
+from app.theme import hold_font
 from app.tools.runs.reader import RunReaderThread
 from app.tools.tool_window import push_button, wrapped_label
 from app.widgets.labels import Banner
@@ -40,7 +39,6 @@ class ProductionPage(QDialog):
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        dress(self)
         self.setObjectName("productionPage")
         self.setWindowTitle("Take to production")
         self.setModal(False)
@@ -147,7 +145,7 @@ class ProductionPage(QDialog):
 
 def _page(title: str) -> QPlainTextEdit:
     page = QPlainTextEdit()
-    page.setFont(mono_font())
+    hold_font(page, 13, is_mono=True)
     page.setReadOnly(True)
     page.setTabChangesFocus(True)
     page.setAccessibleName(f"Configuration for {title}")

@@ -36,13 +36,11 @@ from PySide6.QtWidgets import (
 
 from app.controller import RunController
 from app.dialogs import Dialogs
-from app.look import dress_in_parts
 from app.menus import KeyRow, Menus, key_groups
 from app.run.run_view import RunView
 from app.run.tiles import StatusStrip
 from app.theme import LIGHT, RESOURCES, Theme, scaled, ui_font
 from app.tools.step_picture import StepPictureView, example, picture_of
-from app.turns import Turns, frame_of, freeze, thaw
 from app.widgets.fields import card, describe, text_label
 from app.window_layout import bring_forward
 from core.types import Step
@@ -191,37 +189,21 @@ class FormulaPage(QTextBrowser):
         self.setFrameShape(QTextBrowser.Shape.NoFrame)
         self._theme = LIGHT
         self._is_stale = True
-        self._turns = Turns(self)
 
     def set_theme(self, theme: Theme) -> None:
         """Draw in a theme's colours, at the text's size."""
         self._theme = theme
         self._is_stale = True
-        # What is on its way is in the look of before.
-        self._turns.stop()
         if self.isVisible():
-            for _ in self._written():
-                pass
+            self._write()
 
     def showEvent(self, event: QShowEvent) -> None:
         """Draw the page, unless it is still as it was drawn."""
         super().showEvent(event)
-        if self._is_stale and not self._turns.is_going:
-            pieces = self._pieces(frame_of(self))
-            # Frozen at once, and so that whoever gives it up thaws it.
-            next(pieces)
-            self._turns.start(pieces)
+        if self._is_stale:
+            self._write()
 
-    def _pieces(self, frame: QWidget) -> Generator[None]:
-        freeze([frame], "formulas")
-        try:
-            yield from self._turns.rest()
-            yield from self._written()
-        finally:
-            thaw([frame], "formulas")
-
-    def _written(self) -> Generator[None]:
-        """Section by section, each laid out as it comes: the whole page takes three times as long as the largest."""
+    def _write(self) -> None:
         at = self.verticalScrollBar().value()
         self.clear()
         self.document().setDefaultFont(ui_font(13))
@@ -232,7 +214,6 @@ class FormulaPage(QTextBrowser):
             if not cursor.atStart():
                 cursor.insertBlock(QTextCursor(document).blockFormat())
             cursor.insertFragment(QTextDocumentFragment(document))
-            yield
         self._is_stale = False
         self.verticalScrollBar().setValue(at)
 
@@ -322,9 +303,10 @@ class HelpPage(QDialog):
         layout.setContentsMargins(16, 12, 16, 16)
         layout.addWidget(self.tabs)
         self.resize(760, 780)
-        dress_in_parts(self)
         self.set_theme(LIGHT)
         self.show_step(())
+        for _ in self.making():
+            pass
         self.tabs.currentChanged.connect(self._on_tab_changed)
 
     def making(self) -> Generator[None]:
@@ -513,8 +495,6 @@ class HelpDesk(QObject):
         self.hint = FirstHint()
         self.hint_seen = False
         self.page: HelpPage | None = None
-        self._was_shown = False
-        self._turns = Turns(self)
         menus.help.triggered.connect(self.open_method)
         menus.formulas.triggered.connect(self._on_formulas)
         menus.keys.triggered.connect(self._on_keys)
@@ -537,7 +517,7 @@ class HelpDesk(QObject):
     @Slot()
     def open_method(self) -> None:
         """Explain the method."""
-        self._open(lambda page: page.open_method(self._run.steps), is_method=True)
+        self._open(lambda page: page.open_method(self._run.steps))
 
     @Slot()
     def _on_formulas(self) -> None:
@@ -557,34 +537,13 @@ class HelpDesk(QObject):
         self.hint.hide()
 
     def close(self) -> None:
-        """Close the Help window, or open it no more."""
-        self._turns.stop()
+        """Close the Help window."""
         if self.page is not None:
             self.page.close()
 
-    def _open(self, show: Callable[[HelpPage], None], *, is_method: bool = False) -> None:
+    def _open(self, show: Callable[[HelpPage], None]) -> None:
         if self.page is None:
             self.page = HelpPage(self._window.menuBar(), self._window)
             self.page.set_theme(self._theme)
-        is_new = not self._was_shown
-        self._turns.start(self._pieces(self.page, show, is_method=is_method, is_new=is_new))
-        if not (is_new and self._window.isVisible()):
-            self._turns.finish()
-
-    def _pieces(
-        self, page: HelpPage, show: Callable[[HelpPage], None], *, is_method: bool, is_new: bool
-    ) -> Generator[None]:
-        """Make it, lay it out and paint it: each has a turn of the event loop, or more."""
-        if is_method:
-            yield from page.making()
-        if is_new:
-            freeze([page], "help")
-        try:
-            page.show_step(self._run.steps)
-            show(page)
-            self._was_shown = True
-            yield from self._turns.rest()
-        finally:
-            thaw([page], "help")
-        yield from self._turns.rest()
-        yield from page.making()
+        self.page.show_step(self._run.steps)
+        show(self.page)

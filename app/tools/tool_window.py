@@ -21,7 +21,6 @@ from PySide6.QtWidgets import (
 )
 
 from app.controller import RunController
-from app.look import dress
 from app.widgets.fields import describe, set_flag, text_label
 from app.widgets.tables import EmptyHint
 from app.window_layout import bring_forward
@@ -101,7 +100,6 @@ class ToolWindow(QDialog):
             parent: the main window.
         """
         super().__init__(parent)
-        dress(self)
         self.setObjectName(f"{name}Window")
         self.setWindowTitle(title)
         self.setModal(False)

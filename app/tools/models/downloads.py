@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from PySide6.QtCore import Qt, Signal, Slot
@@ -23,11 +23,9 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.look import dress, hold_parts
 from app.setup.model_library import bytes_of_text, bytes_text, count_text, progress_text
 from app.theme import hold
 from app.tools.models.store import Download, DownloadState
-from app.turns import Turns, freeze, thaw
 from app.widgets.fields import card, describe, set_flag, text_label
 from app.widgets.labels import STEPS, ElidedLabel, show_share
 from core.models.catalogue import EMBEDDED_TITLES
@@ -367,7 +365,6 @@ class SuggestionsPage(QWidget):
         self._rows: list[SuggestionRow] = []
         self._cards: list[QFrame] = []
         self._is_built = False
-        self._building = Turns(self)
         self._lay_out()
         self.edit.textChanged.connect(self._on_text_changed)
         self.edit.returnPressed.connect(self._on_get)
@@ -401,13 +398,11 @@ class SuggestionsPage(QWidget):
         layout.addLayout(field)
         layout.addWidget(self.note)
         layout.addWidget(scroll, 1)
-        hold_parts(self, scroll)
 
     @property
     def rows(self) -> list[SuggestionRow]:
         """The catalogue's models."""
         self._build()
-        self._building.finish()
         return self._rows
 
     @property
@@ -417,25 +412,17 @@ class SuggestionsPage(QWidget):
 
     def _build(self) -> None:
         # There are many; they are built when somebody looks, so that the window's other page is there at once.
-        if not self._is_built and not self._building.is_going:
-            self._building.start(self._pieces())
-
-    def _pieces(self) -> Generator[None]:
-        """A family at a time, unseen until all are there."""
-        freeze([self._scroll], "suggestions")
-        try:
-            for family, suggestions in groupby(self._suggestions, key=lambda suggestion: suggestion.family):
-                rows = [SuggestionRow(suggestion) for suggestion in suggestions]
-                for row in rows:
-                    row.get_requested.connect(self.get_requested)
-                self._rows += rows
-                self._cards.append(_family_card(family, rows))
-                self._show_rows(rows)
-                yield
-            self._is_built = True
-            yield from self._arranged()
-        finally:
-            thaw([self._scroll], "suggestions")
+        if self._is_built:
+            return
+        for family, suggestions in groupby(self._suggestions, key=lambda suggestion: suggestion.family):
+            rows = [SuggestionRow(suggestion) for suggestion in suggestions]
+            for row in rows:
+                row.get_requested.connect(self.get_requested)
+            self._rows += rows
+            self._cards.append(_family_card(family, rows))
+            self._show_rows(rows)
+        self._is_built = True
+        self._arrange()
 
     def showEvent(self, event: QShowEvent) -> None:
         """Build the catalogue."""
@@ -448,21 +435,14 @@ class SuggestionsPage(QWidget):
         self._arrange()
 
     def _arrange(self) -> None:
-        if self._is_built and not self._building.is_going:
-            for _ in self._arranged():
-                pass
-
-    def _arranged(self) -> Generator[None]:
-        # Again, should the width be another one by the time that all of them stand.
-        while (count := 2 if self.width() >= TWO_COLUMNS_FROM else 1) != self._num_columns:
+        count = 2 if self.width() >= TWO_COLUMNS_FROM else 1
+        if self._is_built and count != self._num_columns:
             self._num_columns = count
             heights = [0] * count
             for family in self._cards:
                 column = heights.index(min(heights))
                 self._columns[column].addWidget(family)
-                dress(family)
                 heights[column] += family.sizeHint().height()
-                yield
             self._body.setStretch(1, count - 1)
             self._body.setSpacing(12 * (count - 1))
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject, Qt, QUrl, Signal, Slot
 from PySide6.QtGui import QDesktopServices, QKeySequence, QShortcut
-from PySide6.QtWidgets import QHBoxLayout, QLineEdit, QStackedWidget, QTabBar, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QDialog, QHBoxLayout, QLineEdit, QStackedWidget, QTabBar, QVBoxLayout, QWidget
 
 from app.controller import RunController
 from app.dialogs import Dialogs
-from app.look import DressingDialog, dressing
 from app.services import Services
 from app.setup.model_library import ModelLibrary, bytes_text
 from app.setup.models_form import ModelsForm, OpenKind
@@ -22,7 +20,6 @@ from app.tools.models.downloads import DownloadsShelf, SuggestionsPage
 from app.tools.models.questions import FoundModels, ModelRole, OpenedModel
 from app.tools.models.store import Download, DownloadState, ModelStore
 from app.tools.models.table import ModelsTable
-from app.turns import Turns
 from app.widgets.fields import describe, table_card, text_label
 from app.widgets.labels import Banner
 from app.window_layout import bring_forward, splitter
@@ -39,8 +36,8 @@ NO_MATCH = "No model on this computer has these words."
 NO_MODEL = "There is no model on this computer yet. Choose one under Get models."
 
 
-class ModelsWindow(DressingDialog):
-    """Two pages, and the downloads beneath them. To be dressed in parts, by whoever makes it.
+class ModelsWindow(QDialog):
+    """Two pages, and the downloads beneath them.
 
     Signals:
         model_selected: a reference, whose pairs are wanted.
@@ -264,7 +261,6 @@ class ModelsDesk(QObject):
         self._dialogs = dialogs
         self._parent = parent
         self.window: ModelsWindow | None = None
-        self._opening = Turns(self)
         self.checker = ModelCheckerThread(services, self)
         self.store = ModelStore(services, self)
         self._connect()
@@ -304,25 +300,12 @@ class ModelsDesk(QObject):
         self._open(GET)
 
     def close(self) -> None:
-        """Close the models window, or open it no more."""
-        self._opening.stop()
+        """Close the models window."""
         if self.window is not None:
             self.window.close()
 
     def _open(self, page: int) -> None:
-        is_new = self.window is None
         window = self.window = self.window or self._make_window()
-        self._opening.start(self._pieces(window, page, is_new=is_new))
-        if not (is_new and self._parent.isVisible()):
-            self._opening.finish()
-
-    def _pieces(self, window: ModelsWindow, page: int, *, is_new: bool) -> Generator[None]:
-        """To make it takes a turn, to dress it some more, to lay it out and paint it another one."""
-        if not window.isVisible():
-            # Not only a new one: it may have been asked for again before all of it was dressed.
-            yield from dressing(window)
-        if is_new:
-            yield from self._opening.rest()
         window.set_offline(self._services.is_offline())
         self.checker.scan()
         window.open_page(page)

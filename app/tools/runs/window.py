@@ -12,7 +12,6 @@ from PySide6.QtWidgets import QDialog, QHBoxLayout, QLineEdit, QStackedWidget, Q
 from app.controller import RunController, RunState
 from app.dialogs import Dialogs
 from app.jobs import Jobs
-from app.look import dress
 from app.run.live import LiveView
 from app.run.run_view import COMPLETE, RunView
 from app.services import Services
@@ -60,7 +59,6 @@ class RunsWindow(QDialog):
 
     def __init__(self, place: str, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        dress(self)
         self._place = place
         self._runs: tuple[KeptRun, ...] = ()
         self._is_complete = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -13,6 +13,7 @@ from PySide6.QtGui import QAction, QCloseEvent, QKeyEvent, QKeySequence, QShortc
 from PySide6.QtWidgets import (
     QAbstractItemView,
     QBoxLayout,
+    QDialog,
     QFrame,
     QGridLayout,
     QHBoxLayout,
@@ -32,7 +33,6 @@ from PySide6.QtWidgets import (
 
 from app.controller import RunController
 from app.dialogs import Dialogs
-from app.look import DressingDialog, dressing
 from app.menus import Menus
 from app.services import Services
 from app.setup.controls import ControlsPanel, settings_of
@@ -54,7 +54,6 @@ from app.tools.sweep.sweep_view import (
 )
 from app.tools.sweep.work import SweepAsks, SweepReader, SweepWork, earlier_sweeps, new_path, title_of
 from app.tools.tool_window import TaskDesk
-from app.turns import Turns
 from app.widgets.fields import ChoiceRow, card, describe, text_label
 from app.widgets.labels import STEPS, Banner, show_share
 from app.widgets.tables import Index, Role, RowsModel, prepare_rows
@@ -365,7 +364,7 @@ EMPTY = "The heatmap of the sweep will be here."
 LEAST_FORM, MOST_FORM, WIDE_SCALE = 276, 430, 1.2
 
 
-class SweepWindow(DressingDialog):
+class SweepWindow(QDialog):
     """Signals:
     stop_requested, go_on_requested: of the sweep.
     export_requested: a `SweepExport`.
@@ -654,7 +653,6 @@ class SweepDesk(TaskDesk):
         self.view = SweepView(controls.models.library.in_titles)
         self.window: SweepWindow | None = None
         self._chooser: SweepChooser | None = None
-        self._opening = Turns(self)
         self.reader = SweepReader(self)
         self.reader.opened.connect(self._on_opened)
         self.reader.saved.connect(self._on_saved)
@@ -666,26 +664,15 @@ class SweepDesk(TaskDesk):
     @Slot()
     def open(self) -> None:
         """Show the window, with the main window's choice in its form at first."""
-        is_new = self.window is None
         if self.window is None:
             self.window = self._make_window()
             self.window.set_theme(self._theme)
         elif self._chooser is not None:
             self._chooser.refresh()
-        self._opening.start(self._pieces(self.window))
-        if not (is_new and self._parent.isVisible()):
-            self._opening.finish()
-
-    def _pieces(self, window: SweepWindow) -> Generator[None]:
-        """To make it takes a turn, to dress it some more, to lay it out and paint it another one."""
-        if not window.isVisible():
-            yield from dressing(window)
-            yield from self._opening.rest()
-        bring_forward(window)
+        bring_forward(self.window)
 
     def close(self) -> None:
-        """Close the window, or open it no more, and stop the sweep with it."""
-        self._opening.stop()
+        """Close the window, and stop the sweep with it."""
         if self.window is not None:
             self.window.close()
 
