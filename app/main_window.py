@@ -35,11 +35,11 @@ from app.setup.prompt import PromptEditor, PromptReader
 from app.theme import DEFAULT_SCALE, RESOURCES, Appearance, ThemeMode, next_scale, text_scale
 from app.threads import Threads
 from app.tools.check import CheckDesk
-from app.tools.export import ExportDesk
+from app.tools.export import Exports
 from app.tools.help import HelpDesk
 from app.tools.models.window import ModelsDesk
 from app.tools.probe import ProbeDesk
-from app.tools.runs.window import RunsDesk
+from app.tools.runs.kept import KeptRuns
 from app.tools.sweep.window import SweepDesk
 from app.widgets.labels import Banner, SidePanel
 from app.widgets.plot_card import PlotDesk
@@ -59,11 +59,12 @@ class ToolDesks:
         controller: RunController,
         controls: ControlsPanel,
         prompt: PromptEditor,
-        runs: RunsDesk,
+        runs: KeptRuns,
+        jobs: Jobs,
         dialogs: Dialogs,
     ) -> None:
         self.probes = ProbeDesk(window, menus, services, controller, controls, prompt)
-        self.checks = CheckDesk(window, menus, services, controller, controls, runs.reader, dialogs)
+        self.checks = CheckDesk(window, menus, services, controller, controls, jobs, dialogs)
         self.sweeps = SweepDesk(window, services, menus, controller, controls, prompt, runs, dialogs)
 
     @property
@@ -118,14 +119,31 @@ class MainWindow(QMainWindow):
         )
         self.live.attach(self.plots, self.race, self.why, self.theory, self.inspector)
         self.live.send_evidence_to(self.inspector)
-        self.runs = RunsDesk(self._services, self.jobs, self.controller, self.live, self.run_view, self._dialogs, self)
-        self.exports = ExportDesk(
-            self, self.menus, self.run_view, self.controls, self.runs.reader, self._dialogs, self.banner, self.status
+        folder = self._services.runs_folder()
+        self.runs = KeptRuns(folder, self.jobs, self.controller, self.live, self.run_view, self._dialogs, self)
+        self.exports = Exports(
+            self,
+            self.menus,
+            self.run_view,
+            self.controls,
+            self.runs.store,
+            self.jobs,
+            self._dialogs,
+            self.banner,
+            self.status,
         )
         self.tools = ToolDesks(
-            self, self.menus, self._services, self.controller, self.controls, self.prompt, self.runs, self._dialogs
+            self,
+            self.menus,
+            self._services,
+            self.controller,
+            self.controls,
+            self.prompt,
+            self.runs,
+            self.jobs,
+            self._dialogs,
         )
-        readers = (self.runs.reader, self.tools.sweeps.reader, self.theorist)
+        readers = (self.tools.sweeps.reader, self.theorist)
         self.threads = Threads((self.controller, self.checker, self.models.store, *readers), self)
         cards = (*self.measurements.cards, *self.plots.cards, *self.theory.cards)
         self.plot_desk = PlotDesk(self, self._dialogs, self.run_view, self.jobs, cards)

@@ -13,9 +13,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFa
 
 from core.drafters.base import chain, empty_draft
 from core.models.language_model import LanguageModel, describe
-from core.runners import lean
+from core.runners import llama
 from core.runners.base import ForwardOutput, check_rewind
-from core.runners.lean import LeanWeights
+from core.runners.llama import FusedLlamaWeights
 from core.types import Draft, DraftContext, Finished, Inspected, Step, Verification
 
 torch.set_num_threads(1)
@@ -281,15 +281,15 @@ def tiny_module(family: str, *, vocab_size: int = 257, seed: int = 0, **changes)
     return module
 
 
-def language_model(module, tokenizer=None, *, is_lean: bool = False, ref: str = "tiny") -> LanguageModel:
-    """A `LanguageModel` around a module, with the lean forward or with the module's own."""
+def language_model(module, tokenizer=None, *, is_fused: bool = False, ref: str = "tiny") -> LanguageModel:
+    """A `LanguageModel` around a module, with the fused forward or with the module's own."""
     tokenizer = tokenizer or shared_tokenizer()
     model = describe(ref, module, tokenizer, torch.device("cpu"), module.dtype)
     if module.config.eos_token_id is None:
         model.eos_ids = frozenset()  # As in `generate`, which does not ask the tokenizer.
-    if is_lean:
-        assert lean.supports(module)
-        model.lean_weights = LeanWeights(module)
+    if is_fused:
+        assert llama.supports(module)
+        model.fused_weights = FusedLlamaWeights(module)
     return model
 
 
@@ -300,9 +300,9 @@ def shared_tokenizer() -> PreTrainedTokenizerFast:
 
 
 @functools.cache
-def tiny_model(family: str = "llama", seed: int = 0, *, is_lean: bool = False, **changes) -> LanguageModel:
+def tiny_model(family: str = "llama", seed: int = 0, *, is_fused: bool = False, **changes) -> LanguageModel:
     """A random model, made once for each set of arguments; nothing in it is changed by a run."""
-    return language_model(tiny_module(family, seed=seed, **changes), is_lean=is_lean)
+    return language_model(tiny_module(family, seed=seed, **changes), is_fused=is_fused)
 
 
 def save_model(folder, *, family: str = "llama", seed: int = 0, tokenizer=None, **changes):

@@ -7,8 +7,8 @@ import torch
 
 from core.distill.pipeline import DistillSettings
 from core.distill.self_play import PlaySettings, Script, write_texts
-from core.distill.train import Part, StudentSettings, Texts
-from core.training.train import Budget, Schedule
+from core.distill.texts import Part, Texts
+from core.training.train import Budget, Schedule, TrainSettings
 from core.types import SamplingParams
 from tests.fakes import byte_tokenizer, save_model, tiny_module
 
@@ -27,20 +27,14 @@ def quiet(line: str) -> None:
     pass
 
 
-def student_settings(**changes) -> StudentSettings:
-    values = {"budget": Budget(tokens=1000), "rows_per_step": 2, "compile": False, "schedule": Schedule(2)}
-    return StudentSettings(**{**values, **changes})
+def training_settings(**changes) -> TrainSettings:
+    values = {"budget": Budget(tokens=1000), "per_step": 2, "compile": False, "schedule": Schedule(2, 0.5)}
+    return TrainSettings(**{**values, "learning_rate": 2e-3, **changes})
 
 
 def settings(**changes) -> DistillSettings:
-    values = {
-        "num_texts": 12,
-        "num_layers": 1,
-        "vocabulary_size": 80,
-        "student": student_settings(),
-        "play": PlaySettings(rows=8, length=48, longest_prompt=10),
-    }
-    return DistillSettings(**{**values, **changes})
+    values = {"num_texts": 12, "num_layers": 1, "vocabulary_size": 80, "training": training_settings()}
+    return DistillSettings(**{**values, "play": PlaySettings(rows=8, length=48, longest_prompt=10), **changes})
 
 
 def play_part(script: Script, seed: int = 0, **changes) -> Part:

@@ -6,7 +6,7 @@ import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from app.tools.runs.run_list import RunColumn
+from app.tools.runs.rows import RunColumn
 from core.controls import RunControls
 from core.runlog.log import to_line, to_record
 from core.types import RunRequest, SamplingParams

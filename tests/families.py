@@ -60,9 +60,9 @@ def architecture_module(name: str, seed: int = 0, **changes):
 
 
 @functools.cache
-def architecture(name: str, seed: int = 0, *, is_lean: bool = False) -> LanguageModel:
-    """A `LanguageModel` of one of the architectures, with the lean forward or with the module's own."""
-    return language_model(architecture_module(name, seed), is_lean=is_lean)
+def architecture(name: str, seed: int = 0, *, is_fused: bool = False) -> LanguageModel:
+    """A `LanguageModel` of one of the architectures, with the fused forward or with the module's own."""
+    return language_model(architecture_module(name, seed), is_fused=is_fused)
 
 
 @functools.cache

@@ -11,7 +11,7 @@ from core.drafters.base import Drafter, chain
 from core.drafters.registry import build_drafter
 from core.models.language_model import LanguageModel
 from core.runners.base import ForwardOutput, Runner
-from core.runners.lean import LeanRunner
+from core.runners.llama import FusedLlamaRunner
 from core.runners.module import ModuleRunner
 from core.types import Draft, DraftContext, Verification
 
@@ -140,8 +140,8 @@ def strike(monkeypatch, at: int, action: Callable[[], None]) -> list[int]:
 
         return forward
 
-    lean = ((LeanRunner, name) for name in ("forward", "draw_next", "draw_likeliest"))
-    for runner_type, name in ((ModuleRunner, "forward"), *lean):
+    fused = ((FusedLlamaRunner, name) for name in ("forward", "draw_next", "draw_likeliest"))
+    for runner_type, name in ((ModuleRunner, "forward"), *fused):
         monkeypatch.setattr(runner_type, name, struck(getattr(runner_type, name)))
     return since
 

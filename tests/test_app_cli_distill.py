@@ -34,7 +34,7 @@ def test_a_draft_is_made_and_told(target, tmp_path, capsys, monkeypatch):
         (["--out", "{tmp}/new", "--layers", "two"], "--layers"),
         (["--out", "{tmp}/new", "--minutes", "-1"], "--minutes"),
         (["--out", "{tmp}/new", "--minutes", "nan"], "--minutes"),
-        (["--out", "{tmp}"], "is there already"),
+        (["--out", "{tmp}"], "already exists"),
         (["--out", "{tmp}/file/new"], "file"),
         (["--out", "{tmp}/new", "--texts-from", "{tmp}/file"], "no texts"),
     ],

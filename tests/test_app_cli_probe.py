@@ -28,7 +28,7 @@ class TinyEngine:
         yield from ()
         if request.draft == "odd":
             raise PairMismatchError("The tokenizers differ: id 3 is 'a' in the draft and 'b' in the target.")
-        target, far = (tiny_model(seed=seed, is_lean=True, max_position_embeddings=512) for seed in (1, 2))
+        target, far = (tiny_model(seed=seed, is_fused=True, max_position_embeddings=512) for seed in (1, 2))
         return SimpleNamespace(target=target, draft=far if request.draft == "far" else target)
 
 

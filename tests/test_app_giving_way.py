@@ -8,9 +8,7 @@ from PySide6.QtWidgets import QWidget
 
 from app import giving_way as module
 from app.giving_way import SWITCH_S, WindowFirst, giving_way
-from app.tools.runs.reader import RunReader
-from tests.fakes_app import FakeSession, fake_services
-from tests.fakes_runs import keep_run, until
+from tests.fakes_runs import until
 
 
 class Painted(QWidget):
@@ -69,15 +67,3 @@ def test_a_thread_that_has_just_waited_works_on_and_a_window_that_hangs_is_not_w
     monkeypatch.setattr(module, "WORK_S", 30.0)
     first.let()
     assert asked == [True]
-
-
-def test_a_list_of_runs_is_read_behind_the_window(qtbot, tmp_path, monkeypatch):
-    turns, found = [], []
-    for index in range(3):
-        keep_run(tmp_path / "runs", index)
-    reader = RunReader(fake_services(FakeSession(), tmp_path))
-    monkeypatch.setattr(WindowFirst, "let", lambda self: turns.append(len(found)))
-    reader.found.connect(found.append)
-    reader.find("")
-    assert turns == [0, 0, 0]
-    assert [len(runs.runs) for runs in found] == [3]

@@ -8,8 +8,7 @@ import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QAbstractButton, QAbstractItemView, QLineEdit
 
-from app.tools.runs.run_list import RunColumn
-from app.tools.runs.table import RunsTableModel
+from app.tools.runs.rows import RunColumn
 from app.tools.runs.window import COMPARE, LIST, NO_MATCH, NO_RUN
 from tests.fakes_app import fake_services
 from tests.fakes_runs import cells, keep_run, names, until
@@ -74,19 +73,6 @@ def test_several_that_are_selected_stay_so_in_another_order_and_behind_a_search(
     assert selected() == [2]
 
 
-def test_the_flags_of_what_is_selected_are_not_asked_for_one_by_one(open_runs, folder, monkeypatch):
-    """Qt's head would, to draw itself: a fifth of a second for some thousand rows."""
-    for index in range(60):
-        keep_run(folder, index, lines=1)
-    _, panel = open_runs(60)
-    asked, flags = [], RunsTableModel.flags
-    monkeypatch.setattr(RunsTableModel, "flags", lambda self, index: asked.append(index) or flags(self, index))
-    panel.table.selectAll()
-    panel.table.grab()
-    assert len(panel.table.selected_runs()) == 60
-    assert len(asked) < 60
-
-
 def test_the_search_finds_words_and_settings(open_runs, folder):
     keep_run(folder, 0, prompt="a poem")
     keep_run(folder, 1, prompt="a proof", num_draft_tokens=7)
@@ -122,8 +108,8 @@ def test_a_list_that_comes_while_a_name_is_typed_waits(open_runs, folder, qtbot)
     panel.show()
     panel.rename_button.click()
     keep_run(folder, 1)
-    with qtbot.waitSignal(window.runs.reader.found):
-        window.runs.refresh()
+    window.runs.refresh()
+    until(qtbot, lambda: panel.table._waiting is not None)
     assert panel.table.state() is QAbstractItemView.State.EditingState
     qtbot.keyClick(panel.table.findChild(QLineEdit, "runNameEdit"), Qt.Key.Key_Escape)
     until(qtbot, lambda: panel.table.count() == 2)
@@ -148,7 +134,7 @@ def test_deleted_runs_come_back_one_deletion_at_a_time(open_runs, folder, qtbot)
     panel.delete_button.click()
     until(qtbot, lambda: panel.table.count() == 3)
     window.close()
-    until(qtbot, lambda: window.threads.is_closed)
+    until(qtbot, lambda: window.jobs.is_idle)
     assert len(list(folder.glob("**/*.jsonl"))) == 3
 
 

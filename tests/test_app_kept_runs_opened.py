@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from app.controller import RunState
-from app.tools.runs.run_list import RunColumn
-from app.tools.runs.window import BUSY
+from app.tools.runs.kept import BUSY
+from app.tools.runs.rows import RunColumn
 from core.runlog.log import read_run_log
 from core.runlog.store import KeptState
 from core.types import Coupling, SamplingParams
@@ -104,13 +104,13 @@ def test_the_run_that_goes_is_marked_and_neither_opened_nor_deleted(open_runs, f
     window, panel = open_runs(1)
     window.prompt.run_button.click()
     until(qtbot, lambda: panel.table.count() == 2)
-    until(qtbot, lambda: any(run.state is KeptState.GOING for run in panel.table.runs()))
-    going = next(run for run in panel.table.runs() if run.state is KeptState.GOING)
+    until(qtbot, lambda: any(run.state is KeptState.RUNNING for run in panel.table.runs()))
+    going = next(run for run in panel.table.runs() if run.state is KeptState.RUNNING)
     panel.table.select([going.id])
     assert not panel.open_button.isEnabled()
     assert not panel.delete_button.isEnabled()
-    panel.delete_requested.emit((going.id,))
-    assert "is going" in panel.banner.sentence()
+    panel.delete((going.id,))
+    assert "still running" in panel.banner.sentence()
     panel.table.select([run.id for run in panel.table.runs() if run.id != going.id])
     panel.open_button.click()
     assert panel.banner.sentence() == BUSY

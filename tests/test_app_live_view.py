@@ -12,7 +12,6 @@ from app.frame_pace import FRAME_MS, SLOWEST_FRAME_MS
 from app.run import live as live_view
 from app.run.paged_text import PagedText
 from app.run.run_view import RunView
-from app.tools.runs.reader import OpenedRun
 from core.runlog.store import RunStore
 from core.types import Finished, FinishReason, RunRequest, RunStarted, StageChanged
 from tests.fakes_app import make_step, make_summary
@@ -306,7 +305,7 @@ def test_what_begins_a_run_when_the_one_before_is_shown_does_so_before_a_kept_ru
     monkeypatch.setattr(window.live, "show_kept", lambda *args: shown.append(args))
     keep_run(tmp_path / "kept")
     (kept,) = RunStore(tmp_path / "kept").runs()
-    window.runs._on_opened(OpenedRun(kept, RunRequest("t", "d", "kept"), (), ()))
+    window.runs.show(kept, RunRequest("t", "d", "kept"), (), [])
     assert begun == [True]
     assert shown == [], "the engine is busy by now"
 

@@ -18,7 +18,7 @@ def opened(window):
 
     def build():
         window.menus.production.trigger()
-        return window.exports.production.page
+        return window.exports.page
 
     return build
 
@@ -46,7 +46,7 @@ def test_after_a_run_its_own_pair_and_k_are_taken_whatever_the_settings_say_now(
     window.controls.draft_length.number.set_value(9)
     page = opened()
     assert "K = 4" in page.heading.text()
-    assert "From the run at hand" in page.note.text()
+    assert "From the current run" in page.note.text()
     assert window.run_view.started.run_id in show(page, "vLLM")
 
 
@@ -111,7 +111,7 @@ def test_settings_that_can_not_be_run_are_a_sentence_and_no_window(window, monke
     monkeypatch.setattr(window.controls, "request", refuse)
     window.menus.production.trigger()
     assert window.banner.sentence() == "Choose a target model."
-    assert window.exports.production.page is None
+    assert window.exports.page is None
 
 
 def test_the_engine_in_front_stays_there_when_it_is_opened_again(window, opened):
@@ -139,8 +139,8 @@ def test_the_export_dialog_offers_a_report(window, dialogs, run_to_end, qtbot, t
     assert ".html" in EXPORT_FILTERS.values()
     run_to_end(window)
     dialogs.export_path = tmp_path / "report.HTML"
-    with qtbot.waitSignal(window.runs.reader.written, timeout=10_000):
-        window.menus.export.trigger()
+    window.menus.export.trigger()
+    qtbot.waitUntil(lambda: window.jobs.is_idle, timeout=10_000)
     source = dialogs.export_path.read_text("utf-8")
     assert source.startswith("<!doctype html>")
     assert window.run_view.started.run_id in source

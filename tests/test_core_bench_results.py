@@ -86,7 +86,7 @@ def test_the_memory_of_one_contender_is_that_of_a_process_that_runs_it(tmp_path)
 
 
 def test_what_a_run_needs_are_the_weights_of_both_and_a_cache_for_each():
-    target = tiny_model(is_lean=True)
+    target = tiny_model(is_fused=True)
     weights = sum(weight.nbytes for weight in target.model.parameters()) / 1e6
     cache = 100 * bytes_per_position(target) / 1e6
     alone = SimpleNamespace(target=target, draft=None)

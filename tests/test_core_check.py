@@ -75,7 +75,7 @@ def test_the_same_seed_gives_the_same_report_and_another_seed_other_samples():
 
 
 def test_a_random_llama_is_exact_and_its_plain_text_is_that_of_transformers():
-    session = TableSession(tiny_model("llama", seed=1, is_lean=True), tiny_model("llama", seed=2))
+    session = TableSession(tiny_model("llama", seed=1, is_fused=True), tiny_model("llama", seed=2))
     report = checked(make_check(num_samples=200, with_transformers=True), session)
     assert report.verdict is Verdict.EXACT
     assert report.identities[1].comparison is Comparison.TRANSFORMERS
@@ -213,7 +213,7 @@ def test_a_parting_is_a_near_tie_only_within_what_rounding_does(shift, verdict):
 
 @pytest.mark.parametrize("coupling", Coupling)
 def test_in_half_precision_every_parting_is_explained(coupling):
-    target = language_model(tiny_module("llama").bfloat16(), is_lean=True)
+    target = language_model(tiny_module("llama").bfloat16(), is_fused=True)
     request = make_check(num_samples=200, num_tokens=40, prompts=HALF_PROMPTS, coupling=coupling, num_draft_tokens=4)
     report = checked(request, TableSession(target, target))
     assert report.verdict is Verdict.NEAR_TIES

@@ -83,7 +83,7 @@ def test_a_failure_amid_a_step_is_raised_and_leaves_no_trace(who, at):
 
 
 def test_real_models_are_as_before_after_a_failure_amid_drafting():
-    target, draft = tiny_model("llama", 5, is_lean=True), tiny_model("gpt2", 5)
+    target, draft = tiny_model("llama", 5, is_fused=True), tiny_model("gpt2", 5)
     settings = {"sampling": SamplingParams(0.9), "seed": 2, "max_new_tokens": 30}
     expected = play(speculative(target, draft, PROMPT, **settings)).ids
     calls = itertools.count()

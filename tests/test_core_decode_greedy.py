@@ -14,15 +14,15 @@ DRAFT_LENGTHS = [0, 1, 2, 3, 5, 8, 16]
 LENGTH = 44
 
 
-@pytest.mark.parametrize("is_lean", [True, False], ids=["lean", "module"])
+@pytest.mark.parametrize("is_fused", [True, False], ids=["fused", "module"])
 @pytest.mark.parametrize("kind", ["itself", "another", "always wrong", "oracle", "n-gram"])
-def test_greedy_text_is_that_of_transformers_token_for_token(kind, is_lean):
-    target = tiny_model("llama", is_lean=is_lean)
+def test_greedy_text_is_that_of_transformers_token_for_token(kind, is_fused):
+    target = tiny_model("llama", is_fused=is_fused)
     expected = greedy_reference(target, PROMPT, LENGTH)
     for num_draft_tokens in DRAFT_LENGTHS:
         drafter = {
             "itself": lambda: target,
-            "another": lambda: tiny_model("llama", 1, is_lean=not is_lean),
+            "another": lambda: tiny_model("llama", 1, is_fused=not is_fused),
             "always wrong": lambda: oracle([*PROMPT, *expected], offset=1, vocab_size=257),
             "oracle": lambda: oracle([*PROMPT, *expected]),
             "n-gram": PromptLookupDrafter,
@@ -65,14 +65,14 @@ def test_greedy_text_of_every_family_is_that_of_transformers(family):
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "mistral"])
 def test_the_lean_forward_gives_the_same_greedy_text(family):
     target = tiny_model(family, 3)
-    lean = language_model(tiny_module(family, seed=3), is_lean=True)
+    fused = language_model(tiny_module(family, seed=3), is_fused=True)
     expected = greedy_reference(target, PROMPT, LENGTH)
-    run = play(speculative(lean, tiny_model(family, 4), PROMPT, sampling=GREEDY, max_new_tokens=LENGTH))
-    assert run.ids == expected == plain_ids(lean, PROMPT, LENGTH, sampling=GREEDY)
+    run = play(speculative(fused, tiny_model(family, 4), PROMPT, sampling=GREEDY, max_new_tokens=LENGTH))
+    assert run.ids == expected == plain_ids(fused, PROMPT, LENGTH, sampling=GREEDY)
 
 
-def test_the_coldest_temperatures_are_greedy_on_the_lean_runner_too():
-    target, draft = tiny_model(is_lean=True), tiny_model(seed=1, is_lean=True)
+def test_the_coldest_temperatures_are_greedy_on_the_fused_runner_too():
+    target, draft = tiny_model(is_fused=True), tiny_model(seed=1, is_fused=True)
     expected = plain_ids(target, count=20, sampling=GREEDY)
     for temperature in (1e-7, 1e-30, 1e-300):
         sampling = SamplingParams(temperature)

@@ -58,9 +58,9 @@ def test_gumbel_coupled_text_is_that_of_plain_sampling_with_the_same_seed(method
         assert plain_ids(target, count=60, sampling=sampling, seed=8, coupling=Coupling.GUMBEL) != expected
 
 
-@pytest.mark.parametrize("is_lean", [True, False], ids=["lean", "module"])
-def test_gumbel_coupled_text_of_real_models_is_that_of_plain_sampling(is_lean):
-    target, draft = tiny_model("llama", is_lean=is_lean), tiny_model("llama", 1)
+@pytest.mark.parametrize("is_fused", [True, False], ids=["fused", "module"])
+def test_gumbel_coupled_text_of_real_models_is_that_of_plain_sampling(is_fused):
+    target, draft = tiny_model("llama", is_fused=is_fused), tiny_model("llama", 1)
     settings = {"sampling": SamplingParams(0.8, 50, 0.95), "seed": 5, "coupling": Coupling.GUMBEL}
     expected = plain_ids(target, PROMPT, 60, **settings)
     run = play(speculative(target, draft, PROMPT, num_draft_tokens=5, max_new_tokens=60, **settings))

@@ -8,29 +8,18 @@ import torch
 
 from core.controls import Cancelled
 from core.decode import speculative
-from core.distill.pipeline import distill, split
+from core.distill.pipeline import distill
 from core.distill.self_play import PlaySettings, Script, script_of
-from core.distill.train import (
-    check_target,
-    export_student,
-    frequent_ids,
-    held_out_acceptance,
-    load_student,
-    new_student,
-    parts_in,
-    read_part,
-    save_student,
-    train_student,
-    write_part,
-)
+from core.distill.student import check_target, export_student, held_out_acceptance, new_student, train_student
+from core.distill.texts import frequent_ids, parts_in, read_part, split, write_part
 from core.errors import ModelUnreadableError, SettingsError
 from core.models import load
 from core.models.catalogue import resolve
 from core.models.fit import pair_problem
 from core.models.shared_draft import BORROWED
-from core.training.train import Budget, Optimizers, Progress
+from core.training.train import Budget, Optimizers, Progress, load_checkpoint, save_checkpoint
 from tests.fakes import greedy_reference, is_sentence, play, save_model, tiny_module
-from tests.fakes_distill import END, GREEDY, chat_tokenizer, play_texts, quiet, save_target, settings, student_settings
+from tests.fakes_distill import END, GREEDY, chat_tokenizer, play_texts, quiet, save_target, settings, training_settings
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +49,7 @@ def test_a_student_borrows_the_tables_and_begins_with_the_targets_layers(target)
 
 
 def test_a_distilled_draft_gains_acceptance_and_serves_its_target_exactly(target, target_folder, tmp_path):
-    plan = settings(num_texts=48, student=student_settings(budget=Budget(tokens=24000)))
+    plan = settings(num_texts=48, training=training_settings(budget=Budget(tokens=24000)))
     lines: list[str] = []
     figures = distill(target, plan, tmp_path / "work", tmp_path / "draft", lines.append)
     assert any("texts" in line for line in lines)
@@ -75,7 +64,7 @@ def test_a_distilled_draft_gains_acceptance_and_serves_its_target_exactly(target
 
     assert draft.draft_ids.tolist() == frequent_ids((p.texts for p in train), 80, target.vocab_size, target.eos_ids)
     assert draft.model.get_input_embeddings().weight is target.model.get_input_embeddings().weight
-    assert draft.lean_weights is not None
+    assert draft.fused_weights is not None
     prompt = list(b"once upon a time")
     run = play(speculative(target, draft, prompt, num_draft_tokens=3, max_new_tokens=30, sampling=GREEDY))
     assert run.ids == greedy_reference(target, prompt, 30)[: len(run.ids)]
@@ -119,7 +108,7 @@ def test_work_of_another_kind_is_not_gone_on_with(target, tmp_path):
         return str(caught.value)
 
     distill(target, settings(), work, out, quiet)
-    assert "another draft" in told(num_layers=2)
+    assert "another model" in told(num_layers=2)
     other = load(str(save_model(tmp_path / "other", tokenizer=chat_tokenizer(), eos_token_id=END)), "cpu")
     torch.nn.init.constant_(other.model.model.norm.weight, 2.0)
     assert "another target" in told(target=other)
@@ -128,7 +117,7 @@ def test_work_of_another_kind_is_not_gone_on_with(target, tmp_path):
     np.savez(file, ids=ids, answer_start=np.ones(9), answer_temperature=np.ones(9))
     assert "another length" in told(start_from=file)
     np.savez(file, ids=ids + 9_999, answer_start=np.ones(9), answer_temperature=np.ones(9))
-    assert "does not know" in told(start_from=file)
+    assert "outside the target's vocabulary" in told(start_from=file)
     (work / "part-0000" / "ids.npy").write_bytes(b"")
     with pytest.raises(ModelUnreadableError, match="part-0000"):
         distill(target, settings(), work, out, quiet)
@@ -141,10 +130,10 @@ def test_texts_that_are_written_are_as_long_as_those_that_were_given(target, tmp
     assert [read_part(path).texts.ids.shape for path in parts_in(tmp_path / "work")] == [(9, 30), (8, 30)]
 
 
-def test_a_checkpoint_that_cant_be_written_leaves_nothing_half_written(target, tmp_path, monkeypatch):
+def test_a_checkpoint_that_cannot_be_written_leaves_nothing_half_written(target, tmp_path, monkeypatch):
     student = new_student(target.model, 1)
     optimizers = Optimizers(student)
-    save_student(tmp_path / "student.pt", student, optimizers, Progress(step=3))
+    save_checkpoint(tmp_path / "student.pt", student, optimizers, Progress(step=3), BORROWED)
 
     def fill_up(_state, path) -> None:
         path.write_bytes(b"half")
@@ -152,9 +141,9 @@ def test_a_checkpoint_that_cant_be_written_leaves_nothing_half_written(target, t
 
     monkeypatch.setattr(torch, "save", fill_up)
     with pytest.raises(OSError, match="No space"):
-        save_student(tmp_path / "student.pt", student, optimizers, Progress(step=4))
+        save_checkpoint(tmp_path / "student.pt", student, optimizers, Progress(step=4), BORROWED)
     assert [path.name for path in tmp_path.iterdir()] == ["student.pt"]
-    assert load_student(tmp_path / "student.pt", student, optimizers).step == 3
+    assert load_checkpoint(tmp_path / "student.pt", student, optimizers, BORROWED).step == 3
 
 
 def test_a_folder_of_somebody_elses_is_not_replaced(target, tmp_path):
@@ -186,7 +175,7 @@ def test_training_reads_the_same_rows_at_the_same_step(target, tmp_path):
     part = read_part(tmp_path / "part-0000")
     students = [new_student(target.model, 1) for _ in range(2)]
     for index, student in enumerate(students):
-        arguments = (student, [part], part, torch.arange(50), 1, student_settings(), tmp_path / f"{index}.pt", quiet)
+        arguments = (student, [part], part, torch.arange(50), 1, training_settings(), tmp_path / f"{index}.pt", quiet)
         train_student(*arguments)
     for ours, theirs in zip(*(student.parameters() for student in students), strict=True):
         assert torch.equal(ours, theirs)

@@ -5,9 +5,20 @@ import pytest
 import torch
 
 from core.controls import Cancelled
-from core.distill.pipeline import in_parts, read_texts, split
 from core.distill.self_play import Script, script_of
-from core.distill.train import Part, Texts, frequent_ids, make_batch, parts_in, read_part, target_log_probs, write_part
+from core.distill.student import make_batch
+from core.distill.texts import (
+    Part,
+    Texts,
+    frequent_ids,
+    in_parts,
+    parts_in,
+    read_part,
+    read_texts,
+    split,
+    target_log_probs,
+    write_part,
+)
 from core.errors import ModelUnreadableError
 from core.models import load
 from tests.fakes import byte_tokenizer, greedy_reference, tiny_model, tiny_module
@@ -115,13 +126,13 @@ def test_texts_written_earlier_are_read(tmp_path):
     ids = np.array([[1, 2, 3, 9, 0], [1, 2, 3, 4, 5]], dtype=np.uint16)
     file = tmp_path / "texts.npz"
     np.savez(file, ids=ids, answer_start=np.array([2, 2]), answer_temperature=np.array([0.01, 1.0], dtype=np.float16))
-    texts = read_texts(file, Script((1,), (2,), frozenset({9})))
+    texts = read_texts(file, frozenset({9}))
     assert texts.end.tolist() == [4, 5]
     assert texts.temperature.tolist() == [0.0, 1.0]
     for damaged in (file.read_bytes()[:-30], b"no archive", b""):
         file.write_bytes(damaged)
         with pytest.raises(ModelUnreadableError, match=r"texts\.npz"):
-            read_texts(file, Script((1,), (2,), frozenset({9})))
+            read_texts(file, frozenset({9}))
 
 
 def test_the_last_texts_come_first_and_are_held_out():

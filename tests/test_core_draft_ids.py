@@ -21,9 +21,9 @@ PROMPT = [10, 20, 30, 40, 10, 20]
 NUM_RUNS = 600
 
 
-@pytest.mark.parametrize("is_lean", [True, False], ids=["lean", "module"])
-def test_a_draft_with_a_trimmed_head_proposes_from_its_list_alone_and_stays_exact(is_lean):
-    target, draft = tiny_model(is_lean=is_lean), tiny_model(seed=1, is_lean=is_lean)
+@pytest.mark.parametrize("is_fused", [True, False], ids=["fused", "module"])
+def test_a_draft_with_a_trimmed_head_proposes_from_its_list_alone_and_stays_exact(is_fused):
+    target, draft = tiny_model(is_fused=is_fused), tiny_model(seed=1, is_fused=is_fused)
     kept = torch.randperm(257, generator=torch.Generator().manual_seed(3))[:40]
     draft = replace(draft, draft_ids=kept)
     run = play(speculative(target, draft, PROMPT, num_draft_tokens=4, max_new_tokens=40, sampling=GREEDY))

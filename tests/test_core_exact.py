@@ -34,21 +34,21 @@ PROMPT = [10, 20, 3, 4, 10, 20]
 LENGTH = 28
 NUM_LETTERS = 26
 EVERY = pytest.mark.parametrize(
-    ("method", "is_lean"),
+    ("method", "is_fused"),
     [
-        pytest.param(method, is_lean, id=f"{method}-{'lean' if is_lean else 'module'}")
-        for method, is_lean in itertools.product(METHODS, (True, False))
+        pytest.param(method, is_fused, id=f"{method}-{'fused' if is_fused else 'module'}")
+        for method, is_fused in itertools.product(METHODS, (True, False))
     ],
 )
 LETTERS = LetterTokenizer(NUM_LETTERS)
 
 
-def make_models(is_lean: bool):
+def make_models(is_fused: bool):
     """A target and a draft that speak in letters, their tables padded with ids that would win if they were let."""
     modules = [tiny_module("llama", seed=seed, vocab_size=NUM_LETTERS + 6) for seed in (0, 1)]
     for module in modules:
         module.lm_head.weight[NUM_LETTERS:] *= 20
-    target, draft = (language_model(module, LETTERS, is_lean=is_lean) for module in modules)
+    target, draft = (language_model(module, LETTERS, is_fused=is_fused) for module in modules)
     return target, draft
 
 
@@ -64,8 +64,8 @@ def spoken(method: str, target, draft, count: int = LENGTH, **settings):
 
 
 @EVERY
-def test_texts_follow_the_filtered_law_with_every_filter_and_coupling(method, is_lean):
-    target, draft = law_models(is_lean)
+def test_texts_follow_the_filtered_law_with_every_filter_and_coupling(method, is_fused):
+    target, draft = law_models(is_fused)
     texts = list(write(speculative, target, lambda: build_method(method, target, draft), length=60))
     assert {text.sampling for text in texts} == set(FILTERS.values())
     assert text_law_p_value(texts, target, build_method(method, target, draft)) > SIGNIFICANCE
@@ -108,8 +108,8 @@ def test_a_wrong_drafter_is_found_whatever_the_method(method, change):
 
 
 @EVERY
-def test_with_shared_noise_the_text_is_that_of_plain_sampling(method, is_lean):
-    target, draft = make_models(is_lean)
+def test_with_shared_noise_the_text_is_that_of_plain_sampling(method, is_fused):
+    target, draft = make_models(is_fused)
     for seed, (name, sampling) in enumerate(FILTERS.items()):
         settings = {"sampling": sampling, "seed": seed, "coupling": Coupling.GUMBEL}
         for length in (1 + seed, LengthPolicy.AUTO, LengthPolicy.ADAPTIVE):
@@ -121,8 +121,8 @@ def test_with_shared_noise_the_text_is_that_of_plain_sampling(method, is_lean):
 
 
 @EVERY
-def test_greedy_text_is_plain_and_ends_where_it_is_told_to(method, is_lean):
-    target, draft = make_models(is_lean)
+def test_greedy_text_is_plain_and_ends_where_it_is_told_to(method, is_fused):
+    target, draft = make_models(is_fused)
     expected = plain(target, sampling=GREEDY).ids
     assert max(expected) < NUM_LETTERS
     for length in (0, 1, 4, 16, LengthPolicy.AUTO, LengthPolicy.ADAPTIVE):
@@ -138,8 +138,8 @@ def test_greedy_text_is_plain_and_ends_where_it_is_told_to(method, is_lean):
 
 
 @EVERY
-def test_nothing_follows_an_end_of_text(method, is_lean):
-    target, draft = make_models(is_lean)
+def test_nothing_follows_an_end_of_text(method, is_fused):
+    target, draft = make_models(is_fused)
     text = plain(target, sampling=GREEDY).ids
     first_uses = [at for at, token in enumerate(text) if token not in text[:at]]
     assert len(first_uses) > 5
@@ -153,8 +153,8 @@ def test_nothing_follows_an_end_of_text(method, is_lean):
 
 
 @EVERY
-def test_a_stop_text_across_tokens_ends_the_text_before_it(method, is_lean):
-    target, draft = make_models(is_lean)
+def test_a_stop_text_across_tokens_ends_the_text_before_it(method, is_fused):
+    target, draft = make_models(is_fused)
     text = LETTERS.decode(plain(target, sampling=GREEDY).ids)
     for at in range(2, LENGTH - 3, 6):
         stop = text[at : at + 3]
@@ -185,8 +185,8 @@ def check_counts(run, target) -> None:
 
 @EVERY
 @pytest.mark.parametrize("coupling", Coupling)
-def test_after_every_step_the_caches_hold_the_text_and_no_more(method, is_lean, coupling):
-    target, draft = (with_runners(model) for model in make_models(is_lean))
+def test_after_every_step_the_caches_hold_the_text_and_no_more(method, is_fused, coupling):
+    target, draft = (with_runners(model) for model in make_models(is_fused))
     ids = list(PROMPT)
     events = speculative(
         target, build_method(method, target, draft), PROMPT, num_draft_tokens=3, max_new_tokens=LENGTH, seed=2,
@@ -202,9 +202,9 @@ def test_after_every_step_the_caches_hold_the_text_and_no_more(method, is_lean, 
 
 
 @pytest.mark.parametrize("fault", RUNNER_FAULTS)
-@pytest.mark.parametrize("is_lean", [True, False], ids=["lean", "module"])
-def test_a_wrong_cache_or_scoring_is_found(is_lean, fault):
-    honest, draft = make_models(is_lean)
+@pytest.mark.parametrize("is_fused", [True, False], ids=["fused", "module"])
+def test_a_wrong_cache_or_scoring_is_found(is_fused, fault):
+    honest, draft = make_models(is_fused)
     expected = plain(honest, sampling=GREEDY).ids
     target = with_runners(honest, fault)
 
@@ -226,8 +226,8 @@ MOMENTS = (0, 2, 5, 6, 7, 10)
 
 
 @EVERY
-def test_a_failure_or_a_stop_amid_any_forward_leaves_no_trace(method, is_lean):
-    target, draft = make_models(is_lean)
+def test_a_failure_or_a_stop_amid_any_forward_leaves_no_trace(method, is_fused):
+    target, draft = make_models(is_fused)
     settings = {"num_draft_tokens": 3, "sampling": SamplingParams(0.9), "seed": 4}
 
     def texts() -> list[list[int]]:
@@ -254,6 +254,6 @@ def test_a_failure_or_a_stop_amid_any_forward_leaves_no_trace(method, is_lean):
 
 def test_the_texts_here_are_those_of_transformers():
     module = tiny_module("llama", vocab_size=NUM_LETTERS)
-    for is_lean in (False, True):
-        target = language_model(module, LETTERS, is_lean=is_lean)
+    for is_fused in (False, True):
+        target = language_model(module, LETTERS, is_fused=is_fused)
         assert plain(target, sampling=GREEDY).ids == greedy_reference(target, PROMPT, LENGTH)

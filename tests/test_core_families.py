@@ -11,7 +11,7 @@ from core.drafters.prompt_lookup import PromptLookupDrafter
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET
 from core.models.language_model import LanguageModel
 from core.models.loading import load
-from core.runners import lean
+from core.runners import llama
 from core.types import SamplingParams
 from tests.fakes import language_model, play
 from tests.families import (
@@ -37,7 +37,7 @@ SAME_CODE = ("mistral", "qwen2, one layer windowed")
 
 @functools.cache
 def supports_lean(name: str) -> bool:
-    return lean.supports(architecture(name).model)
+    return llama.supports(architecture(name).model)
 
 
 def references(model: LanguageModel, prompts: list[list[int]]) -> list[list[int]]:
@@ -58,8 +58,8 @@ def check(name: str, indices: list[int]) -> None:
     for together in batches(indices):
         expected = references(architecture(name), [prompt(index) for index in together])
         for index, text in zip(together, expected, strict=True):
-            is_lean = supports_lean(name) and index // 2 % 2 == 0
-            target, plan = architecture(name, is_lean=is_lean), plans()[index]
+            is_fused = supports_lean(name) and index // 2 % 2 == 0
+            target, plan = architecture(name, is_fused=is_fused), plans()[index]
             if index % 2:
                 assert play(autoregressive(target, prompt(index), **GREEDY)).ids == text
             drafter = plan.drafter(name)
@@ -106,7 +106,7 @@ EMBEDDED_PROMPTS = {
 
 @functools.cache
 def embedded() -> tuple[LanguageModel, LanguageModel]:
-    """Target and draft of the embedded pair in float32, and, as `load` chooses, through the lean forward."""
+    """Target and draft of the embedded pair in float32, and, as `load` chooses, through the fused forward."""
     target = load(DEFAULT_TARGET, "cpu", "float32")
     return target, load(DEFAULT_DRAFT, "cpu", "float32", target=target)
 
@@ -123,5 +123,5 @@ def test_texts_of_the_embedded_pair_are_those_of_transformers(text):
     for num_draft_tokens, drafter in zip(EMBEDDED_PROMPTS[text], (draft, PromptLookupDrafter()), strict=True):
         run = play(speculative(target, drafter, ids, num_draft_tokens=num_draft_tokens, **GREEDY))
         assert run.ids == expected
-    module = replace(target, lean_weights=None)
+    module = replace(target, fused_weights=None)
     assert play(speculative(module, draft, ids, num_draft_tokens=EMBEDDED_PROMPTS[text][0], **GREEDY)).ids == expected

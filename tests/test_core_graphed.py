@@ -11,13 +11,13 @@ from core.decode import speculative
 from core.drafters.draft_model import DraftModelDrafter
 from core.models.language_model import LanguageModel
 from core.runners.graphed import GraphedRunner, run_in_place
-from core.runners.lean import LEAN_MODEL_TYPES
+from core.runners.llama import LLAMA_MODEL_TYPES
 from core.sampling import draw, probabilities
 from core.types import DraftContext, SamplingParams
 from tests.fakes import NoLook, play, tiny_model
 
 IDS = torch.randint(0, 257, (60,), generator=torch.Generator().manual_seed(0))
-FAMILIES = sorted(LEAN_MODEL_TYPES)
+FAMILIES = sorted(LLAMA_MODEL_TYPES)
 
 
 class Captures:
@@ -33,12 +33,12 @@ class Captures:
 
 
 def graphed(family: str = "llama", capacity: int = 128, capture=None) -> GraphedRunner:
-    return GraphedRunner(tiny_model(family, is_lean=True).runner(capacity), capture or run_in_place)
+    return GraphedRunner(tiny_model(family, is_fused=True).runner(capacity), capture or run_in_place)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_parts_and_rewinds_give_the_lean_runners_logits(family):
-    eager, runner = tiny_model(family, is_lean=True).runner(128), graphed(family, capture=Captures())
+def test_parts_and_rewinds_give_the_fused_runners_logits(family):
+    eager, runner = tiny_model(family, is_fused=True).runner(128), graphed(family, capture=Captures())
     for count, kept in [(20, 20), (1, 20), (5, 23), (1, 24), (17, 40), (1, 41), (5, 46)]:
         part = IDS[eager.length : eager.length + count]
         expected = eager.forward(part, num_logits=min(3, count), with_hidden=True)
@@ -56,7 +56,7 @@ def test_parts_and_rewinds_give_the_lean_runners_logits(family):
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
 @pytest.mark.parametrize("proposed", [None, torch.arange(0, 200, 2)])
 def test_a_block_is_drawn_as_it_is_step_by_step(temperature, proposed):
-    eager, runner = tiny_model(is_lean=True).runner(128), graphed(capture=Captures())
+    eager, runner = tiny_model(is_fused=True).runner(128), graphed(capture=Captures())
     limit = 200 if proposed is None else len(proposed)
     for both in (eager, runner):
         both.forward(IDS[:10], num_logits=0)
@@ -83,7 +83,7 @@ def test_a_draft_that_is_asked_after_each_token_is_that_of_the_whole_block(tempe
     monkeypatch.setattr(LanguageModel, "runner", lambda *_, **__: next(runners))
     drafts = []
     for keep in (None, lambda _: True, lambda _: False):
-        drafter = DraftModelDrafter(tiny_model(is_lean=True), capacity=100)
+        drafter = DraftModelDrafter(tiny_model(is_fused=True), capacity=100)
         drafter.start(IDS[:10])
         context = DraftContext(
             ids=IDS[:10].tolist(), num_draft_tokens=4, sampling=SamplingParams(temperature), vocab_size=257,
@@ -116,7 +116,7 @@ def test_where_capturing_fails_everything_runs_without(caplog):
     def refuse(_):
         raise RuntimeError("no graphs on this device")
 
-    expected = tiny_model(is_lean=True).runner(128).forward(IDS[:5], num_logits=5).logits
+    expected = tiny_model(is_fused=True).runner(128).forward(IDS[:5], num_logits=5).logits
     runner = graphed(capture=refuse)
     assert torch.allclose(runner.forward(IDS[:5], num_logits=5).logits, expected, atol=1e-5)
     assert runner.length == 5
@@ -134,8 +134,8 @@ def test_a_full_cache_is_refused_before_anything_is_launched():
 
 
 def run(temperature: float = 1.0, on_event=lambda event: None) -> list[int]:
-    target = tiny_model(is_lean=True)
-    drafter = DraftModelDrafter(tiny_model(seed=1, is_lean=True), capacity=60)
+    target = tiny_model(is_fused=True)
+    drafter = DraftModelDrafter(tiny_model(seed=1, is_fused=True), capacity=60)
     settings = {"sampling": SamplingParams(temperature), "max_new_tokens": 24, "num_draft_tokens": 3, "seed": 5}
 
     def told():
@@ -148,7 +148,7 @@ def run(temperature: float = 1.0, on_event=lambda event: None) -> list[int]:
 
 @pytest.fixture
 def captures(monkeypatch) -> Captures:
-    """Every lean model is run by a graph runner, as on a GPU."""
+    """Every fused model is run by a graph runner, as on a GPU."""
     captures = Captures()
     for module in (core.decode, core.models.language_model):
         monkeypatch.setattr(module, "captures_graphs", lambda _: True)

@@ -28,7 +28,7 @@ from core.models.loading import (
     spread,
 )
 from core.models.prompting import encode_prompt, render
-from core.runners import lean
+from core.runners import llama
 from core.text import in_words
 from core.types import SamplingParams
 from tests.fakes import byte_tokenizer, edit_json, greedy_reference, is_sentence, play, save_model, tiny_model
@@ -106,7 +106,7 @@ def test_a_spread_model_runs_by_its_modules_and_says_the_same(folder, tmp_path, 
     monkeypatch.setattr(loading, "_device_map", lambda *_: places)
     model = load(str(folder), "cpu")
     assert is_spread(model.model)
-    assert model.lean_weights is None
+    assert model.fused_weights is None
     assert model.device == CPU
     assert play(autoregressive(model, PROMPT, sampling=GREEDY, max_new_tokens=12)).ids == expected
 
@@ -170,9 +170,9 @@ def test_a_lean_forward_that_fails_leaves_the_module(folder, monkeypatch):
     def fail(*_) -> None:
         raise RuntimeError("a kernel is missing")
 
-    monkeypatch.setattr(lean.LeanRunner, "forward", fail)
+    monkeypatch.setattr(llama.FusedLlamaRunner, "forward", fail)
     model = load(str(folder), "cpu")
-    assert model.lean_weights is None
+    assert model.fused_weights is None
     assert play(autoregressive(model, PROMPT, sampling=GREEDY, max_new_tokens=3)).ids
 
 

@@ -66,7 +66,7 @@ def test_a_folder_loads_as_it_was_saved(tmp_path, family):
     original = tiny_module(family)
     model = load(str(save_model(tmp_path, family=family)), "cpu")
     assert (model.device.type, model.dtype, model.vocab_size, model.context_length) == ("cpu", torch.float32, 257, 128)
-    assert (model.lean_weights is not None) == (family == "llama")
+    assert (model.fused_weights is not None) == (family == "llama")
     expected = greedy_reference(language_model(original), PROMPT, 20)
     assert play(autoregressive(model, PROMPT, sampling=GREEDY, max_new_tokens=20)).ids == expected
     assert not any(parameter.requires_grad for parameter in model.model.parameters())

@@ -22,8 +22,8 @@ Parting = tuple[list[int], int, int]
 # --- Half precision ---------------------------------------------------------------------------------------------
 
 
-def half(family: str, is_lean: bool) -> LanguageModel:
-    return language_model(tiny_module(family).bfloat16(), is_lean=is_lean)
+def half(family: str, is_fused: bool) -> LanguageModel:
+    return language_model(tiny_module(family).bfloat16(), is_fused=is_fused)
 
 
 def partings(plain_target: LanguageModel, target: LanguageModel, count: int) -> list[Parting]:
@@ -48,10 +48,10 @@ def is_explained(target: LanguageModel, parting: Parting) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("family", "is_lean"), [("llama", True), ("llama", False), ("gpt2", False)], ids=["lean", "llama", "gpt2"]
+    ("family", "is_fused"), [("llama", True), ("llama", False), ("gpt2", False)], ids=["fused", "llama", "gpt2"]
 )
-def test_in_half_precision_texts_part_at_near_ties_alone(family, is_lean):
-    target = half(family, is_lean)
+def test_in_half_precision_texts_part_at_near_ties_alone(family, is_fused):
+    target = half(family, is_fused)
     found = partings(target, target, 5)
     assert [parting for parting in found if not is_explained(target, parting)] == []
 
@@ -63,9 +63,9 @@ def test_a_mistake_is_not_excused_as_a_near_tie():
     assert not any(is_explained(target, parting) for parting in found)
 
 
-@pytest.mark.parametrize("is_lean", [True, False], ids=["lean", "module"])
-def test_in_float32_a_random_model_has_no_near_ties(is_lean):
-    target = tiny_model("llama", is_lean=is_lean)
+@pytest.mark.parametrize("is_fused", [True, False], ids=["fused", "module"])
+def test_in_float32_a_random_model_has_no_near_ties(is_fused):
+    target = tiny_model("llama", is_fused=is_fused)
     prompt = list(range(10, 18))
     text = play(autoregressive(target, prompt, max_new_tokens=LENGTH, sampling=GREEDY)).ids
     assert find_near_ties(target, [*prompt, *text], K, num_prompt_tokens=len(prompt)) == ()

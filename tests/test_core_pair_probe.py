@@ -58,7 +58,7 @@ def test_each_place_is_what_a_full_computation_gives(sampling, rows):
 
 
 def test_a_random_transformer_is_read_in_pieces_as_it_is_in_one():
-    target, draft = tiny_model(seed=1), tiny_model(seed=2, is_lean=True)
+    target, draft = tiny_model(seed=1), tiny_model(seed=2, is_fused=True)
     ids = a_text(60, 257)
     whole, pieces = (compare_over(target, draft, ids, 1, WARM, most_rows=rows) for rows in (256, 9))
     np.testing.assert_allclose(whole.overlap, pieces.overlap, atol=1e-5)
@@ -167,7 +167,7 @@ def test_the_speedup_is_tau_over_what_it_costs():
 
 
 def test_times_are_measured_and_leave_no_trace():
-    target, draft = tiny_model(seed=1, is_lean=True), tiny_model(seed=2, is_lean=True)
+    target, draft = tiny_model(seed=1, is_fused=True), tiny_model(seed=2, is_fused=True)
     ids = a_text(125, 257)
     costs = measure(target, draft, ids, WARM)
     assert costs.target_step_ms > 0
@@ -199,15 +199,15 @@ class Loader:
 def loader(monkeypatch):
     monkeypatch.setattr(probing, "resolve", lambda ref: ref)
     monkeypatch.setattr("core.analysis.probing._ROUNDS", 3)
-    target = tiny_model(seed=1, is_lean=True)
+    target = tiny_model(seed=1, is_fused=True)
     near = tiny_module("llama", seed=1)
     for parameter in near.parameters():
         if parameter.ndim > 1:
             parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3)), alpha=0.02)
     return Loader(
         target,
-        near=language_model(near, is_lean=True),
-        far=tiny_model(seed=2, is_lean=True),
+        near=language_model(near, is_fused=True),
+        far=tiny_model(seed=2, is_fused=True),
         odd=PairMismatchError("The tokenizers differ."),
     )
 

@@ -6,23 +6,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.rounds import PREFILL_CHUNK, TargetScorer, prefill
-from core.runners import lean, lean_forward, products
-from core.runners import lean as lean_weights
+from core.runners import llama, llama_forward, products
+from core.runners import llama as fused_weights
 from core.runners.base import Runner
-from core.runners.lean import LeanRunner, LeanWeights
+from core.runners.llama import FusedLlamaRunner, FusedLlamaWeights
 from core.runners.module import ModuleRunner
 from core.sampling import draw, probabilities
 from core.types import SamplingParams, TargetFeature
 from tests.fakes import FAMILIES, language_model, random_law, table_model, tiny_model, tiny_module
 
-LEAN = sorted(lean.LEAN_MODEL_TYPES)
+FUSED = sorted(llama.LLAMA_MODEL_TYPES)
 IDS = torch.randint(0, 257, (60,), generator=torch.Generator().manual_seed(0))
-CASES = [(family, False) for family in FAMILIES] + [(family, True) for family in LEAN]
+CASES = [(family, False) for family in FAMILIES] + [(family, True) for family in FUSED]
 
 
-def runner_of(family: str, is_lean: bool, capacity: int = 128) -> Runner:
-    runner = tiny_model(family, is_lean=is_lean).runner(capacity)
-    assert isinstance(runner, LeanRunner if is_lean else ModuleRunner)
+def runner_of(family: str, is_fused: bool, capacity: int = 128) -> Runner:
+    runner = tiny_model(family, is_fused=is_fused).runner(capacity)
+    assert isinstance(runner, FusedLlamaRunner if is_fused else ModuleRunner)
     return runner
 
 
@@ -32,10 +32,10 @@ def reference(family: str, ids: torch.Tensor) -> torch.Tensor:
         return tiny_model(family).model(input_ids=ids.unsqueeze(0), use_cache=False).logits[0]
 
 
-@pytest.mark.parametrize(("family", "is_lean"), CASES)
-def test_parts_and_rewinds_give_the_logits_of_the_whole(family, is_lean):
+@pytest.mark.parametrize(("family", "is_fused"), CASES)
+def test_parts_and_rewinds_give_the_logits_of_the_whole(family, is_fused):
     expected = reference(family, IDS)
-    runner = runner_of(family, is_lean)
+    runner = runner_of(family, is_fused)
     plan = [(20, 20), (1, 20), (5, 23), (17, 30), (1, 31), (9, 33), (27, 60)]  # read so many, keep so many
     for count, kept in plan:
         start = runner.length
@@ -53,8 +53,8 @@ def test_parts_and_rewinds_give_the_logits_of_the_whole(family, is_lean):
 
 @given(st.lists(st.tuples(st.integers(1, 12), st.integers(0, 12)), max_size=8), st.sampled_from([True, False]))
 @settings(max_examples=25, deadline=None)
-def test_any_sequence_of_forwards_and_rewinds_counts_right(plan, is_lean):
-    runner, length = runner_of("llama", is_lean), 0
+def test_any_sequence_of_forwards_and_rewinds_counts_right(plan, is_fused):
+    runner, length = runner_of("llama", is_fused), 0
     for count, back in plan:
         rows = runner.forward(IDS[length : length + count], num_logits=1).logits
         length += count
@@ -66,21 +66,21 @@ def test_any_sequence_of_forwards_and_rewinds_counts_right(plan, is_lean):
     assert runner.length == length
 
 
-@pytest.mark.parametrize(("family", "is_lean"), [("llama", True), ("llama", False), ("gpt2", False)])
+@pytest.mark.parametrize(("family", "is_fused"), [("llama", True), ("llama", False), ("gpt2", False)])
 @pytest.mark.parametrize("num_logits", [0, 1, 3, 5])
-def test_as_many_rows_as_were_asked_for_and_hidden_states_on_request(family, is_lean, num_logits):
+def test_as_many_rows_as_were_asked_for_and_hidden_states_on_request(family, is_fused, num_logits):
     expected = reference(family, IDS[:5])
-    output = runner_of(family, is_lean).forward(IDS[:5], num_logits=num_logits)
+    output = runner_of(family, is_fused).forward(IDS[:5], num_logits=num_logits)
     assert output.logits.shape == (num_logits, 257)
     assert torch.allclose(output.logits, expected[5 - num_logits :], atol=2e-3, rtol=1e-3)
     assert output.hidden is None
-    hidden = runner_of(family, is_lean).forward(IDS[:5], num_logits=1, with_hidden=True).hidden
+    hidden = runner_of(family, is_fused).forward(IDS[:5], num_logits=1, with_hidden=True).hidden
     assert torch.allclose(tiny_model(family).model.get_output_embeddings()(hidden), expected, atol=2e-3, rtol=1e-3)
 
 
-@pytest.mark.parametrize("is_lean", [True, False])
-def test_a_cache_cant_be_rewound_to_what_it_does_not_hold(is_lean):
-    runner = runner_of("llama", is_lean)
+@pytest.mark.parametrize("is_fused", [True, False])
+def test_a_cache_cant_be_rewound_to_what_it_does_not_hold(is_fused):
+    runner = runner_of("llama", is_fused)
     runner.forward(IDS[:4], num_logits=1)
     for length in (5, -1, -10):
         with pytest.raises(ValueError, match="4 positions"):
@@ -92,16 +92,16 @@ def test_a_cache_cant_be_rewound_to_what_it_does_not_hold(is_lean):
     )
 
 
-def test_the_lean_cache_does_not_overflow():
+def test_the_fused_cache_does_not_overflow():
     runner = runner_of("llama", True, capacity=4)
     with pytest.raises(ValueError, match="room for 4"):
         runner.forward(IDS[:5], num_logits=1)
     assert runner.length == 0
 
 
-@pytest.mark.parametrize("is_lean", [True, False])
-def test_two_runners_of_one_model_hold_two_texts(is_lean):
-    first, second = runner_of("llama", is_lean), runner_of("llama", is_lean)
+@pytest.mark.parametrize("is_fused", [True, False])
+def test_two_runners_of_one_model_hold_two_texts(is_fused):
+    first, second = runner_of("llama", is_fused), runner_of("llama", is_fused)
     first.forward(IDS[:9], num_logits=1)
     second.forward(IDS[20:40], num_logits=1)
     assert torch.allclose(
@@ -140,8 +140,8 @@ def test_a_module_that_fails_amid_a_forward_leaves_a_whole_cache():
         ("gemma2", {}),
     ],
 )
-def test_the_lean_forward_declines_what_it_does_not_compute(family, changes):
-    assert not lean.supports(tiny_module(family, **changes))
+def test_the_fused_forward_declines_what_it_does_not_compute(family, changes):
+    assert not llama.supports(tiny_module(family, **changes))
 
 
 @pytest.mark.parametrize(
@@ -154,12 +154,12 @@ def test_the_lean_forward_declines_what_it_does_not_compute(family, changes):
         ("qwen3", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}),
     ],
 )
-def test_the_lean_forward_computes_the_variants_it_takes(family, changes):
+def test_the_fused_forward_computes_the_variants_it_takes(family, changes):
     module = tiny_module(family, **changes)
     with torch.inference_mode():
         expected = module(input_ids=IDS.unsqueeze(0), use_cache=False).logits[0]
-    assert lean.supports(module)
-    runner = LeanRunner(LeanWeights(module), 64)
+    assert llama.supports(module)
+    runner = FusedLlamaRunner(FusedLlamaWeights(module), 64)
     rows = torch.cat([runner.forward(part, num_logits=len(part)).logits for part in IDS.split([40, 1, 4, 15])])
     assert torch.allclose(rows, expected, atol=2e-3, rtol=1e-3)
     # Fusing has pointed the module's own weights into the fused ones, without changing them.
@@ -168,21 +168,21 @@ def test_the_lean_forward_computes_the_variants_it_takes(family, changes):
     assert torch.allclose(again, expected, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("function", [lean_forward.forward, lean_forward.draw_next, lean_forward.draw_likeliest])
-def test_the_lean_forward_is_a_script(function):
-    assert isinstance(lean.scripted(function), torch.jit.ScriptFunction)
+@pytest.mark.parametrize("function", [llama_forward.forward, llama_forward.draw_next, llama_forward.draw_likeliest])
+def test_the_fused_forward_is_a_script(function):
+    assert isinstance(llama.scripted(function), torch.jit.ScriptFunction)
 
 
-@pytest.mark.parametrize("family", LEAN)
-def test_without_scripts_the_lean_forward_is_the_same(family, monkeypatch):
+@pytest.mark.parametrize("family", FUSED)
+def test_without_scripts_the_fused_forward_is_the_same(family, monkeypatch):
     def refuse(*_):
         raise RuntimeError("no TorchScript here")
 
     scripted = [runner_of(family, True).forward(part, num_logits=len(part)).logits for part in (IDS[:40], IDS[:5])]
     with monkeypatch.context() as patch:
         patch.setattr(torch.jit, "script", refuse)
-        patch.setattr(lean, "scripted", lean.scripted.__wrapped__)
-        assert lean.scripted(lean_forward.forward) is lean_forward.forward
+        patch.setattr(llama, "scripted", llama.scripted.__wrapped__)
+        assert llama.scripted(llama_forward.forward) is llama_forward.forward
         runner = runner_of(family, True)
         rows = torch.cat([runner.forward(part, num_logits=len(part)).logits for part in IDS.split([40, 1, 4, 15])])
         plain = [runner_of(family, True).forward(part, num_logits=len(part)).logits for part in (IDS[:40], IDS[:5])]
@@ -190,7 +190,7 @@ def test_without_scripts_the_lean_forward_is_the_same(family, monkeypatch):
     assert all(torch.allclose(ours, theirs, atol=1e-5) for ours, theirs in zip(plain, scripted, strict=True))
 
 
-@pytest.mark.parametrize("family", LEAN)
+@pytest.mark.parametrize("family", FUSED)
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
 def test_a_draw_in_one_script_is_the_draw_in_steps(family, temperature):
     stepwise, fused = runner_of(family, True), runner_of(family, True)
@@ -205,7 +205,7 @@ def test_a_draw_in_one_script_is_the_draw_in_steps(family, temperature):
         assert fused.length == stepwise.length
 
 
-@pytest.mark.parametrize("family", LEAN)
+@pytest.mark.parametrize("family", FUSED)
 def test_the_likeliest_token_comes_with_how_likely_it_is(family):
     stepwise, fused = runner_of(family, True), runner_of(family, True)
     for part in (IDS[:7], IDS[7:8], IDS[8:10]):
@@ -226,18 +226,18 @@ def test_a_product_in_blocks_is_the_product(count, size):
 @pytest.mark.parametrize("fewest", [1, 2, 4])
 def test_blocks_leave_the_logits_as_they_are(monkeypatch, fewest):
     """Tiny models never gain from blocks, so they are made to use them."""
-    for module in (products, lean_weights):
+    for module in (products, fused_weights):
         monkeypatch.setattr(module, "blocks_of", lambda weight: products.Blocks(1, fewest))
-    runner = LeanRunner(LeanWeights(tiny_module("llama")), 64)
+    runner = FusedLlamaRunner(FusedLlamaWeights(tiny_module("llama")), 64)
     counts, taken = [20, 4, 16, 1, 2, 3, 14], set()
-    blocked = lean_forward.in_blocks
+    blocked = llama_forward.in_blocks
 
     def in_blocks(x, weight, size):
         taken.add(len(x))
         return blocked(x, weight, size)
 
-    monkeypatch.setattr(lean_forward, "in_blocks", in_blocks)
-    monkeypatch.setattr(lean, "scripted", lambda function: function)
+    monkeypatch.setattr(llama_forward, "in_blocks", in_blocks)
+    monkeypatch.setattr(llama, "scripted", lambda function: function)
     rows = torch.cat([runner.forward(part, num_logits=len(part)).logits for part in IDS.split(counts)])
     assert taken == {count for count in counts if fewest <= count <= products.MOST_BLOCKED}
     assert torch.allclose(rows, reference("llama", IDS), atol=2e-3, rtol=1e-3)
@@ -279,7 +279,7 @@ def has_packed_products():
 
 def test_int8_products_are_near_the_plain_ones_and_for_drafting_alone(monkeypatch):
     monkeypatch.setattr(products, "fastest_times", lambda candidates, **_: [2.0, *(1.0 for _ in candidates[1:])])
-    model = language_model(tiny_module("llama"), is_lean=True)
+    model = language_model(tiny_module("llama"), is_fused=True)
     expected = reference("llama", IDS)
     for drafting, quantise, is_exact in ((False, True, True), (True, False, True), (True, True, False)):
         runner = model.runner(64, drafting=drafting, quantise=quantise)
@@ -302,8 +302,8 @@ def test_packed_weights_give_the_modules_logits(monkeypatch):
     module = tiny_module("qwen2").bfloat16()
     with torch.inference_mode():
         expected = module(input_ids=IDS.unsqueeze(0), use_cache=False).logits[0].float()
-    model = language_model(module, is_lean=True)
-    assert all(product.packed and not product.weights for product in model.lean_weights.products)
+    model = language_model(module, is_fused=True)
+    assert all(product.packed and not product.weights for product in model.fused_weights.products)
     for parts in ([60], [20, 1, 5, 17, 2, 15]):
         runner = model.runner(64)
         rows = [runner.forward(part, num_logits=len(part)).logits.float() for part in IDS.split(parts)]
@@ -331,7 +331,7 @@ def test_memory_that_runs_out_in_the_layers_is_told_as_such(monkeypatch):
         )
 
     runner = runner_of("llama", True)
-    monkeypatch.setattr(lean, "scripted", lambda _: run_out)
+    monkeypatch.setattr(llama, "scripted", lambda _: run_out)
     with pytest.raises(torch.OutOfMemoryError, match=r"^CUDA out of memory"):
         runner.forward(IDS[:3], num_logits=1)
 
@@ -357,7 +357,7 @@ def test_timing_a_step_leaves_the_cache_as_it_was():
 
 
 def test_a_head_is_that_of_the_ids_it_was_asked_for():
-    weights = tiny_model("llama", is_lean=True).lean_weights
+    weights = tiny_model("llama", is_fused=True).fused_weights
     for number in range(20):  # Tensors that are gone leave their place, and their id, to new ones.
         ids = torch.arange(number, number + 5)
         assert torch.equal(weights.draft_head(ids, is_quantised=False).weights[0], weights.head.weights[0][ids])
@@ -367,7 +367,7 @@ def test_a_head_is_that_of_the_ids_it_was_asked_for():
 def test_only_what_is_joined_is_copied():
     module = tiny_module("llama")
     alone = [layer.mlp.down_proj.weight.data_ptr() for layer in module.model.layers]
-    weights = LeanWeights(module)
+    weights = FusedLlamaWeights(module)
     assert [weight.data_ptr() for weight in weights.products[3].weights] == alone
     joined = [layer.self_attn.q_proj.weight.data_ptr() for layer in module.model.layers]
     assert [weight.data_ptr() for weight in weights.products[0].weights] == joined

@@ -5,7 +5,7 @@ import torch
 
 import core.session
 from core.errors import ModelNotFoundError, ModelUnreadableError, OutriderError, PromptError, SettingsError
-from core.runners.lean import LeanRunner
+from core.runners.llama import FusedLlamaRunner
 from core.runners.module import ModuleRunner
 from core.session import Session
 from core.types import Finished, FinishReason, PrefillDone, RunStarted, StageChanged, Step
@@ -64,7 +64,7 @@ def test_a_model_that_fails_from_its_first_forward_on_fails_in_the_run(request_f
     try:
         assert list(session.run(request_for()))[-1].summary.error is None
         with monkeypatch.context() as patch:
-            for runner in (LeanRunner, ModuleRunner):
+            for runner in (FusedLlamaRunner, ModuleRunner):
                 patch.setattr(runner, "forward", _fail)
             events = list(session.run(request_for()))
         assert kinds(events) == [RunStarted, Finished]

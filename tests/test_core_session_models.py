@@ -13,7 +13,7 @@ from core.errors import OutOfMemoryError, PairMismatchError
 from core.models.language_model import LanguageModel
 from core.models.loading import load
 from core.models.shelf import ModelShelf
-from core.runners.lean import LeanRunner
+from core.runners.llama import FusedLlamaRunner
 from core.session import Session
 from core.types import Finished, FinishReason, SamplingParams, StageChanged, Step
 from tests.fakes import byte_tokenizer, is_sentence, save_model
@@ -117,7 +117,7 @@ def test_a_run_out_of_memory_gives_back_its_caches_and_says_what_would_fit(reque
         for event in session.run(request_for(baseline=True)):
             seen.append(event)
             if isinstance(event, Step):
-                patch.setattr(LeanRunner, "forward", fail)
+                patch.setattr(FusedLlamaRunner, "forward", fail)
     summary = seen[-1].summary
     assert summary.finish_reason is FinishReason.ERROR
     assert is_sentence(summary.error)

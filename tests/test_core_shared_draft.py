@@ -5,7 +5,7 @@ import shutil
 import pytest
 import torch
 
-from core.distill.train import export_student, new_student
+from core.distill.student import export_student, new_student
 from core.errors import ModelUnreadableError, OutOfMemoryError, PairMismatchError
 from core.models import load
 from core.models.catalogue import resolve

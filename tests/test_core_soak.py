@@ -41,12 +41,12 @@ LETTERS = "abcde (x):\n"
 def fixed_requests(models: Path) -> list[RunRequest]:
     """Runs whose texts are known: the same in this process at any time, and in any other."""
     shared = {"device": "cpu", "dtype": "float32", "max_new_tokens": 20, "prompt": "def f(x):"}
-    lean, module = str(models / "lean"), str(models / "module")
+    fused, module = str(models / "fused"), str(models / "module")
     return [
-        RunRequest(lean, module, sampling=SamplingParams(0.0), **shared),
-        RunRequest(module, lean, sampling=SamplingParams(0.8), coupling=Coupling.GUMBEL, seed=3, **shared),
-        RunRequest(lean, module, sampling=SamplingParams(0.9, 40, 0.9, 0.01), seed=4, num_draft_tokens=2, **shared),
-        RunRequest(lean, None, method="prompt-lookup", sampling=SamplingParams(0.7), seed=5, **shared),
+        RunRequest(fused, module, sampling=SamplingParams(0.0), **shared),
+        RunRequest(module, fused, sampling=SamplingParams(0.8), coupling=Coupling.GUMBEL, seed=3, **shared),
+        RunRequest(fused, module, sampling=SamplingParams(0.9, 40, 0.9, 0.01), seed=4, num_draft_tokens=2, **shared),
+        RunRequest(fused, None, method="prompt-lookup", sampling=SamplingParams(0.7), seed=5, **shared),
     ]
 
 
@@ -63,7 +63,7 @@ def _described(events: list[Event]) -> str:
 def any_request(chance: random.Random, models: Path) -> RunRequest:
     """Settings as a person might choose them, and some that no one would."""
     method = chance.choice(list(METHODS))
-    target, draft = chance.sample(["lean", "module"], 2) if chance.random() < 0.7 else ["lean", "lean"]
+    target, draft = chance.sample(["fused", "module"], 2) if chance.random() < 0.7 else ["fused", "fused"]
     return RunRequest(
         str(models / target),
         str(models / draft) if get_method(method).needs_draft_model else None,
@@ -177,7 +177,7 @@ def nothing_older():
 @pytest.fixture(scope="module")
 def models(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("models")
-    save_model(folder / "lean", eos_token_id=None)
+    save_model(folder / "fused", eos_token_id=None)
     save_model(folder / "module", family="gpt2", seed=1, eos_token_id=None)
     return folder
 

@@ -12,20 +12,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from core.training import corpus as corpora
 from core.training.corpus import END_OF_TEXT, Source, train_tokenizer
-from core.training.data import BLOCK, block_count, blocks_of_step, load_stream, prepare, prepared_tokenizer, read_blocks
-from core.training.distill import (
-    DistillSettings,
-    distill,
-    distillation_stream,
-    generate_rollouts,
-    overlap,
-    write_states,
-)
+from core.training.data import BLOCK, block_count, items_of_step, load_stream, prepare, prepared_tokenizer, read_blocks
+from core.training.distill import distill, distillation_stream, generate_rollouts, write_states
 from core.training.evaluate import acceptance, at_temperature
 from core.training.model import (
     FILES,
     ROPE_THETA,
-    deepened,
+    BatchDecoder,
+    continuations,
     export,
     hidden_states,
     load_model,
@@ -33,24 +27,10 @@ from core.training.model import (
     new_model,
     rope_table,
 )
-from core.training.rollout import BatchDecoder, continuations
-from core.training.train import Budget, Schedule, TrainSettings, pretrain, validation_loss
+from core.training.train import Budget, Schedule, TrainSettings, overlap, pretrain, validation_loss
 
-NAMES = [
-    "alpha",
-    "beta",
-    "gamma",
-    "delta",
-    "count",
-    "total",
-    "value",
-    "index",
-    "node",
-    "parent",
-    "left",
-    "right",
-    "result",
-]
+NAMES = ["alpha", "beta", "gamma", "delta", "count", "total", "value", "index", "node", "parent", "left", "right"]
+LENGTHS = ((0.0, 128), (0.5, 256))
 
 
 def module(seed: int, functions: int = 12) -> str:
@@ -80,10 +60,8 @@ def settings(**changes: object) -> TrainSettings:
     plain: dict[str, object] = {
         "budget": Budget(tokens=12 * BLOCK),
         "schedule": Schedule(warmup_steps=2),
-        "lengths": ((0.0, 128), (0.5, 256)),
-        "blocks_per_step": 1,
+        "per_step": 1,
         "compile": False,
-        "evaluate_every": 1000,
     }
     return TrainSettings(**(plain | changes))
 
@@ -165,12 +143,12 @@ def test_the_tokenizer_round_trips_any_text_and_knows_code_layout() -> None:
 
 
 def test_each_epoch_reads_every_block_once() -> None:
-    epoch = [b for step in range(5) for b in blocks_of_step(10, 2, step, seed=1)]
-    following = [b for step in range(5, 10) for b in blocks_of_step(10, 2, step, seed=1)]
+    epoch = [b for step in range(5) for b in items_of_step(10, 2, step, seed=1)]
+    following = [b for step in range(5, 10) for b in items_of_step(10, 2, step, seed=1)]
     assert sorted(epoch) == sorted(following) == list(range(10))
     assert epoch != following
     with pytest.raises(ValueError, match="holds only"):
-        blocks_of_step(1, 2, 0, seed=1)
+        items_of_step(1, 2, 0, seed=1)
 
 
 def test_targets_are_the_inputs_one_position_on(data: Path) -> None:
@@ -217,7 +195,7 @@ def test_overlap_is_the_acceptance_and_zero_temperature_is_agreement() -> None:
 def test_a_resumed_run_ends_exactly_where_an_unbroken_one_does(data: Path, tmp_path: Path) -> None:
     train, validation = load_stream(data, "train"), load_stream(data, "validation")
     whole, halves = (new_model("tiny", 400, seed=0) for _ in range(2))
-    pretrain(whole, train, validation, settings(), tmp_path / "whole.pt", quiet)
+    pretrain(whole, train, validation, settings(), tmp_path / "whole.pt", quiet, lengths=LENGTHS)
     interrupted = tmp_path / "halves.pt"
 
     class StoppedError(Exception):
@@ -227,9 +205,11 @@ def test_a_resumed_run_ends_exactly_where_an_unbroken_one_does(data: Path, tmp_p
         raise StoppedError
 
     with pytest.raises(StoppedError):
-        pretrain(halves, train, validation, settings(checkpoint_seconds=0.0, log_every=6), interrupted, stop)
+        pretrain(
+            halves, train, validation, settings(checkpoint_seconds=0.0, log_every=6), interrupted, stop, lengths=LENGTHS
+        )
     resumed = new_model("tiny", 400, seed=5)
-    progress = pretrain(resumed, train, validation, settings(), interrupted, quiet)
+    progress = pretrain(resumed, train, validation, settings(), interrupted, quiet, lengths=LENGTHS)
     assert progress.tokens == 12 * BLOCK
     for ours, theirs in zip(resumed.parameters(), whole.parameters(), strict=True):
         assert torch.equal(ours, theirs)
@@ -240,7 +220,8 @@ def test_a_trained_and_distilled_pair_learns_and_loads(data: Path, tmp_path: Pat
     tokenizer = prepared_tokenizer(data)
     target, draft = (new_model("tiny", len(tokenizer), seed) for seed in (0, 1))
     before = validation_loss(target, validation, 2)
-    pretrain(target, train, validation, settings(budget=Budget(tokens=30 * BLOCK)), tmp_path / "target.pt", quiet)
+    plan = settings(budget=Budget(tokens=30 * BLOCK))
+    pretrain(target, train, validation, plan, tmp_path / "target.pt", quiet, lengths=LENGTHS)
     assert validation_loss(target, validation, 2) < before - 1
 
     rollouts = generate_rollouts(target, train, 8, seed=0, batch=4, length=256, max_prompt=32, log=quiet)
@@ -255,7 +236,6 @@ def test_a_trained_and_distilled_pair_learns_and_loads(data: Path, tmp_path: Pat
     assert block_count(stream) == 6
     write_states(target, stream, tmp_path / "states.npy", blocks_per_pass=2, compiled=False, log=quiet)
     states = np.load(tmp_path / "states.npy", mmap_mode="r")
-    plan = DistillSettings(Budget(tokens=30 * BLOCK), Schedule(2), blocks_per_step=1, compile=False)
     distill(draft, target.lm_head.weight, stream, states, plan, tmp_path / "distilled.pt", quiet)
     assert accepted() > poor + 0.1
 
@@ -268,21 +248,6 @@ def test_a_trained_and_distilled_pair_learns_and_loads(data: Path, tmp_path: Pat
         text = module(7)
         assert AutoTokenizer.from_pretrained(tmp_path / name).decode(tokenizer(text).input_ids) == text
     assert torch.equal(load_model(tmp_path / "target", "tiny").lm_head.weight, target.lm_head.weight.bfloat16().float())
-
-
-@pytest.mark.parametrize("num_layers", [3, 4, 6])
-def test_a_deepened_model_computes_what_it_did(num_layers: int) -> None:
-    model = new_model("tiny", 60, seed=3)
-    model = deepened(model, 2)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.normal_(std=0.3, generator=torch.Generator().manual_seed(parameter.numel()))
-    model = deepened(deepened(model, 3), num_layers)
-    ids = torch.arange(20)[None]
-    whole = deepened(model, 2 * num_layers if num_layers < 6 else 6)
-    assert torch.equal(whole(ids).logits, model(ids).logits)
-    with pytest.raises(ValueError, match="can be deepened"):
-        deepened(model, num_layers - 1)
 
 
 def test_a_budget_is_whichever_limit_comes_first() -> None:

@@ -101,7 +101,7 @@ def test_a_block_follows_the_target_jointly(no_double, step):
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_run_is_that_of_the_processor(temperature, request):
-    target, draft = tiny_model(is_lean=True), tiny_model(seed=1, is_lean=True)
+    target, draft = tiny_model(is_fused=True), tiny_model(seed=1, is_fused=True)
 
     def run() -> Played:
         sampling = SamplingParams(temperature)

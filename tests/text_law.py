@@ -83,13 +83,13 @@ def is_near_an_edge(logits: np.ndarray, sampling: SamplingParams) -> bool:
 
 
 @functools.cache
-def law_models(is_lean: bool) -> tuple[LanguageModel, LanguageModel]:
+def law_models(is_fused: bool) -> tuple[LanguageModel, LanguageModel]:
     """A target, and a draft that agrees with it six times in ten; both undecided enough for their laws to matter."""
     target, draft = (tiny_module("llama", vocab_size=V, max_position_embeddings=256) for _ in range(2))
     generator = torch.Generator().manual_seed(99)
     for parameter in draft.parameters():
         parameter.add_(torch.randn(parameter.shape, generator=generator) * parameter.std(), alpha=0.15)
-    return language_model(target, is_lean=is_lean), language_model(draft, is_lean=is_lean)
+    return language_model(target, is_fused=is_fused), language_model(draft, is_fused=is_fused)
 
 
 # --- Texts as uniform numbers -----------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ def execute(args: argparse.Namespace) -> int:
 
     from core.distill.pipeline import DistillSettings, check_destination, distill
     from core.distill.self_play import PlaySettings
-    from core.distill.train import StudentSettings
+    from core.distill.student import student_settings
     from core.models import load
     from core.training.train import Budget
 
@@ -75,7 +75,7 @@ def execute(args: argparse.Namespace) -> int:
         num_texts=args.texts,
         num_layers=args.layers,
         vocabulary_size=args.vocabulary,
-        student=StudentSettings(Budget(seconds=60 * args.minutes), seed=args.seed, compile=can_compile()),
+        training=student_settings(Budget(seconds=60 * args.minutes), seed=args.seed, compile=can_compile()),
         start_from=None if args.texts_from is None else Path(args.texts_from),
         play=PlaySettings(rows=args.batch, length=args.length),
         seed=args.seed,

@@ -23,11 +23,11 @@ from PySide6.QtWidgets import (
 
 from app.controller import RunController
 from app.dialogs import Dialogs
+from app.jobs import Jobs
 from app.menus import Menus
 from app.services import Services, Session
 from app.setup.controls import ControlsPanel
 from app.theme import LIGHT, Theme, mono_font, scaled, ui_font
-from app.tools.runs.reader import RunReaderThread
 from app.tools.tool_window import TaskDesk, ToolWindow, figure_table, push_button, wrapped_label
 from app.widgets.fields import WheelGuard, describe, offer, scrolled, set_flag, table_card, text_label
 from app.window_layout import open_at
@@ -55,6 +55,7 @@ from core.experiments.check import (
     title_of,
     verdict_sentence,
 )
+from core.files import write_atomically
 from core.types import Coupling, RunRequest, StageChanged
 
 NONE_YET = "Check whether this pair, with these settings, gives exactly what the target alone would."
@@ -454,21 +455,19 @@ class CheckDesk(TaskDesk):
         services: Services,
         controller: RunController,
         controls: ControlsPanel,
-        reader: RunReaderThread,
+        jobs: Jobs,
         dialogs: Dialogs,
     ) -> None:
         super().__init__(window, controller)
         self._main, self._services = window, services
-        self._controls, self._reader, self._dialogs = controls, reader, dialogs
+        self._controls, self._jobs, self._dialogs = controls, jobs, dialogs
         self._in_titles = controls.models.library.in_titles
         self._theme = LIGHT
         self._report: CheckReport | None = None
         self._has_failed = False
-        self._is_saving = False
         self.window: CheckWindow | None = None
         menus.check.triggered.connect(self.open)
         controls.changed.connect(self._show_subject)
-        reader.text_saved.connect(self._on_saved)
 
     def set_theme(self, theme: Theme) -> None:
         """Draw in a theme's colours."""
@@ -592,12 +591,15 @@ class CheckDesk(TaskDesk):
             return
         path = self._dialogs.ask_report_path(self.window, "exactness.txt")
         if path is not None:
-            write = report_json if path.suffix.lower() == ".json" else report_text
-            self._is_saving = True
-            self._reader.save_text(write(self._report), path)
+            text = (report_json if path.suffix.lower() == ".json" else report_text)(self._report)
+            self._jobs.submit(
+                lambda job: write_atomically(path, text),
+                lambda _: self._show_saved(f"Saved to {path}"),
+                failed=self._show_saved,
+                what="The text could not be saved",
+                must_finish=True,
+            )
 
-    @Slot(str)
-    def _on_saved(self, sentence: str) -> None:
-        if self._is_saving and self.window is not None:
-            self._is_saving = False
+    def _show_saved(self, sentence: str) -> None:
+        if self.window is not None:
             self.window.show_stage(sentence)

@@ -1,35 +1,41 @@
-"""Taking the run at hand away: as a file, or to production."""
+"""Exports the current run to a file, and shows how other engines serve its pair."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from PySide6.QtCore import QObject, Signal, Slot
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QDialog, QHBoxLayout, QPlainTextEdit, QTabWidget, QVBoxLayout, QWidget
 
 from app.dialogs import Dialogs
+from app.jobs import Job, Jobs
 from app.menus import Menus
 from app.run.run_view import RunView
 from app.run.tiles import StatusStrip
 from app.setup.controls import ControlsPanel
 from app.theme import hold_font
-from app.tools.runs.reader import RunReaderThread
 from app.tools.tool_window import push_button, wrapped_label
 from app.widgets.labels import Banner
 from app.window_layout import bring_forward, open_at
 from core.errors import OutriderError
+from core.export.files import export_run
 from core.export.projects import PROJECTS, Choice, Configuration, choice_from_request, configuration
+from core.files import write_atomically
 from core.runlog.log import to_record
 from core.runlog.replay import request_from_config
+from core.runlog.store import RunStore
 from core.types import Finished
 
 COPY, COPY_ALL, COPIED = "Copy command", "Copy with comments", "Copied"
 NO_COMMAND = "This engine can't do it; the text says why."
+NO_PROMPT = "Write your prompt here."
+"""A request needs a prompt, but none of it is written into a configuration."""
 
 
 class ProductionPage(QDialog):
-    """Stays open beside the window. What it shows is made anew each time that it is opened.
+    """Shows one configuration per engine; stays open beside the main window.
 
     Signals:
         save_requested: a `Configuration`, to be written to a file.
@@ -54,9 +60,9 @@ class ProductionPage(QDialog):
         self.tabs.setDocumentMode(True)
         self.tabs.tabBar().setDrawBase(False)
         self.tabs.tabBar().setAccessibleName("Engines")
-        self.copy_button = push_button(COPY, "copyCommandButton", "The command or program alone, as a shell takes it")
-        self.copy_all_button = push_button(COPY_ALL, "copyConfigurationButton", "All of the text, to keep in a file")
-        self.save_button = push_button("Save…", "saveConfigurationButton", "Write all of the text to a file")
+        self.copy_button = push_button(COPY, "copyCommandButton", "The command or program alone, ready for a shell")
+        self.copy_all_button = push_button(COPY_ALL, "copyConfigurationButton", "The whole text, to keep in a file")
+        self.save_button = push_button("Save…", "saveConfigurationButton", "Write the whole text to a file")
         self.close_button = push_button("Close", "closeProductionButton", "")
         self._lay_out()
         open_at(self, 860, 640)
@@ -81,31 +87,17 @@ class ProductionPage(QDialog):
         layout.addWidget(self.tabs, 1)
         layout.addLayout(buttons)
 
-    def open_choice(self, choice: Choice, found: Sequence[Configuration]) -> None:
-        """Show a choice; the engine that was looked at last stays in front."""
-        place = max(self.tabs.currentIndex(), 0)
-        self._found = found
+    def open_choice(self, choice: Choice) -> None:
+        """Show a choice's configurations; the engine that was shown last stays in front."""
+        front = max(self.tabs.currentIndex(), 0)
+        self._found = [configuration(choice, project) for project in PROJECTS.values()]
         draft = f" with {choice.draft}" if choice.draft else f", {choice.method}"
         self.heading.setText(f"{choice.target}{draft}, K = {choice.num_draft_tokens}")
-        origin = "From the run at hand" if choice.run_id else "From the settings; no run has finished yet"
+        origin = "From the current run" if choice.run_id else "From the settings; no run has finished yet"
         self.note.setText(f"{origin}. {choice.k_note}".strip())
         self.verdict.setText(choice.verdict)
         self.verdict.setVisible(bool(choice.verdict))
-        self._show_pages(place)
-        bring_forward(self)
-
-    def current(self) -> Configuration:
-        """What is in front."""
-        return self._found[self.tabs.currentIndex()]
-
-    @Slot(str)
-    def show_saved(self, sentence: str) -> None:
-        """Say what came of a file."""
-        self.saved.setText(sentence)
-
-    def _show_pages(self, place: int) -> None:
-        if self.tabs.count() != len(self._found):
-            self.tabs.clear()
+        if not self.tabs.count():
             for one in self._found:
                 self.tabs.addTab(_page(one.project.title), one.project.title)
         for index, one in enumerate(self._found):
@@ -113,8 +105,13 @@ class ProductionPage(QDialog):
             assert isinstance(page, QPlainTextEdit)
             page.setPlainText(one.text)
             self.tabs.setTabToolTip(index, one.problem or one.project.title)
-        self.tabs.setCurrentIndex(min(place, len(self._found) - 1))
+        self.tabs.setCurrentIndex(front)
         self._on_turned()
+        bring_forward(self)
+
+    def current(self) -> Configuration:
+        """The configuration in front."""
+        return self._found[self.tabs.currentIndex()]
 
     @Slot()
     def _on_turned(self) -> None:
@@ -152,12 +149,8 @@ def _page(title: str) -> QPlainTextEdit:
     return page
 
 
-NO_PROMPT = "Write your prompt here."
-"""A request needs a prompt, but none of it is written into a configuration."""
-
-
-class ProductionDesk(QObject):
-    """Its window is made when it is first wanted."""
+class Exports(QObject):
+    """Carries out Export and Take to production in the File menu."""
 
     def __init__(
         self,
@@ -165,19 +158,38 @@ class ProductionDesk(QObject):
         menus: Menus,
         run: RunView,
         controls: ControlsPanel,
-        reader: RunReaderThread,
+        store: RunStore,
+        jobs: Jobs,
         dialogs: Dialogs,
         banner: Banner,
+        status: StatusStrip,
     ) -> None:
         super().__init__(window)
-        self._window, self._run, self._controls = window, run, controls
-        self._reader, self._dialogs, self._banner = reader, dialogs, banner
+        self._window, self._run, self._controls, self._store, self._jobs = window, run, controls, store, jobs
+        self._dialogs, self._banner, self._status = dialogs, banner, status
         self.page: ProductionPage | None = None
-        menus.production.triggered.connect(self.open)
+        menus.export.triggered.connect(self.export)
+        menus.production.triggered.connect(self.open_production)
 
     @Slot()
-    def open(self) -> None:
-        """Show the finished run's pair and K, or the settings' where no run has finished."""
+    def export(self) -> None:
+        """Write the current run to a file that the user names."""
+        run = self._run.snapshot()
+        path = self._dialogs.ask_export_path(self._window, f"{run.started.run_id}.jsonl") if run is not None else None
+        if run is None or path is None:
+            return
+
+        def write(job: Job) -> None:
+            self._store.refuse_own(path, [run.started.run_id])
+            export_run(path, run.log())
+
+        self._status.show_stage(f"Exporting to {path}…")
+        done = f"Exported to {path}"
+        self._write(write, lambda _: self._status.show_stage(done), self._banner.show_sentence, "The run")
+
+    @Slot()
+    def open_production(self) -> None:
+        """Show configurations for the finished run's pair and K, or the settings' if no run has finished."""
         try:
             choice = self._choice()
         except OutriderError as error:
@@ -186,8 +198,7 @@ class ProductionDesk(QObject):
         if self.page is None:
             self.page = ProductionPage(self._window)
             self.page.save_requested.connect(self._on_save)
-            self._reader.text_saved.connect(self.page.show_saved)
-        self.page.open_choice(choice, [configuration(choice, project) for project in PROJECTS.values()])
+        self.page.open_choice(choice)
 
     def _choice(self) -> Choice:
         started, summary = self._run.started, self._run.summary
@@ -202,42 +213,13 @@ class ProductionDesk(QObject):
         assert page is not None
         path = self._dialogs.ask_configuration_path(page, f"{found.project.name}{found.project.suffix}")
         if path is not None:
-            self._reader.save_text(found.text, path)
+            done = f"Saved to {path}"
+            write = lambda job: write_atomically(path, found.text)  # noqa: E731
+            self._write(write, lambda _: page.saved.setText(done), page.saved.setText, "The configuration")
 
-
-class ExportDesk(QObject):
-    """Asks where to, has it written in the thread that also reads runs, and says how it went.
-
-    Attributes:
-        production: opens the configurations for other engines.
-    """
-
-    def __init__(
-        self,
-        window: QWidget,
-        menus: Menus,
-        run: RunView,
-        controls: ControlsPanel,
-        reader: RunReaderThread,
-        dialogs: Dialogs,
-        banner: Banner,
-        status: StatusStrip,
+    def _write(
+        self, work: Callable[[Job], None], then: Callable[[Any], None], failed: Callable[[str], None], what: str
     ) -> None:
-        super().__init__(window)
-        self._window, self._run, self._reader, self._dialogs = window, run, reader, dialogs
-        self._status = status
-        self.production = ProductionDesk(window, menus, run, controls, reader, dialogs, banner)
-        menus.export.triggered.connect(self.export)
-        reader.written.connect(status.show_stage)
-        reader.not_written.connect(banner.show_sentence)
-
-    @Slot()
-    def export(self) -> None:
-        """Export the run, if there is one and a person says where to."""
-        run = self._run.snapshot()
-        if run is None:
-            return
-        path = self._dialogs.ask_export_path(self._window, f"{run.started.run_id}.jsonl")
-        if path is not None:
-            self._status.show_stage(f"Exporting to {path}…")
-            self._reader.write(run, path)
+        self._jobs.submit(
+            work, then, failed=failed, what=f"{what} could not be written", lane="files", must_finish=True
+        )

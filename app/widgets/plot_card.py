@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from functools import partial
-from pathlib import Path
 
 import pyqtgraph as pg
 from PySide6.QtCore import QEvent, QObject, QPoint, QPointF, QRectF, QSize, Qt, Signal, Slot
@@ -235,14 +234,9 @@ class PlotDesk(QObject):
         if path is None:
             return
         contents = contents_of(kind, card)
-
-        def write(_job: object) -> Path:
-            write_atomically(path, contents())
-            return path
-
         self._jobs.submit(
-            write,
-            lambda path: self.saved.emit(f"Saved to {path}"),
+            lambda _job: write_atomically(path, contents()),
+            lambda _: self.saved.emit(f"Saved to {path}"),
             failed=self.failed.emit,
             what="The plot could not be saved",
             must_finish=True,

@@ -1,4 +1,4 @@
-"""The target writes prompts and answers, many side by side; its states on them are kept as they arise."""
+"""The target writes the texts to learn from: prompts and answers, many side by side, with its states on them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from core.distill.train import Part, Texts
+from core.distill.texts import Part, Texts
 from core.errors import ModelUnreadableError
-from core.training.rollout import BatchDecoder, sample
+from core.training.model import BatchDecoder, sample
 
 _PLACE = "outrider marks the place"
 
@@ -29,7 +29,7 @@ Translate|Rewrite|Fix|Correct the|Is it|Is there|Are there|Does|Do I need|Should
 I want to|I need|I'm trying to|I have a|My|Help me|Please|Hello|Hi,|Create a|Make a
 The|In|If|A|Solve|Calculate|Find the|Generate|Plan a|Teach me|Show me how to""".replace("\n", "|").split("|")
 )
-"""How people begin what they ask a model."""
+"""How people begin a question to a model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,7 @@ class Script:
 
     Attributes:
         opening: ids before the user's words; for a base model the id that begins a text.
-        bridge: ids from the end of the user's words to the first of the answer; empty for a base model, which has no
-            turns and just writes.
+        bridge: ids between the user's words and the answer; empty for a base model, which has no turns.
         end_ids: ids that end an answer.
         first_words: ids of words that a user may begin with.
         sentence_ends: ids of words that end a sentence.
@@ -53,10 +52,10 @@ class Script:
 
 
 def script_of(tokenizer: Any, eos_ids: frozenset[int]) -> Script:
-    """Read the fixed parts off the tokenizer's chat template; without one, of a base model.
+    """The fixed parts in the tokenizer's chat template; without a template, those of a base model.
 
     Raises:
-        ModelUnreadableError: the template leaves the user's words out, or the model has no id to begin a text with.
+        ModelUnreadableError: the template leaves the user's words out, or the model has no id that begins a text.
     """
     if not getattr(tokenizer, "chat_template", None):
         begin = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else min(eos_ids, default=None)
@@ -84,10 +83,10 @@ class PlaySettings:
     """How many texts, and how long.
 
     Attributes:
-        longest_prompt: tokens after which a turn of the user is cut.
-        temperatures: those of the answers, in turn; the prompts are always written at 1.
-        begun_share: of the rows, in which the user's turn is given its first words and ends with its first sentence.
-            What a model writes unasked in a user's place is longer and odder than what people type.
+        longest_prompt: tokens after which a user's turn is cut.
+        temperatures: of the answers, cycled by row; prompts are always written at 1.
+        begun_share: share of rows whose user turn starts with given words and ends with its first sentence, because
+            a model left alone writes longer and odder questions than people do.
     """
 
     rows: int = 192
@@ -106,18 +105,9 @@ def write_texts(
     check_cancelled: Callable[[], None] = lambda: None,
     dtype: torch.dtype = torch.bfloat16,
 ) -> Part:
-    """Let the target write `settings.rows` texts, of at most `settings.length` tokens each.
+    """Let the target write `settings.rows` texts of at most `settings.length` tokens, and keep its states.
 
-    Args:
-        target: transformers' Llama.
-        script: the fixed parts of its conversations.
-        settings: how many and how long.
-        generator: of the sampling.
-        check_cancelled: raises to end it before the next token.
-        dtype: of the arithmetic.
-
-    Returns:
-        The texts, with the states that the target had as it wrote them.
+    check_cancelled may raise to stop before the next token; dtype is that of the arithmetic.
     """
     rows, length = settings.rows, settings.length
     decoder = BatchDecoder(target, rows, length, dtype)
@@ -148,13 +138,13 @@ def write_texts(
 
 
 class _Course:
-    """Where each row stands: in its prompt, on the bridge, in its answer, or done."""
+    """The state of each row: in its prompt, on the bridge, in its answer, or done."""
 
     def __init__(self, script: Script, settings: PlaySettings, rows: int, generator: torch.Generator) -> None:
         self._bridge = torch.tensor(script.bridge)
         self._ends = torch.tensor(sorted(script.end_ids) or [-1])
         self._last_prompt = len(script.opening) + settings.longest_prompt
-        self._on_bridge = torch.zeros(rows, dtype=torch.long)  # tokens of the bridge that are written
+        self._on_bridge = torch.zeros(rows, dtype=torch.long)  # bridge tokens written so far
         self.answer_start = torch.full((rows,), settings.length if script.bridge else len(script.opening))
         self.end = torch.full((rows,), settings.length)
         self.is_answering = torch.full((rows,), not script.bridge)
@@ -176,7 +166,7 @@ class _Course:
 
     def _cross(self, position: int, tokens: Tensor, is_end: Tensor) -> Tensor:
         in_prompt = ~self.is_answering & (self._on_bridge == 0)
-        # A turn ends by the model's will, by any end of text, or because it has become long.
+        # A turn ends where the model ends it, at any end of text, or at the longest prompt.
         is_over = self._is_turn_over | (tokens == self._bridge[0]) | is_end | (position >= self._last_prompt)
         starts = in_prompt & is_over
         crossing = starts | (~self.is_answering & (self._on_bridge > 0))
@@ -192,7 +182,7 @@ class _Course:
 def _first_words(
     script: Script, settings: PlaySettings, rows: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Ids (rows, n) that are given at the first n positions, -1 where none is, and which rows (rows,) are begun."""
+    """Ids (rows, n) fixed at the first n positions, -1 where free, and which rows (rows,) are begun."""
     start = len(script.opening)
     width = start + max(map(len, script.first_words), default=0)
     given, is_begun = torch.full((rows, width), -1), torch.zeros(rows, dtype=torch.bool)

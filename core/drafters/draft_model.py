@@ -14,7 +14,7 @@ from core.drafters.registry import DraftModelOptions
 from core.rounds import PREFILL_CHUNK, prefill
 from core.runners.base import Runner
 from core.runners.graphed import GraphedRunner
-from core.runners.lean import LeanRunner
+from core.runners.llama import FusedLlamaRunner
 from core.sampling import draw, draw_gumbel, draw_uniforms, for_device, is_plain, probabilities
 from core.types import Draft, DraftContext, TargetFeature, Verification
 
@@ -115,7 +115,7 @@ class DraftModelDrafter:
     def _next(self, pending: Tensor, context: DraftContext, uniform: Tensor) -> tuple[Tensor, Tensor]:
         """Read `pending`, and draw what follows: its () index among the logits, and their law."""
         runner, sampling = self._runner, context.sampling
-        if isinstance(runner, LeanRunner) and is_plain(sampling) and uniform.is_floating_point():
+        if isinstance(runner, FusedLlamaRunner) and is_plain(sampling) and uniform.is_floating_point():
             return runner.draw_next(pending, uniform, sampling.temperature, self._num_proposed(context))
         row = self._law(pending, context)
         return draw(row, uniform), row
@@ -151,7 +151,7 @@ class DraftModelDrafter:
         return chain(tokens, _over_vocabulary(rows, proposed, context.vocab_size))
 
     def _likeliest(self, pending: Tensor, context: DraftContext) -> tuple[Tensor, Tensor]:
-        if isinstance(self._runner, LeanRunner):
+        if isinstance(self._runner, FusedLlamaRunner):
             return self._runner.draw_likeliest(pending, self._num_proposed(context))
         logits = self._logits(pending, context).float()
         return logits.argmax(-1), torch.softmax(logits, -1).max()

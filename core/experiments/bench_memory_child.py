@@ -44,7 +44,7 @@ def measured(name: str, raw: dict[str, Any], prompt_ids: list[int]) -> Memory:
         # What our own forward arranged for itself is no part of what a rival takes.
         for model in (pair.target, pair.draft):
             if model is not None:
-                model.lean_weights = None
+                model.fused_weights = None
     contender = build(name, pair, settings)
     release_memory()
     drop_read_weights()
@@ -74,8 +74,8 @@ def needed_mb(pair: Pair, drafting: LanguageModel | None, length: int) -> float:
     models = [pair.target] + ([pair.draft] if pair.draft is not None else [])
     readers = [pair.target] + ([drafting] if drafting is not None else [])
     size = sum(weight.nbytes for model in models for weight in model.model.parameters())
-    lean = drafting.lean_weights if drafting is not None else None
-    copies = lean.int8_bytes if lean is not None else 0
+    fused = drafting.fused_weights if drafting is not None else None
+    copies = fused.int8_bytes if fused is not None else 0
     return (size + copies + length * sum(bytes_per_position(model) for model in readers)) / 1e6
 
 

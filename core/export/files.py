@@ -16,7 +16,7 @@ from core.experiments.sweep_plan import Figures, Measurement
 from core.export.run_report import compare_page, run_page
 from core.export.sweep_report import sweep_page
 from core.files import write_atomically
-from core.runlog.log import RunLog, parse_line, to_line
+from core.runlog.log import RunLog, export_csv, export_jsonl, parse_line, to_line
 
 _LONGEST_HEAD = 16_000_000
 """A first line holds the prompts; nothing longer is one."""
@@ -31,6 +31,19 @@ def is_sweep(path: str | os.PathLike[str]) -> bool:
         return False
     schema = record.get("schema") if record else None
     return isinstance(schema, str) and schema.rpartition("/")[0] == SCHEMA.rpartition("/")[0]
+
+
+def export_run(path: str | os.PathLike[str], *logs: RunLog) -> None:
+    """Write a run in the form that the name's suffix asks for: .csv, .html, or else JSON Lines; several as a report.
+
+    Raises:
+        RunLogError: it can't be written.
+    """
+    suffix = Path(path).suffix.lower()
+    if suffix in {".html", ".htm"} or len(logs) > 1:
+        export_html(path, *logs)
+    else:
+        (export_csv if suffix == ".csv" else export_jsonl)(path, logs[0])
 
 
 def export_html(path: str | os.PathLike[str], *logs: RunLog) -> None:

@@ -9,10 +9,10 @@ import torch
 
 from core.errors import ModelUnreadableError, OutOfMemoryError
 from core.models.devices import is_out_of_memory
-from core.runners import lean
+from core.runners import llama
 from core.runners.base import Runner
 from core.runners.graphed import GraphedRunner, captures_graphs
-from core.runners.lean import LeanWeights
+from core.runners.llama import FusedLlamaWeights
 from core.runners.module import ModuleRunner
 
 _DEFAULT_CONTEXT = 2048
@@ -32,7 +32,7 @@ class LanguageModel:
         context_length: positions that the model was made for.
         eos_ids: ids that end a text.
         draft_ids: (R,) ids that it proposes as a draft, in the order of its trimmed head; None for all.
-        lean_weights: weights arranged for the lean forward; None where transformers' module is used.
+        fused_weights: weights arranged for the fused forward; None where transformers' module is used.
         revision: the commit of a model of the Hub; None of others.
     """
 
@@ -45,7 +45,7 @@ class LanguageModel:
     context_length: int
     eos_ids: frozenset[int]
     draft_ids: torch.Tensor | None = field(default=None, repr=False)
-    lean_weights: LeanWeights | None = field(default=None, repr=False)
+    fused_weights: FusedLlamaWeights | None = field(default=None, repr=False)
     revision: str | None = None
 
     def runner(self, capacity: int, *, drafting: bool = False, quantise: bool = False) -> Runner:
@@ -53,15 +53,15 @@ class LanguageModel:
 
         Drafting, its logits are (n, R), those of `draft_ids` where there are any: a head over the ids that come up
         often costs less, and a draft may leave out what it likes. A draft may also `quantise`: its products are then
-        in int8 as far as that is faster, which only the lean forward on the CPU knows.
+        in int8 as far as that is faster, which only the fused forward on the CPU knows.
 
         Raises:
             OutOfMemoryError: where the cache does not fit.
         """
         draft_ids = self.draft_ids if drafting else None
         try:
-            if self.lean_weights is not None:
-                return self._lean_runner(capacity, drafting=drafting, quantise=quantise)
+            if self.fused_weights is not None:
+                return self._fused_runner(capacity, drafting=drafting, quantise=quantise)
             return ModuleRunner(self.model, capacity, draft_ids)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
@@ -71,10 +71,10 @@ class LanguageModel:
                 "or choose a smaller model."
             ) from error
 
-    def _lean_runner(self, capacity: int, *, drafting: bool, quantise: bool) -> Runner:
-        weights = self.lean_weights
+    def _fused_runner(self, capacity: int, *, drafting: bool, quantise: bool) -> Runner:
+        weights = self.fused_weights
         assert weights is not None
-        runner = lean.LeanRunner(
+        runner = llama.FusedLlamaRunner(
             weights,
             capacity,
             products=weights.draft_products(is_quantised=quantise) if drafting else None,

@@ -25,8 +25,8 @@ from core.models.devices import free_memory, is_out_of_memory, release_memory, r
 from core.models.fit import tokenizer_problem
 from core.models.language_model import LanguageModel, describe
 from core.models.prompting import load_tokenizer, quiet_transformers
-from core.runners import lean
-from core.runners.lean import LeanWeights
+from core.runners import llama
+from core.runners.llama import FusedLlamaWeights
 from core.runners.module import ModuleRunner
 from core.text import in_words
 
@@ -297,14 +297,14 @@ def _is_alike(logits: torch.Tensor, expected: torch.Tensor, share: float) -> boo
     return float((logits - expected).abs().mean()) <= share * float(expected.std())
 
 
-def find_lean_weights(loaded: LanguageModel, expected: torch.Tensor) -> LeanWeights | None:
+def find_fused_weights(loaded: LanguageModel, expected: torch.Tensor) -> FusedLlamaWeights | None:
     """The lean forward's weights, if it computes what the module does; any difference beyond rounding rules it out."""
     # What is spread is run by its modules, which accelerate has taught to move what they are given.
-    if is_spread(loaded.model) or not lean.supports(loaded.model):
+    if is_spread(loaded.model) or not llama.supports(loaded.model):
         return None
     probe = _probe(loaded)
-    weights = LeanWeights(loaded.model)
-    runner = lean.LeanRunner(weights, len(probe))
+    weights = FusedLlamaWeights(loaded.model)
+    runner = llama.FusedLlamaRunner(weights, len(probe))
     # In two parts, so that the cache is read as well as written.
     parts = [runner.forward(part, num_logits=len(part)).logits.float() for part in probe.tensor_split(2) if len(part)]
     logits = torch.cat(parts)
@@ -315,7 +315,9 @@ def find_lean_weights(loaded: LanguageModel, expected: torch.Tensor) -> LeanWeig
         is_right = _is_alike(logits, expected, _HALF_PRECISION)
     if is_right:
         return weights
-    _probe_log.warning("%s: the lean forward differs by %.3g, so transformers' module is used.", loaded.ref, difference)
+    _probe_log.warning(
+        "%s: the fused forward differs by %.3g, so transformers' module is used.", loaded.ref, difference
+    )
     return None
 
 
@@ -441,9 +443,9 @@ def prepare(ref: str, model: Any, tokenizer: Any, device: torch.device, dtype: t
     loaded = describe(ref, model, tokenizer, device, dtype)
     expected = check_cache(loaded)
     try:
-        loaded.lean_weights = find_lean_weights(loaded, expected)
+        loaded.fused_weights = find_fused_weights(loaded, expected)
     except Exception as error:  # It is but the faster of two ways.
-        _log.warning("%s: no lean forward (%s), so transformers' module is used.", ref, first_line(error))
+        _log.warning("%s: no fused forward (%s), so transformers' module is used.", ref, first_line(error))
     return loaded
 
 

@@ -134,7 +134,7 @@ class KeptState(StrEnum):
     STOPPED = "stopped"
     FAILED = "failed"
     CUT_OFF = "cut off"
-    GOING = "going"
+    RUNNING = "running"
     DAMAGED = "damaged"
 
 
@@ -219,6 +219,13 @@ class RunStore:
     def path(self, run_id: str) -> Path:
         """Where a run's log is."""
         return self.folder / f"{Path(run_id).name}{SUFFIX}"
+
+    def refuse_own(self, path: Path, run_ids: Iterable[str]) -> None:
+        """Raises:
+        RunLogError: the path is where one of these runs is kept.
+        """
+        if path.exists() and any(path.samefile(kept) for kept in map(self.path, run_ids) if kept.exists()):
+            raise RunLogError("This is where the run is kept already; choose another place.")
 
     def rename(self, run_id: str, name: str) -> None:
         """Give a run a name; an empty one takes it away.
@@ -349,7 +356,7 @@ def _state(head: Head, is_own: bool, written_at: float) -> KeptState:
         return KeptState.DAMAGED
     if head.summary is not None:
         return _STATES.get(str(head.summary.get("finish_reason")), KeptState.FINISHED)
-    return KeptState.GOING if is_own or _is_elsewhere(head, written_at) else KeptState.CUT_OFF
+    return KeptState.RUNNING if is_own or _is_elsewhere(head, written_at) else KeptState.CUT_OFF
 
 
 def _is_elsewhere(head: Head, written_at: float) -> bool:

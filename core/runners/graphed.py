@@ -21,15 +21,15 @@ from torch import Tensor
 from torch.nn import functional
 
 from core.runners.base import ForwardOutput
-from core.runners.lean import LeanRunner
-from core.runners.lean_forward import rms_norm
+from core.runners.llama import FusedLlamaRunner
+from core.runners.llama_forward import rms_norm
 from core.sampling import draw_in_double, unfiltered_probabilities
 
 
 class StaticForward:
-    """Runs a lean runner's weights over its cache. Shapes as in `core.runners.lean_forward`."""
+    """Runs a fused runner's weights over its cache. Shapes as in `core.runners.llama_forward`."""
 
-    def __init__(self, runner: LeanRunner) -> None:
+    def __init__(self, runner: FusedLlamaRunner) -> None:
         self._weights = runner.weights
         self._head = runner.head.weights[0]
         self._qkv, self._output, self._gate_up, self._down = (product.weights for product in runner.products)
@@ -135,12 +135,12 @@ class _Graph:
 
 
 class GraphedRunner:
-    """A lean runner whose short forwards are captured; its cache, its prefill and everything else are that runner's.
+    """A fused runner whose short forwards are captured; its cache, its prefill and everything else are that runner's.
 
     What a call returns is overwritten by the next call of the same shape.
     """
 
-    def __init__(self, eager: LeanRunner, capture: Capture = capture_on_cuda) -> None:
+    def __init__(self, eager: FusedLlamaRunner, capture: Capture = capture_on_cuda) -> None:
         self._eager = eager
         self._capture = capture
         self._static = StaticForward(eager)

@@ -1,4 +1,4 @@
 """Trains the embedded pair: corpus, tokenizer, target, distilled draft, evaluation.
 
-Run `python -m core.training --help`; resources/models/README.md says how the shipped pair was made.
+Run `python -m core.training --help`; resources/models/README.md has the commands that made the shipped pair.
 """

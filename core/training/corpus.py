@@ -1,4 +1,4 @@
-"""The pair's tokenizer: a byte-level BPE whose pre-tokens follow the layout of code."""
+"""The embedded pair's corpus, cleaned and split without leaks, and its tokenizer, which follows the layout of code."""
 
 from __future__ import annotations
 
@@ -95,26 +95,9 @@ WHEELS: tuple[Source, ...] = (
 
 
 SUFFIXES = (".py", ".rst", ".md")
-SKIPPED_PARTS = frozenset(
-    {
-        "site-packages",
-        "_vendor",
-        "_vendored",
-        "vendored",
-        "externals",
-        "extern",
-        "lib2to3",
-        "idle_test",
-        "idlelib",
-        "pydoc_data",
-        "encodings",
-        "__pycache__",
-        "bundled",
-        "node_modules",
-        "typeshed",
-        "cjkencodings",
-        "locale",
-    }
+SKIPPED = re.compile(
+    r"(^|/)(site-packages|_vendor|_vendored|vendored|externals|extern|lib2to3|idle_test|idlelib|pydoc_data|encodings|"
+    r"__pycache__|bundled|node_modules|typeshed|cjkencodings|locale)(/|$)"
 )
 GENERATED = re.compile(r"do not edit|auto-?generated|generated (by|from)|automatically generated", re.IGNORECASE)
 LICENCE = re.compile(r"copyright|licen[cs]e|all rights reserved", re.IGNORECASE)
@@ -218,7 +201,7 @@ def long_lines(text: str) -> set[str]:
 
 
 def wanted(path: str) -> bool:
-    return path.endswith(SUFFIXES) and SKIPPED_PARTS.isdisjoint(path.split("/")) and not path.endswith("_pb2.py")
+    return path.endswith(SUFFIXES) and not path.endswith("_pb2.py") and not SKIPPED.search(path)
 
 
 def read_tree(root: Path) -> Iterator[tuple[str, bytes]]:
@@ -350,7 +333,3 @@ def wrap(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
         clean_up_tokenization_spaces=False,
         model_max_length=MAX_POSITIONS,
     )
-
-
-def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
-    return wrap(Tokenizer.from_file(str(folder / "tokenizer.json")))

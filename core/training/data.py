@@ -1,8 +1,7 @@
-"""Token streams on disk and the order in which training reads them.
+"""Token streams on disk, and the order in which training reads them.
 
-A split is one flat uint16 file: each document's tokens with END_OF_TEXT before and after. Training reads it in blocks
-of BLOCK tokens, permuted anew each epoch; what a step reads is a pure function of (seed, step), so a resumed run
-goes on exactly.
+A split is one flat uint16 file: each document's tokens with END_OF_TEXT before and after. What a step reads is a pure
+function of (seed, step), so that a resumed run continues exactly.
 """
 
 from __future__ import annotations
@@ -15,10 +14,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from core.training.corpus import Corpus, Document, load_tokenizer, train_tokenizer
+from core.training.corpus import Corpus, Document, train_tokenizer, wrap
 
 BLOCK = 1024
 Tokens = npt.NDArray[np.uint16]
@@ -37,7 +37,7 @@ def pack(documents: Iterable[Document], tokenizer: PreTrainedTokenizerFast, seed
 
 
 def prepare(corpus: Corpus, folder: Path, *, vocab_size: int, seed: int) -> dict[str, int]:
-    """Trains the tokenizer on the training split and writes it, both token streams and the held-out documents."""
+    """Train the tokenizer on the training split and write it, both token streams and the held-out documents."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = train_tokenizer((document.text for document in corpus.train), vocab_size)
     tokenizer.save_pretrained(folder / "tokenizer")
@@ -60,17 +60,20 @@ def prepare(corpus: Corpus, folder: Path, *, vocab_size: int, seed: int) -> dict
 
 
 def load_stream(folder: Path, name: str) -> Tokens:
+    """A stream that `prepare` or a later stage wrote; read from the disk as needed."""
     stream: Tokens = np.load(folder / f"{name}.npy", mmap_mode="r")
     return stream
 
 
 def load_held_out(folder: Path) -> list[Document]:
+    """The documents of the validation split."""
     lines = (folder / "validation.jsonl").read_text(encoding="utf-8").splitlines()
     return [Document(**json.loads(line)) for line in lines]
 
 
 def prepared_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
-    return load_tokenizer(folder / "tokenizer")
+    """The tokenizer that `prepare` trained."""
+    return wrap(Tokenizer.from_file(str(folder / "tokenizer" / "tokenizer.json")))
 
 
 def read_blocks(stream: Tokens, blocks: Sequence[int], length: int) -> tuple[Tensor, Tensor]:
@@ -80,11 +83,12 @@ def read_blocks(stream: Tokens, blocks: Sequence[int], length: int) -> tuple[Ten
 
 
 def block_count(stream: Tokens) -> int:
+    """Whole blocks in a stream, with a token behind each."""
     return (len(stream) - 1) // BLOCK
 
 
-def blocks_of_step(total: int, per_step: int, step: int, seed: int) -> list[int]:
-    """The blocks that a step reads, out of `total`: each epoch is a fresh permutation of them all."""
+def items_of_step(total: int, per_step: int, step: int, seed: int) -> list[int]:
+    """The blocks or texts that a step reads, out of `total`: each epoch is a fresh permutation of them all."""
     steps_per_epoch = total // per_step
     if not steps_per_epoch:
         raise ValueError(f"a step reads {per_step} blocks, but the stream holds only {total}")

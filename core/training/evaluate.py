@@ -1,11 +1,10 @@
-"""Measures a pair: perplexity on held-out files, acceptance on the target's own continuations, a step's time."""
+"""Measures the embedded pair: perplexity, acceptance on the target's own continuations, and the time of a step."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Sequence
-from typing import TypedDict
 
 import numpy as np
 import torch
@@ -15,20 +14,10 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from core.training.corpus import Document
 from core.training.data import BLOCK, Tokens, block_count, read_blocks
-from core.training.distill import overlap
-from core.training.model import hidden_states, logits_of, rope_for
-from core.training.rollout import BatchDecoder, continuations
+from core.training.model import BatchDecoder, continuations, hidden_states, logits_of, rope_for
+from core.training.train import overlap
 
 TEMPERATURES = (0.0, 0.5, 0.8, 1.0)
-
-
-class Acceptance(TypedDict):
-    """Means over the positions of all continuations; `by_prompt_sd` is the deviation between prompts."""
-
-    temperature: float
-    positions: int
-    acceptance: float
-    by_prompt_sd: float
 
 
 def logits_at_float32(model: LlamaForCausalLM, ids: Tensor) -> Tensor:
@@ -80,8 +69,8 @@ def acceptance(
     new_tokens: int,
     temperature: float,
     seed: int,
-) -> Acceptance:
-    """Mean sum(min(p, q)) where the target itself wrote, both models at the same temperature, float32 throughout."""
+) -> dict[str, float]:
+    """Mean sum(min(p, q)) where the target itself wrote, both at this temperature in float32; sd is between prompts."""
     generator = torch.Generator().manual_seed(seed)
     ids = continuations(target, prompts, new_tokens, torch.full((len(prompts),), temperature), generator, torch.float32)
     means: list[float] = []
@@ -90,12 +79,12 @@ def acceptance(
         p = at_temperature(logits_at_float32(target, row)[:, at], temperature)
         q = at_temperature(logits_at_float32(draft, row)[:, at], temperature)
         means += overlap(p, q).mean(-1).tolist()
-    return Acceptance(
-        temperature=temperature,
-        positions=len(means) * new_tokens,
-        acceptance=float(np.mean(means)),
-        by_prompt_sd=float(np.std(means)),
-    )
+    return {
+        "temperature": temperature,
+        "positions": len(means) * new_tokens,
+        "acceptance": float(np.mean(means)),
+        "by_prompt_sd": float(np.std(means)),
+    }
 
 
 @torch.no_grad()
@@ -126,16 +115,12 @@ def evaluate(
 ) -> dict[str, object]:
     """Every figure of the model card."""
     starts = held_out_prompts(documents, tokenizer, prompts, prompt_tokens, seed)
-    timings = {"target": step_ms(target), "draft": step_ms(draft)}
+    pair = {"target": target, "draft": draft}
+    timings = {name: step_ms(model) for name, model in pair.items()}
     return {
-        "parameters": {
-            name: sum(p.numel() for p in model.parameters()) for name, model in (("target", target), ("draft", draft))
-        },
+        "parameters": {name: sum(p.numel() for p in model.parameters()) for name, model in pair.items()},
         "perplexity_tokens": min(block_count(stream), max_blocks or block_count(stream)) * BLOCK,
-        "perplexity": {
-            "target": perplexity(target, stream, max_blocks),
-            "draft": perplexity(draft, stream, max_blocks),
-        },
+        "perplexity": {name: perplexity(model, stream, max_blocks) for name, model in pair.items()},
         "acceptance": [
             acceptance(target, draft, starts, new_tokens=new_tokens, temperature=t, seed=seed) for t in TEMPERATURES
         ],

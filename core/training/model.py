@@ -1,9 +1,11 @@
-"""Writes a model and the tokenizer as a folder that transformers loads; the folder is replaced whole."""
+"""The embedded pair's models: shapes, the forward that training and sampling share, and their files."""
 
 from __future__ import annotations
 
-import copy
+import contextlib
 import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -13,28 +15,21 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTra
 
 from core.training.corpus import MAX_POSITIONS
 
-SHAPES: dict[str, dict[str, int]] = {
-    "target": {
-        "hidden_size": 512,
-        "num_hidden_layers": 6,
-        "intermediate_size": 1024,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 2,
-    },
-    "draft": {
-        "hidden_size": 160,
-        "num_hidden_layers": 2,
-        "intermediate_size": 512,
-        "num_attention_heads": 5,
-        "num_key_value_heads": 1,
-    },
-    "tiny": {
-        "hidden_size": 32,
-        "num_hidden_layers": 1,
-        "intermediate_size": 64,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-    },
+
+def _shape(hidden: int, layers: int, intermediate: int, heads: int, kv_heads: int) -> dict[str, int]:
+    return {
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "intermediate_size": intermediate,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+    }
+
+
+SHAPES = {
+    "target": _shape(512, 6, 1024, 8, 2),
+    "draft": _shape(160, 2, 512, 5, 1),
+    "tiny": _shape(32, 1, 64, 2, 1),
 }
 ROPE_THETA = 10_000.0
 
@@ -59,33 +54,6 @@ def new_model(shape: str, vocab_size: int, seed: int, num_layers: int | None = N
             layer.self_attn.o_proj.weight.zero_()
             layer.mlp.down_proj.weight.zero_()
     return model
-
-
-def deepened(model: LlamaForCausalLM, num_layers: int) -> LlamaForCausalLM:
-    """A model of `num_layers` that computes what `model` computes; the new layers are spread evenly, the last on top.
-
-    Raises:
-        ValueError: for fewer layers than there are, or more than twice as many.
-    """
-    old = len(model.model.layers)
-    extra = num_layers - old
-    if not 0 <= extra <= old:
-        raise ValueError(f"{old} layers can be deepened to {old} to {2 * old}, not {num_layers}")
-    repeated = {(index + 1) * old // extra - 1 for index in range(extra)}
-    config = copy.deepcopy(model.config)
-    config.num_hidden_layers = num_layers
-    grown = LlamaForCausalLM(config)
-    with torch.no_grad():
-        grown.load_state_dict({k: v for k, v in model.state_dict().items() if ".layers." not in k}, strict=False)
-        places = iter(grown.model.layers)
-        for index, layer in enumerate(model.model.layers):
-            next(places).load_state_dict(layer.state_dict())
-            if index in repeated:
-                added = next(places)
-                added.load_state_dict(layer.state_dict())
-                added.self_attn.o_proj.weight.zero_()
-                added.mlp.down_proj.weight.zero_()
-    return grown
 
 
 def rope_table(length: int, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
@@ -116,44 +84,75 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Root-mean-square norm over the last dimension, computed in float32."""
     wide = x.float()
     return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).to(x.dtype) * weight.to(x.dtype)
 
 
+@dataclass
+class Cache:
+    """Keys and values of equally long sequences, each (layers, batch, kv heads, capacity, head size)."""
+
+    keys: Tensor
+    values: Tensor
+    length: int = 0
+
+    def append(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Keep the new positions of a layer, and return all of its positions."""
+        end = self.length + keys.shape[2]
+        self.keys[layer, :, :, self.length : end] = keys
+        self.values[layer, :, :, self.length : end] = values
+        return self.keys[layer, :, :, :end], self.values[layer, :, :, :end]
+
+
 def hidden_states(
-    model: LlamaForCausalLM, ids: Tensor, cos: Tensor, sin: Tensor, dtype: torch.dtype = torch.bfloat16
+    model: LlamaForCausalLM,
+    ids: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    dtype: torch.dtype = torch.bfloat16,
+    cache: Cache | None = None,
 ) -> Tensor:
-    """Final normed states (batch, length, hidden) of token ids (batch, length); cos and sin are (length, head_dim)."""
+    """Final normed states (batch, length, hidden) of ids (batch, length); cos and sin are (length, head size).
+
+    A cache that holds something already takes one position at a time.
+    """
     config = model.config
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
     batch, length = ids.shape
     eps = config.rms_norm_eps
     cos, sin = cos.to(dtype), sin.to(dtype)
     x = functional.embedding(ids, model.model.embed_tokens.weight).to(dtype)
-    for layer in model.model.layers:
+    for index, layer in enumerate(model.model.layers):
         attention, mlp = layer.self_attn, layer.mlp
         h = rms_norm(x, layer.input_layernorm.weight, eps)
-        q = functional.linear(h, attention.q_proj.weight.to(dtype)).view(batch, length, heads, -1).transpose(1, 2)
-        k = functional.linear(h, attention.k_proj.weight.to(dtype)).view(batch, length, kv_heads, -1).transpose(1, 2)
-        v = functional.linear(h, attention.v_proj.weight.to(dtype)).view(batch, length, kv_heads, -1).transpose(1, 2)
+        q, k, v = (
+            _linear(h, projection).view(batch, length, number, -1).transpose(1, 2)
+            for projection, number in (
+                (attention.q_proj, heads),
+                (attention.k_proj, kv_heads),
+                (attention.v_proj, kv_heads),
+            )
+        )
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
-        if heads != kv_heads:
+        if cache is not None:
+            k, v = cache.append(index, k, v)
+        elif heads != kv_heads:
             k, v = (t.repeat_interleave(heads // kv_heads, dim=1) for t in (k, v))
-        mixed = (
-            functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(batch, length, -1)
-        )
-        x = x + functional.linear(mixed, attention.o_proj.weight.to(dtype))
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=length > 1, enable_gqa=cache is not None)
+        x = x + _linear(mixed.transpose(1, 2).reshape(batch, length, -1), attention.o_proj)
         h = rms_norm(x, layer.post_attention_layernorm.weight, eps)
-        gate = functional.linear(h, mlp.gate_proj.weight.to(dtype))
-        x = x + functional.linear(
-            functional.silu(gate) * functional.linear(h, mlp.up_proj.weight.to(dtype)), mlp.down_proj.weight.to(dtype)
-        )
+        x = x + _linear(functional.silu(_linear(h, mlp.gate_proj)) * _linear(h, mlp.up_proj), mlp.down_proj)
     return rms_norm(x, model.model.norm.weight, eps)
+
+
+def _linear(x: Tensor, projection: torch.nn.Linear) -> Tensor:
+    return functional.linear(x, projection.weight.to(x.dtype))
 
 
 def logits_of(model: LlamaForCausalLM, states: Tensor) -> Tensor:
     """(..., vocabulary) from states (..., hidden), in the dtype of the states."""
-    return functional.linear(states, model.lm_head.weight.to(states.dtype))
+    return _linear(states, model.lm_head)
 
 
 def next_token_loss(model: LlamaForCausalLM, ids: Tensor, targets: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -161,6 +160,62 @@ def next_token_loss(model: LlamaForCausalLM, ids: Tensor, targets: Tensor, cos: 
     logits = logits_of(model, hidden_states(model, ids, cos, sin)).float()
     return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
+
+# --- Sampling in batches ----------------------------------------------------------------------------------------
+
+
+def sample(logits: Tensor, temperature: Tensor, generator: torch.Generator) -> Tensor:
+    """One token (batch,) of logits (batch, vocabulary) at temperature (batch,); 0 is argmax. Inverse CDF in float32."""
+    scaled = logits.float().div_(temperature.clamp_min(1e-6)[:, None])
+    cdf = scaled.softmax(-1).cumsum(-1)
+    uniform = torch.rand(len(logits), 1, generator=generator) * cdf[:, -1:]
+    drawn = torch.searchsorted(cdf, uniform, right=True).squeeze(1).clamp_max(logits.shape[-1] - 1)
+    greedy = (temperature <= 0).nonzero().flatten()
+    drawn[greedy] = logits[greedy].argmax(-1)
+    return drawn
+
+
+class BatchDecoder:
+    """Decodes sequences of equal length side by side, with a static cache."""
+
+    def __init__(self, model: LlamaForCausalLM, batch: int, capacity: int, dtype: torch.dtype) -> None:
+        config = model.config
+        with torch.device("meta"):
+            self.model = LlamaForCausalLM(config)
+        self.model.load_state_dict({name: t.detach().to(dtype) for name, t in model.state_dict().items()}, assign=True)
+        self.dtype = dtype
+        self.cos, self.sin = rope_for(model, capacity)
+        shape = (config.num_hidden_layers, batch, config.num_key_value_heads, capacity, self.cos.shape[-1])
+        self.cache = Cache(torch.zeros(shape, dtype=dtype), torch.zeros(shape, dtype=dtype))
+
+    def __call__(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Append ids (batch, length); returns the last position's state (batch, hidden) and logits (batch, V)."""
+        at = slice(self.cache.length, self.cache.length + ids.shape[1])
+        state = hidden_states(self.model, ids, self.cos[at], self.sin[at], self.dtype, self.cache)[:, -1]
+        self.cache.length = at.stop
+        return state, logits_of(self.model, state)
+
+
+@torch.no_grad()
+def continuations(
+    model: LlamaForCausalLM,
+    prompts: Tensor,
+    new_tokens: int,
+    temperature: Tensor,
+    generator: torch.Generator,
+    dtype: torch.dtype = torch.bfloat16,
+) -> Tensor:
+    """prompts (batch, n), each with new_tokens sampled at its temperature (batch,). END_OF_TEXT does not stop it."""
+    batch, length = prompts.shape
+    decoder = BatchDecoder(model, batch, length + new_tokens, dtype)
+    pieces = [prompts]
+    for _ in range(new_tokens):
+        _, logits = decoder(pieces[-1])
+        pieces.append(sample(logits, temperature, generator)[:, None])
+    return torch.cat(pieces, 1)
+
+
+# --- Files ------------------------------------------------------------------------------------------------------
 
 FILES = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 
@@ -177,19 +232,27 @@ def load_model(path: Path, shape: str) -> LlamaForCausalLM:
 
 
 def export(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
-    """Weights in bfloat16. The caller's model stays as it is."""
+    """Write a folder that transformers loads, in bfloat16, whole; the caller's model stays as it is."""
     copy = LlamaForCausalLM(model.config)
     copy.load_state_dict(model.state_dict())
     copy.to(torch.bfloat16)
     copy.config.dtype = torch.bfloat16
     copy.generation_config = GenerationConfig(bos_token_id=0, eos_token_id=0, do_sample=True, temperature=1.0, top_k=0)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".export-") as scratch:
-        fresh = Path(scratch) / "fresh"
+    with replaced_folder(folder) as fresh:
         copy.save_pretrained(fresh)
         tokenizer.save_pretrained(fresh)
         for extra in set(fresh.iterdir()) - {fresh / name for name in FILES}:
             extra.unlink()
+
+
+@contextlib.contextmanager
+def replaced_folder(folder: Path) -> Iterator[Path]:
+    """A fresh folder to write to, which takes the place of `folder` once all is written."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".export-") as scratch:
+        fresh = Path(scratch) / "fresh"
+        fresh.mkdir()
+        yield fresh
         fresh.chmod(0o755)
         for file in fresh.iterdir():
             file.chmod(0o644)

@@ -1,4 +1,4 @@
-"""Pre-training with next-token cross-entropy: the target, and the draft before its distillation."""
+"""The training loop that pre-training and distillation share: optimisers, schedule, budget and checkpoints."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 from torch.optim import AdamW, Muon, Optimizer
 from transformers import LlamaForCausalLM
 
-from core.training.data import BLOCK, Tokens, block_count, blocks_of_step, read_blocks
+from core.errors import SettingsError
+from core.training.data import BLOCK, Tokens, block_count, items_of_step, read_blocks
 from core.training.model import next_token_loss, rope_for
 
 
 @dataclass(frozen=True)
 class Budget:
-    """Training ends after `tokens`, or `seconds` of wall clock over all resumed runs, whichever is first."""
+    """Training ends after `tokens`, or after `seconds` of wall clock time over all resumed runs."""
 
     tokens: int | None = None
     seconds: float | None = None
@@ -40,106 +42,189 @@ class Schedule:
     decay_from: float = 0.45
 
     def scale(self, step: int, progress: float) -> float:
+        """Factor of the learning rate at a step."""
         return min(1.0, (step + 1) / self.warmup_steps) * min(1.0, (1.0 - progress) / (1.0 - self.decay_from))
 
 
-@dataclass
+@dataclass(frozen=True)
+class TrainSettings:
+    """How a model is trained; `per_step` counts the blocks or texts that a step reads."""
+
+    budget: Budget
+    schedule: Schedule = field(default_factory=Schedule)
+    learning_rate: float = 3e-3
+    per_step: int = 8
+    seed: int = 0
+    compile: bool = True
+    log_every: int = 20
+    checkpoint_seconds: float = 120.0
+    evaluate_seconds: float = 400.0
+
+
 class Optimizers:
     """Muon (Jordan et al. 2024) for the layers' matrices, AdamW for the embedding (also the head) and the norms."""
 
-    model: LlamaForCausalLM
-    matrix_lr: float = 3e-3
-    embedding_lr: float = 3e-3
-    clip: float = 1.0
-    _all: list[Optimizer] = field(init=False)
-
-    def __post_init__(self) -> None:
-        named = list(self.model.named_parameters())
-        matrices = [p for name, p in named if p.ndim == 2 and ".layers." in name]
-        others = [p for name, p in named if not (p.ndim == 2 and ".layers." in name)]
-        self._all = [
-            Muon(matrices, lr=self.matrix_lr, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
-            AdamW(others, lr=self.embedding_lr, betas=(0.9, 0.95), weight_decay=0.0),
+    def __init__(self, model: LlamaForCausalLM, learning_rate: float = 3e-3, clip: float = 1.0) -> None:
+        self.model, self.learning_rate, self.clip = model, learning_rate, clip
+        matrices: list[Tensor] = []
+        others: list[Tensor] = []
+        for name, parameter in model.named_parameters():
+            (matrices if parameter.ndim == 2 and ".layers." in name else others).append(parameter)
+        self._all: list[Optimizer] = [
+            Muon(matrices, lr=learning_rate, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
+            AdamW(others, lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.0),
         ]
 
-    def step(self, scale: float) -> float:
-        """One update at `scale` times the base rates; returns the gradient's norm before clipping."""
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
-        for optimizer, lr in zip(self._all, (self.matrix_lr, self.embedding_lr), strict=True):
+    def step(self, scale: float) -> None:
+        """One update at `scale` times the learning rate."""
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
+        for optimizer in self._all:
             for group in optimizer.param_groups:
-                group["lr"] = lr * scale
+                group["lr"] = self.learning_rate * scale
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-        return float(norm)
 
     def state_dict(self) -> list[dict[str, Any]]:
+        """The states of both optimisers."""
         return [optimizer.state_dict() for optimizer in self._all]
 
     def load_state_dict(self, states: list[dict[str, Any]]) -> None:
+        """Restore what `state_dict` returned."""
         for optimizer, state in zip(self._all, states, strict=True):
             optimizer.load_state_dict(state)
 
 
 @dataclass
 class Progress:
-    """Where a training run stands."""
+    """How far a training run is."""
 
     step: int = 0
     tokens: int = 0
     seconds: float = 0.0
 
 
-def save_checkpoint(path: Path, model: LlamaForCausalLM, optimizers: Optimizers, progress: Progress) -> None:
-    """Written beside, then renamed: a checkpoint is whole or not there."""
+NO_NAMES: frozenset[str] = frozenset()
+
+
+def save_checkpoint(
+    path: Path,
+    model: LlamaForCausalLM,
+    optimizers: Optimizers,
+    progress: Progress,
+    without: frozenset[str] = NO_NAMES,
+) -> None:
+    """Write a checkpoint, whole or not at all; parameters named in `without` are left out."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
     state = {
         "config": model.config.to_dict(),
-        "model": model.state_dict(),
+        "model": {name: tensor for name, tensor in model.state_dict().items() if name not in without},
         "optimizers": optimizers.state_dict(),
         "progress": vars(progress),
     }
-    torch.save(state, part)
-    os.replace(part, path)
+    try:
+        torch.save(state, part)
+        os.replace(part, path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
 
 
-def load_checkpoint(path: Path, model: LlamaForCausalLM, optimizers: Optimizers | None = None) -> Progress:
-    state = torch.load(path, weights_only=True)
-    model.load_state_dict(state["model"])
-    if optimizers is not None:
+def load_checkpoint(
+    path: Path, model: LlamaForCausalLM, optimizers: Optimizers, without: frozenset[str] = NO_NAMES
+) -> Progress:
+    """Load a checkpoint into a model of the same shape.
+
+    Raises:
+        SettingsError: the checkpoint belongs to a model of another shape, or is damaged.
+    """
+    try:
+        state = torch.load(path, weights_only=True)
+        left = model.load_state_dict(state["model"], strict=False)
+        if left.unexpected_keys or set(left.missing_keys) - without:
+            raise ValueError("it has other layers")
         optimizers.load_state_dict(state["optimizers"])
-    return Progress(**state["progress"])
+        return Progress(**state["progress"])
+    except Exception as error:
+        raise SettingsError(
+            f"The checkpoint {str(path)!r} belongs to another model, or is damaged. Choose another working folder, "
+            "or delete that file."
+        ) from error
 
 
-class Stopwatch:
-    """Wall clock since the last lap, in seconds."""
+class StepLoss(NamedTuple):
+    """What one step computed: the loss to minimise, the scalar to report, and the number of tokens read."""
 
-    def __init__(self) -> None:
-        self._last = time.monotonic()
-
-    def lap(self) -> float:
-        now = time.monotonic()
-        elapsed, self._last = now - self._last, now
-        return elapsed
+    loss: Tensor
+    reported: Tensor
+    tokens: int
 
 
-@dataclass(frozen=True)
-class TrainSettings:
-    """`lengths` maps the share of the budget from which a sequence length is used to that length, in rising order."""
+def train(
+    model: LlamaForCausalLM,
+    compute: Callable[[int, float], StepLoss],
+    settings: TrainSettings,
+    checkpoint: Path,
+    log: Callable[[str], None] = print,
+    *,
+    reports: str,
+    evaluate: Callable[[], str] | None = None,
+    check_cancelled: Callable[[], None] = lambda: None,
+    without: frozenset[str] = NO_NAMES,
+) -> Progress:
+    """Train in place until the budget is used, resuming from `checkpoint` if it exists, and save there.
 
-    budget: Budget
-    schedule: Schedule = field(default_factory=Schedule)
-    lengths: tuple[tuple[float, int], ...] = ((0.0, 256), (0.5, 512), (0.85, 1024))
-    blocks_per_step: int = 8
-    seed: int = 0
-    compile: bool = True
-    checkpoint_seconds: float = 120.0
-    evaluate_every: int = 250
-    log_every: int = 20
+    Args:
+        model: to train.
+        compute: the loss of a step, from its index and the share of the budget that is used. What it reads must
+            depend on these and the seed alone, so that a resumed run continues exactly.
+        settings: see there.
+        checkpoint: file.
+        log: called with a line of progress now and then.
+        reports: name of the figure that steps report.
+        evaluate: called every `evaluate_seconds`; returns a line for the log.
+        check_cancelled: called before each step; may raise to stop. The checkpoint is written first.
+        without: names of parameters that are not stored.
+    """
+    optimizers = Optimizers(model, settings.learning_rate)
+    progress = load_checkpoint(checkpoint, model, optimizers, without) if checkpoint.exists() else Progress()
+    since_save = since_evaluation = 0.0
+    recent: list[float] = []
+    last = time.monotonic()
+    try:
+        while (share := settings.budget.progress(progress.tokens, progress.seconds)) < 1.0:
+            check_cancelled()
+            loss, reported, tokens = compute(progress.step, share)
+            loss.backward()
+            optimizers.step(settings.schedule.scale(progress.step, share))
+            recent.append(float(reported))
+            now = time.monotonic()
+            elapsed, last = now - last, now
+            progress.step += 1
+            progress.tokens += tokens
+            progress.seconds += elapsed
+            since_save, since_evaluation = since_save + elapsed, since_evaluation + elapsed
+            if progress.step % settings.log_every == 0:
+                log(
+                    f"step {progress.step}, {progress.tokens / 1e6:.2f} M tokens, {share:.0%} of the budget, "
+                    f"{tokens / elapsed:,.0f} tokens/s: {reports} {sum(recent) / len(recent):.3f}"
+                )
+                recent = []
+            if evaluate is not None and since_evaluation > settings.evaluate_seconds:
+                log(evaluate())
+                since_evaluation, last = 0.0, time.monotonic()
+            if since_save > settings.checkpoint_seconds:
+                save_checkpoint(checkpoint, model, optimizers, progress, without)
+                since_save = 0.0
+    finally:
+        save_checkpoint(checkpoint, model, optimizers, progress, without)
+    return progress
 
 
-def length_at(lengths: tuple[tuple[float, int], ...], progress: float) -> int:
-    return [length for start, length in lengths if start <= progress][-1]
+# --- Pre-training -----------------------------------------------------------------------------------------------
+
+LENGTHS = ((0.0, 256), (0.5, 512), (0.85, 1024))
+"""Pairs of a share of the budget and the sequence length from there on, in rising order."""
 
 
 @torch.no_grad()
@@ -147,52 +232,60 @@ def validation_loss(model: LlamaForCausalLM, stream: Tokens, max_blocks: int | N
     """Mean nats per token over the stream's whole blocks (the first max_blocks of them), context up to BLOCK."""
     cos, sin = rope_for(model, BLOCK)
     total = min(block_count(stream), max_blocks or block_count(stream))
-    losses = []
-    for b in range(total):
-        ids, targets = read_blocks(stream, [b], BLOCK)
-        losses.append(float(next_token_loss(model, ids, targets, cos, sin)))
-    return sum(losses) / len(losses)
+    return sum(float(next_token_loss(model, *read_blocks(stream, [b], BLOCK), cos, sin)) for b in range(total)) / total
 
 
 def pretrain(
     model: LlamaForCausalLM,
-    train: Tokens,
+    training: Tokens,
     validation: Tokens,
     settings: TrainSettings,
     checkpoint: Path,
     log: Callable[[str], None] = print,
+    *,
+    lengths: tuple[tuple[float, int], ...] = LENGTHS,
 ) -> Progress:
-    """Trains in place until the budget is used, from `checkpoint` if it exists; the last state is saved there."""
-    optimizers = Optimizers(model)
-    progress = load_checkpoint(checkpoint, model, optimizers) if checkpoint.exists() else Progress()
+    """Train with next-token cross-entropy: the target, and the draft before its distillation."""
     loss_fn = torch.compile(next_token_loss, dynamic=False) if settings.compile else next_token_loss
-    total = block_count(train)
-    clock, since_save, recent = Stopwatch(), 0.0, []
-    while (share := settings.budget.progress(progress.tokens, progress.seconds)) < 1.0:
-        length = length_at(settings.lengths, share)
-        blocks = blocks_of_step(total, settings.blocks_per_step, progress.step, settings.seed)
-        ids, targets = read_blocks(train, blocks, length)
+
+    def compute(step: int, share: float) -> StepLoss:
+        length = [length for start, length in lengths if start <= share][-1]
+        blocks = items_of_step(block_count(training), settings.per_step, step, settings.seed)
+        ids, targets = read_blocks(training, blocks, length)
         loss = loss_fn(model, ids, targets, *rope_for(model, length))
-        loss.backward()
-        norm = optimizers.step(settings.schedule.scale(progress.step, share))
-        recent.append(float(loss.detach()))
-        elapsed = clock.lap()
-        progress.step += 1
-        progress.tokens += ids.numel()
-        progress.seconds += elapsed
-        since_save += elapsed
-        if progress.step % settings.log_every == 0:
-            mean = sum(recent) / len(recent)
-            recent = []
-            log(
-                f"step {progress.step} tokens {progress.tokens / 1e6:.2f}M length {length} "
-                f"loss {mean:.4f} norm {norm:.2f} tokens/s {ids.numel() / elapsed:.0f} "
-                f"seconds {progress.seconds:.0f} of budget {share:.3f}"
-            )
-        if progress.step % settings.evaluate_every == 0:
-            log(f"step {progress.step} validation {validation_loss(model, validation, 24):.4f}")
-        if since_save > settings.checkpoint_seconds:
-            save_checkpoint(checkpoint, model, optimizers, progress)
-            since_save = 0.0
-    save_checkpoint(checkpoint, model, optimizers, progress)
-    return progress
+        return StepLoss(loss, loss.detach(), ids.numel())
+
+    def evaluate() -> str:
+        return f"validation loss {validation_loss(model, validation, 24):.4f}"
+
+    return train(model, compute, settings, checkpoint, log, reports="loss", evaluate=evaluate)
+
+
+# --- Distillation -----------------------------------------------------------------------------------------------
+
+
+def overlap(target_probs: Tensor, draft_probs: Tensor) -> Tensor:
+    """sum(min(p, q)) over the last dimension: the probability that a drafted token is accepted."""
+    return torch.minimum(target_probs, draft_probs).sum(-1)
+
+
+def kl_tv_loss(log_p: Tensor, log_q: Tensor, tv: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+    """The loss (1 - tv) KL(p || q) + tv 2 TV(p, q), and the acceptance 1 - TV, both means over the counted positions.
+
+    Acceptance at a position is 1 - TV (Leviathan et al. 2023, theorem 3.5); training starts with KL, whose gradient
+    reaches every token, and moves to TV. DistillSpec (Zhou et al. 2023, 2310.08461) compares the two.
+
+    Args:
+        log_p, log_q: (..., V) the target's and the draft's log-probabilities.
+        tv: scalar tensor, so that its change compiles nothing anew.
+        counts: (...) 1 where a position counts, else 0.
+    """
+    p, number = log_p.exp(), counts.sum()
+    divergence = ((p * (log_p - log_q)).sum(-1) * counts).sum() / number
+    acceptance = (overlap(p, log_q.exp()) * counts).sum() / number
+    return (1 - tv) * divergence + tv * 2 * (1 - acceptance), acceptance.detach()
+
+
+def tv_weight(ramp: tuple[float, float], share: float) -> Tensor:
+    """Weight of TV in the loss: 0 to 1 between two shares of the budget."""
+    return torch.tensor(min(1.0, max(0.0, (share - ramp[0]) / (ramp[1] - ramp[0]))))

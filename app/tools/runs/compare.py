@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +25,6 @@ from PySide6.QtWidgets import (
 
 from app.theme import LIGHT, Theme, scaled, ui_font
 from app.tools.runs.comparison import Array, Comparison
-from app.turns import Turns
 from app.widgets.fields import describe, table_card
 from app.widgets.plot_card import PlotCard
 from app.widgets.plots import FigurePlot, Mark, SeriesSample, Table
@@ -438,20 +437,13 @@ SAVED_ROOM = 240
 
 
 class ComparePage(QWidget):
-    """Its plots, which take longest, are made behind whatever is on screen by then, or when they are needed.
-
-    Signals:
-        back_requested: the list is wanted again.
-        export_requested: the ids of the runs, of which a report is wanted.
-        plots_made: `cards` is no longer empty, and there are the plots `acceptance` and `time`.
+    """Signals:
+    back_requested: the list is wanted again.
+    export_requested: the ids of the runs to write a report of.
     """
 
     back_requested = Signal()
     export_requested = Signal(object)
-    plots_made = Signal()
-
-    acceptance: OverlayPlot
-    time: OverlayPlot
 
     def __init__(self) -> None:
         super().__init__()
@@ -466,8 +458,11 @@ class ComparePage(QWidget):
         )
         self.export.setProperty("role", None)  # outlined, as it is below the list
         self.table = CompareTable()
-        self.cards: tuple[PlotCard, ...] = ()
-        self._making = Turns(self)
+        self.acceptance, self.time = _acceptance_plot(), _time_plot()
+        self.cards = (
+            _card("Running acceptance", ACCEPTANCE_HELP, self.acceptance),
+            _card("Tokens over time", TIME_HELP, self.time),
+        )
         self._lay_out()
         self.back.clicked.connect(self.back_requested)
         self.agreeing.toggled.connect(self._on_agreeing_toggled)
@@ -483,6 +478,8 @@ class ComparePage(QWidget):
         head.addWidget(self.agreeing)
         head.addWidget(self.export)
         self._plots = splitter(Qt.Orientation.Vertical, "comparePlots")
+        for shown in self.cards:
+            self._plots.addWidget(shown)
         table = table_card(self.table)
         self.splitter = splitter(Qt.Orientation.Horizontal, "compareSplitter", (table, 1), (self._plots, 1))
         layout = QVBoxLayout(self)
@@ -491,33 +488,8 @@ class ComparePage(QWidget):
         layout.addLayout(head)
         layout.addWidget(self.splitter, 1)
 
-    def make_plots_soon(self) -> None:
-        """Make the plots, one in each of the next turns."""
-        if not self.cards and not self._making.is_going:
-            self._making.start(self._plot_pieces())
-
-    def _plot_pieces(self) -> Generator[None]:
-        yield from self._making.rest()
-        self.acceptance = _acceptance_plot()
-        acceptance = self._framed("Running acceptance", ACCEPTANCE_HELP, self.acceptance)
-        yield
-        self.time = _time_plot()
-        self.cards = (acceptance, self._framed("Tokens over time", TIME_HELP, self.time))
-        for shown in self.cards:
-            shown.set_theme(self._theme)
-        self.plots_made.emit()
-
-    def _framed(self, title: str, help_text: str, plot: OverlayPlot) -> PlotCard:
-        result = PlotCard(title, plot)
-        result.setToolTip(help_text)
-        plot.setAccessibleDescription(help_text)
-        self._plots.addWidget(result)
-        return result
-
     def show_comparison(self, comparison: Comparison) -> None:
         """Show these runs."""
-        self.make_plots_soon()
-        self._making.finish()
         self._comparison = comparison
         for sample in self._samples:
             self._legend.removeWidget(sample)
@@ -563,6 +535,13 @@ class ComparePage(QWidget):
     @Slot(bool)
     def _on_agreeing_toggled(self, _is_shown: bool) -> None:
         self._show_table()
+
+
+def _card(title: str, help_text: str, plot: OverlayPlot) -> PlotCard:
+    card = PlotCard(title, plot)
+    card.setToolTip(help_text)
+    plot.setAccessibleDescription(help_text)
+    return card
 
 
 def _acceptance_plot() -> OverlayPlot:

@@ -38,7 +38,7 @@ from app.services import Services
 from app.setup.controls import ControlsPanel, settings_of
 from app.setup.prompt import PromptEditor
 from app.theme import LIGHT, Theme, hold, scaled, text_scale
-from app.tools.runs.window import RunsDesk
+from app.tools.runs.kept import KeptRuns
 from app.tools.sweep.form import SweepChooser, SweepForm
 from app.tools.sweep.heatmap import Heatmap, HeatmapLegend, SweepPicture
 from app.tools.sweep.sweep_view import (
@@ -642,7 +642,7 @@ class SweepDesk(TaskDesk):
         controller: RunController,
         controls: ControlsPanel,
         prompt: PromptEditor,
-        runs: RunsDesk,
+        runs: KeptRuns,
         dialogs: Dialogs,
     ) -> None:
         super().__init__(window, controller, FRAME_MS)

@@ -22,12 +22,12 @@ from core.sampling import draw_in_double, one_hot, unfiltered_probabilities
 # No postponed annotations here: TorchScript can't resolve those of a NamedTuple from another module.
 
 
-class LeanModel(NamedTuple):
+class FusedLlama(NamedTuple):
     """Lists hold a tensor a layer, and are empty where the model has no such weights.
 
     Attributes:
         embedding: (V, hidden).
-        final_norm: twice its weight, as all norms here; see `core.runners.lean_forward.rms_norm`.
+        final_norm: twice its weight, as all norms here; see `core.runners.llama_forward.rms_norm`.
         head: the logits' product.
         attention_norm, mlp_norm: of each layer.
         query_norm, key_norm: of each head's values.
@@ -91,7 +91,7 @@ def plain_errors() -> Iterator[None]:
 def forward(
     ids: Tensor,
     num_logits: int,
-    model: LeanModel,
+    model: FusedLlama,
     cos: Tensor,
     sin: Tensor,
     mask: Optional[Tensor],  # noqa: UP045 - TorchScript reads no other form
@@ -205,7 +205,7 @@ def draw_next(
     uniform: Tensor,
     temperature: float,
     limit: int,
-    model: LeanModel,
+    model: FusedLlama,
     cos: Tensor,
     sin: Tensor,
     mask: Optional[Tensor],  # noqa: UP045 - TorchScript reads no other form
@@ -230,7 +230,7 @@ def draw_next(
 def draw_likeliest(
     ids: Tensor,
     limit: int,
-    model: LeanModel,
+    model: FusedLlama,
     cos: Tensor,
     sin: Tensor,
     mask: Optional[Tensor],  # noqa: UP045 - TorchScript reads no other form

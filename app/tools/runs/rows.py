@@ -1,4 +1,4 @@
-"""Kept runs as a person reads them: one row of texts, and keys to sort them by."""
+"""The view model of the run list: what each kept run says in the table, and how its columns sort."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class RunColumn(IntEnum):
 
 TITLES = ("Run", "When", "Target", "Draft or method", "K", "Temp.", "Accepted", "Tokens/s", "Speedup", "State")
 HELP: dict[int, str] = {
-    RunColumn.K: "Tokens drafted in a step; auto: chosen before each step",
-    RunColumn.TEMPERATURE: "The temperature that the run began with",
+    RunColumn.K: "Tokens drafted per step; auto: chosen before each step",
+    RunColumn.TEMPERATURE: "The temperature at the start of the run",
     RunColumn.ACCEPTANCE: "Accepted / drafted tokens",
     RunColumn.SPEED: "Generated tokens per second, without the prefill",
     RunColumn.SPEEDUP: "Tokens per second against the baseline measured in the same run",
@@ -47,18 +47,15 @@ TEXT_COLUMNS = frozenset({RunColumn.NAME, RunColumn.WHEN, RunColumn.TARGET, RunC
 
 @dataclass(frozen=True)
 class RunRow:
-    """A run as the table shows it: a text and a key to sort by for each column.
-
-    They are put together when they are asked for: of thousands of rows a table shows a few at a time.
-    """
+    """A run as a row. Its texts are made when the table first asks for them."""
 
     run: KeptRun
 
     @cached_property
     def texts(self) -> tuple[str, ...]:
-        """What is known of the run; dashes for what isn't."""
+        """One text per column; a dash where nothing is known."""
         run = self.run
-        k, temperature, acceptance, speed, speedup = _figures(run)
+        k, temperature, acceptance, speed, speedup = _values(run)
         return (
             run.title,
             when_text(run.started_at),
@@ -74,34 +71,51 @@ class RunRow:
 
     @cached_property
     def keys(self) -> tuple[Any, ...]:
-        """What the columns are sorted by."""
+        """One sort key per column; unknown values sort below known ones."""
         title, _, target, draft, *_, state = self.texts
-        started_at = self.run.started_at
-        moment = started_at.timestamp() if started_at else 0.0
-        figures = (_key(figure) for figure in _figures(self.run))
-        return (title.casefold(), moment, target.casefold(), draft.casefold(), *figures, state)
-
-    @cached_property
-    def subtitle(self) -> str:
-        """What tells the run from others of its name."""
-        return subtitle(self.run)
-
-    @cached_property
-    def tip(self) -> str:
-        """More about the run."""
-        return tooltip(self.run)
+        moment = self.run.started_at.timestamp() if self.run.started_at else 0.0
+        numbers = (-math.inf if (number := _number(value)) is None else number for value in _values(self.run))
+        return (title.casefold(), moment, target.casefold(), draft.casefold(), *numbers, state)
 
     @cached_property
     def searchable(self) -> str:
-        """What words are looked for in."""
+        """The text that search words are looked up in."""
         return searchable(self.run)
 
-    def make_whole(self) -> None:
-        """Put all of it together, ahead of being asked."""
-        _ = self.texts, self.keys, self.subtitle, self.tip, self.searchable
+    @property
+    def subtitle(self) -> str:
+        """Details that tell runs of one prompt apart, or why the run can't be read."""
+        run, config = self.run, self.run.config
+        if not run.is_readable:
+            return run.problem
+        parts = []
+        if isinstance(config.get("seed"), int):
+            parts.append(f"seed {config['seed']}")
+        count = (run.summary or {}).get("num_tokens")
+        if isinstance(count, int):
+            parts.append(f"{count:,} tokens")
+        elif run.num_steps is not None:
+            parts.append(f"{run.num_steps:,} step{'' if run.num_steps == 1 else 's'}")
+        parts += [part for part in (config.get("device"), config.get("dtype")) if isinstance(part, str)]
+        if config.get("coupling") == "gumbel":
+            parts.append("reproducible")
+        return " · ".join(parts)
+
+    @property
+    def tooltip(self) -> str:
+        """The exact start time and the beginning of the prompt, or why the run can't be read."""
+        run = self.run
+        if not run.is_readable:
+            return run.problem
+        prompt = run.config.get("prompt")
+        text = prompt if isinstance(prompt, str) else ""
+        beginning = text if len(text) <= MAX_TIP else f"{text[:MAX_TIP]}…"
+        when = f"{run.started_at.astimezone():%Y-%m-%d %H:%M:%S}" if run.started_at else ""
+        note = "The log ends before the run did." if run.state is KeptState.CUT_OFF else ""
+        return "\n".join(part for part in (when, note, beginning) if part)
 
 
-def _figures(run: KeptRun) -> tuple[Any, Any, float | None, float | None, float | None]:
+def _values(run: KeptRun) -> tuple[Any, Any, float | None, float | None, float | None]:
     """K, temperature, acceptance, tokens per second and speedup, as far as they are known."""
     summary = run.summary or {}
     names = ("draft_acceptance_rate", "tokens_per_second", "measured_speedup")
@@ -110,7 +124,7 @@ def _figures(run: KeptRun) -> tuple[Any, Any, float | None, float | None, float 
 
 
 def when_text(moment: datetime | None, now: datetime | None = None) -> str:
-    """A moment in the reader's own time: today and yesterday by name, this year without the year."""
+    """A moment in local time: today and yesterday by name, this year without the year."""
     if moment is None:
         return UNKNOWN
     now = (now or datetime.now().astimezone()).astimezone()
@@ -132,7 +146,7 @@ def short(ref: object) -> str:
 
 
 def draft_text(run: KeptRun) -> str:
-    """The draft, or the method where that needs none."""
+    """The draft model, or the method if it needs none."""
     if run.config.get("draft"):
         return short(run.config["draft"])
     name = run.config.get("method")
@@ -140,47 +154,9 @@ def draft_text(run: KeptRun) -> str:
     return method.title if method is not None else (name if isinstance(name, str) and name else UNKNOWN)
 
 
-def subtitle(run: KeptRun) -> str:
-    """What else tells runs of one prompt apart."""
-    if not run.is_readable:
-        return run.problem
-    config = run.config
-    parts = []
-    if isinstance(config.get("seed"), int):
-        parts.append(f"seed {config['seed']}")
-    count = (run.summary or {}).get("num_tokens")
-    if isinstance(count, int):
-        parts.append(f"{count:,} tokens")
-    elif run.num_steps is not None:
-        parts.append(f"{run.num_steps:,} step{'' if run.num_steps == 1 else 's'}")
-    parts += [part for part in (config.get("device"), config.get("dtype")) if isinstance(part, str)]
-    if config.get("coupling") == "gumbel":
-        parts.append("reproducible")
-    return " · ".join(parts)
-
-
-def tooltip(run: KeptRun) -> str:
-    """When exactly, and how the prompt begins; or why there is nothing to show."""
-    if not run.is_readable:
-        return run.problem
-    prompt = run.config.get("prompt")
-    text = prompt if isinstance(prompt, str) else ""
-    begins = text if len(text) <= MAX_TIP else f"{text[:MAX_TIP]}…"
-    when = f"{run.started_at.astimezone():%Y-%m-%d %H:%M:%S}" if run.started_at else ""
-    note = "The log ends before the run did." if run.state is KeptState.CUT_OFF else ""
-    return "\n".join(part for part in (when, note, begins) if part)
-
-
 def _number(value: object) -> float | None:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return None
     try:
-        return float(value) if math.isfinite(value) else None
-    except OverflowError:  # A damaged log may hold a whole number beyond every float.
+        is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # A damaged log may hold an integer beyond every float.
         return None
-
-
-def _key(value: object) -> float:
-    # What isn't known stands below what is.
-    number = _number(value)
-    return float("-inf") if number is None or math.isnan(number) else number
+    return float(value) if is_number else None  # type: ignore[arg-type]

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from core.runners import lean_forward
+from core.runners import llama_forward
 from core.runners.base import ForwardOutput, check_rewind
-from core.runners.lean_forward import LeanModel, plain_errors, scripted
+from core.runners.llama_forward import FusedLlama, plain_errors, scripted
 from core.runners.products import (
     MOST_BLOCKED,
     NO_BLOCKS,
@@ -36,7 +36,7 @@ Norms = tuple[list[Tensor], list[Tensor], list[Tensor], list[Tensor]]
 """Before attention, before the MLP, of queries, of keys; a tensor a layer."""
 
 
-class LeanWeights:
+class FusedLlamaWeights:
     """Shared by any number of runners.
 
     Fusing makes a new tensor of each group; the module's own parameters are then pointed into it, so that nothing is
@@ -144,7 +144,7 @@ def _point_into(joint: Tensor, linears: list[Any]) -> None:
 
 
 def _twice(weight: Tensor) -> Tensor:
-    """See `core.runners.lean_forward.rms_norm`."""
+    """See `core.runners.llama_forward.rms_norm`."""
     return torch.cat((weight.detach(), weight.detach()))
 
 
@@ -152,14 +152,14 @@ _LONGEST_BLOCK = 32
 """Up to here, in float32 on the CPU, attention is three products by hand: there the fused kernel takes longer. It is
 used for all else, half precision and a prefill's n x L among it."""
 
-LEAN_MODEL_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
+LLAMA_MODEL_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 """Architectures whose forward is the lean one. Each is still checked against its module before it is used."""
 
 
 def supports(model: Any) -> bool:
-    """Whether this model's configuration is one that the lean forward computes."""
+    """Whether this model's configuration is one that the fused forward computes."""
     config = model.config
-    if config.model_type not in LEAN_MODEL_TYPES or getattr(config, "sliding_window", None):
+    if config.model_type not in LLAMA_MODEL_TYPES or getattr(config, "sliding_window", None):
         return False
     if getattr(config, "hidden_act", "silu") != "silu" or getattr(config, "mlp_bias", False):
         return False
@@ -174,19 +174,19 @@ def supports(model: Any) -> bool:
     return all(type(linear) is torch.nn.Linear and linear.bias is None for linear in linears)
 
 
-class LeanRunner:
-    """Runs a Llama-shaped model over `LeanWeights`, one text at a time.
+class FusedLlamaRunner:
+    """Runs a Llama-shaped model over `FusedLlamaWeights`, one text at a time.
 
     Attributes:
         weights, products, head: what it multiplies with.
         device: where they are.
         cache: (capacity, 2 G, D) keys and values of each layer.
-        rotary: cosines and signed sines, see `LeanWeights.rotary_table`.
+        rotary: cosines and signed sines, see `FusedLlamaWeights.rotary_table`.
     """
 
     def __init__(
         self,
-        weights: LeanWeights,
+        weights: FusedLlamaWeights,
         capacity: int,
         *,
         products: Products | None = None,
@@ -218,9 +218,9 @@ class LeanRunner:
         # int8 rows share one scale, which many rows are too different for; and many rows keep a processor busy anyway.
         self._many = self._model(*map(in_full, every))
 
-    def _model(self, qkv: Product, output: Product, gate_up: Product, down: Product, head: Product) -> LeanModel:
+    def _model(self, qkv: Product, output: Product, gate_up: Product, down: Product, head: Product) -> FusedLlama:
         weights = self.weights
-        return LeanModel(
+        return FusedLlama(
             weights.embedding,
             weights.final_norm,
             head,
@@ -254,7 +254,7 @@ class LeanRunner:
 
     @torch.inference_mode()
     def forward(self, ids: Tensor, *, num_logits: int, with_hidden: bool = False) -> ForwardOutput:
-        hidden, logits = self._call(lean_forward.forward, ids, num_logits)
+        hidden, logits = self._call(llama_forward.forward, ids, num_logits)
         return ForwardOutput(logits, hidden if with_hidden else None)
 
     @torch.inference_mode()
@@ -270,12 +270,12 @@ class LeanRunner:
         Returns:
             () index among the logits, and the law (limit,) float32 that it was drawn from.
         """
-        return self._call(lean_forward.draw_next, ids, uniform, temperature, limit)
+        return self._call(llama_forward.draw_next, ids, uniform, temperature, limit)
 
     @torch.inference_mode()
     def draw_likeliest(self, ids: Tensor, limit: int) -> tuple[Tensor, Tensor]:
         """Append `ids`, and find the () index of the likeliest of the first `limit` logits, and its () probability."""
-        return self._call(lean_forward.draw_likeliest, ids, limit)
+        return self._call(llama_forward.draw_likeliest, ids, limit)
 
     def _call(self, function: Callable[..., tuple[Tensor, Tensor]], ids: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
         count, start = ids.shape[0], self._length

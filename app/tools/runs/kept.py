@@ -1,0 +1,205 @@
+"""Opens and replays kept runs in the main window, and notices a run that was cut off."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from PySide6.QtCore import QObject, Signal, Slot
+from PySide6.QtWidgets import QWidget
+
+from app.controller import RunController, RunState
+from app.dialogs import Dialogs
+from app.jobs import Job, Jobs
+from app.run.live import LiveView
+from app.run.run_view import COMPLETE, RunView
+from app.theme import LIGHT, Theme
+from app.tools.runs.window import LANE, RunsWindow
+from app.window_layout import bring_forward
+from core.evidence import packed_from_record
+from core.runlog.log import RunLog, read_run_log
+from core.runlog.replay import events, request, request_to_show
+from core.runlog.store import KeptRun, KeptState, RunStore
+from core.types import Event, RunRequest
+
+BUSY = "A run is in progress. Stop it or wait for it to end before you open or replay another."
+
+
+class KeptRuns(QObject):
+    """The kept runs, as the main window uses them.
+
+    Signals:
+        failed: one sentence, if the window of kept runs doesn't show it.
+        told: one line about a result.
+        opened: a kept run is about to be shown in the main window.
+        replay_wanted: a `RunRequest` to start.
+    """
+
+    failed = Signal(str)
+    told = Signal(str)
+    opened = Signal()
+    replay_wanted = Signal(object)
+
+    def __init__(
+        self,
+        folder: Path,
+        jobs: Jobs,
+        controller: RunController,
+        live: LiveView,
+        run: RunView,
+        dialogs: Dialogs,
+        parent: QWidget,
+    ) -> None:
+        super().__init__(parent)
+        self.store = RunStore(folder)
+        self.window: RunsWindow | None = None
+        self._jobs, self._controller, self._live, self._run = jobs, controller, live, run
+        self._dialogs, self._parent = dialogs, parent
+        self._theme = LIGHT
+        self._replaying: tuple[KeptRun, RunRequest, str | None] | None = None
+        controller.engine_ready.connect(self._look_back)
+        live.run_shown.connect(self._on_run_shown)
+        live.run_begun.connect(self.refresh)
+        jobs.submit(lambda job: self.store.empty_trash(), lane=LANE)
+
+    # --- The window ---
+
+    @Slot()
+    def open(self) -> None:
+        """Show the window of kept runs."""
+        if self.window is None:
+            self.window = RunsWindow(self.store, self._jobs, self._dialogs, self._running_id, self._parent)
+            self.window.set_theme(self._theme)
+            self.window.open_requested.connect(self.open_run)
+            self.window.replay_requested.connect(self.replay)
+            self.window.told.connect(self.told)
+            self.window.failed.connect(self.failed)
+        bring_forward(self.window)
+        self.window.table.setFocus()
+        self.refresh()
+
+    def close(self) -> None:
+        """Close the window, and remove deleted runs for good."""
+        if self.window is not None:
+            self.window.close()
+        self._jobs.submit(lambda job: self.store.empty_trash(), lane=LANE, must_finish=True)
+
+    @Slot()
+    def refresh(self) -> None:
+        """Read the list again, if it is visible."""
+        if self.window is not None:
+            self.window.refresh()
+
+    def set_theme(self, theme: Theme) -> None:
+        """Draw in a theme's colours."""
+        self._theme = theme
+        if self.window is not None:
+            self.window.set_theme(theme)
+
+    def _running_id(self) -> str:
+        is_running = self._controller.state is not RunState.IDLE and self._run.started is not None
+        return self._run.started.run_id if is_running and self._run.started is not None else ""
+
+    def _tell(self, sentence: str) -> None:
+        if self.window is not None:
+            self.window.show_problem(sentence)
+        else:
+            self.failed.emit(sentence)
+
+    @Slot()
+    def _look_back(self) -> None:
+        """Say so if the last run was cut off."""
+
+        def tell(run: KeptRun | None) -> None:
+            if run is not None and run.state is KeptState.CUT_OFF and self._run.request is None:
+                self.told.emit(f"The last run, {run.title!r}, was cut off. You find it under File, Runs (Ctrl+O)")
+
+        what = "The kept runs could not be listed"
+        self._jobs.submit(
+            lambda job: next(iter(self.store.runs()), None), tell, failed=self._tell, what=what, lane=LANE
+        )
+
+    # --- Opening and replaying ---
+
+    def busy_sentence(self) -> str:
+        """Why no run can be opened now; empty if one can."""
+        return BUSY if self._controller.state is not RunState.IDLE else ""
+
+    def _is_busy(self) -> bool:
+        if sentence := self.busy_sentence():
+            self._tell(sentence)
+            return True
+        if self.window is not None:
+            self.window.banner.dismiss()
+        return False
+
+    @Slot(object)
+    def open_run(self, run: KeptRun) -> None:
+        """Show a run in the main window. Its log may lie outside the folder, as those of a sweep do."""
+
+        def read(job: Job) -> tuple[RunRequest, tuple[Event, ...], list[str]]:
+            log = read_run_log(run.path, keep=packed_from_record)
+            return request_to_show(log), tuple(events(log)), log.problems
+
+        if not self._is_busy():
+            what = f"{run.title!r} could not be opened"
+            self._jobs.submit(read, lambda read: self.show(run, *read), failed=self._tell, what=what, lane=LANE)
+
+    def show(self, run: KeptRun, request: RunRequest, events: tuple[Event, ...], problems: list[str]) -> None:
+        """Show a run that was read, unless another one has started meanwhile."""
+        self._live.finish()
+        if self._is_busy():
+            return
+        self.opened.emit()
+        self._live.show_kept(request, events, run.title)
+        # The state already says that a run was cut off.
+        if problems and (run.state is not KeptState.CUT_OFF or len(problems) > 1):
+            self._tell(problems[0])
+
+    @Slot(object)
+    def replay(self, run: KeptRun) -> None:
+        """Run a kept run again."""
+
+        def read(job: Job) -> tuple[RunRequest, str | None]:
+            log = self.store.load(run.id)
+            return request(log), _final_text(log)
+
+        if not self._is_busy():
+            what = f"{run.title!r} could not be read"
+            self._jobs.submit(read, lambda read: self._replay(run, *read), failed=self._tell, what=what, lane=LANE)
+
+    def _replay(self, run: KeptRun, request: RunRequest, text: str | None) -> None:
+        if self._is_busy():
+            return
+        self.replay_wanted.emit(replace(request, inspect=True))
+        # The run has started, unless something prevented it.
+        self._replaying = (run, request, text) if self._controller.state is not RunState.IDLE else None
+
+    @Slot()
+    def _on_run_shown(self) -> None:
+        replayed, self._replaying = self._replaying, None
+        if replayed is not None and (sentence := self._verdict(*replayed)):
+            self.told.emit(sentence)
+        self.refresh()
+
+    def _verdict(self, run: KeptRun, request: RunRequest, text: str | None) -> str:
+        """How the replay's text compares with the run's; empty if either is incomplete."""
+        summary = self._run.summary
+        if summary is None or summary.finish_reason not in COMPLETE or text is None:
+            return ""
+        if summary.text == text:
+            return f"Replayed {run.title!r}: the same text, character for character"
+        if request.num_draft_tokens is None:
+            policy = str(request.length_policy).capitalize()
+            reason = f"With {policy}, K follows this machine's timing, and the text with it"
+        else:
+            reason = "A model, a version, or a setting that was moved during the run is different"
+        return f"Replayed {run.title!r}: the text differs. {reason}"
+
+
+def _final_text(log: RunLog) -> str | None:
+    """The text of a run that ended by itself; None for any other."""
+    summary: dict[str, Any] = log.summary or {}
+    text = summary.get("text")
+    return text if summary.get("finish_reason") in COMPLETE and isinstance(text, str) else None

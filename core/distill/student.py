@@ -1,0 +1,204 @@
+"""The draft that is distilled: made from the target's layers, trained, measured on held-out texts, and exported.
+
+The draft proposes only some ids and gives the others probability 0, so its overlap with the target over its own ids is
+the whole overlap.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.nn import functional
+from transformers import LlamaForCausalLM
+
+from core.distill.texts import Part, target_log_probs
+from core.errors import ModelUnreadableError
+from core.models.details import parse_tokenizer
+from core.models.shared_draft import BORROWED, SHARES, tokens_sha256
+from core.training.data import items_of_step
+from core.training.model import hidden_states, replaced_folder, rope_for
+from core.training.train import (
+    Budget,
+    Progress,
+    Schedule,
+    StepLoss,
+    TrainSettings,
+    kl_tv_loss,
+    overlap,
+    train,
+    tv_weight,
+)
+
+_QUICK_LOOK = 32
+"""Held-out rows that are evaluated during training."""
+
+
+def check_target(target: Any) -> None:
+    """Raises ModelUnreadableError if the target is no Llama that the training forward can compute."""
+    config = target.config
+    plain = config.model_type == "llama" and not config.attention_bias and not config.mlp_bias
+    if not plain or config.rope_parameters["rope_type"] != "default":
+        raise ModelUnreadableError(
+            f"A draft can be distilled from plain Llama models only, and this is {config.model_type!r} or has biases "
+            "or scaled rotary embeddings. Choose another target."
+        )
+
+
+def new_student(target: Any, num_layers: int) -> LlamaForCausalLM:
+    """A student whose layers begin as copies of the target's, from the first to the last, evenly spaced."""
+    config = copy.deepcopy(target.config)
+    config.num_hidden_layers = num_layers
+    with torch.device("cpu"):
+        student = LlamaForCausalLM(config)
+    last = target.config.num_hidden_layers - 1
+    for index, layer in enumerate(student.model.layers):
+        layer.load_state_dict(target.model.layers[round(index * last / max(1, num_layers - 1))].state_dict())
+    student.model.norm.load_state_dict(target.model.norm.state_dict())
+    student.set_input_embeddings(target.get_input_embeddings())
+    student.set_output_embeddings(target.get_output_embeddings())
+    for name, parameter in student.named_parameters():
+        parameter.requires_grad_(name not in BORROWED)
+    return student.float()
+
+
+def export_student(
+    student: LlamaForCausalLM, tokenizer: Any, target_ref: str, vocabulary: list[int], folder: Path
+) -> None:
+    """Write the layers in bfloat16, with what `core.models.shared_draft` needs to combine them with their target."""
+    backend = json.loads(tokenizer.backend_tokenizer.to_str())
+    config = copy.deepcopy(student.config)
+    config.dtype = torch.bfloat16
+    config.tie_word_embeddings = True
+    config.draft_vocabulary = vocabulary
+    setattr(config, SHARES, {"model": target_ref, "tokens_sha256": tokens_sha256(parse_tokenizer(backend).tokens)})
+    own = {name: tensor for name, tensor in student.state_dict().items() if name not in BORROWED}
+    with replaced_folder(folder) as fresh:
+        config.save_pretrained(fresh)
+        weights = {name: tensor.to(torch.bfloat16).contiguous() for name, tensor in own.items()}
+        save_file(weights, fresh / "model.safetensors", metadata={"format": "pt"})
+        for card in folder.glob("*.md"):
+            shutil.copy(card, fresh)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Rows of texts with the target's states; `counts` (rows, length) is 1 at the positions to learn from."""
+
+    ids: Tensor
+    states: Tensor
+    log_norms: Tensor
+    counts: Tensor
+
+
+def make_batch(part: Part, rows: list[int], first: int) -> Batch:
+    """Positions count from `first`, the end of the opening, to the one before a text's end."""
+    texts = part.texts
+    columns = np.arange(texts.ids.shape[1])
+    counts = (columns >= first - 1) & (columns < texts.end[rows][:, None] - 1)
+    return Batch(
+        torch.from_numpy(texts.ids[rows].astype(np.int64)),
+        torch.from_numpy(part.states[rows]).bfloat16(),
+        torch.from_numpy(part.log_norms[rows]),
+        torch.from_numpy(counts).float(),
+    )
+
+
+@torch.no_grad()
+def held_out_acceptance(
+    student: LlamaForCausalLM,
+    part: Part,
+    vocabulary: Tensor,
+    first: int,
+    *,
+    temperature: float = 1.0,
+    max_rows: int | None = None,
+) -> float:
+    """Mean sum(min(p, q)) over the answers of the rows that were sampled at this temperature, in float32.
+
+    At temperature 0: the share of positions where both models' likeliest tokens agree.
+    """
+    whole = student.get_output_embeddings().weight.float()
+    head = whole[vocabulary]
+    cos, sin = rope_for(student, part.texts.ids.shape[1])
+    total = number = 0.0
+    for row in np.flatnonzero(part.texts.temperature == temperature)[:max_rows]:
+        start, end = int(part.texts.answer_start[row]), int(part.texts.end[row])
+        if start >= end:
+            continue
+        batch = make_batch(part, [int(row)], first)
+        hidden = hidden_states(student, batch.ids, cos, sin, dtype=torch.float32)[0, start - 1 : end - 1]
+        states = batch.states.float()[0, start - 1 : end - 1]
+        if temperature == 0:
+            best = functional.linear(states, whole).argmax(-1)
+            accepted = (vocabulary[functional.linear(hidden, head).argmax(-1)] == best).float()
+        else:
+            q = (functional.linear(hidden, head) / temperature).softmax(-1)
+            p = (functional.linear(states, whole) / temperature).softmax(-1)[:, vocabulary]
+            accepted = overlap(p, q)
+        total, number = total + float(accepted.sum()), number + len(accepted)
+    return total / number if number else float("nan")
+
+
+def student_settings(budget: Budget, *, seed: int = 0, compile: bool = True) -> TrainSettings:
+    """Settings that suit the training of a student."""
+    return TrainSettings(budget, Schedule(30, 0.5), learning_rate=2e-3, seed=seed, compile=compile)
+
+
+def train_student(
+    student: LlamaForCausalLM,
+    parts: list[Part],
+    held_out: Part,
+    vocabulary: Tensor,
+    first: int,
+    settings: TrainSettings,
+    checkpoint: Path,
+    log: Callable[[str], None] = print,
+    check_cancelled: Callable[[], None] = lambda: None,
+    *,
+    tv_ramp: tuple[float, float] = (0.4, 0.8),
+) -> Progress:
+    """Train in place until the budget is used, resuming from `checkpoint` if it exists; see `core.training.train`."""
+    head = student.get_output_embeddings().weight.detach()[vocabulary].bfloat16()
+    cos, sin = rope_for(student, parts[0].texts.ids.shape[1])
+    order = [(part, row) for part in parts for row in range(len(part.texts))]
+    per_step = min(settings.per_step, len(order))
+
+    def loss(ids: Tensor, states: Tensor, log_norms: Tensor, counts: Tensor, tv: Tensor) -> tuple[Tensor, Tensor]:
+        log_q = functional.linear(hidden_states(student, ids, cos, sin), head).float().log_softmax(-1)
+        return kl_tv_loss(target_log_probs(states, log_norms, head), log_q, tv, counts)
+
+    loss_fn = torch.compile(loss, dynamic=False) if settings.compile else loss
+
+    def compute(step: int, share: float) -> StepLoss:
+        chosen = [order[i] for i in items_of_step(len(order), per_step, step, settings.seed)]
+        rows = [make_batch(part, [row], first) for part, row in chosen]
+        ids, states, log_norms, counts = (
+            torch.cat([getattr(row, name) for row in rows]) for name in ("ids", "states", "log_norms", "counts")
+        )
+        return StepLoss(*loss_fn(ids, states, log_norms, counts, tv_weight(tv_ramp, share)), int(counts.sum()))
+
+    def evaluate() -> str:
+        figure = held_out_acceptance(student, held_out, vocabulary, first, max_rows=_QUICK_LOOK)
+        return f"held out: acceptance {figure:.3f}"
+
+    return train(
+        student,
+        compute,
+        settings,
+        checkpoint,
+        log,
+        reports="acceptance",
+        evaluate=evaluate,
+        check_cancelled=check_cancelled,
+        without=BORROWED,
+    )
