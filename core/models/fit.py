@@ -1,4 +1,4 @@
-"""Whether a draft can serve a target, told before anything is loaded: both must mean the same text by the same ids."""
+"""Says before loading whether a draft suits a target, what the pair will cost, and whether it fits in memory."""
 
 from __future__ import annotations
 
@@ -30,16 +30,17 @@ from core.text import in_words
 if TYPE_CHECKING:
     import torch
 
+_log = logging.getLogger(__name__)
 
 SPARE_BYTES = 64_000_000
-"""To be left over: a disk filled to the last byte troubles every program."""
+"""Left over on a disk, since one filled to the last byte troubles every program."""
 
 
 def require_space(what: str, num_bytes: int, folder: Path, way_out: str) -> None:
-    """Check that the disk of a folder, which need not exist yet, has room for so many bytes.
+    """Check that the disk of a folder, which need not exist yet, has room for this many bytes.
 
     Raises:
-        NoSpaceError: it has not; with how much is needed and free.
+        NoSpaceError: it does not; with how much is needed and free.
     """
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
@@ -51,10 +52,10 @@ def require_space(what: str, num_bytes: int, folder: Path, way_out: str) -> None
         )
 
 
-_log = logging.getLogger(__name__)
+# --- Memory -----------------------------------------------------------------------------------------------------
 
 DEFAULT_CONTEXT = 4096
-"""Positions that a forecast counts with where none are named, as far as the models have them."""
+"""Positions that a forecast assumes where none are named, as far as the models have them."""
 
 _MAX_ROWS = 17
 """Rows of logits of one step: a block of 16 drafted tokens and one more."""
@@ -65,7 +66,7 @@ _COPIES_OF_A_ROW = 6
 _FLOAT_BYTES = 4
 
 _BYTES_BESIDE_A_MODEL = 16 << 20
-"""Its tokenizer and what the allocator rounds up: little, but most of what a tiny model takes."""
+"""Its tokenizer and what the allocator rounds up."""
 
 _estimating = threading.Lock()
 
@@ -78,7 +79,7 @@ class MemoryForecast:
         weights_bytes: the models' weights.
         cache_bytes: their key-value caches, filled to the context.
         working_bytes: activations of the widest forward, masks, logits and probabilities.
-        available_bytes: what the device has left; None if it does not say.
+        available_bytes: what is free on the device; None if that is not known.
     """
 
     weights_bytes: int
@@ -92,7 +93,7 @@ class MemoryForecast:
 
     @property
     def fits(self) -> bool | None:
-        """Whether all of it fits; None if the device does not say what it has."""
+        """Whether all of it fits; None if it is not known what is free."""
         return None if self.available_bytes is None else self.total_bytes <= self.available_bytes
 
 
@@ -106,15 +107,12 @@ def forecast(
 ) -> MemoryForecast:
     """What these models need together, filled to the context.
 
-    Loading takes no more than this where it converts: a tensor is in memory twice while its precision is changed, one
-    at a time, and the file's pages, which the system may take back, are not counted.
-
     Args:
         models: the draft and the target, in any order, or one model.
         device: auto, cpu, cuda or mps.
         dtype: auto, float32, bfloat16 or float16.
         context: positions of the text; None for `DEFAULT_CONTEXT`. No model gets more than its own limit.
-        held_bytes: of the device, that loaded models hold now and would make room with (`Session.held_bytes`).
+        held_bytes: of the device, held by loaded models that would make room (`Session.held_bytes`).
 
     Raises:
         SettingsError, DeviceError: as `core.models.load` does.
@@ -123,21 +121,23 @@ def forecast(
 
     where = resolve_device(device)
     precision = resolve_dtype(dtype, where)
+    size = precision.itemsize
     positions = {model: positions_of(model, context) for model in models}
-    distinct = set(models)  # One that drafts for itself is loaded once.
+    distinct = set(models)  # A model that drafts for itself is loaded once.
     free = available_bytes(where)
     return MemoryForecast(
         weights_bytes=sum(_weights_bytes(model, precision) for model in distinct),
-        cache_bytes=sum(_cache_bytes(model, positions[model], precision.itemsize) for model in models),
-        # The models take turns with their activations.
-        working_bytes=max((_working_bytes(m, positions[m], precision.itemsize) for m in models), default=0)
+        # Keys and values of every layer and position, also behind a sliding window, to rewind.
+        cache_bytes=sum(2 * m.num_layers * m.num_kv_heads * m.head_dim * positions[m] * size for m in models),
+        # The models run one at a time, so that only the larger one's activations count.
+        working_bytes=max((_working_bytes(model, positions[model], size) for model in models), default=0)
         + _BYTES_BESIDE_A_MODEL * len(distinct),
         available_bytes=None if free is None else free + held_bytes,
     )
 
 
 def available_bytes(device: torch.device) -> int | None:
-    """Bytes that a device can still give; of several GPUs, which a model may be spread over, the sum."""
+    """Free bytes of a device; of several GPUs, which a model may be spread over, the sum; None if not known."""
     import torch
 
     from core.models.devices import free_memory
@@ -148,50 +148,41 @@ def available_bytes(device: torch.device) -> int | None:
     try:
         return sum(max(0, free_memory(each)) for each in devices)
     except RuntimeError:
-        _log.debug("%s does not tell its memory", device, exc_info=True)
+        _log.debug("the free memory of %s is not known", device, exc_info=True)
     return None
 
 
 def positions_of(model: ModelDetails, context: int | None) -> int:
-    """Positions that a model's cache is counted with."""
+    """Positions that a forecast assumes for a model's cache."""
     wanted = DEFAULT_CONTEXT if context is None else context
     return min(wanted, model.context_length or wanted)
 
 
 def _weights_bytes(model: ModelDetails, dtype: torch.dtype) -> int:
-    size = None
-    if model.folder is not None and model.shares_tables_with is None:
-        config = model.folder / "config.json"
-        if config.is_file():
-            size = _estimated_bytes(model.folder, config.stat().st_mtime_ns, dtype)
-    if size is None:
-        # GGUF, a drafter that borrows its tables, an architecture that is not known: what the headers say.
-        size = model.num_parameters * dtype.itemsize
+    # What the headers say, for GGUF, a drafter that borrows its tables, and an architecture that is not known.
+    size = model.num_parameters * dtype.itemsize
+    if model.folder is not None and model.shares_tables_with is None and (model.folder / "config.json").is_file():
+        modified = (model.folder / "config.json").stat().st_mtime_ns
+        with _estimating:  # A run that starts and the window's forecast ask at the same moment.
+            size = _estimate(model.folder, modified, dtype) or size
     # A trimmed head is a copy of some rows.
     return size + (model.draft_vocabulary_size or 0) * model.hidden_size * dtype.itemsize
 
 
-def _estimated_bytes(folder: Path, modified_ns: int, dtype: torch.dtype) -> int | None:
-    """accelerate's estimate from a model without storage; None for what transformers does not know."""
-    # A run that begins and the window's forecast ask for the same, at the same moment.
-    with _estimating:
-        return _estimate(folder, modified_ns, dtype)
-
-
 @functools.lru_cache(maxsize=64)
 def _estimate(folder: Path, _modified_ns: int, dtype: torch.dtype) -> int | None:
+    """accelerate's estimate from a model without storage; None for what transformers does not know."""
     from accelerate import init_empty_weights
     from accelerate.utils import compute_module_sizes
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    import core.models.devices  # noqa: F401 - sets torch up
     from core.models.prompting import quiet_transformers
 
     quiet_transformers()
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        # With the buffers, so that a context of this thread alone does it, while another may be loading a model; for
-        # its sake no dtype is given either, which would be the whole process's for a moment.
+        # No dtype, and buffers included: either would set a default of the whole process, where another thread may be
+        # loading a model.
         with init_empty_weights(include_buffers=True):
             model = AutoModelForCausalLM.from_config(config, dtype=None, trust_remote_code=False)
         model.tie_weights()
@@ -201,43 +192,38 @@ def _estimate(folder: Path, _modified_ns: int, dtype: torch.dtype) -> int | None
         return None
 
 
-def _cache_bytes(model: ModelDetails, positions: int, item_bytes: int) -> int:
-    """Keys and values of every layer and position: the engine keeps those behind a sliding window too, to rewind."""
-    return 2 * model.num_layers * model.num_kv_heads * model.head_dim * positions * item_bytes
-
-
 def _working_bytes(model: ModelDetails, positions: int, item_bytes: int) -> int:
     """The larger of a prefill chunk's activations and a step's logits, with its probabilities."""
     from core.rounds import PREFILL_CHUNK
 
     chunk = min(PREFILL_CHUNK, positions)
     attention = model.num_heads * model.head_dim
-    # A layer's states and their norms, fused projections and what is rotated of them, the MLP's two widths and product.
+    # A layer's states and norms, fused projections and what is rotated of them, the MLP's two widths and product.
     activations = chunk * (8 * model.hidden_size + 4 * attention + 4 * model.intermediate_size) * item_bytes
     mask = chunk * positions * item_bytes
-    # Grouped keys and values are repeated for each query head.
-    repeated = 2 * attention * positions * item_bytes
+    repeated = 2 * attention * positions * item_bytes  # Grouped keys and values, for each query head.
     logits = _MAX_ROWS * model.table_size * (item_bytes + _COPIES_OF_A_ROW * _FLOAT_BYTES)
     return max(activations + mask + repeated, logits)
 
 
+# --- Pairs ------------------------------------------------------------------------------------------------------
+
 _MAX_PADDING = 128
-"""Rows by which tables of one family may differ, as Qwen's do; asked where the tokens behind them can't be read."""
+"""Rows by which padded tables of one family may differ; used where the tokens can't be read."""
 
 _LARGE_COST = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class PairVerdict:
-    """What can be said of a draft and a target before they are loaded.
+    """What is known of a draft and a target before they are loaded.
 
     Attributes:
         problem: why they can't work together, in a sentence; None if they can, or if only loading will tell.
         warnings: what to know beforehand, a sentence each.
-        memory: what they will need; None if it was not asked for, or can't be told.
-        cost_coefficient: what one draft step is expected to cost in target steps, from the parameters that each
-            multiplies. An expectation for forwards that are bound by reading weights: small models spend their time
-            elsewhere, and only measuring decides. None if the files don't tell.
+        memory: what they will need; None if it was not asked for, or is not known.
+        cost_coefficient: expected time of a draft step in target steps, from the parameters that each multiplies;
+            right for forwards that are bound by reading weights. None if the files don't say.
     """
 
     problem: str | None = None
@@ -256,34 +242,46 @@ def pair_verdict(
     with_memory: bool = True,
     held_bytes: int = 0,
 ) -> PairVerdict:
-    """Judge a pair by its files. Never raises for what is wrong with them: that is the problem.
+    """Judge a pair by its files. What is wrong with them is not raised: it is the verdict's problem.
 
     Args:
         draft_ref, target_ref: as `core.models.load` takes them.
         device, dtype: what the pair would run with, for the memory.
-        context: positions that the text may get; None for the target's own limit, within reason.
-        with_memory: whether to forecast the memory, for which torch is imported and the device asked.
-        held_bytes: as `core.models.fit.forecast` takes it.
+        context: positions of the text; None for the target's own limit, within reason.
+        with_memory: whether to forecast the memory, which imports torch.
+        held_bytes: as for `forecast`.
     """
     try:
         draft, target = resolve(draft_ref), resolve(target_ref)
-        draft_details, target_details = read_details(draft), read_details(target)
+        ours, theirs = read_details(draft), read_details(target)
     except OutriderError as error:
         return PairVerdict(problem=str(error))
-    problem = _tokenizer_problem(draft, target) or _table_problem(draft, target, draft_details, target_details)
+    problem = _tokenizer_problem(draft, target) or _table_problem(draft, target, ours, theirs)
     if problem is not None:
         return PairVerdict(problem=problem)
-    cost = _cost_coefficient(draft_details, target_details)
-    warnings = [*_cost_warnings(cost), *_kind_warnings(draft, target, draft_details, target_details)]
-    memory = None
+    step, target_step = ours.parameters_per_step(drafting=True), theirs.parameters_per_step()
+    cost = step / target_step if step and target_step else None
+    memory, warnings = None, []
     if with_memory:
-        models = (draft_details, target_details)
         try:
-            memory = forecast(models, device=device, dtype=dtype, context=context, held_bytes=held_bytes)
+            memory = forecast((ours, theirs), device=device, dtype=dtype, context=context, held_bytes=held_bytes)
         except OutriderError as error:  # There is no such device, which is not the pair's fault.
-            warnings.insert(0, str(error))
+            warnings.append(str(error))
         else:
-            warnings[:0] = _memory_warnings(memory, max(positions_of(model, context) for model in models))
+            warnings += _memory_warnings(memory, max(positions_of(model, context) for model in (ours, theirs)))
+    if cost is not None and cost > _LARGE_COST:
+        warnings.append(
+            f"A step of the draft is expected to cost {cost:.2f} of the target's, which leaves little to gain. "
+            "Choose a smaller draft, or a larger target."
+        )
+    # A drafter without a tokenizer of its own was trained on its target's texts.
+    if ours.shares_tables_with is None:
+        warnings += _training_warnings(draft, target, ours, theirs)
+    if ours.context_length and theirs.context_length and ours.context_length < theirs.context_length:
+        warnings.append(
+            f"The draft reads {ours.context_length:,} tokens and the target {theirs.context_length:,}: beyond the "
+            "draft's limit the target continues alone."
+        )
     return PairVerdict(None, tuple(warnings), memory, cost)
 
 
@@ -293,16 +291,15 @@ def pair_problem(draft_ref: str, target_ref: str) -> str | None:
     Reads tokenizer files only; of a .gguf file, its header.
     """
     try:
-        draft, target = resolve(draft_ref), resolve(target_ref)
+        return _tokenizer_problem(resolve(draft_ref), resolve(target_ref))
     except OutriderError as error:
         return str(error)
-    return _tokenizer_problem(draft, target)
 
 
 def tokenizer_problem(draft: Mapping[str, Any], target: Mapping[str, Any]) -> str | None:
     """Compare two tokenizers in the form of tokenizer.json, and name the first token that differs.
 
-    Tables that a model pads beyond its tokenizer don't count: only ids that stand for a token do.
+    Rows that a model's table has beyond its tokenizer don't count.
     """
     return _difference(parse_tokenizer(draft), parse_tokenizer(target))
 
@@ -330,20 +327,21 @@ def _difference(draft: TokenTable, target: TokenTable) -> str | None:
     is_partial = draft.is_partial or target.is_partial
     ours, theirs = draft.tokens, target.tokens
     skipped = draft.unused | target.unused
+
+    def differs(token_id: int) -> bool:
+        mine, other = ours.get(token_id), theirs.get(token_id)
+        if mine == other or token_id in skipped:
+            return False
+        return not (is_partial and mine and other and mine.replace("▁", " ") == other.replace("▁", " "))
+
     # What a GGUF header leaves out is no difference; loading, which makes a tokenizer of it, tells.
     ids = ours.keys() & theirs.keys() if is_partial else ours.keys() | theirs.keys()
-    different = (
-        token_id
-        for token_id in ids
-        if ours.get(token_id) != theirs.get(token_id)
-        and token_id not in skipped
-        and not (is_partial and _is_same_text(ours[token_id], theirs[token_id]))
-    )
-    first = min(different, default=None)
+    first = min(filter(differs, ids), default=None)
     if first is not None:
+        mine, other = ("missing" if tokens.get(first) is None else repr(tokens[first]) for tokens in (ours, theirs))
         return (
-            f"The tokenizers differ: id {first} is {_quote(ours.get(first))} in the draft and "
-            f"{_quote(theirs.get(first))} in the target. Choose a draft of the target's own family."
+            f"The tokenizers differ: id {first} is {mine} in the draft and {other} in the target. "
+            "Choose a draft of the target's own family."
         )
     if draft.merges and target.merges and draft.merges != target.merges:
         pairs = zip(draft.merges, target.merges, strict=False)
@@ -356,88 +354,41 @@ def _difference(draft: TokenTable, target: TokenTable) -> str | None:
     return None
 
 
-def _is_same_text(first: str, second: str) -> bool:
-    return first.replace("▁", " ") == second.replace("▁", " ")
-
-
-def _quote(token: str | None) -> str:
-    return "missing" if token is None else repr(token)
-
-
-def _table_problem(
-    draft: ModelEntry, target: ModelEntry, draft_details: ModelDetails, target_details: ModelDetails
-) -> str | None:
+def _table_problem(draft: ModelEntry, target: ModelEntry, ours: ModelDetails, theirs: ModelDetails) -> str | None:
     """What the sizes of the tables say where the tokens of one can't be read; padding says nothing."""
-    if draft_details.shares_tables_with is not None or (_has_tokens(draft) and _has_tokens(target)):
+    sources = tokenizer_source(draft), tokenizer_source(target)
+    has_tokens = all(source is not None and count_tokens(source) is not None for source in sources)
+    if ours.shares_tables_with is not None or has_tokens or not ours.table_size or not theirs.table_size:
         return None
-    ours, theirs = draft_details.table_size, target_details.table_size
-    if not ours or not theirs or abs(ours - theirs) <= _MAX_PADDING:
+    if abs(ours.table_size - theirs.table_size) <= _MAX_PADDING:
         return None
     return (
-        f"The vocabularies differ: {ours:,} entries in the draft and {theirs:,} in the target. "
+        f"The vocabularies differ: {ours.table_size:,} entries in the draft and {theirs.table_size:,} in the target. "
         "Choose a draft of the target's own family."
     )
-
-
-def _has_tokens(entry: ModelEntry) -> bool:
-    source = tokenizer_source(entry)
-    return source is not None and count_tokens(source) is not None
-
-
-def _cost_coefficient(draft: ModelDetails, target: ModelDetails) -> float | None:
-    ours, theirs = draft.parameters_per_step(drafting=True), target.parameters_per_step()
-    return ours / theirs if ours and theirs else None
-
-
-def _cost_warnings(cost: float | None) -> list[str]:
-    if cost is None or cost <= _LARGE_COST:
-        return []
-    return [
-        f"A step of the draft is expected to cost {cost:.2f} of the target's, which leaves little to gain. "
-        "Choose a smaller draft, or a larger target."
-    ]
-
-
-def _kind_warnings(
-    draft: ModelEntry, target: ModelEntry, draft_details: ModelDetails, target_details: ModelDetails
-) -> list[str]:
-    """How the two were trained, and for what lengths. Ids mean the same to both: none of it makes a text wrong."""
-    warnings = []
-    # A drafter without a tokenizer of its own was trained on its target's texts.
-    if draft_details.shares_tables_with is None:
-        warnings += _training_warnings(draft, target, draft_details, target_details)
-    ours, theirs = draft_details.context_length, target_details.context_length
-    if ours and theirs and ours < theirs:
-        warnings.append(
-            f"The draft reads {ours:,} tokens and the target {theirs:,}: in a longer text the target goes on alone."
-        )
-    return warnings
 
 
 def _training_warnings(
     draft: ModelEntry, target: ModelEntry, draft_details: ModelDetails, target_details: ModelDetails
 ) -> list[str]:
+    """Warnings about how the two were trained. Ids mean the same to both: none of it makes a text wrong."""
     if draft_details.is_instruct != target_details.is_instruct:
-        kinds = ("instruct", "base") if draft_details.is_instruct else ("base", "instruct")
+        kinds = ("an instruct", "a base") if draft_details.is_instruct else ("a base", "an instruct")
         return [
-            f"The draft is {_article(kinds[0])} model and the target {_article(kinds[1])} model, so that fewer tokens "
-            "will be accepted than with two of a kind."
+            f"The draft is {kinds[0]} model and the target {kinds[1]} model, so that fewer tokens will be accepted than "
+            "with two of a kind."
         ]
     ours, theirs = read_special_tokens(draft), read_special_tokens(target)
     warnings = []
     if ours.begin and theirs.begin and ours.begin != theirs.begin:
         warnings.append(
-            f"The draft was taught to begin a text with {ours.begin!r} and the target with {theirs.begin!r}: "
-            "the target's way is followed."
+            f"The draft was trained to begin a text with {ours.begin!r} and the target with {theirs.begin!r}: "
+            "the target's way is used."
         )
     if ours.ends and theirs.ends and not ours.ends & theirs.ends:
         ends = ", ".join(map(repr, sorted(ours.ends))), ", ".join(map(repr, sorted(theirs.ends)))
         warnings.append(f"The draft ends a text with {ends[0]} and the target with {ends[1]}: the target's end counts.")
     return warnings
-
-
-def _article(kind: str) -> str:
-    return f"an {kind}" if kind == "instruct" else f"a {kind}"
 
 
 def _memory_warnings(memory: MemoryForecast, positions: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""The models that a request names, loaded or taken from the shelf."""
+"""Keeps loaded models for the next run, and drops those least recently used when memory runs short."""
 
 from __future__ import annotations
 
@@ -19,12 +19,15 @@ from core.models.loading import check_pair, load
 from core.text import percent_text
 from core.types import RunRequest, StageChanged
 
+_BYTES_PER_TOKEN = 3
+"""Of a prompt, in most languages; its exact length is known once its tokenizer is here."""
+
 
 class ShelfKey(NamedTuple):
-    """What makes a loaded model the one that is wanted.
+    """Identifies a loaded model.
 
-    `written_at` is when its files were written last, in nanoseconds: a model that was trained on since is another.
-    `beside` is the target whose tables a drafter borrows; None for a model with its own.
+    `written_at` is when its files were last written, in nanoseconds. `beside` is the target whose tables a drafter
+    borrows; None for a model with its own.
     """
 
     path: Path
@@ -35,13 +38,11 @@ class ShelfKey(NamedTuple):
 
 
 class ModelShelf:
-    """Keeps models, and drops those that were not used for longest. For one thread."""
+    """The loaded models of one thread."""
 
-    def __init__(self, room_of: Callable[[torch.device], int] | None = None) -> None:
-        """Args:
-        room_of: free bytes of a device; None for what it says itself.
-        """
-        self._room_of = room_of or free_memory
+    def __init__(self, room_of: Callable[[torch.device], int] = free_memory) -> None:
+        """`room_of` gives the free bytes of a device."""
+        self._room_of = room_of
         self._models: dict[ShelfKey, LanguageModel] = {}  # Those used last come last.
 
     def __contains__(self, key: ShelfKey) -> bool:
@@ -59,17 +60,17 @@ class ModelShelf:
         return model
 
     def add(self, key: ShelfKey, model: LanguageModel) -> None:
-        """Keep a model; what it replaces, being of the same files before they were written anew, is dropped."""
+        """Keep a model in place of one loaded from an earlier state of the same files."""
         if older := [other for other in self._models if other._replace(written_at=key.written_at) == key != other]:
             self._release(older)
         self._models[key] = model
 
     def held_bytes(self, keys: Collection[ShelfKey] | None = None, *, device_type: str | None = None) -> int:
-        """What the weights of those that are here take, tables that two of them share counted once.
+        """The bytes of the models' weights, shared tables counted once.
 
         Args:
             keys: of the models that count; None for all.
-            device_type: of what counts: cpu, cuda or mps; None for all.
+            device_type: the only one that counts: cpu, cuda or mps; None for all.
         """
         tensors = {
             parameter.data_ptr(): parameter.nbytes
@@ -81,11 +82,9 @@ class ModelShelf:
         return sum(tensors.values())
 
     def make_room(self, needed_bytes: int, device: torch.device, keep: Collection[ShelfKey]) -> bool:
-        """Drop models, the least recently used first, until so many bytes are free on a device.
+        """Drop models, the least recently used first, until `needed_bytes` are free on a device.
 
         Args:
-            needed_bytes: to be free.
-            device: where.
             keep: what is not dropped; nor is what it borrows from.
 
         Returns:
@@ -99,11 +98,7 @@ class ModelShelf:
         return True
 
     def drop_all_but(self, keep: Collection[ShelfKey]) -> bool:
-        """Drop everything else.
-
-        Returns:
-            Whether there was anything.
-        """
+        """Drop everything else; whether there was anything."""
         surplus = [key for key in self._models if not _is_kept(key, keep)]
         self._release(surplus)
         return bool(surplus)
@@ -112,28 +107,20 @@ class ModelShelf:
         self._release(list(self._models))
 
     def _release(self, keys: Iterable[ShelfKey]) -> None:
-        """Drop models, and give back what they took."""
+        """Drop models with those that borrow from them, and free their memory."""
         for key in keys:
-            self._drop(key)
+            self._models = {other: model for other, model in self._models.items() if key not in (other, other.beside)}
         release_memory()
-
-    def _drop(self, key: ShelfKey) -> None:
-        # What borrows its tables would keep them in memory.
-        self._models = {other: model for other, model in self._models.items() if key not in (other, other.beside)}
 
 
 def _is_kept(key: ShelfKey, keep: Collection[ShelfKey]) -> bool:
     return key in keep or any(kept.beside == key for kept in keep)
 
 
-_BYTES_PER_TOKEN = 3
-"""Of a prompt, at most languages' rate; how long it really is shows once its tokenizer is here."""
-
-
 def load_models(
     shelf: ModelShelf, request: RunRequest, check_cancelled: Callable[[], None]
 ) -> Generator[StageChanged, None, tuple[LanguageModel, LanguageModel | None]]:
-    """Bring a request's target and draft to the shelf, dropping what is in their way.
+    """Load a request's target and draft onto the shelf, dropping what is in their way.
 
     Yields:
         What is being done.
@@ -145,16 +132,21 @@ def load_models(
         OutriderError: one of them can't be loaded, or they don't go together.
     """
     needs_draft = get_method(request.method).needs_draft_model
-    # What can be said without loading anything is said first.
     entries = [resolve(ref) for ref in ([request.target, request.draft] if needs_draft else [request.target]) if ref]
-    keys = _keys(entries, request)
+    device = resolve_device(request.device)
+    dtype = resolve_dtype(request.dtype, device)
+    keys: list[ShelfKey] = []
+    for entry in entries:
+        beside = keys[0] if keys and entry.serves is not None else None
+        keys.append(ShelfKey(entry.path.resolve(), _written_at(entry.path), str(device), dtype, beside))
+    # What is known without loading anything is said first.
     if len(entries) > 1 and not all(key in shelf for key in keys):
         problem = pair_problem(entries[1].ref, entries[0].ref)
         if problem is not None:
             raise PairMismatchError(problem)
     for entry in entries:
-        yield from _convert(entry, check_cancelled)
-    device = resolve_device(request.device)
+        if entry.format is ModelFormat.GGUF:
+            yield from _convert(entry, check_cancelled)
     shelf.make_room(_needed_bytes(entries, request) - shelf.held_bytes(keys), device, keep=keys)
     loaded: list[LanguageModel] = []
     for entry, key in zip(entries, keys, strict=True):
@@ -162,7 +154,15 @@ def load_models(
         model = shelf.get(key)
         if model is None:
             yield StageChanged(f"Loading {entry.title}…")
-            model = _load(shelf, entry, keys, request, loaded[0] if key.beside else None, check_cancelled)
+            target = loaded[0] if key.beside else None
+            try:
+                model = load(entry.ref, request.device, request.dtype, target=target, check_cancelled=check_cancelled)
+            except OutOfMemoryError:
+                # With everything else gone it may fit all the same.
+                if not shelf.drop_all_but(keys):
+                    raise
+            if model is None:
+                model = load(entry.ref, request.device, request.dtype, target=target, check_cancelled=check_cancelled)
             shelf.add(key, model)
         loaded.append(model)
     check_cancelled()
@@ -172,24 +172,12 @@ def load_models(
     return target, draft
 
 
-def _keys(entries: list[ModelEntry], request: RunRequest) -> list[ShelfKey]:
-    device = resolve_device(request.device)
-    dtype = resolve_dtype(request.dtype, device)
-    keys: list[ShelfKey] = []
-    for entry in entries:
-        beside = keys[0] if keys and entry.serves is not None else None
-        keys.append(ShelfKey(entry.path.resolve(), _written_at(entry.path), str(device), dtype, beside))
-    return keys
-
-
 def _written_at(path: Path) -> int:
     files = [path] if path.is_file() else [*path.glob("*.safetensors"), *path.glob("*.json")]
     return max((file.stat().st_mtime_ns for file in files), default=0)
 
 
 def _convert(entry: ModelEntry, check_cancelled: Callable[[], None]) -> Generator[StageChanged, None, None]:
-    if entry.format is not ModelFormat.GGUF:
-        return
     from core.models.gguf import converting
 
     shown = ""
@@ -202,23 +190,6 @@ def _convert(entry: ModelEntry, check_cancelled: Callable[[], None]) -> Generato
             shown = text
     finally:
         steps.close()
-
-
-def _load(
-    shelf: ModelShelf,
-    entry: ModelEntry,
-    keep: list[ShelfKey],
-    request: RunRequest,
-    target: LanguageModel | None,
-    check_cancelled: Callable[[], None],
-) -> LanguageModel:
-    try:
-        return load(entry.ref, request.device, request.dtype, target=target, check_cancelled=check_cancelled)
-    except OutOfMemoryError:
-        # A forecast is only that: with everything else gone it may fit all the same.
-        if not shelf.drop_all_but(keep):
-            raise
-    return load(entry.ref, request.device, request.dtype, target=target, check_cancelled=check_cancelled)
 
 
 def _needed_bytes(entries: list[ModelEntry], request: RunRequest) -> int:
