@@ -375,8 +375,8 @@ def _training_warnings(
     if draft_details.is_instruct != target_details.is_instruct:
         kinds = ("an instruct", "a base") if draft_details.is_instruct else ("a base", "an instruct")
         return [
-            f"The draft is {kinds[0]} model and the target {kinds[1]} model, so that fewer tokens will be accepted than "
-            "with two of a kind."
+            f"The draft is {kinds[0]} model and the target {kinds[1]} model, so that fewer tokens will be accepted "
+            "than with two of a kind."
         ]
     ours, theirs = read_special_tokens(draft), read_special_tokens(target)
     warnings = []
