@@ -21,13 +21,11 @@ from core.drafters.registry import METHODS
 from core.errors import OutriderError
 from core.files import write_atomically
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET
-from core.types import MAX_DRAFT_TOKENS, Coupling, Device, DType, LengthPolicy
+from core.settings import is_valid
+from core.types import SETTINGS, Coupling, Device, DType, LengthPolicy
 
 SCHEMA = 1
 APP_NAME = "outrider"
-MAX_NEW_TOKENS = 32768
-MAX_SEED = 2**63 - 1
-MAX_UI_TEMPERATURE = 2.0
 MAX_OPENED_MODELS = 20
 
 E = TypeVar("E", bound=StrEnum)
@@ -61,6 +59,11 @@ class ChatTemplate(StrEnum):
         return {ChatTemplate.AUTO: None, ChatTemplate.ON: True, ChatTemplate.OFF: False}[self]
 
 
+def _default(name: str) -> Any:
+    """A setting's value in a window that was never used."""
+    return SETTINGS[name].metadata.get("window_default", SETTINGS[name].default)
+
+
 @dataclass(frozen=True, slots=True)
 class RunSettings:
     """What the controls hold, whether or not it could be run as it stands."""
@@ -69,19 +72,19 @@ class RunSettings:
     draft: str = DEFAULT_DRAFT
     method: str = "draft-model"
     method_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    num_draft_tokens: int = 4
+    num_draft_tokens: int = _default("num_draft_tokens")
     length_policy: LengthPolicy = LengthPolicy.FIXED
-    temperature: float = 0.8
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    seed: int = 0
-    coupling: Coupling = Coupling.REJECTION
-    max_new_tokens: int = 128
+    temperature: float = _default("temperature")
+    top_k: int = _default("top_k")
+    top_p: float = _default("top_p")
+    min_p: float = _default("min_p")
+    seed: int = _default("seed")
+    coupling: Coupling = _default("coupling")
+    max_new_tokens: int = _default("max_new_tokens")
     chat: ChatTemplate = ChatTemplate.AUTO
-    device: Device = Device.AUTO
-    dtype: DType = DType.AUTO
-    baseline: bool = True
+    device: Device = _default("device")
+    dtype: DType = _default("dtype")
+    baseline: bool = _default("baseline")
     prompt: str = 'def fibonacci(n):\n    """Return the n-th Fibonacci number."""\n'
 
 
@@ -159,34 +162,26 @@ def remember_model(settings: WindowSettings, ref: str) -> WindowSettings:
 
 def _parse_run(data: Mapping[str, Any]) -> RunSettings:
     default = RunSettings()
-    unit = _between(0.0, 1.0)
-    options = {name: dict(_mapping(values)) for name, values in _mapping(data.get("method_options")).items()}
-    return RunSettings(
-        target=_checked(data, "target", default.target, _is_text),
-        draft=_checked(data, "draft", default.draft, _is_text),
-        method=_checked(data, "method", default.method, lambda value: value in METHODS),
-        method_options={name: _plain(values) for name, values in options.items() if name in METHODS},
-        num_draft_tokens=_checked(data, "num_draft_tokens", default.num_draft_tokens, _whole(1, MAX_DRAFT_TOKENS)),
-        length_policy=_length_policy(data, default.length_policy),
-        temperature=_checked(data, "temperature", default.temperature, _between(0.0, MAX_UI_TEMPERATURE)),
-        top_k=_checked(data, "top_k", default.top_k, _whole(0, 1_000_000)),
-        top_p=_checked(data, "top_p", default.top_p, lambda value: unit(value) and value > 0),
-        min_p=_checked(data, "min_p", default.min_p, unit),
-        seed=_checked(data, "seed", default.seed, _whole(0, MAX_SEED)),
-        coupling=_enum(data, "coupling", default.coupling),
-        max_new_tokens=_checked(data, "max_new_tokens", default.max_new_tokens, _whole(1, MAX_NEW_TOKENS)),
-        chat=_enum(data, "chat", default.chat),
-        device=_enum(data, "device", default.device),
-        dtype=_enum(data, "dtype", default.dtype),
-        baseline=_checked(data, "baseline", default.baseline, _is_bool),
-        prompt=_checked(data, "prompt", default.prompt, lambda value: isinstance(value, str)),
-    )
+    values = {name: _run_value(name, data.get(name), getattr(default, name)) for name in RunSettings.__slots__}
+    if "length_policy" not in data and data.get("auto_draft_tokens") is True:  # Settings from before there were two.
+        values["length_policy"] = LengthPolicy.AUTO
+    return RunSettings(**values)
 
 
-def _length_policy(data: Mapping[str, Any], default: LengthPolicy) -> LengthPolicy:
-    # Settings from before there were two policies have a yes or no.
-    was_auto = _checked(data, "auto_draft_tokens", False, _is_bool)
-    return _enum(data, "length_policy", LengthPolicy.AUTO if was_auto else default)
+def _run_value(name: str, value: Any, default: Any) -> Any:
+    """A value that the window can show; the default in place of any other."""
+    if name == "method_options":
+        options = {method: _mapping(values) for method, values in _mapping(value).items() if method in METHODS}
+        return {method: _plain(values) for method, values in options.items()}
+    if isinstance(default, StrEnum):
+        return _enum({name: value}, name, default)
+    if name == "prompt":
+        return value if isinstance(value, str) else default
+    if name == "method":
+        return value if isinstance(value, str) and value in METHODS else default
+    if name in SETTINGS:
+        return value if value is not None and is_valid(SETTINGS[name], value, in_window=True) else default
+    return value if _is_text(value) else default
 
 
 def _checked(data: Mapping[str, Any], key: str, default: Any, is_valid: Callable[[Any], bool]) -> Any:
@@ -235,7 +230,3 @@ def _is_finite(value: Any) -> bool:
 
 def _between(low: float, high: float) -> Callable[[Any], bool]:
     return lambda value: _is_finite(value) and low <= value <= high
-
-
-def _whole(low: int, high: int) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, int) and not isinstance(value, bool) and low <= value <= high

@@ -6,7 +6,6 @@ thread (settings in, events out) is frozen and holds CPU scalars, strings, tuple
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from core.errors import SettingsError
 from core.evidence import PositionEvidence
+from core.settings import MAX_SEED, check, declared, setting
 
 if TYPE_CHECKING:
     import torch
@@ -92,15 +92,6 @@ def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_number(value: object) -> bool:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return False
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # A whole number beyond every float.
-        return False
-
-
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How logits become a distribution. Filters apply in this order; 0, 1 and 0 switch them off.
@@ -109,28 +100,50 @@ class SamplingParams:
         SettingsError: for a value outside its range, with a sentence that names the range.
     """
 
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
+    temperature: float = setting(
+        1.0,
+        label="Temperature",
+        help="0 always takes the likeliest token; 1 leaves the model's distribution as it is.",
+        min=0.0,
+        max=MAX_TEMPERATURE,
+        step=0.05,
+        window_max=2.0,
+        window_default=0.8,
+        aliases=("t", "temp"),
+        metavar="T",
+    )
+    top_k: int = setting(
+        0,
+        label="Top-k",
+        help="Keep only the k likeliest tokens; 0 keeps all.",
+        min=0,
+        off=0,
+        window_max=1_000_000,
+    )
+    top_p: float = setting(
+        1.0,
+        label="Top-p",
+        help="Keep only the likeliest tokens whose probabilities add up to this; 1 keeps all.",
+        min=0.0,
+        above=True,
+        max=1.0,
+        step=0.05,
+        off=1.0,
+        metavar="P",
+    )
+    min_p: float = setting(
+        0.0,
+        label="Min-p",
+        help="Keep only tokens at least this fraction as likely as the likeliest; 0 keeps all.",
+        min=0.0,
+        max=1.0,
+        step=0.05,
+        off=0.0,
+        metavar="P",
+    )
 
     def __post_init__(self) -> None:
-        _require(
-            _is_number(self.temperature) and 0.0 <= self.temperature <= MAX_TEMPERATURE,
-            f"Temperature must be a number from 0 to {MAX_TEMPERATURE:g}, not {self.temperature!r}.",
-        )
-        _require(
-            _is_int(self.top_k) and self.top_k >= 0,
-            f"Top-k must be a whole number, 0 (off) or more, not {self.top_k!r}.",
-        )
-        _require(
-            _is_number(self.top_p) and 0.0 < self.top_p <= 1.0,
-            f"Top-p must be a number above 0 and up to 1 (off), not {self.top_p!r}.",
-        )
-        _require(
-            _is_number(self.min_p) and 0.0 <= self.min_p <= 1.0,
-            f"Min-p must be a number from 0 (off) to 1, not {self.min_p!r}.",
-        )
+        check(self)
 
     @property
     def is_greedy(self) -> bool:
@@ -162,38 +175,92 @@ class RunRequest:
     prompt: str
     method: str = "draft-model"
     method_options: Mapping[str, Any] = field(default_factory=dict)
-    num_draft_tokens: int | None = 4
+    num_draft_tokens: int | None = setting(
+        4,
+        label="K, draft tokens",
+        help="How many tokens are drafted before the target verifies them in one forward.",
+        subject="K, the number of draft tokens,",
+        min=1,
+        max=MAX_DRAFT_TOKENS,
+        is_optional=True,
+        aliases=("k",),
+    )
     sampling: SamplingParams = field(default_factory=SamplingParams)
-    seed: int = 0
-    coupling: Coupling = Coupling.REJECTION
-    max_new_tokens: int = 128
+    seed: int = setting(
+        0,
+        label="Seed",
+        help="The same seed and settings give the same text. When the engine chooses K, the text also depends on this "
+        "machine's timing, unless the coupling is gumbel or the temperature is 0.",
+        subject="The seed",
+        min=0,
+        max=MAX_SEED,
+    )
+    coupling: Coupling = setting(
+        Coupling.REJECTION,
+        label="Coupling",
+        help="How draft and target share randomness. With gumbel, a seed gives the text of plain sampling, whatever "
+        "the draft and K, at the cost of a little acceptance.",
+        titles={Coupling.REJECTION: "Rejection", Coupling.GUMBEL: "Gumbel (reproducible)"},
+    )
+    max_new_tokens: int = setting(
+        128,
+        label="New tokens",
+        help="The run ends after this many tokens, or earlier.",
+        subject="The number of new tokens",
+        min=1,
+        step=16,
+        window_max=32768,
+        aliases=("n",),
+    )
     stop: tuple[str, ...] = ()
-    chat: bool | None = None
-    device: Device = Device.AUTO
-    dtype: DType = DType.AUTO
-    baseline: bool = False
-    inspect: bool = False
+    chat: bool | None = setting(
+        None,
+        label="Chat template",
+        help="Put the prompt through the target's chat template. Auto: if the target has one.",
+    )
+    device: Device = setting(
+        Device.AUTO,
+        label="Device",
+        help="Where the models run. Auto: the fastest available.",
+        titles={Device.AUTO: "Auto", Device.CPU: "CPU", Device.CUDA: "CUDA", Device.MPS: "MPS"},
+    )
+    dtype: DType = setting(
+        DType.AUTO,
+        label="Number format",
+        help="The number format of the weights. Auto: what suits the device.",
+        titles={dtype: "Auto" if dtype is DType.AUTO else str(dtype) for dtype in DType},
+    )
+    baseline: bool = setting(
+        False,
+        label="Measure the baseline",
+        help="After the run, run the target alone with the same settings, and report the speedup.",
+        window_default=True,
+    )
+    inspect: bool = setting(
+        False,
+        label="Keep the evidence",
+        help="Keep the evidence of each step in the log, too: what the Inspector shows.",
+    )
     continuation: tuple[int, ...] = ()
     forced: tuple[int, ...] = ()
     forced_text: str = ""
-    length_policy: LengthPolicy = LengthPolicy.AUTO
+    length_policy: LengthPolicy = setting(
+        LengthPolicy.AUTO,
+        label="How K is chosen",
+        help="Fixed: the K that is set, in every step.\n"
+        "Auto: the engine chooses before each step, from the measured cost of forwards and recent acceptance; 0, plain "
+        "decoding, where drafting doesn't pay.\n"
+        "Adaptive: as Auto, and a block ends early where the draft is unsure of its own tokens.",
+        titles={LengthPolicy.FIXED: "Fixed", LengthPolicy.AUTO: "Auto", LengthPolicy.ADAPTIVE: "Adaptive"},
+    )
 
     def __post_init__(self) -> None:
-        k = self.num_draft_tokens
         _require(bool(self.target.strip()), "Choose a target model.")
         _require(bool(self.prompt), "The prompt is empty. Write a few words for the model to continue.")
+        check(self)
         _require(
-            k is None or (_is_int(k) and 1 <= k <= MAX_DRAFT_TOKENS),
-            f"K, the number of draft tokens, must be a whole number from 1 to {MAX_DRAFT_TOKENS}, not {k!r}.",
-        )
-        _require(k is not None or self.length_policy is not LengthPolicy.FIXED, "A fixed draft length needs a K.")
-        _require(
-            _is_int(self.max_new_tokens) and self.max_new_tokens >= 1,
-            f"The number of new tokens must be a whole number, 1 or more, not {self.max_new_tokens!r}.",
-        )
-        _require(
-            _is_int(self.seed) and 0 <= self.seed < 2**63,
-            f"The seed must be a whole number from 0 to 2^63 - 1, not {self.seed!r}.",
+            self.num_draft_tokens is not None or self.length_policy is not LengthPolicy.FIXED,
+            "A fixed draft length needs a K.",
         )
         _require(all(self.stop), "A stop text is empty. Remove it, or write the text to stop at.")
         kept = (*self.continuation, *self.forced)
@@ -203,6 +270,10 @@ class RunRequest:
     def draft_length(self) -> int | LengthPolicy:
         """K, or the policy that chooses it."""
         return self.length_policy if self.num_draft_tokens is None else self.num_draft_tokens
+
+
+SETTINGS = {**declared(RunRequest), **declared(SamplingParams)}
+"""Every declared setting of a run, by name."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

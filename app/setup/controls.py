@@ -7,7 +7,7 @@ from dataclasses import replace
 from PySide6.QtCore import QLocale, Qt, Signal, Slot
 from PySide6.QtWidgets import QCheckBox, QFrame, QGridLayout, QScrollArea, QSpinBox, QVBoxLayout, QWidget
 
-from app.settings import MAX_NEW_TOKENS, MAX_UI_TEMPERATURE, ChatTemplate, RunSettings
+from app.settings import ChatTemplate, RunSettings
 from app.setup.method_form import MethodForm
 from app.setup.model_library import ModelLibrary
 from app.setup.models_form import ModelPicker, ModelsForm
@@ -18,7 +18,7 @@ from app.widgets.fields import SPIN_WIDTH, EnumCombo, SliderSpin, WheelGuard, de
 from core.draft_shape import DraftLength, request_fields
 from core.drafters.registry import METHODS
 from core.errors import OutriderError, PairMismatchError, SettingsError
-from core.types import MAX_DRAFT_TOKENS, Device, DType, LengthPolicy, RunRequest, SamplingParams
+from core.types import MAX_DRAFT_TOKENS, SETTINGS, Device, DType, LengthPolicy, RunRequest, SamplingParams
 
 TITLES = {LengthPolicy.FIXED: "Fixed", LengthPolicy.AUTO: "Auto", LengthPolicy.ADAPTIVE: "Adaptive"}
 HELP = (
@@ -89,7 +89,7 @@ class RunForm(QWidget):
         super().__init__()
         self.length = QSpinBox()
         self.length.setObjectName("lengthSpin")
-        self.length.setRange(1, MAX_NEW_TOKENS)
+        self.length.setRange(1, SETTINGS["max_new_tokens"].metadata["window_max"])
         self.length.setSingleStep(16)
         self.chat = EnumCombo({ChatTemplate.AUTO: "Auto", ChatTemplate.ON: "On", ChatTemplate.OFF: "Off"}, "chatCombo")
         self.device = EnumCombo(
@@ -341,13 +341,13 @@ def settings_of(request: RunRequest, current: RunSettings) -> RunSettings:
         method_options=options if is_known else current.method_options,
         num_draft_tokens=current.num_draft_tokens if k is None else k,
         length_policy=request.length_policy if k is None else LengthPolicy.FIXED,
-        temperature=min(sampling.temperature, MAX_UI_TEMPERATURE),
+        temperature=min(sampling.temperature, SETTINGS["temperature"].metadata["window_max"]),
         top_k=sampling.top_k,
         top_p=sampling.top_p,
         min_p=sampling.min_p,
         seed=request.seed,
         coupling=request.coupling,
-        max_new_tokens=min(request.max_new_tokens, MAX_NEW_TOKENS),
+        max_new_tokens=min(request.max_new_tokens, SETTINGS["max_new_tokens"].metadata["window_max"]),
         chat={None: ChatTemplate.AUTO, True: ChatTemplate.ON, False: ChatTemplate.OFF}[request.chat],
         device=request.device,
         dtype=request.dtype,

@@ -16,10 +16,10 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.settings import MAX_SEED, MAX_UI_TEMPERATURE
 from app.widgets.fields import SliderSpin, WheelGuard, describe, labelled, set_flag, text_label
 from core.errors import SettingsError
-from core.types import Coupling
+from core.settings import MAX_SEED
+from core.types import SETTINGS, Coupling
 
 SEED_SENTENCE = "The seed must be a whole number from 0 to 2^63\u00a0-\u00a01."
 
@@ -65,7 +65,7 @@ class SamplingForm(QWidget):
             "0 always takes the likeliest token; 1 leaves the model's distribution as it is. Live during a run.",
             name="temperature",
             low=0.0,
-            high=MAX_UI_TEMPERATURE,
+            high=SETTINGS["temperature"].metadata["window_max"],
             step=0.05,
             decimals=2,
         )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from core.drafters.base import Drafter
 from core.errors import SettingsError
+from core.settings import check
 
 if TYPE_CHECKING:
     from core.models.language_model import LanguageModel
@@ -59,16 +60,9 @@ class PromptLookupOptions:
     )
 
     def __post_init__(self) -> None:
-        _check_ranges(self)
+        check(self)
         if self.min_ngram > self.max_ngram:
             raise SettingsError("The shortest n-gram must not be longer than the longest.")
-
-
-def _check_ranges(options: Any) -> None:
-    for item in fields(options):
-        value, low, high = getattr(options, item.name), item.metadata["min"], item.metadata["max"]
-        if not isinstance(value, int | float) or not low <= value <= high:
-            raise SettingsError(f"{item.metadata['label']} must be from {low} to {high}, not {value!r}.")
 
 
 @dataclass(frozen=True, slots=True)

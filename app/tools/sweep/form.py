@@ -22,7 +22,7 @@ from PySide6.QtWidgets import (
 )
 
 from app.dialogs import Dialogs
-from app.settings import MAX_NEW_TOKENS, RunSettings
+from app.settings import RunSettings
 from app.setup.controls import ControlsPanel
 from app.setup.prompt import PromptEditor
 from app.tools.sweep.sweep_view import SweepChoices, SweepView, make_plan, size_text
@@ -33,7 +33,7 @@ from core.errors import OutriderError, PairMismatchError
 from core.experiments.prompt_suites import SUITES, Prompt
 from core.experiments.sweep_plan import SweepPlan
 from core.models.catalogue import ModelEntry
-from core.types import LengthPolicy
+from core.types import SETTINGS, LengthPolicy
 
 FEW_PROMPTS = 6
 FILE_HELP = "One prompt a line: plain text, JSON Lines with a text or prompt each, or Spec-Bench's question.jsonl"
@@ -92,7 +92,7 @@ class SweepForm(QWidget):
         self.prompts_each = _spin("sweepPromptsEach", 0, 10_000, FEW_PROMPTS)
         self.prompts_each.setSpecialValueText("All")
         self.repeats = _spin("sweepRepeats", 1, 1000, 3)
-        self.length = _spin("sweepTokens", 1, MAX_NEW_TOKENS, 64)
+        self.length = _spin("sweepTokens", 1, SETTINGS["max_new_tokens"].metadata["window_max"], 64)
         self.seed = _spin("sweepSeed", 0, 2**31 - 1, 0)
         self.extent = text_label("", "hint")
         self.extent.setObjectName("sweepExtent")
