@@ -8,9 +8,10 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from PySide6.QtCore import QCoreApplication, QObject, QRunnable, QThreadPool, Signal, Slot
+from PySide6.QtCore import QCoreApplication, QObject, QThreadPool, Signal, Slot
 
 from core.controls import Cancelled
 from core.errors import sentence_of
@@ -146,7 +147,7 @@ class Jobs(QObject):
             busy.add(job.lane)
             self._waiting.remove(job)
             self._running.append(job)
-            self._pool.start(QRunnable.create(lambda job=job: self._perform(job)))
+            self._pool.start(partial(self._perform, job))
 
     def _perform(self, job: Job) -> None:
         result: Any = None
