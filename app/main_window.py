@@ -12,18 +12,19 @@ from app.controller import RunController, RunState
 from app.dialogs import Dialogs
 from app.jobs import Jobs
 from app.menus import Menus
-from app.run.branches import BranchDesk
+from app.run.branches import Branching
 from app.run.inspector import InspectorPanel
 from app.run.live import LiveView
-from app.run.playback import PlaybackDesk, TranscriptPanel
-from app.run.race_page import RacePage
+from app.run.pages.race_page import RacePage
+from app.run.pages.theory_page import TheoryPage
+from app.run.pages.why_page import WhyPanel
+from app.run.playback import Playback
 from app.run.run_plots import PlotsPage
 from app.run.run_view import RunView
 from app.run.step_plots import StepPlot
-from app.run.theory_page import TheoryPage, TheoryReader
 from app.run.tiles import MeasurementsPanel, StatusStrip
 from app.run.tokens import Selection
-from app.run.why_page import WhyPanel
+from app.run.transcript import TranscriptPanel
 from app.services import Services
 from app.settings import remember_model
 from app.setup.controls import ControlsPanel, settings_of
@@ -104,8 +105,7 @@ class MainWindow(QMainWindow):
         self.measurements = MeasurementsPanel(self.run_view)
         self.plots = PlotsPage(self.run_view)
         self.why = WhyPanel(self.run_view)
-        self.theory = TheoryPage(self.run_view)
-        self.theorist = TheoryReader(self.theory, self)
+        self.theory = TheoryPage(self.run_view, self.jobs)
         self.inspector = InspectorPanel(self.run_view, self.selection)
         self.race = RacePage(self.run_view)
         self.text_pages = SidePanel("text", "The run's text")
@@ -143,17 +143,16 @@ class MainWindow(QMainWindow):
             self.jobs,
             self._dialogs,
         )
-        readers = (self.tools.sweeps.reader, self.theorist)
+        readers = (self.tools.sweeps.reader,)
         self.threads = Threads((self.controller, self.checker, self.models.store, *readers), self)
         cards = (*self.measurements.cards, *self.plots.cards, *self.theory.cards)
         self.plot_desk = PlotDesk(self, self._dialogs, self.run_view, self.jobs, cards)
-        self.playback = PlaybackDesk(
-            self.controller, self.run_view, self.selection, self.transcript, self.menus, parent=self
-        )
+        view, bar = self.transcript.view, self.transcript.playback
+        self.playback = Playback(self.controller, self.run_view, self.selection, view, bar, self.menus, parent=self)
         self.live.attach(self.playback)
         drawn = (self.transcript, self.measurements, self.plots, self.race, self.inspector, self.why)
         self.appearance.follow(*drawn, self.help, self.theory, self.runs, *self.tools.drawn)
-        self.branches = BranchDesk(self, self.playback, self.live, self._dialogs, self._start)
+        self.branches = Branching(self, self.playback, self.live, self._dialogs, self._start)
         self._lay_out()
         self.playback.link(self.findChildren(StepPlot))
         self._connect()

@@ -8,10 +8,10 @@ import math
 import pytest
 
 from app.run.branches import branch, can_branch
-from app.run.race import making_race
+from app.run.pages.race import race_of
+from app.run.pages.why import NO_UNIT, why_report
 from app.run.run_view import RunView
 from app.run.tokens import Place
-from app.run.why import NO_UNIT, WhyModel
 from core.runlog.log import read_run_log
 from core.runlog.replay import events, request_to_show
 from tests.fakes_runs import keep_run
@@ -97,14 +97,14 @@ def test_a_step_without_its_figures_leaves_those_of_the_others(path):
         return record
 
     edit(path, forget)
-    rate = view_of(path).figures.predicted_acceptance
+    rate = view_of(path).tile_values.predicted_acceptance
     assert rate is not None
     assert math.isfinite(rate)
 
 
 def test_a_kept_run_is_diagnosed_as_it_was_when_it_ran(path):
     run = view_of(path)
-    report = WhyModel(run).report()
+    report = why_report(run)
     live = RunView()
     live.begin(run.request)
     assert report.headline != NO_UNIT
@@ -122,7 +122,7 @@ def test_a_log_that_tells_only_whole_plain_steps_is_diagnosed_by_the_forward_tim
         return record
 
     edit(path, forget)
-    report = WhyModel(view_of(path)).report()
+    report = why_report(view_of(path))
     assert "4.00 ms" in report.figures[2].how
 
 
@@ -136,10 +136,6 @@ def test_settings_of_another_kind_keep_no_page_from_being_shown(path, name, valu
 
     edit(path, damage)
     run = view_of(path)
-    assert WhyModel(run).report().advice
-
-    def making():
-        assert (yield from making_race(run)) is not None
-
-    assert list(making())
+    assert why_report(run).advice
+    assert race_of(run) is not None
     assert isinstance(can_branch(run, Place(1, 0)), bool)

@@ -7,7 +7,7 @@ import re
 import pytest
 from PySide6.QtGui import QTextDocument
 
-from app.run.theory import TheoryModel, answer
+from app.run.pages.theory import study_of, whole_report
 from app.theme import DARK, LIGHT
 from app.tools.help import MISSING, FormulaPage, figures_text
 from core.analysis.calibration import Predictor
@@ -27,8 +27,8 @@ def test_every_figure_of_the_log_is_there_by_its_name(name):
 
 
 def test_every_figure_of_the_page_theory_and_every_predictor_is_there():
-    model = TheoryModel(view(drawn(0.8, 4, count=40)))
-    for row in model.whole(answer(model.question())).rows:
+    run = view(drawn(0.8, 4, count=40))
+    for row in whole_report(run, study_of(run)()).rows:
         words = re.split(r"[ ,(]", row.title)[0].lower()
         assert words in TEXT.lower(), row.title
     for predictor in Predictor:

@@ -24,7 +24,7 @@ def default_size(qapp):
 def test_a_tiles_note_has_a_short_form_for_a_narrow_tile(qtbot):
     tile = Tile("Measured speedup", "speedupValue", "how")
     qtbot.addWidget(tile)
-    tile.show_figure("1.52×", "baseline 180.4 tokens/s", "baseline 180.4/s")
+    tile.show_value("1.52×", "baseline 180.4 tokens/s", "baseline 180.4/s")
     tile.show()
     metrics = tile.note.fontMetrics()
     tile.note.resize(metrics.horizontalAdvance("baseline 180.4/s") + 4, 20)

@@ -10,8 +10,8 @@ from PySide6.QtWidgets import QApplication, QWidget
 from app.controller import RunState
 from app.frame_pace import FRAME_MS, SLOWEST_FRAME_MS
 from app.run import live as live_view
-from app.run.paged_text import PagedText
 from app.run.run_view import RunView
+from app.run.token_text import TokenText
 from core.runlog.store import RunStore
 from core.types import Finished, FinishReason, RunRequest, RunStarted, StageChanged
 from tests.fakes_app import make_step, make_summary
@@ -45,28 +45,6 @@ def test_a_flood_of_events_is_taken_over_several_frames(window, monkeypatch):
         assert len(window.run_view.steps) == number
 
 
-def test_the_first_steps_are_shown_by_the_figures_and_by_both_plots_in_frames_that_follow_each_other(window):
-    panel, asked = window.measurements, []
-    panel.unfinished.connect(lambda: asked.append(shown()))
-
-    def shown():
-        plots = sum(not plot._hint.isVisible() for plot in (panel.acceptance, panel.latency))
-        return plots + (panel.tiles.acceptance.value.text() != "–")
-
-    panel.show()
-    panel.begin()
-    for _ in range(2):
-        panel.refresh(has_news=True)
-    assert (shown(), asked) == (0, [])
-    for index in range(4):
-        window.run_view.apply(make_step(index, 3 * index))
-    panel.refresh(has_news=True)
-    # As the engine goes on and nothing has come.
-    for _ in range(3):
-        panel.refresh(has_news=False)
-    assert (shown(), asked) == (3, [1, 2])
-
-
 @pytest.fixture
 def racing(window, monkeypatch):
     monkeypatch.setattr(live_view, "_takes_all_processors", lambda run: True)
@@ -92,8 +70,8 @@ def test_beside_a_racing_engine_a_frame_waits_for_the_end_of_a_step_and_no_longe
 
 def test_what_a_turn_shows_is_painted_when_it_is_over(racing, qtbot, monkeypatch):
     painted = []
-    real = PagedText.paintEvent
-    monkeypatch.setattr(PagedText, "paintEvent", lambda view, event: (painted.append(view), real(view, event))[1])
+    real = TokenText.paintEvent
+    monkeypatch.setattr(TokenText, "paintEvent", lambda view, event: (painted.append(view), real(view, event))[1])
     with qtbot.waitExposed(racing):
         racing.show()
     QApplication.processEvents()

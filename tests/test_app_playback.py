@@ -191,13 +191,13 @@ def test_a_step_that_is_pointed_at_in_a_plot_is_marked_in_the_text_and_in_every_
     for plot in plots(window):
         plot.pointed.emit(3)
         (mark,) = view.extraSelections()
-        assert (mark.cursor.selectionStart(), mark.cursor.selectionEnd()) == view._page.step_range(3)
+        assert (mark.cursor.selectionStart(), mark.cursor.selectionEnd()) == view._step_range(3)
         for other in plots(window):
-            assert other._marks.hovered.isVisible()
-            assert other._marks.hovered.value() == 3
+            assert other._hovered.isVisible()
+            assert other._hovered.value() == 3
         plot.pointed.emit(-1)
         assert view.extraSelections() == []
-        assert not any(other._marks.hovered.isVisible() for other in plots(window))
+        assert not any(other._hovered.isVisible() for other in plots(window))
 
 
 def test_a_token_that_is_selected_marks_its_step_in_the_plots_and_a_clicked_step_its_first_token(window, run_to_end):
@@ -205,14 +205,14 @@ def test_a_token_that_is_selected_marks_its_step_in_the_plots_and_a_clicked_step
     view = window.transcript.view
     view.choose(Place(2, 0))
     assert window.selection.place == Place(2, 0)
-    assert [plot._marks.selected.value() for plot in plots(window)] == [2, 2]
+    assert [plot._selected.value() for plot in plots(window)] == [2, 2]
     plots(window)[1].step_clicked.emit(5)
     assert window.selection.place == Place(5, 0)
     assert view.selected_span().place == Place(5, 0)
     run_to_end(window)
     assert window.selection.place is None
     assert view.selected_span() is None
-    assert not any(plot._marks.selected.isVisible() for plot in plots(window))
+    assert not any(plot._selected.isVisible() for plot in plots(window))
 
 
 def test_a_selected_step_that_is_out_of_sight_is_scrolled_to(make_window, qtbot, session):

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import random
 
 import numpy as np
 import pytest
-from PySide6.QtCore import QPointF
 from PySide6.QtWidgets import QApplication
 
-from app.run.run_view import Column, StepMetrics
-from app.run.step_plots import FOLLOWED_STEPS, MAX_BARS, PARTS, AcceptancePlot, LatencyPlot
+from app.run.run_counts import Column, StepMetrics
+from app.run.step_plots import FOLLOWED_STEPS, MAX_BARS, AcceptancePlot, LatencyPlot
 from app.theme import LIGHT
 from app.widgets.plots import BAR_WIDTH
 from core.analysis.expectation import expected_accepted
@@ -75,7 +73,7 @@ def test_running_rates_are_those_of_the_run_so_far(metrics):
         assert predicted == pytest.approx(expected / drafted)
 
 
-def test_a_reproducible_run_shows_what_rejection_would_have_kept(window, run_to_end):
+def test_a_reproducible_run_shows_what_rejection_would_have_accepted(window, run_to_end):
     plot, tile = window.measurements.acceptance, window.measurements.tiles.acceptance
     run_to_end(window)
     assert tile.note.text().startswith("predicted")
@@ -103,7 +101,7 @@ def test_bars_and_lines_equal_the_events(metrics, plots):
     acceptance, latency = plots
     steps = feed(metrics, random_steps(30))
     for plot in plots:
-        plot.end()
+        plot.settle(is_over=True)
     shares = [step.num_accepted / step.num_draft_tokens if step.num_draft_tokens else 0 for step in steps]
     assert acceptance.accepted_bars.opts["height"].tolist() == pytest.approx(shares)
     assert acceptance.drafted_bars.opts["height"].tolist() == [float(step.num_draft_tokens > 0) for step in steps]
@@ -119,48 +117,17 @@ def test_bars_and_lines_equal_the_events(metrics, plots):
 def test_a_running_plot_draws_a_window_of_the_latest_steps_only(metrics, plots):
     feed(metrics, random_steps(500))
     for plot in plots:
-        plot.begin()
+        plot.settle(is_over=False)
     drawn = plots[0].accepted_bars.opts["x"]
     assert drawn[-1] == 499
     assert len(drawn) <= FOLLOWED_STEPS + 2
-
-
-def columns_without_a_bar(plot):
-    """Of the pixel columns between the first bar and the last, those that show the background a little above 0."""
-    plot.show()
-    QApplication.processEvents()
-    box, picture = plot.getViewBox(), plot.grab().toImage()
-    (left, right), (_, top) = box.viewRange()
-    at = [plot.mapFromScene(box.mapViewToScene(QPointF(x, top / 50))) for x in (math.ceil(left), math.floor(right))]
-    background = plot.backgroundBrush().color().rgb()
-    return [x for x in range(at[0].x() + 1, at[1].x()) if picture.pixel(x, at[0].y()) == background]
-
-
-def longest_row(numbers):
-    """How many at most follow on one another without a gap."""
-    rows = itertools.groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])
-    return max((len(list(row)) for _, row in rows), default=0)
-
-
-@pytest.mark.parametrize("count", [40, 150, 250, 312, 320, 700])
-def test_no_step_is_lost_between_pixels_at_any_width(metrics, plots, count):
-    feed(metrics, (make_step(index, 3 * index) for index in range(count)))
-    plot = plots[1]
-    plot.end()
-    for width in (420, 640, 900):
-        plot.resize(width, 220)
-        empty = columns_without_a_bar(plot)
-        (left, right), _ = plot.getViewBox().viewRange()
-        gap_px = (1 - min(1, plot.parts[0].opts["width"])) * plot.getViewBox().width() / (right - left)
-        assert longest_row(empty) <= math.ceil(gap_px)
-        assert bool(empty) is (gap_px > 0)
 
 
 def test_bars_have_gaps_where_a_gap_has_a_pixel(metrics, plots):
     feed(metrics, random_steps(100))
     plot = plots[0]
     plot.show()
-    plot.end()
+    plot.settle(is_over=True)
     widths = {}
     for width in (300, 900):
         plot.resize(width, 220)
@@ -171,7 +138,7 @@ def test_bars_have_gaps_where_a_gap_has_a_pixel(metrics, plots):
 
 def test_a_long_run_is_drawn_as_means_over_bins(metrics, plots):
     steps = feed(metrics, random_steps(5000))
-    plots[1].end()
+    plots[1].settle(is_over=True)
     heights = plots[1].parts[1].opts["height"]
     assert len(heights) <= MAX_BARS
     assert heights.mean() == pytest.approx(sum(step.verify_ms for step in steps) / 5000, rel=0.01)
@@ -181,7 +148,7 @@ def test_a_long_run_is_drawn_as_means_over_bins(metrics, plots):
 def test_bins_are_means_that_leave_out_what_is_not_there(width, expected):
     metrics = StepMetrics()
     metrics.append(make_step(0, 0))
-    metrics._totals = type(metrics.totals)(steps=5)
+    metrics.totals = type(metrics.totals)(steps=5)
     metrics._buffer[Column.ACCEPTED_SHARE, :5] = [1, math.nan, 3, 5, 7]
     np.testing.assert_array_equal(metrics.binned(Column.ACCEPTED_SHARE, 0, 5, width), expected)
 
@@ -189,7 +156,7 @@ def test_bins_are_means_that_leave_out_what_is_not_there(width, expected):
 def test_the_view_follows_until_it_is_moved_by_hand_and_again_after_a_double_click(metrics, plots):
     plot = plots[0]
     feed(metrics, random_steps(200))
-    plot.begin()
+    plot.settle(is_over=False)
     plot.getViewBox().setXRange(10, 40, padding=0)
     plot.getViewBox().sigRangeChangedManually.emit([True, False])
     feed(metrics, random_steps(50))
@@ -216,7 +183,7 @@ def test_an_empty_plot_says_what_it_will_show(metrics, plots):
 def test_the_baseline_line_stands_at_its_mean_and_inside_the_view(metrics, plots):
     latency = plots[1]
     feed(metrics, random_steps(10))
-    latency.end()
+    latency.settle(is_over=True)
     latency.set_baseline(40.0)
     assert latency.baseline_line.isVisible()
     assert latency.baseline_line.value() == 40.0
@@ -231,15 +198,3 @@ def test_the_step_under_the_pointer_is_put_into_words(metrics, plots):
     assert plots[0].readout(0) == "step 0: 3 of 4, running 75\u00a0%"
     assert "nothing drafted" in plots[0].readout(1)
     assert plots[1].readout(0) == "step 0: 4.00 + 5.00 + 0.60 = 9.60 ms"
-    assert len(PARTS) == 3
-
-
-def test_the_window_plots_what_its_run_sent(window, run_to_end):
-    run_to_end(window)
-    log = window.run_view.log()
-    shown = window.measurements.acceptance.accepted_bars.opts["height"]
-    assert shown.tolist() == pytest.approx(
-        [s["num_accepted"] / s["num_draft_tokens"] if s["num_draft_tokens"] else 0 for s in log.steps]
-    )
-    baseline = window.run_view.summary.baseline_tokens_per_second
-    assert window.measurements.latency.baseline_line.value() == pytest.approx(1000 / baseline)

@@ -11,9 +11,9 @@ from PySide6.QtGui import QHelpEvent
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QToolTip
 
-from app.run.race import Timeline
-from app.run.run_plots import FRAMES, MAX_POINTS, PlotsPage, stairs
-from app.run.run_view import Column, RunView
+from app.run.run_counts import Column, PositionCounts
+from app.run.run_plots import MAX_POINTS, PlotsPage, stairs
+from app.run.run_view import RunView
 from app.theme import DARK, LIGHT
 from core.analysis.expectation import BlockSums, wilson
 from core.text import percent_text
@@ -47,11 +47,6 @@ def page(show_at, run):
     return made
 
 
-def show_frames(page):
-    for _ in range(FRAMES):
-        page.refresh(has_news=True)
-
-
 def test_the_stairs_reach_every_steps_end_and_count(page, run):
     feed(run, 40, plain=25)
     page.end()
@@ -65,8 +60,7 @@ def test_the_stairs_reach_every_steps_end_and_count(page, run):
 
 def test_a_long_run_is_drawn_with_few_points_that_end_where_it_ends(run):
     feed(run, 6000)
-    line = Timeline()
-    line.extend(run.steps)
+    line = run.counts.timeline
     x, y = stairs(line, 0.0, line.end_ms)
     assert len(x) == len(y) <= 2 * MAX_POINTS + 1
     assert (x[0], y[0]) == (0, 0)
@@ -140,12 +134,10 @@ def test_the_tooltip_appears_over_the_place_that_is_pointed_at(page, run, qtbot)
 def test_nothing_is_drawn_while_the_page_is_not_seen_and_all_of_it_when_it_is(page, run, qtbot):
     page.hide()
     feed(run, 30)
-    for _ in range(3):
-        show_frames(page)
-    assert page.timeline.ours.num_tokens == 0
-    assert page.timeline._hint.isVisible()
+    page.refresh(has_news=True)
     page.end()
-    assert page.timeline.ours.num_tokens == 0
+    assert page.timeline._hint.isVisible()
+    assert len(page.timeline.ours_line.getData()[0]) == 0
     page.show()
     assert page.timeline.ours.num_tokens == run.tokens.num_tokens
     assert not page.timeline._hint.isVisible()
@@ -154,11 +146,11 @@ def test_nothing_is_drawn_while_the_page_is_not_seen_and_all_of_it_when_it_is(pa
 
 def test_a_run_that_goes_grows_and_the_next_starts_from_nothing(page, run):
     feed(run, 10)
-    show_frames(page)
+    page.refresh(has_news=True)
     first = page.timeline.ours.num_tokens
     assert first == run.tokens.num_tokens
     feed(run, 10, plain=3)
-    show_frames(page)
+    page.refresh(has_news=True)
     assert page.timeline.ours.num_tokens == run.tokens.num_tokens > first
     assert page.timeline.plain.num_tokens == 3
     run.begin(REQUEST)
@@ -239,9 +231,40 @@ def test_the_live_page_draws_nothing_behind_another_and_all_of_it_in_front(make_
     run.begin(REQUEST)
     panel.begin()
     feed(run, 12)
-    for _ in range(6):
-        panel.refresh(has_news=True)
+    panel.refresh(has_news=True)
     assert len(panel.acceptance.accepted_bars.opts["x"]) == 0
     window.side.show_page(panel)
     assert len(panel.acceptance.accepted_bars.opts["x"]) == 12
     assert panel.tiles.speed.value.text() != "–"
+
+
+def counted(blocks):
+    """Counts over blocks of (drafted, accepted)."""
+    counts = PositionCounts()
+    for drafted, accepted in blocks:
+        counts.add(make_step(0, 9, num_draft_tokens=drafted, num_accepted=accepted))
+    return counts
+
+
+def test_positions_count_what_was_drafted_tested_and_accepted():
+    counts = counted([(4, 4), (4, 1), (2, 2), (0, 0), (4, 0)])
+    assert counts.drafted == [4, 4, 3, 3]
+    assert counts.tested == [4, 3, 1, 1]
+    assert counts.accepted == [3, 2, 1, 1]
+    assert counts.of_drafted(1) == 0.5
+    assert counts.of_tested(1) == pytest.approx(2 / 3)
+
+
+def test_a_position_that_was_never_tested_has_no_conditional_rate():
+    counts = counted([(3, 0)])
+    assert [counts.of_tested(position) for position in range(3)] == [0.0, None, None]
+    assert counts.of_drafted(2) == 0.0
+
+
+def test_conditional_rates_multiply_to_the_unconditional_ones_where_all_blocks_are_as_long():
+    source = random.Random(4)
+    counts = counted([(5, source.choice((0, 1, 3, 5))) for _ in range(200)])
+    product = 1.0
+    for position in range(5):
+        product *= counts.of_tested(position)
+        assert counts.of_drafted(position) == pytest.approx(product)

@@ -9,14 +9,13 @@ from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QScrollArea
 
-from app.run.race import SAME, SAME_LAW, STEPS_PER_PIECE, seconds_text
-from app.run.race_page import BESIDE_WIDTH, MOST_TOKENS, RaceClock, RacePage, RaceText
+from app.run.pages.race import SAME, SAME_DISTRIBUTION, seconds_text
+from app.run.pages.race_page import BESIDE_WIDTH, RaceClock, RacePage
 from app.run.run_view import RunView
 from app.theme import DARK, LIGHT
 from core.runlog import replay
-from core.runlog import replay as rerun
 from core.runlog.log import export_jsonl, read_run_log
-from core.types import BaselineStep, Finished, FinishReason, RunRequest, TokenKind
+from core.types import BaselineStep, Finished, FinishReason, RunRequest
 from tests.fakes_app import make_step, make_summary
 
 REQUEST = RunRequest(target="t", draft="d", prompt="x", baseline=True)
@@ -60,7 +59,7 @@ def written(run, steps, clock_ms):
         end += step.total_ms
         if end <= clock_ms:
             text += step.emitted_text
-    return text.replace("\r\n", "\n")
+    return text.replace("\r", "\u240d")
 
 
 def assert_texts(page, run, clock_ms):
@@ -74,7 +73,7 @@ def test_before_a_race_the_page_says_what_to_do_for_one(page, run):
     assert page.stack.currentIndex() == 0
     assert "Run with “Measure the baseline” ticked" in page.empty.text()
     page.begin()
-    assert "on its way" in page.empty.text()
+    assert "When the run and its baseline are done" in page.empty.text()
     run.begin(replace(REQUEST, baseline=False))
     page.begin()
     assert page.empty.text().startswith("This run measures no baseline")
@@ -207,72 +206,7 @@ def test_a_baseline_that_was_stopped_can_be_raced_and_says_so(page, run):
     del run.baseline_steps[5:]
     page.end()
     assert page.speedup.text() == "–"
-    assert page.source.text() == "The baseline was stopped after 5 tokens, so that no speedup was measured."
-
-
-def test_a_long_text_comes_in_parts_so_that_no_frame_is_long(qtbot, sound_binding):
-    view = RaceText("x", "x", in_kinds=True)
-    qtbot.addWidget(view)
-    view.set_theme(LIGHT)
-    count = 2 * MOST_TOKENS + 7
-    view.set_tokens([" a"] * count, [TokenKind.ACCEPTED] * count)
-    assert not view.show_count(count)
-    assert view.num_shown == MOST_TOKENS
-    assert not view.show_count(count)
-    assert view.show_count(count)
-    assert view.toPlainText() == " a" * count
-    assert view.show_count(3)
-    assert view.toPlainText() == " a" * 3
-
-
-def test_a_text_is_taken_back_and_given_again_where_the_units_are_not_the_characters(qtbot, sound_binding):
-    view = RaceText("x", "x", in_kinds=False)
-    qtbot.addWidget(view)
-    view.set_tokens(TEXTS, [TokenKind.BONUS] * len(TEXTS))
-    for count in (5, 9, 6, 0, 7, 3, 9, 8):
-        view.show_count(count)
-        assert view.toPlainText() == "".join(TEXTS[:count]).replace("\r\n", "\n")
-
-
-def test_a_long_race_is_made_in_turns_and_what_was_there_before_it_is_not_shown_as_it(page, run, qtbot):
-    feed(run)
-    page.end()
-    assert page.stack.currentIndex() == 1
-    run.begin(REQUEST)
-    page.begin()
-    feed(run, blocks=(4,) * STEPS_PER_PIECE)
-    page.end()
-    assert page.stack.currentIndex() == 0
-    qtbot.waitUntil(lambda: page.stack.currentIndex() == 1)
-    assert page.ours.bar.maximum() == run.tokens.num_tokens
-    assert page.texts.text() == SAME
-
-
-def test_a_long_race_that_nobody_waits_for_is_made_when_somebody_looks(page, run, qtbot):
-    feed(run, blocks=(4,) * STEPS_PER_PIECE)
-    page.end()
-    page.hide()
-    assert not page._making.is_going
-    page.show()
-    qtbot.waitUntil(lambda: page.stack.currentIndex() == 1)
-
-
-def test_a_run_that_begins_while_a_long_race_is_made_ends_that(page, run, qtbot):
-    feed(run, blocks=(4,) * STEPS_PER_PIECE)
-    page.end()
-    run.begin(REQUEST)
-    page.begin()
-    assert (page.stack.currentIndex(), page._making.is_going) == (0, False)
-    assert "on its way" in page.empty.text()
-
-
-def test_the_rest_of_a_long_text_follows_by_itself(page, run, qtbot):
-    feed(run, blocks=(4,) * (MOST_TOKENS // 2))
-    page.end()
-    qtbot.waitUntil(lambda: page.stack.currentIndex() == 1)
-    total = run.tokens.num_tokens
-    assert page.ours.text.num_shown < total
-    qtbot.waitUntil(lambda: page.ours.text.num_shown == page.plain.text.num_shown == total)
+    assert page.source.text() == "The baseline was stopped after 5 tokens, so no speedup was measured."
 
 
 def test_the_texts_stand_side_by_side_where_there_is_room_and_fill_what_there_is(page, run):
@@ -291,7 +225,7 @@ def test_a_run_of_the_window_can_be_raced(make_window, run_to_end, qtbot):
     window.text_pages.show_page(window.race)
     assert window.race.stack.currentIndex() == 1
     assert window.race.speedup.text() == f"{window.run_view.summary.measured_speedup:.2f}×"
-    assert window.race.texts.text() == SAME_LAW
+    assert window.race.texts.text() == SAME_DISTRIBUTION
     for widget in (window.race.controls.play, window.race.controls.slider, window.race.controls.pace):
         assert widget.accessibleName()
         assert widget.objectName().startswith("race")
@@ -308,23 +242,19 @@ def test_a_kept_run_is_raced_as_it_was_when_it_ran(make_window, run_to_end, qtbo
     pages = []
     window.race.stack.currentChanged.connect(pages.append)
     with qtbot.waitSignal(window.live.run_shown):
-        window.live.show_kept(rerun.request_to_show(log), replay.events(log), "kept")
+        window.live.show_kept(replay.request_to_show(log), replay.events(log), "kept")
     assert pages == [0, 1]
     assert [label.text() for label in (window.race.speedup, window.race.source, window.race.texts)] == shown
     assert [lane.text.toPlainText() for lane in (window.race.ours, window.race.plain)] == texts
 
 
-def test_a_text_that_is_given_less_room_stays_at_its_end(qtbot, sound_binding):
-    view = RaceText("x", "x", in_kinds=False)
-    qtbot.addWidget(view)
-    view.set_tokens(["a line\n"] * 60, [TokenKind.BONUS] * 60)
-    view.resize(400, 3000)
-    view.show()
-    view.show_count(60)
-    assert view.verticalScrollBar().maximum() == 0
-    view.resize(400, 200)
-    bar = view.verticalScrollBar()
+def test_a_text_that_is_given_less_room_stays_at_its_end(page, run):
+    feed(run, blocks=(4,) * 60)
+    page.end()
+    bar = page.ours.text.verticalScrollBar()
     assert bar.value() == bar.maximum() > 0
+    page.resize(552, 420)
+    assert bar.value() == bar.maximum()
     bar.setValue(0)
-    view.resize(400, 150)
+    page.resize(552, 400)
     assert bar.value() == 0

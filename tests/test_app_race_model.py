@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from app.run.race import MOVED, SAME, SAME_LAW, Race, Runner, Timeline, seconds_text
-from app.run.run_view import PositionCounts
+from app.run.pages.race import MOVED, SAME, SAME_DISTRIBUTION, Race, seconds_text
+from app.run.run_counts import Timeline
 from core.types import Coupling
 from tests.fakes_app import make_step
 
@@ -35,20 +35,19 @@ def plainly(steps, ms=9.0, **changes):
 
 def race(ours=None, plain=None, coupling=Coupling.REJECTION, speedup=1.5):
     ours = ours or speculative()
-    return Race(runner(ours), runner(plain or plainly(ours)), coupling=coupling, speedup=speedup)
+    return Race(ours, plain or plainly(ours), coupling=coupling, speedup=speedup)
 
 
-def runner(steps):
-    made = Runner()
-    made.extend(steps)
-    return made
+def timeline_of(steps):
+    timeline = Timeline()
+    for step in steps:
+        timeline.add(step)
+    return timeline
 
 
 def test_a_steps_tokens_are_there_when_it_ends_and_not_before():
     steps = speculative(3)
-    timeline = Timeline()
-    timeline.extend(steps[:1])
-    timeline.extend(steps[1:])
+    timeline = timeline_of(steps)
     first = steps[0].total_ms
     assert timeline.tokens_at(0) == 0
     assert timeline.tokens_at(first - 1e-6) == 0
@@ -58,8 +57,7 @@ def test_a_steps_tokens_are_there_when_it_ends_and_not_before():
 
 
 def test_a_step_without_a_time_takes_none():
-    timeline = Timeline()
-    timeline.extend([replace(step, total_ms=math.nan) for step in speculative(2)])
+    timeline = timeline_of([replace(step, total_ms=math.nan) for step in speculative(2)])
     assert timeline.end_ms == 0.0
     assert timeline.tokens_at(0.0) == timeline.num_tokens > 0
 
@@ -71,9 +69,10 @@ def test_efficiency_over_cost_is_the_speedup():
     ours_ms, plain_ms = (sum(step.total_ms for step in steps) for steps in (ours, plain))
     measured = (tokens / ours_ms) / (len(plain) / plain_ms)
     found = race(ours, plain, speedup=measured)
-    assert found.block_efficiency / found.step_cost == pytest.approx(measured)
-    assert f"= {measured:.2f}×." in found.source
-    assert f"{found.block_efficiency:.2f} tokens for each forward" in found.source
+    efficiency, cost = tokens / len(ours), (ours_ms / len(ours)) / (plain_ms / len(plain))
+    assert efficiency / cost == pytest.approx(measured)
+    assert f"{efficiency:.2f} / {cost:.2f} = {measured:.2f}×." in found.source
+    assert f"{efficiency:.2f} tokens for each forward" in found.source
 
 
 def test_who_leads_and_by_how_much_follows_the_clock():
@@ -82,12 +81,8 @@ def test_who_leads_and_by_how_much_follows_the_clock():
     found = race(ours, plain)
     plain_ms, ours_ms = plain[0].total_ms, ours[0].total_ms
     assert found.lead_text(0) == "Level"
-    assert found.at(plain_ms + 0.01).lead == -1
     assert found.lead_text(plain_ms + 0.01) == "The baseline is 1 token ahead"
-    assert found.at(ours_ms).lead == 4
     assert found.lead_text(ours_ms) == "Speculative is 4 tokens ahead"
-    assert found.at(ours_ms).ours_finished
-    assert not found.at(ours_ms).plain_finished
     gap = seconds_text(5 * plain_ms - ours_ms)
     assert found.lead_text(found.duration_ms) == f"Speculative was done {gap} earlier"
     assert found.duration_ms == pytest.approx(5 * plain_ms)
@@ -104,9 +99,9 @@ def test_equal_texts_are_said_to_be_equal():
     assert race().texts == SAME
 
 
-def test_texts_that_were_drawn_apart_follow_the_same_law():
+def test_texts_that_were_drawn_apart_follow_the_same_distribution():
     ours = speculative()
-    assert race(ours, plainly(speculative(seed=2))).texts == SAME_LAW
+    assert race(ours, plainly(speculative(seed=2))).texts == SAME_DISTRIBUTION
 
 
 @pytest.mark.parametrize("coupling", list(Coupling))
@@ -117,7 +112,7 @@ def test_texts_that_should_be_equal_and_are_not_say_where_they_part(coupling):
     assert race(ours, plain, coupling).texts == "The texts part at token 7: rounding decided a near-tie."
 
 
-def test_a_temperature_that_was_moved_makes_no_claim_about_the_law():
+def test_a_temperature_that_was_changed_makes_no_claim_about_the_distribution():
     ours = speculative()
     ours[5] = replace(ours[5], temperature=0.0)
     assert race(ours, plainly(speculative(seed=2))).texts == MOVED
@@ -126,8 +121,8 @@ def test_a_temperature_that_was_moved_makes_no_claim_about_the_law():
 def test_a_baseline_that_was_stopped_gives_no_speedup_but_a_race():
     ours = speculative()
     found = race(ours, plainly(ours)[:4], speedup=None)
-    assert found.source == "The baseline was stopped after 4 tokens, so that no speedup was measured."
-    assert found.texts == "Same text, token for token, as far as the baseline came: 4 tokens."
+    assert found.source == "The baseline was stopped after 4 tokens, so no speedup was measured."
+    assert found.texts == "Same text, token for token, as far as the baseline got: 4 tokens."
 
 
 @pytest.mark.parametrize(
@@ -135,32 +130,3 @@ def test_a_baseline_that_was_stopped_gives_no_speedup_but_a_race():
 )
 def test_times_read_well(ms, text):
     assert seconds_text(ms) == text
-
-
-def test_positions_count_what_was_drafted_tested_and_accepted():
-    counts = PositionCounts()
-    blocks = [(4, 4), (4, 1), (2, 2), (0, 0), (4, 0)]
-    counts.extend([make_step(0, 9, num_draft_tokens=k, num_accepted=a) for k, a in blocks])
-    assert counts.drafted == [4, 4, 3, 3]
-    assert counts.tested == [4, 3, 1, 1]
-    assert counts.accepted == [3, 2, 1, 1]
-    assert counts.unconditional(1) == 0.5
-    assert counts.conditional(1) == pytest.approx(2 / 3)
-    assert counts.num_steps == 5
-
-
-def test_a_position_that_was_never_tested_has_no_conditional_rate():
-    counts = PositionCounts()
-    counts.extend([make_step(0, 9, num_draft_tokens=3, num_accepted=0)])
-    assert [counts.conditional(position) for position in range(3)] == [0.0, None, None]
-    assert counts.unconditional(2) == 0.0
-
-
-def test_conditional_rates_multiply_to_the_unconditional_ones_where_all_blocks_are_as_long():
-    source = random.Random(4)
-    counts = PositionCounts()
-    counts.extend([make_step(0, 9, num_draft_tokens=5, num_accepted=source.choice((0, 1, 3, 5))) for _ in range(200)])
-    product = 1.0
-    for position in range(5):
-        product *= counts.conditional(position)
-        assert counts.unconditional(position) == pytest.approx(product)

@@ -7,15 +7,15 @@ import threading
 import numpy as np
 import pytest
 
-from app.giving_way import WindowFirst
-from app.run.theory import EMPTY, LATER, NO_UNIT, UNDRAFTED, TheoryModel, answer
-from app.run.theory_page import STEPS_BETWEEN, Grouping, PausedSteps, Quantity, TheoryPage, TheoryWorker
+from app.jobs import Jobs
+from app.run.pages.theory import EMPTY, LATER, NO_UNIT, UNDRAFTED, live_report, study_of, whole_report
+from app.run.pages.theory_page import TheoryPage
+from app.run.pages.theory_plots import Grouping, Quantity
 from app.theme import DARK, LIGHT
 from app.widgets.plot_card import PlotFormat, contents_of
 from core.analysis.diagnosis import StepSums
 from core.types import Coupling, RunRequest
 from tests.fakes_app import make_step
-from tests.fakes_runs import until
 from tests.test_app_why import view
 from tests.test_core_diagnosis import drawn
 from tests.test_core_theory import with_evidence
@@ -26,19 +26,22 @@ def steps():
     return drawn(0.8, 4, draft_ms=1.0, verify_ms=14.0, count=60)
 
 
-def page_of(qtbot, run, width=340, *, is_answered=True):
-    page = TheoryPage(run)
+def page_of(qtbot, run, width=340):
+    jobs = Jobs()
+    page = TheoryPage(run, jobs)
+    page._jobs_kept = jobs
     qtbot.addWidget(page)
     page.set_theme(LIGHT)
-    asked = []
-    page.question_asked.connect(asked.append)
     page.resize(width, 700)
     page.show()
     page.end()
-    if is_answered and asked:
-        page.show_answer(asked[-1], answer(asked[-1]))
-        until(qtbot, lambda: not page._turns.is_going)
+    qtbot.waitUntil(lambda: jobs.is_idle, timeout=30_000)
     return page
+
+
+def whole(run):
+    """The report of a run that is over."""
+    return whole_report(run, study_of(run)())
 
 
 def texts(rows):
@@ -74,7 +77,7 @@ def test_the_curves_pass_through_one_at_k_0_and_the_point_stands_at_the_runs_own
     assert x[-1] == 4
     assert page.plot.beyond.getData()[0][[0, -1]].tolist() == [4, 16]
     assert page.plot.point.getData()[0].tolist() == [4]
-    assert "drawn on" in dict(page.plot.details(9))["v(10)"]
+    assert "extrapolated" in dict(page.plot.details(9))["v(10)"]
     assert np.all(page.plot.edges[0].getData()[1] <= page.plot.edges[1].getData()[1])
 
 
@@ -96,9 +99,9 @@ def test_predictions_are_gathered_by_position_or_by_what_was_predicted(qtbot, st
 
 
 def test_a_run_without_evidence_says_so_and_one_with_it_shows_correlations(qtbot, steps):
-    assert "kept no laws" in page_of(qtbot, view(steps)).predictors_note.text()
-    with_laws, _ = with_evidence(300, count=40, scale=1.0)
-    page = page_of(qtbot, view(with_laws))
+    assert "kept no distributions" in page_of(qtbot, view(steps)).predictors_note.text()
+    with_probs, _ = with_evidence(300, count=40, scale=1.0)
+    page = page_of(qtbot, view(with_probs))
     assert "lower bound" in page.predictors_note.text()
     assert texts(page.predictors.rows)["KL(p||q)"][0].startswith("−")
 
@@ -123,63 +126,10 @@ def test_without_a_plain_step_there_is_nothing_to_hold_the_run_against(qtbot, st
     assert page_of(qtbot, run).headline.text() == NO_UNIT
 
 
-def test_a_run_that_goes_is_shown_without_intervals_and_an_old_answer_is_let_go(qtbot, steps):
-    run = view(steps, is_over=False)
-    page = page_of(qtbot, run)
-    assert LATER in page.basis.text()
-    assert TheoryModel(run).question() is None
-    over = page_of(qtbot, view(steps), is_answered=False)
-    old = over._asked
-    over.begin()
-    shown = over.basis.text()
-    over.show_answer(old, answer(old))
-    assert not over._turns.is_going
-    assert over.basis.text() == shown
-
-
-def test_what_was_found_about_a_long_run_is_shown_in_turns_and_not_while_it_is_read_anew(qtbot, steps, monkeypatch):
-    monkeypatch.setattr("app.run.run_view.PIECE", 10)
-    run = view(steps)
-    page = page_of(qtbot, run, is_answered=False)
-    assert page._asked is None, "it is still read"
-    until(qtbot, lambda: page._asked is not None)
-    question = page._asked
-    page.show_answer(question, answer(question))
-    assert page._turns.is_going
-    until(qtbot, lambda: not page._turns.is_going)
-    assert "–" in texts(page.figures.rows)["Speedup expected"][1]
-    run.steps.extend(steps)
-    page.end()
-    assert page._turns.is_going
-    page.show_answer(question, answer(question))
-    until(qtbot, lambda: page._asked is not question)
-    assert len(page._asked.steps) == len(run.steps)
-
-
-def test_who_works_a_run_out_lets_the_window_go_first_until_that_closes(qtbot, steps, monkeypatch):
-    lets = []
-    monkeypatch.setattr(WindowFirst, "let", lambda self: lets.append(self))
-    run, found = view(steps * 4), []
-    question, worker = TheoryModel(run).question(), TheoryWorker()
-    worker.answered.connect(lambda asked, study: found.append((asked, study)))
-    worker.latest = 1
-    worker.work_out(question, 1)
-    assert found[0][0] is question
-    assert repr(found[0][1]) == repr(answer(question)), "the same, pauses or none"
-    assert len(lets) >= 3 * len(run.steps) / STEPS_BETWEEN
-    lets.clear()
-    paused = iter(PausedSteps(run.steps, worker._let_window))
-    next(paused)
-    worker.is_closing = True
-    assert [step.index for step in paused] == [step.index for step in run.steps][1:]
-    assert len(lets) == 1
-
-
 def test_gumbel_coupling_is_named_as_the_reason_for_lower_acceptance(steps):
     run = view(steps)
     run.request = RunRequest("t", "d", "x", coupling=Coupling.GUMBEL)
-    model = TheoryModel(run)
-    rows = {row.title: row for row in model.whole(answer(model.question())).rows}
+    rows = {row.title: row for row in whole(run).rows}
     assert "shares its noise" in rows["z of the difference"].how
 
 
@@ -208,8 +158,7 @@ def test_the_window_works_a_run_out_in_another_thread_when_the_page_is_open(make
     assert window.theory.headline.text() == EMPTY
     window.side.show_page(window.theory)
     assert LATER in window.theory.basis.text()
-    with qtbot.waitSignal(window.theorist.answered):
-        session.gate.release(1000)
+    session.gate.release(1000)
     qtbot.waitUntil(lambda: window.theory.calibration.calibration is not None)
     assert "tested tokens" in window.theory.basis.text()
 
@@ -219,14 +168,27 @@ def test_a_run_that_goes_on_has_only_its_new_steps_added_up(monkeypatch):
     monkeypatch.setattr(StepSums, "add", lambda sums, step, add=StepSums.add: (added.append(step), add(sums, step)))
     steps = drawn(0.8, 4, count=500)
     run = view(steps[:400], is_over=False)
-    model = TheoryModel(run)
-    model.live()
+    live_report(run)
     num_read = len(added)
     for _ in range(3):
-        model.live()
+        live_report(run)
     assert len(added) == num_read
     run.steps.extend(steps[400:])
-    model.live()
+    live_report(run)
     assert added[num_read:] == steps[400:]
     run.begin(run.request)
-    assert model.live().headline == EMPTY
+    assert live_report(run).headline == EMPTY
+
+
+def test_a_running_run_is_shown_without_intervals_and_the_next_one_cancels_a_study(qtbot, steps):
+    run = view(steps, is_over=False)
+    assert LATER in page_of(qtbot, run).basis.text()
+    assert study_of(run) is None
+    run = view(steps)
+    page = page_of(qtbot, run)
+    page.end()
+    job = page._job
+    run.begin(run.request)
+    page.begin()
+    assert job.is_cancelled
+    assert page.headline.text() == EMPTY

@@ -1,34 +1,44 @@
-"""The transcript shows each token as what it is, explains it, and copies clean."""
+"""The transcript shows each token as what it is, explains it, copies exactly, and can be walked through.
+
+Whatever the script: characters stay whole, and every token can be reached.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from PySide6.QtCore import QEvent, QPoint
+from PySide6.QtCore import QEvent, QPoint, Qt
 from PySide6.QtGui import QHelpEvent, QTextCursor
 
-from app.run.paged_text import Written
-from app.run.tokens import Ghost, TokenStream
-from app.run.transcript import TranscriptView, tooltip
+from app.run.token_notes import tooltip
+from app.run.tokens import Ghost, Place, Token, TokenStream, Written, num_units
+from app.run.transcript import TranscriptView
 from app.theme import DARK, LIGHT
 from core.types import Coupling, TokenKind
 from tests.fakes_app import make_step
+
+PROMPT = "Once upon"
 
 
 @pytest.fixture
 def stream():
     stream = TokenStream()
-    stream.clear("Once upon")
+    stream.clear(PROMPT)
     return stream
 
 
 @pytest.fixture
-def view(qtbot, sound_binding, stream):
+def view(show_at, sound_binding, stream):
     view = TranscriptView()
-    qtbot.addWidget(view)
-    view.resize(500, 300)
     view.set_theme(LIGHT)
     view.set_stream(stream)
-    return view
+    return show_at(view, 500, 300)
+
+
+def at(stream, position):
+    """The token at a position of the sequence."""
+    return next(token for step in stream.steps for token in step.tokens if token.position == position)
 
 
 def add(view, stream, *steps):
@@ -58,8 +68,8 @@ def test_each_kind_has_its_colour_and_its_line(view, stream, theme):
     view.set_theme(theme)
     add(view, stream, make_step(0, 2, num_accepted=1), make_step(1, 4, num_accepted=4))
     for position, kind in ((2, TokenKind.ACCEPTED), (3, TokenKind.CORRECTION), (8, TokenKind.BONUS)):
-        assert stream.at(position).kind is kind
-        first, last = view.token_range(position)
+        assert at(stream, position).kind is kind
+        first, last = view.place_range(at(stream, position).place)
         assert last > first
         shown = format_at(view, first)
         assert shown.foreground().color().name() == theme.kind(kind).color
@@ -77,41 +87,18 @@ def test_ghosts_are_struck_through_where_the_draft_was_rejected_and_only_when_wa
     assert view.toPlainText().startswith("Once upon t2")
     assert view.toPlainText().endswith(" t3")
     assert format_at(view, len("Once upon t2")).fontStrikeOut()
-    assert not format_at(view, len("Once upon")).fontStrikeOut()
+    assert not format_at(view, len(PROMPT)).fontStrikeOut()
     view.set_ghosts_shown(False)
     assert view.toPlainText() == before
 
 
-def test_the_first_ghost_was_rejected_and_the_rest_discarded(stream):
-    stream.append(make_step(0, 2, num_draft_tokens=4, num_accepted=1))
-    assert [ghost.tested for ghost in stream.steps[0].ghosts] == [True, False, False]
-
-
-def test_a_text_that_ends_within_the_block_leaves_no_ghosts(stream):
-    from dataclasses import replace
-
-    step = make_step(0, 2, num_draft_tokens=4, num_accepted=2)
-    stream.append(replace(step, emitted=step.emitted[:2], emitted_kinds=step.emitted_kinds[:2]))
-    assert stream.steps[0].ghosts == ()
-    assert stream.num_tokens == 2
-
-
 def test_ghosts_break_no_lines_and_are_not_copied(view, stream):
-    from dataclasses import replace
-
     step = replace(make_step(0, 2, num_accepted=1), drafted_texts=(" t2", "\n\n", "\tx", " y"))
     view.set_ghosts_shown(True)
     add(view, stream, step)
     assert "\n" not in view.toPlainText()
     assert "↵↵" in view.toPlainText()
     assert select_all_and_copy(view) == "Once upon t2 t3"
-
-
-@pytest.mark.parametrize("text", [" 😀", " é", "\n", "\n    \t", " 𝔘𝔫", ""])
-def test_copies_are_exact_whatever_the_text(view, stream, text):
-    view.set_ghosts_shown(True)
-    add(view, stream, make_step(0, 2, num_accepted=1, texts=lambda position: text), make_step(1, 4, num_accepted=4))
-    assert select_all_and_copy(view) == "Once upon" + text * 2 + " t4 t5 t6 t7 t8"
 
 
 def test_a_part_that_cuts_through_a_ghost_copies_only_what_was_emitted(view, stream):
@@ -123,33 +110,18 @@ def test_a_part_that_cuts_through_a_ghost_copies_only_what_was_emitted(view, str
     assert view.plain_text(ghost_start + 1, ghost_start + 2) == ""
 
 
-def test_the_tooltip_tells_step_kind_and_probabilities(stream):
-    stream.append(make_step(0, 2, num_accepted=1))
-    accepted = tooltip(stream.at(2))
-    for part in ("accepted", "Step", ">0<", "0.6000", "0.5000", "1.0000", "1002", "t2"):
-        assert part in accepted
-    resampled = tooltip(stream.at(3))
-    for part in ("resampled", "In place of", "0.1000", "0.2000", "residual"):
-        assert part in resampled
-    ghost = tooltip(stream.steps[0].ghosts[0])
-    assert "rejected" in ghost
-    discarded = tooltip(stream.steps[0].ghosts[1])
-    assert "discarded" in discarded
-    assert "counts as drafted, not as rejected" in discarded
-
-
 def test_with_shared_gumbel_noise_the_tooltip_tells_of_the_targets_own_draw(view, stream, monkeypatch):
-    stream.clear("Once upon", Coupling.GUMBEL)
+    stream.clear(PROMPT, Coupling.GUMBEL)
     view.set_stream(stream)
     add(view, stream, make_step(0, 2, num_accepted=1))
     rejected, discarded = stream.steps[0].ghosts[:2]
-    told = [tooltip(span, stream.coupling) for span in (stream.at(2), stream.at(3), rejected, discarded)]
+    told = [tooltip(span, stream.coupling) for span in (at(stream, 2), at(stream, 3), rejected, discarded)]
     assert not any("esidual" in text or "Acceptance probability" in text for text in told)
     assert "own draw under the shared noise equals" in told[0]
     assert all("own draw under the shared noise" in text and "differs" in text for text in told[1:3])
     shown = []
     monkeypatch.setattr("app.run.transcript.QToolTip.showText", lambda _place, text, _widget: shown.append(text))
-    monkeypatch.setattr(view, "span_at", lambda _point: stream.at(2))
+    monkeypatch.setattr(view, "span_at", lambda _point: at(stream, 2))
     view.viewportEvent(QHelpEvent(QEvent.Type.ToolTip, QPoint(5, 5), QPoint(5, 5)))
     assert shown == told[:1]
 
@@ -167,31 +139,17 @@ def test_the_legend_explains_the_coupling_of_the_run(window, run_to_end):
     assert "residual" in resampled.toolTip()
 
 
-def test_the_tooltip_of_a_bonus_token_has_no_probabilities_to_tell(stream):
-    stream.append(make_step(0, 2, num_accepted=4))
-    text = tooltip(stream.at(6))
-    assert "bonus" in text
-    assert "probability" not in text
-
-
-def test_a_token_that_looks_like_markup_is_shown_as_it_is(stream):
-    stream.append(make_step(0, 2, num_accepted=4, texts=lambda _position: "<b>&"))
-    assert "&lt;b&gt;&amp;" in tooltip(stream.at(2))
-
-
-def test_every_token_is_found_under_the_pointer(view, stream, qtbot):
+def test_every_token_is_found_under_the_pointer(view, stream):
     view.set_ghosts_shown(True)
-    with qtbot.waitExposed(view):
-        view.show()
     add(view, stream, make_step(0, 2, num_accepted=1), make_step(1, 4, num_accepted=4))
-    for index, span in enumerate(view._page.spans):
-        first, last = view._page.extent(index)
+    for index, span in enumerate(view._spans):
+        first, last = view._extent(index)
         for position in range(first, last) if not isinstance(span, Written) else ():
             left, right = (view.cursorRect(cursor_at(view, place)) for place in (position, position + 1))
             if left.top() == right.top():
                 assert view.span_at(QPoint((left.x() + right.x()) // 2 + 1, left.center().y())) is span
     assert view.span_at(view.cursorRect(cursor_at(view, 2)).center()) is None
-    assert any(isinstance(span, Ghost) for span in view._page.spans)
+    assert any(isinstance(span, Ghost) for span in view._spans)
 
 
 def cursor_at(view, position):
@@ -201,10 +159,8 @@ def cursor_at(view, position):
 
 
 def test_the_token_under_the_pointer_is_highlighted(view, stream, qtbot):
-    with qtbot.waitExposed(view):
-        view.show()
     add(view, stream, make_step(0, 2, num_accepted=1))
-    first, last = view.token_range(2)
+    first, last = view.place_range(at(stream, 2).place)
     place = view.cursorRect(cursor_at(view, first + 1)).center()
     qtbot.mouseMove(view.viewport(), place)
     (selection,) = view.extraSelections()
@@ -212,8 +168,6 @@ def test_the_token_under_the_pointer_is_highlighted(view, stream, qtbot):
 
 
 def test_the_text_is_followed_unless_the_reader_scrolled_away(view, stream, qtbot):
-    with qtbot.waitExposed(view):
-        view.show()
     bar = view.verticalScrollBar()
     for index in range(40):
         add(view, stream, make_step(index, 2 + 3 * index, texts=lambda position: f"line {position}\n"))
@@ -236,19 +190,6 @@ def test_a_new_run_starts_with_its_prompt_alone(view, stream):
     stream.clear("Other")
     view.set_stream(stream)
     assert view.toPlainText() == "Other"
-    assert stream.at(2) is None
-
-
-def test_refreshing_adds_only_what_is_new(view, stream, monkeypatch):
-    add(view, stream, make_step(0, 2))
-    inserted = []
-    page = view._page
-    insert = page._insert
-    monkeypatch.setattr(page, "_insert", lambda *args: (inserted.append(args[1].text), insert(*args)))
-    view.refresh()
-    assert inserted == []
-    add(view, stream, make_step(1, 5))
-    assert inserted == [" t5", " t6", " t7"]
 
 
 def test_the_legend_shows_kinds_as_the_transcript_does(make_window):
@@ -259,3 +200,218 @@ def test_the_legend_shows_kinds_as_the_transcript_does(make_window):
     window.menus.show_ghosts.setChecked(True)
     assert window.transcript._ghost_sample.isVisibleTo(window)
     assert "kept" in samples[TokenKind.ACCEPTED].toolTip()
+
+
+# --- Any script ---
+
+FAMILY = "👨‍👩‍👧"
+PIECES = {
+    "chinese": ["中", "文字", "，", "很", "好", "。"],
+    "arabic": ["مر", "حبا", " ", "بال", "عالم", "!"],
+    "hebrew": ["של", "ום", " abc ", "עול", "ם", "."],
+    "emoji": [FAMILY[:1], FAMILY[1:2], FAMILY[2:], "👍", "🏽", "🇩🇪"[0]],
+    "accents": ["e", "\u0301", "a\u0308", "o", "\u0302\u0323", "!"],
+    "parts": ["", "é", "", "", "😀", ""],
+    "lines": ["\n", "\t", "\r\n", "\n\n\tx", "\r", " "],
+    "controls": ["\x00", "\x1b[0m", "\x0c", "\u2028", "\u2029", "\ufffc"],
+    "spaces": ["\u00a0", "\u3000", "  ", "\u200b", "\u202f", " "],
+}
+
+
+def write(view, stream, pieces, *, each=3):
+    """Steps of two accepted tokens and a resampled one, with these texts."""
+    for index in range(0, len(pieces), each):
+        part = pieces[index : index + each]
+        stream.append(make_step(index // each, index, num_accepted=each - 1, texts=lambda at: pieces[at], ms=1.0))
+        assert len(part) == each
+    view.refresh()
+
+
+@pytest.mark.parametrize("ghosts", [False, True])
+@pytest.mark.parametrize("name", PIECES)
+def test_copies_are_exactly_what_was_emitted(view, stream, name, ghosts):
+    view.set_ghosts_shown(ghosts)
+    write(view, stream, PIECES[name])
+    view.selectAll()
+    assert view.createMimeDataFromSelection().text() == PROMPT + "".join(PIECES[name])
+
+
+@pytest.mark.parametrize("ghosts", [False, True])
+def test_long_lines_wrap_also_where_nothing_parts_them(view, stream, qtbot, ghosts):
+    view.set_ghosts_shown(ghosts)
+    write(view, stream, ["x" * 500, " word" * 100, "中" * 300])
+    qtbot.waitUntil(lambda: view.verticalScrollBar().maximum() > 0)
+    assert view.horizontalScrollBar().maximum() == 0
+
+
+@pytest.mark.parametrize("name", PIECES)
+def test_positions_count_as_the_document_does(view, stream, name):
+    write(view, stream, PIECES[name])
+    end = view._extent(len(view._spans) - 1)[1]
+    assert end == view.document().characterCount() - 1
+
+
+@pytest.mark.parametrize("name", PIECES)
+def test_every_token_is_reached_with_the_keyboard_in_order(view, stream, qtbot, name):
+    write(view, stream, PIECES[name])
+    view.choose(Place(0, 0))
+    walked = [view.selected_span()]
+    for _ in range(len(PIECES[name]) - 1):
+        qtbot.keyClick(view, Qt.Key.Key_Right)
+        walked.append(view.selected_span())
+    assert [token.text for token in walked] == PIECES[name]
+    qtbot.keyClick(view, Qt.Key.Key_Right)
+    assert view.selected_span() is walked[-1]
+    for token in reversed(walked[:-1]):
+        qtbot.keyClick(view, Qt.Key.Key_Left)
+        assert view.selected_span() is token
+
+
+def test_a_token_without_text_has_a_frame_too_and_counts(view, stream):
+    write(view, stream, PIECES["parts"])
+    view.choose(Place(0, 0))
+    (frame,) = view.rectangles(*view.place_range(Place(0, 0)))
+    assert 0 < frame.width() < 10
+    assert stream.num_tokens == 6
+    assert "no text of its own" in view.accessibleDescription()
+
+
+def test_up_and_down_go_from_step_to_step_and_shift_selects_text(view, stream, qtbot):
+    write(view, stream, [f" w{index}" for index in range(12)])
+    view.choose(Place(1, 2))
+    qtbot.keyClick(view, Qt.Key.Key_Down)
+    assert view.selected_span().place == Place(2, 0)
+    qtbot.keyClick(view, Qt.Key.Key_Up)
+    assert view.selected_span().place == Place(1, 0)
+    qtbot.keyClick(view, Qt.Key.Key_Right, Qt.KeyboardModifier.ShiftModifier)
+    assert view.textCursor().selectedText() == " "
+    assert view.selected_span().place == Place(1, 0)
+
+
+def test_discarded_drafts_are_walked_through_where_they_are_shown(view, stream, qtbot):
+    view.set_ghosts_shown(True)
+    stream.append(make_step(0, 0, num_draft_tokens=4, num_accepted=1))
+    stream.append(make_step(1, 2, num_draft_tokens=2, num_accepted=2))
+    view.refresh()
+    view.choose(Place(0, 0))
+    walked = []
+    for _ in range(5):
+        qtbot.keyClick(view, Qt.Key.Key_Right)
+        walked.append(view._selected)
+    assert walked == [Place(0, 1), Place(0, 2), Place(0, 3), Place(1, 0), Place(1, 1)]
+    view.choose(Place(0, 1))
+    assert isinstance(view.selected_span(), Token), "the token that was drawn, not the one that was rejected there"
+
+
+def test_a_click_selects_the_token_under_it(view, stream, qtbot):
+    write(view, stream, ["中", "文字", "，", " abc", " def", " ghi"])
+    chosen = []
+    view.place_chosen.connect(chosen.append)
+    for place in (Place(0, 1), Place(1, 2)):
+        (frame,) = view.rectangles(*view.place_range(place))
+        qtbot.mouseClick(view.viewport(), Qt.MouseButton.LeftButton, pos=frame.center().toPoint())
+        assert chosen[-1] == place
+
+
+def test_a_click_brings_the_inspector_to_the_front_and_the_keys_leave_the_page_that_is_read(
+    make_window, run_to_end, qtbot
+):
+    window = make_window(is_shown=True)
+    run_to_end(window)
+    view = window.transcript.view
+    window.side.show_page(window.why)
+    qtbot.keyClick(view, Qt.Key.Key_Left)
+    window.playback._on_step_clicked(0)
+    assert window.side.currentWidget() is window.why
+    assert window.selection.place == Place(0, 0)
+    view.mark(Place(1, 0))
+    frame = view.rectangles(*view.place_range(Place(1, 0)))[0]
+    qtbot.mouseClick(view.viewport(), Qt.MouseButton.LeftButton, pos=frame.center().toPoint())
+    assert window.selection.place == Place(1, 0)
+    assert window.side.currentWidget() is window.inspector
+
+
+@pytest.mark.parametrize("name", ["hebrew", "arabic", "chinese"])
+def test_the_token_under_the_pointer_is_found_whichever_way_the_text_runs(view, stream, name):
+    pieces = PIECES[name]
+    write(view, stream, pieces)
+    for index, text in enumerate(pieces):
+        if text.strip() != text:
+            continue
+        (frame,) = view.rectangles(*view.place_range(at(stream, index).place))
+        assert view.span_at(frame.center().toPoint()).text == text
+
+
+@pytest.mark.parametrize("name", ["emoji", "accents"])
+def test_a_character_that_tokens_cut_up_is_drawn_as_one(view, stream, name):
+    pieces = PIECES[name]
+    write(view, stream, pieces)
+    whole = QTextCursor(view.document())
+    whole.setPosition(num_units(PROMPT) + 1)
+    first = whole.charFormat()
+    # Its parts are of several kinds, but look like its beginning, or they would be drawn apart.
+    assert at(stream, 2).kind is TokenKind.CORRECTION if name == "emoji" else at(stream, 1).kind is TokenKind.ACCEPTED
+    count = num_units(FAMILY) if name == "emoji" else 2
+    for unit in range(count):
+        whole.setPosition(num_units(PROMPT) + unit + 1)
+        assert whole.charFormat() == first
+
+
+def test_kept_and_forced_text_look_unlike_the_prompt_and_unlike_each_other(view, stream):
+    stream.kept, stream.forced = " kept", " forced"
+    write(view, stream, [" a", " b", " c"])
+    formats = []
+    for text in (PROMPT, " kept", " forced", " a"):
+        cursor = view.document().find(text)
+        formats.append(cursor.charFormat())
+    assert len({(one.foreground().color().name(), one.background().color().name()) for one in formats}) == 4
+    view.selectAll()
+    assert view.createMimeDataFromSelection().text() == PROMPT + " kept forced a b c"
+
+
+# --- Long texts ---
+
+
+@pytest.fixture
+def long_view(view):
+    stream = TokenStream()
+    stream.clear(PROMPT)
+    for index in range(2000):
+        stream.append(
+            make_step(index, 4 * index, num_accepted=3, texts=lambda at: ".\n" if at % 12 == 11 else f" w{at % 9}")
+        )
+    view.set_stream(stream)
+    assert view.toPlainText() == PROMPT + stream.text
+    return view
+
+
+def test_in_another_theme_a_long_text_stays_at_its_place_with_its_selection(long_view):
+    long_view.verticalScrollBar().setValue(300)
+    top = long_view.cursorForPosition(QPoint(0, 0)).position()
+    cursor = long_view.textCursor()
+    cursor.setPosition(1200)
+    cursor.setPosition(1260, QTextCursor.MoveMode.KeepAnchor)
+    long_view.setTextCursor(cursor)
+    long_view.verticalScrollBar().setValue(300)
+    long_view.set_theme(DARK)
+    assert format_at(long_view, len(PROMPT)).foreground().color().name() == DARK.accepted
+    assert long_view.cursorForPosition(QPoint(0, 0)).position() == top
+    assert (long_view.textCursor().anchor(), long_view.textCursor().position()) == (1200, 1260)
+
+
+def test_with_and_without_ghosts_the_same_token_stays_at_the_top(long_view):
+    long_view.verticalScrollBar().setValue(300)
+    top = long_view.span_at(QPoint(6, 6))
+    long_view.set_ghosts_shown(True)
+    assert top.place.step - 12 <= long_view.span_at(QPoint(6, 6)).place.step <= top.place.step
+
+
+def test_scrubbing_shows_the_first_steps_and_then_all_again(long_view):
+    stream = long_view._stream
+    for count in (1999, 100, 0, 1500):
+        long_view.set_limit(count)
+        assert long_view.toPlainText() == PROMPT + "".join(
+            token.text for step in stream.steps[:count] for token in step.tokens
+        )
+    long_view.set_limit(None)
+    assert long_view.toPlainText() == PROMPT + stream.text

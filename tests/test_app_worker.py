@@ -17,7 +17,7 @@ from core.errors import OutriderError
 from core.evidence import PackedEvidence
 from core.types import Finished, Inspected, RunRequest, StageChanged
 from tests.fakes_app import FakeSession, fake_services, make_step
-from tests.test_app_inspector import inspected
+from tests.test_app_inspection import inspected
 
 
 def refuse() -> FakeSession:

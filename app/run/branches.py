@@ -1,12 +1,11 @@
-"""Rewind and branch: offers what may stand in a token's place, and starts the run that continues from there."""
+"""Rewind and branch: offers tokens for the selected place, and starts the run that continues from there."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from PySide6.QtCore import QObject, Slot
 from PySide6.QtGui import QAction
@@ -16,12 +15,12 @@ from app.controller import RunState
 from app.dialogs import Dialogs
 from app.run.inspection import percent, show
 from app.run.live import LiveView
-from app.run.playback import PlaybackDesk
+from app.run.playback import Playback
 from app.run.run_view import RunView
 from app.run.tokens import Place
 from core.errors import RunLogError
 from core.runlog.replay import request_from_config
-from core.types import RunRequest, Step
+from core.types import RunRequest
 
 MOST_CHOICES = 12
 _NUM_SEEDS = 2**31
@@ -29,7 +28,7 @@ _NUM_SEEDS = 2**31
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A token that may be forced: `target_prob` after temperature and filters, None where it is not known."""
+    """A token that may be forced; its `target_prob` is after temperature and filters, None where it is not known."""
 
     token_id: int
     text: str
@@ -38,27 +37,21 @@ class Choice:
 
 
 def can_branch(run: RunView, place: Place | None) -> bool:
-    """Whether a token was emitted at a place, and all that it takes to go back to it is known."""
+    """Whether a token was emitted at a place, and everything needed to go back to it is known.
+
+    A damaged log may lack settings, or tokens before the place.
+    """
     if place is None or run.request is None or run.started is None or not 0 <= place.step < len(run.steps):
         return False
-    is_emitted = 0 <= place.slot < len(run.steps[place.step].emitted)
-    return is_emitted and _is_known(run.started.config) and _is_gapless(run, run.started.config, place)
-
-
-def _is_known(config: Mapping[str, Any]) -> bool:
-    """Whether a damaged log has all settings: a run that lacks some is shown with others, and can't be continued."""
+    config = run.started.config
     try:
         request_from_config(config)
     except RunLogError:
         return False
-    return True
-
-
-def _is_gapless(run: RunView, config: Mapping[str, Any], place: Place) -> bool:
-    """Whether no token is missing before a place, as in a damaged log; what is continued from must be all of it."""
     before = (config.get("prompt_token_ids") or (), config.get("continuation_token_ids") or ())
-    written = sum(len(step.emitted) for step in run.steps[: place.step])
-    return run.steps[place.step].position == sum(map(len, before)) + written
+    position = sum(map(len, before)) + sum(len(step.emitted) for step in run.steps[: place.step])
+    step = run.steps[place.step]
+    return 0 <= place.slot < len(step.emitted) and step.position == position
 
 
 def emitted_text(run: RunView, place: Place) -> str:
@@ -67,27 +60,21 @@ def emitted_text(run: RunView, place: Place) -> str:
 
 
 def choices(run: RunView, place: Place) -> list[Choice]:
-    """Tokens that may stand at a place, likeliest first: those the target was seen to weigh, and the two at hand."""
+    """Tokens that may be forced at a place: those in its evidence, most likely first; the emitted and the drafted."""
     step, slot = run.steps[place.step], place.slot
     emitted = step.emitted[slot]
     found: dict[int, Choice] = {}
-    evidence: Sequence[object] = getattr(step, "evidence", ())
-    if slot < len(evidence):
-        weighed = evidence[slot]
-        listed = zip(weighed.ids, weighed.texts, weighed.target_probs, strict=True)  # type: ignore[attr-defined]
+    if slot < len(step.evidence):
+        evidence = step.evidence[slot]
+        listed = zip(evidence.ids, evidence.texts, evidence.target_probs, strict=True)
         for token_id, text, prob in sorted(listed, key=lambda entry: -entry[2])[:MOST_CHOICES]:
             found[token_id] = Choice(token_id, text, float(prob), token_id == emitted)
-    for choice in _at_hand(step, slot):
-        found.setdefault(choice.token_id, choice)
-    return list(found.values())
-
-
-def _at_hand(step: Step, slot: int) -> list[Choice]:
-    found = [Choice(step.emitted[slot], step.emitted_texts[slot], None, True)]
+    found.setdefault(emitted, Choice(emitted, step.emitted_texts[slot], None, True))
     if slot < step.num_draft_tokens:
-        is_emitted = step.drafted[slot] == step.emitted[slot]
-        found.append(Choice(step.drafted[slot], step.drafted_texts[slot], step.target_probs[slot], is_emitted))
-    return found
+        drafted = step.drafted[slot]
+        is_emitted = drafted == emitted
+        found.setdefault(drafted, Choice(drafted, step.drafted_texts[slot], step.target_probs[slot], is_emitted))
+    return list(found.values())
 
 
 def is_drawn(run: RunView, place: Place) -> bool:
@@ -98,14 +85,13 @@ def is_drawn(run: RunView, place: Place) -> bool:
 def branch(
     run: RunView, place: Place, *, forced: tuple[int, ...] = (), forced_text: str = "", new_seed: bool = False
 ) -> RunRequest:
-    """The request that continues a run from before a place, up to the length that the run was to have.
+    """The request that continues a run from before a place, with its settings and up to its length.
 
-    Its settings are those that the run was started with. With a forced token the seed stays, so that at temperature 0,
-    or with shared noise, the same token leads to the same text.
+    With a forced token the seed stays: at temperature 0 or with shared noise the same token leads to the same text.
     """
     request, started = run.request, run.started
-    assert request is not None, "only a run that has started has places"
-    assert started is not None, "only a run that has started has places"
+    assert request is not None
+    assert started is not None
     written = [token for step in run.steps[: place.step] for token in step.emitted]
     written += run.steps[place.step].emitted[: place.slot]
     before = started.config.get("continuation_token_ids") or ()
@@ -123,13 +109,13 @@ LONGEST = 24
 AT_ZERO = "At temperature 0 nothing is drawn; force another token."
 
 
-class BranchDesk(QObject):
-    """Fills the branch menu for the token that is selected, and starts what is chosen there."""
+class Branching(QObject):
+    """Fills the branch menu for the selected token, and starts what is chosen there."""
 
     def __init__(
         self,
         window: QWidget,
-        playback: PlaybackDesk,
+        playback: Playback,
         live: LiveView,
         dialogs: Dialogs,
         start: Callable[[RunRequest], None],
@@ -144,9 +130,9 @@ class BranchDesk(QObject):
         self._dialogs = dialogs
         self._start = start
         self._waiting: RunRequest | None = None
-        """To be started when the paused run, which it branches off, has ended."""
-        self._selection.changed.connect(self._on_selected)
-        self._controller.state_changed.connect(self._on_state_changed)
+        """Starts when the paused run that it branches off has ended."""
+        self._selection.changed.connect(self._show)
+        self._controller.state_changed.connect(self._show)
         live.run_shown.connect(self._on_run_shown)
         self._bar.branch_menu.aboutToShow.connect(self._on_menu_wanted)
         playback.view.menu_opening.connect(self._on_context_menu)
@@ -154,11 +140,12 @@ class BranchDesk(QObject):
 
     @property
     def _place(self) -> Place | None:
-        """Where a run could be gone back to, if anywhere."""
+        """The selected place, if the run can be rewound to it."""
         is_still = self._controller.state in {RunState.IDLE, RunState.PAUSED}
         place = self._selection.place
         return place if is_still and can_branch(self._run, place) else None
 
+    @Slot()
     def _show(self) -> None:
         self._bar.set_branchable(self._place is not None)
         self._action.setEnabled(self._place is not None)
@@ -199,7 +186,7 @@ class BranchDesk(QObject):
 
     def _force_text(self, place: Place) -> None:
         text = self._dialogs.ask_forced_text(self._window, emitted_text(self._run, place))
-        # A run may have been started from elsewhere meanwhile.
+        # Another run may have been started meanwhile.
         if text and place == self._place:
             self._go(branch(self._run, place, forced_text=text))
 
@@ -217,26 +204,18 @@ class BranchDesk(QObject):
             self._start(request)
         self._show()
 
-    @Slot(object)
-    def _on_selected(self, _place: Place | None) -> None:
-        self._show()
-
-    @Slot(object)
-    def _on_state_changed(self, _state: RunState) -> None:
-        self._show()
-
 
 def _title(choice: Choice) -> str:
-    """A token in a menu: its text, how likely it is, and whether it is what stands there."""
+    """A token in a menu: its text, how likely it is, and whether it was emitted there."""
     title = f"Force {_quoted(choice.text) if choice.text else f'token {choice.token_id}'}"
     if choice.is_emitted:
         title += " (as it was)"
-    # A menu sets what stands behind a tab in a column of its own.
+    # A menu puts text behind a tab into a column of its own.
     return title if choice.target_prob is None else f"{title}\t{percent(choice.target_prob)}"
 
 
 def _quoted(text: str) -> str:
     shown = show(text)
     shown = shown if len(shown) <= LONGEST else f"{shown[:LONGEST]}…"
-    # An ampersand would underline the letter behind it.
+    # An ampersand would underline the next letter.
     return f"“{shown}”".replace("&", "&&") if text else "a token without text"

@@ -1,4 +1,4 @@
-"""What the inspector says about a place of a block, in words and figures ready to be shown."""
+"""View model of the inspector: what a place of a block holds, in words and numbers ready to show."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from app.run.run_view import NamedValue
 from app.run.tokens import Place
 from core.evidence import PositionEvidence
 from core.text import percent_text, significant_text
@@ -33,10 +34,9 @@ def next_slot(steps: Sequence[Step], place: Place | None, by: int) -> Place | No
     """The place before (-1) or behind (+1), across steps; at either end of the run, the same place."""
     if place is None or not 0 <= place.step < len(steps):
         return _first_or_last(steps, by)
-    slot = place.slot + by
+    slot, beyond = place.slot + by, place.step + by
     if 0 <= slot < num_places(steps[place.step]):
         return Place(place.step, slot)
-    beyond = place.step + by
     if not 0 <= beyond < len(steps):
         return place
     return Place(beyond, 0 if by > 0 else num_places(steps[beyond]) - 1)
@@ -53,8 +53,7 @@ def next_step(steps: Sequence[Step], place: Place | None, by: int) -> Place | No
 def _first_or_last(steps: Sequence[Step], by: int) -> Place | None:
     if not steps:
         return None
-    step = 0 if by > 0 else len(steps) - 1
-    return Place(step, 0 if by > 0 else num_places(steps[step]) - 1)
+    return Place(0, 0) if by > 0 else Place(len(steps) - 1, num_places(steps[-1]) - 1)
 
 
 def fate_of(step: Step, slot: int) -> Fate:
@@ -72,23 +71,25 @@ def is_corrected(step: Step) -> bool:
 
 
 def evidence_at(step: Step, slot: int) -> PositionEvidence | None:
-    """What was kept of a place, if anything was."""
+    """The evidence that was kept of a place, if any."""
     return step.evidence[slot] if slot < len(step.evidence) else None
 
 
 UNKNOWN = "–"
 OTHERS = "all others"
 VISIBLE = str.maketrans({" ": "␣", "\n": "↵", "\r": "↵", "\t": "⇥", "\u2028": "↵", "\u2029": "↵"})
-"""A token's blanks are part of it, and must be seen where it stands alone."""
+"""Blanks are part of a token, so they are shown where it stands alone."""
 
 _MANY = re.compile(r"([␣↵⇥])\1{3,}")
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A token's probability under each law; None under a law that isn't shown.
+    """A token's probability under each distribution; None under one that isn't shown.
 
-    `token` None stands for all tokens that have no row of their own. `fate` is what became of it in this very place.
+    Attributes:
+        token: None stands for all tokens that have no row of their own.
+        fate: what became of it at this place.
     """
 
     token: int | None
@@ -125,34 +126,20 @@ def _fate_here(step: Step, slot: int, token: int) -> Fate | None:
 
 
 def shorten(shares: Sequence[Share], count: int) -> tuple[Share, ...]:
-    """The first rows and those where something happened; all the others are added up in the last row."""
+    """The first rows and those with a fate; the last row is the sum of all others."""
     *rows, others = shares
+    room = count - sum(row.fate is not None for row in rows)
     if len(rows) <= count:
         return tuple(shares)
-    room = count - sum(row.fate is not None for row in rows)
     kept: list[Share] = []
     hidden = [others]
     for row in rows:
-        if row.fate is not None or room > 0:
-            kept.append(row)
-            room -= row.fate is None
-        else:
-            hidden.append(row)
-    return (*kept, _sum(hidden))
-
-
-def _sum(shares: Sequence[Share]) -> Share:
-    first = shares[0]
-    return Share(
-        token=None,
-        text=OTHERS,
-        target=math.fsum(share.target for share in shares),
-        draft=None if first.draft is None else math.fsum(share.draft or 0.0 for share in shares),
-        residual=None if first.residual is None else math.fsum(share.residual or 0.0 for share in shares),
-    )
-
-
-# --- Texts and figures ------------------------------------------------------------------------------------------
+        is_kept = row.fate is not None or room > 0
+        (kept if is_kept else hidden).append(row)
+        room -= is_kept and row.fate is None
+    draft = None if others.draft is None else math.fsum(share.draft or 0.0 for share in hidden)
+    residual = None if others.residual is None else math.fsum(share.residual or 0.0 for share in hidden)
+    return (*kept, Share(None, OTHERS, math.fsum(share.target for share in hidden), draft, residual))
 
 
 def show(text: str) -> str:
@@ -177,7 +164,7 @@ def percent(value: float) -> str:
 
 
 NOT_KEPT = "The distributions of this run were not kept."
-NOT_YET = "The distributions of this step are on their way."
+NOT_YET = "The distributions of this step have not arrived yet."
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,23 +178,14 @@ class Chip:
 
 
 @dataclass(frozen=True, slots=True)
-class Fact:
-    """A figure with its name, and how it is computed."""
-
-    name: str
-    value: str
-    help: str
-
-
-@dataclass(frozen=True, slots=True)
 class Inspection:
-    """Everything about one place. `shares` ends with the tokens that have no row; empty where nothing was kept."""
+    """All that is shown of one place; `shares` is empty where no evidence was kept."""
 
     title: str
     subtitle: str
     chips: tuple[Chip, ...]
     verdict: str
-    facts: tuple[Fact, ...]
+    facts: tuple[NamedValue, ...]
     shares: tuple[Share, ...]
     note: str = ""
 
@@ -218,25 +196,21 @@ def inspect(
     """Describe a place; None where the run has no such place.
 
     Args:
-        is_coming: evidence that is not there may yet come.
+        is_coming: missing evidence may still arrive.
     """
     if not 0 <= place.step < len(steps) or not 0 <= place.slot < num_places(steps[place.step]):
         return None
     step, slot = steps[place.step], place.slot
     evidence = evidence_at(step, slot)
-    is_drafted = slot < len(step.drafted)
     return Inspection(
         title=f"Step {place.step} · {_place_name(step, slot)}",
         subtitle=f"position {step.position + slot:,} · temperature {step.temperature:g}",
         chips=_chips(step, slot),
         verdict=_verdict(step, slot, coupling),
-        facts=_drafted_facts(step, slot, evidence, coupling) if is_drafted else _own_facts(step, slot, evidence),
+        facts=tuple(_drafted_facts(step, slot, coupling) if slot < len(step.drafted) else _own_facts(step, slot)),
         shares=shares_at(step, slot, evidence) if evidence is not None else (),
         note="" if evidence is not None else NOT_YET if is_coming else NOT_KEPT,
     )
-
-
-# --- The block -------------------------------------------------------------------------------------------------
 
 
 def _chips(step: Step, current: int) -> tuple[Chip, ...]:
@@ -270,15 +244,12 @@ def _place_name(step: Step, slot: int) -> str:
     return f"draft {slot + 1} of {len(step.drafted)}"
 
 
-# --- The verdict ------------------------------------------------------------------------------------------------
-
-
 def _verdict(step: Step, slot: int, coupling: Coupling) -> str:
     fate = fate_of(step, slot)
     if fate is Fate.BONUS:
         return _bonus_verdict(step, coupling)
     if fate is Fate.DISCARDED:
-        return "Discarded, untested: it stands behind the rejected token. Both laws follow the text as it was drafted."
+        return "Discarded, untested: it stands behind the rejected token. Its distributions follow the drafted text."
     is_kept = fate is Fate.ACCEPTED
     if coupling is Coupling.GUMBEL:
         if is_kept:
@@ -310,71 +281,78 @@ def _draw(step: Step) -> str:
     return "" if step.next_uniform is None else f", with a draw of {number(step.next_uniform)}"
 
 
-# --- Figures ----------------------------------------------------------------------------------------------------
+P_HELP = "The target's probability of the {} token, after temperature and filters."
+OVERLAP_HELP = {
+    Coupling.REJECTION: "the chance that a token drafted here is accepted, whichever it is.",
+    Coupling.GUMBEL: "what rejection sampling accepts here on average, which no coupling exceeds; shared noise accepts "
+    "less.",
+}
+DISTANCE_HELP = {
+    Coupling.REJECTION: ": the chance of a rejection here, after which the next token comes from the residual.",
+    Coupling.GUMBEL: ". Under shared noise nothing is drawn from what is left.",
+}
 
 
-def _drafted_facts(step: Step, slot: int, evidence: PositionEvidence | None, coupling: Coupling) -> tuple[Fact, ...]:
+def _drafted_facts(step: Step, slot: int, coupling: Coupling) -> list[NamedValue]:
+    evidence, is_rejection = evidence_at(step, slot), coupling is Coupling.REJECTION
     facts = [
-        Fact("Target p", number(_at(step.target_probs, slot)), "The target's probability of the drafted token, after "
-             "temperature and filters."),
-        Fact("Draft q", number(_at(step.draft_probs, slot)), "The draft's probability of the token that it drafted."),
-    ]  # fmt: skip
-    if coupling is Coupling.REJECTION:
+        NamedValue("Target p", number(_at(step.target_probs, slot)), P_HELP.format("drafted")),
+        NamedValue(
+            "Draft q", number(_at(step.draft_probs, slot)), "The draft's probability of the token that it drafted."
+        ),
+    ]
+    if is_rejection:
+        chance, draw = _at(step.acceptance_probs, slot), _at(step.uniforms, slot)
+        how = "From 0 to 1; the token is accepted where u·q < p. Drawn for every token, tested or not."
         facts += [
-            Fact("Chance to be kept, min(1, p/q)", number(_at(step.acceptance_probs, slot)),
-                 "The chance that rejection sampling accepts this token."),
-            Fact("Uniform draw u", number(_at(step.uniforms, slot)),
-                 "From 0 to 1; the token is accepted where u·q < p. Drawn for every token, tested or not."),
-        ]  # fmt: skip
-    facts.append(_overlap_fact(number(_at(step.expected_acceptance, slot)), coupling))
+            NamedValue(
+                "Acceptance probability, min(1, p/q)",
+                number(chance),
+                "The chance that rejection sampling accepts this token.",
+            ),
+            NamedValue("Uniform draw u", number(draw), how),
+        ]
+    facts.append(
+        NamedValue(
+            "Expected acceptance, 1 − TV" if is_rejection else "Upper bound of acceptance, 1 − TV",
+            number(_at(step.expected_acceptance, slot)),
+            f"The sum of min(p, q) over the whole vocabulary: {OVERLAP_HELP[coupling]} TV is the total variation "
+            "distance of the two distributions.",
+        )
+    )
     if evidence is None:
-        return tuple(facts)
-    facts.append(_distance_fact(number(evidence.residual_mass), coupling))
+        return facts
+    facts.append(
+        NamedValue(
+            "Residual mass, TV" if is_rejection else "Distance of the distributions, TV",
+            number(evidence.residual_mass),
+            f"The sum of max(0, p − q) over the whole vocabulary{DISTANCE_HELP[coupling]}",
+        )
+    )
     if evidence.residual_probs is not None:
         drawn = _prob_in(evidence.residual_probs, evidence, step.emitted[-1])
-        facts.append(
-            Fact("Residual of the drawn token", number(drawn), "max(0, p − q) of the token that was drawn instead, "
-                 "divided by the residual mass.")
-        )  # fmt: skip
-    return (*facts, *_entropies(evidence))
+        how = "max(0, p − q) of the token that was drawn instead, divided by the residual mass."
+        facts.append(NamedValue("Residual of the drawn token", number(drawn), how))
+    return facts + _entropies(evidence)
 
 
-def _overlap_fact(value: str, coupling: Coupling) -> Fact:
-    how = "The sum of min(p, q) over the whole vocabulary: "
-    apart = "TV is the total variation distance of the two laws."
-    if coupling is Coupling.GUMBEL:
-        return Fact("Most to be accepted, 1 − TV", value, f"{how}what rejection sampling accepts here on average, and "
-                    f"no coupling more; shared noise accepts less. {apart}")  # fmt: skip
-    return Fact("Expected acceptance, 1 − TV", value, f"{how}the chance that a token drafted here is accepted, "
-                f"whichever it is. {apart}")  # fmt: skip
-
-
-def _distance_fact(value: str, coupling: Coupling) -> Fact:
-    how = "The sum of max(0, p − q) over the whole vocabulary"
-    if coupling is Coupling.GUMBEL:
-        return Fact("Distance of the laws, TV", value, f"{how}. Under shared noise nothing is drawn from what is left.")
-    return Fact("Residual mass, TV", value, f"{how}: the chance of a rejection here, after which the next token comes "
-                "from the residual.")  # fmt: skip
-
-
-def _own_facts(step: Step, slot: int, evidence: PositionEvidence | None) -> tuple[Fact, ...]:
+def _own_facts(step: Step, slot: int) -> list[NamedValue]:
     """Of a token that the target drew by itself."""
-    facts: list[Fact] = []
-    if evidence is not None:
+    facts: list[NamedValue] = []
+    if (evidence := evidence_at(step, slot)) is not None:
         drawn = _prob_in(evidence.target_probs, evidence, step.emitted[slot])
-        facts.append(Fact("Target p", number(drawn), "The target's probability of the drawn token, after "
-                          "temperature and filters."))  # fmt: skip
+        facts.append(NamedValue("Target p", number(drawn), P_HELP.format("drawn")))
     if step.next_uniform is not None:
-        facts.append(Fact("Uniform draw", number(step.next_uniform), "From 0 to 1; the token at which the target's "
-                          "probabilities, added up by id, pass it."))  # fmt: skip
-    return (*facts, *(_entropies(evidence) if evidence is not None else ()))
+        how = "From 0 to 1; drawn is the token at which the target's probabilities, summed by id, exceed it."
+        facts.append(NamedValue("Uniform draw", number(step.next_uniform), how))
+    return facts + (_entropies(evidence) if evidence is not None else [])
 
 
-def _entropies(evidence: PositionEvidence) -> list[Fact]:
+def _entropies(evidence: PositionEvidence) -> list[NamedValue]:
     how = "−Σ p ln p over the whole vocabulary: 0 where one token is certain."
-    facts = [Fact("Entropy of the target", nats(evidence.target_entropy), how)]
+    facts = [NamedValue("Entropy of the target", f"{evidence.target_entropy:.2f} nats", how)]
     if evidence.draft_entropy is not None:
-        facts.append(Fact("Entropy of the draft", nats(evidence.draft_entropy), how))
+        facts.append(NamedValue("Entropy of the draft", f"{evidence.draft_entropy:.2f} nats", how))
     return facts
 
 
@@ -385,8 +363,3 @@ def _prob_in(probs: Sequence[float], evidence: PositionEvidence, token: int) -> 
 def _at(values: Sequence[float], slot: int) -> float | None:
     value = values[slot] if slot < len(values) else None
     return None if value is None or math.isnan(value) else value
-
-
-def nats(value: float) -> str:
-    """An entropy with its unit."""
-    return f"{value:.2f} nats"

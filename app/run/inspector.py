@@ -1,9 +1,8 @@
-"""The inspector: how the selected token came about, from the draft's block to the draw that decided."""
+"""The inspector: how the selected token came about, from the drafted block to the draw that decided."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from html import escape
 
 from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt, Signal, Slot
@@ -25,10 +24,8 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import (
     QFrame,
-    QGridLayout,
     QHBoxLayout,
     QLabel,
-    QScrollArea,
     QSizePolicy,
     QStackedLayout,
     QToolButton,
@@ -39,7 +36,6 @@ from PySide6.QtWidgets import (
 
 from app.run.inspection import (
     Chip,
-    Fact,
     Fate,
     Inspection,
     Share,
@@ -52,9 +48,10 @@ from app.run.inspection import (
 )
 from app.run.run_view import RunView
 from app.run.tokens import Place, Selection
-from app.theme import LIGHT, Theme, hold_font, mono_font, scaled, ui_font
-from app.widgets.fields import card, describe, text_label
-from core.types import Coupling, TokenKind
+from app.theme import LIGHT, Theme, mono_font, scaled, ui_font
+from app.widgets.fields import card, describe, scrolled, text_label
+from app.widgets.tables import FigureTable
+from core.types import TokenKind
 
 CHIP_PX = 40
 GAP_PX = 5
@@ -65,10 +62,10 @@ KINDS = {Fate.ACCEPTED: TokenKind.ACCEPTED, Fate.RESAMPLED: TokenKind.CORRECTION
 
 HELP = {
     Fate.ACCEPTED: "Drafted, tested and kept.",
-    Fate.REJECTED: "Drafted, tested and turned down.",
+    Fate.REJECTED: "Drafted, tested and rejected.",
     Fate.DISCARDED: "Drafted behind the rejected token: never tested.",
     Fate.RESAMPLED: "The target's own, in place of the rejected token.",
-    Fate.BONUS: "The target's own, behind a block that was accepted in full, or where nothing was drafted.",
+    Fate.BONUS: "The target's own, behind a fully accepted block, or where nothing was drafted.",
 }
 
 
@@ -96,7 +93,7 @@ def draw_text(painter: QPainter, text: str, font: QFont, x: float, y: float, tex
 
 
 class BlockRow(QWidget):
-    """Draws `Chip`s, in as many lines as they take.
+    """Draws `Chip`s, in as many lines as needed.
 
     Signals:
         chosen: the slot of the chip that was clicked.
@@ -114,7 +111,7 @@ class BlockRow(QWidget):
         self._boxes: list[QRectF] = []
         self._hovered: int | None = None
         self._has_focus = False
-        self._make_fonts()
+        self._mono, self._small, self._height = mono_font(12), ui_font(11), scaled(CHIP_PX)
         policy = QSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
         policy.setHeightForWidth(True)
         self.setSizePolicy(policy)
@@ -122,13 +119,8 @@ class BlockRow(QWidget):
     def set_theme(self, theme: Theme) -> None:
         """Draw in a theme's colours."""
         self._theme = theme
-        self._make_fonts()
+        self._mono, self._small, self._height = mono_font(12), ui_font(11), scaled(CHIP_PX)
         self.show_chips(self._chips)
-
-    def _make_fonts(self) -> None:
-        # Text may be larger since the last time.
-        self._mono, self._small = mono_font(12), ui_font(11)
-        self._height = scaled(CHIP_PX)
 
     def show_chips(self, chips: Sequence[Chip]) -> None:
         """Show these tokens."""
@@ -141,7 +133,7 @@ class BlockRow(QWidget):
         self.update()
 
     def set_focus_shown(self, shown: bool) -> None:
-        """Fill the chip that the keys move on from."""
+        """Fill the current chip while the arrow keys move from it."""
         self._has_focus = shown
         self.update()
 
@@ -152,8 +144,6 @@ class BlockRow(QWidget):
     def box_of(self, index: int) -> QRectF:
         """Where a chip stands."""
         return self._boxes[index]
-
-    # --- Layout ---
 
     def hasHeightForWidth(self) -> bool:
         """Chips wrap."""
@@ -192,8 +182,6 @@ class BlockRow(QWidget):
     def _width_of(self, chip: Chip) -> float:
         text = min(scaled(MOST_TEXT_PX), QFontMetrics(self._mono).horizontalAdvance(chip.text))
         return max(text, QFontMetrics(self._small).horizontalAdvance(chip.fate.value)) + 2 * PADDING_PX + 2
-
-    # --- Events ---
 
     def paintEvent(self, _event: QPaintEvent) -> None:
         """Draw the chips."""
@@ -252,35 +240,27 @@ class BlockRow(QWidget):
 
 HEADER_PX = 24
 ROW_PX = 20
-INSPECTOR_BARS_GAP_PX = 10
+COLUMN_GAP_PX = 10
 NUMBER_PX = 44
 LEAST_BAR_PX = 1.5
-"""A bar of something that is not 0 can be seen."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Column:
-    title: str
-    token: str
-    values: tuple[float | None, ...]
+"""A bar above 0 stays visible."""
 
 
 class DistributionBars(QWidget):
-    """Draws `Share`s. Bars of all columns have one scale, so that lengths compare across them."""
+    """Draws `Share`s. All columns share one scale, so that lengths can be compared."""
 
     def __init__(self) -> None:
         super().__init__()
         self.setObjectName("distributionBars")
         self.setAccessibleName("Probabilities at this place")
         self._shares: tuple[Share, ...] = ()
-        self._columns: tuple[_Column, ...] = ()
+        self._columns: list[tuple[str, str, list[float | None]]] = []
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
         self.set_theme(LIGHT)
 
     def set_theme(self, theme: Theme) -> None:
         """Draw in a theme's colours."""
         self._theme = theme
-        # Text may be larger since the last time.
         self._header, self._row, self._number = scaled(HEADER_PX), scaled(ROW_PX), scaled(NUMBER_PX)
         self.updateGeometry()
         self.update()
@@ -288,13 +268,13 @@ class DistributionBars(QWidget):
     def show_shares(self, shares: Sequence[Share]) -> None:
         """Show these rows."""
         self._shares = tuple(shares)
-        columns = (
-            _Column("draft q", "draft_bar", tuple(share.draft for share in shares)),
-            _Column("target p", "target_bar", tuple(share.target for share in shares)),
-            _Column("residual", "sample_bar", tuple(share.residual for share in shares)),
-        )
-        self._columns = tuple(column for column in columns if any(value is not None for value in column.values))
-        self.setAccessibleDescription("; ".join(_in_words(share) for share in shares))
+        columns: list[tuple[str, str, list[float | None]]] = [
+            ("draft q", "draft_bar", [share.draft for share in shares]),
+            ("target p", "target_bar", [share.target for share in shares]),
+            ("residual", "sample_bar", [share.residual for share in shares]),
+        ]
+        self._columns = [column for column in columns if any(value is not None for value in column[2])]
+        self.setAccessibleDescription("; ".join(_spoken(share) for share in shares))
         self.updateGeometry()
         self.update()
 
@@ -315,7 +295,7 @@ class DistributionBars(QWidget):
         """A row's tooltip has its figures in full."""
         if isinstance(event, QHelpEvent) and event.type() is QEvent.Type.ToolTip:
             row = self.row_at(event.pos().y())
-            text = "" if row is None else f"<span>{escape(_in_words(self._shares[row]))}</span>"
+            text = "" if row is None else f"<span>{escape(_spoken(self._shares[row]))}</span>"
             QToolTip.showText(event.globalPos(), text, self)
             return True
         return super().event(event)
@@ -327,13 +307,14 @@ class DistributionBars(QWidget):
         """Draw the columns' names, then the rows."""
         painter = QPainter(self)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        first = self._text_width() + INSPECTOR_BARS_GAP_PX
+        first = self._text_width() + COLUMN_GAP_PX
         count = max(1, len(self._columns))
-        width = (self.width() - first - INSPECTOR_BARS_GAP_PX * (count - 1)) / count
-        most = max((value or 0.0 for column in self._columns for value in column.values), default=0.0) or 1.0
+        width = (self.width() - first - COLUMN_GAP_PX * (count - 1)) / count
+        most = max((value or 0.0 for *_, values in self._columns for value in values), default=0.0) or 1.0
         self._paint_texts(painter)
-        for index, column in enumerate(self._columns):
-            self._paint_column(painter, column, first + index * (width + INSPECTOR_BARS_GAP_PX), width, most)
+        for index, (title, token, values) in enumerate(self._columns):
+            left = first + index * (width + COLUMN_GAP_PX)
+            self._paint_column(painter, title, QColor(getattr(self._theme, token)), values, left, width, most)
         painter.end()
 
     def _paint_texts(self, painter: QPainter) -> None:
@@ -346,16 +327,23 @@ class DistributionBars(QWidget):
             text = QFontMetrics(font).elidedText(share.text, Qt.TextElideMode.ElideRight, int(self._text_width()) - 4)
             draw_text(painter, text, font, 4, top + 2, format_of(self._theme, share.fate, is_sum=share.token is None))
 
-    def _paint_column(self, painter: QPainter, column: _Column, left: float, width: float, most: float) -> None:
-        small = ui_font(11)
-        painter.setFont(small)
+    def _paint_column(
+        self,
+        painter: QPainter,
+        title: str,
+        color: QColor,
+        values: list[float | None],
+        left: float,
+        width: float,
+        most: float,
+    ) -> None:
+        painter.setFont(ui_font(11))
         painter.setPen(QColor(self._theme.muted))
         align = Qt.AlignmentFlag.AlignVCenter
-        color = QColor(getattr(self._theme, column.token))
         painter.fillRect(QRectF(left, self._header / 2 - 5, 8, 8), color)
-        painter.drawText(QRectF(left + 12, 0, width - 12, self._header - 2), align, column.title)
+        painter.drawText(QRectF(left + 12, 0, width - 12, self._header - 2), align, title)
         room = max(8.0, width - self._number)
-        for row, value in enumerate(column.values):
+        for row, value in enumerate(values):
             if value is None:
                 continue
             top = self._header + row * self._row
@@ -367,7 +355,7 @@ class DistributionBars(QWidget):
             painter.drawText(place, align, percent(value))
 
 
-def _in_words(share: Share) -> str:
+def _spoken(share: Share) -> str:
     name = share.text if share.token is None else f"“{share.text}” (id {share.token})"
     parts = [f"target {number(share.target)}"]
     if share.draft is not None:
@@ -383,7 +371,7 @@ EMPTY = (
     "Click a token in the text, or arrow to one, to see how it came about: the block it was drafted in, how it was "
     "tested, and what both models said at its place."
 )
-KEYS_HELP = "Left and Right go from token to token, Up and Down from step to step."
+KEYS_HELP = "Left and Right move from token to token, Up and Down from step to step."
 
 
 class InspectorPanel(QWidget):
@@ -406,7 +394,7 @@ class InspectorPanel(QWidget):
         self.behind = _step_button("›", "stepBehind", "The next step (Down)")
         self.block = BlockRow()
         self.verdict = _wrapped("plain")
-        self.facts = _FactTable()
+        self.facts = FigureTable("inspectorFacts")
         self.bars = DistributionBars()
         self.note = _wrapped("hint")
         self.more = QToolButton()
@@ -424,22 +412,13 @@ class InspectorPanel(QWidget):
 
     def _lay_out(self) -> None:
         body = QWidget()
-        body.setObjectName("inspectorBody")
         layout = QVBoxLayout(body)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(8)
-        for frame in (self._block_card(), self._laws_card()):
-            layout.addWidget(frame)
+        layout.addWidget(self._block_card())
+        layout.addWidget(self._probabilities_card())
         layout.addStretch(1)
-        self.scroll_area = QScrollArea()
-        self.scroll_area.setObjectName("inspectorScroll")
-        self.scroll_area.setWidget(body)
-        self.scroll_area.setWidgetResizable(True)
-        self.scroll_area.setFrameShape(QFrame.Shape.NoFrame)
-        self.scroll_area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        # The keys are the panel's.
-        self.scroll_area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
-        self.scroll_area.viewport().setAutoFillBackground(False)
+        self.scroll_area = scrolled(body, "inspectorScroll")
         empty, empty_layout = card()
         empty_layout.addWidget(self._empty, 1)
         self._pages = QStackedLayout(self)
@@ -463,7 +442,7 @@ class InspectorPanel(QWidget):
         layout.addWidget(self.facts)
         return frame
 
-    def _laws_card(self) -> QFrame:
+    def _probabilities_card(self) -> QFrame:
         frame, layout = card()
         layout.setSpacing(4)
         layout.addWidget(text_label("Probabilities", "section"))
@@ -472,41 +451,25 @@ class InspectorPanel(QWidget):
         layout.addWidget(self.more, 0, Qt.AlignmentFlag.AlignLeft)
         return frame
 
-    # --- For the window ---
-
     def set_theme(self, theme: Theme) -> None:
         """Draw in a theme's colours."""
         self.block.set_theme(theme)
         self.bars.set_theme(theme)
-        self.facts.set_theme(theme)
-
-    # --- As a run goes ---
 
     def begin(self) -> None:
         """A run starts; what was selected is cleared with it."""
 
     def refresh(self, *, has_news: bool) -> None:
-        """Show the evidence of the selected place, should it have come."""
-        if has_news and self._lacks_evidence:
-            self._show_or_wait()
+        """Show the evidence of the selected place once it has arrived."""
+        if has_news and self._shown is not None and not self._shown.shares:
+            self._on_selection_changed()
 
     def end(self) -> None:
-        """A run is over, and all its evidence has come."""
-        if self._lacks_evidence:
-            self._show_or_wait()
-
-    @property
-    def _lacks_evidence(self) -> bool:
-        return self._shown is not None and not self._shown.shares
-
-    def _show_or_wait(self) -> None:
-        if self.isVisible():
-            self._show(self._selection.place)
-        else:
-            self._is_stale = True
+        """A run is over, and all its evidence has arrived."""
+        self.refresh(has_news=True)
 
     def showEvent(self, event: QShowEvent) -> None:
-        """What was selected while the page was hidden is shown now."""
+        """Show what was selected while the page was hidden."""
         super().showEvent(event)
         if self._is_stale:
             self._show(self._selection.place)
@@ -539,18 +502,17 @@ class InspectorPanel(QWidget):
         else:
             super().keyPressEvent(event)
 
-    # --- Showing ---
-
-    @Slot(object)
-    def _on_selection_changed(self, _place: Place | None) -> None:
-        self._show_or_wait()
+    @Slot()
+    def _on_selection_changed(self) -> None:
+        self._is_stale = not self.isVisible()
+        if not self._is_stale:
+            self._show(self._selection.place)
 
     def _show(self, place: Place | None) -> None:
         self._is_stale = False
-        request = self._run.request
-        coupling = request.coupling if request is not None else Coupling.REJECTION
-        is_coming = request is not None and request.inspect and self._run.summary is None
-        self._shown = None if place is None else inspect(self._run.steps, place, coupling, is_coming=is_coming)
+        run = self._run
+        is_coming = run.request is not None and run.request.inspect and run.summary is None
+        self._shown = None if place is None else inspect(run.steps, place, run.coupling, is_coming=is_coming)
         self._pages.setCurrentIndex(0 if self._shown is None else 1)
         if self._shown is None:
             return
@@ -558,7 +520,7 @@ class InspectorPanel(QWidget):
         self.subtitle.setText(self._shown.subtitle)
         self.block.show_chips(self._shown.chips)
         self.verdict.setText(self._shown.verdict)
-        self.facts.show_facts(self._shown.facts)
+        self.facts.show_rows(self._shown.facts)
         self.note.setText(self._shown.note)
         self.note.setVisible(bool(self._shown.note))
         self._show_shares()
@@ -570,8 +532,6 @@ class InspectorPanel(QWidget):
         self.bars.show_shares(shares if self._shows_all else few)
         self.more.setVisible(len(few) < len(shares))
         self.more.setText(f"Show the first {FEW_ROWS}" if self._shows_all else f"Show all {len(shares) - 1}")
-
-    # --- Intents ---
 
     @Slot(int)
     def _on_chip_chosen(self, slot: int) -> None:
@@ -591,49 +551,6 @@ class InspectorPanel(QWidget):
     def _on_more(self) -> None:
         self._shows_all = not self._shows_all
         self._show_shares()
-
-
-class _FactTable(QWidget):
-    """Names and figures. Rows are made once and used again."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.setObjectName("inspectorFacts")
-        self._rows: list[tuple[QLabel, QLabel]] = []
-        self._grid = QGridLayout(self)
-        self._grid.setContentsMargins(0, 2, 0, 0)
-        self._grid.setHorizontalSpacing(16)
-        self._grid.setVerticalSpacing(3)
-        self._grid.setColumnStretch(2, 1)
-
-    def set_theme(self, _theme: Theme) -> None:
-        """The colours are the style sheet's; text may be larger since the last time."""
-        for _, value in self._rows:
-            hold_font(value, 13)
-
-    def show_facts(self, facts: tuple[Fact, ...]) -> None:
-        """Show these figures."""
-        while len(self._rows) < len(facts):
-            self._add_row()
-        for index, (name, value) in enumerate(self._rows):
-            is_used = index < len(facts)
-            name.setVisible(is_used)
-            value.setVisible(is_used)
-            if is_used:
-                fact = facts[index]
-                name.setText(fact.name)
-                value.setText(fact.value)
-                name.setToolTip(fact.help)
-                describe(value, f"{fact.name}: {fact.value}", fact.help)
-
-    def _add_row(self) -> None:
-        name, value = text_label("", "field"), text_label("", "plain")
-        hold_font(value, 13)
-        value.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-        row = len(self._rows)
-        self._grid.addWidget(name, row, 0)
-        self._grid.addWidget(value, row, 1, Qt.AlignmentFlag.AlignRight)
-        self._rows.append((name, value))
 
 
 def _step_button(text: str, object_name: str, help_text: str) -> QToolButton:

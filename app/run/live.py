@@ -14,9 +14,9 @@ from PySide6.QtWidgets import QApplication, QWidget
 from app.collecting import collect_due
 from app.controller import RunController, RunState
 from app.frame_pace import FRAME_MS, FramePace
-from app.run.playback import TranscriptPanel
 from app.run.run_view import RunView
 from app.run.tiles import MeasurementsPanel, StatusStrip
+from app.run.transcript import TranscriptPanel
 from app.turns import Turns
 from core.types import Device, Event, RunRequest, RunStarted
 
@@ -81,7 +81,6 @@ class LiveView(QObject):
         self._timer.setTimerType(Qt.TimerType.PreciseTimer)
         self._timer.setInterval(self._pace.interval_ms)
         self._timer.timeout.connect(self._on_frame)
-        measurements.unfinished.connect(self._pace.go_on)
         controller.handover.given.connect(self._on_turn)
         controller.run_requested.connect(self._on_run_requested)
         controller.run_ended.connect(self._on_run_ended)

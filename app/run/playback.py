@@ -1,14 +1,14 @@
-"""Step mode: what the playback bar asks for, what it shows, and how text and plots follow one selection."""
+"""Playback: pause, single steps, slow motion and scrubbing; text and plots follow one selection."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import Enum, StrEnum, auto
+from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject, QPointF, QRectF, QSize, Qt, Signal, Slot
 from PySide6.QtGui import QColor, QIcon, QPainter, QPainterPath, QPen, QPixmap, QPolygonF, QResizeEvent
 from PySide6.QtWidgets import (
-    QBoxLayout,
     QComboBox,
     QHBoxLayout,
     QMenu,
@@ -23,12 +23,12 @@ from app.controller import RunController, RunState
 from app.menus import Menus
 from app.run.run_view import RunView
 from app.run.step_plots import StepPlot
-from app.run.tokens import Place, Selection, TokenStream
-from app.run.transcript import TranscriptView
+from app.run.tokens import Place, Selection
 from app.theme import LIGHT, Theme, hold, scaled, text_scale
-from app.widgets.fields import EnumCombo, card, describe, text_label
-from app.widgets.plots import FormatSample
-from core.types import Coupling, TokenKind
+from app.widgets.fields import EnumCombo, describe, text_label
+
+if TYPE_CHECKING:
+    from app.run.transcript import TranscriptView
 
 SIDE = 16
 _DENSITY = 3.0
@@ -44,7 +44,7 @@ class Sign(Enum):
 
 
 def playback_icon(sign: Sign, theme: Theme) -> QIcon:
-    """A sign as it looks when it can be pressed, and when it can't."""
+    """A button's icon, enabled and disabled."""
     icon = QIcon()
     icon.addPixmap(_drawn(sign, theme.text), QIcon.Mode.Normal)
     icon.addPixmap(_drawn(sign, theme.field_border), QIcon.Mode.Disabled)
@@ -59,41 +59,35 @@ def _drawn(sign: Sign, color: str) -> QPixmap:
     painter.setRenderHint(QPainter.RenderHint.Antialiasing)
     painter.setPen(Qt.PenStyle.NoPen)
     painter.setBrush(QColor(color))
-    if sign is Sign.PAUSE:
-        painter.drawRoundedRect(QRectF(4, 3, 3, 10), 1, 1)
-        painter.drawRoundedRect(QRectF(9, 3, 3, 10), 1, 1)
-    elif sign is Sign.BRANCH:
-        _draw_branch(painter, color)
-    else:
+    bars = {Sign.PAUSE: (QRectF(4, 3, 3, 10), QRectF(9, 3, 3, 10)), Sign.NEXT: (QRectF(11.5, 3, 2, 10),)}
+    for bar in bars.get(sign, ()):
+        painter.drawRoundedRect(bar, 1, 1)
+    if sign in {Sign.RESUME, Sign.NEXT}:
         left = 4.5 if sign is Sign.RESUME else 3.0
         painter.drawPolygon(QPolygonF([QPointF(left, 3), QPointF(left + 8, 8), QPointF(left, 13)]))
-        if sign is Sign.NEXT:
-            painter.drawRoundedRect(QRectF(11.5, 3, 2, 10), 1, 1)
+    if sign is Sign.BRANCH:
+        for centre in (QPointF(4.5, 3.5), QPointF(4.5, 12.5), QPointF(11.5, 5.0)):
+            painter.drawEllipse(centre, 1.9, 1.9)
+        path = QPainterPath(QPointF(4.5, 3.5))
+        path.lineTo(4.5, 12.5)
+        path.cubicTo(4.5, 8.5, 11.5, 10.5, 11.5, 5.0)
+        painter.setBrush(Qt.BrushStyle.NoBrush)
+        painter.setPen(QPen(QColor(color), 1.4))
+        painter.drawPath(path)
     painter.end()
     return pixmap
 
 
-def _draw_branch(painter: QPainter, color: str) -> None:
-    for centre in (QPointF(4.5, 3.5), QPointF(4.5, 12.5), QPointF(11.5, 5.0)):
-        painter.drawEllipse(centre, 1.9, 1.9)
-    path = QPainterPath(QPointF(4.5, 3.5))
-    path.lineTo(4.5, 12.5)
-    path.cubicTo(4.5, 8.5, 11.5, 10.5, 11.5, 5.0)
-    painter.setBrush(Qt.BrushStyle.NoBrush)
-    painter.setPen(QPen(QColor(color), 1.4))
-    painter.drawPath(path)
-
-
 ROOM_FOR_WORDS = 470
-"""Width from which on the last button has a word beside its sign."""
+"""From this width on the last button has a word beside its icon."""
 NARROW_PACE = 96
-"""Width of the speeds below that: the slider needs the room more."""
+"""Width of the speed field below that."""
 LEAST_SLIDER = 48
-"""Width that the slider needs beside them, or it goes below."""
+"""Width that the slider needs beside them; with less it goes below."""
 
 
 class Pace(StrEnum):
-    """How fast a run goes on screen."""
+    """How fast steps follow each other."""
 
     FULL = "full"
     TEN = "10"
@@ -104,7 +98,7 @@ class Pace(StrEnum):
 
     @property
     def delay_ms(self) -> float:
-        """How far apart steps begin; 0 is full speed."""
+        """Milliseconds between the starts of two steps; 0 is full speed."""
         return 1000 / int(self) if self.isdecimal() else 0.0
 
 
@@ -117,19 +111,19 @@ PACES = {
     Pace.STEPWISE: "Step by step",
 }
 PACE_HELP = (
-    "How fast steps follow each other. Step by step begins a run with a pause. Waiting counts in no time shown, but a "
-    "step after a wait may itself be slower: processors rest too."
+    "How fast steps follow each other. Step by step starts a run paused. Waiting is not part of any time shown, but a "
+    "step after a wait may itself be slower, because processors clock down."
 )
 
 
 class PlaybackBar(QWidget):
-    """Always in its place; what does nothing at the moment is disabled.
+    """Pause, step, speed, steps shown, branch; what has no use at the moment is disabled.
 
     Signals:
-        pause_clicked: pause, or go on.
+        pause_clicked: pause, or resume.
         step_clicked: one more step.
         pace_chosen: a `Pace`.
-        scrubbed: how many steps are to be shown.
+        scrubbed: the number of steps to show.
     """
 
     pause_clicked = Signal()
@@ -162,14 +156,15 @@ class PlaybackBar(QWidget):
         self.branch_button.setText("Branch")
         self.branch_button.setMenu(self.branch_menu)
         self.branch_button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
-        describe(self.pause_button, "Pause", "Pause before the next step, or go on (Space)")
+        describe(self.pause_button, "Pause", "Pause before the next step, or resume (Space)")
         describe(self.step_button, "Next step", "One more draft-verify step, then pause again (F8)")
         describe(self.pace, "Speed", PACE_HELP)
         describe(self.slider, "Steps shown", "Drag to see the text as it was after any step")
         describe(
             self.branch_button,
             "Branch from here",
-            "Select a token first: go back to before it, draw again or force another, and continue from there (Ctrl+B)",
+            "Select a token first: rewind to before it, draw again or force another token, and continue from "
+            "there (Ctrl+B)",
         )
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
@@ -202,7 +197,7 @@ class PlaybackBar(QWidget):
         self.step_button.setEnabled(can_pause and is_paused)
 
     def show_steps(self, num_steps: int, *, can_scrub: bool) -> None:
-        """There are so many steps, and all of them are shown."""
+        """Show the number of steps, all of them in view."""
         self.slider.blockSignals(True)
         self.slider.setRange(0, num_steps)
         self.slider.setValue(num_steps)
@@ -212,7 +207,7 @@ class PlaybackBar(QWidget):
         self._show_place()
 
     def set_branchable(self, can_branch: bool) -> None:
-        """Whether a token is selected that the run can be gone back to."""
+        """Whether the run can be rewound to the selected token."""
         self.branch_button.setEnabled(can_branch)
 
     def set_theme(self, theme: Theme) -> None:
@@ -221,16 +216,16 @@ class PlaybackBar(QWidget):
         self._draw_icons()
 
     def resizeEvent(self, event: QResizeEvent) -> None:
-        """Have what is in it fit."""
+        """Fit the controls to the width."""
         super().resizeEvent(event)
         self._fit()
 
     def rescale(self) -> None:
-        """The text has another size."""
+        """Fit the controls to the size of the text."""
         self._fit()
 
     def _fit(self) -> None:
-        """Spell the last button out where there is room; where there is little, the slider has a row of its own."""
+        """Name the last button where there is room; where there is little, the slider has a row of its own."""
         with_words = self.width() >= ROOM_FOR_WORDS * text_scale()
         style = Qt.ToolButtonStyle.ToolButtonTextBesideIcon if with_words else Qt.ToolButtonStyle.ToolButtonIconOnly
         self.branch_button.setToolButtonStyle(style)
@@ -273,117 +268,7 @@ def _button(name: str) -> QToolButton:
     return button
 
 
-HEADER_SPACING = 12
-HEADER_MARGINS = 26
-GHOST_HELP = "A drafted token that was not kept. It is shown, but never copied."
-
-BONUS_MEANING = "Drawn from the target itself, after a block that was accepted whole, or where nothing was drafted."
-MEANINGS = {
-    Coupling.REJECTION: {
-        TokenKind.ACCEPTED: "Drafted, tested by the target, and kept.",
-        TokenKind.CORRECTION: "The draft's token was rejected; this one was drawn from the residual instead.",
-        TokenKind.BONUS: BONUS_MEANING,
-    },
-    Coupling.GUMBEL: {
-        TokenKind.ACCEPTED: "Drafted, and kept: the target's own draw under the shared noise equals it.",
-        TokenKind.CORRECTION: "The target's own draw under the shared noise, which differs from the draft's.",
-        TokenKind.BONUS: BONUS_MEANING,
-    },
-}
-
-
-class TranscriptPanel(QWidget):
-    """Signals:
-    ghosts_toggled: whether ghosts are to be shown.
-    """
-
-    ghosts_toggled = Signal(bool)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.view = TranscriptView()
-        self.playback = PlaybackBar()
-        self._samples = {
-            kind: FormatSample(LIGHT.kind(kind).label, MEANINGS[Coupling.REJECTION][kind])
-            for kind in (TokenKind.ACCEPTED, TokenKind.CORRECTION, TokenKind.BONUS)
-        }
-        self._ghost_sample = FormatSample("rejected", GHOST_HELP)
-        self.ghosts_button = QToolButton()
-        self.ghosts_button.setObjectName("ghostsButton")
-        self.ghosts_button.setText("Show rejected")
-        self.ghosts_button.setCheckable(True)
-        self.ghosts_button.setProperty("role", "quiet")
-        self.ghosts_button.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
-        describe(self.ghosts_button, "Show rejected drafts", "Show the draft's tokens that were not kept")
-        frame, layout = card()
-        layout.setContentsMargins(12, 10, 12, 8)
-        legend = QHBoxLayout()
-        legend.setSpacing(HEADER_SPACING)
-        for sample in (*self._samples.values(), self._ghost_sample):
-            legend.addWidget(sample)
-        legend.addStretch(1)
-        self._header = header = QBoxLayout(QBoxLayout.Direction.LeftToRight)
-        header.setSpacing(HEADER_SPACING // 2)
-        header.addLayout(legend, 1)
-        header.addWidget(self.ghosts_button)
-        layout.addLayout(header)
-        layout.addWidget(self.view, 1)
-        layout.addWidget(self.playback)
-        outer = QVBoxLayout(self)
-        outer.setContentsMargins(0, 0, 0, 0)
-        outer.addWidget(frame)
-        self._shows_ghosts = False
-        self._fit_header()
-        self.ghosts_button.toggled.connect(self.set_ghosts_shown)
-        self.ghosts_button.toggled.connect(self.ghosts_toggled)
-
-    def begin(self, stream: TokenStream) -> None:
-        """Show a stream from its start."""
-        for kind, sample in self._samples.items():
-            sample.set_meaning(MEANINGS[stream.coupling][kind])
-        self.view.set_stream(stream)
-
-    def set_theme(self, theme: Theme) -> None:
-        """Draw in a theme's colours."""
-        self.view.set_theme(theme)
-        self.playback.set_theme(theme)
-        for kind, sample in self._samples.items():
-            sample.set_format(theme.token_format(kind))
-        self._ghost_sample.set_format(theme.ghost_format())
-
-    def set_ghosts_shown(self, shown: bool) -> None:
-        """Show or hide ghosts, here and in the legend."""
-        self.ghosts_button.setChecked(shown)
-        self._shows_ghosts = shown
-        self._fit_header()
-        self.view.set_ghosts_shown(shown)
-
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        """Have the header fit."""
-        super().resizeEvent(event)
-        self._fit_header()
-
-    def rescale(self) -> None:
-        """The text has another size."""
-        self._fit_header()
-
-    def _fit_header(self) -> None:
-        """Leave out what a narrow panel has no room for: what the pressed button says as well.
-
-        With large text the button itself has a line of its own.
-        """
-        samples: list[QWidget] = [*self._samples.values(), self.ghosts_button]
-        room = self.width() - HEADER_MARGINS - sum(_room_of(widget) for widget in samples)
-        is_wide = room + HEADER_SPACING >= 0
-        self._header.setDirection(QBoxLayout.Direction.LeftToRight if is_wide else QBoxLayout.Direction.TopToBottom)
-        self._ghost_sample.setVisible(self._shows_ghosts and room >= _room_of(self._ghost_sample))
-
-
-def _room_of(widget: QWidget) -> int:
-    return widget.sizeHint().width() + HEADER_SPACING
-
-
-class PlaybackDesk(QObject):
+class Playback(QObject):
     """Connects the playback bar with the controller, and the transcript with the plots. A panel of the `LiveView`."""
 
     def __init__(
@@ -391,7 +276,8 @@ class PlaybackDesk(QObject):
         controller: RunController,
         run: RunView,
         selection: Selection,
-        transcript: TranscriptPanel,
+        view: TranscriptView,
+        bar: PlaybackBar,
         menus: Menus,
         parent: QObject,
     ) -> None:
@@ -399,8 +285,7 @@ class PlaybackDesk(QObject):
         self.controller = controller
         self.run = run
         self.selection = selection
-        self.view = transcript.view
-        self.bar = transcript.playback
+        self.view, self.bar = view, bar
         self.menus = menus
         self._num_shown = -1
         self.bar.pause_clicked.connect(self._on_pause_wanted)
@@ -416,32 +301,28 @@ class PlaybackDesk(QObject):
         selection.hovered.connect(self.view.mark_step)
 
     def link(self, plots: Iterable[StepPlot]) -> None:
-        """Have plots over steps share the selection with the text."""
+        """Let plots over steps share the selection with the text."""
         for plot in plots:
             plot.pointed.connect(self.selection.hover)
             plot.step_clicked.connect(self._on_step_clicked)
             self.selection.changed.connect(plot.mark_place)
             self.selection.hovered.connect(plot.mark_step)
 
-    # --- A panel of the live view ---
-
     def begin(self) -> None:
         """A run starts."""
         self._show()
 
     def refresh(self, *, has_news: bool) -> None:
-        """A frame: count the steps that have come."""
+        """Count the steps that have come."""
         if has_news:
             if self.run.baseline_steps and self.controller.state is RunState.PAUSED:
-                # The run was stepped to its end. What is measured now is not to be looked at step by step.
+                # The run was stepped to its end; its baseline is not stepped through.
                 self.controller.resume()
             self._show()
 
     def end(self) -> None:
-        """A run is over, and can be gone through."""
+        """A run is over and can be scrubbed."""
         self._show()
-
-    # --- Intents ---
 
     @Slot()
     def _on_pause_wanted(self) -> None:
@@ -479,14 +360,12 @@ class PlaybackDesk(QObject):
     def _on_state_changed(self, _state: RunState) -> None:
         self._show()
 
-    # --- Showing ---
-
     @property
     def _can_pause(self) -> bool:
         return self.controller.state in {RunState.RUNNING, RunState.PAUSED} and not self.run.baseline_steps
 
     def _show_all(self) -> None:
-        """The text as it stands, should a person have gone back in it."""
+        """Show the whole text again after scrubbing."""
         self.view.set_limit(None)
         self._num_shown = -1
         self._show()
@@ -501,7 +380,7 @@ class PlaybackDesk(QObject):
         count = len(self.run.steps)
         can_scrub = state in {RunState.IDLE, RunState.PAUSED}
         if count != self._num_shown or not can_scrub:
-            # News are shown at the end of the text, wherever a person was in it.
+            # New steps are shown at the end of the text, wherever the reader was.
             self.view.set_limit(None)
             self._num_shown = count
             self.bar.show_steps(count, can_scrub=can_scrub)

@@ -1,4 +1,4 @@
-"""The page of plots that look at a run as a whole. It draws only while it is seen."""
+"""Plots of a run as a whole: tokens over time, and acceptance by position in the block."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import math
 import numpy as np
 import pyqtgraph as pg
 from PySide6.QtCore import Qt
-from PySide6.QtGui import QColor, QPen, QShowEvent
+from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import QVBoxLayout, QWidget
 
-from app.run.race import Timeline, tokens_text
-from app.run.run_view import Array, PositionCounts, RunView
+from app.run.pages.race import tokens_text
+from app.run.run_counts import Array, PositionCounts, Timeline
+from app.run.run_view import RunView
 from app.theme import Theme
 from app.widgets.plot_card import PlotCard
-from app.widgets.plots import BAR_WIDTH, FigurePlot, Mark, SeriesSample, Table, line_pen
+from app.widgets.plots import BAR_WIDTH, FigurePlot, Mark, SeriesSample, Table, line_pen, thin_pen
 from app.window_layout import splitter
 from core.analysis.expectation import wilson
 from core.text import percent_text
@@ -24,25 +25,26 @@ MIN_POSITIONS = 4
 LABELLED_POSITIONS = 16
 
 UNCONDITIONAL_HELP = (
-    "Bars: accepted / drafted tokens at each position of the block. It falls, as a rejection ends a block."
+    "Bars: accepted / drafted tokens at each position of the block. It falls, because a rejection ends a block."
 )
 CONDITIONAL_HELP = (
-    "Line: accepted / tested tokens, given that all before were accepted; where it falls, the draft loses its way. The "
-    "whiskers are Wilson's 95 % interval over the blocks that came this far."
+    "Line: accepted / tested tokens, given that all before were accepted; where it falls, the draft drifts from "
+    "the target. The "
+    "whiskers are Wilson's 95 % interval over the blocks that reached this far."
 )
 
 
 class PositionPlot(FigurePlot):
-    """Positions count from 1, as K does."""
+    """Acceptance by position in the block; positions count from 1, as K does."""
 
-    def __init__(self) -> None:
+    def __init__(self, run: RunView) -> None:
         super().__init__(
             object_name="positionPlot",
             title="Acceptance by draft position",
             x_label="position in the draft",
             y_label="accepted, %",
         )
-        self.counts = PositionCounts()
+        self._run = run
         item = self.getPlotItem()
         self.show_percent(0, 0.25, 0.5, 0.75, 1)
         self.bars = pg.BarGraphItem(x=[], height=[], width=BAR_WIDTH)
@@ -54,10 +56,10 @@ class PositionPlot(FigurePlot):
         self.getViewBox().setLimits(xMin=0, minXRange=2)
         self.set_hint("How far into a block the draft is right")
 
-    def show_counts(self, counts: PositionCounts) -> None:
-        """Show these from their start."""
-        self.counts = counts
-        self._fits = True
+    @property
+    def counts(self) -> PositionCounts:
+        """What is drawn."""
+        return self._run.counts.positions
 
     def legend(self) -> list[SeriesSample]:
         """The series, for a legend beside the plot."""
@@ -68,9 +70,9 @@ class PositionPlot(FigurePlot):
 
     def readout(self, place: int) -> str:
         """A position, counted from 0, in words."""
-        given = self.counts.conditional(place)
+        given = self.counts.of_tested(place)
         words = "never tested" if given is None else f"{percent_text(given)} of tested"
-        return f"position {place + 1}: {percent_text(self.counts.unconditional(place))}, {words}"
+        return f"position {place + 1}: {percent_text(self.counts.of_drafted(place))}, {words}"
 
     def details(self, place: int) -> list[tuple[str, str]]:
         """A position in figures."""
@@ -78,7 +80,7 @@ class PositionPlot(FigurePlot):
         kept, drafted, tested = counts.accepted[place], counts.drafted[place], counts.tested[place]
         rows = [
             (f"Position {place + 1}", ""),
-            ("of all drafted", f"{percent_text(counts.unconditional(place), 1)} ({kept:,} of {drafted:,})"),
+            ("of all drafted", f"{percent_text(counts.of_drafted(place), 1)} ({kept:,} of {drafted:,})"),
         ]
         if tested:
             low, high = wilson(kept / tested, tested)
@@ -94,8 +96,8 @@ class PositionPlot(FigurePlot):
             "drafted_tokens": counts.drafted,
             "tested_tokens": counts.tested,
             "accepted_tokens": counts.accepted,
-            "acceptance_of_drafted": [counts.unconditional(place) for place in places],
-            "acceptance_of_tested": [counts.conditional(place) for place in places],
+            "acceptance_of_drafted": [counts.of_drafted(place) for place in places],
+            "acceptance_of_tested": [counts.of_tested(place) for place in places],
         }
 
     def _extent(self) -> tuple[float, float]:
@@ -117,8 +119,8 @@ class PositionPlot(FigurePlot):
     def _draw(self) -> None:
         counts = self.counts
         x = np.arange(1, len(counts) + 1, dtype=np.float64)
-        self.bars.setOpts(x=x, height=np.array([counts.unconditional(place) for place in range(len(counts))]))
-        given = [counts.conditional(place) for place in range(len(counts))]
+        self.bars.setOpts(x=x, height=np.array([counts.of_drafted(place) for place in range(len(counts))]))
+        given = [counts.of_tested(place) for place in range(len(counts))]
         tested = [(place, rate) for place, rate in enumerate(given) if rate is not None]
         self.line.setData(x, np.array([math.nan if rate is None else rate for rate in given]))
         bounds = [wilson(rate, counts.tested[place]) for place, rate in tested]
@@ -135,13 +137,11 @@ class PositionPlot(FigurePlot):
         self.line.setPen(line_pen(theme.text))
         self.line.setSymbolBrush(theme.text)
         self.line.setSymbolPen(None)
-        whisker = QPen(QColor(theme.muted), 1)
-        whisker.setCosmetic(True)
-        self.whiskers.setData(pen=whisker)
+        self.whiskers.setData(pen=thin_pen(theme.muted))
 
 
 MAX_POINTS = 500
-"""More steps than this in view are drawn by every second or third: the line only climbs, and hides no peak."""
+"""Of more steps than this in view, every second or third is drawn: the line only climbs, so no peak is lost."""
 
 CLOCK_HELP = "The clock starts when the prompt has been read, and counts the steps' own times."
 
@@ -149,11 +149,11 @@ CLOCK_HELP = "The clock starts when the prompt has been read, and counts the ste
 class TimelinePlot(FigurePlot):
     """Two stairs, one a run: a step up whenever tokens came."""
 
-    def __init__(self) -> None:
+    def __init__(self, run: RunView) -> None:
         super().__init__(
             object_name="timelinePlot", title="Tokens over time", x_label="seconds of decoding", y_label="tokens"
         )
-        self.ours, self.plain = Timeline(), Timeline()
+        self._run = run
         self.ours_line = pg.PlotCurveItem(antialias=True)
         self.plain_line = pg.PlotCurveItem(antialias=True)
         for line in (self.plain_line, self.ours_line):
@@ -161,10 +161,15 @@ class TimelinePlot(FigurePlot):
         self.getViewBox().setLimits(xMin=0, yMin=0, minXRange=0.01, minYRange=4)
         self.set_hint("Both runs' tokens on one clock")
 
-    def show_timelines(self, ours: Timeline, plain: Timeline) -> None:
-        """Show these from their start."""
-        self.ours, self.plain = ours, plain
-        self._fits = True
+    @property
+    def ours(self) -> Timeline:
+        """The run's tokens over time."""
+        return self._run.counts.timeline
+
+    @property
+    def plain(self) -> Timeline:
+        """The baseline's tokens over time."""
+        return self._run.counts.baseline_timeline
 
     def legend(self) -> list[SeriesSample]:
         """The series, for a legend beside the plot."""
@@ -174,14 +179,14 @@ class TimelinePlot(FigurePlot):
         ]
 
     def readout(self, place: int) -> str:
-        """A moment, given in milliseconds, in words."""
+        """A time in milliseconds, in words."""
         counts = [f"{self.ours.tokens_at(place):,}"]
         if self.plain.counts:
             counts.append(f"{self.plain.tokens_at(place):,}")
         return f"{place / 1000:.2f} s: {' against '.join(counts)} tokens"
 
     def details(self, place: int) -> list[tuple[str, str]]:
-        """A moment in figures."""
+        """A time in figures."""
         rows = [(f"{place / 1000:.2f} s", ""), ("speculative", tokens_text(self.ours.tokens_at(place)))]
         if self.plain.counts:
             rows.append(("baseline", tokens_text(self.plain.tokens_at(place))))
@@ -198,8 +203,8 @@ class TimelinePlot(FigurePlot):
         }
 
     def _extent(self) -> tuple[float, float]:
-        lines = (self.ours, self.plain)
-        return max(line.end_ms for line in lines) / 1000, float(max(line.num_tokens for line in lines))
+        ours, plain = self.ours, self.plain
+        return max(ours.end_ms, plain.end_ms) / 1000, float(max(ours.num_tokens, plain.num_tokens))
 
     def _place_at(self, x: float) -> int:
         return round(1000 * x) if 0 <= x <= self._extent()[0] else -1
@@ -230,51 +235,36 @@ def stairs(line: Timeline, first_ms: float, last_ms: float) -> tuple[Array, Arra
     return np.concatenate([[before[0]], np.repeat(x, 2)]), heights
 
 
-FRAMES = 4
-"""Each plot is drawn in every fourth frame at most, which is enough for curves that grow slowly."""
-
-
 class PlotsPage(QWidget):
-    """Shows a `RunView`'s tokens over time, and its acceptance by draft position."""
+    """Shows a `RunView`'s tokens over time, and its acceptance by draft position. It draws only while it is visible."""
 
     def __init__(self, run: RunView) -> None:
         super().__init__()
         self.setObjectName("plotsPage")
-        self._run = run
-        self._frame = 0
-        self._is_over = True
-        self._steps = run.steps
-        self.timeline = TimelinePlot()
-        self.positions = PositionPlot()
-        self._stale: set[TimelinePlot | PositionPlot] = set()
-        self._count_anew()
-        self.cards = (
-            PlotCard("Tokens over time", self.timeline),
-            PlotCard("Acceptance by position", self.positions),
-        )
+        self.timeline, self.positions = TimelinePlot(run), PositionPlot(run)
+        self._is_stale, self._is_over = False, True
+        self.cards = (PlotCard("Tokens over time", self.timeline), PlotCard("Acceptance by position", self.positions))
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.addWidget(splitter(Qt.Orientation.Vertical, "pageSplitter", *((card, 0) for card in self.cards)))
 
     def begin(self) -> None:
-        """A run starts."""
-        self._forget_old()
-        self._show_all(is_over=False)
+        """A run starts: show it from its start, however the view was moved."""
+        for plot in (self.timeline, self.positions):
+            plot.reset_view()
+        self._settle(is_over=False)
 
     def end(self) -> None:
         """A run is over."""
-        self._show_all(is_over=True)
+        self._settle(is_over=True)
 
     def refresh(self, *, has_news: bool) -> None:
-        """Show what has come, one plot at a time; while the page is not seen, only remember that something has."""
-        self._frame += 1
-        if has_news:
-            self._stale = {self.timeline, self.positions}
-        due = {0: self.timeline, FRAMES // 2: self.positions}.get(self._frame % FRAMES)
-        if due in self._stale and self.isVisible():
-            self._take_in()
-            due.refresh()
-            self._stale.discard(due)
+        """Draw what has come; while the page is hidden, only remember that something has."""
+        self._is_stale = self._is_stale or has_news
+        if self._is_stale and self.isVisible():
+            self._is_stale = False
+            for plot in (self.timeline, self.positions):
+                plot.refresh()
 
     def set_theme(self, theme: Theme) -> None:
         """Draw in a theme's colours."""
@@ -282,33 +272,12 @@ class PlotsPage(QWidget):
             card.set_theme(theme)
 
     def showEvent(self, event: QShowEvent) -> None:
-        """Draw what came while nobody looked."""
+        """Draw what has come while the page was hidden."""
         super().showEvent(event)
-        self._show_all(is_over=self._is_over)
+        self._settle(is_over=self._is_over)
 
-    def _take_in(self) -> None:
-        """Count the steps that have come, although they may not be drawn yet."""
-        self._forget_old()
-        ours, plain = self._timelines
-        ours.extend(self._run.steps[len(ours.counts) :])
-        plain.extend(self._run.baseline_steps[len(plain.counts) :])
-        self._counts.extend(self._run.steps[self._counts.num_steps :])
-
-    def _forget_old(self) -> None:
-        """Let go of the steps of a run that is no longer at hand."""
-        if self._steps is not self._run.steps:
-            self._steps = self._run.steps
-            self._count_anew()
-
-    def _count_anew(self) -> None:
-        self._timelines, self._counts = (Timeline(), Timeline()), PositionCounts()
-        self.timeline.show_timelines(*self._timelines)
-        self.positions.show_counts(self._counts)
-
-    def _show_all(self, *, is_over: bool) -> None:
+    def _settle(self, *, is_over: bool) -> None:
         self._is_over = is_over
-        self._stale.clear()
         if self.isVisible():
-            self._take_in()
             for plot in (self.timeline, self.positions):
                 plot.settle(is_over=is_over)

@@ -1,4 +1,4 @@
-"""Latency per step: where the time goes, beside what a plain step costs."""
+"""Plots over the steps: acceptance of each block, and where each step's time goes."""
 
 from __future__ import annotations
 
@@ -9,79 +9,36 @@ import pyqtgraph as pg
 from PySide6.QtCore import Qt, Signal, Slot
 from PySide6.QtGui import QColor, QPen
 
-from app.run.run_view import Array, Column, StepMetrics
+from app.run.run_counts import Array, Column, StepMetrics
 from app.run.tokens import Place
-from app.theme import LIGHT, Theme
+from app.theme import Theme
 from app.widgets.plots import (
     BAR_WIDTH,
-    BasePlot,
+    FigurePlot,
     Mark,
     SeriesSample,
     Table,
     band_color,
     line_pen,
-    show_axes,
 )
 from core.text import percent_text
 
 MARKS_Z = 50
-"""In front of bars and lines: a mark is thin, and the bars of a long run are thinner still."""
-
-
-class StepMarks:
-    """Two thin upright lines: solid for what is selected, dotted for what is pointed at."""
-
-    def __init__(self, item: pg.PlotItem) -> None:
-        self.selected = pg.InfiniteLine(angle=90)
-        self.hovered = pg.InfiniteLine(angle=90)
-        for line in (self.selected, self.hovered):
-            line.setZValue(MARKS_Z)
-            line.hide()
-            # A mark has no say in what the view shows.
-            item.addItem(line, ignoreBounds=True)
-        self.set_theme(LIGHT)
-
-    def set_theme(self, theme: Theme) -> None:
-        """Draw in a theme's colours."""
-        self.selected.setPen(_pen(theme.accent, 2.0, Qt.PenStyle.SolidLine))
-        self.hovered.setPen(_pen(theme.muted, 1.5, Qt.PenStyle.DotLine))
-
-    def select(self, step: int) -> None:
-        """Mark what is selected; -1: nothing."""
-        _put(self.selected, step)
-
-    def hover(self, step: int) -> None:
-        """Mark what is pointed at; -1: nothing."""
-        _put(self.hovered, step)
-
-
-def _put(line: pg.InfiniteLine, step: int) -> None:
-    if step >= 0:
-        line.setPos(step)
-    line.setVisible(step >= 0)
-
-
-def _pen(color: str, width: float, style: Qt.PenStyle) -> QPen:
-    pen = QPen(QColor(color), width, style)
-    pen.setCosmetic(True)
-    return pen
-
-
+"""In front of bars and lines."""
 FOLLOWED_STEPS = 48
-"""How many of the latest steps are shown while a run goes."""
+"""How many of the latest steps are shown during a run."""
 SCROLLED_STEPS = 12
-"""How far the view moves on when it is full: in strides, since a still axis is easier to read, and cheaper."""
+"""How far the view moves on when it is full: in strides, since a still axis is easier to read."""
 MIN_STEPS = 24
-"""How many steps there is room for after a short run, so that its bars are not as wide as walls."""
+"""Room for this many steps after a short run."""
 MAX_BARS = 320
-"""More steps than this are drawn as means over bins: no wider screen shows them apart, and the cost stays flat."""
+"""More steps than this are drawn as means over bins, so that the cost stays flat."""
 
 
-class StepPlot(BasePlot):
-    """Base of the two plots. A subclass adds its items and fills them in `_draw`.
+class StepPlot(FigurePlot):
+    """Base of the plots over steps; a subclass fills its items in `_draw_bars`.
 
-    The view follows the latest steps until a person pans or zooms; a double click has it follow again. After the run
-    it shows all steps.
+    The view follows the latest steps until a person pans or zooms, and shows all steps after the run.
 
     Signals:
         step_clicked: a step that was clicked.
@@ -92,22 +49,20 @@ class StepPlot(BasePlot):
     def __init__(self, metrics: StepMetrics, *, object_name: str, title: str, y_label: str) -> None:
         super().__init__(object_name=object_name, title=title, x_label="step", y_label=y_label)
         self._metrics = metrics
-        self._follows = True
-        self._shows_all = False
+        self._is_over = False
         self._drawn: tuple[int, int, int, float] | None = None
         self._bar_width = BAR_WIDTH
-        """In steps. A subclass draws its bars in it."""
-        self._followed: tuple[float, float] | None = None
+        """In steps."""
         item = self.getPlotItem()
         item.setMouseEnabled(x=True, y=False)
-        box = item.getViewBox()
-        box.setLimits(xMin=-1, minXRange=4)
-        box.sigXRangeChanged.connect(self._on_range_changed)
-        self._marks = StepMarks(item)
+        self.getViewBox().setLimits(xMin=-1, minXRange=4)
+        self._selected, self._hovered = pg.InfiniteLine(angle=90), pg.InfiniteLine(angle=90)
+        for line in (self._selected, self._hovered):
+            line.setZValue(MARKS_Z)
+            line.hide()
+            item.addItem(line, ignoreBounds=True)
 
-    # --- For subclasses ---
-
-    def _draw(self, first: int, last: int, width: int) -> None:
+    def _draw_bars(self, first: int, last: int, width: int) -> None:
         """Fill the items with steps first to last - 1, `width` steps a bar."""
         raise NotImplementedError
 
@@ -115,96 +70,80 @@ class StepPlot(BasePlot):
 
     def set_theme(self, theme: Theme) -> None:
         """Draw in a theme's colours."""
-        self._marks.set_theme(theme)
+        for line, color, width, style in (
+            (self._selected, theme.accent, 2.0, Qt.PenStyle.SolidLine),
+            (self._hovered, theme.muted, 1.5, Qt.PenStyle.DotLine),
+        ):
+            pen = QPen(QColor(color), width, style)
+            pen.setCosmetic(True)
+            line.setPen(pen)
         super().set_theme(theme)
 
     @Slot(object)
     def mark_place(self, place: Place | None) -> None:
-        """Mark the step of what is selected."""
-        self._marks.select(-1 if place is None else place.step)
+        """Mark the step of the selected place."""
+        _put(self._selected, -1 if place is None else place.step)
 
     @Slot(int)
     def mark_step(self, step: int) -> None:
-        """Mark the step that the pointer is on, here or elsewhere; -1: none."""
-        self._marks.hover(step)
+        """Mark the step under the pointer, here or elsewhere; -1: none."""
+        _put(self._hovered, step)
 
-    def begin(self) -> None:
-        """A run starts: follow it."""
-        self._follows, self._shows_all = True, False
+    def settle(self, *, is_over: bool) -> None:
+        """Follow a run from its start, or show all of it when it is over, unless the view was moved by hand."""
+        self._is_over = is_over
+        self._fits = self._fits or not is_over
         self.redraw()
-
-    def end(self) -> None:
-        """A run is over: show all of it, unless a person is looking at some part."""
-        self._shows_all = True
-        self.redraw()
-
-    def refresh(self) -> None:
-        """Show the steps that have come since the last time."""
-        count = len(self._metrics)
-        self._show_emptiness(count == 0)
-        if self._follows:
-            self._follow(count)
-        self._draw_visible()
-
-    def reset_view(self) -> None:
-        """Undo what was zoomed and panned by hand."""
-        self._follows = True
-        self.redraw()
-
-    def _follow(self, count: int) -> None:
-        first, shown = 0, max(count, MIN_STEPS)
-        if not self._shows_all:
-            strides = max(0, math.ceil((count - FOLLOWED_STEPS) / SCROLLED_STEPS))
-            first, shown = strides * SCROLLED_STEPS, FOLLOWED_STEPS
-        wanted = (first - 0.6, first + shown - 0.4)
-        if wanted != self._followed:
-            self._followed = wanted
-            self.getViewBox().setXRange(*wanted, padding=0)
 
     def redraw(self) -> None:
         """Draw again although no step has come."""
         self._drawn = None
         self.refresh()
 
-    def _show_emptiness(self, is_empty: bool) -> None:
-        if self._hint.isVisible() != is_empty or self._drawn is None:
-            self._hint.setVisible(is_empty)
-            show_axes(self.getPlotItem(), self._theme, is_empty=is_empty)
+    def reset_view(self) -> None:
+        """Undo what was zoomed and panned by hand."""
+        self._fits, self._shown = True, (0.0, 0.0)
+        self.redraw()
 
-    def _draw_visible(self) -> None:
+    # --- As a plot ---
+
+    def _extent(self) -> tuple[float, float]:
+        return float(len(self._metrics)), 1.0
+
+    def _fit(self, extent: tuple[float, float]) -> None:
+        count, first = int(extent[0]), 0
+        shown = max(count, MIN_STEPS)
+        if not self._is_over:
+            first = max(0, math.ceil((count - FOLLOWED_STEPS) / SCROLLED_STEPS)) * SCROLLED_STEPS
+            shown = FOLLOWED_STEPS
+        wanted = (first - 0.6, first + shown - 0.4)
+        if wanted != self._shown:
+            self._shown = wanted
+            self.getViewBox().setXRange(*wanted, padding=0)
+
+    def _place_at(self, x: float) -> int:
+        nearest = round(x)
+        return nearest if 0 <= nearest < len(self._metrics) else -1
+
+    def _draw(self) -> None:
         left, right = self.getViewBox().viewRange()[0]
-        count = len(self._metrics)
-        first, last = max(0, math.floor(left)), min(count, math.ceil(right) + 1)
+        first, last = max(0, math.floor(left)), min(len(self._metrics), math.ceil(right) + 1)
         width = max(1, math.ceil((last - first) / MAX_BARS))
-        # Bins start at multiples of their width, so that bars don't change their contents while the view moves.
+        # Bins start at multiples of their width, so that bars keep their contents while the view moves.
         first -= first % width
         step_px = self.getViewBox().width() / (right - left)
-        # A gap of less than a pixel is as wide as one here and there, and takes the narrow bar beside it with it.
+        # A gap of less than a pixel would be drawn unevenly.
         has_gaps = width == 1 and (1 - BAR_WIDTH) * step_px >= 1
         self._bar_width = BAR_WIDTH if has_gaps else float(width)
         if (first, last, width, self._bar_width) != self._drawn:
             self._drawn = (first, last, width, self._bar_width)
-            self._draw(first, max(first, last), width)
-
-    @Slot()
-    def _on_moved_by_hand(self) -> None:
-        self._follows, self._followed = False, None
-        self._draw_visible()
-
-    @Slot()
-    def _on_range_changed(self) -> None:
-        if not self._follows:
-            self._draw_visible()
+            self._draw_bars(first, max(first, last), width)
 
     @Slot()
     def _on_resized(self) -> None:
         super()._on_resized()
         if self._drawn is not None:
-            self._draw_visible()
-
-    def _place_at(self, x: float) -> int:
-        nearest = round(x)
-        return nearest if 0 <= nearest < len(self._metrics) else -1
+            self._draw()
 
     @Slot(object)
     def _on_mouse_clicked(self, event: pg.GraphicsScene.mouseEvents.MouseClickEvent) -> None:
@@ -214,29 +153,36 @@ class StepPlot(BasePlot):
             self.step_clicked.emit(step)
 
 
+def _put(line: pg.InfiniteLine, step: int) -> None:
+    if step >= 0:
+        line.setPos(step)
+    line.setVisible(step >= 0)
+
+
 def bar_centres(first: int, count: int, width: int) -> Array:
-    """Where the bars of `count` bins stand on the x axis."""
+    """Where the bars of `count` bins are on the x axis."""
     return (first + np.arange(count) * float(width) + (width - 1) / 2).astype(np.float64)
 
 
 PREDICTED_HELP = (
-    "Dashed: the acceptance rate that the two distributions let expect. Each drafted position counts with its "
+    "Dashed: the acceptance rate expected from the two distributions. Each drafted position counts with its "
     "sum(min(p, q)), weighted by the chance that the tokens before it are kept; accumulated over the run. It meets the "
     "solid line as the run goes on."
 )
 BAND_HELP = (
     "Line: accepted / drafted tokens of the run so far. Its band is a 95 % confidence interval: Wilson's, over the "
-    "number of independent tokens that would tell as much as this run's blocks do. Tokens of a block are not "
-    "independent, since a rejection discards the rest; the blocks are taken to be."
+    "number of independent tokens that hold as much information as this run's blocks. Tokens of a block are not "
+    "independent, since a rejection discards the rest; blocks are assumed to be."
 )
 REJECTION_HELP = (
-    "Dashed: the acceptance rate that rejection would have, expected from the two distributions at the places drafted "
-    "in this run. On average the solid line stays a little below it: that is what a reproducible text costs."
+    "Dashed: the acceptance rate that rejection sampling would have, expected from the two distributions at "
+    "the places drafted in this run. On average the solid line stays a little below it: that is what a "
+    "reproducible text costs."
 )
 
 
 class AcceptancePlot(StepPlot):
-    """Bars: accepted share of the block. Lines: the running rate, and the predicted one."""
+    """Bars: accepted share of each block. Lines: the running rate and the predicted one."""
 
     def __init__(self, metrics: StepMetrics) -> None:
         super().__init__(metrics, object_name="acceptancePlot", title="Acceptance per step", y_label="accepted, % of K")
@@ -253,7 +199,7 @@ class AcceptancePlot(StepPlot):
         bars = (self.drafted_bars, self.accepted_bars)
         for part in (*bars, self.band, *self.band_edges, self.predicted_line, self.rate_line):
             item.addItem(part)
-        self.set_hint("One bar a step: the share that was kept")
+        self.set_hint("One bar a step: the share that was accepted")
 
     def legend(self) -> list[SeriesSample]:
         """The series, for a legend beside the plot."""
@@ -308,15 +254,15 @@ class AcceptancePlot(StepPlot):
         }
         return self._metrics.table(columns)
 
-    def begin(self) -> None:
-        """Follow a run from its start."""
+    def settle(self, *, is_over: bool) -> None:
+        """Name the dashed line for the run's coupling."""
         if self._metrics.is_rejection:
             self.predicted_sample.set_meaning("predicted", PREDICTED_HELP)
         else:
             self.predicted_sample.set_meaning("by rejection", REJECTION_HELP)
-        super().begin()
+        super().settle(is_over=is_over)
 
-    def _draw(self, first: int, last: int, width: int) -> None:
+    def _draw_bars(self, first: int, last: int, width: int) -> None:
         shares = self._metrics.binned(Column.ACCEPTED_SHARE, first, last, width)
         x = bar_centres(first, shares.size, width)
         was_drafted = np.isfinite(shares)
@@ -395,25 +341,25 @@ class LatencyPlot(StepPlot):
         return rows
 
     def table(self) -> Table:
-        """A row a step; the baseline's mean stands beside each."""
+        """A row a step, each with the baseline's mean."""
         columns = {part.name.lower(): part for part in (*PARTS, Column.TOTAL_MS)}
         table = dict(self._metrics.table(columns))
         if self._baseline_ms is not None:
             table["baseline_mean_step_ms"] = [self._baseline_ms] * len(self._metrics)
         return table
 
-    def _draw(self, first: int, last: int, width: int) -> None:
+    def _draw_bars(self, first: int, last: int, width: int) -> None:
         heights = [self._metrics.binned(part, first, last, width) for part in PARTS]
         x = bar_centres(first, heights[0].size, width)
         floor = np.zeros_like(heights[0])
         for part, height in zip(self.parts, heights, strict=True):
             part.setOpts(x=x, y0=floor, height=height, width=self._bar_width)
             floor = floor + height
-        self._fit(float(floor.max(initial=0.0)))
+        self._fit_times(float(floor.max(initial=0.0)))
 
-    def _fit(self, highest: float) -> None:
+    def _fit_times(self, highest: float) -> None:
         wanted = max(highest, self._baseline_ms or 0.0) * HEADROOM
-        # The scale grows at once, but shrinks only when much of it is empty: a scale that breathes can't be read.
+        # The scale grows at once, but shrinks only when much of it is empty.
         if wanted > self._top or wanted < 0.6 * self._top:
             self._top = wanted
             self.getViewBox().setYRange(0, wanted or 1.0, padding=0)

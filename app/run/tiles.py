@@ -1,8 +1,6 @@
-"""What the engine is doing, in one line at the window's foot."""
+"""The page Live: tiles and plots over steps; and the status strip at the bottom of the window."""
 
 from __future__ import annotations
-
-from enum import Enum, auto
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QFont, QShowEvent
@@ -18,7 +16,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.run.run_view import Figures, RunView
+from app.run.run_view import RunView, TileValues
 from app.run.step_plots import AcceptancePlot, LatencyPlot
 from app.theme import Theme, hold, hold_font
 from app.widgets.fields import text_label
@@ -31,7 +29,7 @@ UNKNOWN = "–"
 
 
 class Tile(QFrame):
-    """A title, a figure, a note. Its size doesn't depend on what it shows."""
+    """A title, a value, a note. Its size doesn't depend on what it shows."""
 
     def __init__(self, title: str, object_name: str, how: str) -> None:
         super().__init__()
@@ -52,8 +50,8 @@ class Tile(QFrame):
         for label in self.findChildren(QLabel):
             label.setTextInteractionFlags(Qt.TextInteractionFlag.NoTextInteraction)
 
-    def show_figure(self, value: str, note: str, short: str = "") -> None:
-        """Show a figure and its note, or a shorter one where that fits; costs nothing if they are shown already."""
+    def show_value(self, value: str, note: str, short: str = "") -> None:
+        """Show a value and its note; `short` stands in for a note that doesn't fit."""
         if self.value.text() != value:
             self.value.setText(value)
             self.setAccessibleName(f"{self._title}: {value}")
@@ -84,8 +82,8 @@ class MetricTiles(QWidget):
             "acceptanceValue",
             "Accepted / drafted tokens. Tokens behind a rejected one count as drafted, so this is lower than the "
             "chance of a tested token. Predicted: from sum(min(p, q)), the overlap of the two distributions, at each "
-            "drafted position, weighted by the chance that the tokens before it are kept. On average a reproducible "
-            "run keeps a little less than this, which is what rejection would have kept of its drafts.",
+            "drafted position, weighted by the chance that the tokens before it are accepted. On average a "
+            "reproducible run accepts a little less than this, which is what rejection sampling would accept.",
         )
         self.efficiency = Tile(
             "Block efficiency",
@@ -100,72 +98,56 @@ class MetricTiles(QWidget):
         layout.setColumnStretch(0, 1)
         layout.setColumnStretch(1, 1)
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
-        self.show_figures(Figures(), baseline_ticked=True)
+        self.show_values(TileValues(), baseline_ticked=True)
 
-    def show_figures(self, figures: Figures, *, baseline_ticked: bool) -> None:
-        """Show a run's figures as far as they are known."""
+    def show_values(self, values: TileValues, *, baseline_ticked: bool) -> None:
+        """Show a run's values as far as they are known."""
         speed, note, short = UNKNOWN, "decoding only", ""
-        if figures.tokens_per_second is not None:
-            speed, taken = f"{figures.tokens_per_second:,.1f}", f"in {figures.seconds:.2f} s"
-            note, short = f"{figures.tokens:,} tokens {taken}", f"{figures.tokens:,} {taken}"
-        self.speed.show_figure(speed, note, short)
-        self.speedup.show_figure(*_speedup(figures, baseline_ticked))
-        self.acceptance.show_figure(
-            UNKNOWN if figures.acceptance is None else percent_text(figures.acceptance),
-            *_predicted(figures),
+        if values.tokens_per_second is not None:
+            speed, taken = f"{values.tokens_per_second:,.1f}", f"in {values.seconds:.2f} s"
+            note, short = f"{values.tokens:,} tokens {taken}", f"{values.tokens:,} {taken}"
+        self.speed.show_value(speed, note, short)
+        self.speedup.show_value(*_speedup(values, baseline_ticked))
+        self.acceptance.show_value(
+            UNKNOWN if values.acceptance is None else percent_text(values.acceptance),
+            *_predicted(values),
         )
-        efficiency = figures.block_efficiency
+        efficiency = values.block_efficiency
         shown = UNKNOWN if efficiency is None else f"{efficiency:.2f}"
-        self.efficiency.show_figure(shown, "tokens per target forward", "tokens per forward")
+        self.efficiency.show_value(shown, "tokens per target forward", "tokens per forward")
 
 
-def _predicted(figures: Figures) -> tuple[str, str]:
-    if figures.predicted_acceptance is None:
+def _predicted(values: TileValues) -> tuple[str, str]:
+    if values.predicted_acceptance is None:
         return "accepted of drafted", "of drafted"
-    share = percent_text(figures.predicted_acceptance)
-    if figures.is_reproducible:
+    share = percent_text(values.predicted_acceptance)
+    if values.is_reproducible:
         return f"rejection would be {share}", f"by rejection {share}"
     return f"predicted {share}", ""
 
 
-def _speedup(figures: Figures, baseline_ticked: bool) -> tuple[str, str, str]:
-    speedup, plain = figures.speedup, figures.baseline_tokens_per_second
+def _speedup(values: TileValues, baseline_ticked: bool) -> tuple[str, str, str]:
+    speedup, plain = values.speedup, values.baseline_tokens_per_second
     measured = ("", "") if plain is None else (f"baseline {plain:,.1f} tokens/s", f"baseline {plain:,.1f}/s")
     if speedup is not None and plain is not None:
         return f"{speedup:.2f}×", *measured
-    if figures.is_over and figures.baseline_wanted:
+    if values.is_over and values.baseline_wanted:
         return UNKNOWN, "the baseline did not run", "no baseline ran"
-    if not (figures.baseline_wanted or (baseline_ticked and not figures.tokens)):
+    if not (values.baseline_wanted or (baseline_ticked and not values.tokens)):
         return UNKNOWN, "tick Measure the baseline", "tick the baseline"
     if plain is not None:
         return UNKNOWN, *measured
     return UNKNOWN, "baseline runs after the run", "baseline comes last"
 
 
-class _Part(Enum):
-    """What a frame may leave to the next one."""
-
-    FIGURES = auto()
-    ACCEPTANCE = auto()
-    LATENCY = auto()
-
-
 class MeasurementsPanel(QWidget):
-    """Shows a `RunView`'s metrics.
-
-    Signals:
-        unfinished: a frame has shown only some of a run's first steps; the next one should come soon.
-    """
-
-    unfinished = Signal()
+    """The page Live: shows a `RunView`'s values and its plots over steps. It draws only while it is visible."""
 
     def __init__(self, run: RunView) -> None:
         super().__init__()
         self._run = run
         self._baseline_ticked = True
-        self._frame = 0
-        self._empty = list(_Part)
-        self._stale: set[_Part] = set()
+        self._is_stale = False
         self.tiles = MetricTiles()
         self.acceptance = AcceptancePlot(run.metrics)
         self.latency = LatencyPlot(run.metrics)
@@ -179,84 +161,56 @@ class MeasurementsPanel(QWidget):
 
     def begin(self) -> None:
         """A run starts."""
-        self._frame = 0
-        self._empty = list(_Part)
-        self._stale.clear()
-        self.latency.set_baseline(None)
-        for plot in (self.acceptance, self.latency):
-            plot.begin()
-        self._show_figures()
+        self._settle(is_over=False)
 
     def end(self) -> None:
         """A run is over: show all of it."""
-        self._stale.clear()
-        self.latency.set_baseline(self._run.baseline_step_ms)
-        for plot in (self.acceptance, self.latency):
-            plot.end()
-        self._show_figures()
+        self._settle(is_over=True)
 
     def showEvent(self, event: QShowEvent) -> None:
-        """Draw what came while nobody looked."""
+        """Draw what has come while the page was hidden."""
         super().showEvent(event)
-        for part in self._stale:
-            self._show_part(part)
-        self._stale.clear()
+        self.refresh(has_news=False)
 
     def refresh(self, *, has_news: bool) -> None:
-        """Show what has come, a part in each frame, and nothing while another page is in front.
-
-        The plots take turns, and the figures, which nobody reads 30 times a second, come every third frame: painting
-        takes processor time from the engine. What is not drawn now is drawn in a later frame, news or not. Only the
-        first steps are shown by all in frames that follow each other at once, or a plot would stand empty beside a full
-        one for seconds; in a single frame they would keep the window from its events for 40 ms.
-        """
-        if has_news:
-            self._stale = set(_Part)
-        if self.isHidden():
-            return
-        self._frame += 1
-        due = {_Part.ACCEPTANCE if self._frame % 2 else _Part.LATENCY}
-        if self._frame % 3 == 1:
-            due.add(_Part.FIGURES)
-        if self._empty and self._run.steps:
-            due = {self._empty.pop(0)}
-        for part in due & self._stale:
-            self._show_part(part)
-        self._stale -= due
-        if self._empty and self._run.steps:
-            self.unfinished.emit()
-
-    def _show_part(self, part: _Part) -> None:
-        if part is _Part.ACCEPTANCE:
-            self.acceptance.refresh()
-        elif part is _Part.LATENCY:
+        """Draw what has come; while the page is hidden, only remember that something has."""
+        self._is_stale = self._is_stale or has_news
+        if self._is_stale and not self.isHidden():
+            self._is_stale = False
             self.latency.set_baseline(self._run.baseline_step_ms)
-            self.latency.refresh()
-        else:
-            self._show_figures()
+            for plot in (self.acceptance, self.latency):
+                plot.refresh()
+            self._show_values()
 
     def set_baseline_ticked(self, ticked: bool) -> None:
         """Whether the next run will measure its baseline; the empty tile says so."""
         self._baseline_ticked = ticked
-        self._show_figures()
+        self._show_values()
 
     def set_theme(self, theme: Theme) -> None:
         """Draw in a theme's colours."""
         for card in self.cards:
             card.set_theme(theme)
 
-    def _show_figures(self) -> None:
-        self.tiles.show_figures(self._run.figures, baseline_ticked=self._baseline_ticked)
+    def _settle(self, *, is_over: bool) -> None:
+        self._is_stale = False
+        self.latency.set_baseline(self._run.baseline_step_ms)
+        for plot in (self.acceptance, self.latency):
+            plot.settle(is_over=is_over)
+        self._show_values()
+
+    def _show_values(self) -> None:
+        self.tiles.show_values(self._run.tile_values, baseline_ticked=self._baseline_ticked)
 
 
 STRIP_HEIGHT = 29
 
 
 class StatusStrip(QFrame):
-    """Stage, downloads, where it runs, count, progress bar.
+    """Stage, downloads, device, token count and progress bar.
 
     Signals:
-        download_clicked: a person wants to see the downloads.
+        download_clicked: the downloads are to be shown.
     """
 
     download_clicked = Signal()
@@ -264,7 +218,6 @@ class StatusStrip(QFrame):
     def __init__(self) -> None:
         super().__init__()
         self.setObjectName("statusStrip")
-        # What comes and goes in it must not move the panels above.
         hold(self, height=STRIP_HEIGHT)
         self.stage = text_label("", "hint")
         self.stage.setObjectName("stageLabel")
@@ -297,13 +250,13 @@ class StatusStrip(QFrame):
         layout.addWidget(self.bar)
 
     def show_stage(self, text: str) -> None:
-        """Say what is going on."""
+        """Say what the engine is doing."""
         if self.stage.text() != text:
             self.stage.setText(text)
             self.stage.setToolTip(text)
 
     def show_download(self, text: str) -> None:
-        """Say in a few words what is being downloaded; empty if nothing is."""
+        """Say what is being downloaded; empty if nothing is."""
         if self.download.text() != text:
             self.download.setText(text)
             self.download.setVisible(bool(text))
@@ -320,9 +273,9 @@ class StatusStrip(QFrame):
 
     @property
     def is_busy(self) -> bool:
-        """Whether the bar moves with no end in sight."""
+        """Whether the bar shows progress without an end."""
         return self.bar.maximum() == 0
 
     def show_progress(self, share: float | None) -> None:
-        """Fill the bar to a share from 0 to 1; None: busy, with no end in sight yet."""
+        """Fill the bar to a share from 0 to 1; None: busy, the end is not known yet."""
         show_share(self.bar, share)

@@ -1,11 +1,9 @@
-"""The run's text as tokens that know where they came from: what the transcript shows and its tooltips say.
-
-Named tuples, because a frame makes hundreds of them while the engine waits; a frozen dataclass takes thrice as long.
-"""
+"""The run's text as tokens: where each one came from, what became of it, and which one is selected."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import NamedTuple
 
 from PySide6.QtCore import QObject, QTextBoundaryFinder, Signal, Slot
@@ -18,9 +16,9 @@ class Place:
     """A place in a step's block.
 
     Attributes:
-        step: number of the step, from 0, among those that are there.
-        slot: place in the block, from 0. The rejected token and the one that was drawn instead share a slot, as do
-            discarded tokens and nothing; the bonus token's slot is the number of drafted tokens.
+        step: index of the step among those that are there.
+        slot: index in the block. A rejected token and the one drawn in its place share a slot; the bonus token's slot
+            is the number of drafted tokens.
     """
 
     step: int
@@ -28,7 +26,7 @@ class Place:
 
 
 class Selection(QObject):
-    """Says what is selected, and what the pointer is over. Setting the same again says nothing.
+    """The selected place and the step under the pointer, shared by text, plots and inspector.
 
     Signals:
         changed: the selected `Place`, or None.
@@ -40,61 +38,49 @@ class Selection(QObject):
 
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
-        self._place: Place | None = None
-        self._hovered_step = -1
-
-    @property
-    def place(self) -> Place | None:
-        """What is selected."""
-        return self._place
-
-    @property
-    def hovered_step(self) -> int:
-        """The step under the pointer, or -1."""
-        return self._hovered_step
+        self.place: Place | None = None
+        self.hovered_step = -1
 
     @Slot(object)
     def select(self, place: Place | None) -> None:
         """Select a place, or nothing."""
-        if place != self._place:
-            self._place = place
+        if place != self.place:
+            self.place = place
             self.changed.emit(place)
 
     @Slot(int)
     def hover(self, step: int) -> None:
-        """The pointer is over a step, or over none: -1."""
-        if step != self._hovered_step:
-            self._hovered_step = step
+        """Point at a step, or at none: -1."""
+        if step != self.hovered_step:
+            self.hovered_step = step
             self.hovered.emit(step)
 
     def clear(self) -> None:
-        """Select and hover nothing, as when another run begins."""
+        """Select and point at nothing, as when another run begins."""
         self.select(None)
         self.hover(-1)
 
 
-# One character for each, so that positions in the document count as those in the text do. Line ends and tabs are left
-# to the document; what would end lines or frames in some other way, or not show at all, gets a picture.
 SHOWN = str.maketrans(
     {code: chr(0x2400 + code) for code in range(32) if code not in {9, 10}}
     | {0x7F: "\u2421", 0xFFFC: "\ufffd", 0xFDD0: "\ufffd", 0xFDD1: "\ufffd"}
 )
-"""How emitted text is shown; what is copied is the text itself."""
+"""Control characters as pictures, one for one, so that positions in the document equal those in the text."""
 ON_ONE_LINE = str.maketrans({"\n": "↵", "\r": "↵", "\t": "⇥", "\u2028": "↵", "\u2029": "↵"})
-"""Drafts that were not kept are shown on one line: text that was never emitted must not break lines."""
+"""Rejected drafts were never emitted, so they must not break lines."""
 FIRST_JOINING = "\u0300"
 """No character before this one joins the one before it."""
 TAIL = 16
-"""Characters that may belong to one that is seen as a whole, such as a family of emoji."""
+"""Characters that may belong to one grapheme, such as a family of emoji."""
 
 
 def num_units(text: str) -> int:
-    """Length as Qt counts it, in UTF-16."""
+    """Length as Qt counts it, in UTF-16 units."""
     return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
 def num_joined(tail: str, text: str) -> int:
-    """How many characters at the start of a text belong to one that began before it."""
+    """How many characters at the start of `text` belong to a grapheme that began in `tail`."""
     finder = QTextBoundaryFinder(QTextBoundaryFinder.BoundaryType.Grapheme, tail + text)
     seam = num_units(tail)
     finder.setPosition(seam)
@@ -110,9 +96,8 @@ def num_joined(tail: str, text: str) -> int:
 class Token(NamedTuple):
     """One emitted token.
 
-    `step` counts the steps that are there: in a damaged log their own numbers may have gaps.
-    `target_prob`, `draft_prob` and `acceptance_prob` are those of the drafted token at this place: of the token
-    itself where it was accepted, of `replaced` where it was resampled, None where nothing was drafted here.
+    The probabilities are those of the drafted token at this place: the token itself where it was accepted, `replaced`
+    where it was resampled; None where nothing was drafted here.
     """
 
     position: int
@@ -133,7 +118,7 @@ class Token(NamedTuple):
 
 
 class Ghost(NamedTuple):
-    """A drafted token that was not kept. `tested` tells the rejected one from those discarded behind it."""
+    """A drafted token that was not kept: `tested` and rejected, or discarded behind the rejected one."""
 
     step: int
     slot: int
@@ -151,12 +136,32 @@ class Ghost(NamedTuple):
 
 
 class Pending(NamedTuple):
-    """A drafted token that waits for its verdict."""
+    """A drafted token that is waiting for verification."""
 
     step: int
     slot: int
     token_id: int
     text: str
+
+
+class Role(Enum):
+    """What stands before the tokens."""
+
+    PROMPT = auto()
+    GAP = auto()
+    KEPT = auto()
+    FORCED = auto()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Written:
+    """Text that this run did not generate."""
+
+    role: Role
+    text: str
+
+
+Span = Written | Token | Ghost | Pending
 
 
 class StepText(NamedTuple):
@@ -173,31 +178,25 @@ class StepText(NamedTuple):
 
 
 class TokenStream:
-    """Grows by one `StepText` a step; never changes what it holds.
+    """The tokens of a run, one `StepText` a step.
 
-    `gap` stands between prompt and answer on screen: an answer from a chat model doesn't continue the prompt's line.
-    `kept` and `forced` stand behind it where the run branched off another: text of the run before, and what a person
-    put behind that. `coupling` is how the tokens came to be kept or not. `pending` is the draft without a verdict.
+    Attributes:
+        gap: stands between prompt and answer: a chat model's answer doesn't continue the prompt's line.
+        kept, forced: where the run branched off another, that run's text and what was forced behind it.
+        pending: the draft that is waiting for verification.
     """
 
     def __init__(self) -> None:
-        self.prompt = ""
-        self.coupling = Coupling.REJECTION
-        self.gap = self.kept = self.forced = ""
-        self.pending: tuple[Pending, ...] = ()
-        self.steps: list[StepText] = []
-        self.num_tokens = 0
-        self._by_position: dict[int, Token] = {}
+        self.clear("")
 
     def clear(self, prompt: str, coupling: Coupling = Coupling.REJECTION) -> None:
         """Forget everything and start behind a prompt."""
         self.prompt = prompt
         self.coupling = coupling
         self.gap = self.kept = self.forced = ""
-        self.pending = ()
-        self.steps = []
+        self.pending: tuple[Pending, ...] = ()
+        self.steps: list[StepText] = []
         self.num_tokens = 0
-        self._by_position = {}
 
     def append(self, step: Step) -> None:
         """Add a step's tokens and ghosts."""
@@ -205,23 +204,17 @@ class TokenStream:
         tokens = [_token(step, number, offset) for offset in range(len(step.emitted))]
         split = next((i for i, token in enumerate(tokens) if token.kind is not TokenKind.ACCEPTED), len(tokens))
         # Where the text ended within the block, the rest of the block was neither tested nor rejected.
-        ended_early = split == len(tokens)
-        kept = step.num_draft_tokens if ended_early else step.num_accepted
+        kept = step.num_draft_tokens if split == len(tokens) else step.num_accepted
         ghosts = tuple(_ghost(step, number, index) for index in range(kept, step.num_draft_tokens))
         self.steps.append(StepText(tuple(tokens[:split]), ghosts, tuple(tokens[split:])))
         self.pending = ()
         self.num_tokens += len(tokens)
-        self._by_position.update((token.position, token) for token in tokens)
 
     def draft(self, drafted: Drafted) -> None:
-        """A block waits for its verdict."""
+        """Show a block that is waiting for verification."""
         tokens = enumerate(zip(drafted.drafted, drafted.drafted_texts, strict=True))
         number = len(self.steps)
         self.pending = tuple(Pending(number, slot, token_id, text) for slot, (token_id, text) in tokens)
-
-    def at(self, position: int) -> Token | None:
-        """The token at an absolute position, prompt included; None where there is none."""
-        return self._by_position.get(position)
 
     @property
     def text(self) -> str:

@@ -1,9 +1,6 @@
-"""The text as it comes, each token in the look of its kind; a token can be pointed at, selected and walked between."""
+"""The transcript: each token in the format of its kind, with its tooltip; tokens can be clicked and walked through."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
-from html import escape
 
 from PySide6.QtCore import QEvent, QPoint, Qt, Signal
 from PySide6.QtGui import (
@@ -15,98 +12,22 @@ from PySide6.QtGui import (
     QPainter,
     QPaintEvent,
     QPen,
+    QResizeEvent,
     QTextCursor,
 )
-from PySide6.QtWidgets import QMenu, QTextEdit, QToolTip, QWidget
+from PySide6.QtWidgets import QBoxLayout, QHBoxLayout, QMenu, QTextEdit, QToolButton, QToolTip, QVBoxLayout, QWidget
 
-from app.run.paged_text import PagedText, Role, Span, Written
-from app.run.tokens import ON_ONE_LINE, Ghost, Pending, Place, Token, TokenStream
+from app.run.playback import PlaybackBar
+from app.run.token_notes import GHOST_HELP, LEGEND, spoken, tooltip
+from app.run.token_text import TokenText
+from app.run.tokens import Ghost, Place, Span, Token, TokenStream
+from app.theme import LIGHT, Theme
+from app.widgets.fields import card, describe
+from app.widgets.plots import FormatSample
 from core.types import Coupling, TokenKind
 
-DISCARDED_NOTE = "Behind the rejected token: never tested; it counts as drafted, not as rejected."
-NO_TEXT = "(no text of its own)"
-WRITTEN_NOTES = {
-    Role.KEPT: "<b>kept</b><br>From the run that this one branched off.",
-    Role.FORCED: "<b>forced</b><br>Put here by hand; the text behind it continues it.",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class _Notes:
-    """Why a token of each fate is there."""
-
-    accepted: str
-    rejected: str
-    resampled: str
-
-
-_NOTES = {
-    Coupling.REJECTION: _Notes(accepted="", rejected="Tested and turned down.", resampled="Drawn from the residual."),
-    Coupling.GUMBEL: _Notes(
-        accepted="The target's own draw under the shared noise equals the draft's.",
-        rejected="The target's own draw under the shared noise differs from it.",
-        resampled="The target's own draw under the shared noise; it differs from the draft's.",
-    ),
-}
-_TITLES = {TokenKind.ACCEPTED: "accepted", TokenKind.CORRECTION: "resampled", TokenKind.BONUS: "bonus"}
-
-
-def tooltip(span: Span, coupling: Coupling = Coupling.REJECTION) -> str:
-    """What is known about a token, as rich text; empty for the prompt."""
-    if isinstance(span, Written):
-        return WRITTEN_NOTES.get(span.role, "")
-    rows: list[tuple[str, str]] = [("Step", str(span.step))]
-    notes = _NOTES[coupling]
-    if isinstance(span, Pending):
-        note = "Drafted; waits for the target's verdict."
-    elif isinstance(span, Ghost):
-        note = notes.rejected if span.tested else DISCARDED_NOTE
-    else:
-        rows.append(("Position", str(span.position)))
-        note = {
-            TokenKind.ACCEPTED: notes.accepted,
-            TokenKind.CORRECTION: notes.resampled,
-            TokenKind.BONUS: "Drawn from the target.",
-        }[span.kind]
-        if span.replaced is not None:
-            rows.append(("In place of", _quoted(span.replaced)))
-    rows += _probabilities(span, coupling)
-    rows.append(("Token id", str(span.token_id)))
-    row = "<tr><td>{}&nbsp;&nbsp;</td><td align='right'>{}</td></tr>"
-    cells = "".join(row.format(escape(name), value) for name, value in rows)
-    return f"<b>{_title(span)}</b>&nbsp; {_quoted(span.text)}<br>{escape(note)}<table>{cells}</table>"
-
-
-def in_words(span: Token | Ghost | Pending) -> str:
-    """A token in a line of plain text, for assistive technology."""
-    text = f"“{span.text.translate(ON_ONE_LINE)}”" if span.text else NO_TEXT
-    return f"Step {span.step}, place {span.slot + 1}: {_title(span)} {text}"
-
-
-def _title(span: Token | Ghost | Pending) -> str:
-    if isinstance(span, Pending):
-        return "drafted"
-    if isinstance(span, Ghost):
-        return "rejected" if span.tested else "discarded"
-    return _TITLES[span.kind]
-
-
-def _probabilities(span: Token | Ghost | Pending, coupling: Coupling) -> list[tuple[str, str]]:
-    if isinstance(span, Pending) or span.target_prob is None or span.draft_prob is None or span.acceptance_prob is None:
-        return []
-    of_draft = " of the drafted token" if isinstance(span, Token) and span.replaced is not None else ""
-    rows = [
-        (f"Target probability{of_draft}", f"{span.target_prob:.4f}"),
-        (f"Draft probability{of_draft}", f"{span.draft_prob:.4f}"),
-    ]
-    if coupling is Coupling.REJECTION:
-        rows.append(("Acceptance probability", f"{span.acceptance_prob:.4f}"))
-    return rows
-
-
-def _quoted(text: str) -> str:
-    visible = escape(text.translate(ON_ONE_LINE)).replace(" ", "&nbsp;")
-    return f"“{visible}”" if visible else NO_TEXT
+HEADER_SPACING = 12
+HEADER_MARGINS = 26
 
 
 _MOVES = {
@@ -115,15 +36,15 @@ _MOVES = {
     Qt.Key.Key_Up: (-1, True),
     Qt.Key.Key_Down: (1, True),
 }
-"""Which way an arrow key goes, and whether by steps."""
+"""Which way an arrow key moves, and whether by steps."""
 
 
-class TranscriptView(PagedText):
-    """The transcript: tokens can be pointed at, selected and walked between.
+class TranscriptView(TokenText):
+    """The transcript's text.
 
     Signals:
         place_chosen: the `Place` of a token that was clicked, or walked to with the arrow keys.
-        place_clicked: behind that, once a token was clicked with the mouse.
+        place_clicked: a token was clicked with the mouse; follows `place_chosen`.
         step_pointed: the step under the pointer, or -1.
         menu_opening: the context menu, before it is shown.
     """
@@ -152,7 +73,7 @@ class TranscriptView(PagedText):
     # --- Pointing and selecting ---
 
     def mark(self, place: Place | None) -> None:
-        """Frame a place, mark its step, and bring it into sight."""
+        """Frame a place, mark its step, and bring it into view."""
         self._selected = place
         self._show_marks()
         found = self.place_range(place) if place is not None else None
@@ -170,35 +91,29 @@ class TranscriptView(PagedText):
         self.mark(place)
         span = self.selected_span()
         if span is not None:
-            self.setAccessibleDescription(in_words(span))
+            self.setAccessibleDescription(spoken(span))
         self.place_chosen.emit(place)
 
     def selected_span(self) -> Token | Ghost | None:
-        """What is selected: the token that was emitted at the selected place, or the draft that was not kept there."""
+        """The token that was emitted at the selected place, or the draft that was not kept there."""
         place = self._selected
-        indices = self._page.indices(place.step) if place is not None else range(0)
-        spans = [self._page.spans[index] for index in indices]
+        spans = [self._spans[index] for index in self._indices(place.step)] if place is not None else []
         found = [span for span in spans if isinstance(span, Token | Ghost) and span.place == place]
         return found[-1] if found else None
 
     def _walk(self, offset: int, *, by_steps: bool) -> None:
-        last = self._page.last_token
-        if last is None:
-            return
         place = self._selected
-        if place is None or not self._page.slots(place.step):
-            self._walk_to(last.place)
+        slots = self._slots(place.step) if place is not None else []
+        if place is None or not slots:
+            last = next((span for span in reversed(self._spans) if isinstance(span, Token)), None)
+            if last is not None:
+                self._walk_to(last.place)
             return
-        slots = self._page.slots(place.step)
-        if not by_steps:
-            beside = [slot for slot in slots if (slot - place.slot) * offset > 0]
-            if beside:
-                self._walk_to(Place(place.step, beside[0] if offset > 0 else beside[-1]))
-                return
-        step = self._page.step_number(place.step, offset)
-        if step is not None:
-            slots = self._page.slots(step)
-            self._walk_to(Place(step, slots[0] if by_steps or offset > 0 else slots[-1]))
+        beside = [slot for slot in slots if (slot - place.slot) * offset > 0]
+        if beside and not by_steps:
+            self._walk_to(Place(place.step, beside[0] if offset > 0 else beside[-1]))
+        elif slots := self._slots(place.step + offset):
+            self._walk_to(Place(place.step + offset, slots[0] if by_steps or offset > 0 else slots[-1]))
 
     def _walk_to(self, place: Place) -> None:
         self.choose(place)
@@ -212,11 +127,11 @@ class TranscriptView(PagedText):
     def _show_marks(self) -> None:
         is_bare = self._selected is None and self._pointed is None and self._marked_step < 0
         if is_bare and not self.extraSelections():
-            return  # What is there is drawn already; what is new draws itself.
+            return
         steps = {self._marked_step} if self._selected is None else {self._marked_step, self._selected.step}
-        found = [self._page.step_range(step) for step in sorted(steps)]
+        found = [self._step_range(step) for step in sorted(steps)]
         marks = [self._mark(place, self._theme.hover) for place in found if place is not None]
-        pointed = self._range_of(self._pointed) if self._pointed is not None else None
+        pointed = self._span_range(self._pointed) if self._pointed is not None else None
         if pointed is not None:
             marks.append(self._mark(pointed, self._theme.selection))
         self.setExtraSelections(marks)
@@ -239,7 +154,7 @@ class TranscriptView(PagedText):
     # --- Qt ---
 
     def paintEvent(self, event: QPaintEvent) -> None:
-        """Draw the text, and the frame around what is selected."""
+        """Draw the text, and a frame around the selected place."""
         super().paintEvent(event)
         found = self.place_range(self._selected) if self._selected is not None else None
         if found is None:
@@ -252,7 +167,7 @@ class TranscriptView(PagedText):
         painter.end()
 
     def viewportEvent(self, event: QEvent) -> bool:
-        """Show a token's tooltip; take the highlight away when the pointer leaves."""
+        """Show a token's tooltip; remove the highlight when the pointer leaves."""
         if isinstance(event, QHelpEvent) and event.type() is QEvent.Type.ToolTip:
             span = self.span_at(event.pos())
             text = tooltip(span, self._stream.coupling) if span is not None else ""
@@ -286,8 +201,8 @@ class TranscriptView(PagedText):
         plain = event.modifiers() & ~Qt.KeyboardModifier.KeypadModifier == Qt.KeyboardModifier.NoModifier
         move = _MOVES.get(Qt.Key(event.key())) if plain else None
         if plain and event.key() == Qt.Key.Key_Space:
-            event.ignore()  # Space is the window's.
-        elif move is not None and self._page.num_steps:
+            event.ignore()  # Space belongs to the window.
+        elif move is not None and self._firsts:
             self._walk(move[0], by_steps=move[1])
         else:
             super().keyPressEvent(event)
@@ -300,3 +215,93 @@ class TranscriptView(PagedText):
         menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         self.menu_opening.emit(menu)
         menu.popup(event.globalPos())
+
+
+class TranscriptPanel(QWidget):
+    """Legend, text and playback bar.
+
+    Signals:
+        ghosts_toggled: whether rejected drafts are to be shown.
+    """
+
+    ghosts_toggled = Signal(bool)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.view = TranscriptView()
+        self.playback = PlaybackBar()
+        self._samples = {
+            kind: FormatSample(LIGHT.kind(kind).label, LEGEND[Coupling.REJECTION][kind])
+            for kind in (TokenKind.ACCEPTED, TokenKind.CORRECTION, TokenKind.BONUS)
+        }
+        self._ghost_sample = FormatSample("rejected", GHOST_HELP)
+        self.ghosts_button = QToolButton()
+        self.ghosts_button.setObjectName("ghostsButton")
+        self.ghosts_button.setText("Show rejected")
+        self.ghosts_button.setCheckable(True)
+        self.ghosts_button.setProperty("role", "quiet")
+        self.ghosts_button.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        describe(self.ghosts_button, "Show rejected drafts", "Show the draft's tokens that were not kept")
+        frame, layout = card()
+        layout.setContentsMargins(12, 10, 12, 8)
+        legend = QHBoxLayout()
+        legend.setSpacing(HEADER_SPACING)
+        for sample in (*self._samples.values(), self._ghost_sample):
+            legend.addWidget(sample)
+        legend.addStretch(1)
+        self._header = header = QBoxLayout(QBoxLayout.Direction.LeftToRight)
+        header.setSpacing(HEADER_SPACING // 2)
+        header.addLayout(legend, 1)
+        header.addWidget(self.ghosts_button)
+        layout.addLayout(header)
+        layout.addWidget(self.view, 1)
+        layout.addWidget(self.playback)
+        outer = QVBoxLayout(self)
+        outer.setContentsMargins(0, 0, 0, 0)
+        outer.addWidget(frame)
+        self._shows_ghosts = False
+        self._fit_header()
+        self.ghosts_button.toggled.connect(self.set_ghosts_shown)
+        self.ghosts_button.toggled.connect(self.ghosts_toggled)
+
+    def begin(self, stream: TokenStream) -> None:
+        """Show a stream from its start."""
+        for kind, sample in self._samples.items():
+            sample.set_meaning(LEGEND[stream.coupling][kind])
+        self.view.set_stream(stream)
+
+    def set_theme(self, theme: Theme) -> None:
+        """Draw in a theme's colours."""
+        self.view.set_theme(theme)
+        self.playback.set_theme(theme)
+        for kind, sample in self._samples.items():
+            sample.set_format(theme.token_format(kind))
+        self._ghost_sample.set_format(theme.ghost_format())
+
+    def set_ghosts_shown(self, shown: bool) -> None:
+        """Show or hide rejected drafts, in the text and in the legend."""
+        self.ghosts_button.setChecked(shown)
+        self._shows_ghosts = shown
+        self._fit_header()
+        self.view.set_ghosts_shown(shown)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """Fit the header to the width."""
+        super().resizeEvent(event)
+        self._fit_header()
+
+    def rescale(self) -> None:
+        """Fit the header to the size of the text."""
+        self._fit_header()
+
+    def _fit_header(self) -> None:
+        """Fit a narrow panel: leave out the sample of ghosts; with large text the button has a line of its own."""
+        samples: list[QWidget] = [*self._samples.values(), self.ghosts_button]
+        room = self.width() - HEADER_MARGINS - sum(_room_of(widget) for widget in samples)
+        is_wide = room + HEADER_SPACING >= 0
+        self._header.setDirection(QBoxLayout.Direction.LeftToRight if is_wide else QBoxLayout.Direction.TopToBottom)
+        self._ghost_sample.setVisible(self._shows_ghosts and room >= _room_of(self._ghost_sample))
+
+
+def _room_of(widget: QWidget) -> int:
+    return widget.sizeHint().width() + HEADER_SPACING

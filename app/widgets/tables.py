@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QAbstractItemView, QGridLayout, QLabel, QTableView
 from app.widgets.fields import text_label
 
 if TYPE_CHECKING:
-    from app.run.theory import Row
+    from app.run.run_view import NamedValue
 
 Index = QModelIndex | QPersistentModelIndex
 Role = Qt.ItemDataRole
@@ -109,7 +109,7 @@ class FigureTable(QWidget):
         for column, heading in enumerate(headings or ()):
             self._grid.addWidget(text_label(heading, "field"), 0, column, alignment(is_figure=column > 0))
 
-    def show_rows(self, rows: Sequence[Row]) -> None:
+    def show_rows(self, rows: Sequence[NamedValue]) -> None:
         """Show these rows and no others."""
         while len(self.rows) < len(rows):
             self._add_row()
@@ -126,6 +126,7 @@ class FigureTable(QWidget):
     def _add_row(self) -> None:
         labels = text_label("", "plain"), text_label("", "strong"), text_label("", "hint")
         labels[0].setWordWrap(True)
+        labels[1].setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         place = self._grid.rowCount()
         # A name takes its column's whole width: aligned in it, a label of two words wraps after one of them.
         self._grid.addWidget(labels[0], place, 0)

@@ -1,28 +1,28 @@
-"""What the page Why says of a run: its figures, where a step's time goes, what each limit costs, what to change."""
+"""View model of the page Why: what holds the speedup back, where a step's time goes, what to change."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import islice
 
-from app.run.run_view import RunSums, RunView
+from app.run.run_view import NamedValue, RunView
 from core.analysis.advice import MAX_LOOKUP_TOKENS, Advice, advise
 from core.analysis.diagnosis import LEAST_BLOCKS, Diagnosis, Limit, diagnose
 from core.text import percent_text
 
 MOST_UNSTEADY = 1.4
-"""A plain forward that took so many times longer in the baseline than before the run, or shorter, is no fair unit."""
+"""Ratio of a plain forward in the baseline to one before the run from which on the machine was not steady."""
 
 EMPTY = "Run something, and this page says what holds its speedup back."
-NO_UNIT = "There is no plain step to hold this run against. Tick Measure the baseline, and run again."
-LATER = "What to change is said when the run is over."
+NO_UNIT = "There is no plain step to compare this run with. Tick Measure the baseline, and run again."
+LATER = "Advice appears when the run is over."
 
 COSTS = {
     Limit.ACCEPTANCE: "Rejected drafts cost most: if all were accepted, it would be {:.2f}×.",
     Limit.DRAFT: "The draft's time costs most: with a free draft, it would be {:.2f}×.",
     Limit.VERIFY: "Scoring the block costs most: at the price of one plain forward, it would be {:.2f}×.",
     Limit.OVERHEAD: "Overhead costs most: with no more than a plain step has, it would be {:.2f}×.",
-    Limit.UNDRAFTED: "Steps without a draft cost most: if all had gone as those with one, it would be {:.2f}×.",
+    Limit.UNDRAFTED: "Steps without a draft cost most: if all had been like those with one, it would be {:.2f}×.",
 }
 TITLES = {
     Limit.ACCEPTANCE: "If all drafts were accepted",
@@ -32,28 +32,19 @@ TITLES = {
     Limit.UNDRAFTED: "If every step had drafted",
 }
 FORMULAS = {
-    Limit.ACCEPTANCE: "(mean K + 1) P / T: every block emits all that it drafted and a bonus token, in the same time.",
+    Limit.ACCEPTANCE: "(mean K + 1) P / T: every block emits all its draft tokens and a bonus token, in the same time.",
     Limit.DRAFT: "tau P / (T - draft time): the same tokens, proposed at no cost. c = 0 in tau / (K c + v + overhead).",
     Limit.VERIFY: "tau P / (T - (verify - plain forward)): v(K+1) = 1 in tau / (K c + v + overhead).",
-    Limit.OVERHEAD: "tau P / (T - (overhead - that of a plain step)). Plain decoding samples and keeps books as well, "
-    "so that only what a step takes beyond it is a limit.",
+    Limit.OVERHEAD: "tau P / (T - (overhead - that of a plain step)). Plain decoding samples too, "
+    "so only what a step takes beyond it is a limit.",
     Limit.UNDRAFTED: "tokens and time of the steps that drafted, alone: tau P / T over these.",
 }
 WORDS = "tau: tokens a step; P: time of a plain step; T: time of a step; all of this run."
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
-    """A number with its name and how it came about."""
-
-    title: str
-    value: str
-    how: str
-
-
-@dataclass(frozen=True, slots=True)
 class Part:
-    """A stretch of a step's time. `token` names a theme's colour; `is_extra` is drawn hatched."""
+    """A part of a step's time. `token` names a colour of the theme; `is_extra` is drawn hatched."""
 
     title: str
     milliseconds: float
@@ -64,7 +55,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """A speedup, as it ran or as it would be."""
+    """A speedup: as it ran, or as it would be with one thing ideal."""
 
     title: str
     speedup: float
@@ -74,11 +65,11 @@ class Gain:
 
 @dataclass(frozen=True, slots=True)
 class WhyReport:
-    """All that the page shows; without `parts` only the headline."""
+    """All that the page shows; only the headline if there are no `parts`."""
 
     headline: str
     basis: str = ""
-    figures: tuple[Figure, ...] = ()
+    figures: tuple[NamedValue, ...] = ()
     parts: tuple[Part, ...] = ()
     replaced: tuple[Part, ...] = ()
     gains: tuple[Gain, ...] = ()
@@ -87,40 +78,31 @@ class WhyReport:
     is_over: bool = False
 
 
-class WhyModel:
-    """Reads a `RunView`."""
-
-    def __init__(self, run: RunView) -> None:
-        self._run = run
-        self.sums = RunSums(run)
-
-    def report(self) -> WhyReport:
-        """The page as the run stands."""
-        self.sums.read()
-        run, sums = self._run, self.sums
-        if not sums.steps.num_steps:
-            return WhyReport(EMPTY)
-        found = diagnose(sums.steps, sums.plain())
-        if found is None:
-            return WhyReport(NO_UNIT, is_over=run.summary is not None)
-        is_over = run.summary is not None
-        wants_baseline = run.request is not None and run.request.baseline
-        return WhyReport(
-            headline=_headline(found),
-            basis=_basis(found, sums.target_step_ms, is_missed=is_over and not wants_baseline),
-            figures=_figures(found),
-            parts=_parts(found),
-            replaced=_replaced(found),
-            replaced_title=f"The {found.tokens_per_step:.2f} plain tokens it replaces",
-            gains=_gains(found),
-            advice=tuple(self._advice(found)) if is_over else (Advice(LATER),),
-            is_over=is_over,
-        )
-
-    def _advice(self, found: Diagnosis) -> list[Advice]:
-        config = self._run.started.config if self._run.started is not None else {}
-        emitted = list(islice((token for step in self._run.steps for token in step.emitted), MAX_LOOKUP_TOKENS))
-        return advise(self.sums.steps, found, config, emitted)
+def why_report(run: RunView) -> WhyReport:
+    """The page as the run stands."""
+    sums = run.counts.sums
+    if not sums.num_steps:
+        return WhyReport(EMPTY)
+    is_over = run.summary is not None
+    found = diagnose(sums, run.plain_step)
+    if found is None:
+        return WhyReport(NO_UNIT, is_over=is_over)
+    advice: tuple[Advice, ...] = (Advice(LATER),)
+    if is_over:
+        config = run.started.config if run.started is not None else {}
+        emitted = list(islice((token for step in run.steps for token in step.emitted), MAX_LOOKUP_TOKENS))
+        advice = tuple(advise(sums, found, config, emitted))
+    return WhyReport(
+        headline=_headline(found),
+        basis=_basis(found, run.target_step_ms, is_missed=is_over and not run.wants_baseline),
+        figures=_figures(found),
+        parts=_parts(found),
+        replaced=_replaced(found),
+        replaced_title=f"The {found.tokens_per_step:.2f} plain tokens it replaces",
+        gains=_gains(found),
+        advice=advice,
+        is_over=is_over,
+    )
 
 
 def _headline(found: Diagnosis) -> str:
@@ -128,7 +110,7 @@ def _headline(found: Diagnosis) -> str:
     if not found.num_blocks:
         return "Nothing was drafted: this was plain decoding."
     if not found.is_enough:
-        return f"{speed}, but too few steps to tell why: {found.num_blocks} drafted, {LEAST_BLOCKS} are needed."
+        return f"{speed}, but too few steps to say why: {found.num_blocks} drafted, {LEAST_BLOCKS} are needed."
     limit = found.main_limit
     if limit is None:
         return f"{speed} here, and nothing that can be measured holds it back."
@@ -149,35 +131,35 @@ def _basis(found: Diagnosis, timed_before_ms: float | None, *, is_missed: bool) 
 
 
 def _unsteadiness(baseline_ms: float, timed_before_ms: float | None) -> str:
-    """Whether run and baseline can be held against each other: other programs may have slowed down one of them."""
+    """A warning where other programs may have slowed down the run or the baseline; otherwise empty."""
     if not timed_before_ms or 1 / MOST_UNSTEADY < baseline_ms / timed_before_ms < MOST_UNSTEADY:
         return ""
     return (
         f" The machine was not steady: a plain forward took {timed_before_ms:.2f} ms before the run and "
-        f"{baseline_ms:.2f} ms in the baseline. Close what else is busy, and run again."
+        f"{baseline_ms:.2f} ms in the baseline. Close other busy programs, and run again."
     )
 
 
-def _figures(found: Diagnosis) -> tuple[Figure, ...]:
+def _figures(found: Diagnosis) -> tuple[NamedValue, ...]:
     unit = f"A plain forward takes {found.plain.forward_ms:.2f} ms here."
     positions = found.usual_length + 1
     error = "" if found.alpha_error is None else f" Standard error {found.alpha_error:.3f}."
     return (
-        Figure(
+        NamedValue(
             "α",
             _number(found.alpha),
             f"Acceptance: accepted / tested tokens. {found.num_tested:,} were tested; tokens behind a rejected one "
             f"are not.{error}",
         ),
-        Figure("τ", _number(found.tokens_per_step), "Block efficiency: new tokens / forwards of the target."),
-        Figure("c", _number(found.cost), f"Draft cost: time of one draft step / time of a plain forward. {unit}"),
-        Figure(
+        NamedValue("τ", _number(found.tokens_per_step), "Block efficiency: new tokens / forwards of the target."),
+        NamedValue("c", _number(found.cost), f"Draft cost: time of one draft step / time of a plain forward. {unit}"),
+        NamedValue(
             f"v({positions})" if found.usual_length else "v",
             _number(found.verify_cost),
             f"Verify cost: median time to score {positions} positions / time of a plain forward. {unit} "
             "1 where the target is bound by memory.",
         ),
-        Figure(
+        NamedValue(
             "overhead",
             percent_text(found.overhead_share),
             f"(Step - draft - verify) / step: filters, verdict and bookkeeping, {found.overhead_ms:.2f} ms a step.",
@@ -189,12 +171,12 @@ def _parts(found: Diagnosis) -> tuple[Part, ...]:
     extra = found.verify_extra_ms
     return (
         Part("draft", found.draft_ms, "draft_bar", "Mean draft time of a step: K draft steps."),
-        Part("plain forward", found.verify_ms - extra, "target_bar", "What the target's forward takes for one token."),
+        Part("plain forward", found.verify_ms - extra, "target_bar", "The target's forward for one token."),
         Part(
             "scoring more",
             extra,
             "target_bar",
-            "Verify time less a plain forward: what scoring K + 1 positions instead of one takes more.",
+            "Verify time less a plain forward: the extra time of scoring K + 1 positions instead of one.",
             is_extra=True,
         ),
         Part("overhead", found.overhead_ms, "sample_bar", "Step less draft and verify: filters, verdict, bookkeeping."),
@@ -202,7 +184,7 @@ def _parts(found: Diagnosis) -> tuple[Part, ...]:
 
 
 def _replaced(found: Diagnosis) -> tuple[Part, ...]:
-    """The plain steps that one step stands for, the last of them in part."""
+    """The plain steps that one step replaces, the last of them in part."""
     tokens, milliseconds = found.tokens_per_step, found.plain.total_ms
     how = f"tau P = {tokens:.2f} × {milliseconds:.2f} ms. The speedup is the whole bar / the step's time."
     shares = [1.0] * int(tokens) + [tokens % 1.0]

@@ -1,42 +1,27 @@
-"""Works out runs that are over, in a thread of its own: the page Theory's intervals take up to half a second."""
+"""The plots of the page Theory: curves over K, and predicted beside observed acceptance."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import replace
 from enum import StrEnum
-from typing import overload
 
 import numpy as np
 import pyqtgraph as pg
-from PySide6.QtCore import QObject, Qt, QThread, Signal, Slot
+from PySide6.QtCore import Qt
 from PySide6.QtGui import QColor, QPen
-from PySide6.QtWidgets import QWidget
 
-from app.giving_way import WindowFirst, giving_way
-from app.run.run_view import RunView
-from app.run.theory import EMPTY, Question, TheoryModel, TheoryReport, answer
-from app.run.why_page import ReportPage, column_label
-from app.theme import Theme, scaled
-from app.threads import Answerer, AnsweringThread
-from app.turns import at_once
-from app.widgets.fields import ChoiceRow, card, text_label
-from app.widgets.plot_card import PlotCard
+from app.theme import Theme
 from app.widgets.plots import FigurePlot, Mark, SeriesSample, Table, band_color, line_pen, thin_pen
-from app.widgets.tables import FigureTable
-from core.analysis.calibration import Calibration, Reliability, Study
+from core.analysis.calibration import Calibration, Reliability
 from core.analysis.diagnosis import KS
-from core.analysis.expectation import Curve
+from core.analysis.expectation import Curve, Estimate
 from core.analysis.theory import SpeedupTheory
 from core.text import percent_text
-from core.types import Step
 
 TOP = 1.04
 
 
 class Grouping(StrEnum):
-    """How tested tokens are gathered."""
+    """How tested tokens are grouped."""
 
     POSITION = "position"
     TENTHS = "tenths"
@@ -50,7 +35,7 @@ CALIBRATION_MEANINGS = {
         "Dashed: mean of Σ min(p, q) = 1 − TV over the same tested tokens.",
     ),
     Grouping.TENTHS: (
-        "Points: accepted / tested tokens, gathered by predicted acceptance in tenths, with Wilson's 95 % interval.",
+        "Points: accepted / tested tokens, grouped by predicted acceptance in tenths, with Wilson's 95 % interval.",
         "Dashed: where a prediction comes true exactly.",
     ),
 }
@@ -83,12 +68,12 @@ class CalibrationPlot(FigurePlot):
         self.set_hint("Whether predictions come true")
 
     def show_calibration(self, calibration: Calibration | None) -> None:
-        """Show a run's."""
+        """Show a run's calibration."""
         self.calibration = calibration
         self.settle(is_over=True)
 
     def show_grouping(self, grouping: Grouping) -> None:
-        """Gather the tokens otherwise."""
+        """Group the tokens in another way."""
         self.grouping = grouping
         self._labels["bottom"] = GROUPING_AXES[grouping]
         for sample, name, help_text in zip(
@@ -129,8 +114,8 @@ class CalibrationPlot(FigurePlot):
     def table(self) -> Table:
         """A row a position, then a row a tenth."""
         found = self.calibration
-        pairs = [] if found is None else [(name, group) for name, groups in (("position", found.positions),
-                 ("predicted", found.bins)) for group in groups]  # fmt: skip
+        groups = {} if found is None else {"position": found.positions, "predicted": found.bins}
+        pairs = [(name, group) for name, members in groups.items() for group in members]
         return {
             "by": [name for name, _ in pairs],
             "group": [group.title for _, group in pairs],
@@ -203,14 +188,14 @@ QUANTITY_AXES = {Quantity.SPEEDUP: "speedup, ×", Quantity.TOKENS: "tokens a ste
 MEANINGS = {
     Quantity.SPEEDUP: (
         ("v measured", "Line: τ / (K c + v(K+1)) with this run's α, c and v. Band: 95 % over resampled steps. Dotted: "
-         "beyond the longest block that was timed, where v is a line drawn on."),
+         "beyond the longest block that was timed, where v is extrapolated."),
         ("v = 1", "Dashed: τ / (K c + 1), Leviathan et al., theorem 3.8: as if scoring more positions cost nothing."),
         ("as it ran", "Diamond: the run itself, tokens × plain step / time, with its 95 % interval."),
     ),
     Quantity.TOKENS: (
         ("by α", "Line: (1 − α^(K+1)) / (1 − α), Leviathan et al., equation 1. Band: 95 % over resampled steps."),
-        ("place by place", "Dashed: 1 + the shares of blocks kept up to each place, as they were; beyond the places "
-         "seen often enough, with α."),
+        ("place by place", "Dashed: 1 + the measured shares of blocks accepted up to each place; beyond the places "
+         "measured often enough, with α."),
         ("as it ran", "Diamond: new tokens / steps of the run, with its 95 % interval."),
     ),
 }  # fmt: skip
@@ -241,7 +226,7 @@ class TheoryPlot(FigurePlot):
             for mark, token in ((Mark.BAND, "accent"), (Mark.DASHES, "text"), (Mark.DIAMOND, "text"))
         ]
         self._name_series()
-        self.set_hint("What each K would bring")
+        self.set_hint("The speedup expected at each K")
 
     def show_theory(self, theory: SpeedupTheory | None) -> None:
         """Show a run's curves."""
@@ -254,7 +239,6 @@ class TheoryPlot(FigurePlot):
         self.setAccessibleName(f"{QUANTITY_TITLES[quantity]} over K")
         self._labels["left"] = QUANTITY_AXES[quantity]
         self._name_series()
-        self._fits = True
         self.set_theme(self._theme)
         self.reset_view()
 
@@ -277,7 +261,7 @@ class TheoryPlot(FigurePlot):
             rows.append(("95 % interval", f"{found.low:.2f} to {found.high:.2f}{self._sign}"))
         rows.append((names[1], f"{second.values[place]:.2f}{self._sign}"))
         assert self.theory is not None
-        rows.append((f"v({place + 1})", f"{self.theory.verify.values[place]:.2f}{self._drawn_on(place)}"))
+        rows.append((f"v({place + 1})", f"{self.theory.verify.values[place]:.2f}{self._extrapolated(place)}"))
         return rows
 
     def table(self) -> Table:
@@ -301,8 +285,8 @@ class TheoryPlot(FigurePlot):
     def _sign(self) -> str:
         return "×" if self.quantity is Quantity.SPEEDUP else ""
 
-    def _drawn_on(self, place: int) -> str:
-        return ", drawn on" if self.theory is not None and place > self.theory.longest else ""
+    def _extrapolated(self, place: int) -> str:
+        return ", extrapolated" if self.theory is not None and place > self.theory.longest else ""
 
     def _name_series(self) -> None:
         for sample, meaning in zip(self._samples, MEANINGS[self.quantity], strict=True):
@@ -314,12 +298,16 @@ class TheoryPlot(FigurePlot):
             return self.theory.measured_verify, self.theory.leviathan
         return self.theory.tokens, self.theory.tokens_by_position
 
+    def _ran(self) -> Estimate:
+        assert self.theory is not None
+        return self.theory.ran_speedup if self.quantity is Quantity.SPEEDUP else self.theory.ran_tokens
+
     def _extent(self) -> tuple[float, float]:
         if self.theory is None:
             return 0.0, 0.0
         first, second = self._curves()
-        ran = self.theory.ran_speedup if self.quantity is Quantity.SPEEDUP else self.theory.ran_tokens
-        # v = 1 may climb out of all reach; what counts is where it leaves the other.
+        ran = self._ran()
+        # The curve of v = 1 may climb far above; what counts is where it leaves the other.
         highest = max(*first.values, *first.high, ran.high or ran.value, 1.0)
         return float(len(KS)), 1.08 * max(highest, min(max(second.values), 1.6 * highest))
 
@@ -348,7 +336,7 @@ class TheoryPlot(FigurePlot):
         self.other.setData(KS, np.array(second.values))
         for edge, bound in zip(self.edges, (first.low, first.high), strict=True):
             edge.setData(KS[: len(bound)], np.array(bound))
-        ran = self.theory.ran_speedup if self.quantity is Quantity.SPEEDUP else self.theory.ran_tokens
+        ran = self._ran()
         at = np.array([self.theory.ran_k])
         self.point.setData(at, [ran.value])
         low, high = (ran.value if bound is None else bound for bound in (ran.low, ran.high))
@@ -370,183 +358,3 @@ class TheoryPlot(FigurePlot):
         self.point.setPen(pg.mkPen(theme.surface, width=1.5))
         self.whisker.setData(pen=thin_pen(theme.text))
         self.unit.setPen(thin_pen(theme.muted))
-
-
-PLOT_HEIGHT, SMALL_PLOT_HEIGHT = 200, 150
-
-
-class TheoryPage(ReportPage):
-    """Shows a `TheoryReport`.
-
-    Signals:
-        question_asked: a `Question` about a run that is over, to be answered through `show_answer`.
-    """
-
-    question_asked = Signal(object)
-
-    def __init__(self, run: RunView) -> None:
-        super().__init__(run, "theory", "Theory beside measurement")
-        self.setObjectName("theoryPage")
-        self._model = TheoryModel(run)
-        self._sums = self._model.sums
-        self._asked: Question | None = None
-        self.plot, self.calibration = TheoryPlot(), CalibrationPlot()
-        self.quantity = ChoiceRow(QUANTITY_TITLES, "theoryQuantity", "Over K")
-        self.grouping = ChoiceRow(GROUPING_TITLES, "theoryGrouping", "Gather tested tokens")
-        self.cards = (PlotCard("Expected over K", self.plot), PlotCard("Predicted acceptance", self.calibration))
-        self.cards[0].add_row(self.quantity)
-        self.cards[1].add_row(self.grouping)
-        self.figures = FigureTable("theoryFigures", ("", "value", "95 % interval"))
-        self.predictors = FigureTable("theoryPredictors", ("", "with 1 − TV", "with outcome"))
-        self.predictors_note = column_label("theoryPredictorsNote", "hint")
-        self.quantity.chosen.connect(self.plot.show_quantity)
-        self.grouping.chosen.connect(self.calibration.show_grouping)
-        self._lay_out(self._make_cards())
-        at_once(self._showing(TheoryReport(EMPTY)))
-
-    def _make_cards(self) -> tuple[QWidget, ...]:
-        head, head_layout = card()
-        for widget in (self.headline, self.basis):
-            head_layout.addWidget(widget)
-        figures, figures_layout = card()
-        figures_layout.addWidget(text_label("Figures", "section"))
-        figures_layout.addWidget(self.figures)
-        predictors, predictors_layout = card()
-        predictors_layout.addWidget(text_label("Cheaper predictors of acceptance", "section"))
-        predictors_layout.addWidget(self.predictors)
-        predictors_layout.addWidget(self.predictors_note)
-        self._figures_card, self._predictors_card = figures, predictors
-        return head, self.cards[0], figures, self.cards[1], predictors
-
-    @Slot(object, object)
-    def show_answer(self, question: Question, found: Study) -> None:
-        """Show a run that was worked out; an answer to a question that is older, or is to be asked anew, is let go."""
-        if question is self._asked and not self._turns.is_going:
-            self._turns.start(self._showing(self._model.whole(found)))
-
-    def set_theme(self, theme: Theme) -> None:
-        """Draw in a theme's colours."""
-        for plot_card, height in zip(self.cards, (PLOT_HEIGHT, SMALL_PLOT_HEIGHT), strict=True):
-            plot_card.set_theme(theme)
-            plot_card.plot.setFixedHeight(scaled(height))
-
-    # --- Itself ---
-
-    def _forget_old(self) -> None:
-        self._asked = None
-        self._model.sums.forget_old()
-
-    def _looking(self) -> Generator[None]:
-        yield from self._showing(self._model.live())
-
-    def _ask(self) -> None:
-        question = self._model.question()
-        if question is not None:
-            self._asked = question
-            self.question_asked.emit(question)
-
-    def _showing(self, report: TheoryReport) -> Generator[None]:
-        has_figures = report.speedup is not None
-        self._show_head(held_together(report.headline), report.basis, is_alone=not has_figures)
-        for widget in (self.cards[0], self._figures_card):
-            widget.setVisible(has_figures)
-        self.cards[1].setVisible(report.calibration is not None)
-        self._predictors_card.setVisible(bool(report.predictors_note))
-        self.predictors.setVisible(bool(report.predictors))
-        self.predictors_note.setText(report.predictors_note)
-        yield
-        self.figures.show_rows(report.rows)
-        yield
-        self.predictors.show_rows(report.predictors)
-        yield
-        self.plot.show_theory(report.speedup)
-        self.calibration.show_calibration(report.calibration)
-
-
-def held_together(sentence: str) -> str:
-    """The sentence with what is in brackets on one line: an interval is read as one thing."""
-    return re.sub(r"\([^)]*\)", lambda found: found.group().replace(" ", "\u00a0"), sentence)
-
-
-STEPS_BETWEEN = 50
-"""Less than a millisecond's work."""
-
-
-class TheoryAnswers:
-    """What is answered: a `Question` and its `Study`."""
-
-    answered = Signal(object, object)
-
-
-class PausedSteps(Sequence[Step]):
-    """Steps, of which who goes through them makes a pause now and then."""
-
-    def __init__(self, steps: Sequence[Step], pause: Callable[[], None]) -> None:
-        self._steps, self._pause = steps, pause
-
-    def __len__(self) -> int:
-        return len(self._steps)
-
-    @overload
-    def __getitem__(self, index: int) -> Step: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Step]: ...
-
-    def __getitem__(self, index: int | slice) -> Step | Sequence[Step]:
-        return self._steps[index]
-
-    def __iter__(self) -> Iterator[Step]:
-        for index, step in enumerate(self._steps):
-            if index % STEPS_BETWEEN == 0:
-                self._pause()
-            yield step
-
-
-class TheoryWorker(Answerer, TheoryAnswers):
-    """Lives in the thread.
-
-    Attributes:
-        latest: the number of the newest question, set by the window's thread; older ones need no answer any more. Not
-            the question: a run of 20,000 tokens would be kept until the next one is asked, and let go amid that.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.latest = 0
-        self._window_first = WindowFirst()
-
-    def work_out(self, question: Question, number: int) -> None:
-        """Answer a question, if it is still the newest."""
-        if number == self.latest and not self.is_closing:
-            with giving_way():
-                found = answer(
-                    replace(
-                        question,
-                        steps=PausedSteps(question.steps, self._let_window),
-                        baseline_steps=PausedSteps(question.baseline_steps, self._let_window),
-                    )
-                )
-            self.answered.emit(question, found)
-
-    def _let_window(self) -> None:
-        # A window that closes waits for this thread, and lets nothing through.
-        if not self.is_closing:
-            self._window_first.let()
-
-
-class TheoryReader(AnsweringThread, TheoryAnswers):
-    """The window's handle."""
-
-    def __init__(self, page: TheoryPage, parent: QObject | None = None) -> None:
-        self._worker = worker = TheoryWorker()
-        super().__init__("theory", worker, parent, priority=QThread.Priority.LowPriority)
-        self._pass_on(TheoryAnswers)
-        page.question_asked.connect(self.ask)
-        self.answered.connect(page.show_answer)
-
-    @Slot(object)
-    def ask(self, question: Question) -> None:
-        """Have a run worked out; answered by `answered`, unless another question comes before."""
-        self._worker.latest += 1
-        self._ask(self._worker.work_out, question, self._worker.latest)

@@ -3,145 +3,18 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Sequence
 
 from PySide6.QtCore import QEvent, QPoint, QRectF, QSize, Qt
-from PySide6.QtGui import QBrush, QColor, QFontMetrics, QHelpEvent, QPainter, QPaintEvent, QPen, QShowEvent
-from PySide6.QtWidgets import QFrame, QGridLayout, QLabel, QScrollArea, QSizePolicy, QToolTip, QVBoxLayout, QWidget
+from PySide6.QtGui import QBrush, QColor, QFontMetrics, QHelpEvent, QPainter, QPaintEvent, QPen
+from PySide6.QtWidgets import QGridLayout, QLabel, QSizePolicy, QToolTip, QWidget
 
-from app.run.run_view import RunSums, RunView
-from app.run.why import EMPTY, Figure, Gain, Part, WhyModel, WhyReport
+from app.run.pages.report_page import ReportPage, column_label
+from app.run.pages.why import EMPTY, Gain, Part, WhyReport, why_report
+from app.run.run_view import NamedValue, RunView
 from app.theme import LIGHT, Theme, scaled, ui_font
-from app.tools.tool_window import wrapped_label
-from app.turns import Turns, at_once
-from app.widgets.fields import card, describe, set_flag, text_label
+from app.widgets.fields import card, describe, text_label
 from app.widgets.plots import Mark, SeriesSample
-
-REFRESH_S = 1.0
-"""While a run goes: nobody reads a page of words more often, and the engine needs the processor."""
-
-
-class ReportPage(QScrollArea):
-    """Base of both. Much that has come is read in several turns of the event loop, and what was seen before stays.
-
-    A page sets `_sums`, which it reads the run through.
-    """
-
-    _sums: RunSums
-
-    def __init__(self, run: RunView, name: str, title: str) -> None:
-        """
-        Args:
-            run: that the page is about.
-            name: what its widgets' names begin with.
-            title: for those who hear it.
-        """
-        super().__init__()
-        describe(self, title, "")
-        self._run = run
-        self._is_stale = True
-        self._turns = Turns(self)
-        self._read_at = -math.inf
-        self.headline = column_label(f"{name}Headline", "title")
-        self.basis = column_label(f"{name}Basis", "hint")
-        body = self._body = QWidget()
-        body.setObjectName(f"{name}Body")
-        self._layout = QVBoxLayout(body)
-        self._layout.setContentsMargins(0, 0, 0, 0)
-        self._layout.setSpacing(8)
-        self.setWidget(body)
-        self.setWidgetResizable(True)
-        self.setFrameShape(QFrame.Shape.NoFrame)
-        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        self.viewport().setAutoFillBackground(False)
-
-    # --- For a page ---
-
-    def _looking(self) -> Generator[None]:
-        """Show the run as it stands, in pieces, once all of it is in `_sums`."""
-        raise NotImplementedError
-
-    def _ask(self) -> None:
-        """Have another thread find out what is not shown yet; by then all else is painted."""
-
-    def _forget_old(self) -> None:
-        """Let go of a run that is no longer at hand."""
-        raise NotImplementedError
-
-    def _lay_out(self, cards: Iterable[QWidget]) -> None:
-        """Put cards under each other; the first holds the headline."""
-        for frame in cards:
-            self._layout.addWidget(frame)
-        self._layout.addStretch(1)
-
-    def _show_head(self, headline: str, basis: str, *, is_alone: bool) -> None:
-        """A title; a quiet sentence in the middle of the page, as on the other pages, while there is nothing below."""
-        across = Qt.AlignmentFlag.AlignHCenter if is_alone else Qt.AlignmentFlag.AlignLeft
-        set_flag(self.headline, "role", "hint" if is_alone else "title")
-        self.headline.setAlignment(across | Qt.AlignmentFlag.AlignVCenter)
-        self.headline.setContentsMargins(*((32, 0, 32, 0) if is_alone else (0, 0, 0, 0)))
-        self._layout.setStretch(0, int(is_alone))
-        self._layout.setStretch(self._layout.count() - 1, int(not is_alone))
-        self.headline.setText(headline)
-        self.basis.setText(basis)
-        self.basis.setVisible(bool(basis))
-
-    # --- For the window ---
-
-    def begin(self) -> None:
-        """A run starts."""
-        self._forget_old()
-        self._read()
-
-    def refresh(self, *, has_news: bool) -> None:
-        """Read what has come, if it is time to and the page is open."""
-        self._is_stale = self._is_stale or has_news
-        if self._is_stale and time.monotonic() - self._read_at >= REFRESH_S:
-            self._read()
-
-    def end(self) -> None:
-        """A run is over."""
-        self._read()
-
-    # --- Itself ---
-
-    def showEvent(self, event: QShowEvent) -> None:
-        """Look at the run if something has come."""
-        super().showEvent(event)
-        if self._is_stale:
-            self._read()
-
-    def _read(self) -> None:
-        # A page that nobody sees is read when it is opened.
-        self._is_stale = not self.isVisible()
-        if self._is_stale:
-            return
-        self._read_at = time.monotonic()
-        if not self._sums.has_much:
-            self._turns.stop()
-            at_once(self._looking())
-            self._ask()
-            return
-        self._turns.stop()
-        self._turns.start(self._pieces())
-
-    def _pieces(self) -> Generator[None]:
-        yield from self._sums.pieces()
-        self._is_stale = not self.isVisible()
-        if not self._is_stale:
-            yield from self._looking()
-        if not self._is_stale:
-            yield
-            self._ask()
-
-
-def column_label(name: str, role: str) -> QLabel:
-    """A text that is broken at the column's width, however narrow."""
-    label = wrapped_label(name, role)
-    label.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
-    return label
-
 
 BAR_HEIGHT, GAIN_HEIGHT = 18, 8
 RADIUS = 3
@@ -149,7 +22,7 @@ GAP = 2
 
 
 class TimeBar(QWidget):
-    """A title, milliseconds, and under them a bar in parts. Bars with the same `full_ms` can be compared."""
+    """A title, milliseconds, and below them a bar in parts. Bars with the same `full_ms` can be compared."""
 
     def __init__(self, object_name: str) -> None:
         super().__init__()
@@ -179,8 +52,8 @@ class TimeBar(QWidget):
         """The whole bar."""
         return sum(part.milliseconds for part in self._parts)
 
-    def places(self) -> list[tuple[Part, QRectF]]:
-        """Where each part stands."""
+    def parts(self) -> list[tuple[Part, QRectF]]:
+        """Each part and its rectangle."""
         top, left = self._line() + 3, 0.0
         found = []
         for part in self._parts:
@@ -204,8 +77,8 @@ class TimeBar(QWidget):
         return super().event(event)
 
     def explanation(self, point: QPoint) -> str:
-        """What stands at a point, in a sentence; empty beside the bar."""
-        for part, place in self.places():
+        """The part at a point, in a sentence; empty beside the bar."""
+        for part, place in self.parts():
             if place.contains(point):
                 return f"{part.title}: {part.milliseconds:.2f} ms. {part.how}"
         return ""
@@ -215,7 +88,7 @@ class TimeBar(QWidget):
         painter = QPainter(self)
         _draw_line(painter, self._theme, self.width(), self._line(), self._title, f"{self.total_ms:.2f} ms")
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        for part, place in self.places():
+        for part, place in self.parts():
             if place.width() >= 0.5:
                 _fill(painter, place.adjusted(0, 0, -min(GAP, place.width() / 2), 0), self._theme, part)
         painter.end()
@@ -228,14 +101,14 @@ def _fill(painter: QPainter, place: QRectF, theme: Theme, part: Part) -> None:
         painter.setBrush(color)
         painter.drawRoundedRect(place, RADIUS, RADIUS)
         return
-    # Hatched, so that colour is not the only sign of what comes on top of a plain forward.
+    # Hatched, so that colour is not the only sign.
     painter.setPen(QPen(color, 1))
     painter.setBrush(QBrush(color, Qt.BrushStyle.BDiagPattern))
     painter.drawRoundedRect(place.adjusted(0.5, 0.5, -0.5, -0.5), RADIUS, RADIUS)
 
 
 class GainBar(QWidget):
-    """A title, a speedup, and under them a bar beside the mark of plain decoding."""
+    """A title, a speedup, and below them a bar with a mark at plain decoding."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -296,7 +169,7 @@ class GainBar(QWidget):
 
 
 def speedup_text(speedup: float) -> str:
-    """A speedup as it is written everywhere."""
+    """A speedup as shown: 1.23×."""
     return f"{speedup:.2f}×" if math.isfinite(speedup) else "–"
 
 
@@ -320,8 +193,6 @@ class WhyPanel(ReportPage):
     def __init__(self, run: RunView) -> None:
         super().__init__(run, "why", "Why is it slow?")
         self.setObjectName("whyPanel")
-        self._model = WhyModel(run)
-        self._sums = self._model.sums
         self._theme = LIGHT
         self.figures = FigureRow()
         self.step_bar = TimeBar("whyStepBar")
@@ -334,7 +205,7 @@ class WhyPanel(ReportPage):
         self.gain_bars: list[GainBar] = []
         self.advice = column_label("whyAdvice", "")
         self._lay_out(self._make_cards())
-        at_once(self._showing(WhyReport(EMPTY)))
+        self._show(WhyReport(EMPTY))
 
     def _make_cards(self) -> tuple[QWidget, ...]:
         head, head_layout = card()
@@ -352,7 +223,7 @@ class WhyPanel(ReportPage):
         time_layout.addWidget(self.plain_bar)
         gains, self._gains_layout = card()
         self._gains_layout.addWidget(text_label("If one thing were ideal", "section"))
-        hint = text_label("Each alone, the rest as it was. Mark: plain decoding, 1×.", "hint")
+        hint = text_label("Each alone, the rest unchanged. Mark: plain decoding, 1×.", "hint")
         hint.setWordWrap(True)
         self._gains_layout.addWidget(hint)
         change, change_layout = card()
@@ -371,31 +242,21 @@ class WhyPanel(ReportPage):
         for gain_bar in self.gain_bars:
             gain_bar.set_theme(theme)
 
-    # --- Itself ---
+    def _show_run(self) -> None:
+        self._show(why_report(self._run))
 
-    def _forget_old(self) -> None:
-        self._model.sums.forget_old()
-
-    def _looking(self) -> Generator[None]:
-        yield from self._showing(self._model.report())
-
-    def _showing(self, report: WhyReport) -> Generator[None]:
+    def _show(self, report: WhyReport) -> None:
         self._show_head(report.headline, report.basis, is_alone=not report.parts)
         self.figures.setVisible(bool(report.figures))
         self.figures.show_figures(report.figures)
-        yield
         for frame in self._cards:
             frame.setVisible(bool(report.parts))
         if report.parts:
-            self._show_times(report)
+            full = max(sum(part.milliseconds for part in parts) for parts in (report.parts, report.replaced))
+            self.step_bar.show_parts("One step", report.parts, full)
+            self.plain_bar.show_parts(report.replaced_title, report.replaced, full)
         self._show_gains(report)
-        yield
         self.advice.setText("\n\n".join(advice.text for advice in report.advice))
-
-    def _show_times(self, report: WhyReport) -> None:
-        full = max(sum(part.milliseconds for part in parts) for parts in (report.parts, report.replaced))
-        self.step_bar.show_parts("One step", report.parts, full)
-        self.plain_bar.show_parts(report.replaced_title, report.replaced, full)
 
     def _show_gains(self, report: WhyReport) -> None:
         while len(self.gain_bars) < len(report.gains):
@@ -411,7 +272,7 @@ class WhyPanel(ReportPage):
 
 
 class FigureRow(QWidget):
-    """The figures of the formula, side by side, each explained in its tooltip."""
+    """The values of the formula, side by side, each explained in its tooltip."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -422,8 +283,8 @@ class FigureRow(QWidget):
         self._layout.setHorizontalSpacing(8)
         self.labels: list[tuple[QLabel, QLabel]] = []
 
-    def show_figures(self, figures: tuple[Figure, ...]) -> None:
-        """Show figures; there are always as many."""
+    def show_figures(self, figures: tuple[NamedValue, ...]) -> None:
+        """Show these values."""
         while len(self.labels) < len(figures):
             pair = text_label("", "field"), text_label("", "strong")
             for row, label in enumerate(pair):
@@ -433,7 +294,5 @@ class FigureRow(QWidget):
         for figure, (title, value) in zip(figures, self.labels, strict=False):
             title.setText(figure.title)
             value.setText(figure.value)
-            for label in (title, value):
-                label.setToolTip(figure.how)
-            value.setAccessibleName(f"{figure.title}: {figure.value}")
-            value.setAccessibleDescription(figure.how)
+            title.setToolTip(figure.how)
+            describe(value, f"{figure.title}: {figure.value}", figure.how)

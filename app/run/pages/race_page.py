@@ -1,0 +1,380 @@
+"""The page Race: the run and its baseline, measured one after the other, replayed side by side on one clock."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QElapsedTimer, QObject, QSignalBlocker, Qt, QTimer, Signal, Slot
+from PySide6.QtGui import QHideEvent, QResizeEvent, QShowEvent
+from PySide6.QtWidgets import (
+    QComboBox,
+    QHBoxLayout,
+    QProgressBar,
+    QPushButton,
+    QSizePolicy,
+    QSlider,
+    QStackedWidget,
+    QVBoxLayout,
+    QWidget,
+)
+
+from app.run.pages.race import Race, race_of, seconds_text, tokens_text, waiting_text
+from app.run.run_counts import Timeline
+from app.run.run_view import RunView
+from app.run.token_text import TokenText
+from app.run.tokens import StepText, TokenStream
+from app.theme import Theme, hold, scaled
+from app.tools.tool_window import wrapped_label
+from app.widgets.fields import WheelGuard, card, describe, scrolled, text_label
+from app.window_layout import splitter
+
+FRAME_MS = 33
+
+
+class RaceClock(QObject):
+    """The time of the race.
+
+    Signals:
+        moved: the clock shows another time, in milliseconds.
+        playing_changed: whether it is running.
+    """
+
+    moved = Signal(float)
+    playing_changed = Signal(bool)
+
+    def __init__(self, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self.now_ms = 0.0
+        self.end_ms = 0.0
+        self._pace = 1.0
+        self._stopwatch = QElapsedTimer()
+        self._timer = QTimer(self)
+        self._timer.setTimerType(Qt.TimerType.PreciseTimer)
+        self._timer.setInterval(FRAME_MS)
+        self._timer.timeout.connect(self._on_frame)
+
+    @property
+    def is_playing(self) -> bool:
+        """Whether it is running."""
+        return self._timer.isActive()
+
+    def set_end(self, end_ms: float) -> None:
+        """Stop at the end of another race."""
+        self.pause()
+        self.end_ms = end_ms
+        self.seek(end_ms)
+
+    def set_pace(self, pace: float) -> None:
+        """Set how many seconds of the race pass in a second."""
+        self._pace = pace
+
+    @Slot()
+    def play(self) -> None:
+        """Run on; from the start where the end was reached."""
+        if self.is_playing or self.end_ms <= 0:
+            return
+        if self.now_ms >= self.end_ms:
+            self.seek(0.0)
+        self._stopwatch.start()
+        self._timer.start()
+        self.playing_changed.emit(True)
+
+    @Slot()
+    def pause(self) -> None:
+        """Stop."""
+        if self.is_playing:
+            self._timer.stop()
+            self.playing_changed.emit(False)
+
+    def seek(self, clock_ms: float) -> None:
+        """Show a time between start and end."""
+        self.now_ms = min(max(0.0, clock_ms), self.end_ms)
+        self.moved.emit(self.now_ms)
+
+    def advance(self, elapsed_ms: float) -> None:
+        """Move on by the milliseconds that have passed, at the current pace; stop at the end."""
+        self.seek(self.now_ms + elapsed_ms * self._pace)
+        if self.now_ms >= self.end_ms:
+            self.pause()
+
+    @Slot()
+    def _on_frame(self) -> None:
+        self.advance(self._stopwatch.restart())
+
+
+PACES = {"× ¼": 0.25, "× 1": 1.0, "× 4": 4.0}
+STOPS = 100
+"""Steps of the arrow keys from start to end."""
+
+CLOCK_HELP = (
+    "Time since the prompt was read. Reading it costs both the same and is left out; the rest is the steps' own time "
+    "as measured."
+)
+
+
+class RaceControls(QWidget):
+    """Shows and moves a `RaceClock`; the page places `time`, its reading."""
+
+    def __init__(self, clock: RaceClock) -> None:
+        super().__init__()
+        self._clock = clock
+        self._guard = WheelGuard(self)
+        self.play = QPushButton("Play")
+        self.play.setObjectName("racePlay")
+        self.restart = QPushButton("Restart")
+        self.restart.setObjectName("raceRestart")
+        self.pace = QComboBox()
+        self.pace.setObjectName("racePace")
+        self.pace.addItems(list(PACES))
+        self.pace.setCurrentText("× 1")
+        self.slider = QSlider(Qt.Orientation.Horizontal)
+        self.slider.setObjectName("raceSlider")
+        self.time = text_label("", "hint")
+        self.time.setObjectName("raceTime")
+        describe(self.play, "Play or pause the race", "Replay both runs on one clock")
+        describe(self.restart, "Restart the race", "Go back to the start and play")
+        describe(self.pace, "Pace of the race", "× 1 is the measured time")
+        describe(self.slider, "Clock of the race, in milliseconds", CLOCK_HELP)
+        self.time.setToolTip(CLOCK_HELP)
+        self._guard.watch(self.pace, self.slider)
+        buttons = QHBoxLayout(self)
+        buttons.setContentsMargins(0, 0, 0, 0)
+        buttons.setSpacing(8)
+        for widget in (self.play, self.restart, self.pace):
+            buttons.addWidget(widget)
+        buttons.addWidget(self.slider, 1)
+        self.play.clicked.connect(self._on_play)
+        self.restart.clicked.connect(self._on_restart)
+        self.pace.currentTextChanged.connect(self._on_pace)
+        self.slider.valueChanged.connect(self._on_slid)
+        clock.moved.connect(self._on_moved)
+        clock.playing_changed.connect(self._on_playing_changed)
+
+    @Slot()
+    def _on_play(self) -> None:
+        if self._clock.is_playing:
+            self._clock.pause()
+        else:
+            self._clock.play()
+
+    @Slot()
+    def _on_restart(self) -> None:
+        self._clock.seek(0.0)
+        self._clock.play()
+
+    @Slot(str)
+    def _on_pace(self, name: str) -> None:
+        self._clock.set_pace(PACES[name])
+
+    @Slot(int)
+    def _on_slid(self, milliseconds: int) -> None:
+        # The slider has whole milliseconds; its last one is the end.
+        self._clock.seek(self._clock.end_ms if milliseconds == self.slider.maximum() else float(milliseconds))
+
+    @Slot(float)
+    def _on_moved(self, clock_ms: float) -> None:
+        end = self._clock.end_ms
+        with QSignalBlocker(self.slider):
+            if self.slider.maximum() != round(end):
+                self.slider.setRange(0, round(end))
+                self.slider.setSingleStep(max(1, round(end / STOPS)))
+                self.slider.setPageStep(max(1, round(end / 10)))
+            self.slider.setValue(round(clock_ms))
+        self.time.setText(seconds_text(clock_ms))
+
+    @Slot(bool)
+    def _on_playing_changed(self, is_playing: bool) -> None:
+        self.play.setText("Pause" if is_playing else "Play")
+
+
+BAR_HELP = "Tokens written so far, of the tokens in the longer of the two texts."
+
+
+class RaceLane(QWidget):
+    """One of the two runs at a time of the clock."""
+
+    def __init__(self, name: str, title: str, help_text: str, *, by_kind: bool) -> None:
+        super().__init__()
+        self.setObjectName(f"{name}Lane")
+        self._timeline = Timeline()
+        self.text = TokenText(by_kind=by_kind, font_size=13)
+        self.text.setObjectName(f"{name}RaceText")
+        self.text.setAccessibleName(f"{title} text")
+        self.text.setProperty("role", "raceText")
+        hold(self.text, least_height=60)
+        self.text.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Ignored)
+        self.count = text_label("", "hint")
+        self.count.setObjectName(f"{name}RaceCount")
+        self.count.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
+        # It changes with every frame, and must not move its neighbours.
+        self.count.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
+        self.bar = QProgressBar()
+        self.bar.setObjectName(f"{name}RaceBar")
+        self.bar.setTextVisible(False)
+        describe(self.bar, f"{title} progress", BAR_HELP)
+        heading = text_label(title, "section")
+        heading.setToolTip(help_text)
+        header = QHBoxLayout()
+        header.setSpacing(8)
+        header.addWidget(heading)
+        header.addWidget(self.count, 1)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.setSpacing(4)
+        layout.addLayout(header)
+        layout.addWidget(self.bar)
+        layout.addWidget(self.text, 1)
+
+    def set_run(self, timeline: Timeline, steps: list[StepText], most_tokens: int) -> None:
+        """Show a run; the bar is full at `most_tokens`."""
+        self._timeline = timeline
+        self.bar.setRange(0, max(1, most_tokens))
+        stream = TokenStream()
+        stream.steps = steps
+        self.text.set_stream(stream)
+
+    def show_time(self, clock_ms: float) -> None:
+        """Show how far the run had come by then."""
+        timeline = self._timeline
+        tokens, elapsed = timeline.tokens_at(clock_ms), min(clock_ms, timeline.end_ms)
+        self.bar.setValue(tokens)
+        parts = [tokens_text(tokens)]
+        if tokens and elapsed > 0:
+            parts.append(f"{1000 * tokens / elapsed:.1f} tokens/s")
+        if clock_ms >= timeline.end_ms:
+            parts.append(f"done at {seconds_text(timeline.end_ms)}")
+        self.count.setText(" · ".join(parts))
+        self.text.set_limit(timeline.steps_at(clock_ms), follows=self.text.is_at_end)
+
+
+BESIDE_WIDTH = 680
+"""From this width on the texts are side by side."""
+
+OURS_HELP = "The run, step by step as measured; a step's tokens appear together when it ends."
+PLAIN_HELP = "Plain decoding of the same prompt with the same sampler, measured after the run: one token a forward."
+
+
+class RacePage(QWidget):
+    """Shows a `RunView`'s race once both runs are over. It works only while it is visible."""
+
+    def __init__(self, run: RunView) -> None:
+        super().__init__()
+        self.setObjectName("racePage")
+        self._run = run
+        self._race: Race | None = None
+        self._is_stale = True
+        self._is_running = False
+        self.clock = RaceClock(self)
+        self.controls = RaceControls(self.clock)
+        self.ours = RaceLane("speculative", "Speculative", OURS_HELP, by_kind=True)
+        self.plain = RaceLane("baseline", "Baseline", PLAIN_HELP, by_kind=False)
+        self.speedup = text_label("", "title")
+        self.speedup.setObjectName("raceSpeedup")
+        self.speedup.setToolTip("Tokens per second of the run over those of the baseline")
+        self.lead = wrapped_label("raceLead", "strong")
+        self.lead.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
+        self.source, self.texts = wrapped_label("raceSource", "hint"), wrapped_label("raceTexts", "hint")
+        self.empty = wrapped_label("raceEmpty", "hint")
+        self.empty.setAlignment(Qt.AlignmentFlag.AlignCenter)
+        self.empty.setContentsMargins(48, 0, 48, 0)
+        self._lay_out()
+        self.clock.moved.connect(self._on_moved)
+        self._show_race()
+
+    def _lay_out(self) -> None:
+        self.lanes = splitter(Qt.Orientation.Vertical, "raceSplitter", (self.ours, 0), (self.plain, 0))
+        head = QHBoxLayout()
+        head.setSpacing(10)
+        head.addWidget(self.speedup)
+        head.addWidget(self.lead, 1)
+        head.addWidget(self.controls.time)
+        race = QWidget()
+        column = QVBoxLayout(race)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(8)
+        column.addLayout(head)
+        for label in (self.source, self.texts):
+            column.addWidget(label)
+        column.addWidget(self.controls)
+        column.addWidget(self.lanes, 1)
+        # In a low window the page scrolls, so that its least height doesn't limit the prompt's.
+        area = scrolled(race, "raceScroll")
+        race.setObjectName("raceBody")
+        self.stack = QStackedWidget()
+        self.stack.addWidget(self.empty)
+        self.stack.addWidget(area)
+        frame, layout = card()
+        layout.setContentsMargins(12, 10, 12, 10)
+        layout.addWidget(self.stack)
+        outer = QVBoxLayout(self)
+        outer.setContentsMargins(0, 0, 0, 0)
+        outer.addWidget(frame)
+
+    def begin(self) -> None:
+        """A run starts; its race comes when it is over."""
+        self._is_running = True
+        self._note_change()
+
+    def refresh(self, *, has_news: bool) -> None:
+        """Nothing to do: a race is shown when the run is over."""
+
+    def end(self) -> None:
+        """A run is over."""
+        self._is_running = False
+        self._note_change()
+
+    def set_theme(self, theme: Theme) -> None:
+        """Draw in a theme's colours."""
+        for lane in (self.ours, self.plain):
+            lane.text.set_theme(theme)
+
+    def showEvent(self, event: QShowEvent) -> None:
+        """Make the race that has come while the page was hidden."""
+        super().showEvent(event)
+        self._turn_lanes()
+        if self._is_stale:
+            self._show_race()
+
+    def hideEvent(self, event: QHideEvent) -> None:
+        """A hidden race stands still."""
+        super().hideEvent(event)
+        self.clock.pause()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """Put the texts side by side where there is room."""
+        super().resizeEvent(event)
+        self._turn_lanes()
+
+    def _turn_lanes(self) -> None:
+        is_wide = self.width() >= scaled(BESIDE_WIDTH)
+        self.lanes.setOrientation(Qt.Orientation.Horizontal if is_wide else Qt.Orientation.Vertical)
+
+    def _note_change(self) -> None:
+        self._is_stale = True
+        self.clock.pause()
+        if self.isVisible():
+            self._show_race()
+
+    def _show_race(self) -> None:
+        self._is_stale = False
+        self._race = race = None if self._is_running else race_of(self._run)
+        self.stack.setCurrentIndex(int(race is not None))
+        if race is None:
+            self.empty.setText(waiting_text(self._run, is_running=self._is_running))
+            self.clock.set_end(0.0)
+            return
+        baseline = TokenStream()
+        for step in self._run.baseline_steps:
+            baseline.append(step)
+        most = max(race.timeline.num_tokens, race.baseline_timeline.num_tokens)
+        self.ours.set_run(race.timeline, self._run.tokens.steps, most)
+        self.plain.set_run(race.baseline_timeline, baseline.steps, most)
+        self.speedup.setText(f"{race.speedup:.2f}×" if race.speedup is not None else "–")
+        self.source.setText(race.source)
+        self.texts.setText(race.texts)
+        self.clock.set_end(race.duration_ms)
+
+    @Slot(float)
+    def _on_moved(self, clock_ms: float) -> None:
+        if self._race is not None:
+            self.lead.setText(self._race.lead_text(clock_ms))
+            for lane in (self.ours, self.plain):
+                lane.show_time(clock_ms)

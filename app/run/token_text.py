@@ -1,0 +1,406 @@
+"""A read-only text made of tokens, each in its own format. Base of the transcript; the race shows two of them."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from PySide6.QtCore import QMimeData, QPoint, QRectF, Qt
+from PySide6.QtGui import QFontMetricsF, QResizeEvent, QTextCharFormat, QTextCursor, QTextLine
+from PySide6.QtWidgets import QPlainTextEdit, QWidget
+
+from app.run.tokens import (
+    FIRST_JOINING,
+    ON_ONE_LINE,
+    SHOWN,
+    TAIL,
+    Ghost,
+    Pending,
+    Place,
+    Role,
+    Span,
+    Token,
+    TokenStream,
+    Written,
+    num_joined,
+    num_units,
+)
+from app.theme import LIGHT, Theme, hold_font
+from core.types import TokenKind
+
+TAB_SPACES = 4
+_RIGHT_TO_LEFT = frozenset({"R", "AL", "RLE", "RLO", "RLI"})
+_EMPTY_WIDTH = 4.0
+"""Pixels of a token without text."""
+
+
+class TokenFormats:
+    """What colours a token: the text format of every span in a theme."""
+
+    def __init__(self, theme: Theme, *, by_kind: bool = True) -> None:
+        self._tokens = {kind: theme.token_format(kind) if by_kind else QTextCharFormat() for kind in TokenKind}
+        self._ghost, self._pending = theme.ghost_format(), theme.pending_format()
+        prompt = theme.prompt_format()
+        self._written = {
+            Role.PROMPT: prompt,
+            Role.GAP: prompt,
+            Role.KEPT: theme.kept_format(),
+            Role.FORCED: theme.forced_format(),
+        }
+
+    def of(self, span: Span) -> QTextCharFormat:
+        """Colour, line style and background of a span."""
+        if isinstance(span, Token):
+            return self._tokens[span.kind]
+        if isinstance(span, Written):
+            return self._written[span.role]
+        return self._ghost if isinstance(span, Ghost) else self._pending
+
+
+class TokenText(QPlainTextEdit):
+    """Shows a `TokenStream`, or its first steps. `refresh` adds what is new; the rest stays as it is laid out.
+
+    The document is a sequence of spans, contiguous and in order, one for each token; a token without text has an empty
+    one. A subclass draws marks on the text in `_show_marks`.
+    """
+
+    def __init__(self, parent: QWidget | None = None, *, by_kind: bool = True, font_size: int = 14) -> None:
+        """
+        Args:
+            by_kind: show each token in the format of its kind; otherwise as plain text.
+            font_size: in pixels.
+        """
+        super().__init__(parent)
+        self.setReadOnly(True)
+        self.setUndoRedoEnabled(False)
+        self.setTextInteractionFlags(
+            Qt.TextInteractionFlag.TextSelectableByMouse | Qt.TextInteractionFlag.TextSelectableByKeyboard
+        )
+        self._stream = TokenStream()
+        self._theme = LIGHT
+        self._by_kind, self._font_size = by_kind, font_size
+        self._formats = TokenFormats(LIGHT, by_kind=by_kind)
+        self._shows_ghosts = False
+        self._limit: int | None = None
+        self._set_fonts()
+        self._start()
+
+    def _show_marks(self) -> None:
+        """Draw marks again: the text has changed, or has moved."""
+
+    # --- What is shown ---
+
+    def set_stream(self, stream: TokenStream) -> None:
+        """Show another stream, or the same one after it was cleared."""
+        self._stream = stream
+        self._limit = None
+        self._start()
+        self.refresh()
+
+    def set_theme(self, theme: Theme) -> None:
+        """Draw everything in a theme's colours."""
+        self._theme = theme
+        self._formats = TokenFormats(theme, by_kind=self._by_kind)
+        self._set_fonts()
+        self._rebuild()
+
+    def set_ghosts_shown(self, shown: bool) -> None:
+        """Show or hide the drafted tokens that were not kept."""
+        if shown != self._shows_ghosts:
+            self._shows_ghosts = shown
+            self._rebuild()
+
+    def set_limit(self, num_steps: int | None, *, follows: bool = True) -> None:
+        """Show the text as it was after this many steps; None: all of it."""
+        if num_steps != self._limit:
+            self._limit = num_steps
+            self._update(follows=follows)
+
+    def refresh(self) -> None:
+        """Add the steps that have come since the last time; follow the end unless the reader scrolled away from it."""
+        self._update(follows=self.is_at_end)
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether the end of the text is in view."""
+        bar = self.verticalScrollBar()
+        return bar.value() >= bar.maximum() - 1
+
+    def to_end(self) -> None:
+        """Bring the end into view."""
+        bar = self.verticalScrollBar()
+        bar.setValue(bar.maximum())
+
+    def _set_fonts(self) -> None:
+        hold_font(self, self._font_size, is_mono=True)
+        self.setTabStopDistance(TAB_SPACES * QFontMetricsF(self.font()).horizontalAdvance(" "))
+
+    def _start(self) -> None:
+        """Show the prompt alone."""
+        self.setExtraSelections([])
+        self.clear()
+        self._starts: list[int] = []
+        self._spans: list[Span] = []
+        self._firsts: list[int] = []
+        """Index of each step's first span."""
+        self._length = 0
+        self._tail = ""
+        self._last_format = QTextCharFormat()
+        self._has_opening = False
+        self._num_pending = 0
+        self._insert([Written(Role.PROMPT, self._stream.prompt)])
+
+    def _update(self, *, follows: bool) -> None:
+        if self.textCursor().hasSelection():
+            # A selection that reaches the end must not grow with the text.
+            cursor = self.textCursor()
+            cursor.setKeepPositionOnInsert(True)
+            self.setTextCursor(cursor)
+        stream = self._stream
+        count = len(stream.steps)
+        wanted = count if self._limit is None else min(self._limit, count)
+        if self._num_pending:
+            self._cut(len(self._spans) - self._num_pending)
+            self._num_pending = 0
+        if wanted < len(self._firsts):
+            first = self._firsts[wanted]
+            del self._firsts[wanted:]
+            self._cut(first)
+        pending = stream.pending if wanted == count else ()
+        new = list(self._opening()) if wanted or pending or stream.kept or stream.forced else []
+        for step in stream.steps[len(self._firsts) : wanted]:
+            self._firsts.append(len(self._spans) + len(new))
+            new += (*step.accepted, *(step.ghosts if self._shows_ghosts else ()), *step.following)
+        self._insert([*new, *pending])
+        self._num_pending = len(pending)
+        if follows:
+            self.to_end()
+        self._show_marks()
+
+    def _opening(self) -> Iterator[Span]:
+        """What stands between the prompt and the first step."""
+        if not self._has_opening:
+            self._has_opening = True
+            stream = self._stream
+            for role, text in ((Role.GAP, stream.gap), (Role.KEPT, stream.kept), (Role.FORCED, stream.forced)):
+                if text:
+                    yield Written(role, text)
+
+    def _insert(self, spans: Sequence[Span]) -> None:
+        """Append spans in one edit: a paragraph that grows is laid out again after each."""
+        if not spans:
+            return
+        cursor = QTextCursor(self.document())
+        cursor.setPosition(self._length)
+        cursor.beginEditBlock()
+        for span in spans:
+            self._starts.append(self._length)
+            self._spans.append(span)
+            if text := _shown(span):
+                self._insert_text(cursor, span, text)
+        cursor.endEditBlock()
+
+    def _insert_text(self, cursor: QTextCursor, span: Span, text: str) -> None:
+        text_format, joined = self._formats.of(span), 0
+        if text[0] >= FIRST_JOINING and self._tail:
+            # A grapheme in two formats would be drawn as two; what completes one looks like its beginning.
+            joined = num_joined(self._tail, text)
+        if joined:
+            cursor.insertText(text[:joined], self._last_format)
+        if joined < len(text):
+            self._last_format = text_format
+            cursor.insertText(text[joined:], text_format)
+        self._length += num_units(text)
+        self._tail = "" if isinstance(span, Ghost) else (self._tail + text)[-TAIL:]
+
+    def _cut(self, first: int) -> None:
+        """Take away all spans from one on."""
+        cursor = QTextCursor(self.document())
+        cursor.setPosition(self._length)
+        cursor.setPosition(self._starts[first], QTextCursor.MoveMode.KeepAnchor)
+        cursor.removeSelectedText()
+        self._length = self._starts[first]
+        del self._spans[first:], self._starts[first:]
+        self._tail = ""
+
+    def _rebuild(self) -> None:
+        """Build the same text again; the reader's place and selection stay."""
+        cursor, follows = self.textCursor(), self.is_at_end
+        top = self.cursorForPosition(QPoint(0, 0)).position()
+        kept = [self._anchor(position) for position in (top, cursor.anchor(), cursor.position())]
+        self._start()
+        self._update(follows=False)
+        top, anchor, position = (self._position_of(*found) for found in kept)
+        cursor = self.textCursor()
+        cursor.setPosition(anchor)
+        cursor.setPosition(position, QTextCursor.MoveMode.KeepAnchor)
+        self.setTextCursor(cursor)
+        if follows:
+            self.to_end()
+        else:
+            self._scroll_to(top, lines_above=0)
+
+    def _anchor(self, position: int) -> tuple[Span, int]:
+        index = self._index_at(position)
+        return self._spans[index], position - self._starts[index]
+
+    def _position_of(self, span: Span, offset: int) -> int:
+        """Where an `_anchor` is now; where its span is no longer shown, the beginning of its step."""
+        if isinstance(span, Written):
+            index = next((i for i, other in enumerate(self._spans[:4]) if getattr(other, "role", None) is span.role), 0)
+        else:
+            step = self._indices(span.step)
+            index = next((i for i in step if self._spans[i] is span), -1)
+            if index < 0:
+                return self._starts[step[0]] if step else self._length
+        return min(self._starts[index] + offset, self._length)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """Stay at the end where the end was in view."""
+        follows = self.is_at_end
+        super().resizeEvent(event)
+        if follows:
+            self.to_end()
+
+    # --- Where things are ---
+
+    def span_at(self, point: QPoint) -> Span | None:
+        """What is under a point of the viewport; None for the prompt, and where there is no text."""
+        block = self.cursorForPosition(point).block()
+        place = self.blockBoundingGeometry(block).translated(self.contentOffset()).topLeft()
+        x, y = point.x() - place.x(), point.y() - place.y()
+        for number in range(block.layout().lineCount()):
+            line = block.layout().lineAt(number)
+            if line.y() <= y < line.y() + line.height():
+                text = line.naturalTextRect()
+                if not text.left() <= x <= text.right() + 2:
+                    return None
+                span = self._spans[self._index_at(block.position() + _character_at(line, x))]
+                return None if isinstance(span, Written) and span.role in {Role.PROMPT, Role.GAP} else span
+        return None
+
+    def place_range(self, place: Place) -> tuple[int, int] | None:
+        """First position and last + 1 of a place of a block: of its emitted token, or of the rejected draft."""
+        # Where a token was rejected, the one that was drawn instead comes last.
+        found = [index for index in self._indices(place.step) if self._slot(index) == place.slot]
+        return self._extent(found[-1]) if found else None
+
+    def _extent(self, index: int) -> tuple[int, int]:
+        is_last = index + 1 == len(self._starts)
+        return self._starts[index], self._length if is_last else self._starts[index + 1]
+
+    def _index_at(self, position: int) -> int:
+        """The span that covers a position of the document; an empty one only at the end."""
+        return max(0, bisect_right(self._starts, position) - 1)
+
+    def _indices(self, step: int) -> range:
+        """The spans of a step, by its index."""
+        if not 0 <= step < len(self._firsts):
+            return range(0)
+        is_last = step + 1 == len(self._firsts)
+        return range(self._firsts[step], len(self._spans) - self._num_pending if is_last else self._firsts[step + 1])
+
+    def _slot(self, index: int) -> int:
+        span = self._spans[index]
+        return -1 if isinstance(span, Written) else span.slot
+
+    def _slots(self, step: int) -> list[int]:
+        """The places of a step's block that are shown."""
+        return sorted({self._slot(index) for index in self._indices(step)})
+
+    def _step_range(self, step: int) -> tuple[int, int] | None:
+        indices = self._indices(step)
+        return (self._starts[indices[0]], self._extent(indices[-1])[1]) if indices else None
+
+    def _span_range(self, span: Span) -> tuple[int, int] | None:
+        indices = range(0) if isinstance(span, Written) else self._indices(span.step)
+        return next((self._extent(index) for index in indices if self._spans[index] is span), None)
+
+    def rectangles(self, first: int, last: int) -> list[QRectF]:
+        """Where on the viewport the text between two positions is drawn; what is out of sight is left out."""
+        found: list[QRectF] = []
+        block = self.firstVisibleBlock()
+        top = self.blockBoundingGeometry(block).translated(self.contentOffset()).topLeft()
+        while block.isValid() and top.y() < self.viewport().height() and block.position() <= last:
+            begin, end = first - block.position(), last - block.position()
+            layout = block.layout()
+            for number in range(layout.lineCount()):
+                line = layout.lineAt(number)
+                start, stop = line.textStart(), line.textStart() + line.textLength()
+                is_last = number + 1 == layout.lineCount()
+                if begin > stop or end < start or (begin == stop and not is_last) or (end == start and begin < start):
+                    continue
+                left, right = _ends(line, block.text(), max(begin, start), min(end, stop))
+                width = max(right - left, _EMPTY_WIDTH)
+                found.append(QRectF(top.x() + left, top.y() + line.y(), width, line.height()))
+            top.setY(top.y() + self.blockBoundingRect(block).height())
+            block = block.next()
+        return found
+
+    def _scroll_to(self, position: int, *, lines_above: int) -> None:
+        block = self.document().findBlock(position)
+        self.blockBoundingRect(block)  # Lays it out, so that its lines count.
+        line = block.layout().lineForTextPosition(position - block.position())
+        number = block.firstLineNumber() + (line.lineNumber() if line.isValid() else 0)
+        self.verticalScrollBar().setValue(max(0, number - lines_above))
+
+    # --- Copying ---
+
+    def createMimeDataFromSelection(self) -> QMimeData:
+        """Copy what was written, exactly; rejected drafts are only shown."""
+        cursor = self.textCursor()
+        data = QMimeData()
+        data.setText(self.plain_text(cursor.selectionStart(), cursor.selectionEnd()))
+        return data
+
+    def plain_text(self, first: int, last: int) -> str:
+        """What was written between two positions, exactly: without drafts that were rejected or are pending."""
+        return "".join(self._pieces(first, last))
+
+    def _pieces(self, first: int, last: int) -> Iterator[str]:
+        for index in range(max(0, bisect_right(self._starts, first) - 1), len(self._spans)):
+            start, end = self._extent(index)
+            if start >= last:
+                break
+            span = self._spans[index]
+            if isinstance(span, Ghost | Pending):
+                continue
+            if first <= start and end <= last:
+                yield span.text
+            else:
+                units = span.text.encode("utf-16-le", "surrogatepass")
+                yield units[2 * max(0, first - start) : 2 * (last - start)].decode("utf-16-le", "replace")
+
+
+def _shown(span: Span) -> str:
+    text = span.text
+    if isinstance(span, Ghost | Pending):
+        return text.translate(ON_ONE_LINE).translate(SHOWN)
+    return text if text.isprintable() else text.translate(SHOWN)
+
+
+def _character_at(line: QTextLine, x: float) -> int:
+    """The character of a line that is drawn at an x, in either writing direction."""
+    return int(line.xToCursor(x, QTextLine.CursorPosition.CursorOnCharacter))
+
+
+def _ends(line: QTextLine, text: str, first: int, last: int) -> tuple[float, float]:
+    """The left and right end of some characters of a line."""
+    if first < last and any(unicodedata.bidirectional(character) in _RIGHT_TO_LEFT for character in text):
+        # Where the writing direction turns, a position is at two ends; so ask each pixel what is there.
+        whole = line.naturalTextRect()
+        pixels = range(math.floor(whole.left()), math.ceil(whole.right()))
+        there = [x for x in pixels if first <= _character_at(line, x + 0.5) < last]
+        if there:
+            return there[0], there[-1] + 1
+    left, right = sorted((_x_of(line, first), _x_of(line, last)))
+    return left, right
+
+
+def _x_of(line: QTextLine, position: int) -> float:
+    # The binding returns the position beside the x.
+    found: Any = line.cursorToX(position)
+    return float(found[0] if isinstance(found, tuple) else found)
