@@ -10,14 +10,15 @@ import app.__main__ as entry
 from app import __version__
 from app.__main__ import main
 from core.machine import limit_spinning
-from core.runlog.log import export_jsonl, read_run_log, to_record
+from core.runlog.log import event_line, read_run_log
 from tests.cli_fakes import STARTED, finished, step
 
 
 @pytest.fixture
 def log(tmp_path):
     path = tmp_path / "run.jsonl"
-    export_jsonl(path, [to_record(event) for event in (STARTED, step("a", "b"), step("c", index=1), finished("abc"))])
+    events = (STARTED, step("a", "b"), step("c", index=1), finished("abc"))
+    path.write_bytes(b"".join(map(event_line, events)))
     return path
 
 

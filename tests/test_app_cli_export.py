@@ -8,7 +8,7 @@ import shlex
 import pytest
 
 from app.__main__ import main
-from core.runlog.log import export_jsonl, to_record
+from core.runlog.log import to_line, to_record
 from tests.cli_fakes import STARTED, finished, step
 
 CONFIG = {
@@ -31,7 +31,7 @@ def log(tmp_path):
     records = [to_record(event) for event in (STARTED, step("a", "<b>"), step("c", index=1), finished("a<b>c"))]
     records[0]["config"] |= CONFIG
     records[-1]["measured_speedup"] = 0.8
-    export_jsonl(path, records)
+    path.write_bytes(b"".join(map(to_line, records)))
     return path
 
 

@@ -76,9 +76,9 @@ def test_results_are_those_of_the_logs_and_the_best_are_marked(folder):
     store = RunStore(folder)
     found = comparison(folder)
     speeds = [run.summary["tokens_per_second"] for run in found.runs]
-    assert row(found.results, "Tokens/s").texts == tuple(f"{speed:,.1f}" for speed in speeds)
-    assert row(found.results, "Tokens/s").best == {1}
-    speedup = row(found.results, "Speedup")
+    assert row(found.results, "Tokens per second").texts == tuple(f"{speed:,.1f}" for speed in speeds)
+    assert row(found.results, "Tokens per second").best == {1}
+    speedup = row(found.results, "Measured speedup")
     assert speedup.texts[1] == "–"
     assert speedup.best == frozenset(), "one figure is no contest"
     steps = store.load(found.runs[0].id).steps
@@ -145,7 +145,7 @@ def test_differing_settings_stand_on_a_ground_of_their_own(page):
     grounds = {line.title: model.index(row, 1).data(Qt.ItemDataRole.BackgroundRole) for row, line in
                enumerate(model.lines)}  # fmt: skip
     assert grounds["K"].color().name() == LIGHT.correction_tint
-    assert grounds["Tokens/s"] is None
+    assert grounds["Tokens per second"] is None
 
 
 def test_each_run_has_a_curve_in_both_plots_under_its_name(page):

@@ -13,8 +13,9 @@ from app.run.pages.race import SAME, SAME_DISTRIBUTION, seconds_text
 from app.run.pages.race_page import BESIDE_WIDTH, RaceClock, RacePage
 from app.run.run_view import RunView
 from app.theme import DARK, LIGHT
+from core.export.files import export_jsonl
 from core.runlog import replay
-from core.runlog.log import export_jsonl, read_run_log
+from core.runlog.log import read_run_log
 from core.types import BaselineStep, Finished, FinishReason, RunRequest
 from tests.fakes_app import make_step, make_summary
 

@@ -7,7 +7,8 @@ import pytest
 
 from core.decode import speculative
 from core.evidence import PackedEvidence, PositionEvidence, evidence_from_record, packed, packed_from_record
-from core.runlog.log import STEP_FIELDS, RunLogWriter, export_jsonl, read_run_log, to_line, to_record
+from core.export.files import export_jsonl
+from core.runlog.log import STEP_FIELDS, RunLogWriter, read_run_log, to_line, to_record
 from core.runlog.replay import step_from_record
 from core.runlog.store import read_head
 from core.types import Inspected, Step

@@ -10,7 +10,7 @@ from typing import Any
 
 from app.cli.errors import Exit, UsageError, say, writing_output
 from app.cli.parsing import number, whole_number
-from core.runlog.log import RunLog, export_csv, export_jsonl, read_run_log
+from core.runlog.log import RunLog, read_run_log
 
 ALL = "all"
 _SETTINGS = {
@@ -149,13 +149,13 @@ def execute(args: argparse.Namespace) -> int:
         _export_sweep(args, target)
         return Exit.DONE
     logs = [_read(path) for path in args.logs]
+    from core.export.files import export_csv, export_html, export_jsonl
+
     if args.csv is not None:
         export_csv(target, logs[0])
     elif args.jsonl is not None:
         export_jsonl(target, logs[0])
     else:
-        from core.export.files import export_html
-
         export_html(target, *logs)
     return Exit.DONE
 

@@ -1,6 +1,6 @@
-"""Plots as SVG, made of a few numbers: axes with units, round ticks, a title and a description for who can't see them.
+"""SVG charts for the reports: axes with units and round ticks, and a title and description for screen readers.
 
-Colours are the page's: each mark names a token of the palette, and has a line style or a shape beside it.
+Colours are names of the style sheet's palette; every series also has a dash pattern or a shape.
 """
 
 from __future__ import annotations
@@ -10,19 +10,23 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from core.export.page import attribute, escaped
+from markupsafe import Markup
+
+from core.export.html import escaped
 
 WIDTH, HEIGHT = 760, 270
 LEFT, RIGHT, TOP, BOTTOM = 58, 14, 14, 46
 MAX_POINTS = 400
-"""No line has more: that is more than a screen shows of it, and keeps a long run's report small."""
+"""Most points of a line: more than a screen shows, and few enough to keep a long run's report small."""
+DASHES = ("", "7 4", "2 4", "10 3 2 3", "4 2", "1 3")
+COLOURS = ("run_1", "run_2", "run_3", "run_4", "run_5", "run_6")
 
 Point = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How a series looks: a token of the palette, and a dash pattern that is its sign without colour."""
+    """How a series looks: a colour of the palette, and a dash pattern or shape that tells it apart without colour."""
 
     name: str
     color: str
@@ -31,9 +35,14 @@ class Mark:
     is_dots: bool = False
 
 
+def series_mark(name: str, index: int) -> Mark:
+    """The mark of one of several like series."""
+    return Mark(name, COLOURS[index % len(COLOURS)], DASHES[index % len(DASHES)])
+
+
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A title with its unit, the range, and how a tick is written."""
+    """An axis: its title with the unit, its range, and how a tick is written."""
 
     title: str
     low: float = 0.0
@@ -42,25 +51,12 @@ class Axis:
     is_whole: bool = False
     num_ticks: int = 6
 
-    def ticks(self) -> list[float]:
-        """Round numbers within the range."""
-        return nice_ticks(self.low, self.high, self.num_ticks, is_whole=self.is_whole)
-
-
-@dataclass(frozen=True, slots=True)
-class Words:
-    """What a plot is, for everybody: the title, and what can be read off it."""
-
-    id: str
-    title: str
-    description: str
-
 
 # --- Numbers ----------------------------------------------------------------------------------------------------
 
 
 def nice_ticks(low: float, high: float, count: int = 6, *, is_whole: bool = False) -> list[float]:
-    """About so many multiples of 1, 2 or 5 times a power of ten within a range; whole ones if need be."""
+    """About `count` multiples of 1, 2 or 5 times a power of ten within a range; only whole ones if `is_whole`."""
     if not (math.isfinite(low) and math.isfinite(high)) or high <= low:
         return [low] if math.isfinite(low) else []
     raw = (high - low) / count
@@ -73,18 +69,18 @@ def nice_ticks(low: float, high: float, count: int = 6, *, is_whole: bool = Fals
 
 
 def percent(value: float) -> str:
-    """A share."""
+    """A share in per cent, without the sign."""
     return f"{value * 100:.0f}"
 
 
 def headroom(values: Sequence[float], least: float = 0.0) -> float:
-    """An axis's end a little beyond the largest value; what is no number does not count."""
+    """An axis's end a little beyond the largest finite value."""
     largest = max((value for value in values if math.isfinite(value)), default=0.0)
     return max(largest * 1.06, least) or 1.0
 
 
 def binned(values: Sequence[float], limit: int = MAX_POINTS) -> tuple[int, list[float]]:
-    """Means over equal bins, so few that a plot can show each; how wide a bin is, and the means (NaN of none)."""
+    """The width of at most `limit` equal bins, and the mean of each bin's finite values (NaN if it has none)."""
     width = max(1, math.ceil(len(values) / limit))
     means = []
     for begin in range(0, len(values), width):
@@ -94,7 +90,7 @@ def binned(values: Sequence[float], limit: int = MAX_POINTS) -> tuple[int, list[
 
 
 def thinned(points: Sequence[Point], limit: int = MAX_POINTS) -> list[Point]:
-    """Every so many of the points, and the last."""
+    """Every n-th point, and the last."""
     every = max(1, math.ceil(len(points) / limit))
     kept = list(points[::every])
     return kept if not points or kept[-1] == points[-1] else [*kept, points[-1]]
@@ -104,118 +100,107 @@ def thinned(points: Sequence[Point], limit: int = MAX_POINTS) -> list[Point]:
 
 
 class Plot:
-    """An SVG that is drawn mark by mark over two axes."""
+    """An SVG picture, drawn mark by mark over two axes. `id` is unique within the page."""
 
-    def __init__(self, words: Words, x: Axis, y: Axis) -> None:
-        self._words, self._x, self._y = words, x, y
+    def __init__(self, id: str, title: str, description: str, x: Axis, y: Axis) -> None:
+        self._id, self._title, self._description = id, escaped(title), escaped(description)
+        self._x, self._y = x, y
         self._parts: list[str] = []
         self._axes()
 
-    def at(self, x: float, y: float) -> Point:
-        """Where a point of the data lies, in the picture's units."""
-        across = (x - self._x.low) / ((self._x.high - self._x.low) or 1.0)
-        up = (y - self._y.low) / ((self._y.high - self._y.low) or 1.0)
-        return LEFT + across * (WIDTH - LEFT - RIGHT), HEIGHT - BOTTOM - up * (HEIGHT - TOP - BOTTOM)
-
     def line(self, points: Sequence[Point], mark: Mark) -> None:
-        """A line that is broken where a value is no number."""
-        path = " ".join("M" + "L".join(_pair(*self.at(x, y)) for x, y in run) for run in _runs(points) if len(run) > 1)
+        """A line, broken where a value is not finite."""
+        runs = [list(run) for known, run in itertools.groupby(points, lambda p: math.isfinite(p[0] + p[1])) if known]
+        path = " ".join("M" + "L".join(_pair(*self._at(x, y)) for x, y in run) for run in runs if len(run) > 1)
         if path:
             self._parts.append(
                 f'<path d="{path}" fill="none" stroke="var(--{mark.color})" stroke-width="2" '
                 f'stroke-linejoin="round"{_dash(mark)}/>'
             )
-        for run in _runs(points):
+        for run in runs:
             if len(run) == 1:
                 self.dots(run, mark)
 
     def level(self, y: float, mark: Mark) -> None:
-        """A line right across."""
+        """A horizontal line across the whole plot."""
         self.line([(self._x.low, y), (self._x.high, y)], mark)
 
     def dots(self, points: Sequence[Point], mark: Mark, tips: Sequence[str] = ()) -> None:
-        """A dot a point."""
-        for place, (x, y) in enumerate(points):
-            tip = tips[place] if place < len(tips) else ""
+        """One dot per point, each with a tooltip if there are tips."""
+        for index, (x, y) in enumerate(points):
+            tip = tips[index] if tips else ""
             if math.isfinite(y):
-                across, down = self.at(x, y)
-                circle = f'cx="{_short(across)}" cy="{_short(down)}" r="3" fill="var(--{mark.color})"'
-                self._parts.append(f"<circle {circle}>{_tip(tip)}</circle>" if tip else f"<circle {circle}/>")
+                across, down = self._at(x, y)
+                circle = f'<circle cx="{_short(across)}" cy="{_short(down)}" r="3" fill="var(--{mark.color})"'
+                self._parts.append(f"{circle}><title>{escaped(tip)}</title></circle>" if tip else f"{circle}/>")
 
     def stairs(self, lower: Sequence[float], upper: Sequence[float], width: float, mark: Mark) -> None:
-        """The area between two staircases of steps of this width, from 0 on."""
+        """The area between two staircases whose steps have this width, starting at 0."""
         for first, last in _spans(upper):
             over = "".join(
-                f"{'L' if place > first else 'M'}{_pair(*self.at(place * width, upper[place]))}"
-                f"H{_short(self.at(min((place + 1) * width, self._x.high), 0)[0])}"
-                for place in range(first, last)
+                f"{'L' if index > first else 'M'}{_pair(*self._at(index * width, upper[index]))}"
+                f"H{_short(self._at(min((index + 1) * width, self._x.high), 0)[0])}"
+                for index in range(first, last)
             )
             under = "".join(
-                f"L{_pair(*self.at(min((place + 1) * width, self._x.high), lower[place]))}"
-                f"H{_short(self.at(place * width, 0)[0])}"
-                for place in reversed(range(first, last))
+                f"L{_pair(*self._at(min((index + 1) * width, self._x.high), lower[index]))}"
+                f"H{_short(self._at(index * width, 0)[0])}"
+                for index in reversed(range(first, last))
             )
             self._parts.append(f'<path d="{over}{under}Z" fill="var(--{mark.color})"/>')
 
     def bar(self, x: float, height: float, width: float, mark: Mark, tip: str) -> None:
-        """A bar around a place of the x axis."""
-        left, top = self.at(x - width / 2, max(height, 0.0))
-        right, base = self.at(x + width / 2, self._y.low)
+        """A bar centred at x."""
+        left, top = self._at(x - width / 2, max(height, 0.0))
+        right, base = self._at(x + width / 2, self._y.low)
         size = f'width="{_short(right - left)}" height="{_short(max(base - top, 0.0))}"'
         self._parts.append(
-            f'<rect x="{_short(left)}" y="{_short(top)}" {size} fill="var(--{mark.color})">{_tip(tip)}</rect>'
+            f'<rect x="{_short(left)}" y="{_short(top)}" {size} fill="var(--{mark.color})">'
+            f"<title>{escaped(tip)}</title></rect>"
         )
 
     def whisker(self, x: float, low: float, high: float) -> None:
         """An interval."""
-        (across, bottom), (_, top) = self.at(x, low), self.at(x, high)
-        at, ends = _short(across), (_short(top), _short(bottom))
-        beams = "".join(f"M{_short(across - 4)} {end}h8" for end in ends)
-        self._parts.append(f'<path d="M{at} {ends[0]}V{ends[1]}{beams}" class="axis" fill="none"/>')
+        (across, bottom), (_, top) = self._at(x, low), self._at(x, high)
+        beams = "".join(f"M{_short(across - 4)} {_short(end)}h8" for end in (top, bottom))
+        self._parts.append(f'<path d="M{_pair(across, top)}V{_short(bottom)}{beams}" class="axis" fill="none"/>')
 
-    def svg(self) -> str:
-        """The picture."""
-        words = self._words
-        return "\n".join(
-            (
-                f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-labelledby="{words.id}-t {words.id}-d">',
-                f'<title id="{words.id}-t">{escaped(words.title)}</title>',
-                f'<desc id="{words.id}-d">{escaped(words.description)}</desc>',
-                *self._parts,
-                "</svg>",
-            )
+    def figure(self, marks: Sequence[Mark]) -> Markup:
+        """The picture with its title, description and legend."""
+        keys = "".join(f'<span class="key">{_sample(mark)}{escaped(mark.name)}</span>' for mark in marks)
+        parts = "\n".join(self._parts)
+        return Markup(
+            f'<figure>\n<figcaption><b>{self._title}</b>{self._description}<div class="legend">{keys}</div>'
+            f'</figcaption>\n<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-labelledby="{self._id}-t '
+            f'{self._id}-d">\n<title id="{self._id}-t">{self._title}</title>\n'
+            f'<desc id="{self._id}-d">{self._description}</desc>\n{parts}\n</svg>\n</figure>'
         )
 
+    def _at(self, x: float, y: float) -> Point:
+        across = (x - self._x.low) / ((self._x.high - self._x.low) or 1.0)
+        up = (y - self._y.low) / ((self._y.high - self._y.low) or 1.0)
+        return LEFT + across * (WIDTH - LEFT - RIGHT), HEIGHT - BOTTOM - up * (HEIGHT - TOP - BOTTOM)
+
     def _axes(self) -> None:
-        left, right = LEFT, WIDTH - RIGHT
-        base = HEIGHT - BOTTOM
-        for tick in self._y.ticks():
-            _, down = self.at(self._x.low, tick)
-            self._parts.append(f'<path d="M{left} {_short(down)}H{right}" class="grid"/>')
-            self._text(left - 7, down + 4, self._y.text(tick), "end")
-        for tick in self._x.ticks():
-            across, _ = self.at(tick, self._y.low)
+        right, base = WIDTH - RIGHT, HEIGHT - BOTTOM
+        x, y = self._x, self._y
+        for tick in nice_ticks(y.low, y.high, y.num_ticks, is_whole=y.is_whole):
+            _, down = self._at(x.low, tick)
+            self._parts.append(f'<path d="M{LEFT} {_short(down)}H{right}" class="grid"/>')
+            self._text(LEFT - 7, down + 4, y.text(tick), "end")
+        for tick in nice_ticks(x.low, x.high, x.num_ticks, is_whole=x.is_whole):
+            across, _ = self._at(tick, y.low)
             self._parts.append(f'<path d="M{_short(across)} {base}v4" class="axis"/>')
-            self._text(across, base + 18, self._x.text(tick), "middle")
-        self._parts.append(f'<path d="M{left} {base}H{right}" class="axis"/>')
-        self._text((left + right) / 2, HEIGHT - 8, self._x.title, "middle")
-        middle = (TOP + base) / 2
+            self._text(across, base + 18, x.text(tick), "middle")
+        self._parts.append(f'<path d="M{LEFT} {base}H{right}" class="axis"/>')
+        self._text((LEFT + right) / 2, HEIGHT - 8, x.title, "middle")
         self._parts.append(
-            f'<text transform="translate(13 {_short(middle)}) rotate(-90)" text-anchor="middle">'
-            f"{escaped(self._y.title)}</text>"
+            f'<text transform="translate(13 {_short((TOP + base) / 2)}) rotate(-90)" text-anchor="middle">'
+            f"{escaped(y.title)}</text>"
         )
 
     def _text(self, x: float, y: float, text: str, anchor: str) -> None:
         self._parts.append(f'<text x="{_short(x)}" y="{_short(y)}" text-anchor="{anchor}">{escaped(text)}</text>')
-
-
-def figure(plot: Plot, words: Words, marks: Sequence[Mark]) -> str:
-    """A plot with its title, its legend and what it says, as a part of a page."""
-    keys = "".join(f'<span class="key">{_sample(mark)}{escaped(mark.name)}</span>' for mark in marks)
-    return (
-        f"<figure>\n<figcaption><b>{escaped(words.title)}</b>{escaped(words.description)}"
-        f'<div class="legend">{keys}</div></figcaption>\n{plot.svg()}\n</figure>'
-    )
 
 
 def _sample(mark: Mark) -> str:
@@ -230,25 +215,15 @@ def _sample(mark: Mark) -> str:
 
 
 def _dash(mark: Mark) -> str:
-    return f' stroke-dasharray="{attribute(mark.dash)}"' if mark.dash else ""
-
-
-def _tip(text: str) -> str:
-    return f"<title>{escaped(text)}</title>"
-
-
-def _runs(points: Sequence[Point]) -> Iterator[list[Point]]:
-    for is_there, run in itertools.groupby(points, key=lambda point: math.isfinite(point[0] + point[1])):
-        if is_there:
-            yield list(run)
+    return f' stroke-dasharray="{mark.dash}"' if mark.dash else ""
 
 
 def _spans(values: Sequence[float]) -> Iterator[tuple[int, int]]:
-    """Where values stand without a gap, from and up to."""
-    for is_there, run in itertools.groupby(range(len(values)), key=lambda place: math.isfinite(values[place])):
-        places = list(run)
-        if is_there:
-            yield places[0], places[-1] + 1
+    """The first and past-the-last index of each stretch of finite values."""
+    for is_finite, stretch in itertools.groupby(range(len(values)), key=lambda index: math.isfinite(values[index])):
+        indexes = list(stretch)
+        if is_finite:
+            yield indexes[0], indexes[-1] + 1
 
 
 def _short(value: float) -> str:

@@ -1,44 +1,39 @@
-"""A sweep in another form: CSV with a row a run, clean JSON Lines, or an HTML report."""
+"""Writes runs and sweeps as CSV, JSON Lines or an HTML report, each file whole or not at all."""
 
 from __future__ import annotations
 
 import csv
 import io
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 from core.experiments.sweep import SweepResults
 from core.experiments.sweep_log import SCHEMA, SweepLog, cell_to_record, run_to_record
-from core.experiments.sweep_plan import Figures, Measurement
+from core.experiments.sweep_plan import Figures
 from core.export.run_report import compare_page, run_page
 from core.export.sweep_report import sweep_page
 from core.files import write_atomically
-from core.runlog.log import RunLog, export_csv, export_jsonl, parse_line, to_line
+from core.runlog.log import STEP_FIELDS, RunLog, parse_line, to_line
 
-_LONGEST_HEAD = 16_000_000
-"""A first line holds the prompts; nothing longer is one."""
+LONGEST_HEAD = 16_000_000
+"""Most bytes of a sweep's first line, which holds its prompts."""
+CELL_FIELDS = ("method", "draft", "num_speculative_tokens", "temperature")
+"""K is num_speculative_tokens, as in vLLM's settings: num_draft_tokens counts all that a run drafted."""
+RUN_FIELDS = ("index", "suite", "prompt", "prompt_index", "repeat", "seed", "started_at", "seconds")
+FIGURE_FIELDS = tuple(item.name for item in fields(Figures))
+SWEEP_CSV_FIELDS = (*CELL_FIELDS, *RUN_FIELDS, "measured_speedup", *FIGURE_FIELDS, "error")
+"""Figures have the names of a run log's summary, which are vLLM's where vLLM has them."""
 
-
-def is_sweep(path: str | os.PathLike[str]) -> bool:
-    """Whether a file says that it is a sweep's, of whatever version. What can't be read is none."""
-    try:
-        with Path(path).open("rb") as file:
-            record = parse_line(file.readline(_LONGEST_HEAD).removeprefix(b"\xef\xbb\xbf"))
-    except OSError:
-        return False
-    schema = record.get("schema") if record else None
-    return isinstance(schema, str) and schema.rpartition("/")[0] == SCHEMA.rpartition("/")[0]
+File = str | os.PathLike[str]
+"""Where to write. Each function raises `RunLogError` if it can't."""
 
 
-def export_run(path: str | os.PathLike[str], *logs: RunLog) -> None:
-    """Write a run in the form that the name's suffix asks for: .csv, .html, or else JSON Lines; several as a report.
-
-    Raises:
-        RunLogError: it can't be written.
-    """
+def export_run(path: File, *logs: RunLog) -> None:
+    """Write a run in the form that the name's suffix asks for: .csv, .html, or else JSON Lines; several as a report."""
     suffix = Path(path).suffix.lower()
     if suffix in {".html", ".htm"} or len(logs) > 1:
         export_html(path, *logs)
@@ -46,79 +41,73 @@ def export_run(path: str | os.PathLike[str], *logs: RunLog) -> None:
         (export_csv if suffix == ".csv" else export_jsonl)(path, logs[0])
 
 
-def export_html(path: str | os.PathLike[str], *logs: RunLog) -> None:
-    """Write the report of a run, or of several that it compares.
-
-    Raises:
-        RunLogError: it can't be written.
-    """
+def export_html(path: File, *logs: RunLog) -> None:
+    """Write the report of a run, or a comparison of several."""
     write_atomically(path, run_page(logs[0]) if len(logs) == 1 else compare_page(logs))
 
 
-CELL_FIELDS = ("method", "draft", "num_speculative_tokens", "temperature")
-"""K is num_speculative_tokens, as in vLLM's settings: num_draft_tokens counts all that a run drafted."""
-RUN_FIELDS = ("index", "suite", "prompt", "prompt_index", "repeat", "seed", "started_at", "seconds")
-FIGURE_FIELDS = tuple(item.name for item in fields(Figures))
-SWEEP_CSV_FIELDS = (*CELL_FIELDS, *RUN_FIELDS, "measured_speedup", *FIGURE_FIELDS, "error")
-"""A figure's name is that of a run log's summary, which is vLLM's where vLLM has it."""
+def export_jsonl(path: File, log: RunLog) -> None:
+    """Write a run log without its damaged lines."""
+    write_atomically(path, b"".join(map(to_line, log.records())))
 
 
-def export_sweep_csv(path: str | os.PathLike[str], log: SweepLog) -> None:
-    """Write a row a run under a row of names, or nothing.
+def export_csv(path: File, log: RunLog) -> None:
+    """Write one row per step, with the schema's fields of a step as columns. Lists are joined by spaces."""
+    _write_csv(path, STEP_FIELDS, ([step[name] for name in STEP_FIELDS] for step in log.steps))
 
-    Raises:
-        RunLogError: it can't be written.
-    """
+
+def is_sweep(path: File) -> bool:
+    """Whether a file says that it is a sweep, of any version."""
+    try:
+        with Path(path).open("rb") as file:
+            record = parse_line(file.readline(LONGEST_HEAD).removeprefix(b"\xef\xbb\xbf"))
+    except OSError:
+        return False
+    schema = record.get("schema") if record else None
+    return isinstance(schema, str) and schema.rpartition("/")[0] == SCHEMA.rpartition("/")[0]
+
+
+def export_sweep_html(path: File, log: SweepLog) -> None:
+    """Write a sweep's report."""
+    write_atomically(path, sweep_page(log))
+
+
+def export_sweep_jsonl(path: File, log: SweepLog) -> None:
+    """Write the sweep's plan and its whole runs; paths of the runs' logs are relative to the new file."""
+    folder = Path(path).absolute().parent
+    records = (run_to_record(item, log.plan, folder) for item in log.measurements)
+    write_atomically(path, b"".join(map(to_line, (log.head, *records))))
+
+
+def export_sweep_csv(path: File, log: SweepLog) -> None:
+    """Write one row per run, in the order in which the runs were measured."""
+    _write_csv(path, SWEEP_CSV_FIELDS, _sweep_rows(log))
+
+
+def _sweep_rows(log: SweepLog) -> Iterator[list[Any]]:
+    results = SweepResults(log.plan, log.measurements)
+    for item in sorted(log.measurements, key=lambda measurement: measurement.index):
+        run = item.run
+        values = {
+            **run_to_record(item, log.plan),
+            **cell_to_record(run.cell),
+            "num_speculative_tokens": run.cell.num_draft_tokens,
+            **(asdict(item.figures) if item.figures is not None else dict.fromkeys(FIGURE_FIELDS)),
+            "measured_speedup": results.speedups(run.cell).get((run.prompt, run.repeat)),
+        }
+        yield [values[name] for name in SWEEP_CSV_FIELDS]
+
+
+def _write_csv(path: File, names: Sequence[str], rows: Iterable[list[Any]]) -> None:
     text = io.StringIO(newline="")
-    csv.writer(text).writerows(sweep_csv_rows(log))
+    writer = csv.writer(text)
+    writer.writerow(names)
+    writer.writerows(map(_cell, row) for row in rows)
     write_atomically(path, text.getvalue())
 
 
-def sweep_csv_rows(log: SweepLog) -> Iterator[list[str]]:
-    """The rows of the CSV file, in the order in which the runs were measured; an empty cell stands for null."""
-    yield list(SWEEP_CSV_FIELDS)
-    results = SweepResults(log.plan, log.measurements)
-    for item in sorted(log.measurements, key=lambda measurement: measurement.index):
-        values = _values(item, log, results)
-        yield [_cell(values[name]) for name in SWEEP_CSV_FIELDS]
-
-
-def _values(item: Measurement, log: SweepLog, results: SweepResults) -> dict[str, Any]:
-    run = item.run
-    figures = asdict(item.figures) if item.figures is not None else dict.fromkeys(FIGURE_FIELDS)
-    record = run_to_record(item, log.plan)
-    speedup = results.speedups(run.cell).get((run.prompt, run.repeat))
-    cell = cell_to_record(run.cell)
-    return {
-        **record,
-        **cell,
-        "num_speculative_tokens": run.cell.num_draft_tokens,
-        **figures,
-        "measured_speedup": speedup,
-    }
-
-
 def _cell(value: Any) -> str:
-    if value is None:
+    """A value as text; null and what is not finite are empty."""
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return ""
-    return " ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
-
-
-def export_sweep_jsonl(path: str | os.PathLike[str], log: SweepLog) -> None:
-    """Write the sweep's plan and its whole runs, or nothing; the runs' logs are named from where the file will be.
-
-    Raises:
-        RunLogError: it can't be written.
-    """
-    folder = Path(path).absolute().parent
-    records = (run_to_record(item, log.plan, folder) for item in log.measurements)
-    write_atomically(path, b"".join(to_line(record) for record in (log.head, *records)))
-
-
-def export_sweep_html(path: str | os.PathLike[str], log: SweepLog) -> None:
-    """Write a sweep's report.
-
-    Raises:
-        RunLogError: it can't be written.
-    """
-    write_atomically(path, sweep_page(log))
+    return " ".join(map(_cell, value)) if isinstance(value, tuple | list) else str(value)

@@ -1,4 +1,4 @@
-"""A run's key figures, each with its field in the log and what it means."""
+"""What a report or a comparison says of a run: its settings in words, and its figures with what each means."""
 
 from __future__ import annotations
 
@@ -8,15 +8,22 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from core.export.page import UNKNOWN, escaped
-from core.runlog.log import CONFIG_FIELDS, ENVIRONMENT_FIELDS, Record, RunLog
+from core.export.html import UNKNOWN
+from core.runlog.log import CONFIG_FIELDS, ENVIRONMENT_FIELDS, RunLog
 from core.runlog.replay import step_from_record
 from core.runlog.tally import Tally
 from core.text import spaced_percent
 from core.types import FinishReason, Step, Summary
 
 LONG = frozenset({"prompt", "prompt_token_ids", "continuation_token_ids", "continuation_text", "forced_text"})
-"""Settings that the text shows, or that nobody reads in a table."""
+"""Settings that no table lists."""
+ENDS = {
+    FinishReason.LENGTH: "length reached",
+    FinishReason.EOS: "the model ended its text",
+    FinishReason.STOP: "stop text found",
+    FinishReason.CANCELLED: "stopped",
+    FinishReason.ERROR: "failed",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +31,10 @@ class RunData:
     """A run, ready to be written up.
 
     Attributes:
-        log: what it was read from.
-        steps: those that could be rebuilt.
-        added_up: the summary that the steps themselves come to.
-        baseline_ms, baseline_tokens: of each plain step, where the baseline ran.
-        problems: sentences about what the log lacks.
+        steps: the steps that could be rebuilt.
+        added_up: the summary as added up from the steps.
+        baseline_ms, baseline_tokens: per step of the baseline; empty if it did not run.
+        problems: one sentence for each thing that the log lacks.
     """
 
     log: RunLog
@@ -41,51 +47,62 @@ class RunData:
 
     @property
     def config(self) -> Mapping[str, Any]:
-        config = self.log.run.get("config")
-        return config if isinstance(config, dict) else {}
+        """The log's settings."""
+        return _mapping(self.log.run.get("config"))
 
     @property
     def run_id(self) -> str:
+        """The run's id."""
         return text_of(self.log.run.get("id"))
 
     @property
     def version(self) -> str:
+        """The version of Outrider that wrote the log."""
         return text_of(self.log.run.get("outrider_version"))
 
-    def setting(self, name: str) -> str:
-        """A setting in words; empty where there is none."""
-        return shown(self.config.get(name))
+    @property
+    def text(self) -> str:
+        """The text that the run generated."""
+        text = (self.log.summary or {}).get("text")
+        return text if isinstance(text, str) else self.added_up.text
 
-    def figure(self, name: str) -> float | None:
-        """A figure of the summary, or what the steps come to where the log ends before it."""
-        if self.log.summary is not None:
-            return number_of(self.log.summary.get(name))
-        return number_of(getattr(self.added_up, name, None))
+    @property
+    def end(self) -> str:
+        """How the run ended."""
+        reason = text_of((self.log.summary or {}).get("finish_reason"))
+        return ENDS.get(reason, reason) if reason else "cut off"  # type: ignore[call-overload]
 
     @property
     def pair(self) -> str:
-        """The two models, in a line."""
+        """The two models."""
         target, draft = self.setting("target") or "unknown target", self.setting("draft")
         return f"{target} with {draft}" if draft else f"{target}, {self.setting('method') or 'no draft'}"
 
+    def setting(self, name: str) -> str:
+        """A setting in words; empty if there is none."""
+        return shown(self.config.get(name))
+
+    def figure(self, name: str) -> float | None:
+        """A figure of the summary, or as added up from the steps if the log has no summary."""
+        return number_of(getattr(self.added_up, name, None) if self.log.summary is None else self.log.summary.get(name))
+
+    def mean_ms(self, name: str) -> float | None:
+        """The mean of one of the steps' times."""
+        return sum(getattr(step, name) for step in self.steps) / len(self.steps) if self.steps else None
+
     @property
     def settings(self) -> dict[str, str]:
-        """Everything that was chosen, in the log's order, long texts left out."""
-        config = self.config
-        names = [name for name in (*CONFIG_FIELDS, *config) if name in config and name not in LONG]
-        return {name: shown(config[name]) for name in dict.fromkeys(names)}
+        """All settings but long texts, in the log's order."""
+        return _in_words(self.config, CONFIG_FIELDS, LONG)
 
     @property
     def environment(self) -> dict[str, str]:
-        """Where it ran."""
-        found = self.log.run.get("environment")
-        values = found if isinstance(found, dict) else {}
-        names = [name for name in (*ENVIRONMENT_FIELDS, *values) if name in values and name != "process"]
-        return {name: shown(values[name]) for name in dict.fromkeys(names)}
+        """Where the run took place."""
+        return _in_words(_mapping(self.log.run.get("environment")), ENVIRONMENT_FIELDS, {"process"})
 
 
 def run_data(log: RunLog) -> RunData:
-    """Rebuild what a report needs; a step that no run could have written is left out and counted."""
+    """Rebuild what a report needs. Steps that no run could have written are left out and counted."""
     steps, tally = [], Tally()
     for record in log.steps:
         step = step_from_record(record)
@@ -96,47 +113,47 @@ def run_data(log: RunLog) -> RunData:
     if lost := len(log.steps) - len(steps):
         problems.append(f"{lost:,} of its {len(log.steps):,} steps are damaged and were left out.")
     if not steps:
-        problems.append("The log holds no step, so that there is no text and nothing to plot.")
-    added_up = tally.summary(
-        FinishReason.CANCELLED,
-        "".join(step.emitted_text for step in steps),
-        prefill_ms=0.0,
-        target_step_ms=None,
-        peak_memory_mb=None,
-    )
+        problems.append("The log holds no steps, so there is no text and nothing to plot.")
+    text = "".join(step.emitted_text for step in steps)
     plain = [record for record in log.baseline_steps if number_of(record.get("total_ms")) is not None]
     return RunData(
         log=log,
         steps=tuple(steps),
-        added_up=added_up,
+        added_up=tally.summary(FinishReason.CANCELLED, text, prefill_ms=0.0, target_step_ms=None, peak_memory_mb=None),
         alpha=tally.alpha,
-        baseline_ms=tuple(number_of(record["total_ms"]) or 0.0 for record in plain),
-        baseline_tokens=tuple(_count(record) for record in plain),
+        baseline_ms=tuple(float(record["total_ms"]) for record in plain),
+        baseline_tokens=tuple(
+            len(emitted) if isinstance(emitted := record.get("emitted"), list) else 1 for record in plain
+        ),
         problems=tuple(problems),
     )
 
 
-def _count(record: Record) -> int:
-    emitted = record.get("emitted")
-    return len(emitted) if isinstance(emitted, list) else 1
+def differences(
+    tables: Sequence[Mapping[str, str]],
+) -> tuple[list[tuple[str, list[str]]], list[tuple[str, list[str]]]]:
+    """The rows in which several tables differ, and those in which they agree: a name and one text per table."""
+    names = dict.fromkeys(name for table in tables for name in table)
+    rows = [(name, [table.get(name, "") for table in tables]) for name in names]
+    return [row for row in rows if len(set(row[1])) > 1], [row for row in rows if len(set(row[1])) == 1]
 
 
 def number_of(value: Any) -> float | None:
-    """A finite number; None for everything else."""
+    """A finite number as it is; None for anything else."""
     try:
         is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    except OverflowError:  # a whole number beyond every float
+    except OverflowError:  # an integer beyond every float
         return None
     return float(value) if is_number else None
 
 
 def text_of(value: Any) -> str:
-    """A text; empty for everything else."""
+    """A text as it is; empty for anything else."""
     return value if isinstance(value, str) else ""
 
 
 def moment_of(value: Any) -> str:
-    """A moment as it is read, to the minute; what is no moment stays as it is."""
+    """A moment to the minute; a text that is no moment stays as it is."""
     text = text_of(value)
     try:
         moment = datetime.fromisoformat(text)
@@ -153,21 +170,31 @@ def shown(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, Mapping):
         return ", ".join(f"{name} = {shown(item)}" for name, item in value.items())
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return ", ".join(repr(item) if isinstance(item, str) else shown(item) for item in value)
     return str(value)
 
 
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _in_words(values: Mapping[str, Any], order: Sequence[str], left_out: frozenset[str] | set[str]) -> dict[str, str]:
+    names = [name for name in dict.fromkeys((*order, *values)) if name in values and name not in left_out]
+    return {name: shown(values[name]) for name in names}
+
+
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure that a report may show.
+    """A figure of a run.
 
     Attributes:
         title: in words.
-        field: its name in the log, where it has one there; vLLM's where vLLM has it.
+        field: its name in the log, if it has one there.
         meaning: how it is computed.
-        read: what it is of a run; None where it is not known.
+        read: its value for a run; None if unknown.
         form: how it is written.
+        better: 1 if more is better, -1 if less is, 0 if neither.
     """
 
     title: str
@@ -175,131 +202,111 @@ class Figure:
     meaning: str
     read: Callable[[RunData], float | None]
     form: str = "{:,.2f}"
+    better: int = 0
 
     def text(self, run: RunData) -> str:
-        """As it is shown."""
+        """The figure as it is shown."""
         value = self.read(run)
         return UNKNOWN if value is None else spaced_percent(self.form.format(value))
 
 
-def _of(name: str) -> Callable[[RunData], float | None]:
-    return lambda run: run.figure(name)
+def _logged(title: str, field: str, meaning: str, form: str = "{:,.2f}", better: int = 0) -> Figure:
+    return Figure(title, field, meaning, lambda run: run.figure(field), form, better)
 
 
-TWO_SPEEDUPS = (
-    "The measured speedup is what the clock said: the run against the target alone. The predicted one is worked out "
-    "from the run’s own acceptance and step times. Where they differ, the measured one counts."
-)
+def _mean(title: str, field: str, meaning: str) -> Figure:
+    return Figure(title, "", meaning, lambda run: run.mean_ms(field))
 
 
 def mean_acceptance_length(run: RunData) -> float | None:
-    """As vLLM reckons it: 1 + accepted / drafts."""
+    """vLLM's figure: 1 + accepted / drafts."""
     accepted, drafts = run.figure("num_accepted_tokens"), run.figure("num_drafts")
     return 1 + accepted / drafts if accepted is not None and drafts else None
 
 
 FIGURES: tuple[Figure, ...] = (
-    Figure(
+    _logged(
         "Measured speedup",
         "measured_speedup",
         "Tokens per second of this run / those of the target alone, run right afterwards with the same sampling. "
         "Wall clock, never an estimate.",
-        _of("measured_speedup"),
         "{:.2f}×",
+        better=1,
     ),
-    Figure(
+    _logged(
         "Tokens per second",
         "tokens_per_second",
-        "New tokens / the sum of the steps' times. The prefill of the prompt is not part of it.",
-        _of("tokens_per_second"),
+        "New tokens / the sum of the steps' times, without the prefill.",
         "{:,.1f}",
+        better=1,
     ),
-    Figure(
+    _logged(
         "Baseline, tokens per second",
         "baseline_tokens_per_second",
-        "The target alone, one token a forward, in the same process.",
-        _of("baseline_tokens_per_second"),
+        "The target alone, one token per forward, in the same process.",
         "{:,.1f}",
     ),
-    Figure(
+    _logged(
         "Predicted speedup",
         "predicted_speedup",
-        "tau / (K c + v), from this run's own alpha, c and verify cost. It stands beside the measured one.",
-        _of("predicted_speedup"),
+        "tau / (K c + v), from this run's own alpha, c and verify cost.",
         "{:.2f}×",
     ),
-    Figure(
+    _logged(
         "Acceptance",
         "draft_acceptance_rate",
-        "Accepted / drafted tokens. Tokens behind a rejected one count as drafted.",
-        _of("draft_acceptance_rate"),
+        "Accepted / drafted tokens. Tokens after a rejected one count as drafted.",
         "{:.1%}",
+        better=1,
     ),
     Figure(
         "Alpha",
         "",
-        "Accepted / tested tokens: the chance that a token which is tested is kept.",
+        "Accepted / tested tokens: the chance that a tested token is kept.",
         lambda run: run.alpha,
         "{:.1%}",
     ),
-    Figure(
+    _logged(
         "Block efficiency",
         "block_efficiency",
-        "New tokens / forwards of the target, resampled and bonus tokens included. Plain decoding has 1.",
-        _of("block_efficiency"),
+        "New tokens / forwards of the target, including resampled and bonus tokens. Plain decoding has 1.",
+        better=1,
     ),
     Figure(
         "Mean acceptance length",
         "mean_acceptance_length",
-        "1 + accepted tokens / drafts: vLLM's figure, over the steps that drafted.",
+        "1 + accepted tokens / drafts, as vLLM computes it: over the steps that drafted.",
         mean_acceptance_length,
     ),
-    Figure(
+    _logged(
         "Cost coefficient c",
         "cost_coefficient",
         "One draft step's time / one target step's time.",
-        _of("cost_coefficient"),
         "{:.3f}",
+        better=-1,
     ),
-    Figure("New tokens", "num_tokens", "Tokens that the run wrote.", _of("num_tokens"), "{:,.0f}"),
-    Figure("Prefill, ms", "prefill_ms", "Time to read the prompt, in milliseconds.", _of("prefill_ms"), "{:,.1f}"),
-    Figure("Peak memory, MB", "peak_memory_mb", "Of the device or the process.", _of("peak_memory_mb"), "{:,.0f}"),
+    _mean("Step, ms", "total_ms", "Mean time of a step."),
+    _mean("  draft, ms", "draft_ms", "Mean time per step spent drafting."),
+    _mean("  verify, ms", "verify_ms", "Mean time per step of the target's forward."),
+    _mean("  sample, ms", "sample_ms", "Mean time per step for filters, verification and the next token."),
+    Figure(
+        "Prefill, ms",
+        "prefill_ms",
+        "Time to process the prompt.",
+        lambda run: run.figure("prefill_ms") or None,
+        "{:,.1f}",
+    ),
+    _logged("Peak memory, MB", "peak_memory_mb", "On the device, or of the process.", "{:,.0f}"),
+    _logged("New tokens", "num_tokens", "Tokens that the run generated.", "{:,.0f}"),
+    _logged("Steps", "num_steps", "Rounds of drafting and verification.", "{:,.0f}"),
 )
 
 
-def cards(run: RunData) -> str:
-    """The figures that are known, each with what it means."""
-    shown = [(figure, figure.text(run)) for figure in FIGURES]
-    inside = "\n".join(
-        f'<div class="card"><dt>{escaped(figure.title)}</dt><dd class="value">{escaped(text)}</dd>'
-        f"<dd>{escaped(figure.meaning)}"
-        + (f" <code>{escaped(figure.field)}</code>" if figure.field else "")
-        + "</dd></div>"
-        for figure, text in shown
-        if text != UNKNOWN
-    )
-    return f'<dl class="figures">\n{inside}\n</dl>'
-
-
 def verdict(run: RunData) -> str:
-    """What the run says of its pair, in a sentence; only what was measured counts."""
+    """Whether speculation paid in this run, by what was measured."""
     speedup = run.figure("measured_speedup")
     if speedup is None:
-        return "The baseline did not run, so that this run does not say whether speculation pays here."
+        return "The baseline did not run, so this run does not say whether speculation pays here."
     if speedup < 1:
         return f"Don’t speculate here: this run was slower than the target alone, at {speedup:.2f}× its speed."
     return f"Speculation paid in this run: {speedup:.2f}× the speed of the target alone."
-
-
-def note(runs: Sequence[RunData]) -> str:
-    """What the two speedups are; empty where none of the runs has both."""
-    both = ("measured_speedup", "predicted_speedup")
-    if not any(all(run.figure(name) is not None for name in both) for run in runs):
-        return ""
-    return f'<p class="note">{escaped(TWO_SPEEDUPS)}</p>'
-
-
-def rows(runs: Sequence[RunData]) -> list[tuple[str, list[str]]]:
-    """The figures of several runs, those left out that none of them has."""
-    found = [(figure.title, [figure.text(run) for run in runs]) for figure in FIGURES]
-    return [(title, cells) for title, cells in found if set(cells) != {UNKNOWN}]

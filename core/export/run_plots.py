@@ -1,4 +1,4 @@
-"""A run's plots: acceptance, latency, tokens over time, and acceptance by position."""
+"""A run's plots for its report: acceptance, latency, tokens over time, and acceptance by position."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import math
 import statistics
 from collections.abc import Sequence
 
+from markupsafe import Markup
+
 from core.analysis.expectation import expected_accepted, wilson
-from core.export.charts import MAX_POINTS, Axis, Mark, Plot, Point, Words, binned, figure, headroom, percent, thinned
+from core.export.charts import Axis, Mark, Plot, Point, binned, headroom, percent, series_mark, thinned
 from core.export.run_data import RunData
 from core.text import percent_text
 from core.types import Step
 
 SHARE = Mark("of the step’s drafted tokens", "draft_bar", is_dots=True)
 RUNNING = Mark("running share", "accepted")
-EXPECTED = Mark("expected by rejection sampling", "correction", dash="6 4")
+EXPECTED = Mark("expected of rejection sampling", "correction", dash="6 4")
 DRAFTING = Mark("draft", "draft_bar", is_area=True)
 VERIFYING = Mark("target", "target_bar", is_area=True)
 SAMPLING = Mark("sampling", "sample_bar", is_area=True)
@@ -22,18 +24,33 @@ PLAIN = Mark("a plain step of the baseline", "text", dash="7 4")
 SPECULATIVE = Mark("speculative", "accepted")
 BASELINE = Mark("target alone", "text", dash="7 4")
 KEPT = Mark("of all drafted", "draft_bar", is_area=True)
-GIVEN = Mark("where all before were kept, with its 95 % interval", "text", is_dots=True)
+GIVEN = Mark("if all before were kept, with its 95 % interval", "text", is_dots=True)
 
 
-def plots(run: RunData) -> str:
-    """All four, as far as there is something to draw."""
-    steps = run.steps
-    if not steps:
-        return ""
-    drafting = any(step.num_draft_tokens for step in steps)
-    parts = [_acceptance(steps) if drafting else "", _latency(run), _over_time(run)]
-    parts.append(_by_position(steps) if drafting else "")
-    return "\n".join(part for part in parts if part)
+def run_plots(run: RunData) -> list[Markup]:
+    """The run's figures, as far as there is something to draw."""
+    if not run.steps:
+        return []
+    if any(step.num_draft_tokens for step in run.steps):
+        return [_acceptance(run.steps), _latency(run), _over_time(run), _by_position(run.steps)]
+    return [_latency(run), _over_time(run)]
+
+
+def compared_plot(names: Sequence[str], runs: Sequence[RunData]) -> Markup:
+    """Tokens over time of several runs."""
+    lines = [_accumulated_steps(run.steps) for run in runs]
+    ends = [line[-1] for line in lines]
+    plot = Plot(
+        "tokens",
+        "Tokens over time",
+        "New tokens against seconds of decoding. The steepest line is the fastest.",
+        Axis("time, s", 0, max(end[0] for end in ends) or 1.0),
+        Axis("tokens", 0, headroom([end[1] for end in ends]), is_whole=True),
+    )
+    marks = [series_mark(name, index) for index, name in enumerate(names)]
+    for line, mark in zip(lines, marks, strict=True):
+        plot.line(line, mark)
+    return plot.figure(marks)
 
 
 def _step_axis(count: int) -> Axis:
@@ -44,71 +61,68 @@ def _bin_words(width: int) -> str:
     return "" if width == 1 else f" Each dot or step of the picture is the mean of {width} steps."
 
 
-def _acceptance(steps: Sequence[Step]) -> str:
+def _acceptance(steps: Sequence[Step]) -> Markup:
     shares = [step.num_accepted / step.num_draft_tokens if step.num_draft_tokens else math.nan for step in steps]
     width, means = binned(shares)
-    words = Words(
+    plot = Plot(
         "acceptance",
         "Acceptance per step",
-        "Accepted / drafted tokens of each step, in percent; the lines are the running share over all steps so far, "
-        "and the share that the overlap of the two distributions lets expect of rejection sampling."
-        + _bin_words(width),
+        "Accepted / drafted tokens of each step, in per cent. The lines show the running share over all steps so far, "
+        "and the share that the overlap of the two distributions makes rejection sampling expect." + _bin_words(width),
+        _step_axis(len(steps)),
+        Axis("accepted, %", 0, 1.04, percent),
     )
-    plot = Plot(words, _step_axis(len(steps)), Axis("accepted, %", 0, 1.04, percent))
     tips = [
-        f"step {place * width}: {percent_text(share)}" if math.isfinite(share) else ""
-        for place, share in enumerate(means)
+        f"step {index * width}: {percent_text(share)}" if math.isfinite(share) else ""
+        for index, share in enumerate(means)
     ]
-    plot.dots([((place + 0.5) * width, share) for place, share in enumerate(means)], SHARE, tips)
-    found, expected = _running(steps)
-    plot.line(thinned(expected), EXPECTED)
-    plot.line(thinned(found), RUNNING)
-    return figure(plot, words, (SHARE, RUNNING, EXPECTED))
-
-
-def _running(steps: Sequence[Step]) -> tuple[list[Point], list[Point]]:
-    """The shares accepted, and to be expected, after each step."""
+    plot.dots([((index + 0.5) * width, share) for index, share in enumerate(means)], SHARE, tips)
     found, expected, drafted, accepted, hoped = [], [], 0, 0, 0.0
-    for place, step in enumerate(steps):
+    for index, step in enumerate(steps, start=1):
         drafted += step.num_draft_tokens
         accepted += step.num_accepted
         likely = expected_accepted(step.acceptance_probs, step.expected_acceptance)
         # A step of a damaged log may lack its figures.
         hoped += likely if math.isfinite(likely) else step.num_accepted
         if drafted:
-            found.append((place + 1.0, accepted / drafted))
-            expected.append((place + 1.0, hoped / drafted))
-    return found, expected
+            found.append((float(index), accepted / drafted))
+            expected.append((float(index), hoped / drafted))
+    plot.line(thinned(expected), EXPECTED)
+    plot.line(thinned(found), RUNNING)
+    return plot.figure((SHARE, RUNNING, EXPECTED))
 
 
-def _latency(run: RunData) -> str:
+def _latency(run: RunData) -> Markup:
     steps = run.steps
     width, draft = binned([step.draft_ms for step in steps])
     _, verify = binned([step.verify_ms for step in steps])
     _, total = binned([max(step.total_ms, step.draft_ms + step.verify_ms) for step in steps])
     plain = _plain_step_ms(run)
-    words = Words(
+    plot = Plot(
         "latency",
         "Latency per step",
         "Where each step’s time went, in milliseconds, stacked: drafting, the target’s forward, and the rest: sampling "
-        "and the verdict."
+        "and verification."
         + (" The dashed line is a plain step of the baseline." if plain is not None else "")
         + _bin_words(width),
+        _step_axis(len(steps)),
+        Axis("time, ms", 0, headroom([*total, plain or 0.0])),
     )
-    high = headroom([*total, plain or 0.0])
-    plot = Plot(words, _step_axis(len(steps)), Axis("time, ms", 0, high))
     both = [first + second for first, second in zip(draft, verify, strict=True)]
-    floor = [0.0] * len(draft)
-    for lower, upper, mark in ((floor, draft, DRAFTING), (draft, both, VERIFYING), (both, total, SAMPLING)):
+    for lower, upper, mark in (
+        ([0.0] * len(draft), draft, DRAFTING),
+        (draft, both, VERIFYING),
+        (both, total, SAMPLING),
+    ):
         plot.stairs(lower, upper, width, mark)
-    if plain is not None:
-        plot.level(plain, PLAIN)
-    marks = (DRAFTING, VERIFYING, SAMPLING)
-    return figure(plot, words, (*marks, PLAIN) if plain is not None else marks)
+    if plain is None:
+        return plot.figure((DRAFTING, VERIFYING, SAMPLING))
+    plot.level(plain, PLAIN)
+    return plot.figure((DRAFTING, VERIFYING, SAMPLING, PLAIN))
 
 
 def _plain_step_ms(run: RunData) -> float | None:
-    """The median plain step; the mean, where the log kept none of them."""
+    """The median plain step; the mean if the log kept none of them."""
     if run.baseline_ms:
         return statistics.median(run.baseline_ms)
     speed = run.figure("baseline_tokens_per_second")
@@ -116,61 +130,61 @@ def _plain_step_ms(run: RunData) -> float | None:
 
 
 def _plain_over_time(run: RunData) -> list[Point]:
-    """The baseline's tokens; a straight line, where the log kept none of its steps."""
+    """The baseline's tokens; a straight line if the log kept none of its steps."""
     if run.baseline_ms:
-        return thinned(_accumulated(run.baseline_ms, run.baseline_tokens))
+        return _accumulated(run.baseline_ms, run.baseline_tokens)
     speed = run.figure("baseline_tokens_per_second")
     count = float(sum(len(step.emitted) for step in run.steps))
     return [(0.0, 0.0), (count / speed, count)] if speed else []
 
 
-def over_time(steps: Sequence[Step]) -> list[Point]:
-    """Seconds and tokens, after each step."""
+def _accumulated_steps(steps: Sequence[Step]) -> list[Point]:
     return _accumulated([step.total_ms for step in steps], [len(step.emitted) for step in steps])
 
 
 def _accumulated(times_ms: Sequence[float], tokens: Sequence[int]) -> list[Point]:
+    """Seconds and tokens after each step, thinned out."""
     points, seconds, count = [(0.0, 0.0)], 0.0, 0
     for time_ms, emitted in zip(times_ms, tokens, strict=True):
         seconds += time_ms / 1e3
         count += emitted
         points.append((seconds, float(count)))
-    return points
+    return thinned(points)
 
 
-def _over_time(run: RunData) -> str:
-    written = thinned(over_time(run.steps))
-    plain = _plain_over_time(run)
-    words = Words(
+def _over_time(run: RunData) -> Markup:
+    written, plain = _accumulated_steps(run.steps), _plain_over_time(run)
+    ends = [points[-1] for points in (written, plain) if points]
+    plot = Plot(
         "tokens",
         "Tokens over time",
         "New tokens against seconds of decoding, without the prefill. The steeper line is the faster one."
         + ("" if plain else " The baseline did not run."),
+        Axis("time, s", 0, max(end[0] for end in ends) or 1.0),
+        Axis("tokens", 0, headroom([end[1] for end in ends]), is_whole=True),
     )
-    ends = [points[-1] for points in (written, plain) if points]
-    x = Axis("time, s", 0, max((end[0] for end in ends), default=0.0) or 1.0)
-    plot = Plot(words, x, Axis("tokens", 0, headroom([end[1] for end in ends]), is_whole=True))
     plot.line(plain, BASELINE)
     plot.line(written, SPECULATIVE)
-    return figure(plot, words, (SPECULATIVE, BASELINE) if plain else (SPECULATIVE,))
+    return plot.figure((SPECULATIVE, BASELINE) if plain else (SPECULATIVE,))
 
 
-def _by_position(steps: Sequence[Step]) -> str:
+def _by_position(steps: Sequence[Step]) -> Markup:
     longest = max(step.num_draft_tokens for step in steps)
     drafted, tested, accepted = ([0] * longest for _ in range(3))
     for step in steps:
         for place in range(step.num_draft_tokens):
+            # The text may have ended within the block, before the token at this place was tested.
+            has_ended = place == step.num_accepted == len(step.emitted)
             drafted[place] += 1
             accepted[place] += place < step.num_accepted
-            tested[place] += place <= step.num_accepted and not _ended(step, place)
-    words = Words(
+            tested[place] += place <= step.num_accepted and not has_ended
+    plot = Plot(
         "positions",
         "Acceptance by draft position",
-        "Bars: accepted / drafted tokens at each position of the block, which falls as a rejection ends a block. Dots: "
-        "accepted / tested, where all before were accepted.",
-    )
-    plot = Plot(
-        words, Axis("position in the draft", 0.4, longest + 0.6, is_whole=True), Axis("accepted, %", 0, 1.04, percent)
+        "Bars: accepted / drafted tokens at each position of the block, which falls because a rejection ends a block. "
+        "Dots: accepted / tested, if all tokens before were accepted.",
+        Axis("position in the draft", 0.4, longest + 0.6, is_whole=True),
+        Axis("accepted, %", 0, 1.04, percent),
     )
     for place in range(longest):
         share = accepted[place] / drafted[place]
@@ -182,12 +196,4 @@ def _by_position(steps: Sequence[Step]) -> str:
             plot.whisker(place + 1, *wilson(rate, tested[place]))
             tip = f"position {place + 1}: {percent_text(rate, 1)} of {tested[place]:,} tested"
             plot.dots([(place + 1.0, rate)], GIVEN, [tip])
-    return figure(plot, words, (KEPT, GIVEN))
-
-
-def _ended(step: Step, place: int) -> bool:
-    """Whether the text ended within the block, before the token at this place was tested."""
-    return place == step.num_accepted and len(step.emitted) == step.num_accepted
-
-
-__all__ = ["MAX_POINTS", "over_time", "plots"]
+    return plot.figure((KEPT, GIVEN))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
-import io
 import json
 import math
 import os
@@ -17,7 +15,7 @@ from typing import Any, BinaryIO, Self
 
 from core import evidence
 from core.errors import RunLogError
-from core.files import explain_write_error, write_atomically
+from core.files import explain_write_error
 from core.types import BaselineStep, Event, Finished, Inspected, RunStarted, Step, Summary
 
 SCHEMA = "outrider.run/1"
@@ -146,20 +144,6 @@ def to_line(record: Mapping[str, Any]) -> bytes:
 def _dump(record: Mapping[str, Any]) -> str:
     return json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(", ", ": "))
 
-
-__all__ = [
-    "SCHEMA",
-    "Record",
-    "RunLog",
-    "RunLogWriter",
-    "export_csv",
-    "export_jsonl",
-    "parse_line",
-    "read_run_head",
-    "read_run_log",
-    "run_csv_rows",
-    "to_record",
-]
 
 # --- Writing as the run goes ------------------------------------------------------------------------------------
 
@@ -402,42 +386,3 @@ def _step_of(steps: list[Record], index: int) -> Record | None:
         if steps[at]["index"] == index:
             return steps[at]
     return None
-
-
-# --- Taking a run away ------------------------------------------------------------------------------------------
-
-
-def export_jsonl(path: str | os.PathLike[str], records: RunLog | Iterable[Mapping[str, Any]]) -> None:
-    """Write a whole run log, or nothing.
-
-    Raises:
-        RunLogError: it can't be written.
-    """
-    items = records.records() if isinstance(records, RunLog) else records
-    write_atomically(path, b"".join(to_line(record) for record in items))
-
-
-def export_csv(path: str | os.PathLike[str], log: RunLog) -> None:
-    """Write one row a step under a row of names, or nothing. Lists are joined by spaces.
-
-    Raises:
-        RunLogError: it can't be written.
-    """
-    text = io.StringIO(newline="")
-    csv.writer(text).writerows(run_csv_rows(log))
-    write_atomically(path, text.getvalue())
-
-
-def run_csv_rows(log: RunLog) -> Iterator[list[str]]:
-    """The rows of the CSV file: the schema's fields of a step, in its order; an empty cell stands for null."""
-    yield list(STEP_FIELDS)
-    for step in log.steps:
-        yield [_cell(step[name]) for name in STEP_FIELDS]
-
-
-def _cell(value: Any) -> str:
-    if value is None or (isinstance(value, float) and not math.isfinite(value)):
-        return ""
-    if isinstance(value, list):
-        return " ".join(_cell(item) for item in value)
-    return str(value)

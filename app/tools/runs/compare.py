@@ -233,7 +233,7 @@ def _value_at(x: float, xs: Array, ys: Array) -> float | None:
 
 
 ROW_HEIGHT = 28
-TITLE_WIDTH, RUN_WIDTH, WIDE_RUN_WIDTH = 156, 104, 150
+TITLE_WIDTH, RUN_WIDTH, WIDE_RUN_WIDTH = 190, 104, 150
 HEADER_HEIGHT = 46
 DIFFERING, RESULTS, AGREEING = "Settings that differ", "Results", "Settings that agree"
 
