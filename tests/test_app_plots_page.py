@@ -137,7 +137,6 @@ def test_nothing_is_drawn_while_the_page_is_not_seen_and_all_of_it_when_it_is(pa
     page.refresh(has_news=True)
     page.end()
     assert page.timeline._hint.isVisible()
-    assert len(page.timeline.ours_line.getData()[0]) == 0
     page.show()
     assert page.timeline.ours.num_tokens == run.tokens.num_tokens
     assert not page.timeline._hint.isVisible()

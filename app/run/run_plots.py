@@ -15,7 +15,7 @@ from app.run.run_counts import Array, PositionCounts, Timeline
 from app.run.run_view import RunView
 from app.theme import Theme
 from app.widgets.plot_card import PlotCard
-from app.widgets.plots import BAR_WIDTH, FigurePlot, Mark, SeriesSample, Table, line_pen, thin_pen
+from app.widgets.plots import Plot, Table
 from app.window_layout import splitter
 from core.analysis.expectation import wilson
 from core.text import percent_text
@@ -34,7 +34,7 @@ CONDITIONAL_HELP = (
 )
 
 
-class PositionPlot(FigurePlot):
+class PositionPlot(Plot):
     """Acceptance by position in the block; positions count from 1, as K does."""
 
     def __init__(self, run: RunView) -> None:
@@ -45,14 +45,13 @@ class PositionPlot(FigurePlot):
             y_label="accepted, %",
         )
         self._run = run
-        item = self.getPlotItem()
         self.show_percent(0, 0.25, 0.5, 0.75, 1)
-        self.bars = pg.BarGraphItem(x=[], height=[], width=BAR_WIDTH)
-        self.whiskers = pg.ErrorBarItem(beam=0.18)
-        self.line = pg.PlotDataItem(antialias=True, connect="finite", symbol="o", symbolSize=6)
-        for part in (self.bars, self.whiskers, self.line):
-            item.addItem(part)
-        item.setMouseEnabled(x=True, y=False)
+        self.bars = self.add_bars("draft_bar", "of all drafted", UNCONDITIONAL_HELP)
+        self.whiskers = self.add_whiskers("muted", beam=0.18)
+        self.line = self.add_line("text", "where all before were kept", CONDITIONAL_HELP)
+        self.points = pg.ScatterPlotItem(symbol="o", size=6, pen=None)
+        self.add_item(self.points, lambda theme: self.points.setBrush(theme.text))
+        self.getPlotItem().setMouseEnabled(x=True, y=False)
         self.getViewBox().setLimits(xMin=0, minXRange=2)
         self.set_hint("How far into a block the draft is right")
 
@@ -60,13 +59,6 @@ class PositionPlot(FigurePlot):
     def counts(self) -> PositionCounts:
         """What is drawn."""
         return self._run.counts.positions
-
-    def legend(self) -> list[SeriesSample]:
-        """The series, for a legend beside the plot."""
-        return [
-            SeriesSample("of all drafted", Mark.BAR, "draft_bar", UNCONDITIONAL_HELP),
-            SeriesSample("where all before were kept", Mark.LINE, "text", CONDITIONAL_HELP),
-        ]
 
     def readout(self, place: int) -> str:
         """A position, counted from 0, in words."""
@@ -123,6 +115,7 @@ class PositionPlot(FigurePlot):
         given = [counts.of_tested(place) for place in range(len(counts))]
         tested = [(place, rate) for place, rate in enumerate(given) if rate is not None]
         self.line.setData(x, np.array([math.nan if rate is None else rate for rate in given]))
+        self.points.setData([place + 1.0 for place, _ in tested], [rate for _, rate in tested])
         bounds = [wilson(rate, counts.tested[place]) for place, rate in tested]
         rates = np.array([rate for _, rate in tested])
         self.whiskers.setData(
@@ -132,13 +125,6 @@ class PositionPlot(FigurePlot):
             bottom=rates - np.array([low for low, _ in bounds]),
         )
 
-    def _restyle(self, theme: Theme) -> None:
-        self.bars.setOpts(brush=theme.draft_bar, pen=None)
-        self.line.setPen(line_pen(theme.text))
-        self.line.setSymbolBrush(theme.text)
-        self.line.setSymbolPen(None)
-        self.whiskers.setData(pen=thin_pen(theme.muted))
-
 
 MAX_POINTS = 500
 """Of more steps than this in view, every second or third is drawn: the line only climbs, so no peak is lost."""
@@ -146,7 +132,7 @@ MAX_POINTS = 500
 CLOCK_HELP = "The clock starts when the prompt has been read, and counts the steps' own times."
 
 
-class TimelinePlot(FigurePlot):
+class TimelinePlot(Plot):
     """Two stairs, one a run: a step up whenever tokens came."""
 
     def __init__(self, run: RunView) -> None:
@@ -154,10 +140,9 @@ class TimelinePlot(FigurePlot):
             object_name="timelinePlot", title="Tokens over time", x_label="seconds of decoding", y_label="tokens"
         )
         self._run = run
-        self.ours_line = pg.PlotCurveItem(antialias=True)
-        self.plain_line = pg.PlotCurveItem(antialias=True)
-        for line in (self.plain_line, self.ours_line):
-            self.getPlotItem().addItem(line)
+        self.plain_line = self.add_line("text", "baseline", f"Tokens of plain decoding. {CLOCK_HELP}", dashed=True)
+        self.ours_line = self.add_line("draft_bar", "speculative", f"Tokens of the run. {CLOCK_HELP}")
+        self._samples.reverse()
         self.getViewBox().setLimits(xMin=0, yMin=0, minXRange=0.01, minYRange=4)
         self.set_hint("Both runs' tokens on one clock")
 
@@ -170,13 +155,6 @@ class TimelinePlot(FigurePlot):
     def plain(self) -> Timeline:
         """The baseline's tokens over time."""
         return self._run.counts.baseline_timeline
-
-    def legend(self) -> list[SeriesSample]:
-        """The series, for a legend beside the plot."""
-        return [
-            SeriesSample("speculative", Mark.LINE, "draft_bar", f"Tokens of the run. {CLOCK_HELP}"),
-            SeriesSample("baseline", Mark.DASHES, "text", f"Tokens of plain decoding. {CLOCK_HELP}"),
-        ]
 
     def readout(self, place: int) -> str:
         """A time in milliseconds, in words."""
@@ -213,10 +191,6 @@ class TimelinePlot(FigurePlot):
         left, right = self.getViewBox().viewRange()[0]
         for line, curve in ((self.ours, self.ours_line), (self.plain, self.plain_line)):
             curve.setData(*stairs(line, 1000 * left, 1000 * right))
-
-    def _restyle(self, theme: Theme) -> None:
-        self.ours_line.setPen(line_pen(theme.draft_bar))
-        self.plain_line.setPen(line_pen(theme.text, dashed=True))
 
 
 def stairs(line: Timeline, first_ms: float, last_ms: float) -> tuple[Array, Array]:

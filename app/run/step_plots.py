@@ -12,15 +12,7 @@ from PySide6.QtGui import QColor, QPen
 from app.run.run_counts import Array, Column, StepMetrics
 from app.run.tokens import Place
 from app.theme import Theme
-from app.widgets.plots import (
-    BAR_WIDTH,
-    FigurePlot,
-    Mark,
-    SeriesSample,
-    Table,
-    band_color,
-    line_pen,
-)
+from app.widgets.plots import BAR_WIDTH, Mark, Plot, SeriesSample, Table, line_pen
 from core.text import percent_text
 
 MARKS_Z = 50
@@ -35,7 +27,7 @@ MAX_BARS = 320
 """More steps than this are drawn as means over bins, so that the cost stays flat."""
 
 
-class StepPlot(FigurePlot):
+class StepPlot(Plot):
     """Base of the plots over steps; a subclass fills its items in `_draw_bars`.
 
     The view follows the latest steps until a person pans or zooms, and shows all steps after the run.
@@ -56,28 +48,25 @@ class StepPlot(FigurePlot):
         item = self.getPlotItem()
         item.setMouseEnabled(x=True, y=False)
         self.getViewBox().setLimits(xMin=-1, minXRange=4)
-        self._selected, self._hovered = pg.InfiniteLine(angle=90), pg.InfiniteLine(angle=90)
-        for line in (self._selected, self._hovered):
-            line.setZValue(MARKS_Z)
-            line.hide()
-            item.addItem(line, ignoreBounds=True)
+        self._selected, self._hovered = self._add_mark("accent", 2.0), self._add_mark("muted", 1.5, Qt.PenStyle.DotLine)
+
+    def _add_mark(self, token: str, width: float, style: Qt.PenStyle = Qt.PenStyle.SolidLine) -> pg.InfiniteLine:
+        line = pg.InfiniteLine(angle=90)
+        line.setZValue(MARKS_Z)
+        line.hide()
+
+        def paint(theme: Theme) -> None:
+            pen = QPen(QColor(getattr(theme, token)), width, style)
+            pen.setCosmetic(True)
+            line.setPen(pen)
+
+        return self.add_item(line, paint)
 
     def _draw_bars(self, first: int, last: int, width: int) -> None:
         """Fill the items with steps first to last - 1, `width` steps a bar."""
         raise NotImplementedError
 
     # --- For the window ---
-
-    def set_theme(self, theme: Theme) -> None:
-        """Draw in a theme's colours."""
-        for line, color, width, style in (
-            (self._selected, theme.accent, 2.0, Qt.PenStyle.SolidLine),
-            (self._hovered, theme.muted, 1.5, Qt.PenStyle.DotLine),
-        ):
-            pen = QPen(QColor(color), width, style)
-            pen.setCosmetic(True)
-            line.setPen(pen)
-        super().set_theme(theme)
 
     @Slot(object)
     def mark_place(self, place: Place | None) -> None:
@@ -93,17 +82,8 @@ class StepPlot(FigurePlot):
         """Follow a run from its start, or show all of it when it is over, unless the view was moved by hand."""
         self._is_over = is_over
         self._fits = self._fits or not is_over
-        self.redraw()
-
-    def redraw(self) -> None:
-        """Draw again although no step has come."""
         self._drawn = None
         self.refresh()
-
-    def reset_view(self) -> None:
-        """Undo what was zoomed and panned by hand."""
-        self._fits, self._shown = True, (0.0, 0.0)
-        self.redraw()
 
     # --- As a plot ---
 
@@ -186,28 +166,16 @@ class AcceptancePlot(StepPlot):
 
     def __init__(self, metrics: StepMetrics) -> None:
         super().__init__(metrics, object_name="acceptancePlot", title="Acceptance per step", y_label="accepted, % of K")
-        item = self.getPlotItem()
         self.show_percent(0, 0.25, 0.5, 0.75, 1)
-        item.getViewBox().setYRange(0, 1.04, padding=0)
-        self.drafted_bars = pg.BarGraphItem(x=[], height=[], width=BAR_WIDTH)
-        self.accepted_bars = pg.BarGraphItem(x=[], height=[], width=BAR_WIDTH)
-        self.rate_line = pg.PlotDataItem(antialias=True, connect="finite")
-        self.predicted_line = pg.PlotDataItem(antialias=True, connect="finite")
-        self.band_edges = (pg.PlotCurveItem(antialias=True), pg.PlotCurveItem(antialias=True))
-        self.band = pg.FillBetweenItem(*self.band_edges)
-        self.predicted_sample = SeriesSample("predicted", Mark.DASHES, "correction", PREDICTED_HELP)
-        bars = (self.drafted_bars, self.accepted_bars)
-        for part in (*bars, self.band, *self.band_edges, self.predicted_line, self.rate_line):
-            item.addItem(part)
+        self.getViewBox().setYRange(0, 1.04, padding=0)
+        self.drafted_bars = self.add_bars("track")
+        self.accepted_bars = self.add_bars("draft_bar", "accepted", "Bar: accepted tokens / K of each step.")
+        self.band_edges = self.add_band("text")
+        self.predicted_line = self.add_line("correction", "predicted", PREDICTED_HELP, dashed=True)
+        self.rate_line = self.add_line("text", "running rate", BAND_HELP, mark=Mark.BAND)
+        _, self.predicted_sample, running = self._samples
+        self._samples[1:] = running, self.predicted_sample
         self.set_hint("One bar a step: the share that was accepted")
-
-    def legend(self) -> list[SeriesSample]:
-        """The series, for a legend beside the plot."""
-        return [
-            SeriesSample("accepted", Mark.BAR, "draft_bar", "Bar: accepted tokens / K of each step."),
-            SeriesSample("running rate", Mark.BAND, "text", BAND_HELP),
-            self.predicted_sample,
-        ]
 
     def readout(self, step: int) -> str:
         """One step in words."""
@@ -276,17 +244,13 @@ class AcceptancePlot(StepPlot):
             is_there = np.isfinite(bound)
             edge.setData(x[is_there], bound[is_there])
 
-    def _restyle(self, theme: Theme) -> None:
-        self.drafted_bars.setOpts(brush=theme.track, pen=None)
-        self.accepted_bars.setOpts(brush=theme.draft_bar, pen=None)
-        self.band.setBrush(band_color(QColor(theme.text)))
-        for edge in self.band_edges:
-            edge.setPen(QColor(theme.muted))
-        self.rate_line.setPen(line_pen(theme.text))
-        self.predicted_line.setPen(line_pen(theme.correction, dashed=True))
-
 
 PARTS = (Column.DRAFT_MS, Column.VERIFY_MS, Column.SAMPLE_MS)
+PART_SERIES = (
+    ("draft_bar", "draft", "Time to propose the block."),
+    ("target_bar", "verify", "Time of the target's one forward over the block."),
+    ("sample_bar", "sample", "Filters, verdict and the next token."),
+)
 HEADROOM = 1.12
 
 
@@ -295,25 +259,18 @@ class LatencyPlot(StepPlot):
 
     def __init__(self, metrics: StepMetrics) -> None:
         super().__init__(metrics, object_name="latencyPlot", title="Latency per step", y_label="ms per step")
-        self.parts = [pg.BarGraphItem(x=[], height=[], width=BAR_WIDTH) for _ in PARTS]
-        for part in self.parts:
-            self.getPlotItem().addItem(part)
+        self.parts = [self.add_bars(*part) for part in PART_SERIES]
         self.baseline_line = pg.InfiniteLine(angle=0, movable=False)
         self.baseline_line.hide()
-        self.getPlotItem().addItem(self.baseline_line, ignoreBounds=True)
+        self.add_item(
+            self.baseline_line,
+            lambda theme: self.baseline_line.setPen(line_pen(theme.text, dashed=True)),
+            SeriesSample("baseline", Mark.DASHES, "text", "Mean time of a plain step, which gives one token."),
+        )
         self._baseline_ms: float | None = None
         self._top = 0.0
         self.set_hint("One bar a step: draft, verify and sample time")
         self.getViewBox().setYRange(0, 1, padding=0)
-
-    def legend(self) -> list[SeriesSample]:
-        """The series, for a legend beside the plot."""
-        return [
-            SeriesSample("draft", Mark.BAR, "draft_bar", "Time to propose the block."),
-            SeriesSample("verify", Mark.BAR, "target_bar", "Time of the target's one forward over the block."),
-            SeriesSample("sample", Mark.BAR, "sample_bar", "Filters, verdict and the next token."),
-            SeriesSample("baseline", Mark.DASHES, "text", "Mean time of a plain step, which gives one token."),
-        ]
 
     def set_baseline(self, step_ms: float | None) -> None:
         """Show the mean time of the baseline's steps; None hides it."""
@@ -323,7 +280,8 @@ class LatencyPlot(StepPlot):
         self.baseline_line.setVisible(step_ms is not None)
         if step_ms is not None:
             self.baseline_line.setValue(step_ms)
-        self.redraw()
+        self._drawn = None
+        self.refresh()
 
     def readout(self, step: int) -> str:
         """One step in words."""
@@ -363,8 +321,3 @@ class LatencyPlot(StepPlot):
         if wanted > self._top or wanted < 0.6 * self._top:
             self._top = wanted
             self.getViewBox().setYRange(0, wanted or 1.0, padding=0)
-
-    def _restyle(self, theme: Theme) -> None:
-        for part, color in zip(self.parts, (theme.draft_bar, theme.target_bar, theme.sample_bar), strict=True):
-            part.setOpts(brush=color, pen=None)
-        self.baseline_line.setPen(line_pen(theme.text, dashed=True))

@@ -17,7 +17,7 @@ from app.jobs import Jobs
 from app.run.run_view import RunView
 from app.theme import Theme, scaled, ui_font
 from app.widgets.fields import card, column, quiet_button, row, set_flag, text_label
-from app.widgets.plots import BasePlot, image_of, png_bytes, svg_of, tip, to_csv
+from app.widgets.plots import Plot, image_of, png_bytes, svg_of, tip, to_csv
 from core.files import write_atomically
 
 ZOOM = 0.8
@@ -49,7 +49,7 @@ class PlotCard(QWidget):
 
     save_requested = Signal(object)
 
-    def __init__(self, title: str, plot: BasePlot) -> None:
+    def __init__(self, title: str, plot: Plot) -> None:
         super().__init__()
         self.title, self.plot, self.samples = title, plot, plot.legend()
         self._place = -1

@@ -300,8 +300,17 @@ TITLE_MARGINS = 24
 """Pixels around a title's words that may be cut."""
 
 
-class BasePlot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
-    """Base of all plots: axes, theme, a hint while it is empty, and what is under the pointer.
+SPARE = 1.25
+"""How far the view grows beyond what it must, so that the axes rarely move."""
+MARGIN = 1.03
+"""What is left free beyond the last figure when no more will come."""
+
+
+class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
+    """Base of all plots: axes, theme, legend, a hint while it is empty, and what is under the pointer.
+
+    A subclass adds its series, fills them in `_draw`, and says in `_extent` how far they reach. The view fits all
+    figures until it is moved by hand.
 
     Signals:
         pointed: the place under the pointer, in the subclass's own count, or -1.
@@ -317,6 +326,12 @@ class BasePlot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         self.setMinimumHeight(110)
         self._theme = LIGHT
         self._labels = {"bottom": x_label, "left": y_label}
+        self._samples: list[SeriesSample] = []
+        self._paints: list[Callable[[Theme], None]] = []
+        self._fits = True
+        self._shown = (0.0, 0.0)
+        self._axes: tuple[Theme, bool] | None = None
+        self._spare = SPARE
         item = self.getPlotItem()
         item.hideButtons()
         item.setMenuEnabled(False)
@@ -330,35 +345,49 @@ class BasePlot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         self._hint.textItem.document().setDefaultTextOption(QTextOption(Qt.AlignmentFlag.AlignCenter))
         self._hint.setParentItem(box)
         box.sigRangeChangedManually.connect(self._on_moved_by_hand)
+        box.sigRangeChanged.connect(self._on_range_changed)
         box.sigResized.connect(self._on_resized)
         self.scene().sigMouseMoved.connect(self._on_mouse_moved)
         self.scene().sigMouseClicked.connect(self._on_mouse_clicked)
 
-    # --- For subclasses ---
+    # --- Series, which a subclass adds from back to front ---
 
-    def redraw(self) -> None:
-        """Draw again although nothing has come."""
-        raise NotImplementedError
+    def add_item(self, item: Any, paint: Callable[[Theme], None], sample: SeriesSample | None = None) -> Any:
+        """Add an item; `paint` gives it a theme's colours, and the sample stands for it in the legend."""
+        self.getPlotItem().addItem(item)
+        self._paints.append(paint)
+        if sample is not None:
+            self._samples.append(sample)
+        return item
 
-    def reset_view(self) -> None:
-        """Undo zooming and panning by hand."""
-        raise NotImplementedError
+    def add_bars(self, token: str, name: str = "", help_text: str = "") -> Any:
+        """Add bars in a colour of the theme; a name puts them into the legend."""
+        bars = pg.BarGraphItem(x=[], height=[], width=BAR_WIDTH)
+        sample = SeriesSample(name, Mark.BAR, token, help_text) if name else None
+        return self.add_item(bars, lambda theme: bars.setOpts(brush=getattr(theme, token), pen=None), sample)
 
-    def legend(self) -> list[SeriesSample]:
-        """The series, for a legend beside the plot."""
-        raise NotImplementedError
+    def add_line(
+        self, token: str, name: str = "", help_text: str = "", *, dashed: bool = False, mark: Mark | None = None
+    ) -> Any:
+        """Add a line in a colour of the theme; a name puts it into the legend."""
+        line = pg.PlotDataItem(antialias=True, connect="finite")
+        mark = mark or (Mark.DASHES if dashed else Mark.LINE)
+        sample = SeriesSample(name, mark, token, help_text) if name else None
+        return self.add_item(line, lambda theme: line.setPen(line_pen(getattr(theme, token), dashed=dashed)), sample)
 
-    def readout(self, place: int) -> str:
-        """The place under the pointer, on one short line."""
-        raise NotImplementedError
+    def add_band(self, token: str) -> tuple[Any, Any]:
+        """Add the band around a line; returns its edges."""
+        edges = (pg.PlotCurveItem(pen=None), pg.PlotCurveItem(pen=None))
+        band = pg.FillBetweenItem(*edges)
+        self.add_item(band, lambda theme: band.setBrush(band_color(QColor(getattr(theme, token)))))
+        for edge in edges:
+            self.getPlotItem().addItem(edge)
+        return edges
 
-    def details(self, place: int) -> list[tuple[str, str]]:
-        """The place under the pointer, as names and figures with their units; the first is its title."""
-        raise NotImplementedError
-
-    def table(self) -> Table:
-        """All that is plotted, not only what is in view."""
-        raise NotImplementedError
+    def add_whiskers(self, token: str, beam: float) -> Any:
+        """Add error bars, whose ends are `beam` wide."""
+        whiskers = pg.ErrorBarItem(beam=beam)
+        return self.add_item(whiskers, lambda theme: whiskers.setData(pen=thin_pen(getattr(theme, token))))
 
     def show_percent(self, *ticks: float) -> None:
         """Label the left axis with shares as percentages, at these ticks if any are given."""
@@ -373,91 +402,19 @@ class BasePlot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         self._hint.setPlainText(text)
         self._place_hint()
 
-    def _restyle(self, theme: Theme) -> None:
-        """Give the items a theme's colours."""
+    # --- What a subclass says ---
+
+    def readout(self, place: int) -> str:
+        """The place under the pointer, on one short line."""
         raise NotImplementedError
 
-    def _place_at(self, x: float) -> int:
-        """The place at an x value; -1 where there is nothing."""
+    def details(self, place: int) -> list[tuple[str, str]]:
+        """The place under the pointer, as names and figures with their units; the first is its title."""
         raise NotImplementedError
 
-    def _place_under(self, point: QPointF) -> int:
-        """The place at a point of the scene; -1 where there is nothing."""
-        box = self.getViewBox()
-        return self._place_at(box.mapSceneToView(point).x()) if box.sceneBoundingRect().contains(point) else -1
-
-    @Slot()
-    def _on_moved_by_hand(self) -> None:
+    def table(self) -> Table:
+        """All that is plotted, not only what is in view."""
         raise NotImplementedError
-
-    @Slot(object)
-    def _on_mouse_moved(self, point: QPointF) -> None:
-        self.pointed.emit(self._place_under(point))
-
-    @Slot(object)
-    def _on_mouse_clicked(self, event: Any) -> None:
-        if event.double():
-            self.reset_view()
-
-    def leaveEvent(self, event: object) -> None:
-        """Nothing is under the pointer any more."""
-        super().leaveEvent(event)
-        self.pointed.emit(-1)
-
-    # --- Theme and size ---
-
-    @property
-    def theme(self) -> Theme:
-        """The theme that it is drawn in."""
-        return self._theme
-
-    def set_theme(self, theme: Theme) -> None:
-        """Draw in a theme's colours, at the text's scale."""
-        self._theme = theme
-        self.setBackground(theme.surface)
-        self._hint.setFont(ui_font(12))
-        self._hint.setColor(theme.muted)
-        for name, label in self._labels.items():
-            axis = self.getPlotItem().getAxis(name)
-            axis.setLabel(label, color=theme.muted, **{"font-size": f"{scaled(11)}px"})
-            fit_axis_text(axis)
-            axis.setTextPen(QColor(theme.muted))
-        self._on_resized()
-        self._restyle(theme)
-        self.redraw()
-
-    @Slot()
-    def _on_resized(self) -> None:
-        self._place_hint()
-        # An upright title that would be cut off is left out.
-        label, box = self.getPlotItem().getAxis("left").label, self.getViewBox().boundingRect()
-        label.setOpacity(1.0 if label.boundingRect().width() <= box.height() + TITLE_MARGINS else 0.0)
-
-    def _place_hint(self) -> None:
-        box = self.getViewBox().boundingRect()
-        self._hint.setTextWidth(box.width())
-        self._hint.setPos(box.center())
-
-
-SPARE = 1.25
-"""How far the view grows beyond what it must, so that the axes rarely move."""
-MARGIN = 1.03
-"""What is left free beyond the last figure when no more will come."""
-
-
-class FigurePlot(BasePlot):
-    """Base of the plots whose view fits all figures until it is moved by hand.
-
-    A subclass fills its items in `_draw` and says in `_extent` how far they reach.
-    """
-
-    def __init__(self, *, object_name: str, title: str, x_label: str, y_label: str) -> None:
-        super().__init__(object_name=object_name, title=title, x_label=x_label, y_label=y_label)
-        self._fits = True
-        self._shown = (0.0, 0.0)
-        self._axes: tuple[Theme, bool] | None = None
-        self._spare = SPARE
-        self.getViewBox().sigRangeChanged.connect(self._on_range_changed)
 
     def _draw(self) -> None:
         """Fill the items with what is in view."""
@@ -465,6 +422,10 @@ class FigurePlot(BasePlot):
 
     def _extent(self) -> tuple[float, float]:
         """How far the figures reach along x and y; 0 along x where there are none."""
+        raise NotImplementedError
+
+    def _place_at(self, x: float) -> int:
+        """The place at an x value; -1 where there is nothing."""
         raise NotImplementedError
 
     def _fit(self, extent: tuple[float, float]) -> None:
@@ -477,9 +438,11 @@ class FigurePlot(BasePlot):
             self._shown = (grown[0], grown[1])
             self.getViewBox().setRange(xRange=(0, grown[0] or 1), yRange=(0, grown[1] or 1), padding=0)
 
-    def redraw(self) -> None:
-        """Draw again although nothing has come."""
-        self.refresh()
+    # --- For cards and pages ---
+
+    def legend(self) -> list[SeriesSample]:
+        """The series, for a legend beside the plot."""
+        return self._samples
 
     def refresh(self) -> None:
         """Show what has come since the last time."""
@@ -506,6 +469,34 @@ class FigurePlot(BasePlot):
         else:
             self.refresh()
 
+    @property
+    def theme(self) -> Theme:
+        """The theme that it is drawn in."""
+        return self._theme
+
+    def set_theme(self, theme: Theme) -> None:
+        """Draw in a theme's colours, at the text's scale."""
+        self._theme = theme
+        self.setBackground(theme.surface)
+        self._hint.setFont(ui_font(12))
+        self._hint.setColor(theme.muted)
+        for name, label in self._labels.items():
+            axis = self.getPlotItem().getAxis(name)
+            axis.setLabel(label, color=theme.muted, **{"font-size": f"{scaled(11)}px"})
+            fit_axis_text(axis)
+            axis.setTextPen(QColor(theme.muted))
+        self._on_resized()
+        for paint in self._paints:
+            paint(theme)
+        self.refresh()
+
+    # --- Pointer and size ---
+
+    def _place_under(self, point: QPointF) -> int:
+        """The place at a point of the scene; -1 where there is nothing."""
+        box = self.getViewBox()
+        return self._place_at(box.mapSceneToView(point).x()) if box.sceneBoundingRect().contains(point) else -1
+
     @Slot()
     def _on_moved_by_hand(self) -> None:
         self._fits = False
@@ -515,3 +506,29 @@ class FigurePlot(BasePlot):
     def _on_range_changed(self) -> None:
         if not self._fits:
             self._draw()
+
+    @Slot(object)
+    def _on_mouse_moved(self, point: QPointF) -> None:
+        self.pointed.emit(self._place_under(point))
+
+    @Slot(object)
+    def _on_mouse_clicked(self, event: Any) -> None:
+        if event.double():
+            self.reset_view()
+
+    def leaveEvent(self, event: object) -> None:
+        """Nothing is under the pointer any more."""
+        super().leaveEvent(event)
+        self.pointed.emit(-1)
+
+    @Slot()
+    def _on_resized(self) -> None:
+        self._place_hint()
+        # An upright title that would be cut off is left out.
+        label, box = self.getPlotItem().getAxis("left").label, self.getViewBox().boundingRect()
+        label.setOpacity(1.0 if label.boundingRect().width() <= box.height() + TITLE_MARGINS else 0.0)
+
+    def _place_hint(self) -> None:
+        box = self.getViewBox().boundingRect()
+        self._hint.setTextWidth(box.width())
+        self._hint.setPos(box.center())

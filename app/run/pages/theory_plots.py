@@ -6,11 +6,9 @@ from enum import StrEnum
 
 import numpy as np
 import pyqtgraph as pg
-from PySide6.QtCore import Qt
-from PySide6.QtGui import QColor, QPen
 
 from app.theme import Theme
-from app.widgets.plots import FigurePlot, Mark, SeriesSample, Table, band_color, line_pen, thin_pen
+from app.widgets.plots import Mark, Plot, SeriesSample, Table, line_pen, thin_pen
 from core.analysis.calibration import Calibration, Reliability
 from core.analysis.diagnosis import KS
 from core.analysis.expectation import Curve, Estimate
@@ -41,7 +39,7 @@ CALIBRATION_MEANINGS = {
 }
 
 
-class CalibrationPlot(FigurePlot):
+class CalibrationPlot(Plot):
     """Observed acceptance as points with whiskers, beside what was predicted."""
 
     def __init__(self) -> None:
@@ -53,18 +51,14 @@ class CalibrationPlot(FigurePlot):
         )
         self.grouping = Grouping.POSITION
         self.calibration: Calibration | None = None
-        item = self.getPlotItem()
         self.show_percent(0, 0.25, 0.5, 0.75, 1)
-        self.predicted = pg.PlotDataItem(antialias=True)
-        self.whiskers = pg.ErrorBarItem(beam=0.18)
+        observed, predicted = CALIBRATION_MEANINGS[self.grouping]
+        self.predicted = self.add_line("text", "predicted", predicted, dashed=True)
+        self.whiskers = self.add_whiskers("draft_bar", beam=0.18)
         self.points = pg.ScatterPlotItem(symbol="o", size=8)
-        for part in (self.predicted, self.whiskers, self.points):
-            item.addItem(part)
-        item.setMouseEnabled(x=True, y=False)
-        self._samples = [
-            SeriesSample("observed", Mark.DOT, "draft_bar", CALIBRATION_MEANINGS[self.grouping][0]),
-            SeriesSample("predicted", Mark.DASHES, "text", CALIBRATION_MEANINGS[self.grouping][1]),
-        ]
+        self.add_item(self.points, self._paint_points, SeriesSample("observed", Mark.DOT, "draft_bar", observed))
+        self._samples.reverse()
+        self.getPlotItem().setMouseEnabled(x=True, y=False)
         self.set_hint("Whether predictions come true")
 
     def show_calibration(self, calibration: Calibration | None) -> None:
@@ -89,10 +83,6 @@ class CalibrationPlot(FigurePlot):
         if self.calibration is None:
             return ()
         return self.calibration.positions if self.grouping is Grouping.POSITION else self.calibration.bins
-
-    def legend(self) -> list[SeriesSample]:
-        """The series, for a legend beside the plot."""
-        return self._samples
 
     def readout(self, place: int) -> str:
         """A group in words."""
@@ -169,11 +159,9 @@ class CalibrationPlot(FigurePlot):
             beam=0.18 if self.grouping is Grouping.POSITION else 0.02,
         )
 
-    def _restyle(self, theme: Theme) -> None:
-        self.predicted.setPen(line_pen(theme.text, dashed=True))
+    def _paint_points(self, theme: Theme) -> None:
         self.points.setBrush(theme.draft_bar)
         self.points.setPen(pg.mkPen(theme.surface, width=1))
-        self.whiskers.setData(pen=thin_pen(theme.draft_bar))
 
 
 class Quantity(StrEnum):
@@ -201,7 +189,7 @@ MEANINGS = {
 }  # fmt: skip
 
 
-class TheoryPlot(FigurePlot):
+class TheoryPlot(Plot):
     """Two curves over K from 0 to 16, a band around the first, the run's own point, and the line of plain decoding."""
 
     def __init__(self) -> None:
@@ -210,22 +198,20 @@ class TheoryPlot(FigurePlot):
         )
         self.quantity = Quantity.SPEEDUP
         self.theory: SpeedupTheory | None = None
-        self.line, self.beyond, self.other = (pg.PlotDataItem(antialias=True) for _ in range(3))
-        self.edges = (pg.PlotCurveItem(antialias=True), pg.PlotCurveItem(antialias=True))
-        self.band = pg.FillBetweenItem(*self.edges)
-        self.whisker = pg.ErrorBarItem(beam=0.35)
-        self.point = pg.ScatterPlotItem(symbol="d", size=12)
         self.unit = pg.InfiniteLine(pos=1.0, angle=0)
-        item = self.getPlotItem()
-        for part in (self.unit, self.band, *self.edges, self.other, self.beyond, self.line, self.whisker, self.point):
-            item.addItem(part)
-        item.getAxis("bottom").setTicks([[(k, str(k)) for k in range(0, len(KS), 2)]])
+        self.add_item(self.unit, lambda theme: self.unit.setPen(thin_pen(theme.muted)))
+        (first, first_help), (second, second_help), (ran, ran_help) = MEANINGS[self.quantity]
+        self.edges = self.add_band("accent")
+        self.other = self.add_line("text", second, second_help, dashed=True)
+        self.beyond = pg.PlotDataItem(antialias=True)
+        self.add_item(self.beyond, self._paint_beyond)
+        self.line = self.add_line("accent", first, first_help, mark=Mark.BAND)
+        self.whisker = self.add_whiskers("text", beam=0.35)
+        self.point = pg.ScatterPlotItem(symbol="d", size=12)
+        self.add_item(self.point, self._paint_point, SeriesSample(ran, Mark.DIAMOND, "text", ran_help))
+        self._samples[:2] = self._samples[1::-1]
+        self.getPlotItem().getAxis("bottom").setTicks([[(k, str(k)) for k in range(0, len(KS), 2)]])
         self.getViewBox().setLimits(xMin=-0.5, xMax=len(KS), minXRange=2, yMin=0, minYRange=0.1)
-        self._samples = [
-            SeriesSample("", mark, token, "")
-            for mark, token in ((Mark.BAND, "accent"), (Mark.DASHES, "text"), (Mark.DIAMOND, "text"))
-        ]
-        self._name_series()
         self.set_hint("The speedup expected at each K")
 
     def show_theory(self, theory: SpeedupTheory | None) -> None:
@@ -238,13 +224,10 @@ class TheoryPlot(FigurePlot):
         self.quantity = quantity
         self.setAccessibleName(f"{QUANTITY_TITLES[quantity]} over K")
         self._labels["left"] = QUANTITY_AXES[quantity]
-        self._name_series()
+        for sample, meaning in zip(self._samples, MEANINGS[quantity], strict=True):
+            sample.set_meaning(*meaning)
         self.set_theme(self._theme)
         self.reset_view()
-
-    def legend(self) -> list[SeriesSample]:
-        """The series, for a legend beside the plot."""
-        return self._samples
 
     def readout(self, place: int) -> str:
         """A K in words."""
@@ -287,10 +270,6 @@ class TheoryPlot(FigurePlot):
 
     def _extrapolated(self, place: int) -> str:
         return ", extrapolated" if self.theory is not None and place > self.theory.longest else ""
-
-    def _name_series(self) -> None:
-        for sample, meaning in zip(self._samples, MEANINGS[self.quantity], strict=True):
-            sample.set_meaning(*meaning)
 
     def _curves(self) -> tuple[Curve, Curve]:
         assert self.theory is not None
@@ -344,17 +323,11 @@ class TheoryPlot(FigurePlot):
             x=at, y=np.array([ran.value]), top=np.array([high - ran.value]), bottom=np.array([ran.value - low])
         )
 
-    def _restyle(self, theme: Theme) -> None:
-        self.line.setPen(line_pen(theme.accent))
-        dotted = line_pen(theme.accent)
-        dotted.setStyle(Qt.PenStyle.CustomDashLine)
-        dotted.setDashPattern([1, 1.5])
-        self.beyond.setPen(dotted)
-        self.other.setPen(line_pen(theme.text, dashed=True))
-        self.band.setBrush(band_color(QColor(theme.accent)))
-        for edge in self.edges:
-            edge.setPen(QPen(Qt.PenStyle.NoPen))
+    def _paint_beyond(self, theme: Theme) -> None:
+        pen = line_pen(theme.accent, dashed=True)
+        pen.setDashPattern([1, 1.5])
+        self.beyond.setPen(pen)
+
+    def _paint_point(self, theme: Theme) -> None:
         self.point.setBrush(theme.text)
         self.point.setPen(pg.mkPen(theme.surface, width=1.5))
-        self.whisker.setData(pen=thin_pen(theme.text))
-        self.unit.setPen(thin_pen(theme.muted))

@@ -27,7 +27,7 @@ from app.theme import LIGHT, Theme, scaled, ui_font
 from app.tools.runs.comparison import Array, Comparison
 from app.widgets.fields import describe, table_card
 from app.widgets.plot_card import PlotCard
-from app.widgets.plots import FigurePlot, Mark, SeriesSample, Table
+from app.widgets.plots import Mark, Plot, SeriesSample, Table
 from app.widgets.tables import Index, Role, prepare_rows
 from app.window_layout import splitter
 from core.text import percent_text
@@ -119,7 +119,7 @@ PLACES_PER_UNIT = 1000
 """A place is a thousandth of a token or of a second: whole numbers are what a plot's place is told in."""
 
 
-class OverlayPlot(FigurePlot):
+class OverlayPlot(Plot):
     """Curves over one another. A double click brings all of them back into view.
 
     Args:
@@ -149,6 +149,7 @@ class OverlayPlot(FigurePlot):
         self.markers: list[pg.ScatterPlotItem] = []
         self.getViewBox().setLimits(xMin=0, yMin=0)
         self.set_hint("These runs have no steps")
+        self._paints.append(self._paint_curves)
 
     def show_curves(self, names: Sequence[str], curves: Sequence[tuple[Array, Array]]) -> None:
         """Show these curves, as x and y, in the order of the runs."""
@@ -164,12 +165,8 @@ class OverlayPlot(FigurePlot):
         for part in (*self.lines, *self.markers):
             item.addItem(part)
         self._fits = True
-        self._restyle(self._theme)
+        self._paint_curves(self._theme)
         self.settle(is_over=True)
-
-    def legend(self) -> list[SeriesSample]:
-        """Empty: one legend of the runs stands above all plots."""
-        return []
 
     def readout(self, place: int) -> str:
         """The place under the pointer; what the runs had reached there is in the tooltip."""
@@ -206,7 +203,7 @@ class OverlayPlot(FigurePlot):
     def _place_at(self, x: float) -> int:
         return round(x * PLACES_PER_UNIT) if 0 <= x <= self._extent()[0] else -1
 
-    def _restyle(self, theme: Theme) -> None:
+    def _paint_curves(self, theme: Theme) -> None:
         for index, (line, markers) in enumerate(zip(self.lines, self.markers, strict=True)):
             line.setPen(run_pen(theme, index))
             markers.setPen(pg.mkPen(run_color(theme, index), width=1.5))
