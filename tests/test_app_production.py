@@ -7,7 +7,7 @@ from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QPlainTextEdit, QPushButton
 
 from app.dialogs import EXPORT_FILTERS
-from core.export.projects import PROJECTS
+from core.export.configurations import PROJECTS
 from core.types import Finished, FinishReason
 from tests.fakes_app import make_step, make_summary
 

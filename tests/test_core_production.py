@@ -10,7 +10,8 @@ import pytest
 
 from core.drafters.registry import METHODS
 from core.errors import RunLogError, SettingsError
-from core.export.projects import PROJECTS, Choice, choice_from_log, choice_from_request, configuration, get_project
+from core.export.choice import Choice, choice_from_log, choice_from_request
+from core.export.configurations import PROJECTS, configuration, get_project
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, EMBEDDED, SMOLLM2_DRAFTER
 from core.runlog.log import RunLog
 from core.types import Coupling, RunRequest, SamplingParams
@@ -160,7 +161,7 @@ def test_what_differs_is_said_where_it_matters():
     filtered = hub(sampling=SamplingParams(0.8, 40, 0.9, 0.1))
     assert "refuses min-p" in text_of("vllm", filtered)
     assert "min-p (here 0.1) is not applied" in text_of("sglang", filtered).replace("\n#  ", "")
-    assert "another than the one measured" in text_of("mlx", filtered).replace("\n#  ", "")
+    assert "is not the one measured" in text_of("mlx", filtered).replace("\n#  ", "")
     assert "--samplers" in words_of("llama.cpp", filtered)
     assert "shared noise" in text_of("vllm", hub(coupling=Coupling.GUMBEL))
     assert "refuses min-p" not in text_of("vllm", hub())

@@ -1,4 +1,4 @@
-"""`outrider export`: a run or a sweep as CSV, clean JSONL or HTML, or what serves a run's pair elsewhere."""
+"""`outrider export`: a run or a sweep as CSV, clean JSON Lines or HTML, or a configuration for another engine."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from app.cli.errors import Exit, UsageError, say, writing_output
 from app.cli.parsing import number, whole_number
 from core.runlog.log import RunLog, read_run_log
 
-ALL = "all"
-_SETTINGS = {
+SETTINGS = {
     "target": "--target",
     "draft": "--draft",
     "method": "--method",
@@ -24,86 +23,13 @@ _SETTINGS = {
 }
 
 
-def add_settings(parser: argparse.ArgumentParser) -> None:
-    """The flags that stand in for a run log, named as those of `outrider run`."""
-    group = parser.add_argument_group("settings of --config, where no run log is named")
-    group.add_argument("--target", metavar="REF", help="the model to sample from")
-    group.add_argument("--draft", metavar="REF", help="the model that drafts")
-    group.add_argument("--method", metavar="NAME", help="draft-model or prompt-lookup (default: as in outrider run)")
-    group.add_argument(
-        "-k",
-        "--k",
-        metavar="N",
-        type=whole_number("-k"),
-        help="tokens to draft (default: the log's, else 4)",
-    )
-    group.add_argument("--temperature", metavar="T", type=number("--temperature"), help="default: 1")
-    group.add_argument("--top-k", metavar="N", type=whole_number("--top-k"), help="default: 0, off")
-    group.add_argument("--top-p", metavar="P", type=number("--top-p"), help="default: 1, off")
-    group.add_argument("--min-p", metavar="P", type=number("--min-p"), help="default: 0, off")
-
-
-def refuse_settings(args: argparse.Namespace) -> None:
-    """Raises:
-    UsageError: a setting was given, and nothing would be made of it.
-    """
-    given = [flag for name, flag in _SETTINGS.items() if getattr(args, name) is not None]
-    given += [] if args.k is None else ["-k"]
-    if given:
-        raise UsageError(f"{given[0]} goes with --config only; a run log has its own settings.")
-
-
-def print_configurations(args: argparse.Namespace, log: RunLog | None) -> None:
-    """Print one project's configuration, or all.
-
-    Raises:
-        SettingsError: there is no such project or method, or a value is out of range.
-        UsageError: the project can't do it, or the arguments don't go together.
-    """
-    from core.export.projects import PROJECTS, configuration, get_project
-
-    projects = list(PROJECTS.values()) if args.config == ALL else [get_project(args.config)]
-    choice = _choice(args, log)
-    found = [configuration(choice, project) for project in projects]
-    if len(found) == 1 and found[0].problem:
-        raise UsageError(found[0].problem)
-    if choice.verdict:
-        say(choice.verdict)
-    with writing_output():
-        sys.stdout.write("\n".join(one.text for one in found))
-        sys.stdout.flush()
-
-
-def _choice(args: argparse.Namespace, log: RunLog | None) -> Any:
-    from app.cli.run_arguments import choose_models
-    from core.export.projects import choice_from_log, choice_from_request
-    from core.types import RunRequest, SamplingParams
-
-    if log is None:
-        method, target, draft = choose_models(args.method, args.target, args.draft)
-        given = {name: getattr(args, name) for name in ("temperature", "top_k", "top_p", "min_p")}
-        sampling = SamplingParams(**{name: value for name, value in given.items() if value is not None})
-        k = 4 if args.k is None else args.k
-        request = RunRequest(target, draft, "none", method.name, num_draft_tokens=k, sampling=sampling)
-        return choice_from_request(request)
-    given_flags = [flag for name, flag in _SETTINGS.items() if getattr(args, name) is not None]
-    if given_flags:
-        raise UsageError(f"{given_flags[0]} is the run log's to say; leave the log out, or the flag.")
-    choice = choice_from_log(log)
-    if args.k is None or args.k == choice.num_draft_tokens:
-        return choice
-    # What was measured was measured with another K.
-    RunRequest(choice.target, choice.draft, "none", num_draft_tokens=args.k)  # Refuses what is out of range.
-    return replace(choice, num_draft_tokens=args.k, k_note="K is not the run's.", measured_speedup=None)
-
-
 def add_parser(commands: Any) -> None:
     """Register `export` with the subparsers of `outrider`."""
     parser = commands.add_parser(
         "export",
         help="turn a run log into CSV, HTML, clean JSONL, or a configuration for vLLM and others",
-        description="Read a run log or a sweep's file, cut off or whole, and write it in another form; the file is "
-        "whole or not there.",
+        description="Read a run log or a sweep's file, complete or cut off, and write it in another form. The new file "
+        "is written completely or not at all.",
         epilog="outrider export RUN.jsonl --html report.html; outrider export RUN.jsonl --config vllm; "
         "outrider export --config all --target REF --draft REF -k 4",
         allow_abbrev=False,
@@ -117,64 +43,96 @@ def add_parser(commands: Any) -> None:
         "report that compares them",
     )
     form = parser.add_mutually_exclusive_group(required=True)
-    form.add_argument("--csv", metavar="FILE", help="one row a step, or a run of a sweep; lists are joined by spaces")
-    form.add_argument("--jsonl", metavar="FILE", help="the log's whole lines")
+    form.add_argument("--csv", metavar="FILE", help="one row per step, or per run of a sweep; lists joined by spaces")
+    form.add_argument("--jsonl", metavar="FILE", help="the log without damaged lines")
     form.add_argument("--html", metavar="FILE", help="a report in one file, with the coloured text and the plots")
     form.add_argument(
         "--config",
         metavar="NAME",
         help="print what serves this pair and K elsewhere: vllm, transformers, sglang, llama.cpp, mlx, or all",
     )
-    parser.add_argument("--force", action="store_true", help="replace a file that is there already")
-    add_settings(parser)
+    parser.add_argument("--force", action="store_true", help="replace an existing file")
+    group = parser.add_argument_group("settings of --config without a run log")
+    group.add_argument("--target", metavar="REF", help="the model to sample from")
+    group.add_argument("--draft", metavar="REF", help="the model that drafts")
+    group.add_argument("--method", metavar="NAME", help="draft-model or prompt-lookup (default: as in outrider run)")
+    k_help = "tokens to draft (default: the log's, else 4)"
+    group.add_argument("-k", "--k", metavar="N", type=whole_number("-k"), help=k_help)
+    group.add_argument("--temperature", metavar="T", type=number("--temperature"), help="default: 1")
+    group.add_argument("--top-k", metavar="N", type=whole_number("--top-k"), help="default: 0, off")
+    group.add_argument("--top-p", metavar="P", type=number("--top-p"), help="default: 1, off")
+    group.add_argument("--min-p", metavar="P", type=number("--min-p"), help="default: 0, off")
 
 
 def execute(args: argparse.Namespace) -> int:
     """Export, and return the exit code.
 
     Raises:
-        OutriderError: a log can't be read, the file can't be written or is there already, or the arguments don't fit.
+        OutriderError: a log can't be read, the file can't be written or already exists, or the arguments don't fit.
     """
     if args.config is not None:
-        print_configurations(args, _read(_only(args.logs, "--config")) if args.logs else None)
+        _print_configurations(args, _read(_only(args.logs, "--config")) if args.logs else None)
         return Exit.DONE
-    refuse_settings(args)
-    target = next(path for path in (args.csv, args.jsonl, args.html) if path is not None)
-    if args.html is None:
-        _only(args.logs, "--csv" if args.csv is not None else "--jsonl")
+    if given := _given(args, ("k", "-k")):
+        raise UsageError(f"{given} only goes with --config; a run log has its own settings.")
+    from core.experiments.sweep_log import read_sweep
+    from core.export import files
+
+    form, target = next((form, path) for form in ("csv", "jsonl", "html") if (path := getattr(args, form)) is not None)
+    if form != "html":
+        _only(args.logs, f"--{form}")
     if not args.logs:
         raise UsageError("Name the run log to export; see outrider export --help.")
-    _check_place(target, args.logs, is_mending=args.jsonl is not None, force=args.force)
-    if len(args.logs) == 1 and _is_sweep(args.logs[0]):
-        _export_sweep(args, target)
-        return Exit.DONE
-    logs = [_read(path) for path in args.logs]
-    from core.export.files import export_csv, export_html, export_jsonl
-
-    if args.csv is not None:
-        export_csv(target, logs[0])
-    elif args.jsonl is not None:
-        export_jsonl(target, logs[0])
+    _check_place(target, args.logs, is_mending=form == "jsonl", force=args.force)
+    if len(args.logs) == 1 and files.is_sweep(args.logs[0]):
+        sweep = read_sweep(args.logs[0])
+        for problem in sweep.problems:
+            say(problem)
+        getattr(files, f"export_sweep_{form}")(target, sweep)
     else:
-        export_html(target, *logs)
+        getattr(files, f"export_{form}")(target, *map(_read, args.logs))
     return Exit.DONE
 
 
-def _is_sweep(path: str) -> bool:
-    from core.export.files import is_sweep
+def _given(args: argparse.Namespace, *more: tuple[str, str]) -> str:
+    """The first flag that was given and describes a pair; empty if none was."""
+    return next((flag for name, flag in (*SETTINGS.items(), *more) if getattr(args, name) is not None), "")
 
-    return is_sweep(path)
+
+def _print_configurations(args: argparse.Namespace, log: RunLog | None) -> None:
+    from core.export.configurations import PROJECTS, configuration, get_project
+
+    projects = list(PROJECTS.values()) if args.config == "all" else [get_project(args.config)]
+    choice = _choice(args, log)
+    found = [configuration(choice, project) for project in projects]
+    if len(found) == 1 and found[0].problem:
+        raise UsageError(found[0].problem)
+    if choice.verdict:
+        say(choice.verdict)
+    with writing_output():
+        sys.stdout.write("\n".join(one.text for one in found))
+        sys.stdout.flush()
 
 
-def _export_sweep(args: argparse.Namespace, target: str) -> None:
-    from core.experiments.sweep_log import read_sweep
-    from core.export.files import export_sweep_csv, export_sweep_html, export_sweep_jsonl
+def _choice(args: argparse.Namespace, log: RunLog | None) -> Any:
+    from app.cli.run_arguments import choose_models
+    from core.export.choice import choice_from_log, choice_from_request
+    from core.types import RunRequest, SamplingParams
 
-    sweep = read_sweep(args.logs[0])
-    for problem in sweep.problems:
-        say(problem)
-    write = export_sweep_html if args.html is not None else export_sweep_csv
-    (export_sweep_jsonl if args.jsonl is not None else write)(target, sweep)
+    if log is None:
+        method, target, draft = choose_models(args.method, args.target, args.draft)
+        given = {name: getattr(args, name) for name in ("temperature", "top_k", "top_p", "min_p")}
+        sampling = SamplingParams(**{name: value for name, value in given.items() if value is not None})
+        k = 4 if args.k is None else args.k
+        request = RunRequest(target, draft, "none", method.name, num_draft_tokens=k, sampling=sampling)
+        return choice_from_request(request)
+    if flag := _given(args):
+        raise UsageError(f"The run log sets {flag}; leave out the log, or the flag.")
+    choice = choice_from_log(log)
+    if args.k is None or args.k == choice.num_draft_tokens:
+        return choice
+    RunRequest(choice.target, choice.draft, "none", num_draft_tokens=args.k)  # Refuses a K out of range.
+    return replace(choice, num_draft_tokens=args.k, k_note="K is not the run's.", measured_speedup=None)
 
 
 def _only(logs: list[str], flag: str) -> str:
@@ -191,11 +149,11 @@ def _read(path: str) -> RunLog:
 
 
 def _check_place(target: str, logs: list[str], *, is_mending: bool, force: bool) -> None:
-    """Refuse to write over what is there. A log is mended in place, but no other form takes the place of its log."""
+    """Refuse to overwrite a file without --force. Only clean JSON Lines may take the place of their own log."""
     if not os.path.isfile(target):  # A device or a pipe is no file that could be lost.
         return
     is_log = any(os.path.exists(path) and os.path.samefile(path, target) for path in logs)
     if is_log and not is_mending:
         raise UsageError(f"{target!r} is the run log itself; choose another name.")
     if not is_log and not force:
-        raise UsageError(f"{target!r} is there already; add --force to replace it, or choose another name.")
+        raise UsageError(f"{target!r} already exists; add --force to replace it, or choose another name.")

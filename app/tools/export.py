@@ -20,8 +20,9 @@ from app.tools.tool_window import push_button, wrapped_label
 from app.widgets.labels import Banner
 from app.window_layout import bring_forward, open_at
 from core.errors import OutriderError
+from core.export.choice import Choice, choice_from_request
+from core.export.configurations import PROJECTS, Configuration, configuration
 from core.export.files import export_run
-from core.export.projects import PROJECTS, Choice, Configuration, choice_from_request, configuration
 from core.files import write_atomically
 from core.runlog.log import to_record
 from core.runlog.replay import request_from_config

@@ -1,225 +1,154 @@
-"""What is to be taken to production: a pair, a method, K and the sampling, and what was measured of them."""
+"""How other engines serve a choice: vLLM, transformers, SGLang, llama.cpp and MLX, one function each.
+
+A function returns the command or program and notes on what differs from Outrider, or raises `UnsupportedError`.
+"""
 
 from __future__ import annotations
 
 import json
 import shlex
 import textwrap
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from enum import StrEnum
-from pathlib import Path
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from core.drafters.registry import get_method
-from core.models.catalogue import EMBEDDED, EMBEDDED_TITLES
-from core.models.hub import is_hub_id
-from core.models.shared_draft import serves
-from core.runlog.log import RunLog
-from core.runlog.replay import request as replayed
-from core.types import Coupling, RunRequest, SamplingParams
-
-
-class PlaceKind(StrEnum):
-    """What a program has to be able to read."""
-
-    HUB = "hub"
-    FOLDER = "folder"
-    GGUF = "gguf"
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A model, as other programs name it.
-
-    Attributes:
-        kind: a Hub id, a folder of safetensors, or a .gguf file.
-        name: the id, or the absolute path.
-        serves: of a draft that borrows its target's tables, that target; other programs can't load such a draft.
-    """
-
-    kind: PlaceKind
-    name: str
-    serves: str | None = None
-
-
-def place_of(ref: str) -> Place:
-    """Where the model of a reference lies. Looks at a folder's config.json, and never fails: the model may be gone."""
-    if ref in EMBEDDED_TITLES:
-        folder = EMBEDDED / ref
-        return Place(PlaceKind.FOLDER, str(folder), serves(folder))
-    path = _absolute(ref)
-    if ref.lower().endswith(".gguf"):
-        return Place(PlaceKind.GGUF, ref if path is None else str(path))
-    try:
-        if path is not None and path.is_dir():
-            return Place(PlaceKind.FOLDER, str(path), serves(path))
-    except (OSError, ValueError):
-        pass
-    return Place(PlaceKind.HUB if is_hub_id(ref) else PlaceKind.FOLDER, ref)
-
-
-def _absolute(ref: str) -> Path | None:
-    try:
-        return Path(ref).expanduser().absolute()
-    except (OSError, RuntimeError, ValueError):
-        return None
-
-
-DEFAULT_K = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """A setting to serve with.
-
-    Attributes:
-        target, draft, method, method_options, sampling, max_new_tokens, coupling, chat: as in a `RunRequest`.
-        num_draft_tokens: K.
-        k_note: where K was not chosen by hand, how this one came about.
-        run_id: of the run that it comes from; empty where it comes from the settings.
-        measured_speedup: that run's, against its own baseline; None where there was none.
-    """
-
-    target: str
-    draft: str | None = None
-    method: str = "draft-model"
-    num_draft_tokens: int = DEFAULT_K
-    sampling: SamplingParams = field(default_factory=SamplingParams)
-    method_options: Mapping[str, Any] = field(default_factory=dict)
-    max_new_tokens: int = 128
-    coupling: Coupling = Coupling.REJECTION
-    chat: bool | None = None
-    k_note: str = ""
-    run_id: str = ""
-    measured_speedup: float | None = None
-
-    @property
-    def verdict(self) -> str:
-        """What the measurement says against serving this; empty where it says nothing against it."""
-        if self.measured_speedup is None or self.measured_speedup >= 1.0:
-            return ""
-        return (
-            f"This pair does not pay here: with K = {self.num_draft_tokens} it ran at {self.measured_speedup:.2f}× "
-            "the speed of the target alone. Another machine may differ; measure there before you serve it."
-        )
-
-    def option(self, name: str) -> Any:
-        """A parameter of the method, its default where none was given."""
-        options = get_method(self.method).options
-        return self.method_options.get(name, getattr(options(), name))
-
-
-def choice_from_request(
-    request: RunRequest, summary: Mapping[str, Any] | None = None, *, run_id: str = "", chat: bool | None = None
-) -> Choice:
-    """The choice that a request makes, with what its run measured where there is a summary.
-
-    Raises:
-        SettingsError: there is no such method.
-    """
-    get_method(request.method)
-    summary = summary or {}
-    k, note = request.num_draft_tokens, ""
-    if k is None:
-        k, note = _mean_block(summary)
-    speedup = summary.get("measured_speedup")
-    is_measured = isinstance(speedup, int | float) and not isinstance(speedup, bool)
-    return Choice(
-        target=request.target,
-        draft=request.draft,
-        method=request.method,
-        num_draft_tokens=k,
-        sampling=request.sampling,
-        method_options=dict(request.method_options),
-        max_new_tokens=request.max_new_tokens,
-        coupling=request.coupling,
-        chat=request.chat if chat is None else chat,
-        k_note=note,
-        run_id=run_id,
-        measured_speedup=float(speedup) if is_measured and speedup is not None else None,
-    )
-
-
-def choice_from_log(log: RunLog) -> Choice:
-    """The choice that a run was made with.
-
-    Raises:
-        RunLogError: the log holds settings that no run can have.
-        SettingsError: it names a method that this Outrider does not know.
-    """
-    run_id = log.run.get("id")
-    return choice_from_request(replayed(log), log.summary, run_id=run_id if isinstance(run_id, str) else "")
-
-
-def _mean_block(summary: Mapping[str, Any]) -> tuple[int, str]:
-    """K for a run that chose its own: what it drafted on average, where it drafted."""
-    drafted, drafts = summary.get("num_draft_tokens"), summary.get("num_drafts")
-    if isinstance(drafted, int) and isinstance(drafts, int) and drafts > 0 and drafted > 0:
-        mean = drafted / drafts
-        return max(1, round(mean)), f"K was chosen by Outrider before each step; {mean:.1f} tokens on average."
-    return DEFAULT_K, f"K was left to Outrider, which chooses it before each step; {DEFAULT_K} is its usual default."
-
+from core.errors import SettingsError
+from core.export.choice import Choice, Place, PlaceKind, place_of
+from core.types import Coupling, SamplingParams
 
 CHECKED_ON = "2026-11-22"
-"""The day on which every project's sources were last looked at."""
-
+"""The day on which the engines' sources were last checked."""
 WIDTH = 100
+DRAWN_AND_COMPARED = (
+    "At temperatures above 0 the target draws its own token at each position, and a draft token is kept if it equals "
+    "that draw. The output still follows the target's distribution, but fewer draft tokens are kept than by Outrider's "
+    "rejection sampling: expect less acceptance than measured."
+)
+PROMPT = "Write your prompt here."
 
 
-def comment(*paragraphs: str) -> str:
-    """Lines that begin with #; no text can break out of them."""
-    lines: list[str] = []
-    for paragraph in paragraphs:
-        # textwrap takes every line end for a space, so that what a reference holds stays in the comment.
-        lines += textwrap.wrap(_plain(paragraph), WIDTH - 2, subsequent_indent="  ", break_on_hyphens=False) or [""]
-    return "".join(f"# {line}".rstrip() + "\n" for line in lines)
+class UnsupportedError(Exception):
+    """The engine can't serve the choice; the message says why."""
 
 
-def command(*words: Iterable[str]) -> str:
-    """A command of a POSIX shell, a group of words a line."""
-    return " \\\n    ".join(shlex.join(_plain(word) for word in group) for group in words if group) + "\n"
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """The command or program, and notes on what differs from Outrider."""
+
+    program: str
+    notes: list[str]
 
 
-def as_json(values: Mapping[str, Any]) -> str:
-    """One line of JSON, to be quoted as a word."""
-    return json.dumps(values, ensure_ascii=False)
+@dataclass(frozen=True, slots=True)
+class Project:
+    """An engine.
+
+    Attributes:
+        name, title: on the command line, and in the window.
+        suffix: of a file that holds its configuration.
+        sources: files of the project in which the flags were looked up.
+        write: writes the recipe of a choice, given where target and draft are.
+    """
+
+    name: str
+    title: str
+    suffix: str
+    sources: str
+    write: Callable[[Choice, Place, Place | None], Recipe]
 
 
-def python(value: Any) -> str:
-    """A literal in Python."""
-    return repr(value)
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """What to paste.
+
+    Attributes:
+        project: the engine.
+        text: the command or program, and comments on what it serves and what differs.
+        program: the command or program alone, since some shells (zsh) accept no comments; empty if there is none.
+        problem: why the engine can't do it; empty if it can.
+    """
+
+    project: Project
+    text: str
+    program: str
+    problem: str = ""
 
 
-def number(value: float) -> str:
-    """Without a needless fraction: 1, 0.8."""
-    return f"{value:g}"
+def get_project(name: str) -> Project:
+    """Raises:
+    SettingsError: there is no such engine; the sentence lists those that there are.
+    """
+    try:
+        return PROJECTS[name]
+    except KeyError:
+        known = ", ".join(PROJECTS)
+        raise SettingsError(f"There is no configuration for {name!r}. Choose one of: {known}.") from None
 
 
-def head(title: str, choice: Choice) -> list[str]:
-    """The first comments of each configuration: what it is of."""
+def configuration(choice: Choice, project: Project) -> Configuration:
+    """A choice as an engine takes it, with what differs there and what that was checked against."""
+    target, draft = place_of(choice.target), place_of(choice.draft) if choice.draft else None
+    recipe, problem = Recipe("", []), ""
+    try:
+        _refuse_what_only_outrider_does(choice, draft, project.title)
+        recipe = project.write(choice, target, draft)
+    except UnsupportedError as error:
+        problem = str(error)
+    if recipe.program and choice.coupling is Coupling.GUMBEL:
+        recipe.notes.append(
+            "Outrider's reproducible coupling shares noise between the models. The shared noise does not exist here: "
+            "a seed gives another text."
+        )
+    above = _comment(*_head(project.title, choice), *([problem] if problem else []))
+    checked = f"Checked on {CHECKED_ON} against {project.sources}."
+    below = _comment(*(f"- {note}" for note in recipe.notes), checked)
+    program = f"\n{recipe.program}\n" if recipe.program else ""
+    return Configuration(project, above + program + below, recipe.program, problem)
+
+
+def _refuse_what_only_outrider_does(choice: Choice, draft: Place | None, title: str) -> None:
+    if choice.method == "self-draft":
+        early_exit = (
+            " Its assistant_early_exit needs a model that was trained for early exit."
+            if title == "transformers"
+            else ""
+        )
+        raise UnsupportedError(
+            f"{title} has no counterpart of Outrider's self-draft, which drafts with an int8 copy of the target; "
+            f"choose a draft model or prompt lookup instead.{early_exit}"
+        )
+    if choice.method not in {"draft-model", "prompt-lookup"}:
+        raise UnsupportedError(f"Outrider knows no counterpart of its method {choice.method} in {title}.")
+    if get_method(choice.method).needs_draft_model and not choice.draft:
+        raise UnsupportedError("No draft model is chosen; name one, or choose prompt lookup.")
+    if draft is not None and draft.serves:
+        raise UnsupportedError(
+            f"The draft borrows the tables of {draft.serves}, which only Outrider reads: {title} needs a draft that is "
+            "a model of its own, with embedding, head and tokenizer."
+        )
+
+
+def _head(title: str, choice: Choice) -> list[str]:
+    """What a configuration serves, and where that comes from."""
     draft = f" with {choice.draft}" if choice.draft else ""
     sampling = choice.sampling
-    law = "greedy" if sampling.is_greedy else f"temperature {number(sampling.temperature)}"
+    words = "greedy" if sampling.is_greedy else f"temperature {sampling.temperature:g}"
     for name, value, off in (("top-k", sampling.top_k, 0), ("top-p", sampling.top_p, 1), ("min-p", sampling.min_p, 0)):
         if value != off and not sampling.is_greedy:
-            law += f", {name} {number(value)}"
+            words += f", {name} {value:g}"
     origin = f"Outrider's run {choice.run_id}" if choice.run_id else "Outrider's settings"
     lines = [
-        f"{title}: {choice.target}{draft}, {choice.method}, K = {choice.num_draft_tokens}, {law}.",
-        f"From {origin}." + (f" {choice.k_note}" if choice.k_note else ""),
+        f"{title}: {choice.target}{draft}, {choice.method}, K = {choice.num_draft_tokens}, {words}.",
+        f"From {origin}. {choice.k_note}".strip(),
     ]
     if choice.measured_speedup is not None:
-        lines.append(
-            choice.verdict
-            or f"Measured there: {choice.measured_speedup:.2f}× the target alone, by Outrider's engine; not a promise."
-        )
+        measured = f"Measured there: {choice.measured_speedup:.2f}× the target alone, by Outrider's engine; no promise."
+        lines.append(choice.verdict or measured)
     return lines
 
 
-def checked(sources: Iterable[str]) -> str:
-    """Which sources the flags were looked up in, and when."""
-    return f"Checked on {CHECKED_ON} against " + "; ".join(sources) + "."
+# --- Text that can't break out of its place -----------------------------------------------------------------------
 
 
 def _plain(text: str) -> str:
@@ -227,57 +156,326 @@ def _plain(text: str) -> str:
     return "".join(character if character.isprintable() else " " for character in text)
 
 
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """How to serve a choice.
-
-    Attributes:
-        sources: files of the project that the flags were looked up in.
-        program: the command or program; empty where there is none.
-        notes: what differs from Outrider.
-        problem: why the engine can't do it; empty where it can.
-    """
-
-    sources: tuple[str, ...]
-    program: str = ""
-    notes: tuple[str, ...] = ()
-    problem: str = ""
+def _comment(*paragraphs: str) -> str:
+    lines: list[str] = []
+    for paragraph in paragraphs:
+        lines += textwrap.wrap(_plain(paragraph), WIDTH - 2, subsequent_indent="  ", break_on_hyphens=False) or [""]
+    return "".join(f"# {line}".rstrip() + "\n" for line in lines)
 
 
-def places(choice: Choice) -> tuple[Place, Place | None]:
-    """Where target and draft lie."""
-    return place_of(choice.target), place_of(choice.draft) if choice.draft else None
+def _command(*words: Iterable[str]) -> str:
+    """A POSIX shell command, one group of words per line."""
+    return " \\\n    ".join(shlex.join(_plain(word) for word in group) for group in words if group) + "\n"
 
 
-def common_problem(choice: Choice, title: str) -> str:
-    """What no other engine can do; empty where nothing stands against it."""
-    if choice.method == "self-draft":
-        return (
-            f"{title} has no counterpart of Outrider's self-draft, which drafts with an int8 copy of the target; "
-            "choose a draft model or prompt lookup instead."
+def _json(values: dict[str, Any]) -> str:
+    return json.dumps(values, ensure_ascii=False)
+
+
+def _refuse_gguf(reason: str, *places: Place | None) -> None:
+    if any(place is not None and place.kind is PlaceKind.GGUF for place in places):
+        raise UnsupportedError(f"{reason} Use the models that the GGUF files were made from instead.")
+
+
+# --- The engines --------------------------------------------------------------------------------------------------
+
+
+def _vllm(choice: Choice, target: Place, draft: Place | None) -> Recipe:
+    _refuse_gguf(
+        "vLLM reads GGUF files only with the plugin vllm-gguf-plugin, which its documentation calls highly "
+        "experimental; drafting with them is not documented.",
+        target,
+        draft,
+    )
+    sampling, k = choice.sampling, choice.num_draft_tokens
+    request = {"temperature": sampling.temperature}
+    if not sampling.is_greedy:
+        request |= {"top_p": sampling.top_p, "top_k": sampling.top_k}
+    notes = [f"Each request brings its own sampling; send {_json(request)}."]
+    if sampling.min_p and not sampling.is_greedy:
+        notes.append(
+            f"vLLM refuses min-p (here {sampling.min_p:g}) and logit_bias together with speculation; without it the "
+            "distribution is not the one measured."
         )
-    if choice.method not in {"draft-model", "prompt-lookup"}:
-        return f"Outrider knows no counterpart of its method {choice.method} in {title}."
-    if get_method(choice.method).needs_draft_model and not choice.draft:
-        return "No draft model is chosen; name one, or choose prompt lookup."
-    draft = place_of(choice.draft) if choice.draft else None
-    if draft is not None and draft.serves:
-        return (
-            f"The draft borrows the tables of {draft.serves}, which only Outrider reads: {title} needs a draft that is "
-            "a model of its own, with embedding, head and tokenizer."
+    settings: dict[str, Any]
+    if draft is None:
+        settings = {
+            "method": "ngram",
+            "num_speculative_tokens": k,
+            "prompt_lookup_max": choice.option("max_ngram"),
+            "prompt_lookup_min": choice.option("min_ngram"),
+        }
+        notes.append(
+            "vLLM's default n-grams are 5 tokens long at least and at most; here they are Outrider's. It looks for "
+            "them in the prompt and in the generated text."
         )
-    return ""
+    else:
+        settings = {"method": "draft_model", "model": draft.name, "num_speculative_tokens": k}
+        notes.append(
+            "Draft models need a vLLM later than 0.10.0, and up to 0.15.0 they exclude pipeline parallelism. Draft and "
+            "target must share a vocabulary; use_heterogeneous_vocab drafts in what two vocabularies have in common, "
+            "with greedy drafting only."
+        )
+        if not sampling.is_greedy:
+            settings["draft_sample_method"] = "probabilistic"
+            notes.append(
+                "draft_sample_method: the default, greedy, drafts the likeliest token and takes it for certain. "
+                "probabilistic samples drafts as Outrider does, so that acceptance is comparable, and takes more "
+                "memory. Leave the key out if an older vLLM does not know it. Both keep the target's distribution; "
+                "of rejection_sample_method, the default does, synthetic does not."
+            )
+    notes.append(
+        "K is fixed for a batch of requests: what pays for one request at a time may not pay for many. To compare, "
+        "vllm:spec_decode_num_accepted_tokens / vllm:spec_decode_num_draft_tokens at /metrics is Outrider's "
+        "draft_acceptance_rate."
+    )
+    return Recipe(_command(["vllm", "serve", target.name], ["--speculative-config", _json(settings)]), notes)
 
 
-def coupling_note(choice: Choice) -> tuple[str, ...]:
-    """That shared noise is Outrider's own."""
-    if choice.coupling is not Coupling.GUMBEL:
-        return ()
-    return ("The shared noise of Outrider's reproducible coupling does not exist here: a seed gives another text.",)
+def _sglang(choice: Choice, target: Place, draft: Place | None) -> Recipe:
+    _refuse_gguf("Whether SGLang speculates with GGUF files is not documented.", target, draft)
+    sampling, k = choice.sampling, choice.num_draft_tokens
+    request = {"temperature": sampling.temperature}
+    if not sampling.is_greedy:
+        request |= {"top_p": sampling.top_p, "top_k": sampling.top_k or -1}
+    notes = [f"Each request brings its own sampling; send {_json(request)}."]
+    words = [["python3", "-m", "sglang.launch_server"], ["--model-path", target.name]]
+    if draft is not None:
+        words += [
+            ["--speculative-algorithm", "STANDALONE"],
+            ["--speculative-draft-model-path", draft.name],
+            ["--speculative-num-steps", str(k)],
+            ["--speculative-eagle-topk", "1"],
+        ]
+        notes.append(
+            f"One chain of K = {k}: topk 1, num-steps K, num-draft-tokens K + 1. Set all three, or none. STANDALONE "
+            "excludes --enable-dp-attention, and the overlap scheduler takes topk 1 only."
+        )
+    else:
+        words += [["--speculative-algorithm", "NGRAM"], ["--speculative-ngram-max-bfs-breadth", "1"]]
+        notes.append(
+            "NGRAM runs on CUDA only, excludes --enable-dp-attention, and switches the overlap scheduler off. It looks "
+            "in a cache that all requests share, of suffixes up to --speculative-ngram-max-trie-depth (18); Outrider "
+            "looks in the current text. The breadth of 1 makes one chain of what is otherwise a tree; "
+            f"num-draft-tokens counts the text's last token too, so it is K + 1 for K = {k}."
+        )
+    # The last token of the text is verified too.
+    words.append(["--speculative-num-draft-tokens", str(k + 1)])
+    if not sampling.is_greedy:
+        notes += [
+            "At temperatures above 0 the draft proposes its likeliest token, which is kept with the target's "
+            "probability of it: the output follows the target's distribution, but acceptance differs from the one "
+            "measured. --speculative-use-rejection-sampling is for EAGLE models only. On CPUs and on AMD, Intel and "
+            "NPU devices, drafts are verified greedily at any temperature: there the text is not a sample.",
+            "--speculative-accept-threshold-single and -acc below 1 accept more, and are lossy.",
+        ]
+        if sampling.min_p:
+            notes.append(f"During verification, min-p (here {sampling.min_p:g}) is not applied.")
+    return Recipe(_command(*words), notes)
 
 
-DRAWN_AND_COMPARED = (
-    "At temperatures above 0 the target draws its own token at each place, and a drafted token is kept where it equals "
-    "that draw. The law is the target's all the same, but fewer drafts are kept than by Outrider's rejection sampling: "
-    "expect less acceptance than measured."
-)
+def _llama_cpp(choice: Choice, target: Place, draft: Place | None) -> Recipe:
+    sampling, k = choice.sampling, str(choice.num_draft_tokens)
+    conversion, file = _as_gguf(target, "target")
+    words = [["llama-server"], ["-m", file]]
+    notes = []
+    if any(place is not None and place.kind is not PlaceKind.GGUF for place in (target, draft)):
+        notes.append(
+            "llama.cpp reads GGUF files only. convert_hf_to_gguf.py is in its repository and does not know every "
+            "architecture; quantising the files afterwards changes both distributions, and so the acceptance."
+        )
+    if draft is not None:
+        draft_conversion, file = _as_gguf(draft, "draft")
+        conversion += draft_conversion
+        words += [["--spec-type", "draft-simple"], ["-md", file]]
+        words.append(["--spec-draft-n-max", k, "--spec-draft-n-min", "0", "--spec-draft-p-min", "0"])
+        notes += [
+            "These flags are those of 2026. Older builds call them --draft-max, --draft-min and --draft-p-min, and "
+            "need no --spec-type; newer ones refuse the old names. The defaults were 16 and 0.75 there, and are 3 and "
+            "0 now: K is n-max, and a p-min above 0 stops drafting sooner.",
+            "The vocabularies must be of one type, with the same first and last tokens, differ by 128 entries at most, "
+            "and agree in the text of every entry from id 5 on.",
+        ]
+    else:
+        longest = str(choice.option("max_ngram"))
+        words.append(["--spec-type", "ngram-simple"])
+        words.append(["--spec-ngram-simple-size-n", longest, "--spec-ngram-simple-size-m", k])
+        notes.append(
+            "ngram-simple looks for n-grams of exactly size-n tokens, Outrider for every length from its longest down "
+            "to its shortest. Older builds call the sizes --spec-ngram-size-n and --spec-ngram-size-m."
+        )
+    if sampling.is_greedy:
+        words.append(["--temp", "0"])
+    else:
+        words.append(["--samplers", "temperature;top_k;top_p;min_p", *_sampling_flags(sampling)])
+        notes += [
+            DRAWN_AND_COMPARED,
+            "A request may bring its own sampling. By default llama.cpp filters before it applies the temperature; "
+            "--samplers puts them in Outrider's order, which is that of transformers.",
+        ]
+    return Recipe(conversion + _command(*words), notes)
+
+
+def _as_gguf(place: Place, role: str) -> tuple[str, str]:
+    """The commands that convert a model to GGUF, and the file's name."""
+    if place.kind is PlaceKind.GGUF:
+        return "", place.name
+    fetch, folder = "", place.name
+    if place.kind is PlaceKind.HUB:
+        fetch, folder = _command(["hf", "download", place.name, "--local-dir", role]), role
+    return fetch + _command(["python3", "convert_hf_to_gguf.py", folder, "--outfile", f"{role}.gguf"]), f"{role}.gguf"
+
+
+def _sampling_flags(sampling: SamplingParams) -> list[str]:
+    filters = ["--top-k", str(sampling.top_k), "--top-p", f"{sampling.top_p:g}", "--min-p", f"{sampling.min_p:g}"]
+    return ["--temp", f"{sampling.temperature:g}", *([] if sampling.is_greedy else filters)]
+
+
+def _mlx(choice: Choice, target: Place, draft: Place | None) -> Recipe:
+    if draft is None:
+        raise UnsupportedError("mlx-lm drafts with a model only: it has no prompt lookup.")
+    _refuse_gguf("mlx-lm reads safetensors, not GGUF files.", target, draft)
+    sampling = choice.sampling
+    notes = [
+        "Draft and target must share a tokenizer, and both need caches that can be trimmed: models with recurrent or "
+        "rotating caches are refused. The default K is 3.",
+    ]
+    if not sampling.is_greedy:
+        notes.append(DRAWN_AND_COMPARED)
+        if not sampling.is_unfiltered and sampling.temperature != 1.0:
+            notes.append(
+                "mlx-lm filters before it applies the temperature, Outrider after it: with these filters the "
+                "distribution is not the one measured."
+            )
+    if choice.chat is False:
+        notes.append("The run's prompt was raw; add --ignore-chat-template for the same.")
+    program = _command(
+        ["mlx_lm.generate"],
+        ["--model", target.name],
+        ["--draft-model", draft.name],
+        ["--num-draft-tokens", str(choice.num_draft_tokens), *_sampling_flags(sampling)],
+        ["--max-tokens", str(choice.max_new_tokens), "--prompt", PROMPT],
+    )
+    return Recipe(program, notes)
+
+
+def _transformers(choice: Choice, target: Place, draft: Place | None) -> Recipe:
+    sampling, k = choice.sampling, choice.num_draft_tokens
+    lines = [
+        "from transformers import AutoModelForCausalLM, AutoTokenizer",
+        "",
+        f"tokenizer = AutoTokenizer.from_pretrained({_python_source(target)})",
+        f"target = {_python_model(target)}",
+    ]
+    notes = ["One sequence at a time: an assistant is refused with a batch, and with stop_strings."]
+    if draft is not None:
+        lines += [
+            f"draft = {_python_model(draft)}",
+            "# generate() takes these from the draft's own configuration, not from its arguments.",
+            f"draft.generation_config.num_assistant_tokens = {k}",
+            'draft.generation_config.num_assistant_tokens_schedule = "constant"',
+            "draft.generation_config.assistant_confidence_threshold = 0.0",
+        ]
+        options = ["assistant_model=draft"]
+        notes.append(
+            "By default K is 20, and the draft stops when its confidence falls below 0.4, which is not Outrider's K. A "
+            "model whose table has as many rows as the target's is assumed to have its tokenizer; otherwise tokenizer= "
+            "and assistant_tokenizer= are needed, and the two vocabularies are matched by text."
+        )
+    else:
+        options = [f"prompt_lookup_num_tokens={k}", f"max_matching_ngram_size={choice.option('max_ngram')}"]
+        notes.append("Prompt lookup tries n-grams down to one token; Outrider's shortest n-gram can't be set.")
+    options.append(f"max_new_tokens={choice.max_new_tokens}")
+    if sampling.is_greedy:
+        options.append("do_sample=False")
+    else:
+        options += ["do_sample=True", f"temperature={float(sampling.temperature)!r}", f"top_k={sampling.top_k}"]
+        options += [
+            f"top_p={float(sampling.top_p)!r}",
+            *([f"min_p={float(sampling.min_p)!r}"] if sampling.min_p else []),
+        ]
+        notes.append("top_k has to be written out: left out, it is 50.")
+        notes.append(
+            "The output follows the target's distribution, by rejection sampling, as long as assistant_ensemble_weight "
+            "is None."
+            if draft is not None
+            else "The output follows the target's distribution: its own draw has to equal the token looked up."
+        )
+    lines += ["", f'prompt = "{PROMPT}"']
+    if choice.chat:
+        lines += [
+            "inputs = tokenizer.apply_chat_template(",
+            '    [{"role": "user", "content": prompt}],',
+            "    add_generation_prompt=True,",
+            '    return_tensors="pt",',
+            "    return_dict=True,",
+            ").to(target.device)",
+        ]
+    else:
+        lines.append('inputs = tokenizer(prompt, return_tensors="pt").to(target.device)')
+    lines += ["output = target.generate(", *(f"    {option}," for option in ("**inputs", *options)), ")"]
+    lines += [
+        'new = output[0, inputs["input_ids"].shape[1] :]',
+        "print(tokenizer.decode(new, skip_special_tokens=True))",
+    ]
+    if target.kind is PlaceKind.GGUF:
+        notes.append("transformers dequantises a GGUF file when it loads it, and needs the package gguf for that.")
+    return Recipe("\n".join(lines) + "\n", notes)
+
+
+def _python_source(place: Place) -> str:
+    if place.kind is PlaceKind.GGUF:
+        folder, _, file = place.name.rpartition("/") if "/" in place.name else place.name.rpartition("\\")
+        return f"{folder or '.'!r}, gguf_file={file!r}"
+    return repr(place.name)
+
+
+def _python_model(place: Place) -> str:
+    return f'AutoModelForCausalLM.from_pretrained({_python_source(place)}, dtype="auto", device_map="auto")'
+
+
+PROJECTS: dict[str, Project] = {
+    project.name: project
+    for project in (
+        Project(
+            "vllm",
+            "vLLM",
+            ".sh",
+            "vLLM's docs/features/speculative_decoding/README.md, draft_model.md and acceptance_metrics.md; "
+            "docs/features/quantization/gguf.md; vllm/config/speculative.py and vllm/sampling_params.py (copies of "
+            "2026, which name no release)",
+            _vllm,
+        ),
+        Project(
+            "transformers",
+            "transformers",
+            ".py",
+            "transformers 5.23.0: generation/configuration_utils.py, generation/candidate_generator.py, "
+            "generation/utils.py",
+            _transformers,
+        ),
+        Project(
+            "sglang",
+            "SGLang",
+            ".sh",
+            "SGLang's docs_new/docs/advanced_features/speculative_decoding.mdx; the verification of drafts in "
+            "python/sglang/srt/speculative (copies of 2026, which name no release)",
+            _sglang,
+        ),
+        Project(
+            "llama.cpp",
+            "llama.cpp",
+            ".sh",
+            "llama.cpp's docs/speculative.md, and the --help of llama-server as others quote it (builds of 2026); "
+            "common/speculative.cpp and common/sampling.h (copies of 2026)",
+            _llama_cpp,
+        ),
+        Project(
+            "mlx",
+            "MLX",
+            ".sh",
+            "mlx-lm's mlx_lm/generate.py and mlx_lm/sample_utils.py (copies of 2026, which name no release)",
+            _mlx,
+        ),
+    )
+}

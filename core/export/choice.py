@@ -1,0 +1,140 @@
+"""What to take to production: a pair, a method, K and the sampling, with what was measured of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from core.drafters.registry import get_method
+from core.models.catalogue import EMBEDDED, EMBEDDED_TITLES
+from core.models.hub import is_hub_id
+from core.models.shared_draft import serves
+from core.runlog.log import RunLog
+from core.runlog.replay import request as replayed
+from core.types import Coupling, RunRequest, SamplingParams
+
+DEFAULT_K = 4
+
+
+class PlaceKind(StrEnum):
+    """What a program must be able to read."""
+
+    HUB = "hub"
+    FOLDER = "folder"
+    GGUF = "gguf"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A model, as other programs name it.
+
+    Attributes:
+        kind: a Hub id, a folder of safetensors, or a .gguf file.
+        name: the id, or the absolute path.
+        serves: the target of a draft that borrows its target's tables, which other programs can't load.
+    """
+
+    kind: PlaceKind
+    name: str
+    serves: str | None = None
+
+
+def place_of(ref: str) -> Place:
+    """Where the model of a reference is. Never fails: the model may be gone."""
+    if ref in EMBEDDED_TITLES:
+        return Place(PlaceKind.FOLDER, str(EMBEDDED / ref), serves(EMBEDDED / ref))
+    try:
+        path = Path(ref).expanduser().absolute()
+        if ref.lower().endswith(".gguf"):
+            return Place(PlaceKind.GGUF, str(path))
+        if path.is_dir():
+            return Place(PlaceKind.FOLDER, str(path), serves(path))
+    except (OSError, RuntimeError, ValueError):
+        pass
+    return Place(PlaceKind.HUB if is_hub_id(ref) else PlaceKind.FOLDER, ref)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Settings to serve with.
+
+    Attributes:
+        target, draft, method, method_options, sampling, max_new_tokens, coupling, chat: as in a `RunRequest`.
+        num_draft_tokens: K.
+        k_note: where K comes from, if it was not set by hand.
+        run_id: the run that the choice comes from; empty if it comes from the settings.
+        measured_speedup: that run's, against its own baseline; None if there was none.
+    """
+
+    target: str
+    draft: str | None = None
+    method: str = "draft-model"
+    num_draft_tokens: int = DEFAULT_K
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    method_options: Mapping[str, Any] = field(default_factory=dict)
+    max_new_tokens: int = 128
+    coupling: Coupling = Coupling.REJECTION
+    chat: bool | None = None
+    k_note: str = ""
+    run_id: str = ""
+    measured_speedup: float | None = None
+
+    @property
+    def verdict(self) -> str:
+        """Why the measurement speaks against serving this; empty if it doesn't."""
+        if self.measured_speedup is None or self.measured_speedup >= 1.0:
+            return ""
+        return (
+            f"This pair does not pay here: with K = {self.num_draft_tokens} it ran at {self.measured_speedup:.2f}× "
+            "the speed of the target alone. Other machines may differ; measure there before you serve it."
+        )
+
+    def option(self, name: str) -> Any:
+        """A parameter of the method, or its default."""
+        return self.method_options.get(name, getattr(get_method(self.method).options(), name))
+
+
+def choice_from_request(request: RunRequest, summary: Mapping[str, Any] | None = None, *, run_id: str = "") -> Choice:
+    """The choice of a request, with what its run measured if there is a summary.
+
+    Raises:
+        SettingsError: there is no such method.
+    """
+    get_method(request.method)
+    summary = summary or {}
+    k, note = request.num_draft_tokens, ""
+    if k is None:
+        drafted, drafts = summary.get("num_draft_tokens"), summary.get("num_drafts")
+        k, note = DEFAULT_K, f"Outrider chooses K before each step; {DEFAULT_K} is its usual default."
+        if isinstance(drafted, int) and isinstance(drafts, int) and drafts > 0 and drafted > 0:
+            k = max(1, round(drafted / drafts))
+            note = f"Outrider chose K before each step; {drafted / drafts:.1f} tokens on average."
+    speedup = summary.get("measured_speedup")
+    return Choice(
+        target=request.target,
+        draft=request.draft,
+        method=request.method,
+        num_draft_tokens=k,
+        sampling=request.sampling,
+        method_options=dict(request.method_options),
+        max_new_tokens=request.max_new_tokens,
+        coupling=request.coupling,
+        chat=request.chat,
+        k_note=note,
+        run_id=run_id,
+        measured_speedup=float(speedup) if isinstance(speedup, int | float) else None,
+    )
+
+
+def choice_from_log(log: RunLog) -> Choice:
+    """The choice that a run was made with.
+
+    Raises:
+        RunLogError: the log holds settings that no run can have.
+        SettingsError: it names a method that this Outrider does not know.
+    """
+    run_id = log.run.get("id")
+    return choice_from_request(replayed(log), log.summary, run_id=run_id if isinstance(run_id, str) else "")
