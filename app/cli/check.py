@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import sys
-import time
 from collections.abc import Iterator
 from typing import Any
 
 from app.cli.bench import check_out
-from app.cli.console import make_engine
+from app.cli.console import Progress, make_engine
 from app.cli.errors import Exit, say, stop_on_interrupt, writing_output
-from app.cli.models import REF_HELP
-from app.cli.parsing import draft_length, number, whole_number
-from app.cli.run_arguments import choose_models
+from app.cli.parsing import (
+    REF_HELP,
+    SAMPLING,
+    add_command,
+    add_coupling,
+    add_place,
+    add_settings,
+    choose_models,
+    draft_length,
+    whole_number,
+)
 from core.controls import RunControls
 from core.draft_shape import request_fields
 from core.experiments.check import (
@@ -33,63 +39,53 @@ from core.machine import limit_spinning
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET
 from core.types import Coupling, Device, DType, RunRequest, SamplingParams, StageChanged
 
-_SHOWN_EVERY_S = 2.0
-
 
 def add_parser(commands: Any) -> None:
     """Register `check` with the subparsers of `outrider`."""
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "check",
+        execute,
         help="test whether a pair's output is exactly the target's",
-        description="Hold greedy text against plain decoding, token by token, and sampled blocks against the target's "
-        "exact law by chi-squared. The report goes to standard output, the rest to stderr.",
-        epilog="Exit codes: 0 exact, or up to near-ties; 1 not exact, or failed while running; 2 bad usage or input; "
-        "130 stopped.",
-        allow_abbrev=False,
+        description="Compare greedy text with plain decoding, token by token, and sampled blocks with the target's "
+        "exact distribution, by chi-squared tests. The report goes to standard output, everything else to standard "
+        "error.",
+        epilog="Exit codes: 0 exact, or exact up to near-ties; 1 not exact, or failed while running; 2 bad usage or "
+        "input; 130 stopped.",
     )
-    parser.set_defaults(execute=execute)
     parser.add_argument(
         "draft",
         metavar="DRAFT",
         nargs="?",
-        help=f"{REF_HELP}; where one name is given, it is the target's (default: {DEFAULT_DRAFT})",
+        help=f"{REF_HELP}; a single name is the target's (default: {DEFAULT_DRAFT})",
     )
-    parser.add_argument("target", metavar="TARGET", nargs="?", help=f"likewise (default: {DEFAULT_TARGET})")
+    parser.add_argument("target", metavar="TARGET", nargs="?", help=f"the same (default: {DEFAULT_TARGET})")
     parser.add_argument(
-        "--method", metavar="NAME", help="how to draft (default: draft-model; prompt-lookup if there is no draft)"
+        "--method", metavar="NAME", help="how to draft (default: draft-model, or prompt-lookup if there is no draft)"
     )
-    parser.add_argument("-k", "--k", metavar="N|auto|adaptive", type=draft_length("-k"), default=4, help="default: 4")
-    _number(parser, "--temperature", 1.0, "of the sampled law; 0 checks greedy text alone")
-    parser.add_argument("--top-k", metavar="N", type=whole_number("--top-k"), default=0, help="default: 0, off")
-    _number(parser, "--top-p", 1.0, "1 is off")
-    _number(parser, "--min-p", 0.0, "0 is off")
-    _whole(parser, "--seed", 0, "of all draws: the same seed, the same verdict")
     parser.add_argument(
-        "--coupling", choices=[*map(str, Coupling)], default=str(Coupling.REJECTION), help="default: rejection"
+        "-k", "--k", metavar="N|auto|adaptive", type=draft_length, default=4, help="tokens to draft (default: 4)"
     )
-    _whole(parser, "--samples", DEFAULT_SAMPLES, "blocks to draw")
-    _whole(parser, "--max-new-tokens", DEFAULT_TOKENS, "of each greedy text")
+    add_settings(parser, *SAMPLING, "seed")
+    add_coupling(parser)
+    parser.add_argument(
+        "--samples",
+        metavar="N",
+        type=whole_number,
+        default=DEFAULT_SAMPLES,
+        help=f"blocks to sample (default: {DEFAULT_SAMPLES})",
+    )
+    add_settings(parser, "max_new_tokens", max_new_tokens=DEFAULT_TOKENS)
     parser.add_argument(
         "--prompts",
         metavar="NAME|FILE",
         action="append",
         default=[],
-        help=f"a suite ({', '.join(SUITES)}) or a file, one prompt a line; may be repeated (default: the presets)",
+        help=f"a suite ({', '.join(SUITES)}) or a file with one prompt a line; repeatable (default: the presets)",
     )
     parser.add_argument("--transformers", action="store_true", help="also compare with transformers' own generate")
-    parser.add_argument("--device", choices=[*map(str, Device)], default="auto", help="default: auto")
-    parser.add_argument("--dtype", choices=[*map(str, DType)], default="auto", help="default: by device")
-    parser.add_argument("--json", metavar="FILE", help="write the report here too, whole or not at all")
-
-
-def _number(parser: Any, flag: str, default: float, text: str) -> None:
-    said = f"{text} (default: {default:g})"
-    parser.add_argument(flag, metavar="X", type=number(flag), default=default, help=said)
-
-
-def _whole(parser: Any, flag: str, default: int, text: str) -> None:
-    said = f"{text} (default: {default})"
-    parser.add_argument(flag, metavar="N", type=whole_number(flag), default=default, help=said)
+    add_place(parser)
+    parser.add_argument("--json", metavar="FILE", help="also write the report here")
 
 
 def build_request(args: argparse.Namespace) -> CheckRequest:
@@ -98,10 +94,7 @@ def build_request(args: argparse.Namespace) -> CheckRequest:
     Raises:
         SettingsError, UsageError, PromptError: a value out of range, arguments that don't go together, or no prompts.
     """
-    draft, target = args.draft, args.target
-    if draft is not None and target is None:
-        # One name alone is the target's: that is what is checked, and its draft may come with Outrider.
-        draft, target = None, draft
+    draft, target = (None, args.draft) if args.target is None else (args.draft, args.target)
     method, target, draft = choose_models(args.method, target, draft)
     run = RunRequest(
         target=target,
@@ -109,7 +102,7 @@ def build_request(args: argparse.Namespace) -> CheckRequest:
         prompt="any",
         method=method.name,
         **request_fields(args.k),
-        sampling=SamplingParams(temperature=args.temperature, top_k=args.top_k, top_p=args.top_p, min_p=args.min_p),
+        sampling=SamplingParams(**{name: getattr(args, name) for name in SAMPLING}),
         seed=args.seed,
         coupling=Coupling(args.coupling),
         device=Device(args.device),
@@ -141,15 +134,14 @@ def execute(args: argparse.Namespace) -> int:
         say("Stopped.")
         return Exit.STOPPED
     with writing_output():
-        sys.stdout.write(report_text(report))
-        sys.stdout.flush()
+        print(report_text(report), end="", flush=True)
     if args.json is not None:
         write_atomically(args.json, report_json(report))
     return Exit.FAILED if report.verdict is Verdict.NOT_EXACT else Exit.DONE
 
 
 def open_check(request: CheckRequest, controls: RunControls) -> Iterator[Any]:
-    """The real engine's events."""
+    """The events of a check by the real engine."""
     engine = make_engine()
     from core.experiments.checking import check
 
@@ -157,14 +149,13 @@ def open_check(request: CheckRequest, controls: RunControls) -> Iterator[Any]:
 
 
 def _follow(events: Iterator[Any]) -> CheckReport | None:
-    """Say how far it is, and return what came of it."""
-    told, text = 0.0, ""
-    for event in events:
-        if isinstance(event, CheckFinished):
-            return event.report
-        if isinstance(event, StageChanged):
-            say(event.text)
-        elif isinstance(event, CheckProgress) and (event.text != text or time.monotonic() - told > _SHOWN_EVERY_S):
-            told, text = time.monotonic(), event.text
-            say(f"{event.text}: {event.done:,} of {event.total:,}" if event.total > 0 else event.text)
+    """Show the progress, and return the report; None if the check was stopped."""
+    with Progress() as progress:
+        for event in events:
+            if isinstance(event, CheckFinished):
+                return event.report
+            if isinstance(event, StageChanged):
+                progress.show(event.text)
+            elif isinstance(event, CheckProgress):
+                progress.show(event.text, event.done, event.total or None)
     return None

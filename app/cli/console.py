@@ -1,111 +1,171 @@
-"""The real engine, which brings torch and transformers along: nothing of it is imported before it is needed."""
+"""What commands print: tables and figures on standard output, progress on stderr."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sys
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from app.cli.errors import say, writing_output
 from core.experiments.bench import Spread
-from core.machine import without_collection
 from core.text import spaced_percent
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.progress import ProgressColumn
+    from rich.progress import Progress as RichProgress
 
     from core.session import Session
 
-
+Row = TypeVar("Row")
 PIPE_WIDTH = 140
-"""Columns of a table that goes to a file or another program."""
+"""Columns of a table in a file or a pipe."""
+NONE = "–"
 
 
 def is_terminal(stream: Any) -> bool:
-    """Whether a person looks at it."""
+    """Whether a person is looking at it."""
     with contextlib.suppress(AttributeError, ValueError):  # Closed, or not there.
         return bool(stream.isatty())
     return False
 
 
-def open_console(pipe_width: int = PIPE_WIDTH) -> Console | None:
-    """For tables on standard output; None where there is none."""
-    if sys.stdout is None:
-        return None
-    from rich.console import Console
-
-    width = None if sys.stdout.isatty() else pipe_width
-    return Console(highlight=False, markup=False, emoji=False, width=width)
+def plain_console(stream: Any, width: int | None = None) -> Console:
+    """A console that prints text as it is, without markup, highlighting or emoji codes."""
+    return Console(file=stream, highlight=False, markup=False, emoji=False, width=width)
 
 
-NONE = "–"
+def printable(text: str) -> str:
+    """Text on one line, without control characters: a model's name or file must not be able to move the cursor."""
+    return "".join(letter if letter.isprintable() or letter == "\u00a0" else "\ufffd" for letter in text)
+
+
+class Printer:
+    """Prints lines and tables on standard output; nothing where there is none."""
+
+    def __init__(self) -> None:
+        self._console = None if sys.stdout is None else plain_console(None, None if sys.stdout.isatty() else PIPE_WIDTH)
+        self.width = PIPE_WIDTH if self._console is None else self._console.width
+
+    def __call__(self, item: str | Table = "", style: str = "") -> None:
+        if self._console is not None:
+            self._console.print(Text(printable(item), style) if isinstance(item, str) else item)
+
+
+@contextlib.contextmanager
+def printing() -> Iterator[Printer]:
+    """A printer whose output is flushed at the end.
+
+    Raises:
+        OutputClosed, OutputError: standard output can't be written.
+    """
+    with writing_output():
+        yield Printer()
+        if sys.stdout is not None:
+            sys.stdout.flush()
+
+
+def figure_table(
+    rows: Sequence[Row],
+    columns: Sequence[tuple[str, Callable[[Row], str]]],
+    style: Callable[[Row], str] = lambda row: "",
+) -> Table:
+    """A table with a column for each title and function: the first on the left, the others right-aligned."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    for index, (title, _) in enumerate(columns):
+        table.add_column(title, justify="right" if index else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(printable(show(row)), style(row)) for _, show in columns))
+    return table
 
 
 def figure_text(value: Any, form: str, unit: str = "") -> str:
-    """A figure in a format's form, such as ".2f"; a dash for None."""
+    """A figure in a format such as ".2f"; a dash for None."""
     return NONE if value is None else f"{spaced_percent(format(value, form))}{unit}"
 
 
 def spread_text(spread: Spread | None, form: str, unit: str = "") -> str:
-    """A median, its quartiles in brackets; a dash for None."""
+    """A median with its quartiles in brackets; a dash for None."""
     if spread is None:
         return NONE
     low, high = (figure_text(value, form) for value in spread.quartiles)
     return f"{figure_text(spread.median, form, unit)} ({low}–{high})"
 
 
-class Lines:
-    """For a pipe or a file: what was said stays."""
+def count_text(number: int, name: str) -> str:
+    """A number of things, such as "1 prompt" and "3,000 prompts"."""
+    return f"{number:,} {name}{'' if number == 1 else 's'}"
+
+
+class Progress:
+    """Progress on stderr: one line with a bar on a terminal, elsewhere a line for each new text.
+
+    The bar is redrawn only by `show`: a thread that draws would be timed along with the engine.
+    """
+
+    def __init__(self) -> None:
+        self.is_terminal = is_terminal(sys.stderr)
+        self._bar: RichProgress | None = None
+        self._last = ""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *details: object) -> None:
-        pass
+        self.close()
 
+    def show(self, text: str, done: int = 0, total: int | None = None, figures: str = "") -> None:
+        """Show the current stage, how much of it is done, and figures to put behind the bar."""
+        if self.is_terminal:
+            bar = self._bar or self._open()
+            figures = figures or (f"{done:,}/{total:,}" if total else "")
+            bar.update(bar.task_ids[0], description=text, completed=done, total=total, figures=figures, refresh=True)
+        elif text != self._last:
+            say(text)
+        self._last = text
 
-class Bar:
-    """For a terminal: what goes on, a bar, and figures, in one line of stderr."""
+    def say(self, sentence: str) -> None:
+        """Print a sentence that stays."""
+        self.close()
+        say(sentence)
 
-    def __init__(self, figures: ProgressColumn, *, auto_refresh: bool = True) -> None:
-        """
-        Args:
-            figures: behind the bar.
-            auto_refresh: whether a thread draws in between.
-        """
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn
+    def close(self) -> None:
+        """Remove the bar; the next `show` brings it back."""
+        bar, self._bar = self._bar, None
+        if bar is not None:
+            bar.stop()
 
-        self._progress = Progress(
+    def _open(self) -> RichProgress:
+        from rich.progress import BarColumn, TextColumn
+        from rich.progress import Progress as RichProgress
+
+        self._bar = RichProgress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None, complete_style="cyan", finished_style="cyan", pulse_style="cyan"),
-            figures,
-            console=Console(file=sys.stderr, highlight=False, markup=False, emoji=False),
+            TextColumn("{task.fields[figures]}", markup=False),
+            console=plain_console(sys.stderr),
             transient=True,
             expand=True,
-            auto_refresh=auto_refresh,
+            auto_refresh=False,
         )
-        self._task = self._progress.add_task("", total=None, figures="")
-
-    def __enter__(self) -> Self:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *details: object) -> None:
-        self._progress.stop()
+        self._bar.add_task("", total=None, figures="")
+        self._bar.start()
+        return self._bar
 
 
 def quiet_libraries() -> None:
-    """Keep the bars and warnings of transformers away: they would stand among the stages, and in spite of --quiet."""
+    """Keep the progress bars and warnings of transformers off stderr."""
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 
 def make_engine() -> Session:
-    """An engine with nothing loaded."""
+    """An engine with nothing loaded. Imports torch, which takes seconds."""
     quiet_libraries()
-    with without_collection():
-        from core.session import Session
+    from core.session import Session
 
     return Session()

@@ -1,63 +1,55 @@
-"""`outrider distill`: make a draft for a target of one's own."""
+"""`outrider distill`: train a draft for your own target."""
 
 from __future__ import annotations
 
 import argparse
+import shutil
 from pathlib import Path
 from typing import Any
 
 from app.cli.errors import Exit, OutputError, say
-from app.cli.parsing import positive_number, positive_whole_number
+from app.cli.parsing import REF_HELP, add_command, add_count, add_settings, positive_number
 from core.files import explain_write_error
 
 
 def add_parser(commands: Any) -> None:
     """Register `distill` with the subparsers of `outrider`."""
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "distill",
+        execute,
         help="train a draft for a target",
-        description=(
-            "Train a small draft for any Llama-architecture target, on text that the target writes itself. The draft "
-            "borrows the target's embedding and output head, so that only its layers are trained and stored. Stop "
-            "with Ctrl-C at any time; the same command goes on from there."
-        ),
-        allow_abbrev=False,
+        description="Train a small draft for any Llama-architecture target, on text that the target writes itself. The "
+        "draft borrows the target's embedding and output head, so only its layers are trained and stored. You can "
+        "stop with Ctrl-C at any time; the same command resumes.",
     )
-    parser.set_defaults(execute=execute)
-    parser.add_argument("target", metavar="TARGET", help="a catalogue name, a Hub id, a local folder or a .gguf file")
-    parser.add_argument("--out", metavar="FOLDER", required=True, help="where the draft is written")
+    parser.add_argument("target", metavar="TARGET", help=REF_HELP)
+    parser.add_argument("--out", metavar="FOLDER", required=True, help="folder to write the draft to")
     parser.add_argument(
-        "--work", metavar="FOLDER", help="texts, states and checkpoints (default: FOLDER of --out with -work behind it)"
+        "--work", metavar="FOLDER", help="folder for texts and checkpoints (default: that of --out, with -work added)"
     )
-    _whole(parser, "--layers", 2, "of the draft")
-    _whole(parser, "--vocabulary", 8192, "ids that the draft proposes, the target's most frequent ones")
-    _whole(parser, "--texts", 1920, "texts that the target writes")
-    _whole(parser, "--length", 400, "tokens of a text at most, prompt and answer")
-    _whole(parser, "--batch", 192, "texts that are written side by side")
+    add_count(parser, "--layers", 2, "layers of the draft")
+    add_count(parser, "--vocabulary", 8192, "ids that the draft proposes: the target's most frequent ones")
+    add_count(parser, "--texts", 1920, "texts that the target writes")
+    add_count(parser, "--length", 400, "maximum length of a text in tokens, prompt and answer")
+    add_count(parser, "--batch", 192, "texts that are written at the same time")
     parser.add_argument(
         "--texts-from",
         metavar="FILE.npz",
-        help="begin with texts written earlier: ids, answer_start, answer_temperature",
+        help="start with existing texts: arrays ids, answer_start and answer_temperature",
     )
     parser.add_argument(
-        "--minutes", metavar="M", type=positive_number("--minutes"), default=60.0, help="of training (default: 60)"
+        "--minutes", metavar="M", type=positive_number, default=60.0, help="time to train (default: 60)"
     )
-    _whole(parser, "--threads", 0, "processor threads (default: all)")
-    parser.add_argument("--seed", metavar="N", type=int, default=0, help="of texts and training (default: 0)")
-
-
-def _whole(parser: argparse.ArgumentParser, flag: str, default: int, text: str) -> None:
-    note = "" if default == 0 else f" (default: {default})"
-    parser.add_argument(
-        flag, metavar="N", type=positive_whole_number(flag), default=default or None, help=f"{text}{note}"
-    )
+    add_count(parser, "--threads", None, "processor threads (default: all)")
+    add_settings(parser, "seed")
 
 
 def execute(args: argparse.Namespace) -> int:
     """Distil, and return the exit code.
 
     Raises:
-        OutriderError: the target can't be loaded or taught from, or a folder can't be written.
+        OutriderError: the target can't be loaded or is of an unsupported kind, or a folder can't be written.
     """
     import torch
 
@@ -93,7 +85,5 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def can_compile() -> bool:
-    """Whether there is a C++ compiler, with which training is some times faster."""
-    import shutil
-
+    """Whether there is a C++ compiler, which makes training several times faster."""
     return any(shutil.which(name) for name in ("g++", "clang++", "cl"))

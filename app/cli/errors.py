@@ -1,4 +1,4 @@
-"""Ctrl-C as a request to end in order."""
+"""How a command ends: exit codes, errors as one sentence on stderr, and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from enum import IntEnum
 from typing import Protocol
 
 from core.errors import DownloadError, GenerationError, OutOfMemoryError, OutriderError
-
-DEBUG_VARIABLE = "OUTRIDER_DEBUG"
 
 
 class Exit(IntEnum):
@@ -34,19 +32,19 @@ class OutputError(OutriderError):
 
 
 class OutputClosed(Exception):  # noqa: N818 - a message to unwind, not an error
-    """Whoever read standard output, such as `head`, has gone; nothing is wrong."""
+    """The reader of standard output, such as `head`, has gone; nothing is wrong."""
 
 
 _FAILURES = (DownloadError, GenerationError, OutOfMemoryError, OutputError)
 
 
 def exit_code(error: OutriderError) -> Exit:
-    """FAILED for what only a run or a download can meet, BAD_INPUT for what the user can mend in the command."""
+    """FAILED for what only a run or a download can meet, BAD_INPUT for what the user can correct in the command."""
     return Exit.FAILED if isinstance(error, _FAILURES) else Exit.BAD_INPUT
 
 
 def say(sentence: str) -> None:
-    """Print to stderr; if that is closed too, there is nobody left to tell."""
+    """Print to stderr; if that is closed too, nobody is listening."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         sys.stderr.write(sentence + "\n")
         sys.stderr.flush()
@@ -67,14 +65,13 @@ def guard(command: Callable[[], int]) -> int:
         return exit_code(error)
     except Exception as error:
         if not _show_traceback():
-            message = " ".join(str(error).split())
-            cause = f"{type(error).__name__}: {message}" if message else type(error).__name__
-            say(f"Outrider failed unexpectedly ({cause}); set {DEBUG_VARIABLE}=1 to see the traceback.")
+            cause = f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
+            say(f"Outrider failed unexpectedly ({cause}); set OUTRIDER_DEBUG=1 to see the traceback.")
         return Exit.FAILED
 
 
 def _show_traceback() -> bool:
-    if os.environ.get(DEBUG_VARIABLE, "") in {"", "0"}:
+    if os.environ.get("OUTRIDER_DEBUG", "") in {"", "0"}:
         return False
     traceback.print_exc()
     return True
@@ -86,23 +83,23 @@ def writing_output() -> Iterator[None]:
 
     Raises:
         OutputClosed: the reader has gone.
-        OutputError: the text can't be written, with a sentence.
+        OutputError: the text can't be written.
     """
     try:
         yield
     except OSError as error:
-        # Python flushes standard output once more when it exits, which would fail again, and loudly.
+        # Python flushes standard output again when it exits, which would fail again with a traceback.
         with contextlib.suppress(OSError, ValueError, AttributeError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         # Windows reports a closed pipe as an invalid argument.
-        if isinstance(error, BrokenPipeError) or (sys.platform == "win32" and isinstance(error, OSError)):
+        if isinstance(error, BrokenPipeError) or sys.platform == "win32":
             raise OutputClosed from None
         reason = error.strerror or str(error)
-        raise OutputError(f"The text can't be written to standard output ({reason}); send it elsewhere.") from error
+        raise OutputError(f"Standard output can't be written ({reason}); redirect it elsewhere.") from error
 
 
 class CanStop(Protocol):
-    """What asks the work at hand to end, such as `core.controls.RunControls`."""
+    """What asks running work to stop, such as `core.controls.RunControls`."""
 
     @property
     def is_cancelled(self) -> bool: ...
@@ -111,10 +108,19 @@ class CanStop(Protocol):
 
 
 @contextlib.contextmanager
-def handle_interrupt(act: Callable[[], None]) -> Iterator[None]:
-    """Have Ctrl-C do this for a while. Outside of the main thread, where there are no signals, nothing is changed."""
+def stop_on_interrupt(controls: CanStop, *, can_wait: Callable[[], bool] = lambda: True) -> Iterator[None]:
+    """The first Ctrl-C asks the engine to stop, the second one leaves at once; so does the first unless `can_wait`.
+
+    Outside the main thread, where there are no signals, nothing changes.
+    """
+
+    def act(_number: int, _frame: object) -> None:
+        if controls.is_cancelled or not can_wait():
+            raise KeyboardInterrupt
+        controls.cancel()
+
     try:
-        previous = signal.signal(signal.SIGINT, lambda _number, _frame: act())
+        previous = signal.signal(signal.SIGINT, act)
     except ValueError:
         yield
         return
@@ -122,21 +128,3 @@ def handle_interrupt(act: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, previous)
-
-
-@contextlib.contextmanager
-def stop_on_interrupt(controls: CanStop, *, can_wait: Callable[[], bool] = lambda: True) -> Iterator[None]:
-    """The first Ctrl-C asks the engine to stop, the second one leaves at once.
-
-    Args:
-        controls: to stop through.
-        can_wait: whether there is anything to end in order; where there is not, the first one leaves at once as well.
-    """
-
-    def act() -> None:
-        if controls.is_cancelled or not can_wait():
-            raise KeyboardInterrupt
-        controls.cancel()
-
-    with handle_interrupt(act):
-        yield

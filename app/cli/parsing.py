@@ -1,125 +1,264 @@
-"""Arguments that several commands take, in the same words."""
+"""Arguments that several commands share: the parser, types, settings of a run, the prompt and the choice of models."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from app.cli.errors import UsageError
+from app.cli.errors import UsageError, say
 from core.draft_shape import DraftLength, parse_draft_length, parse_draft_lengths
-from core.errors import SettingsError
-from core.types import Device, DType
+from core.drafters.registry import Method, get_method
+from core.errors import OutriderError, SettingsError
+from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, embedded_models, resolve
+from core.types import Coupling, Device, DType
 
 T = TypeVar("T")
 
+REF_HELP = "a catalogue name, a Hub id, a local folder (safetensors) or a .gguf file"
+EXIT_CODES = "Exit codes: 0 done, 1 failed while running, 2 bad usage or input, 130 stopped."
 _LONGEST_ECHO = 60
 
 
 class Parser(argparse.ArgumentParser):
-    """An `ArgumentParser` that raises instead of printing and exiting.
-
-    Raises:
-        UsageError: from `parse_args`, for anything that can't be parsed.
-    """
+    """An `ArgumentParser` whose `parse_args` raises UsageError instead of printing and exiting."""
 
     def error(self, message: str) -> NoReturn:
-        sentence = message[:1].upper() + message[1:].rstrip(".")
-        if "expected one argument" in message:
-            sentence += " (a value that begins with a dash is written after '=')"
-        raise UsageError(f"{sentence}; see {self.prog} --help.")
+        message = message.removeprefix("argument ").rstrip(".")
+        flag, _, problem = message.partition(": ")
+        if problem.startswith("must "):
+            raise UsageError(f"{flag.partition('/')[0]} {problem}.")
+        if problem == "expected one argument":
+            message += " (write a value that begins with a dash after '=')"
+        raise UsageError(f"{message[:1].upper()}{message[1:]}; see {self.prog} --help.")
 
 
-def number(flag: str) -> Callable[[str], float]:
-    """A type for `add_argument` that names its flag when the text is no number."""
-
-    def parse(text: str) -> float:
-        try:
-            return float(text)
-        except ValueError:
-            raise UsageError(f"{flag} must be a number, not {echo(text)}.") from None
-
-    return parse
+def add_command(commands: Any, name: str, execute: Callable[[argparse.Namespace], int], **texts: str) -> Parser:
+    """Add a command with its help, description and epilog."""
+    parser: Parser = commands.add_parser(name, allow_abbrev=False, **{"epilog": EXIT_CODES, **texts})
+    parser.set_defaults(execute=execute)
+    return parser
 
 
-def whole_number(flag: str) -> Callable[[str], int]:
-    """The same for whole numbers."""
-
-    def parse(text: str) -> int:
-        try:
-            return int(text)
-        except ValueError:
-            raise UsageError(f"{flag} must be a whole number, not {echo(text)}.") from None
-
-    return parse
+def echo(text: str) -> str:
+    """What the user wrote, quoted and on one line, cut where it is long."""
+    return repr(text if len(text) <= _LONGEST_ECHO else text[:_LONGEST_ECHO] + "…")
 
 
-def positive_number(flag: str) -> Callable[[str], float]:
-    """A number above 0, and no infinity."""
-    parse_number = number(flag)
-
-    def parse(text: str) -> float:
-        value = parse_number(text)
-        if not 0 < value < float("inf"):
-            raise UsageError(f"{flag} must be above 0, not {echo(text)}.")
-        return value
-
-    return parse
+def _parse(kind: Callable[[str], T], text: str, wanted: str, holds: Callable[[T], bool] = lambda value: True) -> T:
+    with contextlib.suppress(ValueError):
+        if holds(value := kind(text)):
+            return value
+    raise argparse.ArgumentTypeError(f"must be {wanted}, not {echo(text)}")
 
 
-def positive_whole_number(flag: str) -> Callable[[str], int]:
-    """A whole number above 0."""
-    parse_number = whole_number(flag)
-
-    def parse(text: str) -> int:
-        value = parse_number(text)
-        if value < 1:
-            raise UsageError(f"{flag} must be 1 or more, not {echo(text)}.")
-        return value
-
-    return parse
+def number(text: str) -> float:
+    """A type for `add_argument`: any number."""
+    return _parse(float, text, "a number")
 
 
-def draft_length(flag: str) -> Callable[[str], DraftLength]:
-    """A type for one K: a whole number, auto or adaptive."""
-    return lambda text: _or_usage(parse_draft_length, text, flag)
+def whole_number(text: str) -> int:
+    """A type for `add_argument`: any whole number."""
+    return _parse(int, text, "a whole number")
 
 
-def draft_lengths(flag: str) -> Callable[[str], tuple[DraftLength, ...]]:
-    """A type for several K, such as 1-8,auto,adaptive."""
-    return lambda text: _or_usage(parse_draft_lengths, text, flag)
+def positive_number(text: str) -> float:
+    """A type for `add_argument`: a number above 0, and not infinity."""
+    return _parse(float, text, "a number above 0", lambda value: 0 < value < float("inf"))
 
 
-def _or_usage(parse: Callable[[str, str], T], text: str, flag: str) -> T:
-    # argparse takes a ValueError, which a SettingsError is, for its own, and hides the sentence.
+def positive_whole_number(text: str) -> int:
+    """A type for `add_argument`: a whole number above 0."""
+    return _parse(int, text, "a whole number, 1 or more", lambda value: value >= 1)
+
+
+def numbers(text: str) -> tuple[float, ...]:
+    """A type for `add_argument`: numbers separated by commas, each once."""
+    return _parse(lambda text: tuple(dict.fromkeys(map(float, names(text)))), text, "numbers separated by commas", bool)
+
+
+def names(text: str) -> tuple[str, ...]:
+    """A type for `add_argument`: names separated by commas, each once."""
+    return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+
+
+def draft_length(text: str) -> DraftLength:
+    """A type for `add_argument`: one K, such as 4 or auto."""
+    return _or_usage(parse_draft_length, text)
+
+
+def draft_lengths(text: str) -> tuple[DraftLength, ...]:
+    """A type for `add_argument`: several K, such as 1-8,auto,adaptive."""
+    return _or_usage(parse_draft_lengths, text)
+
+
+def _or_usage(parse: Callable[[str, str], T], text: str) -> T:
+    # A SettingsError is a ValueError, which argparse would replace by a message of its own.
     try:
-        return parse(text, flag)
+        return parse(text, "-k")
     except SettingsError as error:
         raise UsageError(str(error)) from None
 
 
-def echo(text: str) -> str:
-    """What the user wrote, quoted, on one line and no longer than a sentence can bear."""
-    return repr(text if len(text) <= _LONGEST_ECHO else text[:_LONGEST_ECHO] + "…")
+# --- Settings of a run ------------------------------------------------------------------------------------------
+
+_SETTINGS: dict[str, tuple[str, Callable[[str], Any], Any, str]] = {
+    "temperature": ("T", number, 1.0, "sampling temperature; 0 always takes the likeliest token"),
+    "top_k": ("N", whole_number, 0, "keep only the N likeliest tokens; 0 keeps all"),
+    "top_p": ("P", number, 1.0, "keep the likeliest tokens up to a total probability of P; 1 keeps all"),
+    "min_p": ("P", number, 0.0, "drop tokens less likely than P times the likeliest one; 0 drops none"),
+    "seed": ("N", whole_number, 0, "seed of the random numbers"),
+    "max_new_tokens": ("N", whole_number, 128, "length of the text, in tokens"),
+}
+SAMPLING = ("temperature", "top_k", "top_p", "min_p")
 
 
-EXIT_CODES = "Exit codes: 0 done, 1 failed while running, 2 bad usage or input, 130 stopped."
+def add_settings(group: Any, *settings: str, **defaults: Any) -> None:
+    """Add flags of run settings, by name.
+
+    Args:
+        group: parser or group of arguments.
+        settings: names, in the order of the help.
+        defaults: other than a run's; None leaves the flag out of the result's defaults, and out of the help.
+    """
+    for name in settings:
+        metavar, kind, usual, text = _SETTINGS[name]
+        default = defaults.get(name, usual)
+        said = text if default is None else f"{text} (default: {default:g})"
+        group.add_argument(flag_of(name), metavar=metavar, type=kind, default=default, help=said)
+
+
+def flag_of(name: str) -> str:
+    """The flag of a setting."""
+    return "--" + name.replace("_", "-")
+
+
+def add_coupling(group: Any) -> None:
+    """How the draft and the target share random numbers."""
+    group.add_argument(
+        "--coupling",
+        choices=[*map(str, Coupling)],
+        default=str(Coupling.REJECTION),
+        help="how draft and target share random numbers (default: rejection). With gumbel a seed gives the same text "
+        "as plain sampling, for any draft and K; acceptance is slightly lower",
+    )
 
 
 def add_place(group: Any) -> None:
     """Where models run, and in which precision."""
-    group.add_argument("--device", choices=[*map(str, Device)], default="auto", help="where to run (default: auto)")
-    group.add_argument("--dtype", choices=[*map(str, DType)], default="auto", help="precision (default: by device)")
+    group.add_argument("--device", choices=[*map(str, Device)], default="auto", help="device (default: auto)")
+    group.add_argument(
+        "--dtype", choices=[*map(str, DType)], default="auto", help="precision (default: depends on the device)"
+    )
 
 
-def add_template(group: Any, raw_help: str = "don't (default: apply it if there is one)") -> None:
-    """Whether the chat template is applied; None where nothing is said."""
+def add_template(group: Any) -> None:
+    """Whether the chat template is applied; None where neither flag is given."""
     template = group.add_mutually_exclusive_group()
-    template.add_argument("--chat", dest="chat", action="store_true", default=None, help="apply the chat template")
-    template.add_argument("--raw", dest="chat", action="store_false", help=raw_help)
+    template.add_argument(
+        "--chat", action="store_true", default=None, help="apply the model's chat template (default: if it has one)"
+    )
+    template.add_argument("--raw", dest="chat", action="store_false", help="never apply a chat template")
 
 
 def add_count(group: Any, flag: str, default: int | None, text: str) -> None:
-    """A whole number above 0; without a default, `text` tells what is done where it is not given."""
+    """A whole number above 0; without a default, `text` says what happens where it is not given."""
     said = text if default is None else f"{text} (default: {default})"
-    group.add_argument(flag, metavar="N", type=positive_whole_number(flag), default=default, help=said)
+    group.add_argument(flag, metavar="N", type=positive_whole_number, default=default, help=said)
+
+
+# --- The choice of models ---------------------------------------------------------------------------------------
+
+
+def choose_models(name: str | None, target: str | None, draft: str | None) -> tuple[Method, str, str | None]:
+    """Method, target and draft, with defaults for those that are None.
+
+    Raises:
+        SettingsError: there is no such method.
+        UsageError: they don't go together.
+    """
+    if draft is None and target is not None and name in {None, "draft-model"}:
+        draft = embedded_drafter(target)
+    if name is None:
+        name = "prompt-lookup" if target is not None and draft is None else "draft-model"
+    method = get_method(name)
+    if method.needs_draft_model:
+        if draft is None and target not in {None, DEFAULT_TARGET}:
+            raise UsageError(f"The method {name} needs a draft model; name one with --draft.")
+        return method, target or DEFAULT_TARGET, draft or DEFAULT_DRAFT
+    if draft is not None:
+        raise UsageError(f"The method {name} uses no draft model; leave out --draft, or choose another --method.")
+    return method, target or DEFAULT_TARGET, None
+
+
+def embedded_drafter(target: str) -> str | None:
+    """The embedded drafter that was made for this target, by whatever name the target is given; None if none was."""
+    for entry in embedded_models():
+        if entry.serves == target:
+            return entry.ref
+        if entry.serves is not None:
+            with contextlib.suppress(OutriderError, OSError):
+                if resolve(target).path.samefile(resolve(entry.serves).path):
+                    return entry.ref
+    return None
+
+
+# --- The prompt -------------------------------------------------------------------------------------------------
+
+
+def read_prompt(text: str | None, file: str | None, *, quiet: bool) -> str:
+    """The prompt from --prompt, --prompt-file or a pipe, without one line end at the end of a file or pipe.
+
+    Raises:
+        UsageError: there is none, or it can't be read.
+    """
+    if text is not None:
+        return text
+    if file is not None and file != "-":
+        return _decode(_read_file(file), repr(file))
+    stream = sys.stdin
+    if stream is None or stream.closed or (stream.isatty() and file is None):
+        raise UsageError("There is no prompt; give one with --prompt TEXT or --prompt-file FILE, or pipe it in.")
+    if not quiet:
+        say("Reading the prompt from standard input.")
+    buffer = getattr(stream, "buffer", None)
+    try:
+        data = buffer.read() if buffer else stream.read().encode()
+    except OSError as error:
+        raise UsageError(f"Standard input can't be read ({error}); give the prompt with --prompt TEXT.") from None
+    return _decode(data, "standard input")
+
+
+def read_text_file(file: str, *, quiet: bool) -> str:
+    """The text of a file; - is standard input.
+
+    Raises:
+        UsageError: it is empty, or can't be read.
+    """
+    text = read_prompt(None, file, quiet=quiet)
+    if not text.strip():
+        raise UsageError(f"There is no text in {file!r}; name a file that has some.")
+    return text
+
+
+def _read_file(name: str) -> bytes:
+    path = Path(name)
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise UsageError(f"There is no prompt file {name!r}; check the path.") from None
+    except OSError as error:
+        if path.is_dir():
+            raise UsageError(f"{name!r} is a folder; name a text file with the prompt.") from None
+        raise UsageError(f"The prompt file {name!r} can't be read ({error.strerror}); check its permissions.") from None
+
+
+def _decode(data: bytes, source: str) -> str:
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise UsageError(f"The prompt in {source} is not UTF-8 text; save it as UTF-8.") from None
+    return text.removesuffix("\n").removesuffix("\r")

@@ -1,4 +1,4 @@
-"""`outrider run`: one prompt, from the command line to the text, with a log of how it came about."""
+"""`outrider run`: one prompt, from the command line to the text, with a log of every step."""
 
 from __future__ import annotations
 
@@ -6,144 +6,179 @@ import argparse
 import contextlib
 import sys
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import MISSING, fields, replace
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from app.cli.console import figure_text, make_engine
-from app.cli.errors import Exit, OutputClosed, OutputError, say, stop_on_interrupt
-from app.cli.parsing import EXIT_CODES
-from app.cli.run_arguments import add_arguments, build_request
+from app.cli.console import NONE, count_text, figure_text, make_engine
+from app.cli.errors import Exit, OutputClosed, OutputError, UsageError, say, stop_on_interrupt
+from app.cli.parsing import (
+    REF_HELP,
+    SAMPLING,
+    add_command,
+    add_coupling,
+    add_place,
+    add_settings,
+    add_template,
+    choose_models,
+    draft_length,
+    flag_of,
+    number,
+    read_prompt,
+    whole_number,
+)
 from app.cli.text import STYLES, Transcript, open_sink
 from core.controls import RunControls
+from core.draft_shape import request_fields
+from core.drafters.registry import METHODS, Method
 from core.errors import RunLogError
 from core.machine import limit_spinning
+from core.models.catalogue import DEFAULT_TARGET
 from core.runlog.log import RunLogWriter
 from core.text import percent_text
 from core.types import (
     Coupling,
+    Device,
+    DType,
     Event,
     Finished,
     FinishReason,
     RunRequest,
     RunStarted,
+    SamplingParams,
     StageChanged,
     Step,
     Summary,
     TokenKind,
 )
 
-if TYPE_CHECKING:
-    from core.session import Session
-
-
-_LEGEND = {TokenKind.ACCEPTED: "accepted", TokenKind.CORRECTION: "resampled", TokenKind.BONUS: "bonus"}
-_REASONS = {
-    FinishReason.LENGTH: "the length asked for",
-    FinishReason.EOS: "the model's end of text",
-    FinishReason.STOP: "a stop text",
-    FinishReason.CANCELLED: "your stop",
-    FinishReason.ERROR: "an error",
-}
-
-
-class _Stderr(Console):
-    def on_broken_pipe(self) -> None:
-        """Fall silent; rich would end the process, although the run and its text are fine."""
-        self.quiet = True
-
-
-class Report:
-    """Speaks on stderr, or holds its tongue where `quiet` or where there is no stderr."""
-
-    def __init__(self, *, quiet: bool) -> None:
-        quiet = quiet or sys.stderr is None  # Given no file, rich would write into the text.
-        self._console = _Stderr(file=sys.stderr, highlight=False, markup=False, emoji=False, quiet=quiet)
-        self._device = ""
-
-    def stage(self, text: str) -> None:
-        self._console.print(Text(text, style="dim"), soft_wrap=True)
-
-    def started(self, event: RunStarted, *, legend: bool) -> None:
-        config = event.config
-        self._device = str(config.get("device"))
-        draft = config.get("draft") or config.get("method")
-        where = f"{config.get('device')} {config.get('dtype')}"
-        self.stage(f"{config.get('target')}, drafted by {draft}, on {where}")
-        if legend and self._console.is_terminal:
-            line = Text()
-            line.append("Tokens: ", "dim")
-            for kind, name in _LEGEND.items():
-                line.append(name, STYLES[kind])
-                line.append("  ")
-            line.rstrip()
-            self._console.print(line, soft_wrap=True)
-
-    def results(self, summary: Summary, request: RunRequest) -> None:
-        """A table of the run's figures, each with how it is computed."""
-        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-        table.add_column(style="bold", no_wrap=True)
-        table.add_column(justify="right", no_wrap=True)
-        table.add_column(style="dim", overflow="fold")
-        for name, value, meaning in _rows(summary, request, self._device):
-            table.add_row(name, value, meaning)
-        self._console.print(table)
-
-
-def _rows(summary: Summary, request: RunRequest, device: str) -> list[tuple[str, str, str]]:
-    steps = "step" if summary.num_steps == 1 else "steps"
-    rows = [
-        ("tokens", str(summary.num_tokens), f"in {summary.num_steps} {steps}; ended by {_end(summary, request)}"),
-        ("tokens/s", figure_text(summary.tokens_per_second, ".1f"), "tokens / the steps' time, prefill apart"),
-    ]
-    if summary.baseline_tokens_per_second is not None:
-        rows += [
-            (
-                "baseline",
-                figure_text(summary.baseline_tokens_per_second, ".1f"),
-                "tokens/s of plain decoding, run here",
-            ),
-            ("measured speedup", figure_text(summary.measured_speedup, ".2f", "×"), "tokens/s against the baseline"),
-        ]
-    else:
-        meaning = (
-            "the baseline did not finish" if request.baseline else "--baseline runs plain decoding too, and compares"
-        )
-        rows.append(("measured speedup", "–", meaning))
-    memory = "on the device, in this run" if device.startswith("cuda") else "of this process so far"
-    accepted = f"{summary.num_accepted_tokens} of {summary.num_draft_tokens} drafted tokens"
-    if request.coupling is Coupling.GUMBEL and summary.expected_acceptance_rate is not None:
-        accepted += f"; rejection would be {percent_text(summary.expected_acceptance_rate, 1)}"
-    rows += [
-        ("block efficiency", figure_text(summary.block_efficiency, ".2f"), "tokens per forward of the target"),
-        ("acceptance", figure_text(summary.draft_acceptance_rate, ".1%"), accepted),
-        ("predicted speedup", figure_text(summary.predicted_speedup, ".2f", "×"), "from acceptance and step times"),
-        ("prefill", figure_text(summary.prefill_ms, ".1f", " ms"), "the prompt's forward"),
-        ("peak memory", figure_text(summary.peak_memory_mb, ".0f", " MB"), memory),
-    ]
-    return rows
-
-
-def _end(summary: Summary, request: RunRequest) -> str:
-    if summary.finish_reason is FinishReason.LENGTH and summary.num_tokens < request.max_new_tokens:
-        return "the end of the model's context"
-    return _REASONS.get(summary.finish_reason, str(summary.finish_reason))
+_OPTION = "option_"
 
 
 def add_parser(commands: Any) -> None:
     """Register `run` with the subparsers of `outrider`."""
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "run",
+        execute,
         help="run a prompt in the terminal",
-        description="Run a prompt with speculative decoding. The text goes to standard output, the rest to stderr.",
-        epilog=EXIT_CODES,
-        allow_abbrev=False,
+        description="Run a prompt with speculative decoding. The text goes to standard output, everything else to "
+        "standard error. Without --target and --draft the embedded pair runs.",
     )
-    parser.set_defaults(execute=execute)
-    add_arguments(parser)
+    models = parser.add_argument_group("models")
+    models.add_argument(
+        "--target", metavar="REF", help=f"the model to sample from: {REF_HELP} (default: {DEFAULT_TARGET})"
+    )
+    models.add_argument(
+        "--draft", metavar="REF", help="the draft model (default: the embedded one for this target, if any)"
+    )
+    models.add_argument(
+        "--method",
+        metavar="NAME",
+        help=f"how to draft: {', '.join(METHODS)} (default: draft-model, or prompt-lookup if there is no draft)",
+    )
+    add_place(models)
+    sampling = parser.add_argument_group("sampling")
+    sampling.add_argument(
+        "-k",
+        "--k",
+        metavar="N|auto|adaptive",
+        type=draft_length,
+        default=4,
+        help="number of tokens to draft (default: 4). auto chooses it before each step, including 0, from the times "
+        "measured here; adaptive also stops within a block where the draft is unsure. With either of them, a seed "
+        "repeats its text only with --coupling gumbel or at temperature 0",
+    )
+    add_settings(sampling, *SAMPLING, "seed")
+    add_coupling(sampling)
+    add_settings(sampling, "max_new_tokens")
+    sampling.add_argument("--stop", metavar="TEXT", action="append", default=[], help="stop before TEXT; repeatable")
+    prompt = parser.add_argument_group("prompt")
+    source = prompt.add_mutually_exclusive_group()
+    source.add_argument("--prompt", metavar="TEXT", help="the prompt (default: standard input)")
+    source.add_argument(
+        "--prompt-file", metavar="FILE", help="a file with the prompt, - for standard input; a final line end is dropped"
+    )
+    add_template(prompt)
+    output = parser.add_argument_group("output")
+    output.add_argument("--baseline", action="store_true", help="also run plain decoding, and report the speedup")
+    output.add_argument("--log", metavar="FILE.jsonl", help="write the run log here, line by line during the run")
+    output.add_argument(
+        "--inspect", action="store_true", help="add to the log what the window's Inspector shows of each step"
+    )
+    output.add_argument("--quiet", action="store_true", help="print only the text, without colour, and errors")
+    _add_method_options(parser)
+
+
+def _add_method_options(parser: argparse.ArgumentParser) -> None:
+    """Add a flag for each option of each method; methods that share an option's name share the flag."""
+    seen: set[str] = set()
+    for method in METHODS.values():
+        options = [option for option in fields(method.options) if option.name not in seen]
+        group = parser.add_argument_group(f"method {method.name}") if options else None
+        for option in options:
+            assert group is not None
+            seen.add(option.name)
+            default = None if option.default is MISSING else option.default
+            text = option.metadata["help"].replace("%", "%%")
+            if isinstance(default, bool):
+                settings: dict[str, Any] = {"action": argparse.BooleanOptionalAction}
+                text += f" (default: {'yes' if default else 'no'})"
+            else:
+                kind = number if isinstance(default, float) else whole_number
+                settings = {"metavar": "N", "type": kind}
+                text += f" ({option.metadata['min']} to {option.metadata['max']}; default: {default})"
+            group.add_argument(flag_of(option.name), dest=_OPTION + option.name, help=text, **settings)
+
+
+def build_request(args: argparse.Namespace) -> RunRequest:
+    """The run that the arguments ask for.
+
+    Raises:
+        SettingsError: a value is out of range, or there is no such method.
+        UsageError: arguments that don't go together, or no prompt.
+    """
+    method, target, draft = choose_models(args.method, args.target, args.draft)
+    options = _method_options(method, args)
+    if args.inspect and args.log is None:
+        raise UsageError("--inspect adds to the log; name one with --log.")
+    request = RunRequest(
+        target=target,
+        draft=draft,
+        prompt="not read yet",
+        method=method.name,
+        method_options=options,
+        **request_fields(args.k),
+        sampling=SamplingParams(**{name: getattr(args, name) for name in SAMPLING}),
+        seed=args.seed,
+        coupling=Coupling(args.coupling),
+        max_new_tokens=args.max_new_tokens,
+        stop=tuple(args.stop),
+        chat=args.chat,
+        device=Device(args.device),
+        dtype=DType(args.dtype),
+        baseline=args.baseline,
+        inspect=args.inspect,
+    )
+    # Reading the prompt comes last: somebody may have to type it.
+    return replace(request, prompt=read_prompt(args.prompt, args.prompt_file, quiet=args.quiet))
+
+
+def _method_options(method: Method, args: argparse.Namespace) -> dict[str, Any]:
+    given = {
+        name.removeprefix(_OPTION): value
+        for name, value in vars(args).items()
+        if name.startswith(_OPTION) and value is not None
+    }
+    known = {option.name for option in fields(method.options)}
+    for name in given:
+        if name not in known:
+            raise UsageError(f"The method {method.name} has no option {flag_of(name)}; choose the --method that has.")
+    method.options(**given)  # Refuses values out of range before a model is loaded.
+    return given
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -162,23 +197,93 @@ def execute(args: argparse.Namespace) -> int:
     return code if log_is_whole or code != Exit.DONE else Exit.FAILED
 
 
-def print_run(request: RunRequest, engine: Any, log_path: Path) -> None:
-    """Run as `outrider run --log` does, but without a word on stderr: what the window is measured against.
+# --- The report -------------------------------------------------------------------------------------------------
 
-    Args:
-        request: its settings.
-        engine: a session, or what runs requests as one does.
-        log_path: where the log goes.
+_LEGEND = {TokenKind.ACCEPTED: "accepted", TokenKind.CORRECTION: "resampled", TokenKind.BONUS: "bonus"}
+_ENDS = {
+    FinishReason.LENGTH: "at the requested length",
+    FinishReason.EOS: "at the model's end of text",
+    FinishReason.STOP: "at a stop text",
+    FinishReason.CANCELLED: "because you stopped it",
+    FinishReason.ERROR: "with an error",
+}
 
-    Raises:
-        OutriderError: the request can't be carried out, or the log not be written.
-    """
-    with RunLogWriter(log_path) as writer:
-        _Run(request, Report(quiet=True), _Log(writer), styled=True).go(engine)
+
+class _Stderr(Console):
+    def on_broken_pipe(self) -> None:
+        """Fall silent; rich would end the process, although the run and its text are fine."""
+        self.quiet = True
+
+
+class Report:
+    """Writes stages and results to stderr, or nothing where `quiet` or where there is no stderr."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        quiet = quiet or sys.stderr is None  # Given no file, rich would write into the text.
+        self._console = _Stderr(file=sys.stderr, highlight=False, markup=False, emoji=False, quiet=quiet)
+        self._device = ""
+
+    def stage(self, text: str) -> None:
+        """Say what happens now."""
+        self._console.print(Text(text, style="dim"), soft_wrap=True)
+
+    def started(self, event: RunStarted, *, legend: bool) -> None:
+        """Name the models, and on a terminal the colours."""
+        config = event.config
+        self._device = str(config.get("device"))
+        draft = config.get("draft") or config.get("method")
+        self.stage(f"{config.get('target')}, drafted by {draft}, on {self._device} in {config.get('dtype')}")
+        if legend and self._console.is_terminal:
+            names = [(name, STYLES[kind]) for kind, name in _LEGEND.items()]
+            line = Text.assemble(("Tokens:", "dim"), *(part for name in names for part in ("  ", name)))
+            self._console.print(line, soft_wrap=True)
+
+    def results(self, summary: Summary, request: RunRequest) -> None:
+        """Print the run's figures, each with its meaning."""
+        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+        table.add_column(style="bold", no_wrap=True)
+        table.add_column(justify="right", no_wrap=True)
+        table.add_column(style="dim", overflow="fold")
+        for row in _rows(summary, request, self._device):
+            table.add_row(*row)
+        self._console.print(table)
+
+
+def _rows(summary: Summary, request: RunRequest, device: str) -> list[tuple[str, str, str]]:
+    """The name, value and meaning of each figure."""
+    end = _ENDS.get(summary.finish_reason, str(summary.finish_reason))
+    if summary.finish_reason is FinishReason.LENGTH and summary.num_tokens < request.max_new_tokens:
+        end = "at the end of the model's context"
+    if summary.baseline_tokens_per_second is not None:
+        baseline = figure_text(summary.baseline_tokens_per_second, ".1f")
+        measured = [
+            ("baseline", baseline, "tokens/s of plain decoding, measured here"),
+            ("measured speedup", figure_text(summary.measured_speedup, ".2f", "×"), "tokens/s / the baseline's"),
+        ]
+    else:
+        why = "the baseline did not finish" if request.baseline else "add --baseline to compare with plain decoding"
+        measured = [("measured speedup", NONE, why)]
+    accepted = f"{summary.num_accepted_tokens} of {summary.num_draft_tokens} drafted tokens"
+    if request.coupling is Coupling.GUMBEL and summary.expected_acceptance_rate is not None:
+        accepted += f"; rejection sampling would reach {percent_text(summary.expected_acceptance_rate, 1)}"
+    memory = "on the device, in this run" if device.startswith("cuda") else "of this process so far"
+    return [
+        ("tokens", str(summary.num_tokens), f"in {count_text(summary.num_steps, 'step')}; ended {end}"),
+        ("tokens/s", figure_text(summary.tokens_per_second, ".1f"), "tokens / time of all steps, without the prefill"),
+        *measured,
+        ("block efficiency", figure_text(summary.block_efficiency, ".2f"), "tokens per forward of the target"),
+        ("acceptance", figure_text(summary.draft_acceptance_rate, ".1%"), accepted),
+        ("predicted speedup", figure_text(summary.predicted_speedup, ".2f", "×"), "from acceptance and step times"),
+        ("prefill", figure_text(summary.prefill_ms, ".1f", " ms"), "time to read the prompt"),
+        ("peak memory", figure_text(summary.peak_memory_mb, ".0f", " MB"), memory),
+    ]
+
+
+# --- The run ----------------------------------------------------------------------------------------------------
 
 
 class _Log:
-    """A log that may fail without taking the run with it: the failure is said once, and the run goes on."""
+    """A log whose failure doesn't end the run: it is reported once."""
 
     def __init__(self, writer: RunLogWriter) -> None:
         self._writer = writer
@@ -217,9 +322,8 @@ class _Run:
         self._has_steps = False
         self._code: Exit | None = None
 
-    def go(self, engine: Session) -> int:
-        # The first Ctrl-C lets the forward end and the summary be written. Before the run has started there is nothing
-        # to save, and loading can't be asked to stop.
+    def go(self, engine: Any) -> int:
+        # The first Ctrl-C lets the step end and the summary be written; before the run there is nothing to keep.
         interrupts = stop_on_interrupt(self._controls, can_wait=lambda: self._has_started)
         with interrupts, contextlib.closing(engine.run(self._request, self._controls)) as events:
             for event in events:
@@ -239,29 +343,28 @@ class _Run:
             self._has_steps = True
             self._show(lambda transcript: transcript.add(event))
         elif isinstance(event, StageChanged):
-            # The baseline's stage is said below the text, not at its end.
+            # The baseline's stage goes on a line of its own below the text.
             if self._has_steps and self._on_terminal:
                 self._show(Transcript.settle)
             self._report.stage(event.text)
         elif isinstance(event, Finished):
-            self._on_finished(event)
+            self._on_finished(event.summary)
 
-    def _on_finished(self, event: Finished) -> None:
-        summary = event.summary
+    def _on_finished(self, summary: Summary) -> None:
         if self._code is None:
             codes = {FinishReason.ERROR: Exit.FAILED, FinishReason.CANCELLED: Exit.STOPPED}
-            # A Ctrl-C that came during the baseline leaves the run itself whole; what was asked for is not.
+            # After a Ctrl-C during the baseline the run itself is whole, but not what was asked for.
             otherwise = Exit.STOPPED if self._controls.is_cancelled else Exit.DONE
             self._code = codes.get(summary.finish_reason, otherwise)
         self._show(lambda transcript: transcript.finish(summary.text))
         self._report.results(summary, self._request)
-        if summary.error is not None:  # Also where the run is whole, but its baseline is not.
+        if summary.error is not None:  # Also where only the baseline failed.
             say(summary.error)
         elif summary.finish_reason is FinishReason.ERROR:
             say("The run failed; the engine gave no reason.")
 
     def _show(self, action: Callable[[Transcript], None]) -> None:
-        """Write text; if nobody can read it any more, end the run as if it was stopped, so that its log is whole."""
+        """Write text; once nobody can read it, end the run as if it was stopped, so that its log is complete."""
         if self._transcript is None:
             return
         try:
@@ -271,6 +374,4 @@ class _Run:
             self._controls.cancel()
             if isinstance(error, OutputError):
                 say(str(error))
-                self._code = Exit.FAILED
-            elif self._code is None:
-                self._code = Exit.STOPPED
+            self._code = Exit.FAILED if isinstance(error, OutputError) else self._code or Exit.STOPPED
