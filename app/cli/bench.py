@@ -22,14 +22,14 @@ from app.cli.console import (
 )
 from app.cli.errors import Exit, UsageError
 from app.cli.parsing import (
-    REF_HELP,
     add_command,
-    add_count,
-    add_place,
+    add_models,
     add_settings,
+    common_fields,
     embedded_drafter,
     names,
     numbers,
+    option,
     positive_whole_number,
     whole_number,
 )
@@ -38,15 +38,14 @@ from core.experiments.bench import BenchSettings, known_names
 from core.files import explain_write_error, write_atomically
 from core.machine import limit_spinning, num_processors
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET
-from core.types import Device, DType
 
 if TYPE_CHECKING:
     from core.experiments.benching import Report, Row
 
 _LEGEND = (
-    "Medians over the rounds, quartiles in brackets; ratios are taken within each round. tokens/s: all new tokens / wall "
-    "clock time, prefill included. tokens/forward: per forward of the target. overhead: a step / (K draft forwards + one "
-    "scoring forward, timed alone) − 1. bare c: a forward of the draft / one of the target, timed alone."
+    "Medians over the rounds, quartiles in brackets; ratios are taken within each round. tokens/s: all new tokens / "
+    "wall clock time, prefill included. tokens/forward: per forward of the target. overhead: a step / (K draft "
+    "forwards + one scoring forward, timed alone) − 1. bare c: a forward of the draft / one of the target, timed alone."
 )
 _MEMORY = (
     "peak memory: of a separate process, without Python and the libraries. needed: both models' weights, int8 copies "
@@ -66,49 +65,26 @@ def add_parser(commands: Any) -> None:
         "prompts, with the same seeds, precision, K and number of tokens, and print medians and ratios with their "
         "spread. Without flags the embedded pair runs.",
     )
-    models = parser.add_argument_group("models")
-    models.add_argument("--target", metavar="REF", help=f"the target: {REF_HELP} (default: {DEFAULT_TARGET})")
-    models.add_argument("--draft", metavar="REF", help="the draft (default: the embedded one for this target, if any)")
-    models.add_argument(
-        "--draft-layers",
-        metavar="N",
-        type=positive_whole_number,
-        help="use the target's first N layers as the draft: realistic cost, poor acceptance",
-    )
-    add_place(models)
+    models = add_models(parser, method=False)
+    text = "use the target's first N layers as the draft: realistic cost, poor acceptance"
+    option(models, "--draft-layers N", text, positive_whole_number)
     contest = parser.add_argument_group("contest")
-    contest.add_argument("-k", "--k", metavar="N", type=whole_number, default=4, help="tokens to draft (default: 4)")
-    contest.add_argument(
-        "--temperature",
-        metavar="T,…",
-        type=numbers,
-        default=(0.0, 1.0),
-        help="one or several temperatures, each a contest of its own (default: 0,1)",
-    )
-    add_count(contest, "--max-new-tokens", 64, "length of every run, whether the text ends or not")
-    add_count(contest, "--rounds", 5, "rounds that count, after one that does not")
+    option(contest, "-k --k N", "tokens to draft", whole_number, 4)
+    option(contest, "--temperature T,…", "one or several temperatures, each a contest of its own", numbers, (0.0, 1.0))
+    text = "length of every run, whether the text ends or not"
+    option(contest, "--max-new-tokens N", text, positive_whole_number, 64)
+    option(contest, "--rounds N", "rounds that count, after one that does not", positive_whole_number, 5)
     add_settings(contest, "seed")
-    add_count(contest, "--threads", None, "processor threads for every engine (default: one per core)")
-    contest.add_argument(
-        "--prompts",
-        metavar="FILE",
-        help="one prompt a line, or JSON Lines with a text each (default: three of the presets)",
-    )
-    contest.add_argument(
-        "--only",
-        "--methods",
-        dest="only",
-        metavar="NAME,…",
-        type=names,
-        default=(),
-        help=f"contenders: {', '.join(known_names())}, with a method's options after a colon, as in "
-        "prompt-lookup:max-ngram=5 (default: all that can run)",
-    )
+    text = "processor threads for every engine (default: one per core)"
+    option(contest, "--threads N", text, positive_whole_number)
+    text = "one prompt a line, or JSON Lines with a text each (default: three of the presets)"
+    option(contest, "--prompts FILE", text)
+    text = f"contenders: {', '.join(known_names())}, with a method's options after a colon (default: all that can run)"
+    option(contest, "--only --methods NAME,…", text, names, (), dest="only")
     output = parser.add_argument_group("output")
-    output.add_argument(
-        "--memory", action="store_true", help="also measure the peak memory of each, in a separate process"
-    )
-    output.add_argument("--out", metavar="FILE.json", help="write all figures here")
+    text = "also measure the peak memory of each, in a separate process"
+    output.add_argument("--memory", action="store_true", help=text)
+    option(output, "--out FILE.json", "write all figures here")
 
 
 def build_settings(args: argparse.Namespace) -> BenchSettings:
@@ -130,9 +106,7 @@ def build_settings(args: argparse.Namespace) -> BenchSettings:
         temperatures=args.temperature,
         max_new_tokens=args.max_new_tokens,
         rounds=args.rounds,
-        seed=args.seed,
-        device=Device(args.device),
-        dtype=DType(args.dtype),
+        **common_fields(args),
         threads=args.threads,
         only=args.only,
     )

@@ -17,7 +17,10 @@ from app.cli.parsing import (
     add_place,
     add_settings,
     choose_models,
+    common_fields,
     draft_length,
+    option,
+    sampling_of,
     whole_number,
 )
 from core.controls import RunControls
@@ -37,7 +40,7 @@ from core.experiments.prompt_suites import SUITES, find_prompts
 from core.files import write_atomically
 from core.machine import limit_spinning
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET
-from core.types import Coupling, Device, DType, RunRequest, SamplingParams, StageChanged
+from core.types import RunRequest, StageChanged
 
 
 def add_parser(commands: Any) -> None:
@@ -53,39 +56,20 @@ def add_parser(commands: Any) -> None:
         epilog="Exit codes: 0 exact, or exact up to near-ties; 1 not exact, or failed while running; 2 bad usage or "
         "input; 130 stopped.",
     )
-    parser.add_argument(
-        "draft",
-        metavar="DRAFT",
-        nargs="?",
-        help=f"{REF_HELP}; a single name is the target's (default: {DEFAULT_DRAFT})",
-    )
+    text = f"{REF_HELP}; a single name is the target's (default: {DEFAULT_DRAFT})"
+    parser.add_argument("draft", metavar="DRAFT", nargs="?", help=text)
     parser.add_argument("target", metavar="TARGET", nargs="?", help=f"the same (default: {DEFAULT_TARGET})")
-    parser.add_argument(
-        "--method", metavar="NAME", help="how to draft (default: draft-model, or prompt-lookup if there is no draft)"
-    )
-    parser.add_argument(
-        "-k", "--k", metavar="N|auto|adaptive", type=draft_length, default=4, help="tokens to draft (default: 4)"
-    )
+    option(parser, "--method NAME", "how to draft (default: draft-model, or prompt-lookup without a draft)")
+    option(parser, "-k --k N|auto|adaptive", "tokens to draft", draft_length, 4)
     add_settings(parser, *SAMPLING, "seed")
     add_coupling(parser)
-    parser.add_argument(
-        "--samples",
-        metavar="N",
-        type=whole_number,
-        default=DEFAULT_SAMPLES,
-        help=f"blocks to sample (default: {DEFAULT_SAMPLES})",
-    )
+    option(parser, "--samples N", "blocks to sample", whole_number, DEFAULT_SAMPLES)
     add_settings(parser, "max_new_tokens", max_new_tokens=DEFAULT_TOKENS)
-    parser.add_argument(
-        "--prompts",
-        metavar="NAME|FILE",
-        action="append",
-        default=[],
-        help=f"a suite ({', '.join(SUITES)}) or a file with one prompt a line; repeatable (default: the presets)",
-    )
+    text = f"a suite ({', '.join(SUITES)}) or a file with one prompt a line; repeatable (default: the presets)"
+    option(parser, "--prompts NAME|FILE", text, action="append", default=[])
     parser.add_argument("--transformers", action="store_true", help="also compare with transformers' own generate")
     add_place(parser)
-    parser.add_argument("--json", metavar="FILE", help="also write the report here")
+    option(parser, "--json FILE", "also write the report here")
 
 
 def build_request(args: argparse.Namespace) -> CheckRequest:
@@ -102,11 +86,8 @@ def build_request(args: argparse.Namespace) -> CheckRequest:
         prompt="any",
         method=method.name,
         **request_fields(args.k),
-        sampling=SamplingParams(**{name: getattr(args, name) for name in SAMPLING}),
-        seed=args.seed,
-        coupling=Coupling(args.coupling),
-        device=Device(args.device),
-        dtype=DType(args.dtype),
+        sampling=sampling_of(args),
+        **common_fields(args),
     )
     return CheckRequest(
         run=run,

@@ -110,7 +110,7 @@ class Progress:
     def __init__(self) -> None:
         self.is_terminal = is_terminal(sys.stderr)
         self._bar: RichProgress | None = None
-        self._last = ""
+        self._last = ("", 0)
 
     def __enter__(self) -> Self:
         return self
@@ -118,15 +118,19 @@ class Progress:
     def __exit__(self, *details: object) -> None:
         self.close()
 
-    def show(self, text: str, done: int = 0, total: int | None = None, figures: str = "") -> None:
-        """Show the current stage, how much of it is done, and figures to put behind the bar."""
+    def show(self, text: str, done: int = 0, total: int | None = None, details: str = "") -> None:
+        """Show the current stage and how much of it is done; elsewhere than on a terminal, each tenth once."""
+        counted = f"{done:,} of {total:,}" if total else ""
         if self.is_terminal:
-            bar = self._bar or self._open()
-            figures = figures or (f"{done:,}/{total:,}" if total else "")
-            bar.update(bar.task_ids[0], description=text, completed=done, total=total, figures=figures, refresh=True)
-        elif text != self._last:
-            say(text)
-        self._last = text
+            self.show_figures(text, done, total, ", ".join(filter(None, (counted, details))))
+        elif (key := (text, 10 * done // total if total else 0)) != self._last:
+            self._last = key
+            say(f"{text}: {', '.join(filter(None, (counted, details)))}" if counted else text)
+
+    def show_figures(self, text: str, done: int, total: int | None, figures: str) -> None:
+        """Draw the line on a terminal: a text, the bar, and figures behind it."""
+        bar = self._bar or self._open()
+        bar.update(bar.task_ids[0], description=text, completed=done, total=total, figures=figures, refresh=True)
 
     def say(self, sentence: str) -> None:
         """Print a sentence that stays."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from app.cli.errors import Exit, OutputError, say
-from app.cli.parsing import REF_HELP, add_command, add_count, add_settings, positive_number
+from app.cli.parsing import REF_HELP, add_command, add_settings, option, positive_number, positive_whole_number
 from core.files import explain_write_error
 
 
@@ -24,24 +24,17 @@ def add_parser(commands: Any) -> None:
         "stop with Ctrl-C at any time; the same command resumes.",
     )
     parser.add_argument("target", metavar="TARGET", help=REF_HELP)
-    parser.add_argument("--out", metavar="FOLDER", required=True, help="folder to write the draft to")
-    parser.add_argument(
-        "--work", metavar="FOLDER", help="folder for texts and checkpoints (default: that of --out, with -work added)"
-    )
-    add_count(parser, "--layers", 2, "layers of the draft")
-    add_count(parser, "--vocabulary", 8192, "ids that the draft proposes: the target's most frequent ones")
-    add_count(parser, "--texts", 1920, "texts that the target writes")
-    add_count(parser, "--length", 400, "maximum length of a text in tokens, prompt and answer")
-    add_count(parser, "--batch", 192, "texts that are written at the same time")
-    parser.add_argument(
-        "--texts-from",
-        metavar="FILE.npz",
-        help="start with existing texts: arrays ids, answer_start and answer_temperature",
-    )
-    parser.add_argument(
-        "--minutes", metavar="M", type=positive_number, default=60.0, help="time to train (default: 60)"
-    )
-    add_count(parser, "--threads", None, "processor threads (default: all)")
+    option(parser, "--out FOLDER", "folder to write the draft to", required=True)
+    option(parser, "--work FOLDER", "folder for texts and checkpoints (default: that of --out, with -work added)")
+    option(parser, "--layers N", "layers of the draft", positive_whole_number, 2)
+    text = "ids that the draft proposes: the target's most frequent ones"
+    option(parser, "--vocabulary N", text, positive_whole_number, 8192)
+    option(parser, "--texts N", "texts that the target writes", positive_whole_number, 1920)
+    option(parser, "--length N", "maximum length of a text in tokens, prompt and answer", positive_whole_number, 400)
+    option(parser, "--batch N", "texts that are written at the same time", positive_whole_number, 192)
+    option(parser, "--texts-from FILE.npz", "start with existing texts: ids, answer_start, answer_temperature")
+    option(parser, "--minutes M", "time to train", positive_number, 60.0)
+    option(parser, "--threads N", "processor threads (default: all)", positive_whole_number)
     add_settings(parser, "seed")
 
 

@@ -57,11 +57,11 @@ def add_parser(commands: Any) -> None:
     group.add_argument("--draft", metavar="REF", help="the model that drafts")
     group.add_argument("--method", metavar="NAME", help="draft-model or prompt-lookup (default: as in outrider run)")
     k_help = "tokens to draft (default: the log's, else 4)"
-    group.add_argument("-k", "--k", metavar="N", type=whole_number("-k"), help=k_help)
-    group.add_argument("--temperature", metavar="T", type=number("--temperature"), help="default: 1")
-    group.add_argument("--top-k", metavar="N", type=whole_number("--top-k"), help="default: 0, off")
-    group.add_argument("--top-p", metavar="P", type=number("--top-p"), help="default: 1, off")
-    group.add_argument("--min-p", metavar="P", type=number("--min-p"), help="default: 0, off")
+    group.add_argument("-k", "--k", metavar="N", type=whole_number, help=k_help)
+    group.add_argument("--temperature", metavar="T", type=number, help="default: 1")
+    group.add_argument("--top-k", metavar="N", type=whole_number, help="default: 0, off")
+    group.add_argument("--top-p", metavar="P", type=number, help="default: 1, off")
+    group.add_argument("--min-p", metavar="P", type=number, help="default: 0, off")
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -115,7 +115,7 @@ def _print_configurations(args: argparse.Namespace, log: RunLog | None) -> None:
 
 
 def _choice(args: argparse.Namespace, log: RunLog | None) -> Any:
-    from app.cli.run_arguments import choose_models
+    from app.cli.parsing import choose_models
     from core.export.choice import choice_from_log, choice_from_request
     from core.types import RunRequest, SamplingParams
 

@@ -11,16 +11,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from app.cli.console import Bar, Lines, is_terminal
+from app.cli.console import Progress, printable
 from app.cli.errors import Exit, UsageError, say, stop_on_interrupt, writing_output
-from app.cli.parsing import whole_number
+from app.cli.parsing import REF_HELP, whole_number
 from app.setup.model_library import bytes_text, count_text, progress_text
 from core.controls import Cancelled, RunControls
 from core.errors import OutriderError
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from core.models.fit import PairVerdict
 
 
-REF_HELP = "a catalogue name, a Hub id, a local folder (safetensors) or a .gguf file"
 _GAP = 2
 
 Record = Mapping[str, Any]
@@ -143,11 +142,6 @@ def _fields(columns: Sequence[Column], record: Record) -> Table:
 # --- Figures ----------------------------------------------------------------------------------------------------
 
 
-def printable(text: str) -> str:
-    """The same on one line: what a model's name or file says must not be able to move the cursor."""
-    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
-
-
 def thousands(count: int) -> str:
     """A whole number with its thousands apart."""
     return f"{count:,}"
@@ -167,28 +161,19 @@ def yes_or_no(value: bool) -> str:
     return "yes" if value else "no"
 
 
-class Display(Protocol):
-    """Shows a download while it is entered."""
-
-    def update(self, progress: DownloadProgress) -> None: ...
-
-    def __enter__(self) -> Display: ...
-
-    def __exit__(self, *details: object) -> None: ...
-
-
-def open_progress() -> Display:
-    """The display for this process's stderr."""
-    return _Bar() if is_terminal(sys.stderr) else _Lines()
-
-
-class _Lines(Lines):
-    """For a pipe or a file: a line for each stage and for each file, whatever comes back to it."""
+class DownloadDisplay(Progress):
+    """The progress of a download: a bar with bytes, rate and time left, or a line for each stage and file."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._said: set[str] = set()
 
     def update(self, progress: DownloadProgress) -> None:
+        """Show the state of the download."""
+        if self.is_terminal:
+            figures = progress_text(progress) if progress.done_bytes else ""
+            self.show_figures(printable(progress.stage), progress.done_bytes, progress.total_bytes, figures)
+            return
         if progress.total_bytes:
             self._say_once("total", f"{bytes_text(progress.total_bytes)} in all")
         stage = f"{progress.stage.rstrip('…')} {progress.file}" if progress.file else progress.stage
@@ -198,25 +183,6 @@ class _Lines(Lines):
         if key not in self._said:
             self._said.add(key)
             say(line)
-
-
-class _Bar(Bar):
-    """For a terminal: stage, bar, bytes, rate and time left."""
-
-    def __init__(self) -> None:
-        from rich.progress import TextColumn
-
-        super().__init__(TextColumn("{task.fields[figures]}", markup=False))
-
-    def update(self, progress: DownloadProgress) -> None:
-        self._progress.update(
-            self._task,
-            description=printable(progress.stage),
-            completed=progress.done_bytes,
-            # Without a total rich draws a bar that pulses, and it keeps a total that is not given.
-            total=progress.total_bytes,
-            figures=progress_text(progress) if progress.done_bytes else "",
-        )
 
 
 _CHECKING_FIELDS = (
@@ -253,7 +219,7 @@ def checking_add_parser(actions: Any) -> None:
     parser.add_argument(
         "--context",
         metavar="N",
-        type=whole_number("--context"),
+        type=whole_number,
         help="tokens that the caches shall hold (default: what the target takes, within reason)",
     )
     parser.add_argument("--json", action="store_true", help="print a JSON object")
@@ -333,7 +299,7 @@ def getting_execute(args: argparse.Namespace) -> int:
         return _print_path(here.path)
     from core.models.downloads import download
 
-    controls, progress = RunControls(), open_progress()
+    controls, progress = RunControls(), DownloadDisplay()
     try:
         # The first Ctrl-C asks the download to stop, so that it can keep what came.
         with stop_on_interrupt(controls), progress:

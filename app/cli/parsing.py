@@ -11,10 +11,10 @@ from typing import Any, NoReturn, TypeVar
 
 from app.cli.errors import UsageError, say
 from core.draft_shape import DraftLength, parse_draft_length, parse_draft_lengths
-from core.drafters.registry import Method, get_method
+from core.drafters.registry import METHODS, Method, get_method
 from core.errors import OutriderError, SettingsError
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, embedded_models, resolve
-from core.types import Coupling, Device, DType
+from core.types import Coupling, Device, DType, SamplingParams
 
 T = TypeVar("T")
 
@@ -103,7 +103,29 @@ def _or_usage(parse: Callable[[str, str], T], text: str) -> T:
         raise UsageError(str(error)) from None
 
 
-# --- Settings of a run ------------------------------------------------------------------------------------------
+# --- Options of several commands --------------------------------------------------------------------------------
+
+
+def option(
+    group: Any, spec: str, text: str, kind: Callable[[str], Any] = str, default: Any = None, **more: Any
+) -> None:
+    """Add an option, such as `option(group, "-k --k N", "tokens to draft", int, 4)`; its help ends with the default."""
+    *flags, metavar = spec.split(" ")
+    shown = ",".join(f"{value:g}" for value in default) if isinstance(default, tuple) else default
+    said = (
+        text
+        if default in (None, [], ())
+        else f"{text} (default: {shown:g})"
+        if isinstance(shown, float | int)
+        else (f"{text} (default: {shown})")
+    )
+    group.add_argument(*flags, metavar=metavar, type=kind, default=default, help=said, **more)
+
+
+def flag_of(name: str) -> str:
+    """The flag of a setting."""
+    return "--" + name.replace("_", "-")
+
 
 _SETTINGS: dict[str, tuple[str, Callable[[str], Any], Any, str]] = {
     "temperature": ("T", number, 1.0, "sampling temperature; 0 always takes the likeliest token"),
@@ -117,23 +139,25 @@ SAMPLING = ("temperature", "top_k", "top_p", "min_p")
 
 
 def add_settings(group: Any, *settings: str, **defaults: Any) -> None:
-    """Add flags of run settings, by name.
-
-    Args:
-        group: parser or group of arguments.
-        settings: names, in the order of the help.
-        defaults: other than a run's; None leaves the flag out of the result's defaults, and out of the help.
-    """
+    """Add the flags of run settings, by name; `defaults` replace those of a run, and None means no default."""
     for name in settings:
-        metavar, kind, usual, text = _SETTINGS[name]
-        default = defaults.get(name, usual)
-        said = text if default is None else f"{text} (default: {default:g})"
-        group.add_argument(flag_of(name), metavar=metavar, type=kind, default=default, help=said)
+        metavar, kind, default, text = _SETTINGS[name]
+        option(group, f"{flag_of(name)} {metavar}", text, kind, defaults.get(name, default))
 
 
-def flag_of(name: str) -> str:
-    """The flag of a setting."""
-    return "--" + name.replace("_", "-")
+def add_models(parser: argparse.ArgumentParser, *, many: bool = False, method: bool = True) -> Any:
+    """Add the group of --target, --draft, --method, --device and --dtype; with `many` lists of drafts and methods."""
+    group = parser.add_argument_group("models")
+    option(group, "--target REF", f"the model to sample from: {REF_HELP} (default: {DEFAULT_TARGET})")
+    more: dict[str, Any] = {"action": "append", "default": []} if many else {}
+    draft, way = ("--draft REF,…", "--method NAME,…") if many else ("--draft REF", "--method NAME")
+    option(group, draft, "the draft model (default: the embedded one for this target, if any)", **more)
+    if method:
+        options = ", with options after a colon, as in prompt-lookup:max-ngram=5" if many else ""
+        text = f"how to draft: {', '.join(METHODS)}{options} (default: draft-model, or prompt-lookup without a draft)"
+        option(group, way, text, **more)
+    add_place(group)
+    return group
 
 
 def add_coupling(group: Any) -> None:
@@ -150,24 +174,29 @@ def add_coupling(group: Any) -> None:
 def add_place(group: Any) -> None:
     """Where models run, and in which precision."""
     group.add_argument("--device", choices=[*map(str, Device)], default="auto", help="device (default: auto)")
-    group.add_argument(
-        "--dtype", choices=[*map(str, DType)], default="auto", help="precision (default: depends on the device)"
-    )
+    text = "precision (default: depends on the device)"
+    group.add_argument("--dtype", choices=[*map(str, DType)], default="auto", help=text)
 
 
 def add_template(group: Any) -> None:
     """Whether the chat template is applied; None where neither flag is given."""
     template = group.add_mutually_exclusive_group()
-    template.add_argument(
-        "--chat", action="store_true", default=None, help="apply the model's chat template (default: if it has one)"
-    )
+    text = "apply the model's chat template (default: if it has one)"
+    template.add_argument("--chat", action="store_true", default=None, help=text)
     template.add_argument("--raw", dest="chat", action="store_false", help="never apply a chat template")
 
 
-def add_count(group: Any, flag: str, default: int | None, text: str) -> None:
-    """A whole number above 0; without a default, `text` says what happens where it is not given."""
-    said = text if default is None else f"{text} (default: {default})"
-    group.add_argument(flag, metavar="N", type=positive_whole_number, default=default, help=said)
+def sampling_of(args: argparse.Namespace) -> SamplingParams:
+    """The sampling that the arguments ask for; what they leave out is off."""
+    given = {name: getattr(args, name) for name in SAMPLING}
+    return SamplingParams(**{name: value for name, value in given.items() if value is not None})
+
+
+def common_fields(args: argparse.Namespace) -> dict[str, Any]:
+    """The fields that most requests share and that the arguments hold: seed, coupling, chat, device and dtype."""
+    kinds: dict[str, Callable[[Any], Any]] = {"coupling": Coupling, "device": Device, "dtype": DType}
+    names = [name for name in ("seed", "coupling", "chat", "device", "dtype") if hasattr(args, name)]
+    return {name: kinds.get(name, lambda value: value)(getattr(args, name)) for name in names}
 
 
 # --- The choice of models ---------------------------------------------------------------------------------------

@@ -16,11 +16,13 @@ from app.cli.parsing import (
     REF_HELP,
     SAMPLING,
     add_command,
-    add_count,
     add_place,
     add_settings,
     add_template,
+    common_fields,
     names,
+    option,
+    positive_whole_number,
     read_prompt,
     read_text_file,
     whole_number,
@@ -48,18 +50,18 @@ from core.machine import limit_spinning
 from core.models.catalogue import DEFAULT_TARGET, resolve
 from core.runlog.log import read_run_log
 from core.text import percent_text
-from core.types import Device, DType, SamplingParams, StageChanged
+from core.types import SamplingParams, StageChanged
 
 _LEGEND = (
     "acceptance: mean of Σ min(p, q) over the positions, with its 95 % interval; top-1: share of positions where both "
     "models have the same likeliest token; KL: mean of Σ p ln(p / q), with p the target's distribution, where it is "
-    "finite; c: a draft step / a target step; v(5): time to score 5 positions / one; expected: τ(K) / (K c + v(K+1)) at "
-    "the best K; its interval covers the text alone."
+    "finite; c: a draft step / a target step; v(5): time to score 5 positions / one; expected: τ(K) / (K c + v(K+1)) "
+    "at the best K; its interval covers the text alone."
 )
 _OWN = "The text is the target's own, so blocks are counted exactly as they would be drafted along it."
 _CHAIN = (
-    "The text was not written by the target at these settings: block lengths assume that the draft is as good after its "
-    "own tokens. With --generate N the target writes a text first."
+    "The text was not written by the target at these settings: block lengths assume that the draft is as good after "
+    "its own tokens. With --generate N the target writes a text first."
 )
 
 
@@ -74,31 +76,24 @@ def add_parser(commands: Any) -> None:
         "forwards, and say which draft to use at which K, or not to speculate. Nothing is drafted.",
     )
     models = parser.add_argument_group("models")
-    models.add_argument("--target", metavar="REF", help=f"{REF_HELP} (default: the log's, else {DEFAULT_TARGET})")
-    models.add_argument(
-        "--draft", metavar="A,B,C", help="drafts to compare (default: all smaller models here with the same tokenizer)"
-    )
+    option(models, "--target REF", f"{REF_HELP} (default: the log's, else {DEFAULT_TARGET})")
+    option(models, "--draft A,B,C", "drafts to compare (default: all smaller models here with the same tokenizer)")
     add_place(models)
     text = parser.add_argument_group("text (default: three of the window's presets)")
     source = text.add_mutually_exclusive_group()
-    source.add_argument("--text-file", metavar="FILE", help="a text to read without a chat template; - for stdin")
-    source.add_argument("--prompt", metavar="TEXT", help="a prompt")
-    source.add_argument("--prompt-file", metavar="FILE", help="a file with the prompt; - for standard input")
-    source.add_argument("--log", metavar="FILE", help="a run log: its prompt, and the text that its target wrote")
-    text.add_argument(
-        "--generate",
-        metavar="N",
-        type=whole_number,
-        default=0,
-        help="let the target write N tokens after each prompt first; only these count (default: 0)",
-    )
-    add_count(text, "--places", DEFAULT_POSITIONS, "largest number of positions to compare")
+    option(source, "--text-file FILE", "a text to read without a chat template; - for standard input")
+    option(source, "--prompt TEXT", "a prompt")
+    option(source, "--prompt-file FILE", "a file with the prompt; - for standard input")
+    option(source, "--log FILE", "a run log: its prompt, and the text that its target wrote")
+    said = "let the target write N tokens after each prompt first; only these count"
+    option(text, "--generate N", said, whole_number, 0)
+    option(text, "--places N", "largest number of positions to compare", positive_whole_number, DEFAULT_POSITIONS)
     add_template(text)
     sampling = parser.add_argument_group("sampling (default: the log's, else temperature 1 and no filters)")
     add_settings(sampling, *SAMPLING, **dict.fromkeys(SAMPLING))
     add_settings(sampling, "seed")
     output = parser.add_argument_group("output")
-    output.add_argument("--json", metavar="FILE", help="write everything as JSON")
+    option(output, "--json FILE", "write everything as JSON")
     output.add_argument("--quiet", action="store_true", help="no progress on standard error")
 
 
@@ -134,11 +129,8 @@ def build_request(args: argparse.Namespace) -> ProbeRequest:
         texts=texts,
         sampling=sampling,
         generate=args.generate,
-        seed=args.seed,
         max_positions=args.places,
-        chat=args.chat,
-        device=Device(args.device),
-        dtype=DType(args.dtype),
+        **common_fields(args),
     )
 
 

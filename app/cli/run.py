@@ -16,18 +16,20 @@ from rich.text import Text
 from app.cli.console import NONE, count_text, figure_text, make_engine
 from app.cli.errors import Exit, OutputClosed, OutputError, UsageError, say, stop_on_interrupt
 from app.cli.parsing import (
-    REF_HELP,
     SAMPLING,
     add_command,
     add_coupling,
-    add_place,
+    add_models,
     add_settings,
     add_template,
     choose_models,
+    common_fields,
     draft_length,
     flag_of,
     number,
+    option,
     read_prompt,
+    sampling_of,
     whole_number,
 )
 from app.cli.text import STYLES, Transcript, open_sink
@@ -36,19 +38,15 @@ from core.draft_shape import request_fields
 from core.drafters.registry import METHODS, Method
 from core.errors import RunLogError
 from core.machine import limit_spinning
-from core.models.catalogue import DEFAULT_TARGET
 from core.runlog.log import RunLogWriter
 from core.text import percent_text
 from core.types import (
     Coupling,
-    Device,
-    DType,
     Event,
     Finished,
     FinishReason,
     RunRequest,
     RunStarted,
-    SamplingParams,
     StageChanged,
     Step,
     Summary,
@@ -68,47 +66,31 @@ def add_parser(commands: Any) -> None:
         description="Run a prompt with speculative decoding. The text goes to standard output, everything else to "
         "standard error. Without --target and --draft the embedded pair runs.",
     )
-    models = parser.add_argument_group("models")
-    models.add_argument(
-        "--target", metavar="REF", help=f"the model to sample from: {REF_HELP} (default: {DEFAULT_TARGET})"
-    )
-    models.add_argument(
-        "--draft", metavar="REF", help="the draft model (default: the embedded one for this target, if any)"
-    )
-    models.add_argument(
-        "--method",
-        metavar="NAME",
-        help=f"how to draft: {', '.join(METHODS)} (default: draft-model, or prompt-lookup if there is no draft)",
-    )
-    add_place(models)
+    add_models(parser)
     sampling = parser.add_argument_group("sampling")
-    sampling.add_argument(
-        "-k",
-        "--k",
-        metavar="N|auto|adaptive",
-        type=draft_length,
-        default=4,
-        help="number of tokens to draft (default: 4). auto chooses it before each step, including 0, from the times "
-        "measured here; adaptive also stops within a block where the draft is unsure. With either of them, a seed "
-        "repeats its text only with --coupling gumbel or at temperature 0",
+    option(
+        sampling,
+        "-k --k N|auto|adaptive",
+        "number of tokens to draft. auto chooses it before each step, including 0, from the times measured here; "
+        "adaptive also stops within a block where the draft is unsure. With either of them, a seed repeats its text "
+        "only with --coupling gumbel or at temperature 0",
+        draft_length,
+        4,
     )
     add_settings(sampling, *SAMPLING, "seed")
     add_coupling(sampling)
     add_settings(sampling, "max_new_tokens")
-    sampling.add_argument("--stop", metavar="TEXT", action="append", default=[], help="stop before TEXT; repeatable")
+    option(sampling, "--stop TEXT", "stop before TEXT; repeatable", action="append", default=[])
     prompt = parser.add_argument_group("prompt")
     source = prompt.add_mutually_exclusive_group()
-    source.add_argument("--prompt", metavar="TEXT", help="the prompt (default: standard input)")
-    source.add_argument(
-        "--prompt-file", metavar="FILE", help="a file with the prompt, - for standard input; a final line end is dropped"
-    )
+    option(source, "--prompt TEXT", "the prompt (default: standard input)")
+    option(source, "--prompt-file FILE", "a file with the prompt, - for standard input; a final line end is dropped")
     add_template(prompt)
     output = parser.add_argument_group("output")
     output.add_argument("--baseline", action="store_true", help="also run plain decoding, and report the speedup")
-    output.add_argument("--log", metavar="FILE.jsonl", help="write the run log here, line by line during the run")
-    output.add_argument(
-        "--inspect", action="store_true", help="add to the log what the window's Inspector shows of each step"
-    )
+    option(output, "--log FILE.jsonl", "write the run log here, line by line during the run")
+    text = "add to the log what the window's Inspector shows of each step"
+    output.add_argument("--inspect", action="store_true", help=text)
     output.add_argument("--quiet", action="store_true", help="print only the text, without colour, and errors")
     _add_method_options(parser)
 
@@ -117,21 +99,22 @@ def _add_method_options(parser: argparse.ArgumentParser) -> None:
     """Add a flag for each option of each method; methods that share an option's name share the flag."""
     seen: set[str] = set()
     for method in METHODS.values():
-        options = [option for option in fields(method.options) if option.name not in seen]
-        group = parser.add_argument_group(f"method {method.name}") if options else None
-        for option in options:
-            assert group is not None
-            seen.add(option.name)
-            default = None if option.default is MISSING else option.default
-            text = option.metadata["help"].replace("%", "%%")
+        items = [item for item in fields(method.options) if item.name not in seen]
+        if not items:
+            continue
+        group = parser.add_argument_group(f"method {method.name}")
+        for item in items:
+            seen.add(item.name)
+            flag, dest = flag_of(item.name), _OPTION + item.name
+            default = None if item.default is MISSING else item.default
+            text = item.metadata["help"].replace("%", "%%")
             if isinstance(default, bool):
-                settings: dict[str, Any] = {"action": argparse.BooleanOptionalAction}
                 text += f" (default: {'yes' if default else 'no'})"
+                group.add_argument(flag, dest=dest, action=argparse.BooleanOptionalAction, help=text)
             else:
                 kind = number if isinstance(default, float) else whole_number
-                settings = {"metavar": "N", "type": kind}
-                text += f" ({option.metadata['min']} to {option.metadata['max']}; default: {default})"
-            group.add_argument(flag_of(option.name), dest=_OPTION + option.name, help=text, **settings)
+                text += f" ({item.metadata['min']} to {item.metadata['max']}; default: {default})"
+                option(group, f"{flag} N", text, kind, dest=dest)
 
 
 def build_request(args: argparse.Namespace) -> RunRequest:
@@ -152,14 +135,10 @@ def build_request(args: argparse.Namespace) -> RunRequest:
         method=method.name,
         method_options=options,
         **request_fields(args.k),
-        sampling=SamplingParams(**{name: getattr(args, name) for name in SAMPLING}),
-        seed=args.seed,
-        coupling=Coupling(args.coupling),
+        sampling=sampling_of(args),
         max_new_tokens=args.max_new_tokens,
         stop=tuple(args.stop),
-        chat=args.chat,
-        device=Device(args.device),
-        dtype=DType(args.dtype),
+        **common_fields(args),
         baseline=args.baseline,
         inspect=args.inspect,
     )

@@ -26,18 +26,19 @@ from app.cli.console import (
 )
 from app.cli.errors import Exit, UsageError, say, stop_on_interrupt
 from app.cli.parsing import (
-    REF_HELP,
     add_command,
-    add_count,
     add_coupling,
-    add_place,
+    add_models,
     add_settings,
     add_template,
+    common_fields,
     draft_lengths,
     embedded_drafter,
     numbers,
+    option,
+    positive_whole_number,
 )
-from core.drafters.registry import METHODS, get_method
+from core.drafters.registry import get_method
 from core.experiments.bench import Spread, split_name
 from core.experiments.prompt_suites import SUITES, Prompt, find_prompts, first_of_each
 from core.experiments.sweep import SweepControls, SweepResults, sweep
@@ -58,7 +59,7 @@ from core.files import write_atomically
 from core.machine import limit_spinning
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET
 from core.text import duration_text
-from core.types import Coupling, Device, DType, StageChanged
+from core.types import StageChanged
 
 if TYPE_CHECKING:
     from core.session import Session
@@ -75,65 +76,33 @@ def add_parser(commands: Any) -> None:
         execute,
         help="measure a grid of K, temperatures, drafts and prompts",
         description="Run every K at every temperature with every draft, on several prompts, several times, in shuffled "
-        "order and with plain decoding among them; print medians with quartiles, and which cell to use, if any. You can "
-        "stop with Ctrl-C at any time; the same command resumes.",
+        "order and with plain decoding among them; print medians with quartiles, and which cell to use, if any. You "
+        "can stop with Ctrl-C at any time; the same command resumes.",
     )
-    models = parser.add_argument_group("models")
-    models.add_argument("--target", metavar="REF", help=f"the target: {REF_HELP} (default: {DEFAULT_TARGET})")
-    models.add_argument(
-        "--draft",
-        metavar="REF,…",
-        action="append",
-        default=[],
-        help="one or several drafts (default: the embedded one for this target, if any)",
-    )
-    models.add_argument(
-        "--method",
-        metavar="NAME,…",
-        action="append",
-        default=[],
-        help=f"one or several ways to draft: {', '.join(METHODS)}, with options after a colon, as in "
-        "prompt-lookup:max-ngram=5 (default: draft-model, or prompt-lookup if there is no draft)",
-    )
-    add_place(models)
+    add_models(parser, many=True)
     grid = parser.add_argument_group("grid")
-    grid.add_argument(
-        "-k",
-        "--k",
-        metavar="N,…",
-        type=draft_lengths,
-        default=(1, 2, 3, 4, 6, 8),
-        help="tokens to draft: numbers, ranges, auto and adaptive, as in 1-8,auto (default: 1-4,6,8)",
+    text = "tokens to draft: numbers, ranges, auto and adaptive, as in 1-8,auto"
+    option(grid, "-k --k N,…", text, draft_lengths, (1, 2, 3, 4, 6, 8))
+    option(grid, "--temperature T,…", "one or several temperatures", numbers, (0.0,))
+    text = (
+        f"suites ({', '.join(SUITES)}) and files: one prompt a line, JSON Lines with a text or prompt each, or "
+        f"Spec-Bench's question.jsonl (default: the first {FEW_PROMPTS} of code or chat)"
     )
-    grid.add_argument(
-        "--temperature", metavar="T,…", type=numbers, default=(0.0,), help="one or several temperatures (default: 0)"
-    )
-    grid.add_argument(
-        "--prompts",
-        metavar="SUITE|FILE",
-        nargs="+",
-        action="extend",
-        default=[],
-        help=f"suites ({', '.join(SUITES)}) and files: one prompt a line, JSON Lines with a text or prompt each, or "
-        f"Spec-Bench's question.jsonl (default: the first {FEW_PROMPTS} of code or chat)",
-    )
-    add_count(grid, "--num-prompts", None, "use the first N prompts of each suite or category (default: all)")
-    add_count(grid, "--repeats", 3, "runs of each cell on each prompt")
-    add_count(grid, "--max-new-tokens", 64, "maximum length of a run's text")
+    option(grid, "--prompts SUITE|FILE", text, nargs="+", action="extend", default=[])
+    text = "use the first N prompts of each suite or category (default: all)"
+    option(grid, "--num-prompts N", text, positive_whole_number)
+    option(grid, "--repeats N", "runs of each cell on each prompt", positive_whole_number, 3)
+    option(grid, "--max-new-tokens N", "maximum length of a run's text", positive_whole_number, 64)
     sampling = parser.add_argument_group("sampling, the same for all runs")
     add_settings(sampling, "top_k", "top_p", "min_p", "seed")
     add_coupling(sampling)
     add_template(sampling)
     output = parser.add_argument_group("output")
-    output.add_argument(
-        "--out",
-        metavar="FILE.jsonl",
-        required=True,
-        help="file to add every run to as it ends; the same command resumes from it",
-    )
+    text = "file to add every run to as it ends; the same command resumes from it"
+    option(output, "--out FILE.jsonl", text, required=True)
     output.add_argument("--restart", action="store_true", help="start over and replace --out")
-    output.add_argument("--logs", metavar="FOLDER", help="keep the log of every run here")
-    output.add_argument("--csv", metavar="FILE", help="also write the table here")
+    option(output, "--logs FOLDER", "keep the log of every run here")
+    option(output, "--csv FILE", "also write the table here")
     output.add_argument("--yes", action="store_true", help="don't ask before a long sweep")
 
 
@@ -152,14 +121,10 @@ def build_plan(args: argparse.Namespace) -> SweepPlan:
         prompts=tuple(_prompts(target, _split(args.prompts), args.num_prompts)),
         repeats=args.repeats,
         max_new_tokens=args.max_new_tokens,
-        seed=args.seed,
-        coupling=Coupling(args.coupling),
         top_k=args.top_k,
         top_p=args.top_p,
         min_p=args.min_p,
-        chat=args.chat,
-        device=Device(args.device),
-        dtype=DType(args.dtype),
+        **common_fields(args),
     )
 
 
@@ -170,8 +135,8 @@ def _split(texts: Iterable[str]) -> list[str]:
 
 
 def _drafters(target: str, drafts: list[str], methods: list[str]) -> Iterable[DrafterChoice]:
-    own = drafts or [DEFAULT_DRAFT if target == DEFAULT_TARGET else embedded_drafter(target)]
-    known = [draft for draft in own if draft is not None]
+    default = DEFAULT_DRAFT if target == DEFAULT_TARGET else embedded_drafter(target)
+    known = drafts or ([] if default is None else [default])
     methods = methods or ["draft-model" if known else "prompt-lookup"]
     found = []
     for name in methods:
@@ -245,7 +210,6 @@ class _Run:
         self._must_ask = False
         self._is_measuring = False
         self._num_done = 0
-        self._tenth = -1
         self._finished: SweepFinished | None = None
         self._said: set[str] = set()
 
@@ -314,14 +278,8 @@ class _Run:
             self._said.add(measurement.error)
             cell = measurement.run.cell
             self._progress.say(f"{cell.title} at temperature {cell.temperature:g} failed: {measurement.error}")
-        tenth = 10 * event.num_done // event.num_runs
-        is_done = event.num_done == event.num_runs
-        text = "Done" if is_done else f"About {duration_text(event.seconds_left)} left"
-        if self._progress.is_terminal:
-            self._progress.show(text, event.num_done, event.num_runs)
-        elif tenth > self._tenth:
-            self._progress.show(f"{event.num_done:,} of {event.num_runs:,} runs. {text}.")
-        self._tenth = max(tenth, self._tenth)
+        left = f"about {duration_text(event.seconds_left)} left" if event.num_done < event.num_runs else "done"
+        self._progress.show("Runs", event.num_done, event.num_runs, left)
 
     def _ask(self, event: RunMeasured) -> bool:
         """Whether a long sweep may go on, now that the first run has shown how long it takes."""
@@ -361,7 +319,8 @@ _WIDE = 112
 _LEGEND = (
     "Medians over prompts and repeats, quartiles in brackets. speedup: tokens/s relative to plain decoding of the same "
     "prompt and temperature, in the run nearest in time. acceptance: accepted / drafted tokens. tokens/forward: per "
-    "forward of the target, the block efficiency. c: a draft step / a target step. * is the best cell of its temperature."
+    "forward of the target, the block efficiency. c: a draft step / a target step. "
+    "* is the best cell at its temperature."
 )
 
 
