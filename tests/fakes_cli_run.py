@@ -2,9 +2,10 @@
 
 import io
 
+from app.cli.run_arguments import build_request
+
 from app.__main__ import build_parser, main
 from app.cli import run
-from app.cli.run_arguments import build_request
 from tests.cli_fakes import GOOD, FakeEngine
 
 

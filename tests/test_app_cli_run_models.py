@@ -3,9 +3,9 @@
 import functools
 
 import pytest
+from app.cli.run_arguments import build_request
 
 from app.__main__ import main
-from app.cli.run_arguments import build_request
 from core.models.catalogue import ModelEntry, ModelFormat, ModelOrigin
 from tests.fakes_shelf import empty_shelf, put_into_cache
 

@@ -24,13 +24,13 @@ from app.cli.errors import Exit, UsageError
 from app.cli.parsing import (
     add_command,
     add_models,
-    add_settings,
     common_fields,
     embedded_drafter,
     names,
     numbers,
     option,
     positive_whole_number,
+    switch,
     whole_number,
 )
 from core.errors import RunLogError
@@ -74,7 +74,7 @@ def add_parser(commands: Any) -> None:
     text = "length of every run, whether the text ends or not"
     option(contest, "--max-new-tokens N", text, positive_whole_number, 64)
     option(contest, "--rounds N", "rounds that count, after one that does not", positive_whole_number, 5)
-    add_settings(contest, "seed")
+    option(contest, "--seed N", "seed of the random numbers", whole_number, 0)
     text = "processor threads for every engine (default: one per core)"
     option(contest, "--threads N", text, positive_whole_number)
     text = "one prompt a line, or JSON Lines with a text each (default: three of the presets)"
@@ -83,7 +83,7 @@ def add_parser(commands: Any) -> None:
     option(contest, "--only --methods NAME,…", text, names, (), dest="only")
     output = parser.add_argument_group("output")
     text = "also measure the peak memory of each, in a separate process"
-    output.add_argument("--memory", action="store_true", help=text)
+    switch(output, "--memory", text)
     option(output, "--out FILE.json", "write all figures here")
 
 

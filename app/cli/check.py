@@ -13,14 +13,14 @@ from app.cli.parsing import (
     REF_HELP,
     SAMPLING,
     add_command,
-    add_coupling,
-    add_place,
     add_settings,
     choose_models,
     common_fields,
     draft_length,
     option,
     sampling_of,
+    sentence,
+    switch,
     whole_number,
 )
 from core.controls import RunControls
@@ -56,19 +56,20 @@ def add_parser(commands: Any) -> None:
         epilog="Exit codes: 0 exact, or exact up to near-ties; 1 not exact, or failed while running; 2 bad usage or "
         "input; 130 stopped.",
     )
-    text = f"{REF_HELP}; a single name is the target's (default: {DEFAULT_DRAFT})"
-    parser.add_argument("draft", metavar="DRAFT", nargs="?", help=text)
-    parser.add_argument("target", metavar="TARGET", nargs="?", help=f"the same (default: {DEFAULT_TARGET})")
+    text = f"the draft model: {REF_HELP}; a single name is the target's (default: {DEFAULT_DRAFT})"
+    parser.add_argument("draft", metavar="DRAFT", nargs="?", help=sentence(text))
+    parser.add_argument(
+        "target", metavar="TARGET", nargs="?", help=f"The target, named the same way (default: {DEFAULT_TARGET})"
+    )
     option(parser, "--method NAME", "how to draft (default: draft-model, or prompt-lookup without a draft)")
     option(parser, "-k --k N|auto|adaptive", "tokens to draft", draft_length, 4)
-    add_settings(parser, *SAMPLING, "seed")
-    add_coupling(parser)
+    add_settings(parser, *SAMPLING, "seed", "coupling")
     option(parser, "--samples N", "blocks to sample", whole_number, DEFAULT_SAMPLES)
     add_settings(parser, "max_new_tokens", max_new_tokens=DEFAULT_TOKENS)
     text = f"a suite ({', '.join(SUITES)}) or a file with one prompt a line; repeatable (default: the presets)"
     option(parser, "--prompts NAME|FILE", text, action="append", default=[])
-    parser.add_argument("--transformers", action="store_true", help="also compare with transformers' own generate")
-    add_place(parser)
+    switch(parser, "--transformers", "also compare with transformers' own generate")
+    add_settings(parser, "device", "dtype")
     option(parser, "--json FILE", "also write the report here")
 
 

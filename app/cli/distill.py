@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from app.cli.errors import Exit, OutputError, say
-from app.cli.parsing import REF_HELP, add_command, add_settings, option, positive_number, positive_whole_number
+from app.cli.parsing import REF_HELP, add_command, option, positive_number, positive_whole_number, whole_number
 from core.files import explain_write_error
 
 
@@ -23,7 +23,7 @@ def add_parser(commands: Any) -> None:
         "draft borrows the target's embedding and output head, so only its layers are trained and stored. You can "
         "stop with Ctrl-C at any time; the same command resumes.",
     )
-    parser.add_argument("target", metavar="TARGET", help=REF_HELP)
+    parser.add_argument("target", metavar="TARGET", help=f"The target: {REF_HELP}.")
     option(parser, "--out FOLDER", "folder to write the draft to", required=True)
     option(parser, "--work FOLDER", "folder for texts and checkpoints (default: that of --out, with -work added)")
     option(parser, "--layers N", "layers of the draft", positive_whole_number, 2)
@@ -35,7 +35,7 @@ def add_parser(commands: Any) -> None:
     option(parser, "--texts-from FILE.npz", "start with existing texts: ids, answer_start, answer_temperature")
     option(parser, "--minutes M", "time to train", positive_number, 60.0)
     option(parser, "--threads N", "processor threads (default: all)", positive_whole_number)
-    add_settings(parser, "seed")
+    option(parser, "--seed N", "seed of the random numbers", whole_number, 0)
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -6,6 +6,8 @@ import argparse
 import contextlib
 import sys
 from collections.abc import Callable
+from dataclasses import Field
+from enum import Enum
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -14,7 +16,7 @@ from core.draft_shape import DraftLength, parse_draft_length, parse_draft_length
 from core.drafters.registry import METHODS, Method, get_method
 from core.errors import OutriderError, SettingsError
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, embedded_models, resolve
-from core.types import Coupling, Device, DType, SamplingParams
+from core.types import SETTINGS, Coupling, Device, DType, SamplingParams
 
 T = TypeVar("T")
 
@@ -111,15 +113,20 @@ def option(
 ) -> None:
     """Add an option, such as `option(group, "-k --k N", "tokens to draft", int, 4)`; its help ends with the default."""
     *flags, metavar = spec.split(" ")
-    shown = ",".join(f"{value:g}" for value in default) if isinstance(default, tuple) else default
-    said = (
-        text
-        if default in (None, [], ())
-        else f"{text} (default: {shown:g})"
-        if isinstance(shown, float | int)
-        else (f"{text} (default: {shown})")
-    )
-    group.add_argument(*flags, metavar=metavar, type=kind, default=default, help=said, **more)
+    values = default if isinstance(default, tuple | list) else [default]
+    shown = ",".join(f"{value:g}" if isinstance(value, float | int) else str(value) for value in values)
+    text = text if default is None or not values else f"{text.rstrip('.')} (default: {shown})"
+    group.add_argument(*flags, metavar=metavar, type=kind, default=default, help=sentence(text), **more)
+
+
+def switch(group: Any, flag: str, text: str, **more: Any) -> None:
+    """Add a flag without a value."""
+    group.add_argument(flag, **{"action": "store_true", **more}, help=sentence(text))
+
+
+def sentence(text: str) -> str:
+    """A text for the help, with a capital letter and a full stop."""
+    return f"{text[0].upper()}{text[1:].rstrip('.')}.".replace("%", "%%")
 
 
 def flag_of(name: str) -> str:
@@ -127,22 +134,29 @@ def flag_of(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-_SETTINGS: dict[str, tuple[str, Callable[[str], Any], Any, str]] = {
-    "temperature": ("T", number, 1.0, "sampling temperature; 0 always takes the likeliest token"),
-    "top_k": ("N", whole_number, 0, "keep only the N likeliest tokens; 0 keeps all"),
-    "top_p": ("P", number, 1.0, "keep the likeliest tokens up to a total probability of P; 1 keeps all"),
-    "min_p": ("P", number, 0.0, "drop tokens less likely than P times the likeliest one; 0 drops none"),
-    "seed": ("N", whole_number, 0, "seed of the random numbers"),
-    "max_new_tokens": ("N", whole_number, 128, "length of the text, in tokens"),
-}
+def add_setting(group: Any, item: Field[Any], *, default: Any, **more: Any) -> None:
+    """Add the flag of a declared setting; `default` None means that the result shows whether it was given."""
+    flag, text = flag_of(item.name), item.metadata["help"]
+    if isinstance(item.default, bool):
+        action = "store_true" if default is False else argparse.BooleanOptionalAction
+        switch(group, flag, text, action=action, default=default, **more)
+    elif isinstance(item.default, Enum):
+        choices, default = [*map(str, type(item.default))], str(item.default)
+        group.add_argument(
+            flag, choices=choices, default=default, help=f"{text.rstrip('.')} (default: {default}).", **more
+        )
+    else:
+        kind = whole_number if isinstance(item.default, int) else number
+        option(group, f"{flag} {item.metadata.get('metavar', 'N')}", text, kind, default, **more)
+
+
 SAMPLING = ("temperature", "top_k", "top_p", "min_p")
 
 
-def add_settings(group: Any, *settings: str, **defaults: Any) -> None:
+def add_settings(group: Any, *names: str, **defaults: Any) -> None:
     """Add the flags of run settings, by name; `defaults` replace those of a run, and None means no default."""
-    for name in settings:
-        metavar, kind, default, text = _SETTINGS[name]
-        option(group, f"{flag_of(name)} {metavar}", text, kind, defaults.get(name, default))
+    for name in names:
+        add_setting(group, SETTINGS[name], default=defaults.get(name, SETTINGS[name].default))
 
 
 def add_models(parser: argparse.ArgumentParser, *, many: bool = False, method: bool = True) -> Any:
@@ -156,34 +170,15 @@ def add_models(parser: argparse.ArgumentParser, *, many: bool = False, method: b
         options = ", with options after a colon, as in prompt-lookup:max-ngram=5" if many else ""
         text = f"how to draft: {', '.join(METHODS)}{options} (default: draft-model, or prompt-lookup without a draft)"
         option(group, way, text, **more)
-    add_place(group)
+    add_settings(group, "device", "dtype")
     return group
-
-
-def add_coupling(group: Any) -> None:
-    """How the draft and the target share random numbers."""
-    group.add_argument(
-        "--coupling",
-        choices=[*map(str, Coupling)],
-        default=str(Coupling.REJECTION),
-        help="how draft and target share random numbers (default: rejection). With gumbel a seed gives the same text "
-        "as plain sampling, for any draft and K; acceptance is slightly lower",
-    )
-
-
-def add_place(group: Any) -> None:
-    """Where models run, and in which precision."""
-    group.add_argument("--device", choices=[*map(str, Device)], default="auto", help="device (default: auto)")
-    text = "precision (default: depends on the device)"
-    group.add_argument("--dtype", choices=[*map(str, DType)], default="auto", help=text)
 
 
 def add_template(group: Any) -> None:
     """Whether the chat template is applied; None where neither flag is given."""
     template = group.add_mutually_exclusive_group()
-    text = "apply the model's chat template (default: if it has one)"
-    template.add_argument("--chat", action="store_true", default=None, help=text)
-    template.add_argument("--raw", dest="chat", action="store_false", help="never apply a chat template")
+    switch(template, "--chat", "apply the model's chat template (default: if it has one)", default=None)
+    switch(template, "--raw", "never apply a chat template", dest="chat", action="store_false")
 
 
 def sampling_of(args: argparse.Namespace) -> SamplingParams:

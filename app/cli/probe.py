@@ -16,7 +16,6 @@ from app.cli.parsing import (
     REF_HELP,
     SAMPLING,
     add_command,
-    add_place,
     add_settings,
     add_template,
     common_fields,
@@ -25,6 +24,7 @@ from app.cli.parsing import (
     positive_whole_number,
     read_prompt,
     read_text_file,
+    switch,
     whole_number,
 )
 from core.analysis.probe import (
@@ -78,7 +78,7 @@ def add_parser(commands: Any) -> None:
     models = parser.add_argument_group("models")
     option(models, "--target REF", f"{REF_HELP} (default: the log's, else {DEFAULT_TARGET})")
     option(models, "--draft A,B,C", "drafts to compare (default: all smaller models here with the same tokenizer)")
-    add_place(models)
+    add_settings(models, "device", "dtype")
     text = parser.add_argument_group("text (default: three of the window's presets)")
     source = text.add_mutually_exclusive_group()
     option(source, "--text-file FILE", "a text to read without a chat template; - for standard input")
@@ -91,10 +91,10 @@ def add_parser(commands: Any) -> None:
     add_template(text)
     sampling = parser.add_argument_group("sampling (default: the log's, else temperature 1 and no filters)")
     add_settings(sampling, *SAMPLING, **dict.fromkeys(SAMPLING))
-    add_settings(sampling, "seed")
+    option(sampling, "--seed N", "seed of the random numbers", whole_number, 0)
     output = parser.add_argument_group("output")
     option(output, "--json FILE", "write everything as JSON")
-    output.add_argument("--quiet", action="store_true", help="no progress on standard error")
+    switch(output, "--quiet", "no progress on standard error")
 
 
 def build_request(args: argparse.Namespace) -> ProbeRequest:

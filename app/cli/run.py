@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import sys
 from collections.abc import Callable
-from dataclasses import MISSING, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 from rich.console import Console
@@ -18,19 +18,18 @@ from app.cli.errors import Exit, OutputClosed, OutputError, UsageError, say, sto
 from app.cli.parsing import (
     SAMPLING,
     add_command,
-    add_coupling,
     add_models,
+    add_setting,
     add_settings,
     add_template,
     choose_models,
     common_fields,
     draft_length,
     flag_of,
-    number,
     option,
     read_prompt,
     sampling_of,
-    whole_number,
+    switch,
 )
 from app.cli.text import STYLES, Transcript, open_sink
 from core.controls import RunControls
@@ -41,6 +40,7 @@ from core.machine import limit_spinning
 from core.runlog.log import RunLogWriter
 from core.text import percent_text
 from core.types import (
+    SETTINGS,
     Coupling,
     Event,
     Finished,
@@ -71,15 +71,12 @@ def add_parser(commands: Any) -> None:
     option(
         sampling,
         "-k --k N|auto|adaptive",
-        "number of tokens to draft. auto chooses it before each step, including 0, from the times measured here; "
-        "adaptive also stops within a block where the draft is unsure. With either of them, a seed repeats its text "
-        "only with --coupling gumbel or at temperature 0",
+        f"{SETTINGS['num_draft_tokens'].metadata['help']} auto chooses it before each step, 0 included, from measured "
+        "times; adaptive also ends a block where the draft is unsure",
         draft_length,
         4,
     )
-    add_settings(sampling, *SAMPLING, "seed")
-    add_coupling(sampling)
-    add_settings(sampling, "max_new_tokens")
+    add_settings(sampling, *SAMPLING, "seed", "coupling", "max_new_tokens")
     option(sampling, "--stop TEXT", "stop before TEXT; repeatable", action="append", default=[])
     prompt = parser.add_argument_group("prompt")
     source = prompt.add_mutually_exclusive_group()
@@ -87,11 +84,9 @@ def add_parser(commands: Any) -> None:
     option(source, "--prompt-file FILE", "a file with the prompt, - for standard input; a final line end is dropped")
     add_template(prompt)
     output = parser.add_argument_group("output")
-    output.add_argument("--baseline", action="store_true", help="also run plain decoding, and report the speedup")
+    add_settings(output, "baseline", "inspect")
     option(output, "--log FILE.jsonl", "write the run log here, line by line during the run")
-    text = "add to the log what the window's Inspector shows of each step"
-    output.add_argument("--inspect", action="store_true", help=text)
-    output.add_argument("--quiet", action="store_true", help="print only the text, without colour, and errors")
+    switch(output, "--quiet", "print only the text, without colour, and errors")
     _add_method_options(parser)
 
 
@@ -105,16 +100,7 @@ def _add_method_options(parser: argparse.ArgumentParser) -> None:
         group = parser.add_argument_group(f"method {method.name}")
         for item in items:
             seen.add(item.name)
-            flag, dest = flag_of(item.name), _OPTION + item.name
-            default = None if item.default is MISSING else item.default
-            text = item.metadata["help"].replace("%", "%%")
-            if isinstance(default, bool):
-                text += f" (default: {'yes' if default else 'no'})"
-                group.add_argument(flag, dest=dest, action=argparse.BooleanOptionalAction, help=text)
-            else:
-                kind = number if isinstance(default, float) else whole_number
-                text += f" ({item.metadata['min']} to {item.metadata['max']}; default: {default})"
-                option(group, f"{flag} N", text, kind, dest=dest)
+            add_setting(group, item, default=None, dest=_OPTION + item.name)
 
 
 def build_request(args: argparse.Namespace) -> RunRequest:

@@ -27,7 +27,6 @@ from app.cli.console import (
 from app.cli.errors import Exit, UsageError, say, stop_on_interrupt
 from app.cli.parsing import (
     add_command,
-    add_coupling,
     add_models,
     add_settings,
     add_template,
@@ -37,6 +36,7 @@ from app.cli.parsing import (
     numbers,
     option,
     positive_whole_number,
+    switch,
 )
 from core.drafters.registry import get_method
 from core.experiments.bench import Spread, split_name
@@ -94,16 +94,15 @@ def add_parser(commands: Any) -> None:
     option(grid, "--repeats N", "runs of each cell on each prompt", positive_whole_number, 3)
     option(grid, "--max-new-tokens N", "maximum length of a run's text", positive_whole_number, 64)
     sampling = parser.add_argument_group("sampling, the same for all runs")
-    add_settings(sampling, "top_k", "top_p", "min_p", "seed")
-    add_coupling(sampling)
+    add_settings(sampling, "top_k", "top_p", "min_p", "seed", "coupling")
     add_template(sampling)
     output = parser.add_argument_group("output")
     text = "file to add every run to as it ends; the same command resumes from it"
     option(output, "--out FILE.jsonl", text, required=True)
-    output.add_argument("--restart", action="store_true", help="start over and replace --out")
+    switch(output, "--restart", "start over and replace --out")
     option(output, "--logs FOLDER", "keep the log of every run here")
     option(output, "--csv FILE", "also write the table here")
-    output.add_argument("--yes", action="store_true", help="don't ask before a long sweep")
+    switch(output, "--yes", "don't ask before a long sweep")
 
 
 def build_plan(args: argparse.Namespace) -> SweepPlan:
