@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, fields
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from core.drafters.base import Drafter
 from core.errors import SettingsError
 from core.settings import check
 
 if TYPE_CHECKING:
+    from core.drafters.base import Drafter
     from core.models.language_model import LanguageModel
 
 
