@@ -11,7 +11,7 @@ from core.experiments.prompt_suites import Prompt
 from core.experiments.sweep_log import figures_of
 from core.experiments.sweep_plan import DrafterChoice, Figures, SweepPlan
 from core.types import Event, Finished, FinishReason, PrefillDone, RunRequest, RunStarted, StageChanged
-from tests.cli_fakes import finished, step
+from tests.fakes_cli import finished, step
 
 DRAFT = DrafterChoice("draft-model", "D")
 

@@ -11,7 +11,7 @@ from app import __version__
 from app.__main__ import main
 from core.machine import limit_spinning
 from core.runlog.log import event_line, read_run_log
-from tests.cli_fakes import STARTED, finished, step
+from tests.fakes_cli import STARTED, finished, step
 
 
 @pytest.fixture

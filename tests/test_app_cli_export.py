@@ -9,7 +9,7 @@ import pytest
 
 from app.__main__ import main
 from core.runlog.log import to_line, to_record
-from tests.cli_fakes import STARTED, finished, step
+from tests.fakes_cli import STARTED, finished, step
 
 CONFIG = {
     "target": "owner/target",

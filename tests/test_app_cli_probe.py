@@ -16,9 +16,9 @@ from core.errors import PairMismatchError
 from core.runlog.log import RunLogWriter
 from core.session import Session
 from core.types import Finished, RunRequest, RunStarted, SamplingParams, Step
-from tests.cli_fakes import finished
 from tests.fakes import is_sentence, tiny_model
 from tests.fakes_app import FakeSession
+from tests.fakes_cli import finished
 
 
 class TinyEngine:
@@ -79,7 +79,7 @@ def test_with_nothing_said_the_drafts_that_are_here_read_the_presets(capsys):
 def test_a_text_that_the_target_wrote_is_called_its_own(capsys):
     assert main(["probe", "--prompt", "abc", "--generate", "30", "--temperature", "0.7", "--quiet"]) == 0
     out, _ = said(capsys)
-    assert "30 places, temperature 0.7" in out
+    assert "30 positions, temperature 0.7" in out
     assert "the target's own" in out
 
 
@@ -103,7 +103,7 @@ def test_a_kept_run_is_probed_at_its_own_settings(capsys, tmp_path):
     log = write_log(tmp_path / "run.jsonl")
     assert main(["probe", "--log", log, "--draft", "far", "--quiet"]) == 0
     out, _ = said(capsys)
-    assert out.startswith("t, 40 places, temperature 0.8")
+    assert out.startswith("t, 40 positions, temperature 0.8")
     assert "the target's own" in out
     assert main(["probe", "--log", log, "--draft", "far", "--temperature", "1", "--quiet"]) == 0
     assert "was not written by the target at these settings" in said(capsys)[0]
@@ -116,7 +116,7 @@ def test_a_kept_run_is_probed_at_its_own_settings(capsys, tmp_path):
         (["--temperature", "hot"], "--temperature must be a number"),
         (["--temperature", "-1"], "Temperature must be"),
         (["--generate", "-3"], "0 or more"),
-        (["--places", "0"], "--places must be 1 or more"),
+        (["--places", "0"], "--places must be a whole number, 1 or more"),
         (["--places", "9999999"], "from 1 to 100,000"),
         (["--text-file", "/nowhere/text.txt"], "no prompt file"),
         (["--text-file", "x", "--prompt", "y"], "not allowed with"),
@@ -136,7 +136,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(capsys, arguments, words):
 
 def test_a_log_without_text_and_generate_beside_a_log_are_refused(capsys, tmp_path):
     empty, log = write_log(tmp_path / "a.jsonl", steps=False), write_log(tmp_path / "b.jsonl")
-    for arguments, words in ((["--log", empty], "wrote no text"), (["--log", log, "--generate", "5"], "leave one out")):
+    for arguments, words in ((["--log", empty], "wrote no text"), (["--log", log, "--generate", "5"], "leave out one")):
         assert main(["probe", "--quiet", *arguments]) == 2
         assert words in said(capsys)[1]
 

@@ -1,4 +1,4 @@
-"""`outrider run` without a model: streams, exit codes, the log, and Ctrl-C."""
+"""`outrider run` with a played engine: streams, exit codes, the log, and Ctrl-C."""
 
 import contextlib
 import errno
@@ -13,11 +13,12 @@ import pytest
 
 from app.__main__ import main
 from app.cli import run
-from core.errors import DeviceError, GenerationError, ModelNotFoundError, OutOfMemoryError, PairMismatchError
+from core.errors import GenerationError, ModelNotFoundError, OutOfMemoryError, PairMismatchError
 from core.runlog.log import read_run_log
 from core.types import BaselineStep, FinishReason, StageChanged
-from tests.cli_fakes import STARTED, finished, step
-from tests.fakes_cli_run import clear_environment, outrider, play_engine
+from tests.fakes_cli import STARTED, clean_environment, finished, outrider, play_engine, step
+
+pytestmark = pytest.mark.usefixtures(clean_environment.__name__)
 
 
 @pytest.fixture
@@ -25,9 +26,13 @@ def play(monkeypatch):
     return functools.partial(play_engine, monkeypatch)
 
 
-@pytest.fixture(autouse=True)
-def no_environment(monkeypatch):
-    clear_environment(monkeypatch)
+@pytest.fixture
+def log(tmp_path):
+    return tmp_path / "run.jsonl"
+
+
+def words(text):
+    return " ".join(text.split())
 
 
 # --- Streams ----------------------------------------------------------------------------------------------------
@@ -46,12 +51,12 @@ def test_the_text_and_nothing_else_goes_to_stdout(play, capfdbinary):
 
 
 @pytest.mark.parametrize(
-    ("length", "expected"), [("4", "ended by the length asked for"), ("5", "ended by the end of the model's context")]
+    ("length", "expected"), [("4", "ended at the requested length"), ("5", "ended at the end of the model's context")]
 )
-def test_the_end_is_the_contexts_where_fewer_tokens_came_than_were_asked_for(play, capsys, length, expected):
+def test_the_end_is_the_contexts_where_fewer_tokens_came_than_requested(play, capsys, length, expected):
     play()
     assert outrider("--max-new-tokens", length) == 0
-    assert expected in " ".join(capsys.readouterr().err.split())
+    assert expected in words(capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(
@@ -66,11 +71,12 @@ def test_the_peak_of_memory_says_what_it_is_of(play, capsys, device, expected):
     assert expected in line
 
 
-def test_the_help_names_every_kind_of_model_that_can_be_loaded(capsys):
+def test_the_help_names_every_kind_of_model_and_what_a_seed_repeats(capsys):
     with contextlib.suppress(SystemExit):
         main(["run", "--help"])
-    text = " ".join(capsys.readouterr().out.split())
+    text = words(capsys.readouterr().out)
     assert "a catalogue name, a Hub id, a local folder (safetensors) or a .gguf file" in text
+    assert "unless the coupling is gumbel or the temperature is 0" in text
 
 
 def test_quiet_leaves_the_text_only(play, capsys):
@@ -93,14 +99,7 @@ def test_a_reproducible_run_reports_the_acceptance_that_rejection_would_have(pla
     for flags, is_told in ((["--coupling", "gumbel"], True), ([], False)):
         play(STARTED, step("def", " f"), finished("def f", expected_acceptance_rate=0.781))
         assert outrider(*flags) == 0
-        assert ("rejection would be 78.1 %" in " ".join(capsys.readouterr().err.split())) is is_told
-
-
-def test_the_help_says_which_texts_a_seed_repeats(capsys):
-    with contextlib.suppress(SystemExit):
-        main(["run", "--help"])
-    text = " ".join(capsys.readouterr().out.split())
-    assert "a seed repeats its text only with --coupling gumbel or at temperature 0" in text
+        assert ("rejection sampling would reach 78.1 %" in words(capsys.readouterr().err)) is is_told
 
 
 def test_text_in_any_script_survives_an_old_encoding(play, monkeypatch):
@@ -112,11 +111,11 @@ def test_text_in_any_script_survives_an_old_encoding(play, monkeypatch):
     assert raw.getvalue() == "日本\r\né\n".encode()
 
 
-def test_a_closed_stdout_means_that_only_the_log_is_wanted(play, monkeypatch, tmp_path):
+def test_with_a_closed_stdout_the_log_is_written_all_the_same(play, monkeypatch, log):
     monkeypatch.setattr(sys, "stdout", None)
     play()
-    assert outrider("--log", str(tmp_path / "run.jsonl")) == 0
-    assert read_run_log(tmp_path / "run.jsonl").summary["finish_reason"] == "length"
+    assert outrider("--log", str(log)) == 0
+    assert read_run_log(log).summary["finish_reason"] == "length"
 
 
 class BrokenStream(io.TextIOWrapper):
@@ -132,10 +131,9 @@ class BrokenStream(io.TextIOWrapper):
         raise self.error
 
 
-def test_a_reader_that_goes_away_ends_the_run_silently_and_the_log_is_whole(play, monkeypatch, capsys, tmp_path):
+def test_a_reader_that_goes_away_ends_the_run_silently_and_the_log_is_whole(play, monkeypatch, capsys, log):
     monkeypatch.setattr(sys, "stdout", BrokenStream(BrokenPipeError(errno.EPIPE, "Broken pipe")))
     play()
-    log = tmp_path / "run.jsonl"
     assert outrider("--quiet", "--log", str(log)) == 130
     assert capsys.readouterr().err == ""
     assert read_run_log(log).summary["finish_reason"] == "cancelled"
@@ -158,23 +156,21 @@ def test_a_full_disk_behind_stdout_is_a_sentence(play, monkeypatch, capsys):
     [
         (ModelNotFoundError("There is no model 'x'."), 2),
         (PairMismatchError("The tokenizers differ."), 2),
-        (DeviceError("There is no GPU here."), 2),
         (OutOfMemoryError("The model does not fit."), 1),
         (GenerationError("The model returned NaN."), 1),
     ],
 )
-def test_what_the_engine_refuses_is_its_sentence(play, capsys, tmp_path, error, code):
+def test_what_the_engine_refuses_is_one_sentence_and_an_old_log_survives(play, capsys, log, error, code):
     engine = play(StageChanged("Loading"), error)
-    log = tmp_path / "run.jsonl"
+    log.write_text("old")
     assert outrider("--quiet", "--log", str(log)) == code
     assert capsys.readouterr() == ("", f"{error}\n")
     assert engine.closed
-    assert not log.exists()
+    assert log.read_text() == "old"
 
 
-def test_a_failure_in_the_middle_keeps_text_and_log(play, capsys, tmp_path):
+def test_a_failure_in_the_middle_keeps_text_and_log(play, capsys, log):
     play(STARTED, step("def", " f"), finished("def f", FinishReason.ERROR, error="The device failed; try again."))
-    log = tmp_path / "run.jsonl"
     assert outrider("--quiet", "--log", str(log)) == 1
     assert capsys.readouterr() == ("def f\n", "The device failed; try again.\n")
     assert read_run_log(log).summary["error"] == "The device failed; try again."
@@ -202,23 +198,19 @@ def interrupt(_):
     signal.raise_signal(signal.SIGINT)
 
 
-def test_ctrl_c_keeps_the_text_so_far_and_the_summary(play, capsys, tmp_path):
+def test_ctrl_c_keeps_the_text_so_far_and_the_summary(play, capsys, log):
     before = signal.getsignal(signal.SIGINT)
     play(STARTED, step("def", " f"), interrupt, finished("def f"))
-    log = tmp_path / "run.jsonl"
     assert outrider("--log", str(log)) == 130
     out, err = capsys.readouterr()
     assert out == "def f\n"
-    assert "your stop" in err
+    assert "because you stopped it" in words(err)
     assert read_run_log(log).summary["finish_reason"] == "cancelled"
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_ctrl_c_during_the_baseline_keeps_the_run_and_says_stopped(play, capsys):
-    def last_word(controls):
-        assert controls.is_cancelled
-
-    engine = play(STARTED, step("def", " f"), StageChanged("Measuring the baseline"), interrupt, last_word)
+def test_ctrl_c_during_the_baseline_keeps_the_run_and_exits_as_stopped(play, capsys):
+    engine = play(STARTED, step("def", " f"), StageChanged("Measuring the baseline"), interrupt)
     engine.keep = finished("def f")
     assert outrider("--baseline") == 130
     out, err = capsys.readouterr()
@@ -239,30 +231,21 @@ def test_ctrl_c_during_a_load_or_twice_leaves_at_once(play, capsys, script):
 # --- The log ----------------------------------------------------------------------------------------------------
 
 
-def test_the_log_holds_the_run(play, tmp_path):
+def test_the_log_holds_the_run(play, log):
     play()
-    log = tmp_path / "run.jsonl"
     assert outrider("--log", str(log)) == 0
     records = [json.loads(line) for line in log.read_text("utf-8").splitlines()]
     assert [record["type"] for record in records] == ["run", "step", "step", "summary"]
     assert records[-1]["text"] == "def f(x):\n"
 
 
-def test_a_log_that_cannot_be_written_is_said_once_and_the_text_goes_on(play, capsys, monkeypatch, tmp_path):
+def test_a_log_that_cannot_be_written_is_reported_once_and_the_text_goes_on(play, capsys, monkeypatch, log):
     def fail(*_):
         raise run.RunLogError("There is no space left to write 'run.jsonl'; free some.")
 
     monkeypatch.setattr(run.RunLogWriter, "write", fail)
     play()
-    assert outrider("--quiet", "--log", str(tmp_path / "run.jsonl")) == 1
+    assert outrider("--quiet", "--log", str(log)) == 1
     out, err = capsys.readouterr()
     assert out == "def f(x):\n\n"
     assert err.count("no space left") == 1
-
-
-def test_an_old_log_survives_a_run_that_does_not_start(play, tmp_path):
-    log = tmp_path / "run.jsonl"
-    log.write_text("old")
-    play(ModelNotFoundError("There is no model 'x'."))
-    assert outrider("--log", str(log)) == 2
-    assert log.read_text() == "old"

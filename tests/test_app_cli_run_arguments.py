@@ -1,4 +1,4 @@
-"""What `outrider run` makes of its flags and of the prompt, wherever that comes from."""
+"""What `outrider run` makes of its flags, of the models named, and of the prompt."""
 
 import functools
 import sys
@@ -6,9 +6,12 @@ import sys
 import pytest
 
 from app.__main__ import main
-from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET
+from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, ModelEntry, ModelFormat, ModelOrigin
 from core.types import Coupling
-from tests.fakes_cli_run import clear_environment, outrider, piped, play_engine, request_of
+from tests.fakes_cli import clean_environment, outrider, piped, play_engine, request_of
+from tests.fakes_shelf import empty_shelf, put_into_cache
+
+pytestmark = pytest.mark.usefixtures(clean_environment.__name__)
 
 
 @pytest.fixture
@@ -16,12 +19,7 @@ def play(monkeypatch):
     return functools.partial(play_engine, monkeypatch)
 
 
-@pytest.fixture(autouse=True)
-def no_environment(monkeypatch):
-    clear_environment(monkeypatch)
-
-
-# --- Arguments --------------------------------------------------------------------------------------------------
+# --- Flags ------------------------------------------------------------------------------------------------------
 
 
 def test_with_no_argument_but_a_prompt_the_embedded_pair_runs():
@@ -35,32 +33,14 @@ def test_every_flag_reaches_the_request():
     models = ["--target", "T", "--draft", "D", "--method", "draft-model", "--device", "cpu", "--dtype", "float32"]
     filters = ["--temperature", "0.5", "--top-k", "9", "--top-p", "0.9", "--min-p", "0.1"]
     sampling = ["-k", "7", *filters, "--seed", "3", "--coupling", "gumbel", "--max-new-tokens", "5", "--baseline"]
-    request = request_of(*models, *sampling, "--raw", "--stop", "END", "--stop", "\n\n")
+    output = ["--raw", "--stop", "END", "--stop", "\n\n", "--inspect", "--log", "run.jsonl"]
+    request = request_of(*models, *sampling, *output)
     sampling = request.sampling
     assert (request.target, request.draft, request.num_draft_tokens) == ("T", "D", 7)
     assert (sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p) == (0.5, 9, 0.9, 0.1)
     assert (request.seed, request.coupling, request.max_new_tokens) == (3, Coupling.GUMBEL, 5)
     assert (request.chat, request.stop, request.baseline) == (False, ("END", "\n\n"), True)
-    assert (request.device, request.dtype) == ("cpu", "float32")
-
-
-def test_inspect_asks_the_engine_for_the_evidence_of_each_step():
-    assert request_of("--inspect", "--log", "run.jsonl").inspect
-    assert not request_of("--log", "run.jsonl").inspect
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["--target", "T"], ("prompt-lookup", "T", None)),
-        (["--draft", "D"], ("draft-model", DEFAULT_TARGET, "D")),
-        (["--method", "prompt-lookup"], ("prompt-lookup", DEFAULT_TARGET, None)),
-        (["--method", "draft-model", "--target", DEFAULT_TARGET], ("draft-model", DEFAULT_TARGET, DEFAULT_DRAFT)),
-    ],
-)
-def test_the_method_follows_from_the_models_named(arguments, expected):
-    request = request_of(*arguments)
-    assert (request.method, request.target, request.draft) == expected
+    assert (request.device, request.dtype, request.inspect) == ("cpu", "float32", True)
 
 
 def test_auto_lets_the_engine_choose_k():
@@ -72,31 +52,28 @@ def test_a_methods_options_become_flags():
     request = request_of("--method", "prompt-lookup", "--max-ngram", "5", "--min-ngram", "2")
     assert dict(request.method_options) == {"max_ngram": 5, "min_ngram": 2}
     assert dict(request_of("--method", "prompt-lookup").method_options) == {}
+    assert dict(request_of("--no-int8").method_options) == {"int8": False}
 
 
 BAD = [
     ["-k", "0"],
     ["-k", "99"],
-    ["-k", "-1"],
     ["-k", "4.5"],
     ["-k", "many"],
     ["-k"],
     ["--temperature", "-1"],
     ["--temperature", "nan"],
-    ["--temperature", "inf"],
     ["--temperature", "hot"],
     ["--top-k", "-1"],
     ["--top-k", "x"],
     ["--top-p", "0"],
     ["--top-p", "1.1"],
     ["--min-p", "-0.1"],
-    ["--min-p", "nan"],
     ["--seed", "-1"],
     ["--seed", "1.5"],
     ["--seed", "9" * 40],
     ["--coupling", "loose"],
     ["--max-new-tokens", "0"],
-    ["--max-new-tokens", "x"],
     ["--stop", ""],
     ["--device", "tpu"],
     ["--dtype", "int3"],
@@ -139,6 +116,54 @@ def test_a_command_that_is_not_there_is_one_sentence(capsys, arguments):
     assert capsys.readouterr().err.count("\n") == 1
 
 
+# --- Models -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cached(tmp_path, monkeypatch):
+    """Puts models into an empty cache, beside an embedded drafter for a target that is not there."""
+    shelf = empty_shelf(tmp_path, monkeypatch)
+    drafter = ModelEntry(
+        "the-drafter", "Drafter", shelf, ModelFormat.SAFETENSORS, 5, ModelOrigin.EMBEDDED, serves="owner/served"
+    )
+    monkeypatch.setattr("app.cli.parsing.embedded_models", lambda: (drafter,))
+    return functools.partial(put_into_cache, shelf)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], ("draft-model", DEFAULT_TARGET, DEFAULT_DRAFT)),
+        (["--draft", "D"], ("draft-model", DEFAULT_TARGET, "D")),
+        (["--method", "prompt-lookup"], ("prompt-lookup", DEFAULT_TARGET, None)),
+        (["--method", "draft-model", "--target", DEFAULT_TARGET], ("draft-model", DEFAULT_TARGET, DEFAULT_DRAFT)),
+        (["--target", "owner/served"], ("draft-model", "owner/served", "the-drafter")),
+        (["--target", "owner/served", "--method", "draft-model"], ("draft-model", "owner/served", "the-drafter")),
+        (["--target", "owner/served", "--draft", "other"], ("draft-model", "owner/served", "other")),
+        (["--target", "owner/served", "--method", "prompt-lookup"], ("prompt-lookup", "owner/served", None)),
+        (["--target", "owner/other"], ("prompt-lookup", "owner/other", None)),
+        (["--target", "owner/missing"], ("prompt-lookup", "owner/missing", None)),
+    ],
+)
+def test_method_and_draft_follow_from_the_models_named(cached, arguments, expected):
+    cached("owner/other")
+    request = request_of(*arguments)
+    assert (request.method, request.target, request.draft) == expected
+
+
+def test_a_drafter_is_found_for_its_target_under_another_name(cached):
+    folder = str(cached("owner/served"))
+    request = request_of("--target", folder)
+    assert (request.method, request.target, request.draft) == ("draft-model", folder, "the-drafter")
+
+
+def test_running_a_model_that_is_not_here_tells_how_to_get_it(cached, capsys):
+    assert main(["run", "--target", "owner/missing", "--prompt", "Hi"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "`outrider models get owner/missing`" in err
+
+
 # --- The prompt -------------------------------------------------------------------------------------------------
 
 
@@ -167,7 +192,7 @@ def test_a_piped_prompt_is_used_where_none_is_named(play, monkeypatch):
 
 
 @pytest.mark.parametrize("flags", [("-k", "99"), ("--temperature", "-1"), ("--max-new-tokens", "0"), ("--stop", "")])
-def test_a_mistake_in_the_flags_is_said_before_the_prompt_is_read(play, monkeypatch, capsys, flags):
+def test_a_mistake_in_the_flags_is_reported_before_the_prompt_is_read(play, monkeypatch, capsys, flags):
     play()
     stdin = piped(b"typed in by hand")
     monkeypatch.setattr(sys, "stdin", stdin)
@@ -176,7 +201,7 @@ def test_a_mistake_in_the_flags_is_said_before_the_prompt_is_read(play, monkeypa
     assert stdin.read() == "typed in by hand"
 
 
-def test_without_any_prompt_a_terminal_is_told_how_to_give_one(play, monkeypatch, capsys):
+def test_without_any_prompt_the_error_tells_how_to_give_one(play, monkeypatch, capsys):
     play()
     terminal = piped(b"")
     terminal.isatty = lambda: True

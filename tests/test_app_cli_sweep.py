@@ -17,20 +17,14 @@ from core.experiments.sweep_plan import DrafterChoice
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, SMOLLM2_DRAFTER
 from core.text import duration_text
 from tests.fakes import is_sentence, save_model
+from tests.fakes_cli import clean_environment
 from tests.fakes_sweep import FakeSweepSession
 
 GRID = ["--k", "1-2", "--prompts", "code", "--num-prompts", "2", "--repeats", "2", "--max-new-tokens", "16"]
 """Two cells and a baseline, two prompts, twice: twelve runs."""
 
 
-@pytest.fixture(autouse=True)
-def no_environment(monkeypatch):
-    for name in ("NO_COLOR", "FORCE_COLOR", "OUTRIDER_DEBUG"):
-        monkeypatch.delenv(name, raising=False)
-    # So that no test leaves it behind.
-    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
-    # No session times threads against each other on a machine where other tests run.
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+pytestmark = pytest.mark.usefixtures(clean_environment.__name__)
 
 
 @pytest.fixture
@@ -51,6 +45,7 @@ def terminal(monkeypatch):
 
     def answering(answer):
         monkeypatch.setattr(command, "is_terminal", lambda stream: True)
+        monkeypatch.setattr("app.cli.console.is_terminal", lambda stream: True)
         monkeypatch.setattr(sys, "stdin", io.StringIO(answer + "\n"))
         monkeypatch.setattr(command, "ASK_ABOVE", 5)
 
@@ -83,8 +78,8 @@ def test_every_flag_reaches_the_plan(tmp_path):
     prompts.write_text("one\ntwo\n", "utf-8")
     grid = ["--k", "2,auto,4-5", "--temperature", "0, .5,0", "--prompts", str(prompts), "chat,maths", "--repeats", "5"]
     models = ["--target", "T", "--draft", "A,B", "--draft", "C", "--device", "cpu", "--dtype", "bfloat16", "--raw"]
-    law = ["--top-k", "9", "--top-p", ".8", "--min-p", ".1", "--seed", "7", "--coupling", "gumbel"]
-    plan = plan_for(*grid, *models, *law, "--max-new-tokens", "9", "--num-prompts", "1")
+    sampling = ["--top-k", "9", "--top-p", ".8", "--min-p", ".1", "--seed", "7", "--coupling", "gumbel"]
+    plan = plan_for(*grid, *models, *sampling, "--max-new-tokens", "9", "--num-prompts", "1")
     assert [drafter.draft for drafter in plan.drafters] == ["A", "B", "C"]
     assert (plan.num_draft_tokens, plan.temperatures, plan.repeats) == ((2, "auto", 4, 5), (0.0, 0.5), 5)
     assert [prompt.suite for prompt in plan.prompts] == ["own", "chat", "maths"]
@@ -104,14 +99,11 @@ def test_methods_stand_beside_drafts():
     "arguments",
     [
         [],
-        ["--out", "x", "--k", "0"],
         ["--out", "x", "--k", "17"],
         ["--out", "x", "--k", "8-1"],
-        ["--out", "x", "--k", ""],
         ["--out", "x", "--k", "1-8-9"],
         ["--out", "x", "--temperature", ""],
         ["--out", "x", "--temperature", "warm"],
-        ["--out", "x", "--temperature", "-1"],
         ["--out", "x", "--temperature=99"],
         ["--out", "x", "--temperature", "nan"],
         ["--out", "x", "--repeats", "0"],
@@ -160,7 +152,7 @@ def test_a_sweep_prints_a_table_and_an_answer_and_writes_both_files(capsys, sess
     captured = capsys.readouterr()
     assert "K = 2 with outrider-code-draft is fastest, 3.00× plain decoding" in captured.out.replace("\n", " ")
     assert [line.split()[0] for line in captured.out.splitlines()[3:7]] == ["K", "plain", "1", "2"]
-    assert "12 of 12 runs" in captured.err
+    assert "Runs: 12 of 12, done" in captured.err
     assert "Loading T…" in captured.err
     assert len(captured.err.splitlines()) < 20
     assert len(read_sweep(out).measurements) == 12
@@ -169,17 +161,8 @@ def test_a_sweep_prints_a_table_and_an_answer_and_writes_both_files(capsys, sess
 
 
 def test_several_suites_and_drafters_are_told_apart(capsys, session, out):
-    several = [
-        "--prompts",
-        "code",
-        "chat",
-        "--num-prompts",
-        "1",
-        "--method",
-        "draft-model,prompt-lookup",
-        "--repeats",
-        "1",
-    ]
+    several = ["--prompts", "code", "chat", "--num-prompts", "1", "--repeats", "1"]
+    several += ["--method", "draft-model,prompt-lookup"]
     assert main(["sweep", *GRID, *several, "--out", str(out)]) == 0
     text = capsys.readouterr().out
     assert "speedup by suite" in text
@@ -210,9 +193,7 @@ def test_where_every_run_fails_the_exit_code_says_so(capsys, session, out):
     assert not capsys.readouterr().out
 
 
-def test_real_models_are_swept(capsys, out, tmp_path, monkeypatch):
-    monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    monkeypatch.setenv("TRANSFORMERS_VERBOSITY", "error")
+def test_real_models_are_swept(capsys, out, tmp_path):
     target, prompts = str(save_model(tmp_path / "target")), tmp_path / "own.txt"
     prompts.write_text("a b a b a b\n", "utf-8")
     grid = ["--k", "1", "--prompts", str(prompts), "--repeats", "1", "--max-new-tokens", "4", "--device", "cpu"]
@@ -242,12 +223,12 @@ def test_ctrl_c_stops_with_a_table_and_the_same_command_goes_on(capsys, session,
     interrupting(session, 5)
     assert main(arguments) == 130
     captured = capsys.readouterr()
-    assert "Stopped after 4 of 12 runs; the same command goes on from there." in captured.err
+    assert "Stopped after 4 of 12 runs; the same command resumes." in captured.err
     assert "runs" in captured.out
     assert signal.getsignal(signal.SIGINT) is before
     session.on_run = lambda *_: None
     assert main(arguments) == 0
-    assert "4 of 12 runs are in" in capsys.readouterr().err
+    assert "already has 4 of 12 runs" in capsys.readouterr().err
     assert len(session.calls) == 5 + 8
 
 
@@ -262,7 +243,7 @@ def test_a_restart_that_is_stopped_goes_on_without_the_flag(capsys, session, out
     assert main(["sweep", *GRID, "--out", str(out)]) == 0
     interrupting(session, len(session.calls) + 3)
     assert main(["sweep", *GRID, "--out", str(out), "--restart"]) == 130
-    assert "the same command without --restart goes on" in capsys.readouterr().err
+    assert "the same command without --restart resumes" in capsys.readouterr().err
     assert len(read_sweep(out).measurements) == 2
 
 
@@ -301,7 +282,7 @@ def test_a_long_sweep_is_asked_for_once_its_time_is_known(capsys, session, out, 
 def test_with_yes_nobody_is_asked(capsys, session, out, monkeypatch):
     monkeypatch.setattr(command, "ASK_ABOVE", 5)
     assert main(["sweep", *GRID, "--yes", "--out", str(out)]) == 0
-    assert "Go on?" not in capsys.readouterr().err
+    assert "Continue?" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -316,5 +297,5 @@ def test_with_yes_nobody_is_asked(capsys, session, out, monkeypatch):
         (9e5, "250 h"),
     ],
 )
-def test_a_time_is_said_as_a_person_says_it(seconds, words):
+def test_a_duration_reads_as_a_person_says_it(seconds, words):
     assert duration_text(seconds) == words

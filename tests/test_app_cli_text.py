@@ -10,7 +10,7 @@ from rich.color import Color
 
 from app.cli.text import STYLES, PlainSink, StopTail, TerminalSink, Transcript, open_sink
 from core.types import TokenKind as Kind
-from tests.cli_fakes import step
+from tests.fakes_cli import step
 
 
 class Pieces:

@@ -7,7 +7,7 @@ from scipy.stats import binom
 
 from core.experiments.bench import first_difference, median_interval, order, ratios, spread
 from core.experiments.benching import overhead, usual_steps
-from tests.cli_fakes import step
+from tests.fakes_cli import step
 
 
 def test_a_spread_is_median_quartiles_and_extremes():

@@ -12,8 +12,8 @@ from core.runlog.log import STEP_FIELDS, RunLogWriter, read_run_log, to_line, to
 from core.runlog.replay import step_from_record
 from core.runlog.store import read_head
 from core.types import Inspected, Step
-from tests.cli_fakes import STARTED
 from tests.fakes import play
+from tests.fakes_cli import STARTED
 from tests.test_core_evidence import NUMBERS, a_run, pair
 
 

@@ -13,7 +13,7 @@ from core.experiments.sweep_log import SweepFile, SweepLog, figures_of, read_swe
 from core.experiments.sweep_plan import Measurement, PlannedRun, SweepPlan
 from core.export.files import SWEEP_CSV_FIELDS, export_sweep_csv, export_sweep_html, export_sweep_jsonl, is_sweep
 from core.export.sweep_report import sweep_page
-from tests.cli_fakes import finished
+from tests.fakes_cli import finished
 from tests.fakes_sweep import DRAFT, plan_of
 from tests.test_core_report import NASTY, Page
 

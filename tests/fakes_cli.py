@@ -1,5 +1,11 @@
-"""A run without a model, for the tests of the terminal commands."""
+"""A played engine, and its events, for the tests of the terminal's commands."""
 
+import io
+
+import pytest
+
+from app.__main__ import build_parser, main
+from app.cli import run
 from core.types import Finished, FinishReason, PrefillDone, RunStarted, StageChanged, Step, Summary
 from core.types import TokenKind as Kind
 
@@ -89,3 +95,36 @@ GOOD = [
     step("(x)", ":\n", index=1),
     finished("def f(x):\n"),
 ]
+
+
+def outrider(*arguments, prompt="Hi"):
+    return main(["run", *(["--prompt", prompt] if prompt is not None else []), *arguments])
+
+
+def request_of(*arguments):
+    return run.build_request(build_parser().parse_args(["run", "--prompt", "Hi", *arguments]))
+
+
+def piped(data):
+    return io.TextIOWrapper(io.BytesIO(data))
+
+
+def play_engine(monkeypatch, *script):
+    """Puts a fake engine in the real one's place; nothing of torch is imported."""
+    engine = FakeEngine(script or GOOD)
+    monkeypatch.setattr(run, "make_engine", lambda: engine)
+    return engine
+
+
+@pytest.fixture
+def clean_environment(monkeypatch):
+    """The terminal of the test run has no influence, and no test leaves a choice about threads behind."""
+    for name in ("NO_COLOR", "FORCE_COLOR", "OUTRIDER_DEBUG"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in (
+        ("OMP_WAIT_POLICY", "PASSIVE"),
+        ("OMP_NUM_THREADS", "1"),
+        ("HF_HUB_DISABLE_PROGRESS_BARS", "1"),
+        ("TRANSFORMERS_VERBOSITY", "error"),
+    ):
+        monkeypatch.setenv(name, value)
