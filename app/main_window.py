@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property, partial
+from typing import TypeVar
 
 from PySide6.QtCore import QCoreApplication, QEvent, Qt, QTimer, Slot
 from PySide6.QtGui import QAction, QCloseEvent, QGuiApplication, QIcon, QKeyEvent, QShowEvent
@@ -33,30 +35,32 @@ from app.setup.models_form import OpenKind
 from app.setup.pair import PairJudge
 from app.setup.presets import load_presets
 from app.setup.prompt import PromptEditor, PromptReader
-from app.theme import DEFAULT_SCALE, RESOURCES, Appearance, ThemeMode, next_scale, text_scale
+from app.theme import DEFAULT_SCALE, LIGHT, RESOURCES, Appearance, Theme, ThemeMode, next_scale, text_scale
 from app.threads import Threads
-from app.tools.check import CheckDesk
+from app.tools.check import CheckWindow
 from app.tools.export import Exports
 from app.tools.help import HelpDesk
 from app.tools.models.window import ModelsDesk
-from app.tools.probe import ProbeDesk
+from app.tools.probe import ProbeWindow
 from app.tools.runs.kept import KeptRuns
-from app.tools.sweep.window import SweepDesk
+from app.tools.sweep.window import SweepWindow
+from app.tools.tool_window import ToolWindow
 from app.widgets.labels import Banner, SidePanel
 from app.widgets.plot_card import PlotDesk
 from app.window_layout import below, centre, fit_columns, from_text, splitter, to_text
 from core.errors import OutriderError
 from core.types import RunRequest
 
+T = TypeVar("T", bound=ToolWindow)
 
-class ToolDesks:
-    """Answers about the pair that the main window has chosen, each in a window of its own."""
+
+class ToolWindows:
+    """The windows that follow a task of the engine. Each is made when it is first asked for."""
 
     def __init__(
         self,
         window: QMainWindow,
         menus: Menus,
-        services: Services,
         controller: RunController,
         controls: ControlsPanel,
         prompt: PromptEditor,
@@ -64,14 +68,47 @@ class ToolDesks:
         jobs: Jobs,
         dialogs: Dialogs,
     ) -> None:
-        self.probes = ProbeDesk(window, menus, services, controller, controls, prompt)
-        self.checks = CheckDesk(window, menus, services, controller, controls, jobs, dialogs)
-        self.sweeps = SweepDesk(window, services, menus, controller, controls, prompt, runs, dialogs)
+        self._make_probe = partial(ProbeWindow, window, controller, controls, prompt)
+        self._make_check = partial(CheckWindow, window, controller, controls, jobs, dialogs)
+        self._make_sweep = partial(SweepWindow, window, controller, controls, prompt, runs, jobs, dialogs)
+        self._theme = LIGHT
+        self._made: list[ToolWindow] = []
+        for name, action in {"probe": menus.probe, "check": menus.check, "sweep": menus.sweep}.items():
+            action.triggered.connect(partial(self._open, name))
 
-    @property
-    def drawn(self) -> tuple[CheckDesk, SweepDesk]:
-        """Those that draw something themselves, in a theme's colours."""
-        return (self.checks, self.sweeps)
+    @cached_property
+    def probe(self) -> ProbeWindow:
+        """Ranks drafts."""
+        return self._prepared(self._make_probe())
+
+    @cached_property
+    def check(self) -> CheckWindow:
+        """Checks exactness."""
+        return self._prepared(self._make_check())
+
+    @cached_property
+    def sweep(self) -> SweepWindow:
+        """Measures a grid of settings."""
+        return self._prepared(self._make_sweep())
+
+    def _open(self, name: str, _checked: bool = False) -> None:
+        getattr(self, name).open()
+
+    def _prepared(self, window: T) -> T:
+        window.set_theme(self._theme)
+        self._made.append(window)
+        return window
+
+    def set_theme(self, theme: Theme) -> None:
+        """Draw in a theme's colours."""
+        self._theme = theme
+        for window in self._made:
+            window.set_theme(theme)
+
+    def close(self) -> None:
+        """Close all of them."""
+        for window in self._made:
+            window.close()
 
 
 WARM_UP_DELAY_MS = 250
@@ -132,10 +169,9 @@ class MainWindow(QMainWindow):
             self.banner,
             self.status,
         )
-        self.tools = ToolDesks(
+        self.tools = ToolWindows(
             self,
             self.menus,
-            self._services,
             self.controller,
             self.controls,
             self.prompt,
@@ -143,15 +179,14 @@ class MainWindow(QMainWindow):
             self.jobs,
             self._dialogs,
         )
-        readers = (self.tools.sweeps.reader,)
-        self.threads = Threads((self.controller, self.checker, self.models.store, *readers), self)
+        self.threads = Threads((self.controller, self.checker, self.models.store), self)
         cards = (*self.measurements.cards, *self.plots.cards, *self.theory.cards)
         self.plot_desk = PlotDesk(self, self._dialogs, self.run_view, self.jobs, cards)
         view, bar = self.transcript.view, self.transcript.playback
         self.playback = Playback(self.controller, self.run_view, self.selection, view, bar, self.menus, parent=self)
         self.live.attach(self.playback)
         drawn = (self.transcript, self.measurements, self.plots, self.race, self.inspector, self.why)
-        self.appearance.follow(*drawn, self.help, self.theory, self.runs, *self.tools.drawn)
+        self.appearance.follow(*drawn, self.help, self.theory, self.runs, self.tools)
         self.branches = Branching(self, self.playback, self.live, self._dialogs, self._start)
         self._lay_out()
         self.playback.link(self.findChildren(StepPlot))
@@ -357,7 +392,7 @@ class MainWindow(QMainWindow):
         if not self._is_leaving:
             self._is_leaving = True
             self._save()
-            for desk in (self.models, self.runs, self.tools.sweeps, self.help):
+            for desk in (self.models, self.runs, self.tools, self.help):
                 desk.close()
             self.threads.begin_close()
             self.jobs.close()

@@ -1,4 +1,4 @@
-"""A window whose engine answers a sweep with speeds told beforehand, and a sweep's file to open in it."""
+"""A window whose engine answers a sweep with known speeds, and a sweep's file to open in it."""
 
 from __future__ import annotations
 
@@ -34,8 +34,7 @@ def sweep_services(engine: FakeSweepEngine, folder: Path):
 def choose_small(window: MainWindow, *, lengths: str = "1, 2", temperatures: str = "0") -> SweepWindow:
     """Open the window of sweeps and choose a small one: one prompt, two repeats."""
     window.menus.sweep.trigger()
-    sweeps = window.tools.sweeps.window
-    assert sweeps is not None
+    sweeps = window.tools.sweep
     sweeps.form.lengths.setText(lengths)
     sweeps.form.temperatures.setText(temperatures)
     sweeps.form.repeats.setValue(2)

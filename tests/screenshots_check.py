@@ -20,7 +20,7 @@ def photograph_check(folder: Path, only: str) -> None:
         with opened(services) as window:
             camera = Camera(folder, window, only)
             window.menus.check.trigger()
-            panel = window.tools.checks.window
+            panel = window.tools.check
             assert panel is not None
             camera.shoot_other("check-empty", lambda: panel)
             fake.gate = threading.Semaphore(1)

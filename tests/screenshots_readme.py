@@ -141,7 +141,7 @@ def _photograph_comparison(album: _Album, window: MainWindow) -> None:
 
 def _photograph_check(album: _Album, window: MainWindow) -> None:
     window.menus.check.trigger()
-    panel = window.tools.checks.window
+    panel = window.tools.check
     assert panel is not None
     panel.check_button.click()
     _until(panel.check_button.isEnabled)
@@ -153,7 +153,7 @@ def _photograph_check(album: _Album, window: MainWindow) -> None:
 
 def _photograph_sweep(album: _Album, window: MainWindow) -> None:
     window.menus.sweep.trigger()
-    sweeps = window.tools.sweeps.window
+    sweeps = window.tools.sweep
     assert sweeps is not None
     sweeps.resize(*SIZE)
     sweeps.form.methods.box("prompt-lookup").setChecked(True)
@@ -161,8 +161,8 @@ def _photograph_sweep(album: _Album, window: MainWindow) -> None:
     sweeps.form.temperatures.setText("0, 0.8, 1.2")
     sweeps.form.length.setValue(96)
     sweeps.form.start_button.click()
-    wait(1_000, lambda: window.tools.sweeps.view.is_going)
-    _until(lambda: not window.tools.sweeps.view.is_going)
+    wait(1_000, lambda: window.tools.sweep.is_running)
+    _until(lambda: not window.tools.sweep.is_running)
     sweeps.heatmap.choose(2, 3)
     album.take("sweep", sweeps)
     sweeps.close()

@@ -139,7 +139,7 @@ def _branch(camera: Camera, window: MainWindow) -> None:
 
 def _probe(camera: Camera, window: MainWindow) -> None:
     window.menus.probe.trigger()
-    panel = window.tools.probes.window
+    panel = window.tools.probe
     if panel is not None:
         camera.shoot_other("probe-empty", lambda: panel)
         panel.probe_button.click()

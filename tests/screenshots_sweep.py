@@ -44,7 +44,7 @@ def photograph_sweeps(folder: Path, only: str) -> None:
             gate = threading.Semaphore(60)
             engine.on_run = lambda request, controls: _wait(gate, controls)
             sweeps.form.start_button.click()
-            wait(20_000, lambda: window.tools.sweeps.view.num_done == 60)
+            wait(20_000, lambda: window.tools.sweep.view.num_done == 60)
             _shoot(camera, window, "running")
             gate.release(10_000)
             _finish(window)
@@ -70,8 +70,8 @@ def _wait(gate: threading.Semaphore, controls: object) -> None:
 
 
 def _finish(window: MainWindow) -> None:
-    wait(60_000, lambda: not window.tools.sweeps.view.is_going)
+    wait(60_000, lambda: not window.tools.sweep.is_running)
 
 
 def _shoot(camera: Camera, window: MainWindow, state: str) -> None:
-    camera.shoot_other(f"sweep-{state}", lambda: window.tools.sweeps.window, SIZE)  # type: ignore[arg-type, return-value]
+    camera.shoot_other(f"sweep-{state}", lambda: window.tools.sweep, SIZE)  # type: ignore[arg-type, return-value]

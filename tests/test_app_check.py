@@ -1,38 +1,38 @@
-"""The window that checks exactness: it asks the engine, shows the verdict, and has the report taken away."""
+"""The window that checks exactness: it starts a check, shows the verdict, and copies and saves the report."""
 
 from __future__ import annotations
 
 import json
 import threading
-from dataclasses import replace
 
 import pytest
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QLabel
 
-from app.controller import BUSY_SENTENCE
+from app.theme import DARK
 from app.tools.check import NO_TESTS, STOPPED
 from core.errors import GenerationError
-from tests.fakes_app import DRAFT, TARGET, fake_services
+from tests.fakes_app import DRAFT, TARGET
 from tests.fakes_check import FakeCheck
 
 
 @pytest.fixture
-def checking(make_window, session, tmp_path):
+def checking(make_window, monkeypatch):
     """A window whose engine answers with a report like this, and its open check window."""
 
     def build(**report):
         fake = FakeCheck(**report)
-        window = make_window(replace(fake_services(session, tmp_path), check=fake))
+        monkeypatch.setattr("core.experiments.checking.check", fake)
+        window = make_window()
         window.menus.check.trigger()
-        return window, window.tools.checks.window, fake
+        return window, window.tools.check, fake
 
     return build
 
 
-def go(qtbot, window, panel):
+def finish(qtbot, panel):
     panel.check_button.click()
-    qtbot.waitUntil(lambda: window.tools.checks._task is None)
+    qtbot.waitUntil(lambda: not panel.is_running)
 
 
 def shown(panel):
@@ -43,43 +43,37 @@ def shown(panel):
 
 
 def test_an_exact_pair_gets_a_tick_a_plain_sentence_and_its_p_values(checking, qtbot):
-    window, panel, fake = checking()
+    _, panel, fake = checking()
     assert f"{DRAFT.title} for {TARGET.title}" in panel.subject.text()
+    hint = panel.table.findChild(QLabel, "emptyHint")
+    assert (hint.isVisible(), hint.text()) == (True, NO_TESTS)
     panel.blocks.setValue(5_000)
-    go(qtbot, window, panel)
+    finish(qtbot, panel)
+    assert not hint.isVisible()
     assert (panel.mark.text(), panel.mark.property("kind")) == ("✓", "exact")
     assert panel.headline.text().startswith("Exact: ")
     assert shown(panel)[0] == ["Greedy text against plain decoding", "576", "", "", "equal"]
     assert shown(panel)[1] == ["Token 1 of a block", "3,000", "16.4", "18", "p = 0.563"]
     assert shown(panel)[3][-1] == "too few to test"
-    assert "Lean towards the draft: " in panel.remarks.text()
+    assert panel.remarks.text()
     assert (fake.requests[0].num_samples, fake.requests[0].run.target) == (5_000, TARGET.ref)
 
 
-def test_a_broken_pair_is_told_by_sign_sentence_and_rows(checking, qtbot):
-    window, panel, _ = checking(broken=True)
-    go(qtbot, window, panel)
+def test_a_broken_pair_is_shown_by_sign_sentence_and_rows(checking, qtbot):
+    _, panel, _ = checking(broken=True)
+    finish(qtbot, panel)
     assert (panel.mark.text(), panel.mark.property("kind")) == ("✕", "broken")
     assert panel.headline.text().startswith("Not exact: ")
     assert shown(panel)[2][-1] == "✕ p < 0.001"
     assert "p = 2.7\u00a0×\u00a010⁻⁵" in panel.table.item(2, 0).toolTip()
-    assert panel.table.item(2, 0).foreground() != panel.table.item(1, 0).foreground()
+    panel.set_theme(DARK)
+    assert panel.table.item(2, 0).foreground().color().name() == DARK.danger
+    assert panel.table.item(1, 0).foreground() != panel.table.item(2, 0).foreground()
 
 
-def test_a_table_without_rows_says_what_will_stand_there(checking, qtbot):
-    window, panel, _ = checking()
-    hint = panel.table.findChild(QLabel, "emptyHint")
-    assert hint.isVisible()
-    assert hint.text() == NO_TESTS
-    go(qtbot, window, panel)
-    assert not hint.isVisible()
-    panel.show_nothing(STOPPED)
-    assert hint.isVisible()
-
-
-def test_near_ties_are_told_with_margin_and_difference(checking, qtbot):
-    window, panel, _ = checking(near=True)
-    go(qtbot, window, panel)
+def test_near_ties_are_shown_with_margin_and_difference(checking, qtbot):
+    _, panel, _ = checking(near=True)
+    finish(qtbot, panel)
     assert panel.mark.text() == "≈"
     assert panel.headline.text().startswith("Exact up to near-ties")
     assert shown(panel)[0][-1] == "1 near-tie"
@@ -87,8 +81,8 @@ def test_near_ties_are_told_with_margin_and_difference(checking, qtbot):
 
 
 def test_the_first_tokens_are_shown_by_prompt_and_can_be_heard(checking, qtbot):
-    window, panel, _ = checking()
-    go(qtbot, window, panel)
+    _, panel, _ = checking()
+    finish(qtbot, panel)
     assert panel.bars.accessibleName() == "First tokens after Fibonacci"
     assert "····: 499 observed, 497.9 expected" in panel.bars.accessibleDescription()
     assert "all others: 115 observed" in panel.bars.accessibleDescription()
@@ -96,47 +90,39 @@ def test_the_first_tokens_are_shown_by_prompt_and_can_be_heard(checking, qtbot):
     assert panel.bars.accessibleName() == "First tokens after Read a file"
 
 
-def test_a_check_that_is_stopped_has_no_verdict_and_no_run_starts_beside_it(checking, qtbot):
+@pytest.mark.parametrize("way", ["button", "escape", "close"])
+def test_a_check_that_is_stopped_has_no_verdict_and_no_run_starts_beside_it(checking, qtbot, way):
     window, panel, fake = checking()
     fake.gate = threading.Semaphore(1)
     panel.check_button.click()
     qtbot.waitUntil(lambda: panel.progress.value() == 1000)
     assert not panel.check_button.isEnabled()
     window.prompt.run_button.click()
-    assert "A check is going" in window.banner.label.text()
+    assert "A check is " in window.banner.label.text()
     assert not window.run_view.steps
-    panel.stop_button.click()
-    qtbot.waitUntil(lambda: window.tools.checks._task is None)
-    assert panel.headline.text() == STOPPED
-    assert panel.mark.property("kind") == "none"
+    {"button": panel.stop_button.click, "escape": panel.reject, "close": panel.close}[way]()
+    assert panel.isVisible() is (way != "close")
+    qtbot.waitUntil(lambda: not panel.is_running)
+    assert (panel.headline.text(), panel.mark.property("kind")) == (STOPPED, "none")
     assert panel.table.rowCount() == 0
     assert panel.check_button.isEnabled()
 
 
-def test_closing_the_window_ends_its_check(checking, qtbot):
-    window, panel, fake = checking()
-    fake.gate = threading.Semaphore(0)
-    panel.check_button.click()
-    qtbot.waitUntil(lambda: bool(fake.requests))
-    panel.close()
-    qtbot.waitUntil(lambda: window.tools.checks._task is None)
-
-
-def test_a_check_is_refused_while_a_run_goes(checking, qtbot, session):
+def test_a_check_is_refused_while_a_run_is_in_progress(checking, qtbot, session):
     window, panel, fake = checking()
     session.gate = threading.Semaphore(0)
     window.prompt.run_button.click()
     panel.check_button.click()
-    assert panel.stage.text() == BUSY_SENTENCE
+    assert panel.stage.text() == window.controller.busy_sentence() != ""
     assert not fake.requests
     with qtbot.waitSignal(window.live.run_shown):
         session.gate.release(1000)
 
 
-def test_a_failure_is_one_sentence_and_settings_that_cannot_run_are_said(checking, qtbot):
-    window, panel, fake = checking()
+def test_a_failure_is_one_sentence(checking, qtbot):
+    _, panel, fake = checking()
     fake.error = GenerationError("The target's logits hold NaN. Choose float32, or another target model.")
-    go(qtbot, window, panel)
+    finish(qtbot, panel)
     assert panel.headline.text() == str(fake.error)
     assert panel.headline.property("role") == "problem"
     assert not panel.copy_button.isEnabled()
@@ -144,15 +130,15 @@ def test_a_failure_is_one_sentence_and_settings_that_cannot_run_are_said(checkin
 
 def test_a_verdict_says_when_the_settings_have_changed(checking, qtbot):
     window, panel, _ = checking()
-    go(qtbot, window, panel)
+    finish(qtbot, panel)
     before = panel.subject.text()
     window.controls.draft_length.number.set_value(9)
-    assert panel.subject.text() == f"{before}\nThe settings are others by now."
+    assert panel.subject.text() == f"{before}\nThe settings have changed since."
 
 
 def test_the_report_is_copied_and_saved_as_text_or_json(checking, qtbot, dialogs, tmp_path):
-    window, panel, _ = checking()
-    go(qtbot, window, panel)
+    _, panel, _ = checking()
+    finish(qtbot, panel)
     panel.copy_button.click()
     assert QGuiApplication.clipboard().text().startswith("Exact: ")
     for name in ("report.txt", "report.json"):
@@ -161,3 +147,6 @@ def test_the_report_is_copied_and_saved_as_text_or_json(checking, qtbot, dialogs
         qtbot.waitUntil(lambda name=name: panel.stage.text() == f"Saved to {tmp_path / name}")
     assert (tmp_path / "report.txt").read_text("utf-8").startswith("Exact: ")
     assert json.loads((tmp_path / "report.json").read_text("utf-8"))["verdict"] == "exact"
+    dialogs.export_path = tmp_path / "missing" / "report.txt"
+    panel.save_button.click()
+    qtbot.waitUntil(lambda: "missing" in panel.stage.text())

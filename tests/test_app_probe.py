@@ -1,20 +1,18 @@
-"""The window that ranks drafts: it asks the engine's thread, shows what comes, and puts a draft into the settings."""
+"""The window that ranks drafts: it starts a probe, shows the drafts, and puts one into the settings."""
 
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 
 import pytest
 from PySide6.QtWidgets import QLabel
 
-from app.controller import BUSY_SENTENCE
 from app.tools.probe import COLUMNS, row_of
 from core.analysis.expectation import Curve, Estimate
 from core.analysis.probe import Agreement, Costs, DraftProbe, DraftProbed, ProbeDone
 from core.errors import ModelNotFoundError
 from core.types import StageChanged
-from tests.fakes_app import DRAFT, TARGET, fake_services
+from tests.fakes_app import DRAFT, TARGET
 
 
 def found(draft, *speedups, **changes):
@@ -68,26 +66,23 @@ GOOD, BAD = found(DRAFT.ref, 1.3, 1.8, 1.6), found("slow", 0.9, 0.7)
 
 
 @pytest.fixture
-def probing(make_window, session, tmp_path, qtbot):
+def probing(make_window, monkeypatch):
     """A window whose engine answers with these probes, and its open probe window."""
 
     def build(*probes):
         fake = FakeProbe(*probes)
-        services = replace(
-            fake_services(session, tmp_path),
-            probe=fake,
-            find_drafts=lambda target: tuple(item.draft for item in probes),
-        )
-        window = make_window(services)
+        monkeypatch.setattr("core.analysis.probing.probe", fake)
+        monkeypatch.setattr("core.analysis.probe.drafts_here", lambda target: tuple(item.draft for item in probes))
+        window = make_window()
         window.menus.probe.trigger()
-        return window, window.tools.probes.window, fake
+        return window, window.tools.probe, fake
 
     return build
 
 
-def go(qtbot, window, panel):
+def finish(qtbot, panel):
     panel.probe_button.click()
-    qtbot.waitUntil(lambda: window.tools.probes._task is None)
+    qtbot.waitUntil(lambda: not panel.is_running)
 
 
 def shown(panel):
@@ -99,8 +94,11 @@ def shown(panel):
 
 def test_drafts_are_ranked_with_a_sentence_and_one_press_puts_draft_and_k_into_the_settings(probing, qtbot):
     window, panel, fake = probing(BAD, GOOD)
+    hint = panel.table.findChild(QLabel, "emptyHint")
+    assert hint.isVisible()
     window.prompt.set_text("def f():")
-    go(qtbot, window, panel)
+    finish(qtbot, panel)
+    assert not hint.isVisible()
     assert [row[0] for row in shown(panel)] == [DRAFT.title, "slow"]
     assert shown(panel)[0][1:3] == ["1.80× (1.70 to 1.90)", "2"]
     assert panel.headline.text().startswith(f"Take {DRAFT.title} with K = 2")
@@ -113,83 +111,65 @@ def test_drafts_are_ranked_with_a_sentence_and_one_press_puts_draft_and_k_into_t
     assert "are in the settings" in panel.stage.text()
 
 
-def test_an_empty_table_says_what_will_stand_there(probing, qtbot):
-    window, panel, _ = probing(GOOD)
-    hint = panel.table.findChild(QLabel, "emptyHint")
-    assert hint.isVisible()
-    go(qtbot, window, panel)
-    assert not hint.isVisible()
-
-
-def test_a_draft_that_does_not_pay_can_not_be_taken(probing, qtbot):
-    window, panel, _ = probing(BAD)
-    go(qtbot, window, panel)
+def test_a_draft_that_does_not_pay_can_not_be_used(probing, qtbot):
+    _, panel, _ = probing(BAD)
+    finish(qtbot, panel)
     assert panel.headline.text().startswith("Don't speculate here")
     assert not panel.use_button.isEnabled()
     assert shown(panel)[0][1:3] == ["below 1×", "none"]
 
 
 def test_a_draft_with_a_problem_says_it_in_its_tooltip(probing, qtbot):
-    window, panel, _ = probing(DraftProbe("odd", problem="The tokenizers differ."), GOOD)
-    go(qtbot, window, panel)
+    _, panel, _ = probing(DraftProbe("odd", problem="The tokenizers differ."), GOOD)
+    finish(qtbot, panel)
     assert panel.table.item(1, 0).toolTip() == "The tokenizers differ."
     assert shown(panel)[1][1] == "–"
 
 
 def test_only_the_prompt_is_read_where_nothing_is_to_be_written_first(probing, qtbot):
-    window, panel, fake = probing(GOOD)
+    _, panel, fake = probing(GOOD)
     panel.generate.setChecked(False)
-    go(qtbot, window, panel)
+    finish(qtbot, panel)
     assert fake.requests[0].generate == 0
 
 
-def test_a_probe_that_is_stopped_keeps_what_it_has_and_no_run_starts_beside_it(probing, qtbot):
+@pytest.mark.parametrize("num_probed", [0, 1])
+def test_a_probe_that_is_stopped_keeps_what_it_has_and_no_run_starts_beside_it(probing, qtbot, num_probed):
     window, panel, fake = probing(GOOD, BAD)
-    fake.gate = threading.Semaphore(1)
+    fake.gate = threading.Semaphore(num_probed)
     panel.probe_button.click()
-    qtbot.waitUntil(lambda: panel.table.rowCount() == 1)
+    qtbot.waitUntil(lambda: bool(fake.requests) and panel.table.rowCount() == num_probed)
     assert panel.stop_button.isEnabled()
     assert not panel.probe_button.isEnabled()
     window.prompt.run_button.click()
-    assert "A probe is going" in window.banner.label.text()
+    assert "A probe is " in window.banner.label.text()
     assert not window.run_view.steps
-    panel.stop_button.click()
-    qtbot.waitUntil(lambda: window.tools.probes._task is None)
-    assert "Stopped before all" in panel.headline.text()
+    panel.stop_button.click() if num_probed else panel.close()
+    qtbot.waitUntil(lambda: not panel.is_running)
+    assert ("Stopped before all" if num_probed else "Stopped before a draft") in panel.headline.text()
     assert panel.probe_button.isEnabled()
 
 
-def test_a_probe_is_refused_while_a_run_goes(probing, qtbot, session):
+def test_a_probe_is_refused_while_a_run_is_in_progress(probing, qtbot, session):
     window, panel, fake = probing(GOOD)
     session.gate = threading.Semaphore(0)
     window.prompt.run_button.click()
     panel.probe_button.click()
-    assert panel.headline.text() == BUSY_SENTENCE
+    assert panel.headline.text() == window.controller.busy_sentence() != ""
     assert not fake.requests
-    session.gate.release(1000)
     with qtbot.waitSignal(window.live.run_shown):
-        pass
+        session.gate.release(1000)
 
 
-def test_what_goes_wrong_is_one_sentence_in_the_window(probing, qtbot):
+def test_a_failure_is_one_sentence_in_the_window(probing, qtbot):
     window, panel, fake = probing(GOOD)
     fake.error = ModelNotFoundError("There is no draft here for it.")
-    go(qtbot, window, panel)
+    finish(qtbot, panel)
     assert panel.headline.text() == "There is no draft here for it."
     assert panel.headline.property("role") == "problem"
     window.prompt.set_text("  ")
     panel.probe_button.click()
     assert "prompt is empty" in panel.headline.text()
-
-
-def test_a_window_that_is_closed_ends_its_probe(probing, qtbot):
-    window, panel, fake = probing(GOOD, BAD)
-    fake.gate = threading.Semaphore(0)
-    panel.probe_button.click()
-    qtbot.waitUntil(lambda: bool(fake.requests))
-    panel.close()
-    qtbot.waitUntil(lambda: window.tools.probes._task is None)
-    assert "Stopped" in panel.headline.text()
 
 
 def test_every_column_is_explained_and_every_row_is_whole(probing):

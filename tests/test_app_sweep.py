@@ -8,8 +8,8 @@ import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QAbstractButton, QAbstractItemView, QAbstractSpinBox, QComboBox, QLineEdit
 
-from app.tools.sweep import work as sweep_work
-from app.tools.sweep.sweep_view import make_plan
+from app.settings import sweeps_folder
+from app.tools.sweep import files, sweep_view
 from core.experiments.sweep_log import read_sweep
 from core.types import LengthPolicy
 from tests.fakes_sweep_window import FakeSweepEngine, choose_small, fails_at, sweep_services
@@ -33,13 +33,17 @@ def start(window, **choices):
 
 
 def finish(qtbot, window):
-    qtbot.waitUntil(lambda: not window.tools.sweeps.view.is_going, timeout=20_000)
+    qtbot.waitUntil(lambda: not window.tools.sweep.is_running, timeout=20_000)
 
 
 def texts(sweeps, row=0):
     """What a row of the heatmap shows, plain decoding first."""
     model = sweeps.heatmap.model()
     return [model.index(row, column).data() for column in range(model.columnCount())]
+
+
+def words(sweeps):
+    return [line.word for line in sweeps.verdicts.lines]
 
 
 class Pause:
@@ -68,7 +72,8 @@ def test_what_is_chosen_becomes_the_plan(window):
     form.suites.tick(["code", "maths"])
     form.prompts_each.setValue(2)
     form.seed.setValue(11)
-    plan = make_plan(form.choices(window.controls.settings("my prompt")))
+    window.prompt.set_text("my prompt")
+    plan = form.plan()
     assert plan.num_draft_tokens == (1, 2, 3, 6, LengthPolicy.AUTO, LengthPolicy.ADAPTIVE)
     assert plan.temperatures == (0.0, 0.5)
     assert [(item.method, item.draft) for item in plan.drafters] == [
@@ -83,7 +88,7 @@ def test_what_is_chosen_becomes_the_plan(window):
 def test_the_form_begins_with_the_windows_own_choice(window):
     window.controls.sampling.temperature.set_value(0.6)
     window.menus.sweep.trigger()
-    plan = make_plan(window.tools.sweeps.window.form.choices(window.controls.settings(window.prompt.text())))
+    plan = window.tools.sweep.form.plan()
     assert plan.temperatures == (0.6,)
     assert (plan.target, plan.drafters[0].draft) == ("tiny-target", "tiny-draft")
     assert [prompt.text for prompt in plan.prompts] == [window.prompt.text()]
@@ -94,7 +99,7 @@ def test_the_form_says_how_many_runs_that_is(window):
     assert sweeps.form.extent.text().startswith("6 runs: 2 cells and 1 baseline, each on 1 prompt, 2 repeats.")
     sweeps.form.repeats.setValue(500)
     assert "1,500 runs" in sweeps.form.extent.text()
-    assert "asked" in sweeps.form.extent.text()
+    assert "asked to confirm" in sweeps.form.extent.text()
 
 
 BAD_INPUT = (
@@ -105,7 +110,7 @@ BAD_INPUT = (
     (lambda form: form.temperatures.setText("nan"), "Temperature must be"),
     (lambda form: form.methods.box("draft-model").setChecked(False), "at least one method"),
     (lambda form: form.drafts.box("tiny-draft").setChecked(False), "needs a draft model"),
-    (lambda form: form.own_prompt.setChecked(False), "at least one suite"),
+    (lambda form: form.own_prompt.setChecked(False), "at least one prompt suite"),
     (lambda form: form.lengths.setText("1-16") or form.temperatures.setText(" ".join(f".{n:03}" for n in range(900))),
      "more than 200,000"),
 )  # fmt: skip
@@ -122,7 +127,7 @@ def test_bad_input_is_one_sentence_beside_the_form_and_nothing_is_lost(window, e
         assert not form.problem.isHidden()
         before = (form.lengths.text(), form.temperatures.text())
         form.start_button.click()
-        assert not window.tools.sweeps.view.is_going
+        assert not window.tools.sweep.is_running
         assert (form.lengths.text(), form.temperatures.text()) == before
     assert engine.calls == []
 
@@ -146,17 +151,16 @@ def test_a_sweep_fills_the_heatmap_and_says_what_to_take(window, qtbot, tmp_path
     sweeps = start(window)
     finish(qtbot, window)
     assert texts(sweeps) == ["1.00×", "2.00×", "3.00×"]
-    assert sweeps.verdicts.words() == ["K = 2"]
-    assert "K = 2" in sweeps.verdicts.sentences()[0]
+    assert words(sweeps) == ["K = 2"]
+    assert "K = 2" in sweeps.verdicts.lines[0].sentence
     assert sweeps.progress.text() == "6 of 6 runs · complete"
     assert sweeps.bar.value() == sweeps.bar.maximum()
     assert not sweeps.stop_button.isEnabled()
-    assert not sweeps.go_on_button.isEnabled()
-    (kept,) = (tmp_path / "sweeps").glob("*.jsonl")
+    assert not sweeps.continue_button.isEnabled()
+    (kept,) = sweeps_folder().glob("*.jsonl")
     assert len(read_sweep(kept).measurements) == 6
     assert len(list(kept.with_suffix("").glob("*.jsonl"))) == 6
-    assert not (tmp_path / "runs").exists()
-    assert "by the runs measured last" in sweeps.form.extent.text()
+    assert "by the latest runs" in sweeps.form.extent.text()
 
 
 def test_the_same_sweep_again_begins_anew_in_a_file_of_its_own(window, engine, qtbot, tmp_path):
@@ -165,20 +169,20 @@ def test_the_same_sweep_again_begins_anew_in_a_file_of_its_own(window, engine, q
     engine.on_run = pause = Pause(at=2)
     sweeps.form.start_button.click()
     assert texts(sweeps) == ["", "", ""]
-    qtbot.waitUntil(lambda: window.tools.sweeps.view.num_done == 1)
-    assert "K = 2" not in sweeps.verdicts.words()
+    qtbot.waitUntil(lambda: window.tools.sweep.view.num_done == 1)
+    assert "K = 2" not in words(sweeps)
     pause.gate.set()
     finish(qtbot, window)
-    assert len(list((tmp_path / "sweeps").glob("*.jsonl"))) == 2
+    assert len(list(sweeps_folder().glob("*.jsonl"))) == 2
 
 
 def test_cells_fill_as_their_runs_come(window, engine, qtbot):
     engine.on_run = pause = Pause(at=4)
     sweeps = start(window)
-    qtbot.waitUntil(lambda: window.tools.sweeps.view.num_done == 3)
+    qtbot.waitUntil(lambda: window.tools.sweep.view.num_done == 3)
     assert "3 of 6 runs · about" in sweeps.progress.text()
     assert sum(bool(text) for text in texts(sweeps)) == 3
-    assert sweeps.verdicts.words() == ["So far"]
+    assert words(sweeps) == ["So far"]
     assert not sweeps.form.start_button.isEnabled()
     pause.gate.set()
     finish(qtbot, window)
@@ -188,8 +192,8 @@ def test_where_nothing_pays_it_says_not_to_speculate(window, engine, qtbot):
     engine.speed = lambda request, is_plain: 10.0 if is_plain else 8.0
     sweeps = start(window)
     finish(qtbot, window)
-    assert sweeps.verdicts.words() == ["Don't speculate"]
-    assert "don't speculate" in sweeps.verdicts.sentences()[0]
+    assert words(sweeps) == ["Don't speculate"]
+    assert "don't speculate" in sweeps.verdicts.lines[0].sentence
     assert "best" in sweeps.heatmap.model().index(0, 0).data(Qt.ItemDataRole.AccessibleTextRole)
 
 
@@ -199,10 +203,10 @@ def test_a_sweep_is_stopped_and_gone_on_with(window, engine, qtbot):
     qtbot.waitUntil(pause.reached.is_set)
     sweeps.stop_button.click()
     finish(qtbot, window)
-    assert window.tools.sweeps.view.num_done == 2
+    assert window.tools.sweep.view.num_done == 2
     assert "2 of 6 runs · stopped" in sweeps.progress.text()
     engine.calls.clear()
-    sweeps.go_on_button.click()
+    sweeps.continue_button.click()
     finish(qtbot, window)
     assert len(engine.calls) == 4
     assert sweeps.progress.text() == "6 of 6 runs · complete"
@@ -217,11 +221,11 @@ def test_a_cell_that_fails_says_why_and_the_others_stay(window, engine, qtbot):
     assert "ran out of memory" in sweeps.heatmap.model().index(0, 2).data(Qt.ItemDataRole.ToolTipRole)
     assert "2 failed" in sweeps.progress.text()
     sweeps.heatmap.choose(0, 2)
-    assert "ran out of memory" in sweeps.runs.model().index(0, 7).data()
+    assert "ran out of memory" in sweeps.runs.item(0, 7).text()
     assert sweeps.cell_problem.text() == "The draft ran out of memory."
     assert not sweeps.use_button.isEnabled()
     engine.on_run = lambda request, controls: None
-    sweeps.go_on_button.click()
+    sweeps.continue_button.click()
     finish(qtbot, window)
     assert texts(sweeps) == ["1.00×", "2.00×", "3.00×"]
     assert sweeps.cell_problem.isHidden()
@@ -241,10 +245,10 @@ def test_a_target_that_can_not_be_loaded_is_a_sentence(window, engine, qtbot):
 
 def test_what_the_disk_refuses_is_told_and_the_sweep_goes_on(window, qtbot, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("in the way", "utf-8")
-    monkeypatch.setattr(sweep_work, "logs_folder", lambda _path: tmp_path / "file" / "logs")
+    monkeypatch.setattr(files, "logs_folder", lambda _path: tmp_path / "file" / "logs")
     sweeps = start(window)
     finish(qtbot, window)
-    assert sweeps.banner.sentence().endswith("The sweep goes on.")
+    assert sweeps.banner.sentence().endswith("The sweep continues.")
     assert texts(sweeps) == ["1.00×", "2.00×", "3.00×"]
     sweeps.heatmap.choose(0, 1)
     sweeps.runs.selectRow(0)
@@ -253,14 +257,14 @@ def test_what_the_disk_refuses_is_told_and_the_sweep_goes_on(window, qtbot, monk
 
 @pytest.mark.parametrize("goes_on", [True, False])
 def test_a_long_sweep_asks_after_its_first_run(window, engine, qtbot, monkeypatch, goes_on):
-    monkeypatch.setattr(sweep_work, "ASK_ABOVE", 4)
+    monkeypatch.setattr(sweep_view, "ASK_ABOVE", 4)
     sweeps = start(window)
     qtbot.waitUntil(lambda: not sweeps.question.isHidden())
     assert len(engine.calls) == 1
     assert sweeps.question.text.text().startswith("5 runs are left, which will take about")
     (sweeps.question.yes_button if goes_on else sweeps.question.no_button).click()
     finish(qtbot, window)
-    assert window.tools.sweeps.view.num_done == (6 if goes_on else 1)
+    assert window.tools.sweep.view.num_done == (6 if goes_on else 1)
     assert sweeps.question.isHidden()
 
 
@@ -269,14 +273,14 @@ def test_while_a_sweep_goes_a_run_says_why_it_can_not_and_the_other_way_round(wi
     sweeps = start(window)
     qtbot.waitUntil(pause.reached.is_set)
     window.prompt.run_button.click()
-    assert "A sweep is going" in window.banner.sentence()
+    assert "A sweep is " in window.banner.sentence()
     pause.gate.set()
     finish(qtbot, window)
     engine.on_run = second = Pause(at=1)
     window.prompt.run_button.click()
     qtbot.waitUntil(second.reached.is_set)
     sweeps.form.start_button.click()
-    assert "A run is going" in sweeps.banner.sentence()
+    assert sweeps.banner.sentence() == window.controller.busy_sentence() != ""
     second.gate.set()
     qtbot.waitUntil(lambda: not window.controller.busy_sentence())
 
@@ -289,19 +293,19 @@ def test_closing_in_the_middle_stops_in_order_and_keeps_what_is_measured(
     window, engine, qtbot, tmp_path, monkeypatch, which
 ):
     if which == "asked":
-        monkeypatch.setattr(sweep_work, "ASK_ABOVE", 2)
+        monkeypatch.setattr(sweep_view, "ASK_ABOVE", 2)
     engine.on_run = Pause(at=2)
     sweeps = start(window)
-    qtbot.waitUntil(lambda: window.tools.sweeps.view.num_done == 1)
+    qtbot.waitUntil(lambda: window.tools.sweep.view.num_done == 1)
     (sweeps if which == "sweep" else window).close()
     if which != "sweep":
         qtbot.waitUntil(lambda: window.threads.is_closed)
     finish(qtbot, window)
-    (kept,) = (tmp_path / "sweeps").glob("*.jsonl")
+    (kept,) = sweeps_folder().glob("*.jsonl")
     assert len(read_sweep(kept).measurements) == 1
     if which == "sweep":
         window.menus.sweep.trigger()
-        assert sweeps.go_on_button.isEnabled()
+        assert sweeps.continue_button.isEnabled()
 
 
 def test_escape_stops_a_sweep_and_closes_the_window_only_then(window, engine, qtbot):
@@ -322,7 +326,7 @@ def test_the_close_button_closes_the_window_also_while_a_sweep_goes(window, engi
     sweeps.close_button.click()
     assert not sweeps.isVisible()
     finish(qtbot, window)
-    assert not window.tools.sweeps.view.is_complete
+    assert not window.tools.sweep.view.is_complete
 
 
 def test_no_bar_is_shown_before_the_first_sweep(window, qtbot):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 from PySide6.QtCore import Qt
 
+from app.settings import sweeps_folder
 from app.theme import DARK, LIGHT, MIN_CONTRAST, contrast
+from app.tools.sweep.files import SweepExport
 from app.tools.sweep.heatmap import shade
-from app.tools.sweep.sweep_view import SweepExport, SweepFigure, make_scale
+from app.tools.sweep.sweep_view import SweepFigure, make_scale
 from core.experiments.bench import spread
 from core.experiments.prompt_suites import Prompt
 from core.experiments.sweep_plan import Cell, CellResult, DrafterChoice
@@ -26,25 +28,25 @@ def opened(window, qtbot, tmp_path):
 
     def build(path=None, engine=None, **changes):
         values = {"target": "tiny-target", "drafters": (DRAFT, LOOKUP), "temperatures": (0.0, 0.5), "repeats": 1}
-        path = path or keep_sweep(tmp_path / "sweeps" / "20260102-030405-T.jsonl", plan_of(**values | changes), engine)
+        path = path or keep_sweep(sweeps_folder() / "20260102-030405-T.jsonl", plan_of(**values | changes), engine)
         window.menus.sweep.trigger()
-        window.tools.sweeps.open_sweep(path)
-        qtbot.waitUntil(lambda: window.tools.sweeps.view.plan is not None, timeout=10_000)
-        return window.tools.sweeps.window
+        window.tools.sweep.open_sweep(path)
+        qtbot.waitUntil(lambda: window.tools.sweep.view.plan is not None, timeout=10_000)
+        return window.tools.sweep
 
     return build
 
 
 def test_an_earlier_sweep_is_opened_from_the_list(window, qtbot, opened, tmp_path):
-    path = keep_sweep(tmp_path / "sweeps" / "20260102-030405-pair.jsonl")
+    path = keep_sweep(sweeps_folder() / "20260102-030405-pair.jsonl")
     window.menus.sweep.trigger()
-    window.tools.sweeps.list_earlier()
-    first = window.tools.sweeps.window.earlier.menu().actions()[0]
+    window.tools.sweep.list_earlier()
+    first = window.tools.sweep.earlier.menu().actions()[0]
     assert first.text() == "2 Jan 2026, 03:04 · pair"
     first.trigger()
-    qtbot.waitUntil(lambda: window.tools.sweeps.view.path == path)
-    assert window.tools.sweeps.window.progress.text() == "12 of 12 runs · complete"
-    assert window.tools.sweeps.window.verdicts.words() == ["K = 2"]
+    qtbot.waitUntil(lambda: window.tools.sweep.view.path == path)
+    assert window.tools.sweep.progress.text() == "12 of 12 runs · complete"
+    assert [line.word for line in window.tools.sweep.verdicts.lines] == ["K = 2"]
 
 
 def test_a_torn_line_is_told_and_what_is_no_sweep_is_a_sentence(window, qtbot, opened, tmp_path):
@@ -52,11 +54,11 @@ def test_a_torn_line_is_told_and_what_is_no_sweep_is_a_sentence(window, qtbot, o
     path.write_bytes(path.read_bytes()[:-20])
     sweeps = opened(path)
     assert "cut off" in sweeps.banner.sentence()
-    assert sweeps.go_on_button.isEnabled()
+    assert sweeps.continue_button.isEnabled()
     (tmp_path / "other.jsonl").write_text("{}\n", "utf-8")
-    window.tools.sweeps.open_sweep(tmp_path / "other.jsonl")
+    window.tools.sweep.open_sweep(tmp_path / "other.jsonl")
     qtbot.waitUntil(lambda: "no sweep" in sweeps.banner.sentence())
-    assert window.tools.sweeps.view.path == path
+    assert window.tools.sweep.view.path == path
 
 
 def test_arrows_move_and_enter_opens_the_runs_of_a_cell(qtbot, opened):
@@ -66,9 +68,9 @@ def test_arrows_move_and_enter_opens_the_runs_of_a_cell(qtbot, opened):
     assert sweeps.heatmap.current_cell() == Cell(DRAFT, 2, 0.0)
     assert sweeps.cell_title.text() == "K = 2 with Tiny draft, temperature 0 · 2 of 2 runs"
     qtbot.keyClick(sweeps.heatmap, Qt.Key.Key_Return)
-    assert sweeps.runs.count() == 2
-    assert sweeps.runs.selected() is not None
-    shown = [sweeps.runs.model().index(0, column).data() for column in range(5)]
+    assert sweeps.runs.rowCount() == 2
+    assert sweeps.selected_run() is not None
+    shown = [sweeps.runs.item(0, column).text() for column in range(5)]
     assert shown == ["a: one", "1", "30.0", "3.00×", "50\u00a0%"]
 
 
@@ -89,7 +91,7 @@ def test_a_run_opens_in_the_main_window(window, qtbot, opened):
         qtbot.keyClick(sweeps.runs, Qt.Key.Key_Return)
     assert window.live.kept_title == "K = 2 with Tiny draft, temperature 0, repeat 1"
     assert window.run_view.steps
-    run = sweeps.runs.selected()
+    run = sweeps.selected_run()
     run.log.unlink()
     sweeps.open_run_button.click()
     assert "not kept, or is gone" in sweeps.banner.sentence()
@@ -134,7 +136,7 @@ def test_a_sweep_is_taken_away_in_every_form(qtbot, opened, dialogs, tmp_path):
         SweepExport.SVG: b"<?xml",
     }.items():
         dialogs.export_path = tmp_path / f"away-{kind.value}"
-        sweeps.export_requested.emit(kind)
+        sweeps.export(kind)
         qtbot.waitUntil(lambda: sweeps.progress.text() == f"Saved to {dialogs.export_path}", timeout=10_000)
         data = dialogs.export_path.read_bytes()
         assert data.startswith(beginning)
@@ -147,7 +149,7 @@ def test_what_can_not_be_written_is_a_sentence(qtbot, opened, dialogs, tmp_path)
     for kind in (SweepExport.CELLS, SweepExport.PNG):
         sweeps.banner.dismiss()
         dialogs.export_path = tmp_path / "missing" / "file"
-        sweeps.export_requested.emit(kind)
+        sweeps.export(kind)
         qtbot.waitUntil(lambda: bool(sweeps.banner.sentence()))
 
 

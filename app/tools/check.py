@@ -1,35 +1,34 @@
-"""Checks exactness for the settings at hand: asks the engine, shows what comes, and has the report taken away."""
+"""The window that checks whether a pair, with these settings, gives exactly what the target alone would."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
-from PySide6.QtCore import QRectF, QSize, Qt, Signal, Slot
+from PySide6.QtCore import QRectF, QSize, Qt, Slot
 from PySide6.QtGui import QColor, QFontMetrics, QGuiApplication, QPainter, QPaintEvent, QPen
-from PySide6.QtWidgets import (
-    QCheckBox,
-    QComboBox,
-    QHBoxLayout,
-    QScrollArea,
-    QSizePolicy,
-    QSpinBox,
-    QTableWidget,
-    QTableWidgetItem,
-    QVBoxLayout,
-    QWidget,
-)
+from PySide6.QtWidgets import QCheckBox, QComboBox, QSizePolicy, QSpinBox, QWidget
 
 from app.controller import RunController
 from app.dialogs import Dialogs
 from app.jobs import Jobs
-from app.menus import Menus
-from app.services import Services, Session
 from app.setup.controls import ControlsPanel
 from app.theme import LIGHT, Theme, mono_font, scaled, ui_font
-from app.tools.tool_window import TaskDesk, ToolWindow, figure_table, push_button, wrapped_label
-from app.widgets.fields import WheelGuard, describe, offer, scrolled, set_flag, table_card, text_label
+from app.tools.tool_window import ReportWindow, ResultRow, ResultTable
+from app.widgets.fields import (
+    WheelGuard,
+    boxed,
+    column,
+    describe,
+    offer,
+    push_button,
+    row,
+    scrolled,
+    set_flag,
+    table_card,
+    text_label,
+    wrapped_label,
+)
 from app.window_layout import open_at
 from core.controls import RunControls
 from core.draft_shape import length_of
@@ -58,41 +57,42 @@ from core.experiments.check import (
 from core.files import write_atomically
 from core.types import Coupling, RunRequest, StageChanged
 
+# --- What is shown ---
+
 NONE_YET = "Check whether this pair, with these settings, gives exactly what the target alone would."
-NO_TESTS = "Each test gets a row here: greedy text against plain decoding, sampled tokens against the target's law."
+NO_TESTS = (
+    "Each test gets a row here: greedy text against plain decoding, and sampled tokens against the target's "
+    "distribution."
+)
 STOPPED = "Stopped before there was a verdict."
 COLUMNS = (
-    ("Test", "What is held against what."),
-    ("Tokens", "How many tokens were compared or counted."),
-    ("χ²", "Pearson's chi-squared over the cells that are expected five times or more; of the lean, its square."),
-    ("df", "Degrees of freedom of χ²."),
+    ("Test", "What is compared.", False),
+    ("Tokens", "How many tokens were compared or counted.", True),
+    (
+        "χ²",
+        "Pearson's chi-squared over the cells with an expected count of five or more; for the tokens that the draft "
+        "overrates, the squared deviation.",
+        True,
+    ),
+    ("df", "Degrees of freedom of χ².", True),
     (
         "Result",
-        "p: how often an exact engine does at least this badly by chance. Small is bad; any size above is well.",
+        "p: how often an exact engine does at least this badly by chance. A small p is evidence against exactness.",
+        False,
     ),
 )
-MARKS = {Verdict.EXACT: "✓", Verdict.NEAR_TIES: "≈", Verdict.NOT_EXACT: "✕"}
-MARK_NAMES = {Verdict.EXACT: "exact", Verdict.NEAR_TIES: "near", Verdict.NOT_EXACT: "broken"}
-_TESTED = {
-    "lean": "Tokens that the draft likes better than the target does, counted against what the target says of them.",
-    "bonus": "Tokens after a fully accepted draft, against the target's law there; half of the blocks have K = 1.",
+MARKS = {Verdict.EXACT: ("✓", "exact"), Verdict.NEAR_TIES: ("≈", "near"), Verdict.NOT_EXACT: ("✕", "broken")}
+TESTED = {
+    "lean": "Tokens to which the draft gives a higher probability than the target does: their count against the "
+    "target's probabilities.",
+    "bonus": "Tokens after a fully accepted draft, against the target's distribution; half of the blocks have K = 1.",
 }
-
-
-LEAST_SHOWN = 0.001
-
-
-@dataclass(frozen=True, slots=True)
-class CheckRow:
-    """A line of the table: its texts, an explanation, and whether it speaks against the engine."""
-
-    texts: tuple[str, ...]
-    tip: str
-    is_failed: bool = False
+TESTED_PLACE = "Tokens at this position of a block, by the tokens before them, against the target's distribution."
+SMALLEST_SHOWN_P = 0.001
 
 
 def subject_of(run: RunRequest) -> str:
-    """What will be checked, in a line."""
+    """The settings that are checked, in a line."""
     sampling = run.sampling
     parts = [
         f"{run.draft} for {run.target}" if run.draft else f"{run.method} for {run.target}",
@@ -106,84 +106,59 @@ def subject_of(run: RunRequest) -> str:
     return " · ".join(parts)
 
 
-def rows_of(report: CheckReport) -> list[CheckRow]:
-    """All that was tested."""
-    rows = [_compared(item) for item in report.identities]
-    if report.law is not None:
-        rows += [_tested(test) for test in report.law.tests]
-    return rows
+def rows_of(report: CheckReport) -> list[ResultRow]:
+    """A row for each test."""
+    tests = () if report.law is None else report.law.tests
+    return [*map(_compared, report.identities), *map(_tested, tests)]
 
 
-def _compared(item: IdentityResult) -> CheckRow:
+def _compared(item: IdentityResult) -> ResultRow:
     ties = sum(parting.is_near_tie for parting in item.partings)
-    result = "equal"
-    if item.partings:
-        parts = [f"{ties} near-tie" + "s" * (ties != 1)] if ties else []
-        others = len(item.partings) - ties
-        result = ", ".join([*parts, *([f"{others} unexplained"] if others else [])])
+    others = len(item.partings) - ties
+    parts = [f"{ties} near-tie{'' if ties == 1 else 's'}"] * bool(ties) + [f"{others} unexplained"] * bool(others)
     tip = "\n".join(map(parting_line, item.partings)) or "Token by token, to the end of each text."
-    return CheckRow((compared_title(item), f"{item.num_tokens:,}", "", "", result), tip, not item.is_exact)
+    texts = (compared_title(item), f"{item.num_tokens:,}", "", "", ", ".join(parts) or "equal")
+    return ResultRow(texts, tip, is_bad=not item.is_exact)
 
 
-def _tested(test: LawTest) -> CheckRow:
+def _tested(test: LawTest) -> ResultRow:
     figures = (f"{test.statistic:.1f}", f"{test.degrees:,}") if test.degrees else ("", "")
-    texts = (title_of(test), f"{test.num_samples:,}", *figures)
-    result = _p_text(test.p_value)
-    if test.is_failed:
-        result = f"✕ {result}"
-    tip = _TESTED.get(
-        test.name, "Tokens at this place of a block, by what stood before them, against the target's law."
-    )
-    if test.p_value is not None and test.p_value < LEAST_SHOWN:
-        tip = f"{tip} p = {p_text(test.p_value)}."
-    return CheckRow((*texts, result), tip, test.is_failed)
-
-
-def _p_text(p_value: float | None) -> str:
-    """A p-value without powers of ten; how small a small one is stands in the tooltip and in the report."""
-    if p_value is None:
-        return p_text(p_value)
-    return f"p < {LEAST_SHOWN:g}" if p_value < LEAST_SHOWN else f"p = {p_value:.3f}"
+    result, tip = p_text(test.p_value), TESTED.get(test.name, TESTED_PLACE)
+    if test.p_value is not None:
+        is_small = test.p_value < SMALLEST_SHOWN_P
+        tip = f"{tip} p = {result}." if is_small else tip
+        result = f"p < {SMALLEST_SHOWN_P:g}" if is_small else f"p = {test.p_value:.3f}"
+    result = f"✕ {result}" if test.is_failed else result
+    return ResultRow((title_of(test), f"{test.num_samples:,}", *figures, result), tip, is_bad=test.is_failed)
 
 
 def remarks_of(report: CheckReport) -> str:
-    """What else there is to say: of the samples, and of what the settings do to the law."""
-    remarks = [] if report.law is None else law_remarks(report.law)
-    return "\n".join([*remarks, *report.notes])
+    """Remarks on the samples, and on how the settings affect the distribution."""
+    return "\n".join([*([] if report.law is None else law_remarks(report.law)), *report.notes])
 
 
-def headline_of(report: CheckReport) -> str:
-    """The verdict in a sentence."""
-    return verdict_sentence(report)
+def token_text(item: TokenCount) -> str:
+    """A token with its spaces made visible."""
+    return repr(item.text)[1:-1].replace(" ", "·") if item.text else "all others"
 
 
-def is_checked_as(run: RunRequest, request: CheckRequest) -> bool:
-    """Whether a report's settings are still those that are chosen."""
-    return subject_of(run) == subject_of(request.run)
+# --- Widgets ---
 
-
-_ROW, _BAR = 26, 7
-_TEXT_WIDTH, _FIGURE_WIDTH, _GAP = 110, 150, 10
-_NUM_ROWS = 9
-OTHERS = "all others"
+ROW, BAR = 26, 7
+TEXT_WIDTH, FIGURE_WIDTH, GAP = 110, 150, 10
+NUM_ROWS = 9
 LEAST_EXPECTED = 0.05
-"""What would be written as 0.0."""
-
-
-def is_worth_a_row(item: TokenCount) -> bool:
-    """Whether more than nothing was expected of a token, or drawn."""
-    return bool(item.observed) or item.expected >= LEAST_EXPECTED
+"""A token that was never drawn gets a row only if more than this was expected, which would be written as 0.0."""
 
 
 class CheckBars(QWidget):
-    """The target's expectation as an outline, what came as a filled bar under it."""
+    """First tokens after a prompt: what the target expects as an outline, what was drawn as a filled bar below."""
 
     def __init__(self) -> None:
         super().__init__()
         self.setObjectName("checkBars")
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
         self._theme = LIGHT
-        self._counts: tuple[TokenCount, ...] = ()
         self.show_tokens(None)
 
     def set_theme(self, theme: Theme) -> None:
@@ -194,45 +169,45 @@ class CheckBars(QWidget):
 
     def show_tokens(self, found: FirstTokens | None) -> None:
         """Show the first tokens after a prompt; None: nothing yet."""
-        self._counts = tuple(filter(is_worth_a_row, found.counts)) if found is not None else ()
+        counts = found.counts if found is not None else ()
+        self._counts = [item for item in counts if item.observed or item.expected >= LEAST_EXPECTED]
         self.setAccessibleName(f"First tokens after {found.prompt}" if found else "First tokens: nothing yet")
-        self.setAccessibleDescription("; ".join(map(spoken, self._counts)))
+        said = (f"{token_text(i)}: {i.observed:,} observed, {i.expected:,.1f} expected" for i in self._counts)
+        self.setAccessibleDescription("; ".join(said))
         self.setToolTip("Outlined: expected of the target. Filled: observed." if found else "")
         self.update()
 
     def sizeHint(self) -> QSize:
-        """A row for each token that there may be, so that nothing moves when they come."""
-        return QSize(420, _NUM_ROWS * scaled(_ROW))
+        """Room for all rows, so that nothing moves when they come."""
+        return QSize(420, NUM_ROWS * scaled(ROW))
 
     def paintEvent(self, _event: QPaintEvent) -> None:
-        """Draw a row a token."""
+        """Draw a row for each token."""
         painter = QPainter(self)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         most = max((max(item.observed, item.expected) for item in self._counts), default=1.0) or 1.0
-        left, right = scaled(_TEXT_WIDTH), self.width() - scaled(_FIGURE_WIDTH)
-        for index, item in enumerate(self._counts[:_NUM_ROWS]):
-            row = QRectF(0, index * scaled(_ROW), self.width(), scaled(_ROW))
-            self._draw_words(painter, row, item)
-            room = max(right - left - scaled(_GAP), 1)
-            self._draw_bars(painter, row, item, left, room / most)
+        left, room = scaled(TEXT_WIDTH), self.width() - scaled(TEXT_WIDTH + FIGURE_WIDTH + GAP)
+        for index, item in enumerate(self._counts[:NUM_ROWS]):
+            place = QRectF(0, index * scaled(ROW), self.width(), scaled(ROW))
+            self._draw_texts(painter, place, item)
+            self._draw_bars(painter, place.center().y(), item, left, max(room, 1) / most)
         painter.end()
 
-    def _draw_words(self, painter: QPainter, row: QRectF, item: TokenCount) -> None:
-        vertical = Qt.AlignmentFlag.AlignVCenter
+    def _draw_texts(self, painter: QPainter, place: QRectF, item: TokenCount) -> None:
+        middle, theme = Qt.AlignmentFlag.AlignVCenter, self._theme
         font = mono_font() if item.text else ui_font(12)
         painter.setFont(font)
-        painter.setPen(QColor(self._theme.text if item.text else self._theme.muted))
-        width = scaled(_TEXT_WIDTH - _GAP)
-        shown = QFontMetrics(font).elidedText(shown_text(item), Qt.TextElideMode.ElideRight, width)
-        painter.drawText(QRectF(0, row.top(), width, row.height()), vertical | Qt.AlignmentFlag.AlignLeft, shown)
+        painter.setPen(QColor(theme.text if item.text else theme.muted))
+        width = scaled(TEXT_WIDTH - GAP)
+        shown = QFontMetrics(font).elidedText(token_text(item), Qt.TextElideMode.ElideRight, width)
+        painter.drawText(place, middle | Qt.AlignmentFlag.AlignLeft, shown)
         painter.setFont(ui_font(12))
-        painter.setPen(QColor(self._theme.muted))
-        painter.drawText(
-            row, vertical | Qt.AlignmentFlag.AlignRight, f"{item.observed:,}, expected {item.expected:,.1f}"
-        )
+        painter.setPen(QColor(theme.muted))
+        figures = f"{item.observed:,}, expected {item.expected:,.1f}"
+        painter.drawText(place, middle | Qt.AlignmentFlag.AlignRight, figures)
 
-    def _draw_bars(self, painter: QPainter, row: QRectF, item: TokenCount, left: float, scale: float) -> None:
-        height, middle = scaled(_BAR), row.center().y()
+    def _draw_bars(self, painter: QPainter, middle: float, item: TokenCount, left: float, scale: float) -> None:
+        height = scaled(BAR)
         painter.setPen(QPen(QColor(self._theme.bonus), 1))
         painter.setBrush(Qt.BrushStyle.NoBrush)
         painter.drawRect(QRectF(left + 0.5, middle - height + 0.5, max(item.expected * scale, 1), height - 2))
@@ -241,46 +216,39 @@ class CheckBars(QWidget):
         painter.drawRect(QRectF(left, middle + 1, item.observed * scale + 1, height - 1))
 
 
-def shown_text(item: TokenCount) -> str:
-    """A token as it can be seen."""
-    return repr(item.text)[1:-1].replace(" ", "·") if item.text else OTHERS
+MIN_ROWS, MAX_ROWS = 4, 9
+MAX_BLOCKS = 200_000
+BLOCKS_HELP = "Blocks drawn to test the sampled distribution. Four times as many find an error that is half as large."
+TRANSFORMERS_HELP = "Also compare plain greedy text with transformers' own generate, which is slower."
+ANY_PROMPT = "any"
+"""A run's request needs a prompt; a check has its own."""
 
 
-def spoken(item: TokenCount) -> str:
-    """A row in words."""
-    return f"{shown_text(item)}: {item.observed:,} observed, {item.expected:,.1f} expected"
+class CheckWindow(ReportWindow):
+    """Starts a check, and shows, copies and saves its report."""
 
+    task_title = "A check"
 
-ROW_HEIGHT = 26
-LEAST_ROWS, MOST_ROWS = 4, 9
-MOST_BLOCKS = 200_000
-BLOCKS_HELP = "Blocks that are drawn for the test of the sampled law. Four times as many find half as large a mistake."
-TRANSFORMERS_HELP = "Also hold plain greedy text against transformers' own generate, which is slower."
-
-
-class CheckWindow(ToolWindow):
-    """Asks for a check and shows its report.
-
-    Signals:
-        check_wanted: the button was pressed.
-        copy_wanted, save_wanted: the report is to be taken away.
-    """
-
-    check_wanted = Signal()
-    copy_wanted = Signal()
-    save_wanted = Signal()
-
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__("check", "Check exactness", "How far this part of the check is", parent)
-        self._theme = LIGHT
-        self._rows: tuple[CheckRow, ...] = ()
+    def __init__(
+        self,
+        main: QWidget | None,
+        controller: RunController,
+        controls: ControlsPanel,
+        jobs: Jobs,
+        dialogs: Dialogs,
+    ) -> None:
+        super().__init__(main, controller, "check", "Check exactness", "Progress of this part of the check")
+        self._controls, self._jobs, self._dialogs = controls, jobs, dialogs
+        self._in_titles = controls.models.library.in_titles
+        self._report: CheckReport | None = None
+        self._has_failed = False
         self._first_tokens: tuple[FirstTokens, ...] = ()
         self.mark = text_label("", "verdictMark")
         self.mark.setObjectName("checkMark")
         self.mark.setAlignment(Qt.AlignmentFlag.AlignCenter)
         self.blocks = QSpinBox()
         self.blocks.setObjectName("checkBlocksSpin")
-        self.blocks.setRange(LEAST_SAMPLES, MOST_BLOCKS)
+        self.blocks.setRange(LEAST_SAMPLES, MAX_BLOCKS)
         self.blocks.setSingleStep(1_000)
         self.blocks.setGroupSeparatorShown(True)
         self.blocks.setValue(DEFAULT_SAMPLES)
@@ -288,12 +256,12 @@ class CheckWindow(ToolWindow):
         self.with_transformers = QCheckBox("Also against transformers")
         self.with_transformers.setObjectName("checkTransformersCheck")
         describe(self.with_transformers, self.with_transformers.text(), TRANSFORMERS_HELP)
-        self.check_button = push_button("Check", "checkButton", "Compare texts, and test the sampled law")
+        self.check_button = push_button("Check", "checkButton", "Compare texts, and test the sampled distribution")
         self.check_button.setProperty("role", "primary")
-        self.stop_button = push_button("Stop", "stopCheckButton", "End the check; there is no verdict then")
+        self.stop_button = push_button("Stop", "stopCheckButton", "End the check without a verdict")
         self.copy_button = push_button("Copy report", "copyCheckButton", "The whole report as text")
         self.save_button = push_button("Save…", "saveCheckButton", "The report as text or JSON")
-        self.table = _table()
+        self.table = ResultTable("checkTable", "Tests and their results", COLUMNS, NO_TESTS)
         self.remarks = wrapped_label("checkRemarks", "hint")
         self.prompts = QComboBox()
         self.prompts.setObjectName("checkPromptsCombo")
@@ -301,305 +269,174 @@ class CheckWindow(ToolWindow):
         self.bars = CheckBars()
         self._guard = WheelGuard(self)
         self._guard.watch(self.blocks, self.prompts)
-        self._lay_out()
+        head = row(self.mark, (column(self.headline, self.subject, spacing=2), 1), spacing=12)
+        head.setAlignment(self.mark, Qt.AlignmentFlag.AlignTop)
+        blocks = text_label("Blocks", "field", buddy=self.blocks)
+        asked = row(blocks, self.blocks, self.with_transformers, None, self.stop_button, self.check_button)
+        after = text_label("First tokens after", "field", buddy=self.prompts)
+        self._tokens = boxed(row(after, (self.prompts, 1), text_label("outlined: expected · filled: drawn", "hint")))
+        results = boxed(column((table_card(self.table), 1), self.remarks, self._tokens, self.bars))
+        self._lay_out(head, asked, scrolled(results, "checkResults"), self.copy_button, self.save_button)
         open_at(self, 860, 740)
-        self.show_going(is_going=False)
+        self._show_running(is_running=False)
         self.show_nothing(NONE_YET)
-        self.check_button.clicked.connect(self.check_wanted)
-        self.stop_button.clicked.connect(self.stop_wanted)
-        self.copy_button.clicked.connect(self.copy_wanted)
-        self.save_button.clicked.connect(self.save_wanted)
-        self.prompts.currentIndexChanged.connect(self._on_prompt)
-
-    def _lay_out(self) -> None:
-        words = QVBoxLayout()
-        words.setSpacing(2)
-        words.addWidget(self.headline)
-        words.addWidget(self.subject)
-        head = QHBoxLayout()
-        head.setSpacing(12)
-        head.addWidget(self.mark, 0, Qt.AlignmentFlag.AlignTop)
-        head.addLayout(words, 1)
-        asked = QHBoxLayout()
-        asked.setSpacing(8)
-        asked.addWidget(text_label("Blocks", "field", buddy=self.blocks))
-        asked.addWidget(self.blocks)
-        asked.addWidget(self.with_transformers)
-        asked.addStretch(1)
-        asked.addWidget(self.stop_button)
-        asked.addWidget(self.check_button)
-        self._tokens = QWidget()
-        tokens = QHBoxLayout(self._tokens)
-        tokens.setContentsMargins(0, 0, 0, 0)
-        tokens.setSpacing(8)
-        tokens.addWidget(text_label("First tokens after", "field", buddy=self.prompts))
-        tokens.addWidget(self.prompts, 1)
-        tokens.addWidget(text_label("outlined: expected · filled: drawn", "hint"))
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(16, 14, 16, 16)
-        layout.setSpacing(8)
-        layout.addLayout(head)
-        layout.addLayout(asked)
-        layout.addWidget(self._results(), 1)
-        layout.addLayout(self._foot(120, self.copy_button, self.save_button))
-
-    def _results(self) -> QScrollArea:
-        """What does not fit, with large text, is a turn of the wheel away."""
-        body = QWidget()
-        inside = QVBoxLayout(body)
-        inside.setContentsMargins(0, 0, 0, 0)
-        inside.setSpacing(8)
-        inside.addWidget(table_card(self.table), 1)
-        for widget in (self.remarks, self._tokens, self.bars):
-            inside.addWidget(widget)
-        return scrolled(body, "checkResults")
-
-    def rescale(self) -> None:
-        """The text has another size."""
-        self._fill_table()
-
-    # --- For the desk ---
-
-    def show_nothing(self, sentence: str, *, is_problem: bool = False) -> None:
-        """A sentence, and no verdict."""
-        set_flag(self.mark, "kind", "none")
-        self.mark.setText("?")
-        self.mark.setAccessibleName("No verdict yet")
-        self.say(sentence, is_problem=is_problem)
-        self.show_results((), "", ())
-
-    def show_verdict(self, mark: str, name: str, sentence: str) -> None:
-        """The verdict: a sign, its kind for the style sheet, and a sentence."""
-        set_flag(self.mark, "kind", name)
-        self.mark.setText(mark)
-        self.mark.setAccessibleName(sentence)
-        set_flag(self.headline, "role", "verdict")
-        self.headline.setText(sentence)
-
-    def show_results(self, rows: Sequence[CheckRow], remarks: str, first_tokens: Sequence[FirstTokens]) -> None:
-        """What the verdict rests on; empty for nothing."""
-        self._rows = tuple(rows)
-        self._fill_table()
-        self.remarks.setText(remarks)
-        self.remarks.setVisible(bool(remarks))
-        self._first_tokens = tuple(first_tokens)
-        self.prompts.clear()
-        self.prompts.addItems([found.prompt for found in self._first_tokens])
-        for widget in (self._tokens, self.bars):
-            widget.setVisible(bool(self._first_tokens))
-        self.copy_button.setEnabled(bool(rows))
-        self.save_button.setEnabled(bool(rows))
-        self._on_prompt()
-
-    def show_stage(self, text: str, done: int = 0, total: int = 0) -> None:
-        """What is being done, and how far it is; without a total, nobody knows."""
-        self.stage.setText(f"{text}: {done:,} of {total:,}" if total else text)
-        self.progress.setRange(0, total)
-        self.progress.setValue(done)
-
-    def show_going(self, *, is_going: bool) -> None:
-        """Offer only what can be done now."""
-        offer(self.check_button, self.stop_button, is_running=is_going)
-        for widget in (self.blocks, self.with_transformers):
-            widget.setEnabled(not is_going)
-        self.progress.setVisible(is_going)
-
-    def set_theme(self, theme: Theme) -> None:
-        """Draw in a theme's colours."""
-        self._theme = theme
-        self.bars.set_theme(theme)
-        self._fill_table()
-
-    # --- Itself ---
-
-    def _fill_table(self) -> None:
-        self.table.setRowCount(len(self._rows))
-        for index, row in enumerate(self._rows):
-            for column, text in enumerate(row.texts):
-                item = QTableWidgetItem(text)
-                item.setToolTip(row.tip)
-                is_figure = 0 < column < len(row.texts) - 1
-                across = Qt.AlignmentFlag.AlignRight if is_figure else Qt.AlignmentFlag.AlignLeft
-                item.setTextAlignment(across | Qt.AlignmentFlag.AlignVCenter)
-                if row.is_failed:
-                    item.setForeground(QColor(self._theme.danger))
-                self.table.setItem(index, column, item)
-            self.table.setRowHeight(index, scaled(ROW_HEIGHT))
-        rows = min(max(len(self._rows), LEAST_ROWS), MOST_ROWS)
-        self.table.setMinimumHeight((rows + 1) * scaled(ROW_HEIGHT) + scaled(ROW_HEIGHT) // 2)
-
-    @Slot()
-    def _on_prompt(self) -> None:
-        place = self.prompts.currentIndex()
-        self.bars.show_tokens(self._first_tokens[place] if 0 <= place < len(self._first_tokens) else None)
-
-
-def _table() -> QTableWidget:
-    last = len(COLUMNS) - 1
-    columns = [(title, help_text, 0 < place < last) for place, (title, help_text) in enumerate(COLUMNS)]
-    return figure_table("checkTable", "Tests and what came of them", columns, NO_TESTS)
-
-
-TITLE = "A check"
-_ANY_PROMPT = "any"
-"""A request needs a prompt; a check has its own."""
-
-
-class CheckDesk(TaskDesk):
-    """Its window is made when it is first wanted."""
-
-    def __init__(
-        self,
-        window: QWidget,
-        menus: Menus,
-        services: Services,
-        controller: RunController,
-        controls: ControlsPanel,
-        jobs: Jobs,
-        dialogs: Dialogs,
-    ) -> None:
-        super().__init__(window, controller)
-        self._main, self._services = window, services
-        self._controls, self._jobs, self._dialogs = controls, jobs, dialogs
-        self._in_titles = controls.models.library.in_titles
-        self._theme = LIGHT
-        self._report: CheckReport | None = None
-        self._has_failed = False
-        self.window: CheckWindow | None = None
-        menus.check.triggered.connect(self.open)
-        controls.changed.connect(self._show_subject)
-
-    def set_theme(self, theme: Theme) -> None:
-        """Draw in a theme's colours."""
-        self._theme = theme
-        if self.window is not None:
-            self.window.set_theme(theme)
-
-    @Slot()
-    def open(self) -> None:
-        """Show the window."""
-        if self.window is None:
-            self.window = CheckWindow(self._main)
-            self.window.set_theme(self._theme)
-            self.window.check_wanted.connect(self.start)
-            self.window.stop_wanted.connect(self.stop)
-            self.window.copy_wanted.connect(self._on_copy)
-            self.window.save_wanted.connect(self._on_save)
-        self.window.open()
-        self._show_subject()
+        self.check_button.clicked.connect(self.start)
+        self.stop_button.clicked.connect(self.stop)
+        self.copy_button.clicked.connect(self._on_copy)
+        self.save_button.clicked.connect(self._on_save)
+        self.prompts.currentIndexChanged.connect(self._on_prompt_chosen)
+        controls.changed.connect(self.refresh)
 
     @Slot()
     def start(self) -> None:
-        """Check the settings as they stand."""
-        window = self.window
-        if window is None or self._task is not None:
+        """Check the settings of the main window."""
+        if self.is_running:
             return
         try:
             request = CheckRequest(
                 self._run(),
-                num_samples=window.blocks.value(),
-                with_transformers=window.with_transformers.isChecked(),
+                num_samples=self.blocks.value(),
+                with_transformers=self.with_transformers.isChecked(),
             )
         except OutriderError as error:
-            window.show_nothing(str(error), is_problem=True)
+            self.show_nothing(str(error), role="problem")
             return
-        services = self._services
 
-        def work(session: Session, controls: RunControls) -> Iterator[Any]:
-            return services.check(session, request, controls)
+        def work(session: Any, controls: RunControls) -> Iterator[Any]:
+            from core.experiments.checking import check
 
-        if self._start_task(TITLE, work) is None:
-            window.show_stage(self._controller.busy_sentence())
+            return check(session, request, controls)
+
+        if self._start_task(work) is None:
+            self.stage.setText(self._controller.busy_sentence())
             return
         self._report, self._has_failed = None, False
-        window.show_nothing("Checking…")
-        window.show_subject(self._in_titles(subject_of(request.run)))
-        window.show_stage("")
-        window.show_going(is_going=True)
+        self.show_nothing("Checking…")
+        self.subject.setText(self._in_titles(subject_of(request.run)))
+        self.stage.clear()
+        self.progress.setRange(0, 0)
+        self._show_running(is_running=True)
 
     def _run(self) -> RunRequest:
-        return self._controls.request(_ANY_PROMPT)
+        return self._controls.request(ANY_PROMPT)
+
+    # --- What is shown ---
 
     @Slot()
-    def _show_subject(self) -> None:
-        """What is chosen now; and where a verdict is shown, whether it is about that."""
-        window = self.window
-        if window is None or not window.isVisible() or self._task is not None:
+    def refresh(self) -> None:
+        """Show the chosen settings; and where a verdict is shown, whether they are still its own."""
+        if not self.isVisible() or self.is_running:
             return
         try:
-            run = self._run()
+            chosen = subject_of(self._run())
         except OutriderError as error:
-            window.show_subject(str(error))
+            self.subject.setText(str(error))
             return
-        if self._report is None:
-            window.show_subject(self._in_titles(subject_of(run)))
-        else:
-            now = "" if is_checked_as(run, self._report.request) else "\nThe settings are others by now."
-            window.show_subject(f"{self._in_titles(subject_of(self._report.request.run))}{now}")
+        subject = chosen if self._report is None else subject_of(self._report.request.run)
+        has_changed = "" if subject == chosen else "\nThe settings have changed since."
+        self.subject.setText(f"{self._in_titles(subject)}{has_changed}")
 
-    def _show_stopping(self) -> None:
-        if self.window is not None:
-            self.window.show_stage("Stopping…")
+    def show_nothing(self, sentence: str, *, role: str = "title") -> None:
+        """Show a sentence, and no verdict."""
+        self._show_mark("?", "none", "No verdict yet")
+        self.say(sentence, role=role)
+        self._show_results(None)
+
+    def show_report(self, report: CheckReport) -> None:
+        """Show a verdict and its reasons."""
+        self._report = report
+        sentence = verdict_sentence(report)
+        self._show_mark(*MARKS[report.verdict], sentence)
+        self.say(sentence, role="verdict")
+        self.stage.setText(f"{report.seconds:.0f} s")
+        self._show_results(report)
+
+    def _show_mark(self, text: str, kind: str, meaning: str) -> None:
+        set_flag(self.mark, "kind", kind)
+        self.mark.setText(text)
+        self.mark.setAccessibleName(meaning)
+
+    def _show_results(self, report: CheckReport | None) -> None:
+        rows = [] if report is None else rows_of(report)
+        self.table.show_rows(rows)
+        self._fit_table()
+        self.remarks.setText("" if report is None else remarks_of(report))
+        self.remarks.setVisible(bool(self.remarks.text()))
+        self._first_tokens = () if report is None or report.law is None else report.law.first_tokens
+        self.prompts.clear()
+        self.prompts.addItems([found.prompt for found in self._first_tokens])
+        for widget in (self._tokens, self.bars):
+            widget.setVisible(bool(self._first_tokens))
+        for button in (self.copy_button, self.save_button):
+            button.setEnabled(bool(rows))
+        self._on_prompt_chosen()
+
+    def _fit_table(self) -> None:
+        num_rows = min(max(self.table.rowCount(), MIN_ROWS), MAX_ROWS)
+        self.table.setMinimumHeight(round((num_rows + 1.5) * scaled(ROW)))
+
+    def set_theme(self, theme: Theme) -> None:
+        """Draw in a theme's colours, at the text's scale."""
+        super().set_theme(theme)
+        self.bars.set_theme(theme)
+        self._fit_table()
+
+    def _show_running(self, *, is_running: bool) -> None:
+        offer(self.check_button, self.stop_button, is_running=is_running)
+        for widget in (self.blocks, self.with_transformers):
+            widget.setEnabled(not is_running)
+        self.progress.setVisible(is_running)
 
     def _show_events(self, events: Iterator[Any]) -> None:
-        window, task = self.window, self._task
-        if task is None or window is None:
-            return
         last: CheckProgress | StageChanged | None = None
         for event in events:
             if isinstance(event, CheckFinished):
                 self._report = event.report
             else:
                 last = event
-        if task.controls.is_cancelled or last is None:
+        if last is None or self._task is None or self._task.controls.is_cancelled:
             return
-        if isinstance(last, StageChanged):
-            window.show_stage(last.text)
-        else:
-            window.show_stage(last.text, last.done, last.total)
+        done, total = (last.done, last.total) if isinstance(last, CheckProgress) else (0, 0)
+        self.stage.setText(f"{last.text}: {done:,} of {total:,}" if total else last.text)
+        self.progress.setRange(0, total)
+        self.progress.setValue(done)
 
     def _show_failure(self, sentence: str) -> None:
         self._has_failed = True
-        if self.window is not None:
-            self.window.show_nothing(sentence, is_problem=True)
+        self.show_nothing(sentence, role="problem")
 
     def _show_end(self) -> None:
-        window, report = self.window, self._report
-        if window is None:
-            return
-        window.show_going(is_going=False)
-        window.show_stage("" if report is None else f"{report.seconds:.0f} s")
-        if report is not None:
-            window.show_verdict(MARKS[report.verdict], MARK_NAMES[report.verdict], headline_of(report))
-            first_tokens = () if report.law is None else report.law.first_tokens
-            window.show_results(rows_of(report), remarks_of(report), first_tokens)
+        self._show_running(is_running=False)
+        self.stage.clear()
+        if self._report is not None:
+            self.show_report(self._report)
         elif not self._has_failed:
-            window.show_nothing(STOPPED)
-        self._show_subject()
+            self.show_nothing(STOPPED)
+        self.refresh()
 
-    # --- Taking away ---
+    @Slot()
+    def _on_prompt_chosen(self) -> None:
+        place = self.prompts.currentIndex()
+        self.bars.show_tokens(self._first_tokens[place] if 0 <= place < len(self._first_tokens) else None)
+
+    # --- The report as text ---
 
     @Slot()
     def _on_copy(self) -> None:
-        if self._report is not None and self.window is not None:
+        if self._report is not None:
             QGuiApplication.clipboard().setText(report_text(self._report))
-            self.window.show_stage("The report is on the clipboard.")
+            self.stage.setText("The report is on the clipboard.")
 
     @Slot()
     def _on_save(self) -> None:
-        if self._report is None or self.window is None:
+        path = self._dialogs.ask_report_path(self, "exactness.txt") if self._report is not None else None
+        if path is None or self._report is None:
             return
-        path = self._dialogs.ask_report_path(self.window, "exactness.txt")
-        if path is not None:
-            text = (report_json if path.suffix.lower() == ".json" else report_text)(self._report)
-            self._jobs.submit(
-                lambda job: write_atomically(path, text),
-                lambda _: self._show_saved(f"Saved to {path}"),
-                failed=self._show_saved,
-                what="The text could not be saved",
-                must_finish=True,
-            )
-
-    def _show_saved(self, sentence: str) -> None:
-        if self.window is not None:
-            self.window.show_stage(sentence)
+        text = (report_json if path.suffix.lower() == ".json" else report_text)(self._report)
+        self._jobs.submit(
+            lambda _job: write_atomically(path, text),
+            lambda _: self.stage.setText(f"Saved to {path}"),
+            failed=self.stage.setText,
+            what="The report could not be saved",
+            must_finish=True,
+        )

@@ -16,7 +16,7 @@ from app.run.run_view import RunView
 from app.run.tiles import StatusStrip
 from app.setup.controls import ControlsPanel
 from app.theme import hold_font
-from app.tools.tool_window import push_button, wrapped_label
+from app.widgets.fields import push_button, wrapped_label
 from app.widgets.labels import Banner
 from app.window_layout import bring_forward, open_at
 from core.errors import OutriderError

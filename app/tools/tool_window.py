@@ -1,18 +1,18 @@
-"""Work in the engine's thread that a window of the menu Tools follows."""
+"""Bases of the windows of the menu Tools that start a long task in the engine's thread and follow it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from PySide6.QtCore import QObject, Qt, QTimer, Signal, Slot
-from PySide6.QtGui import QCloseEvent
+from PySide6.QtCore import Qt, QTimer, Slot
+from PySide6.QtGui import QCloseEvent, QColor
 from PySide6.QtWidgets import (
     QAbstractItemView,
     QDialog,
     QHBoxLayout,
     QHeaderView,
-    QLabel,
     QProgressBar,
     QPushButton,
     QTableWidget,
@@ -21,161 +21,47 @@ from PySide6.QtWidgets import (
 )
 
 from app.controller import RunController
-from app.widgets.fields import describe, set_flag, text_label
-from app.widgets.tables import EmptyHint
+from app.theme import LIGHT, Theme, scaled
+from app.widgets.fields import column, push_button, row, set_flag, text_label, wrapped_label
+from app.widgets.tables import EmptyHint, alignment
 from app.window_layout import bring_forward
 from app.worker import EngineTask, Work
 
-
-def figure_table(name: str, title: str, columns: Iterable[tuple[str, str, bool]], empty: str) -> QTableWidget:
-    """An empty table of rows to look at and choose from.
-
-    Args:
-        name, title: of the widget, and for those who hear it.
-        columns: heading, its explanation, and whether figures stand there, at the right.
-        empty: what will stand there, said as long as nothing does.
-    """
-    headings = [_heading(*column) for column in columns]
-    table = QTableWidget(0, len(headings))
-    table.setObjectName(name)
-    table.setAccessibleName(title)
-    table.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
-    table.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
-    table.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
-    table.setTabKeyNavigation(False)
-    table.setShowGrid(False)
-    table.verticalHeader().hide()
-    for column, heading in enumerate(headings):
-        table.setHorizontalHeaderItem(column, heading)
-    header = table.horizontalHeader()
-    header.setHighlightSections(False)
-    header.setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
-    header.setSectionResizeMode(0, QHeaderView.ResizeMode.Stretch)
-    EmptyHint(table, empty)
-    return table
-
-
-def _heading(title: str, help_text: str, is_figure: bool) -> QTableWidgetItem:
-    heading = QTableWidgetItem(title)
-    heading.setToolTip(help_text)
-    across = Qt.AlignmentFlag.AlignRight if is_figure else Qt.AlignmentFlag.AlignLeft
-    heading.setTextAlignment(across | Qt.AlignmentFlag.AlignVCenter)
-    return heading
-
-
-def push_button(title: str, name: str, help_text: str) -> QPushButton:
-    """A button that Enter elsewhere in the window does not press."""
-    button = QPushButton(title)
-    button.setObjectName(name)
-    button.setAutoDefault(False)
-    describe(button, title.rstrip("…"), help_text)
-    return button
-
-
-def wrapped_label(name: str, role: str) -> QLabel:
-    """A text of several lines, to be selected, and never read as markup."""
-    label = text_label("", role)
-    label.setObjectName(name)
-    label.setWordWrap(True)
-    label.setTextFormat(Qt.TextFormat.PlainText)
-    label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-    return label
+POLL_MS = 100
 
 
 class ToolWindow(QDialog):
-    """Base of both. Stays open beside the main window.
+    """Starts one task of the engine at a time, polls its events, and stops it when the window is closed."""
 
-    Signals:
-        stop_wanted: the button was pressed, or the window was closed while something goes.
-    """
+    task_title = "A task"
 
-    stop_wanted = Signal()
-
-    def __init__(self, name: str, title: str, progress_title: str, parent: QWidget | None = None) -> None:
-        """
-        Args:
-            name: what its widgets' names begin with.
-            title: of the window.
-            progress_title: of the progress bar, for those who hear it.
-            parent: the main window.
-        """
-        super().__init__(parent)
+    def __init__(
+        self, main: QWidget | None, controller: RunController, name: str, title: str, poll_ms: int = POLL_MS
+    ) -> None:
+        super().__init__(main)
+        self._controller = controller
+        self._task: EngineTask | None = None
+        self._theme = LIGHT
         self.setObjectName(f"{name}Window")
         self.setWindowTitle(title)
         self.setModal(False)
-        self.headline = wrapped_label(f"{name}Headline", "title")
-        self.subject = wrapped_label(f"{name}Subject", "hint")
-        self.progress = QProgressBar()
-        self.progress.setObjectName(f"{name}Progress")
-        self.progress.setAccessibleName(progress_title)
-        self.progress.setTextVisible(False)
-        self.stage = text_label("", "hint")
-        self.stage.setObjectName(f"{name}Stage")
-        self.close_button = push_button("Close", f"close{name.capitalize()}Button", "")
+        self.close_button = push_button("Close", f"{name}CloseButton", "Close the window, and stop what is running")
         self.close_button.clicked.connect(self.close)
-
-    def _foot(self, progress_width: int, *buttons: QPushButton) -> QHBoxLayout:
-        """How far it is, and what can be done with what came of it."""
-        foot = QHBoxLayout()
-        foot.setSpacing(8)
-        foot.addWidget(self.progress)
-        foot.addWidget(self.stage, 1)
-        for button in (*buttons, self.close_button):
-            foot.addWidget(button)
-        self.progress.setFixedWidth(progress_width)
-        return foot
-
-    def open(self) -> None:
-        """Come to the front."""
-        bring_forward(self)
-
-    def say(self, sentence: str, *, is_problem: bool = False) -> None:
-        """The one sentence above everything else."""
-        set_flag(self.headline, "role", "problem" if is_problem else "title")
-        self.headline.setText(sentence)
-
-    def show_subject(self, text: str) -> None:
-        """What it is about."""
-        self.subject.setText(text)
-
-    def closeEvent(self, event: QCloseEvent) -> None:
-        """Work whose window is gone is of no use."""
-        self.stop_wanted.emit()
-        super().closeEvent(event)
-
-
-FRAME_MS = 100
-
-
-class TaskDesk(QObject):
-    """Base of what starts such work and shows what comes of it: one task at a time, looked at now and then."""
-
-    def __init__(self, parent: QObject, controller: RunController, frame_ms: int = FRAME_MS) -> None:
-        super().__init__(parent)
-        self._controller = controller
-        self._task: EngineTask | None = None
         self._timer = QTimer(self)
-        self._timer.setInterval(frame_ms)
-        self._timer.timeout.connect(self._on_frame)
+        self._timer.setInterval(poll_ms)
+        self._timer.timeout.connect(self._poll)
 
-    # --- For a desk ---
+    # --- For subclasses ---
 
-    def _start_task(self, title: str, work: Work) -> EngineTask | None:
-        """As `RunController.start_task`; what comes of it is shown from now on."""
-        task = self._controller.start_task(title, work)
-        if task is not None:
-            self._task = task
-            task.failed.connect(self._on_failed)
-            task.ended.connect(self._on_ended)
-            self._timer.start()
-        return task
+    def refresh(self) -> None:
+        """Show the main window's settings. Called whenever the window is opened."""
 
     def _show_stopping(self) -> None:
         """The task was asked to end."""
         raise NotImplementedError
 
     def _show_events(self, events: Iterator[Any]) -> None:
-        """Take what has come, if anyone looks."""
+        """Show the events that have come since the last time."""
         raise NotImplementedError
 
     def _show_failure(self, sentence: str) -> None:
@@ -186,17 +72,54 @@ class TaskDesk(QObject):
         """The task is over, however it ended, and all its events were shown."""
         raise NotImplementedError
 
-    # --- Itself ---
+    def _start_task(self, work: Work) -> EngineTask | None:
+        """Start work in the engine's thread; None if the engine is busy."""
+        task = self._controller.start_task(self.task_title, work)
+        if task is not None:
+            self._task = task
+            task.failed.connect(self._on_failed)
+            task.ended.connect(self._on_ended)
+            self._timer.start()
+        return task
+
+    # --- For everybody ---
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a task of this window is running."""
+        return self._task is not None
+
+    @Slot()
+    def open(self) -> None:
+        """Come to the front, with the main window's settings."""
+        bring_forward(self)
+        self.refresh()
 
     @Slot()
     def stop(self) -> None:
-        """End what goes, if anything does."""
+        """Ask the task to end, if there is one."""
         if self._task is not None:
             self._task.stop()
             self._show_stopping()
 
+    def set_theme(self, theme: Theme) -> None:
+        """Draw in a theme's colours."""
+        self._theme = theme
+
+    def reject(self) -> None:
+        """Escape stops a task, and closes the window only when none is running."""
+        if self.is_running:
+            self.stop()
+        else:
+            super().reject()
+
+    def closeEvent(self, event: QCloseEvent) -> None:
+        """Stop a task whose results nobody will see."""
+        self.stop()
+        event.accept()
+
     @Slot()
-    def _on_frame(self) -> None:
+    def _poll(self) -> None:
         if self._task is not None:
             self._show_events(self._task.take_events())
 
@@ -207,6 +130,116 @@ class TaskDesk(QObject):
     @Slot()
     def _on_ended(self) -> None:
         self._timer.stop()
-        self._on_frame()
+        self._poll()
         self._task = None
         self._show_end()
+
+
+@dataclass(frozen=True, slots=True)
+class ResultRow:
+    """A line of a `ResultTable`: its texts, a tooltip, whether it is a failure, and whether it can be selected."""
+
+    texts: tuple[str, ...]
+    tip: str
+    is_bad: bool = False
+    is_enabled: bool = True
+
+
+class ResultTable(QTableWidget):
+    """Rows to look at and choose from; figures at the right, texts at the left."""
+
+    def __init__(self, name: str, title: str, columns: Iterable[tuple[str, str, bool]], empty: str) -> None:
+        """
+        Args:
+            name, title: the object's name, and what assistive technology calls it.
+            columns: heading, its explanation, and whether the column holds figures.
+            empty: what the table says while it has no rows.
+        """
+        columns = list(columns)
+        super().__init__(0, len(columns))
+        self._is_figure = [is_figure for _, _, is_figure in columns]
+        self._rows: tuple[ResultRow, ...] = ()
+        self._bad_color = LIGHT.danger
+        self.setObjectName(name)
+        self.setAccessibleName(title)
+        self.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
+        self.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
+        self.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
+        self.setTabKeyNavigation(False)
+        self.setShowGrid(False)
+        self.verticalHeader().hide()
+        for index, (text, help_text, is_figure) in enumerate(columns):
+            self.setHorizontalHeaderItem(index, _item(text, help_text, is_figure=is_figure))
+        header = self.horizontalHeader()
+        header.setHighlightSections(False)
+        header.setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
+        header.setSectionResizeMode(0, QHeaderView.ResizeMode.Stretch)
+        EmptyHint(self, empty)
+
+    def show_rows(self, rows: Sequence[ResultRow]) -> None:
+        """Show these rows and no others."""
+        self._rows = tuple(rows)
+        self.setRowCount(len(rows))
+        for index, line in enumerate(rows):
+            for place, text in enumerate(line.texts):
+                item = _item(text, line.tip, is_figure=self._is_figure[place])
+                if line.is_bad:
+                    item.setForeground(QColor(self._bad_color))
+                if not line.is_enabled:
+                    item.setFlags(item.flags() & ~Qt.ItemFlag.ItemIsEnabled)
+                self.setItem(index, place, item)
+            self.setRowHeight(index, scaled(26))
+
+    def set_theme(self, theme: Theme) -> None:
+        """Draw in a theme's colours, at the text's scale."""
+        self._bad_color, place = theme.danger, self.currentRow()
+        self.show_rows(self._rows)
+        if place >= 0:
+            self.selectRow(place)
+
+
+def _item(text: str, tip: str, *, is_figure: bool) -> QTableWidgetItem:
+    item = QTableWidgetItem(text)
+    item.setToolTip(tip)
+    item.setTextAlignment(alignment(is_figure=is_figure))
+    return item
+
+
+class ReportWindow(ToolWindow):
+    """A tool window with one sentence at the top, a table in the middle, and progress at the bottom."""
+
+    table: ResultTable
+
+    def __init__(
+        self, main: QWidget | None, controller: RunController, name: str, title: str, progress_title: str
+    ) -> None:
+        super().__init__(main, controller, name, title)
+        self.headline = wrapped_label(f"{name}Headline", "title")
+        self.subject = wrapped_label(f"{name}Subject", "hint")
+        self.progress = QProgressBar()
+        self.progress.setObjectName(f"{name}Progress")
+        self.progress.setAccessibleName(progress_title)
+        self.progress.setTextVisible(False)
+        self.progress.setFixedWidth(110)
+        self.stage = text_label("", "hint")
+        self.stage.setObjectName(f"{name}Stage")
+
+    def _lay_out(self, head: QHBoxLayout | None, asked: QHBoxLayout, body: QWidget, *buttons: QPushButton) -> None:
+        foot = row(self.progress, (self.stage, 1), *buttons, self.close_button)
+        words = head or column(self.headline, self.subject)
+        layout = column(words, asked, (body, 1), foot)
+        layout.setContentsMargins(16, 14, 16, 16)
+        self.setLayout(layout)
+
+    def say(self, sentence: str, *, role: str = "title") -> None:
+        """Show the sentence above everything else, in a role of the style sheet: title, problem, verdict."""
+        set_flag(self.headline, "role", role)
+        self.headline.setText(sentence)
+
+    def set_theme(self, theme: Theme) -> None:
+        """Draw in a theme's colours, at the text's scale."""
+        super().set_theme(theme)
+        self.table.set_theme(theme)
+
+    def _show_stopping(self) -> None:
+        self.stage.setText("Stopping…")

@@ -22,8 +22,7 @@ from app.run.run_view import RunView
 from app.run.token_text import TokenText
 from app.run.tokens import StepText, TokenStream
 from app.theme import Theme, hold, scaled
-from app.tools.tool_window import wrapped_label
-from app.widgets.fields import WheelGuard, card, describe, scrolled, text_label
+from app.widgets.fields import WheelGuard, card, describe, scrolled, text_label, wrapped_label
 from app.window_layout import splitter
 
 FRAME_MS = 33

@@ -11,8 +11,7 @@ from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import QFrame, QLabel, QScrollArea, QSizePolicy, QVBoxLayout, QWidget
 
 from app.run.run_view import RunView
-from app.tools.tool_window import wrapped_label
-from app.widgets.fields import describe, set_flag
+from app.widgets.fields import describe, set_flag, wrapped_label
 
 REFRESH_S = 1.0
 

@@ -19,8 +19,7 @@ from app.theme import Theme
 from app.tools.runs.compare import ComparePage
 from app.tools.runs.comparison import MAX_RUNS, Comparison, compare
 from app.tools.runs.table import RunsTable
-from app.tools.tool_window import push_button
-from app.widgets.fields import describe, table_card, text_label
+from app.widgets.fields import describe, push_button, table_card, text_label
 from app.widgets.labels import Banner
 from app.widgets.plot_card import PlotDesk
 from core.export.files import export_run

@@ -1,19 +1,9 @@
-"""A heatmap as a file: title, scale, rows and columns in one picture."""
+"""The heatmap of a sweep: its cells, its scale, and the same as a picture in a file."""
 
 from __future__ import annotations
 
-from PySide6.QtCore import (
-    QAbstractTableModel,
-    QModelIndex,
-    QPersistentModelIndex,
-    QPointF,
-    QRectF,
-    QSize,
-    Qt,
-    Signal,
-    Slot,
-)
-from PySide6.QtGui import QBrush, QColor, QFont, QFontMetricsF, QKeyEvent, QLinearGradient, QPainter, QPaintEvent, QPen
+from PySide6.QtCore import QAbstractTableModel, QModelIndex, QPointF, QRectF, QSize, Qt, Signal, Slot
+from PySide6.QtGui import QColor, QFont, QFontMetricsF, QKeyEvent, QLinearGradient, QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import (
     QAbstractItemView,
     QHeaderView,
@@ -25,126 +15,141 @@ from PySide6.QtWidgets import (
 )
 
 from app.theme import DARK, LIGHT, Theme, scaled, ui_font
-from app.tools.sweep.sweep_view import (
-    FAILED,
-    FIGURE_HELP,
-    FIGURE_TITLES,
-    LEGENDS,
-    Scale,
-    ShownCell,
-    SweepFigure,
-    SweepRow,
-    SweepView,
-)
+from app.tools.sweep.sweep_view import FAILED, FIGURES, Scale, ShownCell, SweepFigure, SweepRow, SweepView
 from app.widgets.plots import image_of, png_bytes, svg_of
+from app.widgets.tables import Index, Role
 from core.experiments.sweep_plan import Cell
 
-GAP = 3.0
-RADIUS = 5.0
+GAP, RADIUS = 3.0, 5.0
 STRENGTH = {LIGHT.name: 0.7, DARK.name: 0.5}
-"""Most of a hue in a cell's ground, so that its text stays readable."""
-BAR_WIDTH, BAR_HEIGHT = 220, 10
-BAR_MARGIN = 52
-"""Room for the halves of the texts at the scale's ends."""
-LEGEND_HEIGHT = 34
+"""The most of a hue in a cell's background, so that its text stays readable."""
+CENTRE, MIDDLE = Qt.AlignmentFlag.AlignCenter, Qt.AlignmentFlag.AlignVCenter
 
 
 def shade(theme: Theme, level: float) -> QColor:
-    """The ground of a level from -1 to 1."""
-    return mix(theme.hover, theme.draft_bar if level >= 0 else theme.sample_bar, STRENGTH[theme.name] * abs(level))
-
-
-def mix(first: str, second: str, share: float) -> QColor:
-    """A colour between two."""
-    one, other = QColor(first), QColor(second)
-    parts = zip((one.red(), one.green(), one.blue()), (other.red(), other.green(), other.blue()), strict=True)
+    """The background of a level from -1 to 1."""
+    base, hue = QColor(theme.hover), QColor(theme.draft_bar if level >= 0 else theme.sample_bar)
+    share = STRENGTH[theme.name] * abs(level)
+    parts = zip(base.getRgb()[:3], hue.getRgb()[:3], strict=True)  # type: ignore[index]
     return QColor(*(round(a + (b - a) * share) for a, b in parts))
-
-
-def ground(theme: Theme, shown: ShownCell) -> QColor:
-    """What a cell's text stands on."""
-    if shown.text == FAILED:
-        return QColor(theme.danger_surface)
-    if not shown.text:
-        return QColor(theme.surface)
-    return shade(theme, shown.level or 0.0)
-
-
-def ink(theme: Theme, shown: ShownCell) -> QColor:
-    """The colour of a cell's text."""
-    return QColor(theme.danger if shown.text == FAILED else theme.text)
 
 
 def paint_cell(painter: QPainter, rect: QRectF, shown: ShownCell, theme: Theme) -> None:
     """Draw a cell into its place."""
     painter.save()
     painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-    tile = rect.adjusted(GAP, GAP, -GAP, -GAP)
-    painter.setBrush(QBrush(ground(theme, shown)))
-    painter.setPen(_edge(shown, theme))
+    tile, is_failed = rect.adjusted(GAP, GAP, -GAP, -GAP), shown.text == FAILED
+    ground, edge = shade(theme, shown.level or 0.0), QPen(Qt.PenStyle.NoPen)
+    if is_failed:
+        ground, edge = QColor(theme.danger_surface), QPen(QColor(theme.danger), 1, Qt.PenStyle.DashLine)
+    elif not shown.text:
+        ground, edge = QColor(theme.surface), QPen(QColor(theme.border), 1, Qt.PenStyle.DotLine)
+    painter.setBrush(ground)
+    painter.setPen(QPen(QColor(theme.text), 2) if shown.is_best else edge)
     painter.drawRoundedRect(tile, RADIUS, RADIUS)
-    figure = tile.adjusted(0, 0, 0, -scaled(12)) if shown.note else tile
-    painter.setPen(ink(theme, shown))
+    painter.setPen(QColor(theme.danger if is_failed else theme.text))
     painter.setFont(ui_font(13, weight=QFont.Weight.DemiBold if shown.is_best else QFont.Weight.Normal))
-    painter.drawText(figure, Qt.AlignmentFlag.AlignCenter, shown.text)
+    painter.drawText(tile.adjusted(0, 0, 0, -scaled(12)) if shown.note else tile, CENTRE, shown.text)
     if shown.note:
         painter.setFont(ui_font(10))
-        painter.drawText(tile.adjusted(0, scaled(18), 0, -2), Qt.AlignmentFlag.AlignCenter, shown.note)
-    if shown.has_failed and shown.text != FAILED:
+        painter.drawText(tile.adjusted(0, scaled(18), 0, -2), CENTRE, shown.note)
+    if shown.has_failed and not is_failed:
         painter.setPen(QColor(theme.danger))
         painter.setFont(ui_font(12, weight=QFont.Weight.Bold))
         painter.drawText(tile.adjusted(0, 1, -6, 0), Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignTop, "!")
     painter.restore()
 
 
-def _edge(shown: ShownCell, theme: Theme) -> QPen:
-    if shown.is_best:
-        return QPen(QColor(theme.text), 2)
-    if shown.text == FAILED:
-        return QPen(QColor(theme.danger), 1, Qt.PenStyle.DashLine)
-    if not shown.text:
-        return QPen(QColor(theme.border), 1, Qt.PenStyle.DotLine)
-    return QPen(Qt.PenStyle.NoPen)
+# --- The legend ---
+
+BAR_WIDTH, BAR_HEIGHT = 220, 10
+BAR_MARGIN = 52
+"""Room for half of the texts at the scale's ends."""
+LEGEND_HEIGHT = 34
 
 
-def legend_width() -> int:
-    """Room that the legend takes."""
-    return scaled(BAR_WIDTH + 2 * BAR_MARGIN)
+def legend_size() -> QSize:
+    """Room for the legend."""
+    return QSize(scaled(BAR_WIDTH + 2 * BAR_MARGIN), scaled(LEGEND_HEIGHT))
 
 
 def paint_legend(painter: QPainter, place: QPointF, scale: Scale, theme: Theme) -> None:
-    """Draw the scale with its ends, and what it is of."""
+    """Draw the scale with its values."""
     painter.save()
     painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-    width = scaled(BAR_WIDTH)
-    bar = QRectF(place.x() + scaled(BAR_MARGIN), place.y(), width, BAR_HEIGHT)
+    bar = QRectF(place.x() + scaled(BAR_MARGIN), place.y(), scaled(BAR_WIDTH), BAR_HEIGHT)
     first = -1.0 if scale.is_diverging else 0.0
     gradient = QLinearGradient(bar.topLeft(), bar.topRight())
     for step in range(9):
-        share = step / 8
-        gradient.setColorAt(share, shade(theme, first + share * (1 - first)))
-    painter.setBrush(QBrush(gradient))
+        gradient.setColorAt(step / 8, shade(theme, first + step / 8 * (1 - first)))
+    painter.setBrush(gradient)
     painter.setPen(QPen(QColor(theme.border), 1))
     painter.drawRoundedRect(bar, 3, 3)
     painter.setFont(ui_font(11))
     painter.setPen(QColor(theme.muted))
-    height = QFontMetricsF(ui_font(11)).height()
     for level, text in scale.ticks():
-        x = bar.left() + width * (level - first) / (1 - first)
-        where = QRectF(x - 60, bar.bottom() + 3, 120, height)
+        x = bar.left() + bar.width() * (level - first) / (1 - first)
+        where = QRectF(x - 60, bar.bottom() + 3, 120, QFontMetricsF(ui_font(11)).height())
         painter.drawText(where, Qt.AlignmentFlag.AlignHCenter | Qt.AlignmentFlag.AlignTop, text)
     painter.restore()
 
 
-Index = QModelIndex | QPersistentModelIndex
-Role = Qt.ItemDataRole
-ROW_HEIGHT, LEAST_WIDTH, HEAD_WIDTH = 46, 52, 168
+class HeatmapLegend(QWidget):
+    """The scale, with its ends and its unit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setObjectName("sweepLegend")
+        self._scale: Scale | None = None
+        self._theme = LIGHT
+
+    def show_scale(self, scale: Scale) -> None:
+        """Show a scale."""
+        if scale != self._scale:
+            self._scale = scale
+            legend = FIGURES[scale.figure].legend
+            self.setAccessibleName(f"{legend}: {' to '.join(text for _, text in scale.ticks())}")
+            self.setToolTip(legend)
+            self.update()
+
+    def set_theme(self, theme: Theme) -> None:
+        """Draw in a theme's colours, at the text's scale."""
+        self._theme = theme
+        self.setFixedSize(legend_size())
+        self.update()
+
+    def paintEvent(self, _event: QPaintEvent) -> None:
+        """Draw it."""
+        if self._scale is not None:
+            painter = QPainter(self)
+            paint_legend(painter, QPointF(0, 3), self._scale, self._theme)
+            painter.end()
+
+
+# --- The grid ---
+
+ROW_HEIGHT, MIN_WIDTH, HEAD_WIDTH = 46, 52, 168
 LONGEST_NAME = 24
 SHOWN_ROLE = Role.UserRole
+COLUMN_HELP = {
+    "plain": "Plain decoding, without drafts, which the speedups are relative to.",
+    "auto": "K chosen before each step from the steps' cost and the acceptance so far",
+    "adaptive": "As auto, and within a step: drafting continues as long as the draft is sure of its tokens",
+}
+
+
+def column_title(title: str) -> str:
+    """The heading of a column."""
+    return f"K = {title}" if title.isdecimal() else title
+
+
+def _column_help(title: str) -> str:
+    plural = "" if title == "1" else "s"
+    return COLUMN_HELP.get(title, f"{title} token{plural} drafted before each forward of the target")
 
 
 class HeatmapModel(QAbstractTableModel):
-    """Rows are a temperature and a drafter each, columns plain decoding and each K."""
+    """A row for each temperature and drafter, a column for plain decoding and for each K."""
 
     def __init__(self, view: SweepView, parent: QWidget) -> None:
         super().__init__(parent)
@@ -155,7 +160,7 @@ class HeatmapModel(QAbstractTableModel):
         self.scale: Scale = view.scale(self.figure)
 
     def refresh(self) -> bool:
-        """Show what has come; whether it is another grid than before."""
+        """Show what is new; returns whether the grid is another one."""
         self.scale = self._view.scale(self.figure)
         if (self._view.rows, self._view.columns) != (self._rows, self._columns):
             self.beginResetModel()
@@ -166,10 +171,6 @@ class HeatmapModel(QAbstractTableModel):
             self.dataChanged.emit(self.index(0, 0), self.index(len(self._rows) - 1, len(self._columns) - 1))
         return False
 
-    def cell(self, index: Index) -> Cell:
-        """The cell at a place."""
-        return self._view.cell(index.row(), index.column())
-
     def rowCount(self, parent: Index = QModelIndex()) -> int:  # noqa: B008 - Qt's own signature
         """Number of rows."""
         return 0 if parent.isValid() else len(self._rows)
@@ -179,45 +180,39 @@ class HeatmapModel(QAbstractTableModel):
         return 0 if parent.isValid() or not self._rows else len(self._columns)
 
     def headerData(self, section: int, orientation: Qt.Orientation, role: int = Role.DisplayRole) -> object:
-        """K above, temperature and drafter on the left."""
+        """K at the top, temperature and drafter at the left."""
         if orientation is Qt.Orientation.Horizontal:
-            if role == Role.DisplayRole:
-                return column_title(self._columns[section])
-            return column_help(self._columns[section]) if role == Role.ToolTipRole else None
+            title = self._columns[section]
+            return {Role.DisplayRole: column_title(title), Role.ToolTipRole: _column_help(title)}.get(Role(role))
         row = self._rows[section]
+        name = self._view.row_title(row)
         if role == Role.DisplayRole:
-            # By hand, since Qt would measure both lines as one.
-            return f"T = {row.temperature:g}\n{_shortened(self._view.row_title(row))}"
+            # Elided by hand, since Qt would measure both lines as one; names of models differ at both ends.
+            last, half = name.rpartition("/")[2], (LONGEST_NAME - 1) // 2
+            shown = last if len(last) <= LONGEST_NAME else f"{last[:half]}…{last[-half:]}"
+            return f"T = {row.temperature:g}\n{shown}"
         if role in {Role.ToolTipRole, Role.AccessibleTextRole}:
-            return f"Temperature {row.temperature:g}, {self._view.drafter_title(row.drafter)} ({row.drafter.method})"
-        return Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter if role == Role.TextAlignmentRole else None
+            return f"Temperature {row.temperature:g}, {name} ({row.drafter.method})"
+        return Qt.AlignmentFlag.AlignLeft | MIDDLE if role == Role.TextAlignmentRole else None
 
     def data(self, index: Index, role: int = Role.DisplayRole) -> object:
         """What a cell shows."""
         if role not in {Role.DisplayRole, Role.ToolTipRole, Role.AccessibleTextRole, SHOWN_ROLE}:
             return None
-        shown = self._view.shown(self.cell(index), self.scale)
-        if role == SHOWN_ROLE:
-            return shown
-        if role == Role.ToolTipRole:
-            return shown.tip
-        return shown.text if role == Role.DisplayRole else shown.spoken
+        shown = self._view.shown(self._view.cell(index.row(), index.column()), self.scale)
+        texts = {Role.DisplayRole: shown.text, Role.ToolTipRole: shown.tip, Role.AccessibleTextRole: shown.spoken}
+        return texts.get(Role(role), shown)
 
 
 class HeatmapDelegate(QStyledItemDelegate):
-    """Draws a cell in the theme's colours, and around the current one a ring."""
+    """Draws a cell, with a ring around the current one."""
 
-    def __init__(self, parent: QWidget) -> None:
-        super().__init__(parent)
-        self.theme = LIGHT
+    theme = LIGHT
 
     def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: Index) -> None:
         """Draw it."""
-        shown = index.data(SHOWN_ROLE)
-        if not isinstance(shown, ShownCell):
-            return
         rect = QRectF(option.rect)
-        paint_cell(painter, rect, shown, self.theme)
+        paint_cell(painter, rect, index.data(SHOWN_ROLE), self.theme)
         if option.state & QStyle.StateFlag.State_Selected:
             painter.save()
             painter.setRenderHint(QPainter.RenderHint.Antialiasing)
@@ -227,9 +222,11 @@ class HeatmapDelegate(QStyledItemDelegate):
 
 
 class Heatmap(QTableView):
-    """Signals:
-    cell_chosen: the `Cell` that is now the current one.
-    cell_opened: a `Cell` whose runs are wanted.
+    """The grid of cells.
+
+    Signals:
+        cell_chosen: the `Cell` that is the current one now.
+        cell_opened: a `Cell` whose runs a person wants to see.
     """
 
     cell_chosen = Signal(object)
@@ -257,56 +254,46 @@ class Heatmap(QTableView):
         self.horizontalHeader().setSectionResizeMode(QHeaderView.ResizeMode.Stretch)
         self.verticalHeader().setSectionResizeMode(QHeaderView.ResizeMode.Fixed)
         self.verticalHeader().setTextElideMode(Qt.TextElideMode.ElideNone)
-        self.rescale()
         self.show_figure(SweepFigure.SPEEDUP)
-        self.selectionModel().currentChanged.connect(self._on_current_changed)
-        self.clicked.connect(self._on_clicked)
+        self.selectionModel().currentChanged.connect(self._on_chosen)
+        self.clicked.connect(self._on_chosen)
 
     @property
     def scale(self) -> Scale:
-        """The scale in force."""
+        """The current scale."""
         return self._model.scale
 
-    def rescale(self) -> None:
-        """Make rows and columns as large as their text needs."""
+    def set_theme(self, theme: Theme) -> None:
+        """Draw in a theme's colours, at the text's scale."""
+        self._delegate.theme = theme
         self.verticalHeader().setDefaultSectionSize(scaled(ROW_HEIGHT))
         self.verticalHeader().setFixedWidth(scaled(HEAD_WIDTH))
-        self.horizontalHeader().setMinimumSectionSize(scaled(LEAST_WIDTH))
-
-    def set_theme(self, theme: Theme) -> None:
-        """Draw in a theme's colours."""
-        self._delegate.theme = theme
+        self.horizontalHeader().setMinimumSectionSize(scaled(MIN_WIDTH))
         self.viewport().update()
 
     def show_figure(self, figure: SweepFigure) -> None:
         """Show another figure of the same cells."""
         self._model.figure = figure
-        self.setAccessibleName(f"{FIGURE_TITLES[figure]} by K, temperature and draft")
-        self.setAccessibleDescription(f"{FIGURE_HELP[figure]} Arrow keys move, Enter opens a cell's runs.")
+        self.setAccessibleName(f"{FIGURES[figure].title} by K, temperature and draft")
+        self.setAccessibleDescription(f"{FIGURES[figure].help} Arrow keys move, Enter opens a cell's runs.")
         self.refresh()
 
     def refresh(self) -> None:
-        """Show what has come."""
-        if self._model.refresh():
-            self._join_baselines()
-
-    def _join_baselines(self) -> None:
-        """Plain decoding is one cell for all drafters of a temperature."""
+        """Show what is new."""
+        if not self._model.refresh():
+            return
+        # Plain decoding is one cell for all drafters of a temperature.
         self.clearSpans()
-        rows = self._view.rows
-        counts = {
-            at: sum(row.temperature == at for row in rows) for at in dict.fromkeys(row.temperature for row in rows)
-        }
-        first = 0
-        for count in counts.values():
+        temperatures, first = [row.temperature for row in self._view.rows], 0
+        for count in map(temperatures.count, dict.fromkeys(temperatures)):
             if count > 1:
                 self.setSpan(first, 0, count, 1)
             first += count
 
     def current_cell(self) -> Cell | None:
-        """The cell that the arrows have come to; None before they were used."""
+        """The current cell; None before there is one."""
         index = self.currentIndex()
-        return self._model.cell(index) if index.isValid() else None
+        return self._view.cell(index.row(), index.column()) if index.isValid() else None
 
     def choose(self, row: int, column: int) -> None:
         """Make a place the current one."""
@@ -320,145 +307,63 @@ class Heatmap(QTableView):
             return
         super().keyPressEvent(event)
 
-    @Slot(QModelIndex, QModelIndex)
-    def _on_current_changed(self, index: QModelIndex, _before: QModelIndex) -> None:
-        if index.isValid():
-            self.cell_chosen.emit(self._model.cell(index))
-
     @Slot(QModelIndex)
-    def _on_clicked(self, index: QModelIndex) -> None:
-        self.cell_chosen.emit(self._model.cell(index))
+    def _on_chosen(self, _index: QModelIndex) -> None:
+        if (cell := self.current_cell()) is not None:
+            self.cell_chosen.emit(cell)
 
 
-class HeatmapLegend(QWidget):
-    """The scale, with its ends and its unit."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.setObjectName("sweepLegend")
-        self._scale: Scale | None = None
-        self._theme = LIGHT
-
-    def show_scale(self, scale: Scale) -> None:
-        """Show a scale."""
-        if scale != self._scale:
-            self._scale = scale
-            ends = " to ".join(text for _, text in scale.ticks())
-            self.setAccessibleName(f"{LEGENDS[scale.figure]}: {ends}")
-            self.setToolTip(LEGENDS[scale.figure])
-            self.update()
-
-    def set_theme(self, theme: Theme) -> None:
-        """Draw in a theme's colours."""
-        self._theme = theme
-        self.update()
-
-    def sizeHint(self) -> QSize:
-        """Room for the scale and its figures."""
-        return QSize(legend_width(), scaled(LEGEND_HEIGHT))
-
-    def minimumSizeHint(self) -> QSize:
-        """The same: it can't be drawn smaller."""
-        return self.sizeHint()
-
-    def paintEvent(self, _event: QPaintEvent) -> None:
-        """Draw it."""
-        if self._scale is None:
-            return
-        painter = QPainter(self)
-        paint_legend(painter, QPointF(0, 3), self._scale, self._theme)
-        painter.end()
-
-
-def column_title(column: str) -> str:
-    """What stands above a column."""
-    return f"K = {column}" if column.isdecimal() else column
-
-
-def column_help(column: str) -> str:
-    """What that means."""
-    if column.isdecimal():
-        return f"{column} token{'' if column == '1' else 's'} drafted before each forward of the target"
-    helps = {
-        "plain": "Plain decoding: nothing is drafted. What the speedups are held against.",
-        "auto": "K chosen before each step, from what steps cost here and how much was accepted lately",
-        "adaptive": "As auto, and within a step: drafting goes on as long as the draft is sure of its tokens",
-    }
-    return helps.get(column, "")
-
-
-def _shortened(name: str) -> str:
-    """Without its middle, where it is long: names of models differ at both ends."""
-    half = (LONGEST_NAME - 1) // 2
-    return name if len(name) <= LONGEST_NAME else f"{name[:half]}…{name[-half:]}"
-
+# --- The picture ---
 
 MARGIN, HEADER, COLUMN_HEAD = 16, 96, 26
 CELL_WIDTH, CELL_HEIGHT = 76, 46
 
 
-class SweepPicture:
-    """Draws a sweep's figure on whatever can be drawn on."""
+def picture_of(view: SweepView, scale: Scale, theme: Theme, *, is_svg: bool) -> bytes:
+    """A sweep's figure as an SVG or PNG file: title, scale, rows and columns."""
+    metrics = QFontMetricsF(ui_font(12))
+    head = 16 + max([80.0, *(metrics.horizontalAdvance(_last_part(view, row)) for row in view.rows)])
+    width = max(head + len(view.columns) * scaled(CELL_WIDTH), legend_size().width() + 60)
+    height = scaled(HEADER + COLUMN_HEAD) + len(view.rows) * scaled(CELL_HEIGHT)
+    size = QSize(round(2 * MARGIN + width), round(2 * MARGIN + height))
+    title = f"{FIGURES[scale.figure].title} of {view.target_title()}"
 
-    def __init__(self, view: SweepView, scale: Scale, theme: Theme) -> None:
-        self._view, self._scale, self._theme = view, scale, theme
-        metrics = QFontMetricsF(ui_font(12))
-        names = [metrics.horizontalAdvance(view.row_title(row)) for row in view.rows]
-        self._head = max([80.0, *names]) + 16
+    def paint(painter: QPainter) -> None:
+        painter.fillRect(QRectF(QPointF(0, 0), size.toSizeF()), QColor(theme.surface))
+        _paint_head(painter, title, view, scale, theme)
+        _paint_grid(painter, view, scale, theme, head)
 
-    @property
-    def size(self) -> QSize:
-        """How large it is, in pixels on screen."""
-        width = 2 * MARGIN + self._head + len(self._view.columns) * scaled(CELL_WIDTH)
-        least = 2 * MARGIN + legend_width() + 60
-        height = 2 * MARGIN + scaled(HEADER + COLUMN_HEAD) + len(self._view.rows) * scaled(CELL_HEIGHT)
-        return QSize(round(max(width, least)), round(height))
+    return svg_of(size, paint, title) if is_svg else png_bytes(image_of(size, paint))
 
-    def png(self) -> bytes:
-        """The picture at twice its size on screen."""
-        return png_bytes(image_of(self.size, self.paint))
 
-    def svg(self) -> bytes:
-        """The picture as lines and text."""
-        return svg_of(self.size, self.paint, self._title())
+def _last_part(view: SweepView, row: SweepRow) -> str:
+    return view.row_title(row).rpartition("/")[2]
 
-    def paint(self, painter: QPainter) -> None:
-        """Draw it."""
-        theme = self._theme
-        painter.fillRect(QRectF(QPointF(0, 0), self.size.toSizeF()), QColor(theme.surface))
-        self._paint_head(painter)
-        top, left = MARGIN + scaled(HEADER), MARGIN + self._head
-        width, height = scaled(CELL_WIDTH), scaled(CELL_HEIGHT)
-        painter.setFont(ui_font(12))
-        painter.setPen(QColor(theme.muted))
-        for column, title in enumerate(self._view.columns):
-            place = QRectF(left + column * width, top, width, scaled(COLUMN_HEAD))
-            painter.drawText(place, Qt.AlignmentFlag.AlignCenter, column_title(title))
-        top += scaled(COLUMN_HEAD)
-        for index, row in enumerate(self._view.rows):
-            y = top + index * height
-            painter.setFont(ui_font(12))
-            painter.setPen(QColor(theme.muted))
-            name = f"T = {row.temperature:g}\n{self._view.row_title(row)}"
-            painter.drawText(QRectF(MARGIN, y, self._head - 8, height), Qt.AlignmentFlag.AlignVCenter, name)
-            for column in range(len(self._view.columns)):
-                shown = self._view.shown(self._view.cell(index, column), self._scale)
-                paint_cell(painter, QRectF(left + column * width, y, width, height), shown, theme)
 
-    def _title(self) -> str:
-        return f"{FIGURE_TITLES[self._scale.figure]} of {self._view.target_title()}"
+def _paint_head(painter: QPainter, title: str, view: SweepView, scale: Scale, theme: Theme) -> None:
+    painter.setFont(ui_font(13, weight=QFont.Weight.DemiBold))
+    painter.setPen(QColor(theme.text))
+    painter.drawText(QPointF(MARGIN, MARGIN + scaled(15)), title)
+    painter.setFont(ui_font(11))
+    painter.setPen(QColor(theme.muted))
+    if view.plan is not None:
+        medians = f"medians over {len(view.plan.prompts)} prompts, {view.plan.repeats} repeats"
+        painter.drawText(QPointF(MARGIN, MARGIN + scaled(34)), f"{FIGURES[scale.figure].legend}; {medians}")
+    paint_legend(painter, QPointF(MARGIN, MARGIN + scaled(48)), scale, theme)
 
-    def _paint_head(self, painter: QPainter) -> None:
-        plan, theme = self._view.plan, self._theme
-        painter.setFont(ui_font(13, weight=QFont.Weight.DemiBold))
-        painter.setPen(QColor(theme.text))
-        wide = self.size.width() - 2 * MARGIN
-        painter.drawText(QRectF(MARGIN, MARGIN, wide, scaled(20)), Qt.AlignmentFlag.AlignVCenter, self._title())
-        painter.setFont(ui_font(11))
-        painter.setPen(QColor(theme.muted))
-        if plan is not None:
-            told = f"{LEGENDS[self._scale.figure]}; medians over {len(plan.prompts)} prompts, {plan.repeats} repeats"
-            place = QRectF(MARGIN, MARGIN + scaled(22), wide, scaled(16))
-            painter.drawText(place, Qt.AlignmentFlag.AlignVCenter, told)
-        paint_legend(painter, QPointF(MARGIN, MARGIN + scaled(48)), self._scale, theme)
-        assert LEGEND_HEIGHT + 48 <= HEADER, "the scale has room above the columns"
+
+def _paint_grid(painter: QPainter, view: SweepView, scale: Scale, theme: Theme, head: float) -> None:
+    left, top = MARGIN + head, MARGIN + scaled(HEADER)
+    width, height = scaled(CELL_WIDTH), scaled(CELL_HEIGHT)
+    painter.setFont(ui_font(12))
+    painter.setPen(QColor(theme.muted))
+    for place, title in enumerate(view.columns):
+        painter.drawText(QRectF(left + place * width, top, width, scaled(COLUMN_HEAD)), CENTRE, column_title(title))
+    for index, row in enumerate(view.rows):
+        y = top + scaled(COLUMN_HEAD) + index * height
+        painter.drawText(
+            QRectF(MARGIN, y, head - 8, height), MIDDLE, f"T = {row.temperature:g}\n{_last_part(view, row)}"
+        )
+        for place in range(len(view.columns)):
+            shown = view.shown(view.cell(index, place), scale)
+            paint_cell(painter, QRectF(left + place * width, y, width, height), shown, theme)

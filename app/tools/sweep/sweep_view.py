@@ -1,17 +1,16 @@
-"""A sweep as the window shows it: grid, cells, best ones, and how far it is."""
+"""A sweep as its window shows it: the grid, its cells and figures, verdicts, and progress."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from app.settings import RunSettings
 from core.draft_shape import DraftLength, parse_draft_lengths
 from core.drafters.registry import get_method
 from core.errors import SettingsError
@@ -30,144 +29,60 @@ from core.experiments.sweep_plan import (
     SweepStarted,
     Verdict,
 )
-from core.text import duration_text, percent_text
+from core.text import duration_text, percent_text, spaced_percent
 from core.types import LengthPolicy, StageChanged
 
-
-class VerdictLine(NamedTuple):
-    """A verdict in a word and a sentence; `pays` is None where that is open."""
-
-    word: str
-    sentence: str
-    pays: bool | None
-
-
-def verdict_line(verdict: Verdict) -> VerdictLine:
-    """What a verdict comes to."""
-    return VerdictLine(_word(verdict), verdict.sentence, _pays(verdict))
-
-
-def _word(verdict: Verdict) -> str:
-    if verdict.best is None:
-        return "No answer"
-    if not verdict.speculates:
-        return "Don't speculate"
-    return f"K = {verdict.best.cell.num_draft_tokens}"
-
-
-def _pays(verdict: Verdict) -> bool | None:
-    if verdict.best is None:
-        return None
-    # Few runs may lean one way by chance; not to speculate is the safe advice of the two.
-    return (True if verdict.is_sure else None) if verdict.speculates else False
-
+# --- From the form to a plan ---
 
 WINDOW_SUITE = "own"
 WINDOW_PROMPT = "the window's prompt"
 
 
-@dataclass(frozen=True, slots=True)
-class SweepChoices:
-    """What the form holds, whether or not it could be swept as it stands.
-
-    Attributes:
-        target: reference of the target.
-        drafts: references of the drafts, for the methods that need one.
-        methods: names.
-        lengths: values of K as text, such as 1-8; may be empty where a policy is ticked.
-        policies: those that are ticked.
-        temperatures: as text, such as 0, 0.5, 1.
-        suites: names of the suites that are ticked.
-        own: prompts of a file that was read.
-        prompt: the window's prompt; None where it isn't ticked.
-        prompts_each: most prompts of a suite; 0 for all.
-        settings: the main window's, whose filters, coupling, device and method options hold in every cell.
-    """
-
-    target: str
-    drafts: tuple[str, ...] = ()
-    methods: tuple[str, ...] = ()
-    lengths: str = ""
-    policies: tuple[LengthPolicy, ...] = ()
-    temperatures: str = ""
-    suites: tuple[str, ...] = ()
-    own: tuple[Prompt, ...] = ()
-    prompt: str | None = None
-    prompts_each: int = 0
-    repeats: int = 3
-    max_new_tokens: int = 64
-    seed: int = 0
-    settings: RunSettings = field(default_factory=RunSettings)
-
-
-def make_plan(choices: SweepChoices) -> SweepPlan:
-    """The sweep that is asked for.
+def drafters_of(
+    methods: Sequence[str], drafts: Sequence[str], options: Mapping[str, Mapping[str, Any]]
+) -> tuple[DrafterChoice, ...]:
+    """Each method with each draft that it needs.
 
     Raises:
-        OutriderError: it can't be done as it stands, with a sentence that says why.
+        SettingsError: a method or a draft is missing, or a method's options don't go together.
     """
-    settings = choices.settings
-    if not choices.target:
-        raise SettingsError("There is no target model yet. Open or get one in the main window.")
-    return SweepPlan(
-        target=choices.target,
-        drafters=_drafters(choices),
-        num_draft_tokens=_lengths(choices),
-        temperatures=parse_temperatures(choices.temperatures),
-        prompts=_prompts(choices),
-        repeats=choices.repeats,
-        max_new_tokens=choices.max_new_tokens,
-        seed=choices.seed,
-        coupling=settings.coupling,
-        top_k=settings.top_k,
-        top_p=settings.top_p,
-        min_p=settings.min_p,
-        chat=settings.chat.as_flag,
-        device=settings.device,
-        dtype=settings.dtype,
-    )
-
-
-def _drafters(choices: SweepChoices) -> tuple[DrafterChoice, ...]:
-    if not choices.methods:
-        raise SettingsError("Tick at least one method.")
+    if not methods:
+        raise SettingsError("Check at least one method.")
     found: list[DrafterChoice] = []
-    for name in choices.methods:
+    for name in methods:
         method = get_method(name)
-        if method.needs_draft_model and not choices.drafts:
-            raise SettingsError(f"The method {method.title} needs a draft model: tick one, or leave the method out.")
-        options = _changed_options(name, choices.settings.method_options.get(name, {}))
-        found += [
-            DrafterChoice(name, draft, options) for draft in (choices.drafts if method.needs_draft_model else (None,))
-        ]
+        if method.needs_draft_model and not drafts:
+            raise SettingsError(f"The method {method.title} needs a draft model: check one, or leave the method out.")
+        changed = _changed_options(name, options.get(name, {}))
+        found += [DrafterChoice(name, draft, changed) for draft in (drafts if method.needs_draft_model else (None,))]
     return tuple(found)
 
 
 def _changed_options(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that are not as a method has them by itself; the others would only lengthen its name.
-
-    Raises:
-        SettingsError: values that don't go together.
-    """
+    """The options that differ from the defaults; the others would only lengthen the drafter's name."""
     options = get_method(name).options
     known = {item.name: values[item.name] for item in fields(options) if item.name in values}
     default, chosen = options(), options(**known)
     return {key: value for key, value in known.items() if getattr(chosen, key) != getattr(default, key)}
 
 
-def _lengths(choices: SweepChoices) -> tuple[DraftLength, ...]:
-    found = parse_draft_lengths(choices.lengths) if choices.lengths.strip() else ()
-    found = tuple(dict.fromkeys((*found, *choices.policies)))
+def lengths_of(text: str, policies: Iterable[LengthPolicy]) -> tuple[DraftLength, ...]:
+    """Values of K, such as 1-8, and policies.
+
+    Raises:
+        SettingsError: there is none, or the text is no list of them.
+    """
+    found = tuple(dict.fromkeys((*(parse_draft_lengths(text) if text.strip() else ()), *policies)))
     if not found:
-        raise SettingsError("Name at least one K, such as 4 or 1-8, or tick Auto.")
+        raise SettingsError("Enter at least one K, such as 4 or 1-8, or check Auto.")
     return found
 
 
 def parse_temperatures(text: str) -> tuple[float, ...]:
-    """Temperatures with commas or spaces between them, each once.
+    """Temperatures separated by commas or spaces, each once.
 
     Raises:
-        SettingsError: what stands there is no list of numbers.
+        SettingsError: the text is no list of numbers.
     """
     parts = [part for part in re.split(r"[,;\s]+", text) if part]
     try:
@@ -176,20 +91,27 @@ def parse_temperatures(text: str) -> tuple[float, ...]:
         values = ()
     if not values:
         shown = f", not {text[:60]!r}" if parts else ""
-        raise SettingsError(f"Temperatures are numbers with commas between them, such as 0, 0.5, 1{shown}.")
+        raise SettingsError(f"Temperatures are numbers separated by commas, such as 0, 0.5, 1{shown}.")
     return tuple(dict.fromkeys(values))
 
 
-def _prompts(choices: SweepChoices) -> tuple[Prompt, ...]:
-    found = [*_suites(choices.suites), *choices.own]
-    if choices.prompts_each:
-        found = first_of_each(found, choices.prompts_each)
-    if choices.prompt is not None:
-        if not choices.prompt.strip():
+def prompts_of(
+    suites: tuple[str, ...], own: Iterable[Prompt], prompt: str | None, most_each: int
+) -> tuple[Prompt, ...]:
+    """The prompts of suites and of a file, at most so many of each (0: all), and the main window's.
+
+    Raises:
+        SettingsError: there is none, or the main window's is empty.
+    """
+    found = [*_suites(suites), *own]
+    if most_each:
+        found = first_of_each(found, most_each)
+    if prompt is not None:
+        if not prompt.strip():
             raise SettingsError("The main window's prompt is empty: write one there, or leave it out.")
-        found.insert(0, Prompt(WINDOW_PROMPT, choices.prompt, suite=WINDOW_SUITE))
+        found.insert(0, Prompt(WINDOW_PROMPT, prompt, suite=WINDOW_SUITE))
     if not found:
-        raise SettingsError("Tick at least one suite of prompts, a file, or the window's prompt.")
+        raise SettingsError("Check at least one prompt suite, choose a file, or use the main window's prompt.")
     return tuple(found)
 
 
@@ -199,32 +121,29 @@ def _suites(names: tuple[str, ...]) -> tuple[Prompt, ...]:
 
 
 def size_text(plan: SweepPlan, seconds_each: float | None) -> str:
-    """How large a sweep is, and how long it will take where a run's length is known.
-
-    Args:
-        plan: the sweep.
-        seconds_each: of a run, as measured; None where none was.
-    """
-    cells = _count(plan.num_cells, "cell")
-    baselines = _count(len(plan.temperatures), "baseline")
+    """How large a sweep is, and how long it takes if a run's mean time is known."""
+    cells, baselines = _count(plan.num_cells, "cell"), _count(len(plan.temperatures), "baseline")
     prompts, repeats = _count(len(plan.prompts), "prompt"), _count(plan.repeats, "repeat")
     text = f"{_count(plan.num_runs, 'run')}: {cells} and {baselines}, each on {prompts}, {repeats}."
     if seconds_each is not None:
-        return f"{text} About {duration_text(seconds_each * plan.num_runs)}, by the runs measured last."
-    return f"{text} {large_note(plan)}".strip()
+        return f"{text} About {duration_text(seconds_each * plan.num_runs)}, by the latest runs."
+    return f"{text} You are asked to confirm after the first run." if is_long(plan.num_runs) else text
 
 
-def large_note(plan: SweepPlan) -> str:
-    """That a person will be asked; empty where it is not that large."""
-    return "You are asked once the first run has shown how long that takes." if plan.num_runs > ASK_ABOVE else ""
+def is_long(num_runs: int) -> bool:
+    """Whether a sweep with this many runs to do asks after the first one."""
+    return num_runs > ASK_ABOVE
 
 
 def _count(number: int, word: str) -> str:
     return f"{number:,} {word}{'' if number == 1 else 's'}"
 
 
+# --- Figures and their scales ---
+
+
 class SweepFigure(StrEnum):
-    """The value is the attribute of a `CellResult`."""
+    """What a heatmap can show; the value is the attribute of a `CellResult`."""
 
     SPEEDUP = "speedup"
     ACCEPTANCE = "draft_acceptance_rate"
@@ -232,46 +151,49 @@ class SweepFigure(StrEnum):
     BLOCK = "block_efficiency"
 
 
-FIGURE_TITLES = {
-    SweepFigure.SPEEDUP: "Speedup",
-    SweepFigure.ACCEPTANCE: "Acceptance",
-    SweepFigure.TOKENS: "Tokens/s",
-    SweepFigure.BLOCK: "Block efficiency",
+class FigureText(NamedTuple):
+    """A figure's title, explanation and legend, and what follows the values at the ends of its scale."""
+
+    title: str
+    help: str
+    legend: str
+    low_end: str = ""
+    high_end: str = ""
+
+
+_MEDIAN = "Median over prompts and repeats."
+FIGURES = {
+    SweepFigure.SPEEDUP: FigureText(
+        "Speedup",
+        "Tokens per second relative to plain decoding of the same prompt and temperature, the run nearest in time. "
+        f"Above 1× drafting pays. {_MEDIAN}",
+        "Speedup over plain decoding, logarithmic",
+        " slower",
+        " faster",
+    ),
+    SweepFigure.ACCEPTANCE: FigureText(
+        "Acceptance", f"Accepted / drafted tokens. {_MEDIAN}", "Accepted / drafted tokens"
+    ),
+    SweepFigure.TOKENS: FigureText(
+        "Tokens/s",
+        f"New tokens / seconds of model work, without the prompt's forward. {_MEDIAN}",
+        "Tokens per second",
+        high_end=" tokens/s",
+    ),
+    SweepFigure.BLOCK: FigureText(
+        "Block efficiency",
+        f"New tokens / forwards of the target; 1 is plain decoding, K + 1 the maximum. {_MEDIAN}",
+        "Tokens per target forward",
+        high_end=" tokens/forward",
+    ),
 }
-FIGURE_HELP = {
-    SweepFigure.SPEEDUP: "Tokens per second against plain decoding of the same prompt and temperature, the run nearest "
-    "in time. Above 1× drafting pays. Median over prompts and repeats.",
-    SweepFigure.ACCEPTANCE: "Accepted / drafted tokens. Median over prompts and repeats.",
-    SweepFigure.TOKENS: "New tokens / seconds of model work, the prompt's forward left out. Median over prompts and "
-    "repeats.",
-    SweepFigure.BLOCK: "New tokens / forwards of the target; 1 is plain decoding, K + 1 the most there can be. Median "
-    "over prompts and repeats.",
-}
-LEGENDS = {
-    SweepFigure.SPEEDUP: "Speedup over plain decoding, logarithmic",
-    SweepFigure.ACCEPTANCE: "Accepted / drafted tokens",
-    SweepFigure.TOKENS: "Tokens per second",
-    SweepFigure.BLOCK: "Tokens per target forward",
-}
-_ENDS = {
-    SweepFigure.SPEEDUP: (" slower", " faster"),
-    SweepFigure.ACCEPTANCE: ("", ""),
-    SweepFigure.TOKENS: ("", " tokens/s"),
-    SweepFigure.BLOCK: ("", " tokens/forward"),
-}
-"""What stands behind the figures at the ends of a scale."""
 _LIMITS = (1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 32.0)
 """Ends of the scale of speedups, on both sides of 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """From values to shades.
-
-    Attributes:
-        figure: of which.
-        low, high: values at its ends.
-    """
+    """From a figure's values to shades; `low` and `high` are at its ends."""
 
     figure: SweepFigure
     low: float
@@ -279,25 +201,25 @@ class Scale:
 
     @property
     def is_diverging(self) -> bool:
-        """Whether it has a middle, from which it goes two ways."""
+        """Whether shades go two ways from the middle."""
         return self.figure is SweepFigure.SPEEDUP
 
     def level(self, value: float) -> float:
-        """The shade of a value: from 0 to 1, or from -1 to 1 where the scale goes two ways."""
+        """The shade of a value: from 0 to 1, or from -1 to 1 on a diverging scale."""
         if self.is_diverging:
-            share = math.log(max(value, 1e-9)) / math.log(self.high)
-            return min(max(share, -1.0), 1.0)
+            return min(max(math.log(max(value, 1e-9)) / math.log(self.high), -1.0), 1.0)
         if self.high <= self.low:
             return 0.5
         return min(max((value - self.low) / (self.high - self.low), 0.0), 1.0)
 
     def ticks(self) -> tuple[tuple[float, str], ...]:
-        """What stands along it: shades and values."""
-        values = (self.low, 1.0, self.high) if self.is_diverging else (self.low, self.high)
-        low, *rest = [figure_text(self.figure, value) for value in dict.fromkeys(values)]
-        first, last = _ENDS[self.figure]
-        texts = [f"{low}{first if rest else last}", *(f"{text}{last if text is rest[-1] else ''}" for text in rest)]
-        return tuple(zip((self.level(value) for value in dict.fromkeys(values)), texts, strict=True))
+        """Shades, and the values beside them."""
+        values = dict.fromkeys((self.low, 1.0, self.high) if self.is_diverging else (self.low, self.high))
+        low, *rest = [figure_text(self.figure, value) for value in values]
+        text = FIGURES[self.figure]
+        texts = [f"{low}{text.low_end if rest else text.high_end}", *rest[:-1]]
+        texts += [f"{high}{text.high_end}" for high in rest[-1:]]
+        return tuple(zip(map(self.level, values), texts, strict=True))
 
 
 def make_scale(figure: SweepFigure, results: Iterable[CellResult]) -> Scale:
@@ -314,41 +236,44 @@ def make_scale(figure: SweepFigure, results: Iterable[CellResult]) -> Scale:
 
 
 def spread_of(figure: SweepFigure, result: CellResult) -> Spread | None:
-    """What a cell has of a figure."""
+    """A cell's spread of a figure."""
     found: Spread | None = getattr(result, figure.value)
     return found
 
 
 def figure_text(figure: SweepFigure, value: float) -> str:
-    """A figure as it is written, with its unit where that is short."""
-    if figure is SweepFigure.SPEEDUP:
-        return f"{value:.2f}×"
+    """A value as text, with its unit where that is short."""
     if figure is SweepFigure.ACCEPTANCE:
         return percent_text(value)
-    return f"{value:.1f}" if figure is SweepFigure.TOKENS else f"{value:.2f}"
+    return {SweepFigure.SPEEDUP: f"{value:.2f}×", SweepFigure.TOKENS: f"{value:.1f}"}.get(figure, f"{value:.2f}")
 
 
-def spread_text(figure: SweepFigure, spread: Spread) -> str:
-    """A median with its quartiles."""
-    low, high = (figure_text(figure, value) for value in spread.quartiles)
-    return f"{figure_text(figure, spread.median)} ({low} to {high})"
-
+# --- The sweep ---
 
 PLAIN = "plain"
 BEST = "best"
 FAILED = "failed"
 STOPPING = "Stopping…"
+UNKNOWN = "–"
+_OUTCOMES = {"length": "length reached", "eos": "end of text", "stop": "end of text"}
 
 
-class SweepExport(StrEnum):
-    """What a sweep can be taken away as; pictures are drawn by the window."""
+class VerdictLine(NamedTuple):
+    """A verdict in a word and a sentence; `pays` is None where that is open."""
 
-    CELLS = "cells"
-    RUNS = "runs"
-    JSONL = "jsonl"
-    HTML = "html"
-    PNG = "png"
-    SVG = "svg"
+    word: str
+    sentence: str
+    pays: bool | None
+
+
+def verdict_line(verdict: Verdict) -> VerdictLine:
+    """A verdict as it is shown."""
+    if verdict.best is None:
+        return VerdictLine("No answer", verdict.sentence, None)
+    if not verdict.speculates:
+        return VerdictLine("Don't speculate", verdict.sentence, False)
+    # A few runs may favour drafting by chance.
+    return VerdictLine(f"K = {verdict.best.cell.num_draft_tokens}", verdict.sentence, True if verdict.is_sure else None)
 
 
 class SweepRow(NamedTuple):
@@ -360,15 +285,15 @@ class SweepRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ShownCell:
-    """What a place of the heatmap shows.
+    """What a cell of the heatmap shows.
 
     Attributes:
         text: the figure, or that there is none.
-        note: how many of its runs are done, as long as that is not all; of speedups, which is best.
+        note: how many of its runs are done, until all are; of speedups, which is best.
         level: its shade; None where there is no figure.
-        is_best: whether it is what its temperature's verdict says to take.
-        has_failed: whether a run of it did.
-        tip, spoken: for the pointer, and for who can't see it.
+        is_best: whether its temperature's verdict recommends it.
+        has_failed: whether one of its runs failed.
+        tip, spoken: the tooltip, and the text for assistive technology.
     """
 
     text: str
@@ -380,21 +305,8 @@ class ShownCell:
     spoken: str
 
 
-@dataclass(frozen=True, slots=True)
-class SweepBegun:
-    """A sitting begins: what is known, in a form to add to."""
-
-    started: SweepStarted
-    results: SweepResults
-
-
-@dataclass(frozen=True, slots=True)
-class OpenedSweep:
-    """An earlier sweep that was read from its file.
-
-    Attributes:
-        problems: a sentence for each thing that is wrong with it.
-    """
+class OpenedSweep(NamedTuple):
+    """A sweep that was read from its file; `problems` are sentences about what is wrong with it."""
 
     path: Path
     results: SweepResults
@@ -405,18 +317,17 @@ class OpenedSweep:
 
 
 class SweepView:
-    """The sweep at hand, if there is one. For the window's thread.
+    """The current sweep, if there is one. For the window's thread.
 
     Args:
-        in_titles: puts titles in a text in the place of models' references.
+        in_titles: replaces models' references in a text by their titles.
     """
 
     def __init__(self, in_titles: Callable[[str], str] = str) -> None:
         self._in_titles = in_titles
         self.plan: SweepPlan | None = None
         self.path: Path | None = None
-        self.is_going = False
-        self.is_complete = False
+        self.is_running = self.is_complete = False
         self.num_done = self.num_runs = 0
         self.seconds_left: float | None = None
         self.seconds_each: float | None = None
@@ -428,36 +339,37 @@ class SweepView:
         self._best: set[Cell] = set()
         self._seconds: list[float] = []
 
-    # --- What comes ---
+    # --- Events ---
 
     def begin(self, plan: SweepPlan, path: Path) -> None:
-        """A sweep is about to be begun, or gone on with."""
+        """A sweep is about to start or to continue."""
         if (plan, path) != (self.plan, self.path):
             self._set_plan(plan)
         self.path, self.num_runs = path, plan.num_runs
-        self.is_going, self.is_complete = True, False
+        self.is_running, self.is_complete = True, False
         self.stage, self.seconds_left, self._seconds = "Preparing…", None, []
 
     def show(self, opened: OpenedSweep) -> None:
-        """An earlier sweep takes the place of the one at hand."""
+        """Show an earlier sweep in place of the current one."""
         plan = opened.results.plan
         self._set_plan(plan)
         self._runs, self.path, self.verdicts = opened.results, opened.path, opened.verdicts
-        self._results = {result.cell: result for result in opened.cells}
         self.num_done, self.num_runs = opened.num_done, plan.num_runs
-        self.is_going, self.is_complete = False, opened.num_done >= plan.num_runs
-        self.stage, self.seconds_left, self._seconds = "", None, []
-        self._find_best()
+        self.is_complete = opened.num_done >= plan.num_runs
+        self._take(opened.cells)
+        self.end()
 
     def apply(self, event: object) -> None:
-        """Take in what the engine tells."""
-        if isinstance(event, SweepBegun):
-            self._runs, self.num_done, self.verdicts = event.results, event.started.num_done, ()
-            self._take(event.started.results)
+        """Take in an event of the engine."""
+        if isinstance(event, SweepStarted):
+            assert self.plan is not None, "a sweep was begun"
+            runs = (item for result in event.results for item in result.measurements)
+            self._runs, self.num_done, self.verdicts = SweepResults(self.plan, runs), event.num_done, ()
+            self._take(event.results)
         elif isinstance(event, StageChanged):
             self.stage = self.stage if self.stage == STOPPING else event.text
         elif isinstance(event, RunMeasured):
-            assert self._runs is not None, "a sweep tells its beginning first"
+            assert self._runs is not None, "a sweep reports its start first"
             self._runs.add(event.measurement)
             self._seconds.append(event.measurement.seconds)
             self.seconds_each = sum(self._seconds) / len(self._seconds)
@@ -468,8 +380,8 @@ class SweepView:
             self._take(event.results)
 
     def end(self) -> None:
-        """The engine does no more."""
-        self.is_going, self.stage, self.seconds_left = False, "", None
+        """The engine has stopped."""
+        self.is_running, self.stage, self.seconds_left = False, "", None
 
     def _set_plan(self, plan: SweepPlan) -> None:
         self.plan, self.verdicts = plan, ()
@@ -479,21 +391,16 @@ class SweepView:
 
     def _take(self, results: Iterable[CellResult]) -> None:
         self._results |= {result.cell: result for result in results}
-        self._find_best()
-
-    def _find_best(self) -> None:
         self._best = set()
         for at in self.plan.temperatures if self.plan is not None else ():
-            cells = [
-                item for item in self._results.values() if item.cell.temperature == at and item.speedup is not None
-            ]
+            cells = [item for item in self._results.values() if item.cell.temperature == at and item.speedup]
             best = next((verdict.best for verdict in self.verdicts if verdict.temperature == at), None)
             best = best or max(cells, key=_median_speedup, default=None)
             if best is not None:
-                # Where nothing is faster, plain decoding is what to take.
+                # Where nothing is faster, plain decoding is the best choice.
                 self._best.add(best.cell if _median_speedup(best) > 1.0 else Cell(None, 0, at))
 
-    # --- What is shown ---
+    # --- The heatmap ---
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -501,46 +408,40 @@ class SweepView:
         return (PLAIN, *(map(str, self.plan.num_draft_tokens) if self.plan is not None else ()))
 
     def cell(self, row: int, column: int) -> Cell:
-        """The cell of a place."""
+        """The cell at a place of the grid."""
         assert self.plan is not None, "a grid has a plan"
         at, drafter = self.rows[row]
         return Cell(None, 0, at) if column == 0 else Cell(drafter, self.plan.num_draft_tokens[column - 1], at)
 
     def cell_title(self, cell: Cell) -> str:
         """What a cell is called, its temperature included."""
-        title = cell.title
-        return self._in_titles(f"{title[:1].upper()}{title[1:]}, temperature {cell.temperature:g}")
+        return self._in_titles(f"{cell.title[:1].upper()}{cell.title[1:]}, temperature {cell.temperature:g}")
 
     def target_title(self) -> str:
         """What the target is called; empty where there is none."""
         return self._in_titles(self.plan.target) if self.plan is not None else ""
 
-    def drafter_title(self, drafter: DrafterChoice) -> str:
-        """What a way to draft is called."""
-        return self._in_titles(drafter.title)
-
     def row_title(self, row: SweepRow) -> str:
-        """A row's drafter by the end of its name, where the difference is."""
-        return self.drafter_title(row.drafter).rpartition("/")[2]
+        """The title of a row's drafter."""
+        return self._in_titles(row.drafter.title)
 
     def result(self, cell: Cell) -> CellResult:
-        """What a cell came to so far."""
+        """A cell's result so far."""
         return self._results[cell]
 
     def scale(self, figure: SweepFigure) -> Scale:
-        """The scale on which a figure's cells are."""
+        """The scale of a figure over all cells."""
         return make_scale(figure, self._results.values())
 
     def shown(self, cell: Cell, scale: Scale) -> ShownCell:
         """What a cell shows of a scale's figure."""
         result, figure = self._results[cell], scale.figure
-        spread = spread_of(figure, result)
-        has_failed = bool(result.errors)
+        spread, has_failed = spread_of(figure, result), bool(result.errors)
         text, level = "", None
         if spread is not None:
             text, level = figure_text(figure, spread.median), scale.level(spread.median)
         elif result.num_measured:
-            text = "1.00×" if cell.is_baseline and figure is SweepFigure.SPEEDUP else "–"
+            text = "1.00×" if cell.is_baseline and figure is SweepFigure.SPEEDUP else UNKNOWN
         elif has_failed:
             text = FAILED
         done, planned = result.num_measured, result.num_planned
@@ -548,70 +449,95 @@ class SweepView:
         note = BEST if is_best and figure is SweepFigure.SPEEDUP else ""
         if 0 < done < planned and text != FAILED:
             note = f"{done} of {planned}"
-        spoken = f"{self.cell_title(cell)}: {FIGURE_TITLES[figure]} {text or 'not measured yet'}"
+        spoken = f"{self.cell_title(cell)}: {FIGURES[figure].title} {text or 'not measured yet'}"
         spoken = ", ".join([spoken, *([BEST] if is_best else []), f"{done} of {planned} runs", *result.errors])
         return ShownCell(text, note, level, is_best, has_failed, self._tip(result, is_best=is_best), spoken)
 
     def _tip(self, result: CellResult, *, is_best: bool) -> str:
         lines = [f"{self.cell_title(result.cell)}{' (the best speedup of its temperature)' if is_best else ''}"]
-        for figure, title in FIGURE_TITLES.items():
-            spread = spread_of(figure, result)
-            if spread is not None:
-                lines.append(f"{title}: {spread_text(figure, spread)}")
+        for figure, about in FIGURES.items():
+            if (spread := spread_of(figure, result)) is not None:
+                median, low, high = (figure_text(figure, value) for value in (spread.median, *spread.quartiles))
+                lines.append(f"{about.title}: {median} ({low} to {high})")
         if result.cost_coefficient is not None:
             lines.append(f"c, one draft step / one target step: {result.cost_coefficient.median:.3f}")
         lines.append(f"{result.num_measured} of {result.num_planned} runs; medians, quartiles in brackets")
         return "\n".join([*lines, *(f"Failed: {error}" for error in result.errors)])
 
-    def speedups(self, cell: Cell) -> dict[tuple[int, int], float]:
-        """The speedup of each of a cell's runs, by prompt and repeat."""
-        return self._runs.speedups(cell) if self._runs is not None else {}
+    # --- A cell's runs ---
 
     def runs(self, cell: Cell) -> tuple[Measurement, ...]:
         """A cell's runs, by prompt and repeat."""
         return tuple(sorted(self._results[cell].measurements, key=lambda item: (item.run.prompt, item.run.repeat)))
 
+    def run_rows(self, cell: Cell) -> list[tuple[str, ...]]:
+        """The same as rows of a table."""
+        speedups = self._runs.speedups(cell) if self._runs is not None else {}
+        return [self._run_row(run, speedups.get((run.run.prompt, run.run.repeat))) for run in self.runs(cell)]
+
+    def _run_row(self, run: Measurement, speedup: float | None) -> tuple[str, ...]:
+        assert self.plan is not None, "a run has a plan"
+        prompt, figures = self.plan.prompts[run.run.prompt], run.figures
+        name = prompt.name if prompt.suite in {"", WINDOW_SUITE} else f"{prompt.suite}: {prompt.name}"
+        if figures is None:
+            return (name, f"{run.run.repeat + 1}", *[UNKNOWN] * 5, f"failed: {run.error}")
+        return (
+            name,
+            f"{run.run.repeat + 1}",
+            _number(figures.tokens_per_second, ".1f"),
+            UNKNOWN if speedup is None else f"{speedup:.2f}×",
+            _number(figures.draft_acceptance_rate, ".0%"),
+            _number(figures.block_efficiency, ".2f"),
+            f"{figures.num_tokens:,}",
+            _OUTCOMES.get(figures.finish_reason, figures.finish_reason),
+        )
+
+    # --- Progress and verdicts ---
+
     @property
-    def can_go_on(self) -> bool:
-        """Whether there is something to go on with."""
-        return self.plan is not None and not self.is_going and (not self.is_complete or self.num_failed > 0)
+    def can_continue(self) -> bool:
+        """Whether there is anything left to measure."""
+        return self.plan is not None and not self.is_running and (not self.is_complete or self.num_failed > 0)
 
     @property
     def num_failed(self) -> int:
-        """Runs that did not come to an end in order."""
+        """Number of runs that failed."""
         return sum(len(item.measurements) - item.num_measured for item in self._results.values())
 
     def progress_text(self) -> str:
-        """How far it is, in a line."""
+        """The progress, in a line."""
         if self.plan is None:
             return ""
         done = f"{self.num_done:,} of {self.num_runs:,} runs"
-        if self.is_going:
-            # Between runs models may make room for each other; a line that says so for a moment only flickers.
-            is_calm = self.seconds_left is not None and self.stage != STOPPING
-            left = f"about {duration_text(self.seconds_left)} left" if is_calm and self.seconds_left is not None else ""
-            return " · ".join(part for part in (done, left or self.stage) if part)
-        if not self.is_complete:
-            return f"{done} · stopped; Go on measures the rest"
-        failed = f"{self.num_failed:,} failed; Go on tries again" if self.num_failed else ""
-        return " · ".join(part for part in (done, "complete", failed) if part)
+        if self.is_running:
+            # A stage between two runs would only flicker.
+            is_stage = self.seconds_left is None or self.stage == STOPPING
+            rest = self.stage if is_stage else f"about {duration_text(self.seconds_left or 0.0)} left"
+        elif not self.is_complete:
+            rest = "stopped; Continue measures the rest"
+        else:
+            done = f"{done} · complete"
+            rest = f"{self.num_failed:,} failed; Continue tries again" if self.num_failed else ""
+        return " · ".join(filter(None, (done, rest)))
 
     def verdict_lines(self) -> list[VerdictLine]:
-        """What to take at each temperature; while the sweep goes, what leads."""
+        """The verdict at each temperature; while the sweep runs, what leads."""
         if self.verdicts:
             return [line._replace(sentence=self._in_titles(line.sentence)) for line in map(verdict_line, self.verdicts)]
         lines = []
         for cell in sorted(self._best, key=lambda cell: cell.temperature):
-            result = self._results[cell]
-            at = f"At temperature {cell.temperature:g}"
-            if cell.is_baseline or result.speedup is None:
-                lines.append(VerdictLine("So far", f"{at}, no cell is faster than plain decoding.", None))
-                continue
-            runs = f"{result.num_measured} of {result.num_planned} runs"
-            lead = f"{at}, {cell.title} leads with {result.speedup.median:.2f}× plain decoding, {runs}."
+            result, at = self._results[cell], f"At temperature {cell.temperature:g}"
+            lead = f"{at}, no cell is faster than plain decoding."
+            if not cell.is_baseline and result.speedup is not None:
+                runs = f"{result.num_measured} of {result.num_planned} runs"
+                lead = f"{at}, {cell.title} leads with {result.speedup.median:.2f}× plain decoding, {runs}."
             lines.append(VerdictLine("So far", self._in_titles(lead), None))
         return lines
 
 
 def _median_speedup(result: CellResult) -> float:
     return result.speedup.median if result.speedup is not None else 0.0
+
+
+def _number(value: float | None, form: str) -> str:
+    return UNKNOWN if value is None else spaced_percent(format(value, form))

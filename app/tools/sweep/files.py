@@ -1,0 +1,92 @@
+"""A sweep's files: where they are kept, how an earlier one is opened, and how one is exported."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+
+from app.tools.sweep.sweep_view import OpenedSweep
+from core.errors import RunLogError
+from core.experiments.sweep import SweepResults, to_csv, verdicts
+from core.experiments.sweep_log import read_sweep
+from core.experiments.sweep_plan import SweepPlan
+from core.export.files import export_sweep_csv, export_sweep_html, export_sweep_jsonl
+from core.files import write_atomically
+
+MAX_LISTED = 20
+_STAMP = "%Y%m%d-%H%M%S"
+
+
+class SweepExport(StrEnum):
+    """What a sweep can be exported as; pictures are drawn by the window."""
+
+    CELLS = "cells"
+    RUNS = "runs"
+    JSONL = "jsonl"
+    HTML = "html"
+    PNG = "png"
+    SVG = "svg"
+
+    @property
+    def suffix(self) -> str:
+        """How its files end."""
+        return "csv" if self in {SweepExport.CELLS, SweepExport.RUNS} else self.value
+
+
+def new_path(folder: Path, plan: SweepPlan, moment: datetime) -> Path:
+    """A path that doesn't exist yet, named by the time and the target."""
+    name = re.sub(r"[^A-Za-z0-9.]+", "-", plan.target.rstrip("/\\").replace("\\", "/").rpartition("/")[2]).strip("-.")
+    stem = f"{moment.strftime(_STAMP)}-{name[:40] or 'sweep'}"
+    names = (f"{stem}{f'-{number}' if number > 1 else ''}.jsonl" for number in range(1, 1000))
+    return next(path for path in (folder / each for each in names) if not path.exists())
+
+
+def logs_folder(path: Path) -> Path:
+    """Where the logs of a sweep's runs are: beside its file."""
+    return path.with_suffix("")
+
+
+def earlier_sweeps(folder: Path) -> list[Path]:
+    """The newest sweeps, newest first."""
+    with contextlib.suppress(OSError):
+        return sorted(folder.glob("*.jsonl"), key=lambda path: path.name, reverse=True)[:MAX_LISTED]
+    return []
+
+
+def title_of(path: Path) -> str:
+    """What a list calls a sweep."""
+    with contextlib.suppress(ValueError):
+        moment = datetime.strptime(path.stem[:15], _STAMP)
+        return f"{moment.day} {moment:%b %Y, %H:%M} · {path.stem[16:]}"
+    return path.stem
+
+
+def open_sweep(path: Path) -> OpenedSweep:
+    """Read a sweep, and compute its cells and verdicts.
+
+    Raises:
+        OutriderError: it can't be read.
+    """
+    log = read_sweep(path)
+    results = SweepResults(log.plan, log.measurements)
+    return OpenedSweep(path, results, results.all(), verdicts(results), len(log.measurements), tuple(log.problems))
+
+
+def export_sweep(source: Path, kind: SweepExport, path: Path) -> None:
+    """Write a sweep in another form, whole or not at all.
+
+    Raises:
+        OutriderError: it can't be read or written.
+    """
+    if path.exists() and path.samefile(source):
+        raise RunLogError("The sweep itself is kept there; choose another place.")
+    log = read_sweep(source)
+    if kind is SweepExport.CELLS:
+        write_atomically(path, to_csv(SweepResults(log.plan, log.measurements)))
+    elif kind is SweepExport.RUNS:
+        export_sweep_csv(path, log)
+    else:
+        {SweepExport.JSONL: export_sweep_jsonl, SweepExport.HTML: export_sweep_html}[kind](path, log)
