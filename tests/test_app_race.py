@@ -117,7 +117,7 @@ def test_the_clock_shows_who_leads_and_both_counts(page, run):
     assert page.ours.count.text().startswith("5 tokens · ")
     assert page.plain.bar.value() == 0
     assert page.plain.count.text() == "0 tokens"
-    assert page.controls.time.text() == seconds_text(run.steps[0].total_ms)
+    assert page.clock.time.text() == seconds_text(run.steps[0].total_ms)
 
 
 def test_tokens_are_drawn_in_the_look_of_their_kind_for_the_speculative_text_alone(page, run):
@@ -134,16 +134,16 @@ def test_tokens_are_drawn_in_the_look_of_their_kind_for_the_speculative_text_alo
 
 def test_play_goes_on_by_the_clock_and_stops_at_the_end(qtbot):
     clock = RaceClock()
+    qtbot.addWidget(clock)
     clock.set_end(100.0)
     clock.seek(0.0)
-    clock.set_pace(0.25)
+    clock.pace.setCurrentText("× ¼")
     clock.advance(40.0)
     assert clock.now_ms == 10.0
-    clock.set_pace(4.0)
-    with qtbot.waitSignal(clock.playing_changed):
-        clock.play()
-    with qtbot.waitSignal(clock.playing_changed):
-        clock.advance(1000.0)
+    clock.pace.setCurrentText("× 4")
+    clock.play()
+    assert clock.is_playing
+    clock.advance(1000.0)
     assert clock.now_ms == 100.0
     assert not clock.is_playing
     clock.play()
@@ -157,14 +157,14 @@ def test_play_goes_on_by_the_clock_and_stops_at_the_end(qtbot):
 def test_the_buttons_and_the_slider_move_the_clock(page, run, qtbot):
     feed(run)
     page.end()
-    controls = page.controls
-    QTest.mouseClick(controls.play, Qt.MouseButton.LeftButton)
+    controls = page.clock
+    QTest.mouseClick(controls.play_button, Qt.MouseButton.LeftButton)
     assert page.clock.is_playing
-    assert controls.play.text() == "Pause"
+    assert controls.play_button.text() == "Pause"
     qtbot.waitUntil(lambda: page.clock.now_ms > 0)
-    QTest.keyClick(controls.play, Qt.Key.Key_Space)
+    QTest.keyClick(controls.play_button, Qt.Key.Key_Space)
     assert not page.clock.is_playing
-    assert controls.play.text() == "Play"
+    assert controls.play_button.text() == "Play"
     controls.slider.setFocus()
     QTest.keyClick(controls.slider, Qt.Key.Key_End)
     assert page.clock.now_ms == page.clock.end_ms
@@ -173,7 +173,7 @@ def test_the_buttons_and_the_slider_move_the_clock(page, run, qtbot):
     controls.pace.setCurrentText("× 4")
     page.clock.advance(2.0)
     assert page.clock.now_ms == 8.0
-    QTest.mouseClick(controls.restart, Qt.MouseButton.LeftButton)
+    QTest.mouseClick(controls.restart_button, Qt.MouseButton.LeftButton)
     assert page.clock.is_playing
     page.clock.pause()
 
@@ -227,7 +227,7 @@ def test_a_run_of_the_window_can_be_raced(make_window, run_to_end, qtbot):
     assert window.race.stack.currentIndex() == 1
     assert window.race.speedup.text() == f"{window.run_view.summary.measured_speedup:.2f}×"
     assert window.race.texts.text() == SAME_DISTRIBUTION
-    for widget in (window.race.controls.play, window.race.controls.slider, window.race.controls.pace):
+    for widget in (window.race.clock.play_button, window.race.clock.slider, window.race.clock.pace):
         assert widget.accessibleName()
         assert widget.objectName().startswith("race")
 

@@ -147,7 +147,7 @@ class Branching(QObject):
 
     @Slot()
     def _show(self) -> None:
-        self._bar.set_branchable(self._place is not None)
+        self._bar.branch_button.setEnabled(self._place is not None)
         self._action.setEnabled(self._place is not None)
 
     @Slot()

@@ -3,87 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import Enum, StrEnum, auto
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QObject, QPointF, QRectF, QSize, Qt, Signal, Slot
-from PySide6.QtGui import QColor, QIcon, QPainter, QPainterPath, QPen, QPixmap, QPolygonF, QResizeEvent
-from PySide6.QtWidgets import (
-    QComboBox,
-    QHBoxLayout,
-    QMenu,
-    QSizePolicy,
-    QSlider,
-    QToolButton,
-    QVBoxLayout,
-    QWidget,
-)
+from PySide6.QtCore import QObject, QSignalBlocker, QSize, Qt, Slot
+from PySide6.QtGui import QIcon, QPixmap, QResizeEvent
+from PySide6.QtWidgets import QComboBox, QHBoxLayout, QMenu, QSizePolicy, QSlider, QToolButton, QVBoxLayout, QWidget
 
 from app.controller import RunController, RunState
 from app.menus import Menus
 from app.run.run_view import RunView
 from app.run.step_plots import StepPlot
 from app.run.tokens import Place, Selection
-from app.theme import LIGHT, Theme, hold, scaled, text_scale
+from app.theme import LIGHT, RESOURCES, Theme, hold, scaled, text_scale
 from app.widgets.fields import EnumCombo, describe, text_label
 
 if TYPE_CHECKING:
     from app.run.transcript import TranscriptView
-
-SIDE = 16
-_DENSITY = 3.0
-
-
-class Sign(Enum):
-    """What a button does."""
-
-    PAUSE = auto()
-    RESUME = auto()
-    NEXT = auto()
-    BRANCH = auto()
-
-
-def playback_icon(sign: Sign, theme: Theme) -> QIcon:
-    """A button's icon, enabled and disabled."""
-    icon = QIcon()
-    icon.addPixmap(_drawn(sign, theme.text), QIcon.Mode.Normal)
-    icon.addPixmap(_drawn(sign, theme.field_border), QIcon.Mode.Disabled)
-    return icon
-
-
-def _drawn(sign: Sign, color: str) -> QPixmap:
-    pixmap = QPixmap(round(SIDE * _DENSITY), round(SIDE * _DENSITY))
-    pixmap.setDevicePixelRatio(_DENSITY)
-    pixmap.fill(Qt.GlobalColor.transparent)
-    painter = QPainter(pixmap)
-    painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-    painter.setPen(Qt.PenStyle.NoPen)
-    painter.setBrush(QColor(color))
-    bars = {Sign.PAUSE: (QRectF(4, 3, 3, 10), QRectF(9, 3, 3, 10)), Sign.NEXT: (QRectF(11.5, 3, 2, 10),)}
-    for bar in bars.get(sign, ()):
-        painter.drawRoundedRect(bar, 1, 1)
-    if sign in {Sign.RESUME, Sign.NEXT}:
-        left = 4.5 if sign is Sign.RESUME else 3.0
-        painter.drawPolygon(QPolygonF([QPointF(left, 3), QPointF(left + 8, 8), QPointF(left, 13)]))
-    if sign is Sign.BRANCH:
-        for centre in (QPointF(4.5, 3.5), QPointF(4.5, 12.5), QPointF(11.5, 5.0)):
-            painter.drawEllipse(centre, 1.9, 1.9)
-        path = QPainterPath(QPointF(4.5, 3.5))
-        path.lineTo(4.5, 12.5)
-        path.cubicTo(4.5, 8.5, 11.5, 10.5, 11.5, 5.0)
-        painter.setBrush(Qt.BrushStyle.NoBrush)
-        painter.setPen(QPen(QColor(color), 1.4))
-        painter.drawPath(path)
-    painter.end()
-    return pixmap
-
 
 ROOM_FOR_WORDS = 470
 """From this width on the last button has a word beside its icon."""
 NARROW_PACE = 96
 """Width of the speed field below that."""
 LEAST_SLIDER = 48
-"""Width that the slider needs beside them; with less it goes below."""
+"""Width that the slider needs beside the buttons; with less it has a row of its own."""
 
 
 class Pace(StrEnum):
@@ -117,55 +60,38 @@ PACE_HELP = (
 
 
 class PlaybackBar(QWidget):
-    """Pause, step, speed, steps shown, branch; what has no use at the moment is disabled.
-
-    Signals:
-        pause_clicked: pause, or resume.
-        step_clicked: one more step.
-        pace_chosen: a `Pace`.
-        scrubbed: the number of steps to show.
-    """
-
-    pause_clicked = Signal()
-    step_clicked = Signal()
-    pace_chosen = Signal(object)
-    scrubbed = Signal(int)
+    """Pause, step, speed, steps shown, branch; what has no use at the moment is disabled."""
 
     def __init__(self) -> None:
         super().__init__()
         self.setObjectName("playbackBar")
-        self._theme = LIGHT
-        self._is_paused = False
-        self.pause_button = _button("pauseButton")
-        self.step_button = _button("nextStepButton")
+        self._theme, self._is_paused = LIGHT, False
+        self.pause_button = _button("pauseButton", "Pause", "Pause before the next step, or resume (Space)")
+        self.step_button = _button("nextStepButton", "Next step", "One more draft-verify step, then pause again (F8)")
+        self.branch_button = _button(
+            "branchButton",
+            "Branch from here",
+            "Select a token first: rewind to before it, draw again or force another token, and continue from "
+            "there (Ctrl+B)",
+        )
+        self.branch_menu = QMenu(self)
+        self.branch_button.setText("Branch")
+        self.branch_button.setMenu(self.branch_menu)
+        self.branch_button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
         self.pace = EnumCombo(PACES, "paceCombo")
         self.pace.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToContents)
         self.pace.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Fixed)
         self.pace.setMinimumWidth(72)
         self.pace.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        describe(self.pace, "Speed", PACE_HELP)
         self.slider = QSlider(Qt.Orientation.Horizontal)
         self.slider.setObjectName("scrubSlider")
         self.slider.setMinimumWidth(28)
-        self.slider.setRange(0, 0)
+        describe(self.slider, "Steps shown", "Drag to see the text as it was after any step")
         self.place = text_label("", "hint")
         self.place.setObjectName("scrubPlace")
         self.place.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
         hold(self.place, least_width=56)
-        self.branch_menu = QMenu(self)
-        self.branch_button = _button("branchButton")
-        self.branch_button.setText("Branch")
-        self.branch_button.setMenu(self.branch_menu)
-        self.branch_button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
-        describe(self.pause_button, "Pause", "Pause before the next step, or resume (Space)")
-        describe(self.step_button, "Next step", "One more draft-verify step, then pause again (F8)")
-        describe(self.pace, "Speed", PACE_HELP)
-        describe(self.slider, "Steps shown", "Drag to see the text as it was after any step")
-        describe(
-            self.branch_button,
-            "Branch from here",
-            "Select a token first: rewind to before it, draw again or force another token, and continue from "
-            "there (Ctrl+B)",
-        )
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(2)
@@ -173,18 +99,16 @@ class PlaybackBar(QWidget):
         for row in (self._row, self._second_row):
             row.setSpacing(4)
             layout.addLayout(row)
-        for widget in (self.pause_button, self.step_button, self.pace, self.slider, self.place):
-            self._row.addWidget(widget, 1 if widget is self.slider else 0)
-        # With large text the slider goes below, and the button stays at the end.
+        for widget in (self.pause_button, self.step_button, self.pace):
+            self._row.addWidget(widget)
+        self._row.addWidget(self.slider, 1)
+        self._row.addWidget(self.place)
         self._row.addStretch()
         self._row.addWidget(self.branch_button)
-        self.pause_button.clicked.connect(self.pause_clicked)
-        self.step_button.clicked.connect(self.step_clicked)
-        self.pace.activated.connect(self._on_pace_activated)
-        self.slider.valueChanged.connect(self._on_slider_moved)
+        self.slider.valueChanged.connect(self._show_place)
         self.show_steps(0, can_scrub=False)
         self.show_actions(can_pause=False, is_paused=False)
-        self.set_branchable(False)
+        self.branch_button.setEnabled(False)
         self.set_theme(LIGHT)
 
     def show_actions(self, *, can_pause: bool, is_paused: bool) -> None:
@@ -192,39 +116,32 @@ class PlaybackBar(QWidget):
         if is_paused != self._is_paused:
             self._is_paused = is_paused
             self.pause_button.setAccessibleName("Resume" if is_paused else "Pause")
-            self._draw_icons()
+            self.set_theme(self._theme)
         self.pause_button.setEnabled(can_pause)
         self.step_button.setEnabled(can_pause and is_paused)
 
     def show_steps(self, num_steps: int, *, can_scrub: bool) -> None:
         """Show the number of steps, all of them in view."""
-        self.slider.blockSignals(True)
-        self.slider.setRange(0, num_steps)
-        self.slider.setValue(num_steps)
-        self.slider.setPageStep(max(1, num_steps // 10))
-        self.slider.blockSignals(False)
+        with QSignalBlocker(self.slider):
+            self.slider.setRange(0, num_steps)
+            self.slider.setValue(num_steps)
+            self.slider.setPageStep(max(1, num_steps // 10))
         self.slider.setEnabled(can_scrub and num_steps > 0)
         self._show_place()
 
-    def set_branchable(self, can_branch: bool) -> None:
-        """Whether the run can be rewound to the selected token."""
-        self.branch_button.setEnabled(can_branch)
-
     def set_theme(self, theme: Theme) -> None:
-        """Draw in a theme's colours."""
+        """Draw the icons in a theme's colours."""
         self._theme = theme
-        self._draw_icons()
+        self.pause_button.setIcon(playback_icon("resume" if self._is_paused else "pause", theme))
+        self.step_button.setIcon(playback_icon("next-step", theme))
+        self.branch_button.setIcon(playback_icon("branch", theme))
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         """Fit the controls to the width."""
         super().resizeEvent(event)
-        self._fit()
+        self.rescale()
 
     def rescale(self) -> None:
-        """Fit the controls to the size of the text."""
-        self._fit()
-
-    def _fit(self) -> None:
         """Name the last button where there is room; where there is little, the slider has a row of its own."""
         with_words = self.width() >= ROOM_FOR_WORDS * text_scale()
         style = Qt.ToolButtonStyle.ToolButtonTextBesideIcon if with_words else Qt.ToolButtonStyle.ToolButtonIconOnly
@@ -233,38 +150,36 @@ class PlaybackBar(QWidget):
         needed = sum(widget.sizeHint().width() + self._row.spacing() for widget in others)
         has_room = self.width() >= needed + scaled(NARROW_PACE + LEAST_SLIDER)
         self.pace.setMaximumWidth(self.pace.sizeHint().width() if with_words or not has_room else scaled(NARROW_PACE))
-        row = self._row if has_room else self._second_row
+        row, first = (self._row, 3) if has_room else (self._second_row, 0)
         if row.indexOf(self.slider) < 0:
-            places = (3, 4) if has_room else (0, 1)
-            for place, widget in zip(places, (self.slider, self.place), strict=True):
-                row.insertWidget(place, widget, 1 if widget is self.slider else 0)
+            row.insertWidget(first, self.slider, 1)
+            row.insertWidget(first + 1, self.place)
 
-    def _draw_icons(self) -> None:
-        self.pause_button.setIcon(playback_icon(Sign.RESUME if self._is_paused else Sign.PAUSE, self._theme))
-        self.step_button.setIcon(playback_icon(Sign.NEXT, self._theme))
-        self.branch_button.setIcon(playback_icon(Sign.BRANCH, self._theme))
-
+    @Slot()
     def _show_place(self) -> None:
         shown, count = self.slider.value(), self.slider.maximum()
         self.place.setText(f"{shown:,} / {count:,}" if count else "no steps")
         self.place.setToolTip(f"Steps shown, of {count:,}")
 
-    @Slot(int)
-    def _on_slider_moved(self, num_steps: int) -> None:
-        self._show_place()
-        self.scrubbed.emit(num_steps)
 
-    @Slot(int)
-    def _on_pace_activated(self, _index: int) -> None:
-        self.pace_chosen.emit(self.pace.member())
+def playback_icon(name: str, theme: Theme) -> QIcon:
+    """An icon in a theme's colours, enabled and disabled."""
+    icon, svg = QIcon(), (RESOURCES / "icons" / f"{name}.svg").read_text("utf-8")
+    for mode, color in ((QIcon.Mode.Normal, theme.text), (QIcon.Mode.Disabled, theme.field_border)):
+        pixmap = QPixmap()
+        pixmap.loadFromData(svg.replace("currentColor", color).encode(), "SVG")
+        pixmap.setDevicePixelRatio(3.0)
+        icon.addPixmap(pixmap, mode)
+    return icon
 
 
-def _button(name: str) -> QToolButton:
+def _button(object_name: str, title: str, help_text: str) -> QToolButton:
     button = QToolButton()
-    button.setObjectName(name)
+    button.setObjectName(object_name)
     button.setProperty("role", "quiet")
-    button.setIconSize(QSize(SIDE, SIDE))
+    button.setIconSize(QSize(16, 16))
     button.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+    describe(button, title, help_text)
     return button
 
 
@@ -288,13 +203,13 @@ class Playback(QObject):
         self.view, self.bar = view, bar
         self.menus = menus
         self._num_shown = -1
-        self.bar.pause_clicked.connect(self._on_pause_wanted)
-        self.bar.step_clicked.connect(self._on_step_wanted)
-        self.bar.pace_chosen.connect(self._on_pace_chosen)
-        self.bar.scrubbed.connect(self._on_scrubbed)
-        menus.pause.triggered.connect(self._on_pause_wanted)
-        menus.next_step.triggered.connect(self._on_step_wanted)
-        controller.state_changed.connect(self._on_state_changed)
+        for pause in (bar.pause_button.clicked, menus.pause.triggered):
+            pause.connect(self._on_pause_wanted)
+        for step in (bar.step_button.clicked, menus.next_step.triggered):
+            step.connect(self._on_step_wanted)
+        bar.pace.activated.connect(self._on_pace_chosen)
+        bar.slider.valueChanged.connect(self._on_scrubbed)
+        controller.state_changed.connect(self._show)
         self.view.place_chosen.connect(selection.select)
         self.view.step_pointed.connect(selection.hover)
         selection.changed.connect(self.view.mark)
@@ -340,8 +255,9 @@ class Playback(QObject):
             self._show_all()
             self.controller.step_once()
 
-    @Slot(object)
-    def _on_pace_chosen(self, pace: Pace) -> None:
+    @Slot()
+    def _on_pace_chosen(self) -> None:
+        pace = self.bar.pace.member()
         self.controller.set_pace(pace.delay_ms, starts_paused=pace is Pace.STEPWISE)
         if pace is Pace.STEPWISE and self._can_pause:
             self.controller.pause()
@@ -356,10 +272,6 @@ class Playback(QObject):
     def _on_step_clicked(self, step: int) -> None:
         self.selection.select(Place(step, 0))
 
-    @Slot(object)
-    def _on_state_changed(self, _state: RunState) -> None:
-        self._show()
-
     @property
     def _can_pause(self) -> bool:
         return self.controller.state in {RunState.RUNNING, RunState.PAUSED} and not self.run.baseline_steps
@@ -370,6 +282,7 @@ class Playback(QObject):
         self._num_shown = -1
         self._show()
 
+    @Slot()
     def _show(self) -> None:
         state, can_pause = self.controller.state, self._can_pause
         is_paused = state is RunState.PAUSED

@@ -52,13 +52,11 @@ class Tile(QFrame):
 
     def show_value(self, value: str, note: str, short: str = "") -> None:
         """Show a value and its note; `short` stands in for a note that doesn't fit."""
-        if self.value.text() != value:
-            self.value.setText(value)
-            self.setAccessibleName(f"{self._title}: {value}")
-        if self.note.text() != note:
-            self.note.setText(note)
-            self.note.set_short(short)
-            self.note.setToolTip(f"{note}\n\n{self.toolTip()}")
+        self.value.setText(value)
+        self.setAccessibleName(f"{self._title}: {value}")
+        self.note.setText(note)
+        self.note.set_short(short)
+        self.note.setToolTip(f"{note}\n\n{self.toolTip()}")
 
 
 class MetricTiles(QWidget):
@@ -251,25 +249,21 @@ class StatusStrip(QFrame):
 
     def show_stage(self, text: str) -> None:
         """Say what the engine is doing."""
-        if self.stage.text() != text:
-            self.stage.setText(text)
-            self.stage.setToolTip(text)
+        self.stage.setText(text)
+        self.stage.setToolTip(text)
 
     def show_download(self, text: str) -> None:
         """Say what is being downloaded; empty if nothing is."""
-        if self.download.text() != text:
-            self.download.setText(text)
-            self.download.setVisible(bool(text))
+        self.download.setText(text)
+        self.download.setVisible(bool(text))
 
     def show_place(self, text: str) -> None:
         """Say where the models run."""
-        if self.place.text() != text:
-            self.place.setText(text)
+        self.place.setText(text)
 
     def show_count(self, text: str) -> None:
         """Say how many tokens there are."""
-        if self.count.text() != text:
-            self.count.setText(text)
+        self.count.setText(text)
 
     @property
     def is_busy(self) -> bool:

@@ -227,36 +227,14 @@ class TokenText(QPlainTextEdit):
         self._tail = ""
 
     def _rebuild(self) -> None:
-        """Build the same text again; the reader's place and selection stay."""
-        cursor, follows = self.textCursor(), self.is_at_end
-        top = self.cursorForPosition(QPoint(0, 0)).position()
-        kept = [self._anchor(position) for position in (top, cursor.anchor(), cursor.position())]
+        """Build the same text again; the step at the top stays there."""
+        top, follows = self.cursorForPosition(QPoint(0, 0)).position(), self.is_at_end
+        span = self._spans[self._index_at(top)]
         self._start()
-        self._update(follows=False)
-        top, anchor, position = (self._position_of(*found) for found in kept)
-        cursor = self.textCursor()
-        cursor.setPosition(anchor)
-        cursor.setPosition(position, QTextCursor.MoveMode.KeepAnchor)
-        self.setTextCursor(cursor)
-        if follows:
-            self.to_end()
-        else:
-            self._scroll_to(top, lines_above=0)
-
-    def _anchor(self, position: int) -> tuple[Span, int]:
-        index = self._index_at(position)
-        return self._spans[index], position - self._starts[index]
-
-    def _position_of(self, span: Span, offset: int) -> int:
-        """Where an `_anchor` is now; where its span is no longer shown, the beginning of its step."""
-        if isinstance(span, Written):
-            index = next((i for i, other in enumerate(self._spans[:4]) if getattr(other, "role", None) is span.role), 0)
-        else:
-            step = self._indices(span.step)
-            index = next((i for i in step if self._spans[i] is span), -1)
-            if index < 0:
-                return self._starts[step[0]] if step else self._length
-        return min(self._starts[index] + offset, self._length)
+        self._update(follows=follows)
+        if not follows:
+            place = None if isinstance(span, Written) else self._step_range(span.step)
+            self._scroll_to(top if place is None else place[0], lines_above=0)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         """Stay at the end where the end was in view."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QElapsedTimer, QObject, QSignalBlocker, Qt, QTimer, Signal, Slot
+from PySide6.QtCore import QElapsedTimer, QSignalBlocker, Qt, QTimer, Signal, Slot
 from PySide6.QtGui import QHideEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import (
     QComboBox,
@@ -28,27 +28,57 @@ from app.window_layout import splitter
 FRAME_MS = 33
 
 
-class RaceClock(QObject):
-    """The time of the race.
+PACES = {"× ¼": 0.25, "× 1": 1.0, "× 4": 4.0}
+STOPS = 100
+"""Steps of the arrow keys from start to end."""
+CLOCK_HELP = (
+    "Time since the prompt was read. Reading it costs both the same and is left out; the rest is the steps' own time "
+    "as measured."
+)
+
+
+class RaceClock(QWidget):
+    """The time of the race, with the controls that move it; the page places `time`, its reading.
 
     Signals:
         moved: the clock shows another time, in milliseconds.
-        playing_changed: whether it is running.
     """
 
     moved = Signal(float)
-    playing_changed = Signal(bool)
 
-    def __init__(self, parent: QObject | None = None) -> None:
-        super().__init__(parent)
-        self.now_ms = 0.0
-        self.end_ms = 0.0
-        self._pace = 1.0
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_ms = self.end_ms = 0.0
         self._stopwatch = QElapsedTimer()
         self._timer = QTimer(self)
         self._timer.setTimerType(Qt.TimerType.PreciseTimer)
         self._timer.setInterval(FRAME_MS)
         self._timer.timeout.connect(self._on_frame)
+        self.play_button, self.restart_button = QPushButton("Play"), QPushButton("Restart")
+        self.pace = QComboBox()
+        self.pace.addItems(list(PACES))
+        self.pace.setCurrentText("× 1")
+        self.slider = QSlider(Qt.Orientation.Horizontal)
+        self.time = text_label("", "hint")
+        self.time.setObjectName("raceTime")
+        self.time.setToolTip(CLOCK_HELP)
+        buttons = QHBoxLayout(self)
+        buttons.setContentsMargins(0, 0, 0, 0)
+        buttons.setSpacing(8)
+        for widget, name, title, help_text in (
+            (self.play_button, "racePlay", "Play or pause the race", "Replay both runs on one clock"),
+            (self.restart_button, "raceRestart", "Restart the race", "Go back to the start and play"),
+            (self.pace, "racePace", "Pace of the race", "× 1 is the measured time"),
+            (self.slider, "raceSlider", "Clock of the race, in milliseconds", CLOCK_HELP),
+        ):
+            widget.setObjectName(name)
+            describe(widget, title, help_text)
+            buttons.addWidget(widget, 1 if widget is self.slider else 0)
+        self._guard = WheelGuard(self)
+        self._guard.watch(self.pace, self.slider)
+        self.play_button.clicked.connect(self._on_play)
+        self.restart_button.clicked.connect(self._on_restart)
+        self.slider.valueChanged.connect(self._on_slid)
 
     @property
     def is_playing(self) -> bool:
@@ -59,13 +89,12 @@ class RaceClock(QObject):
         """Stop at the end of another race."""
         self.pause()
         self.end_ms = end_ms
+        with QSignalBlocker(self.slider):
+            self.slider.setRange(0, round(end_ms))
+        self.slider.setSingleStep(max(1, round(end_ms / STOPS)))
+        self.slider.setPageStep(max(1, round(end_ms / 10)))
         self.seek(end_ms)
 
-    def set_pace(self, pace: float) -> None:
-        """Set how many seconds of the race pass in a second."""
-        self._pace = pace
-
-    @Slot()
     def play(self) -> None:
         """Run on; from the start where the end was reached."""
         if self.is_playing or self.end_ms <= 0:
@@ -74,23 +103,24 @@ class RaceClock(QObject):
             self.seek(0.0)
         self._stopwatch.start()
         self._timer.start()
-        self.playing_changed.emit(True)
+        self.play_button.setText("Pause")
 
-    @Slot()
     def pause(self) -> None:
         """Stop."""
-        if self.is_playing:
-            self._timer.stop()
-            self.playing_changed.emit(False)
+        self._timer.stop()
+        self.play_button.setText("Play")
 
     def seek(self, clock_ms: float) -> None:
         """Show a time between start and end."""
         self.now_ms = min(max(0.0, clock_ms), self.end_ms)
+        with QSignalBlocker(self.slider):
+            self.slider.setValue(round(self.now_ms))
+        self.time.setText(seconds_text(self.now_ms))
         self.moved.emit(self.now_ms)
 
     def advance(self, elapsed_ms: float) -> None:
         """Move on by the milliseconds that have passed, at the current pace; stop at the end."""
-        self.seek(self.now_ms + elapsed_ms * self._pace)
+        self.seek(self.now_ms + elapsed_ms * PACES[self.pace.currentText()])
         if self.now_ms >= self.end_ms:
             self.pause()
 
@@ -98,90 +128,22 @@ class RaceClock(QObject):
     def _on_frame(self) -> None:
         self.advance(self._stopwatch.restart())
 
-
-PACES = {"× ¼": 0.25, "× 1": 1.0, "× 4": 4.0}
-STOPS = 100
-"""Steps of the arrow keys from start to end."""
-
-CLOCK_HELP = (
-    "Time since the prompt was read. Reading it costs both the same and is left out; the rest is the steps' own time "
-    "as measured."
-)
-
-
-class RaceControls(QWidget):
-    """Shows and moves a `RaceClock`; the page places `time`, its reading."""
-
-    def __init__(self, clock: RaceClock) -> None:
-        super().__init__()
-        self._clock = clock
-        self._guard = WheelGuard(self)
-        self.play = QPushButton("Play")
-        self.play.setObjectName("racePlay")
-        self.restart = QPushButton("Restart")
-        self.restart.setObjectName("raceRestart")
-        self.pace = QComboBox()
-        self.pace.setObjectName("racePace")
-        self.pace.addItems(list(PACES))
-        self.pace.setCurrentText("× 1")
-        self.slider = QSlider(Qt.Orientation.Horizontal)
-        self.slider.setObjectName("raceSlider")
-        self.time = text_label("", "hint")
-        self.time.setObjectName("raceTime")
-        describe(self.play, "Play or pause the race", "Replay both runs on one clock")
-        describe(self.restart, "Restart the race", "Go back to the start and play")
-        describe(self.pace, "Pace of the race", "× 1 is the measured time")
-        describe(self.slider, "Clock of the race, in milliseconds", CLOCK_HELP)
-        self.time.setToolTip(CLOCK_HELP)
-        self._guard.watch(self.pace, self.slider)
-        buttons = QHBoxLayout(self)
-        buttons.setContentsMargins(0, 0, 0, 0)
-        buttons.setSpacing(8)
-        for widget in (self.play, self.restart, self.pace):
-            buttons.addWidget(widget)
-        buttons.addWidget(self.slider, 1)
-        self.play.clicked.connect(self._on_play)
-        self.restart.clicked.connect(self._on_restart)
-        self.pace.currentTextChanged.connect(self._on_pace)
-        self.slider.valueChanged.connect(self._on_slid)
-        clock.moved.connect(self._on_moved)
-        clock.playing_changed.connect(self._on_playing_changed)
-
     @Slot()
     def _on_play(self) -> None:
-        if self._clock.is_playing:
-            self._clock.pause()
+        if self.is_playing:
+            self.pause()
         else:
-            self._clock.play()
+            self.play()
 
     @Slot()
     def _on_restart(self) -> None:
-        self._clock.seek(0.0)
-        self._clock.play()
-
-    @Slot(str)
-    def _on_pace(self, name: str) -> None:
-        self._clock.set_pace(PACES[name])
+        self.seek(0.0)
+        self.play()
 
     @Slot(int)
     def _on_slid(self, milliseconds: int) -> None:
         # The slider has whole milliseconds; its last one is the end.
-        self._clock.seek(self._clock.end_ms if milliseconds == self.slider.maximum() else float(milliseconds))
-
-    @Slot(float)
-    def _on_moved(self, clock_ms: float) -> None:
-        end = self._clock.end_ms
-        with QSignalBlocker(self.slider):
-            if self.slider.maximum() != round(end):
-                self.slider.setRange(0, round(end))
-                self.slider.setSingleStep(max(1, round(end / STOPS)))
-                self.slider.setPageStep(max(1, round(end / 10)))
-            self.slider.setValue(round(clock_ms))
-        self.time.setText(seconds_text(clock_ms))
-
-    @Slot(bool)
-    def _on_playing_changed(self, is_playing: bool) -> None:
-        self.play.setText("Pause" if is_playing else "Play")
+        self.seek(self.end_ms if milliseconds == self.slider.maximum() else float(milliseconds))
 
 
 BAR_HELP = "Tokens written so far, of the tokens in the longer of the two texts."
@@ -261,8 +223,7 @@ class RacePage(QWidget):
         self._race: Race | None = None
         self._is_stale = True
         self._is_running = False
-        self.clock = RaceClock(self)
-        self.controls = RaceControls(self.clock)
+        self.clock = RaceClock()
         self.ours = RaceLane("speculative", "Speculative", OURS_HELP, by_kind=True)
         self.plain = RaceLane("baseline", "Baseline", PLAIN_HELP, by_kind=False)
         self.speedup = text_label("", "title")
@@ -284,7 +245,7 @@ class RacePage(QWidget):
         head.setSpacing(10)
         head.addWidget(self.speedup)
         head.addWidget(self.lead, 1)
-        head.addWidget(self.controls.time)
+        head.addWidget(self.clock.time)
         race = QWidget()
         column = QVBoxLayout(race)
         column.setContentsMargins(0, 0, 0, 0)
@@ -292,7 +253,7 @@ class RacePage(QWidget):
         column.addLayout(head)
         for label in (self.source, self.texts):
             column.addWidget(label)
-        column.addWidget(self.controls)
+        column.addWidget(self.clock)
         column.addWidget(self.lanes, 1)
         # In a low window the page scrolls, so that its least height doesn't limit the prompt's.
         area = scrolled(race, "raceScroll")
