@@ -8,7 +8,6 @@ from enum import StrEnum
 
 from PySide6.QtCore import QObject, QThread, Signal, Slot
 
-from app.handover import Handover
 from app.services import Services
 from app.worker import EngineTask, EngineWorker, EventInbox, Work
 from core.controls import RunControls
@@ -67,10 +66,8 @@ class RunController(QObject):
         self._delay_ms = 0.0
         self._starts_paused = False
         self._is_inspected = False
-        self.handover = Handover(self)
-        """Where the window asks the engine to stand still while it draws."""
         self._inbox = EventInbox()
-        self._worker = EngineWorker(services, self._inbox, self.handover)
+        self._worker = EngineWorker(services, self._inbox)
         self._thread = QThread()
         self._thread.setObjectName("engine")
         self._worker.moveToThread(self._thread)
@@ -94,11 +91,6 @@ class RunController(QObject):
     def state(self) -> RunState:
         """Where the run stands."""
         return self._state
-
-    @property
-    def is_at_full_speed(self) -> bool:
-        """Whether a run goes that nobody holds back to follow its single steps."""
-        return self._state is RunState.RUNNING and not self._delay_ms
 
     @property
     def is_closed(self) -> bool:

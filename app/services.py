@@ -127,9 +127,7 @@ def open_session(while_loading: Callable[[], AbstractContextManager[None]] = con
 
 def open_session_beside_window() -> Session:
     """As `open_session`, in a process whose window draws while the engine computes, and answers while it loads."""
-    from app.giving_way import giving_way
-
-    return open_session(giving_way)
+    return open_session()
 
 
 def open_log(path: Path) -> LogWriter:

@@ -15,8 +15,6 @@ from typing import Any
 
 from PySide6.QtCore import QObject, QThread, Signal, Slot
 
-from app.giving_way import giving_way
-from app.handover import Handover
 from app.services import LogWriter, Services, Session
 from core.controls import RunControls
 from core.errors import OutriderError, sentence_of
@@ -112,11 +110,10 @@ class EngineWorker(QObject):
     task_failed = Signal(str)
     task_finished = Signal()
 
-    def __init__(self, services: Services, inbox: EventInbox, handover: Handover) -> None:
+    def __init__(self, services: Services, inbox: EventInbox) -> None:
         super().__init__()
         self._services = services
         self._inbox = inbox
-        self._handover = handover
         self._session: Session | None = None
         self._log: LogWriter | None = None
 
@@ -157,7 +154,7 @@ class EngineWorker(QObject):
     def _opened_session(self) -> Session:
         if self._session is None:
             self._inbox.put(StageChanged(WARM_UP_STAGE))
-            with without_collection(), giving_way():
+            with without_collection():
                 self._services.load_libraries()
                 self._session = self._services.open_session()
             self._tell_ready()
@@ -175,7 +172,6 @@ class EngineWorker(QObject):
             self._write_log(event)
             # The window keeps all of a run's evidence, and shows one step's at a time.
             self._inbox.put(replace(event, evidence=packed(event.evidence)) if isinstance(event, Inspected) else event)
-            self._handover.offer()
             if isinstance(event, Finished):
                 self._tell_error(event.summary)
 

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from PySide6.QtWidgets import QApplication, QMenu, QPlainTextEdit, QScrollBar, QSplitterHandle, QWidget
+from PySide6.QtWidgets import (
+    QAbstractButton,
+    QAbstractItemView,
+    QApplication,
+    QComboBox,
+    QLabel,
+    QPlainTextEdit,
+    QWidget,
+)
 
 from app.theme import LIGHT, SCALES, apply_style, mono_font, next_scale, scaled, text_scale, ui_font
 from app.widgets.fields import SPIN_WIDTH
@@ -17,12 +25,15 @@ def default_size(qapp):
     apply_style(LIGHT, 1.0)
 
 
+TEXT = (QAbstractButton, QAbstractItemView, QComboBox, QLabel, QPlainTextEdit)
+
+
 def fonts(window):
     """Of all that shows text; a widget takes its style sheet's font when it is first polished."""
     found = {}
     for widget in window.findChildren(QWidget):
         widget.ensurePolished()
-        if not isinstance(widget, QScrollBar | QMenu | QSplitterHandle):
+        if isinstance(widget, TEXT) and not widget.objectName().startswith("qt_"):
             found[id(widget)] = widget.font().pixelSize()
     return found
 

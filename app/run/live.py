@@ -1,46 +1,45 @@
-"""The 30 Hz loop between the engine's events and the panels: the only place where the two meet."""
+"""Carries the engine's events to the panels on timers: the only place where the two meet."""
 
 from __future__ import annotations
 
 import math
-import os
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
-from PySide6.QtCore import QCoreApplication, QObject, Qt, QTimer, Signal, Slot
-from PySide6.QtWidgets import QApplication, QWidget
+from PySide6.QtCore import QObject, QTimer, Signal, Slot
+from PySide6.QtWidgets import QWidget
 
-from app.collecting import collect_due
 from app.controller import RunController, RunState
-from app.frame_pace import FRAME_MS, FramePace
+
 from app.run.run_view import RunView
 from app.run.tiles import MeasurementsPanel, StatusStrip
 from app.run.transcript import TranscriptPanel
-from app.turns import Turns
-from core.types import Device, Event, RunRequest, RunStarted
+from core.types import Event, RunRequest, RunStarted
 
-APPLY_S = 0.008
-"""Time that one frame takes to apply events, of which a kept run or a fast engine may have thousands."""
+TEXT_MS = 50
+PANELS_MS = 200
+APPLY_S = 0.03
+"""Longest time that one frame spends on applying events, of which a kept run may have thousands."""
 
 
 class LivePanel(Protocol):
-    """A panel that shows the run as it goes."""
+    """A panel that shows the run while it is running."""
 
     def begin(self) -> None:
         """A run starts."""
 
     def refresh(self, *, has_news: bool) -> None:
-        """A frame: show what has come, if it is seen at all."""
+        """A frame: show what is new, if the panel is visible at all."""
 
     def end(self) -> None:
         """A run is over: show all of it."""
 
 
 class LiveView(QObject):
-    """Takes events on a timer, applies them to the `RunView`, and has the panels draw what is new.
+    """Applies events to the `RunView`, and has text and panels draw what is new.
 
-    A run that was kept is shown in the same way, a piece in each frame, from the events of its log.
+    A kept run is shown in the same way, from the events of its log.
 
     Signals:
         run_begun: a run has started, and its log with it.
@@ -66,22 +65,15 @@ class LiveView(QObject):
         self._panels: list[LivePanel] = [measurements]
         self._evidence_readers: list[QWidget] = []
         self._status = status
-        self._pace = FramePace()
-        self._beginnings = Turns(self)
-        self._endings = Turns(self)
-        self._endings.done.connect(self._on_end_shown)
         self._has_news = False
         self._is_ending = False
-        self._blinking_ms: int | None = None
-        self._stage_shown = ""
         self._kept: Iterator[Event] | None = None
         self.kept_title = ""
-        """What the run on screen is called, if it was kept and not just run."""
-        self._timer = QTimer(self)
-        self._timer.setTimerType(Qt.TimerType.PreciseTimer)
-        self._timer.setInterval(self._pace.interval_ms)
-        self._timer.timeout.connect(self._on_frame)
-        controller.handover.given.connect(self._on_turn)
+        """The name of the run on screen if it is a kept one."""
+        self._text_timer = QTimer(self, interval=TEXT_MS)
+        self._text_timer.timeout.connect(self._on_text_due)
+        self._panels_timer = QTimer(self, interval=PANELS_MS)
+        self._panels_timer.timeout.connect(self._on_panels_due)
         controller.run_requested.connect(self._on_run_requested)
         controller.run_ended.connect(self._on_run_ended)
         controller.engine_ready.connect(self._on_engine_ready)
@@ -89,37 +81,32 @@ class LiveView(QObject):
         self._show_status()
 
     def attach(self, *panels: LivePanel) -> None:
-        """Have more panels shown the run as it goes."""
+        """Show more panels the run while it is running."""
         self._panels.extend(panels)
 
     def send_evidence_to(self, *panels: QWidget) -> None:
-        """While one of them is seen, the engine sends at once what the models said in each step."""
+        """While one of them is visible, the engine sends each step's evidence at once."""
         self._evidence_readers.extend(panels)
 
     @Slot()
     def watch_warm_up(self) -> None:
-        """Show the engine's stages although no run goes yet. Who was quicker to start one has seen them by now."""
+        """Show the engine's stages before the first run."""
         if self._run.request is None:
-            self._timer.start()
+            self._start_timers()
 
     def show_kept(self, request: RunRequest, events: Iterable[Event], title: str) -> None:
-        """Show a run that was kept. Not while another one goes."""
+        """Show a kept run. Not while another one is running."""
         self._begin(request)
         self._kept, self.kept_title = iter(events), title
         self._show_status()
 
     def finish(self) -> None:
-        """Show the rest of a run that is over, at once; `run_shown` is emitted within, if it has not been.
-
-        To be called before another run is begun, since what `run_shown` leads to may itself begin one.
-        """
-        while self._is_ending:
+        """Show the rest of a run that is over, at once. Call it before another run begins."""
+        if self._is_ending:
             self._end_if_whole(math.inf)
-        self._endings.finish()
 
     @Slot(object)
     def _on_run_requested(self, request: RunRequest) -> None:
-        self.finish()
         self._kept, self.kept_title = None, ""
         self._begin(request)
 
@@ -128,141 +115,84 @@ class LiveView(QObject):
         self._take_events()
         self._run.begin(request)
         self._transcript.begin(self._run.tokens)
-        self._show_status()
-        # One after another: to empty and paint them all takes longer than a window may be busy.
-        self._beginnings.start(self._begin_panels())
-        self._pace.begin()
-        self._timer.setInterval(self._pace.interval_ms)
-        self._timer.start()
-
-    def _begin_panels(self) -> Generator[None]:
         for panel in self._panels:
-            yield from self._beginnings.rest()
             panel.begin()
+        self._show_status()
+        self._start_timers()
 
-    def _tell_engine(self) -> None:
-        # In a window that is put away everything counts as visible.
+    def _start_timers(self) -> None:
+        self._text_timer.start()
+        self._panels_timer.start()
+
+    def _stop_timers(self) -> None:
+        self._text_timer.stop()
+        self._panels_timer.stop()
+
+    @Slot()
+    def _on_text_due(self) -> None:
+        # A minimised window counts as visible in Qt.
         is_seen = any(panel.isVisible() and not panel.window().isMinimized() for panel in self._evidence_readers)
         self._controller.set_inspected(is_seen)
-
-    @Slot()
-    def _on_frame(self) -> None:
-        self._tell_engine()
-        handover = self._controller.handover
-        # A step may last; nobody waits longer for its end than from one frame to the next.
-        if self._is_held_up and not handover.is_wanted:
-            handover.want()
-            return
-        handover.withdraw()
-        self._draw()
-
-    @Slot()
-    def _on_turn(self) -> None:
-        with self._controller.handover.turn():
-            self._draw()
-            # What would be laid out and painted when the event loop comes to it, which is too late.
-            QCoreApplication.sendPostedEvents()
-
-    def _draw(self) -> None:
-        self._beginnings.finish()
         if self._is_ending:
             self._end_if_whole(APPLY_S)
-            return
-        # A person who follows the single steps, or reads a kept run, waits for nothing.
-        has_come = self._take_events(APPLY_S)
-        # Until the first text is there, each frame looks for it.
-        is_contended = self._is_held_up and bool(self._run.steps)
-        self._hold_caret(is_contended)
-        draws_all = self._pace.frame(is_contended=is_contended)
-        if has_come:
+        elif self._kept is not None:
+            self._take_kept(self._kept)
+        elif self._take_events(APPLY_S):
             self._has_news = True
             self._transcript.view.refresh()
-        if draws_all:
-            for panel in self._panels:
-                panel.refresh(has_news=self._has_news)
-            self._has_news = False
-        # A bar that says "busy" draws itself all the time; and no text may stand there while its prompt is being read.
-        if draws_all or self._status.is_busy or self._run.stage != self._stage_shown:
             self._show_status()
-        if self._kept is not None:
-            self._take_kept()
-        else:
-            self._timer.setInterval(self._pace.interval_ms)
-        collect_due()
 
-    @property
-    def _is_held_up(self) -> bool:
-        """Whether drawing takes from a run that nobody holds back."""
-        is_racing = self._kept is None and self._controller.is_at_full_speed
-        return is_racing and _takes_all_processors(self._run)
+    @Slot()
+    def _on_panels_due(self) -> None:
+        for panel in self._panels:
+            panel.refresh(has_news=self._has_news)
+        self._has_news = False
 
-    def _hold_caret(self, is_held: bool) -> None:
-        """Let the caret of the prompt, or of another field, not blink: each time the window draws for it."""
-        if is_held and self._blinking_ms is None:
-            self._blinking_ms = QApplication.cursorFlashTime()
-            QApplication.setCursorFlashTime(0)
-        elif not is_held and self._blinking_ms is not None:
-            QApplication.setCursorFlashTime(self._blinking_ms)
-            self._blinking_ms = None
-
-    def _take_kept(self) -> None:
-        """Apply as much of a kept run as leaves the window answering."""
+    def _take_kept(self, events: Iterator[Event]) -> None:
         deadline = time.perf_counter() + APPLY_S
-        for event in self._kept or ():
+        self._has_news = True
+        for event in events:
             self._run.apply(event)
             if time.perf_counter() > deadline:
-                break
-        else:
-            self._kept = None
-            self._on_run_ended()
-            return
-        self._transcript.view.refresh()
+                self._transcript.view.refresh()
+                self._show_status()
+                return
+        self._kept = None
+        self._on_run_ended()
 
     @Slot()
     def _on_run_ended(self) -> None:
-        self._controller.handover.withdraw()
-        self._hold_caret(False)
-        self._beginnings.finish()
         self._is_ending = True
         self._end_if_whole(APPLY_S)
 
     def _end_if_whole(self, most_s: float) -> None:
-        """Show that the run is over once all of it has been taken: its last events may be thousands."""
+        """Show that the run is over once all its events are applied; the last ones may be thousands."""
         self._take_events(most_s)
         self._transcript.view.refresh()
         if self._controller.has_events:
-            self._timer.start(FRAME_MS)
             return
         self._is_ending = False
-        self._timer.stop()
-        self._endings.start(self._end_panels())
-
-    def _end_panels(self) -> Generator[None]:
+        self._stop_timers()
         for panel in self._panels:
             panel.end()
-            yield
-
-    @Slot()
-    def _on_end_shown(self) -> None:
         self._show_status()
         self.run_shown.emit()
-        collect_due()
 
     @Slot()
     def _on_engine_ready(self) -> None:
         if self._controller.state is RunState.IDLE and self._kept is None and not self._is_ending:
-            self._timer.stop()
+            self._stop_timers()
             self._take_events()
             self._show_status()
 
     @Slot(object)
     def _on_state_changed(self, state: RunState) -> None:
-        # What an idle window says of a run is known when its end is shown, which is next.
+        # The end of a run shows its own status.
         if state is not RunState.IDLE:
             self._show_status()
 
     def _take_events(self, most_s: float = math.inf) -> bool:
-        """Apply what has come, for so long at most; what is left waits for the next frame."""
+        """Apply new events for this long at most; the rest waits for the next frame. True if there were any."""
         is_any = False
         deadline = time.perf_counter() + most_s
         for event in self._controller.take_events():
@@ -276,8 +206,7 @@ class LiveView(QObject):
 
     def _show_status(self) -> None:
         run, state = self._run, self._controller.state
-        self._stage_shown = run.stage
-        is_idle = state is RunState.IDLE and not self._is_ending and not self._endings.is_going
+        is_idle = state is RunState.IDLE and not self._is_ending
         if state is RunState.STOPPING:
             stage = "Stopping…"
         elif state is RunState.PAUSED and run.prefill is not None:
@@ -296,14 +225,6 @@ class LiveView(QObject):
             self._status.show_progress(None if run.stage else 0.0)
         else:
             self._status.show_progress(run.progress)
-
-
-def _takes_all_processors(run: RunView) -> bool:
-    """Whether the engine of the run that goes leaves no processor to draw with."""
-    if run.started is None or run.started.config.get("device") != Device.CPU:
-        return False
-    threads = run.started.environment.get("threads")
-    return isinstance(threads, int) and threads >= (os.cpu_count() or 1)
 
 
 def _place(run: RunView) -> str:
