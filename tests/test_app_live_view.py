@@ -3,12 +3,12 @@
 import os
 
 import pytest
+from app.frame_pace import FRAME_MS, SLOWEST_FRAME_MS
 from PySide6.QtCore import QEvent, QObject, QPoint, QTimer
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QWidget
 
 from app.controller import RunState
-from app.frame_pace import FRAME_MS, SLOWEST_FRAME_MS
 from app.run import live as live_view
 from app.run.run_view import RunView
 from app.run.token_text import TokenText

@@ -6,10 +6,10 @@ import sys
 from dataclasses import replace
 
 import pytest
+from app.handover import Handover
 
 from app import giving_way
 from app.controller import SWITCH_S
-from app.handover import Handover
 from app.services import open_session, open_session_beside_window
 from app.worker import EngineWorker, EventInbox
 from core.controls import RunControls

@@ -11,7 +11,6 @@ from PySide6.QtCore import QObject, QTimer, Signal, Slot
 from PySide6.QtWidgets import QWidget
 
 from app.controller import RunController, RunState
-
 from app.run.run_view import RunView
 from app.run.tiles import MeasurementsPanel, StatusStrip
 from app.run.transcript import TranscriptPanel
