@@ -32,7 +32,7 @@ from app.settings import remember_model
 from app.setup.controls import ControlsPanel, settings_of
 from app.setup.model_library import ModelLibrary
 from app.setup.models_form import OpenKind
-from app.setup.pair import PairJudge
+from app.setup.pair import PairForecast
 from app.setup.presets import load_presets
 from app.setup.prompt import PromptEditor, PromptReader
 from app.theme import DEFAULT_SCALE, LIGHT, RESOURCES, Appearance, Theme, ThemeMode, next_scale, text_scale
@@ -40,7 +40,7 @@ from app.threads import Threads
 from app.tools.check import CheckWindow
 from app.tools.export import Exports
 from app.tools.help import HelpDesk
-from app.tools.models.window import ModelsDesk
+from app.tools.models.window import Models
 from app.tools.probe import ProbeWindow
 from app.tools.runs.kept import KeptRuns
 from app.tools.sweep.window import SweepWindow
@@ -132,11 +132,10 @@ class MainWindow(QMainWindow):
         self.controller = RunController(self._services, self)
         library = ModelLibrary(self._services.embedded_models(), self._services.suggestions)
         self.controls = ControlsPanel(library)
-        self.models = ModelsDesk(self._services, library, self.controls.models, self.controller, self._dialogs, self)
-        self.checker = self.models.checker
-        self.judge = PairJudge(self.checker, self.controller, self.controls.models.verdict, self)
+        self.models = Models(self.jobs, library, self.controls.models, self.controller, self._dialogs, self)
+        self.forecast = PairForecast(self.jobs, self.controller, self.controls.models.verdict, self)
         self.prompt = PromptEditor(load_presets())
-        self.reader = PromptReader(self.prompt, self.controls, self.checker, self)
+        self.reader = PromptReader(self.prompt, self.controls, self.jobs, self)
         self.transcript = TranscriptPanel()
         self.selection = Selection(self)
         self.measurements = MeasurementsPanel(self.run_view)
@@ -179,7 +178,7 @@ class MainWindow(QMainWindow):
             self.jobs,
             self._dialogs,
         )
-        self.threads = Threads((self.controller, self.checker, self.models.store), self)
+        self.threads = Threads((self.controller,), self)
         cards = (*self.measurements.cards, *self.plots.cards, *self.theory.cards)
         self.plot_desk = PlotDesk(self, self._dialogs, self.run_view, self.jobs, cards)
         view, bar = self.transcript.view, self.transcript.playback
@@ -291,7 +290,7 @@ class MainWindow(QMainWindow):
 
     def _start(self, request: RunRequest) -> None:
         self.live.finish()
-        if (forecast := self.judge.too_large(request)) and not self._dialogs.ask_too_large(self, forecast):
+        if (forecast := self.forecast.too_large(request)) and not self._dialogs.ask_too_large(self, forecast):
             return
         # Also one that was run without it, in the terminal, shows here how each of its tokens came about.
         if self.controller.start(replace(request, inspect=True)):
@@ -318,13 +317,13 @@ class MainWindow(QMainWindow):
     @Slot()
     def _on_run_shown(self) -> None:
         if not self.live.kept_title:
-            self.judge.note_run(self.run_view)
+            self.forecast.note_run(self.run_view)
         self.menus.export.setEnabled(self.run_view.started is not None)
 
     @Slot()
     def _on_settings_changed(self) -> None:
         self.prompt.show_state(self.controller.state, self.controls.problem(self.prompt.text()))
-        self.judge.want(self.controls.verdict_question(self.prompt.text()))
+        self.forecast.want(self.controls.pair_question(self.prompt.text()))
         self.measurements.set_baseline_ticked(self.controls.run.baseline.isChecked())
 
     @Slot()

@@ -75,6 +75,15 @@ def no_leaked_qthread():
         yield
 
 
+@pytest.fixture(autouse=True)
+def undone_patches():
+    """Takes back what `fake_services` put in the place of the disk and the Hub."""
+    yield
+    fakes = sys.modules.get("tests.fakes_app")
+    if fakes is not None:
+        fakes.patches.undo()
+
+
 @pytest.fixture
 def session():
     """A scripted session."""

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 from app.services import Services
 from app.settings import SettingsStore
 from core.controls import Cancelled, RunControls
-from core.errors import OutriderError
 from core.models.catalogue import ModelEntry, ModelFormat, ModelOrigin
 from core.types import (
     BaselineStep,
@@ -294,31 +295,21 @@ def fake_pair_problem(draft: str, target: str) -> str | None:
     return MISMATCH if STRANGER.ref in {draft, target} and draft != target else None
 
 
+patches = pytest.MonkeyPatch()
+"""What stands in for the disk and the Hub; undone after every test."""
+
+
 def fake_services(session: FakeSession, folder: Path, hub: FakeHub | None = None) -> Services:
     """Services around a session, with every file under a folder."""
     hub = hub or FakeHub()
     hub.embedded = hub.embedded or (TARGET, DRAFT)
-
-    def resolve(ref: str) -> ModelEntry:
-        for entry in (*hub.embedded, STRANGER, *hub.entries):
-            if entry.ref == ref:
-                return entry
-        raise OutriderError(f"There is no model {ref!r} here.")
-
+    hub.others = (STRANGER,)
+    hub.pair_problem = hub.pair_problem or fake_pair_problem
+    hub.install(patches)
     return Services(
         load_libraries=lambda: None,
         open_session=lambda: session,
-        pair_problem=fake_pair_problem,
-        pair_verdict=hub.pair_verdict,
         embedded_models=lambda: hub.embedded,
-        find_models=hub.find_models,
-        resolve=resolve,
-        read_details=hub.read_details,
-        is_offline=lambda: hub.is_offline,
-        download=hub.download,
-        plan_removal=hub.plan_removal,
-        remove=hub.remove,
-        render_prompt=hub.render_prompt,
         runs_folder=lambda: folder / "runs",
         sweeps_folder=lambda: folder / "sweeps",
         store=SettingsStore(folder / "settings.json"),

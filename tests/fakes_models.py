@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from app.tools.models.questions import FoundModels, RenderedPrompt, RenderQuestion, VerdictQuestion
+import pytest
+
+from app.setup.model_library import FoundModels
+from app.setup.pair import PairQuestion
+from app.setup.rendered_prompt import RenderedPrompt, RenderQuestion
 from core.errors import OutriderError
 from core.models.catalogue import ModelEntry, ModelFormat, ModelOrigin
 from core.models.details import ModelDetails
@@ -60,6 +65,7 @@ class FakeHub:
     """What is on this computer, and what can be had.
 
     Attributes:
+        others: can be opened, although no scan finds them.
         entries: the models that a scan finds beside the embedded ones.
         details: by reference; a sentence is raised.
         gate: released once for each piece of a download; None: they come by themselves.
@@ -71,6 +77,7 @@ class FakeHub:
     """
 
     embedded: tuple[ModelEntry, ...] = ()
+    others: tuple[ModelEntry, ...] = ()
     entries: list[ModelEntry] = field(default_factory=list)
     details: dict[str, ModelDetails | str] = field(default_factory=dict)
     gate: threading.Semaphore | None = None
@@ -86,17 +93,43 @@ class FakeHub:
     repairs: dict[str, ModelDetails] = field(default_factory=dict)
     calls: list[tuple[str, bool]] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
-    judged: list[VerdictQuestion] = field(default_factory=list)
+    judged: list[PairQuestion] = field(default_factory=list)
     rendered: list[RenderQuestion] = field(default_factory=list)
     render_problem: str = ""
+    pair_problem: Callable[[str, str], str | None] | None = None
+
+    def install(self, patches: pytest.MonkeyPatch) -> None:
+        """Put this in the place of the disk and the Hub, until the patches are undone."""
+        for name, fake in {
+            "app.setup.pair.pair_verdict": self.pair_verdict,
+            "app.setup.rendered_prompt.render_prompt": self.render_prompt,
+            "app.setup.prompt.render_prompt": self.render_prompt,
+            "app.tools.models.window.find_models": self.find_models,
+            "core.models.fit.pair_verdict": lambda draft, target, **_: PairVerdict(
+                self.pair_problem(draft, target), (), None, None
+            ),
+            "core.models.catalogue.resolve": self.resolve,
+            "core.models.details.read_details": self.read_details,
+            "core.models.downloads.download": self.download,
+            "core.models.downloads.plan_removal": self.plan_removal,
+            "core.models.downloads.remove": self.remove,
+            "core.models.hub.is_offline": lambda: self.is_offline,
+        }.items():
+            patches.setattr(name, fake)
 
     def find_models(self) -> FoundModels:
         """Scan."""
         return FoundModels((*self.embedded, *self.entries), CACHE, 41_200_000_000)
 
-    def resolve(self, ref: str) -> ModelEntry | None:
+    def resolve(self, ref: str) -> ModelEntry:
         """Look a model up."""
-        return next((entry for entry in self.entries if entry.ref == ref), None)
+        entry = self._find(ref)
+        if entry is None:
+            raise OutriderError(f"There is no model {ref!r} here.")
+        return entry
+
+    def _find(self, ref: str) -> ModelEntry | None:
+        return next((entry for entry in (*self.embedded, *self.others, *self.entries) if entry.ref == ref), None)
 
     def read_details(self, entry: ModelEntry) -> ModelDetails:
         """Describe a model."""
@@ -124,7 +157,7 @@ class FakeHub:
             )
             on_progress(done)
         on_progress(DownloadProgress("Checking…", "model.safetensors", self.total_bytes, self.total_bytes))
-        entry = self.resolve(ref)
+        entry = self._find(ref)
         if entry is None:
             entry = hub_entry(ref, self.total_bytes, days=0)
             self.entries.append(entry)
@@ -134,7 +167,7 @@ class FakeHub:
 
     def plan_removal(self, ref: str) -> Removal:
         """What a removal would free."""
-        entry = self.resolve(ref)
+        entry = self._find(ref)
         if entry is None:
             raise OutriderError(f"{ref} is not Outrider's to delete.")
         return Removal(entry, entry.size_bytes, "Other programs share this cache.")
@@ -146,7 +179,7 @@ class FakeHub:
         self.removed.append(ref)
         return removal.frees_bytes
 
-    def pair_verdict(self, question: VerdictQuestion) -> PairVerdict:
+    def pair_verdict(self, question: PairQuestion) -> PairVerdict:
         """Judge a pair."""
         self.judged.append(question)
         return PairVerdict(None, self.warnings, self.memory if question.with_memory else None, 0.13)
@@ -158,4 +191,4 @@ class FakeHub:
             raise OutriderError(self.render_problem)
         is_chat = question.chat is not False
         text = f"<|im_start|>user\n{question.prompt}<|im_end|>\n<|im_start|>assistant\n" if is_chat else question.prompt
-        return RenderedPrompt(question, text, len(text.split()), is_chat, ("<|im_start|>", "<|im_end|>"))
+        return RenderedPrompt(text, len(text.split()), is_chat, ("<|im_start|>", "<|im_end|>"))

@@ -15,13 +15,18 @@ def until(qtbot, holds):
     qtbot.waitUntil(holds, timeout=30_000)
 
 
+def settle(qtbot, window):
+    """Wait until every question about models is answered."""
+    until(qtbot, lambda: window.jobs.is_idle)
+
+
 def column(panel, column):
     model = panel.table.model()
     return [model.index(row, column).data() for row in range(model.rowCount())]
 
 
 def download_of(window, ref):
-    return next((download for download in window.models.store.downloads if download.ref == ref), None)
+    return next((download for download in window.models.downloads.all() if download.ref == ref), None)
 
 
 def wait_for_state(qtbot, window, ref, state):

@@ -6,8 +6,8 @@ import tempfile
 import threading
 from pathlib import Path
 
+from app.setup.models_form import ModelRole
 from app.tools.models.downloads import DownloadRow
-from app.tools.models.questions import ModelRole
 from tests.fakes_app import FakeSession, fake_services
 from tests.fakes_models import FakeHub, hub_entry, make_details
 from tests.screenshots_camera import Camera, opened, wait
@@ -58,17 +58,17 @@ def photograph_models(folder: Path, only: str) -> None:
             desk.browse()
             shoot("get")
             for ref in ("HuggingFaceTB/SmolLM2-360M-Instruct", "Qwen/Qwen3-0.6B"):
-                panel.get_requested.emit(ref, False)
+                desk.downloads.get(ref)
             for _ in range(4):
                 hub.gate.release()
             wait(3000, lambda: any("290" in row.note.text() for row in panel.shelf.findChildren(DownloadRow)))
             shoot("downloading")
             camera.shoot("window-downloading")
             hub.fail_after = (0, "The connection to the Hub broke. What came is kept; resume when the network is back.")
-            desk.store.cancel("HuggingFaceTB/SmolLM2-360M-Instruct")
-            wait(3000, lambda: not any(download.state.is_active for download in desk.store.downloads))
+            desk.downloads.cancel("HuggingFaceTB/SmolLM2-360M-Instruct")
+            wait(3000, lambda: not any(download.state.is_active for download in desk.downloads.all()))
             shoot("failed")
-            panel.suggestions.set_offline(True)
+            panel.get_page.set_offline(True)
             shoot("offline")
             panel.close()
             hub.warnings = ("A step of the draft is expected to cost .62 of the target's. Choose a smaller draft.",)

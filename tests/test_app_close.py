@@ -107,6 +107,7 @@ import app.main_window
 from app.__main__ import open_window
 from core.controls import Cancelled
 from tests.fakes_app import FakeSession, fake_services
+from tests.fakes_models import FakeHub
 
 folder, close = Path(sys.argv[1]), sys.argv[2]
 importing, hidden = threading.Event(), threading.Event()
@@ -122,13 +123,14 @@ def download_slowly(ref, **_):
     open_slowly()
     raise Cancelled
 
-busy = {"download": download_slowly} if close == "download" else {"open_session": open_slowly}
+hub = FakeHub(download=download_slowly) if close == "download" else FakeHub()
+busy = {} if close == "download" else {"open_session": open_slowly}
 
 class Window(app.main_window.MainWindow):
     def __init__(self):
-        super().__init__(services=replace(fake_services(session, folder), **busy))
+        super().__init__(services=replace(fake_services(session, folder, hub), **busy))
         if close == "download":
-            self.models.store.get("owner/model")
+            self.models.downloads.get("owner/model")
         if close != "interrupt":
             self.timer = QTimer(self)
             self.timer.timeout.connect(lambda: importing.is_set() and not hidden.is_set() and self.close())

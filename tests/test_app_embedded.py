@@ -83,7 +83,6 @@ def test_a_model_that_disappeared_is_one_sentence(make_window, run_to_end, tmp_p
     window = make_window(
         Services(
             embedded_models=lambda: (target, gone),
-            pair_problem=lambda _draft, _target: None,
             runs_folder=lambda: tmp_path / "runs",
             store=SettingsStore(tmp_path / "settings.json"),
         )

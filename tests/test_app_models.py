@@ -7,15 +7,16 @@ from dataclasses import replace
 import pytest
 from PySide6.QtCore import Qt
 
-from app.services import find_models, find_pair_problem
 from app.settings import SettingsStore, WindowSettings
-from app.setup.model_library import ModelLibrary
-from app.setup.models_form import OPEN_TITLES, REASON_ROLE, OpenKind
-from app.tools.models.questions import ModelRole
+from app.setup.model_library import ModelLibrary, find_models
+from app.setup.models_form import OPEN_TITLES, REASON_ROLE, ModelRole, OpenKind
+from app.tools.models.window import _pair_problem
 from core.errors import ModelUnreadableError
 from core.models.catalogue import embedded_models
 from tests.fakes import is_sentence, save_model
 from tests.fakes_app import DRAFT, MISMATCH, STRANGER, TARGET, fake_services
+from tests.fakes_models import FakeHub
+from tests.fakes_models_window import settle
 
 
 def texts(combo):
@@ -23,8 +24,8 @@ def texts(combo):
 
 
 def open_stranger(window, qtbot, role):
-    with qtbot.waitSignal(window.checker.pairs_checked):
-        window.checker.open(STRANGER.ref, role)
+    window.models._open_model(STRANGER.ref, role)
+    settle(qtbot, window)
 
 
 def test_the_embedded_pair_is_chosen_at_first(window):
@@ -86,8 +87,7 @@ def test_open_in_the_list_asks_for_a_path_and_keeps_the_choice(window, dialogs, 
 def test_an_opened_model_is_chosen_and_remembered(make_window, dialogs, qtbot, session, tmp_path):
     window = make_window()
     dialogs.model_path = STRANGER.ref
-    with qtbot.waitSignal(window.checker.opened):
-        window.menus.open_actions[OpenKind.GGUF].trigger()
+    window.menus.open_actions[OpenKind.GGUF].trigger()
     qtbot.waitUntil(lambda: window.controls.target.ref == STRANGER.ref)
     again = make_window(fake_services(session, tmp_path))
     qtbot.waitUntil(lambda: again.controls.target.ref == STRANGER.ref)
@@ -96,8 +96,8 @@ def test_an_opened_model_is_chosen_and_remembered(make_window, dialogs, qtbot, s
 
 def test_a_path_that_holds_no_model_is_explained(window, dialogs, qtbot):
     dialogs.model_path = "/nowhere"
-    with qtbot.waitSignal(window.checker.open_failed):
-        window.menus.open_actions[OpenKind.FOLDER].trigger()
+    window.menus.open_actions[OpenKind.FOLDER].trigger()
+    settle(qtbot, window)
     assert "no model '/nowhere'" in window.banner.sentence()
     assert window.controls.target.ref == TARGET.ref
 
@@ -105,7 +105,7 @@ def test_a_path_that_holds_no_model_is_explained(window, dialogs, qtbot):
 def test_a_remembered_model_that_is_gone_disturbs_nobody(make_window, qtbot, session, tmp_path):
     SettingsStore(tmp_path / "settings.json").save(WindowSettings(opened_models=("/gone.gguf",)))
     window = make_window()
-    qtbot.waitSignal(window.checker.open_failed).wait()
+    settle(qtbot, window)
     assert window.banner.sentence() == ""
 
 
@@ -119,7 +119,7 @@ def test_a_checker_that_fails_does_not_block_the_pair(make_window, qtbot, sessio
     def fail(_draft, _target):
         raise ValueError("odd file")
 
-    window = make_window(replace(fake_services(session, tmp_path), pair_problem=fail))
+    window = make_window(fake_services(session, tmp_path, FakeHub(pair_problem=fail)))
     qtbot.waitUntil(lambda: not window.controls.models.library.unchecked_drafts(TARGET.ref))
     assert window.controls.models.problem() is None
     assert window.prompt.run_button.isEnabled()
@@ -129,16 +129,16 @@ def test_a_checker_that_can_not_read_a_model_passes_its_sentence_on(make_window,
     def fail(_draft, _target):
         raise ModelUnreadableError("The tokenizer is damaged.")
 
-    window = make_window(replace(fake_services(session, tmp_path), pair_problem=fail))
+    window = make_window(fake_services(session, tmp_path, FakeHub(pair_problem=fail)))
     qtbot.waitUntil(lambda: window.prompt.note.text() == "The tokenizer is damaged.")
 
 
 def test_a_draft_whose_weights_are_cut_off_has_a_reason_before_anything_is_loaded(tmp_path):
     target, draft = save_model(tmp_path / "target"), save_model(tmp_path / "draft")
-    assert find_pair_problem(str(draft), str(target)) is None
+    assert _pair_problem(str(draft), str(target)) is None
     weights = draft / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
-    problem = find_pair_problem(str(draft), str(target))
+    problem = _pair_problem(str(draft), str(target))
     assert problem
     assert is_sentence(problem)
     assert "model.safetensors" in problem

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 
 import pytest
 
-from app.tools.models.store import DownloadState
+from app.tools.models.downloads import DownloadState
 from app.tools.models.table import Column
 from tests.fakes_app import TARGET, fake_services
 from tests.fakes_models_window import LARGE, SMALL, column, open_models, small_hub, until, wait_for_state
@@ -21,7 +20,8 @@ def hub():
 @pytest.fixture
 def make(make_window, session, tmp_path, hub, qtbot):
     def build(**changes):
-        return open_models(make_window(replace(fake_services(session, tmp_path, hub), **changes)), hub, qtbot)
+        vars(hub).update(changes)
+        return open_models(make_window(fake_services(session, tmp_path, hub)), hub, qtbot)
 
     return build
 
@@ -38,10 +38,9 @@ def test_a_model_is_deleted_after_a_yes(make, hub, dialogs, qtbot):
 
 
 def test_a_model_is_kept_after_a_no(make, hub, dialogs, qtbot):
-    window, panel = make()
+    _, panel = make()
     panel.table.select(LARGE.ref)
-    with qtbot.waitSignal(window.checker.removal_planned):
-        panel.details.delete.click()
+    panel.details.delete.click()
     until(qtbot, lambda: len(dialogs.asked) == 1)
     assert hub.removed == []
     assert "large" in column(panel, Column.NAME)
@@ -82,7 +81,7 @@ def test_a_model_on_its_way_is_not_deleted(make, hub, dialogs, qtbot):
     dialogs.says_yes = True
     hub.gate = threading.Semaphore(1)
     window, panel = make()
-    panel.get_requested.emit(LARGE.ref, True)
+    window.models.downloads.get(LARGE.ref, restart=True)
     wait_for_state(qtbot, window, LARGE.ref, DownloadState.RUNNING)
     panel.table.select(LARGE.ref)
     panel.details.delete.click()

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 
 import pytest
 from PySide6.QtCore import Qt
 
 from app.setup.model_library import bytes_text
-from app.tools.models.downloads import OFFLINE
-from app.tools.models.store import DownloadState
+from app.tools.models.downloads import DownloadState, download_line
+from app.tools.models.get import OFFLINE
 from app.tools.models.table import Column
-from app.tools.models.window import download_line
 from core.models.catalogue import EMBEDDED_TITLES
 from core.models.suggestions import SUGGESTIONS
 from tests.fakes_app import fake_services
@@ -28,7 +26,8 @@ def hub():
 @pytest.fixture
 def make(make_window, session, tmp_path, hub, qtbot):
     def build(**changes):
-        return open_models(make_window(replace(fake_services(session, tmp_path, hub), **changes)), hub, qtbot)
+        vars(hub).update(changes)
+        return open_models(make_window(fake_services(session, tmp_path, hub)), hub, qtbot)
 
     return build
 
@@ -37,8 +36,8 @@ def test_a_typed_id_is_downloaded_with_progress_and_listed(make, hub, qtbot):
     hub.gate = threading.Semaphore(0)
     window, panel = make()
     panel.tabs.setCurrentIndex(1)
-    qtbot.keyClicks(panel.suggestions.edit, " someone/something ")
-    qtbot.keyClick(panel.suggestions.edit, Qt.Key.Key_Return)
+    qtbot.keyClicks(panel.get_page.edit, " someone/something ")
+    qtbot.keyClick(panel.get_page.edit, Qt.Key.Key_Return)
     hub.gate.release(3)
     row = panel.shelf.row("someone/something")
     until(qtbot, lambda: row.note.text() == "300 MB of 1.0 GB · 18.2 MB/s · 38 s left")
@@ -55,7 +54,7 @@ def test_a_typed_id_is_downloaded_with_progress_and_listed(make, hub, qtbot):
 def test_a_suggestion_shows_its_size_and_where_it_stands(make, hub, qtbot):
     hub.gate = threading.Semaphore(0)
     window, panel = make()
-    row = next(row for row in panel.suggestions.rows if row.suggestion.ref == NEW)
+    row = next(row for row in panel.get_page.rows if row.suggestion.ref == NEW)
     assert bytes_text(row.suggestion.download_bytes) in row.button.accessibleName()
     row.button.click()
     until(qtbot, lambda: row.word.text() == "Getting…")
@@ -67,7 +66,7 @@ def test_a_suggestion_shows_its_size_and_where_it_stands(make, hub, qtbot):
 def test_cancel_keeps_what_came_and_resume_goes_on_from_there(make, hub, qtbot):
     hub.gate = threading.Semaphore(4)
     window, panel = make()
-    panel.get_requested.emit(NEW, False)
+    window.models.downloads.get(NEW)
     row = panel.shelf.row(NEW)
     until(qtbot, lambda: row.percent.text() == "40\u00a0%")
     row.cancel.click()
@@ -86,7 +85,7 @@ def test_cancel_keeps_what_came_and_resume_goes_on_from_there(make, hub, qtbot):
 def test_start_over_begins_anew(make, hub, qtbot):
     hub.gate = threading.Semaphore(4)
     window, panel = make()
-    panel.get_requested.emit(NEW, False)
+    window.models.downloads.get(NEW)
     row = panel.shelf.row(NEW)
     until(qtbot, lambda: row.percent.text() == "40\u00a0%")
     row.cancel.click()
@@ -101,12 +100,12 @@ def test_start_over_begins_anew(make, hub, qtbot):
 def test_a_failure_is_a_sentence_in_the_row_and_can_be_resumed(make, hub, qtbot):
     hub.fail_after = (5, "The connection broke. Resume when the network is back.")
     window, panel = make()
-    panel.get_requested.emit(NEW, False)
+    window.models.downloads.get(NEW)
     wait_for_state(qtbot, window, NEW, DownloadState.FAILED)
     row = panel.shelf.row(NEW)
     assert row.note.text() == "The connection broke. Resume when the network is back."
     assert row.resume.isVisibleTo(panel)
-    assert next(item for item in panel.suggestions.rows if item.suggestion.ref == NEW).button.text() == "Resume"
+    assert next(item for item in panel.get_page.rows if item.suggestion.ref == NEW).button.text() == "Resume"
     hub.fail_after = None
     row.resume.click()
     wait_for_state(qtbot, window, NEW, DownloadState.DONE)
@@ -121,7 +120,7 @@ def test_an_odd_failure_is_a_sentence_too(make, qtbot, error, cause):
         raise error
 
     window, panel = make(download=fail)
-    panel.get_requested.emit(NEW, False)
+    window.models.downloads.get(NEW)
     wait_for_state(qtbot, window, NEW, DownloadState.FAILED)
     assert panel.shelf.row(NEW).note.text() == f"The download failed: {cause}."
 
@@ -130,7 +129,7 @@ def test_downloads_come_one_after_the_other_and_a_waiting_one_can_be_cancelled(m
     hub.gate = threading.Semaphore(1)
     window, panel = make()
     for ref in ("a/first", "b/second", "c/third"):
-        panel.get_requested.emit(ref, False)
+        window.models.downloads.get(ref)
     until(qtbot, lambda: window.status.download.text() == "Getting first 10\u00a0%, 2 more")
     panel.shelf.row("b/second").cancel.click()
     assert download_of(window, "b/second").state is DownloadState.STOPPED
@@ -145,10 +144,10 @@ def test_a_pair_is_got_with_one_button_where_none_of_its_drafts_is_here(make, hu
     target = next(item for item in SUGGESTIONS if len(item.drafts) == 2)
     window, panel = make()
     panel.tabs.setCurrentIndex(1)
-    rows = {row.suggestion.ref: row for row in panel.suggestions.rows}
+    rows = {row.suggestion.ref: row for row in panel.get_page.rows}
     until(qtbot, lambda: rows[target.ref].pair.isVisibleTo(panel))
     rows[target.ref].pair.click()
-    assert [download.ref for download in window.models.store.downloads] == [target.drafts[0], target.ref]
+    assert [download.ref for download in window.models.downloads.all()] == [target.drafts[0], target.ref]
     assert not rows[target.ref].pair.isVisibleTo(panel)
 
 
@@ -156,7 +155,7 @@ def test_a_draft_that_ships_with_outrider_is_never_downloaded(make, qtbot):
     target = next(item for item in SUGGESTIONS if EMBEDDED_TITLES.keys() & set(item.drafts))
     _, panel = make()
     panel.tabs.setCurrentIndex(1)
-    row = next(row for row in panel.suggestions.rows if row.suggestion is target)
+    row = next(row for row in panel.get_page.rows if row.suggestion is target)
     until(qtbot, lambda: row.button.isVisibleTo(panel))
     assert not row.pair.isVisibleTo(panel)
 
@@ -166,16 +165,16 @@ def test_a_target_whose_draft_is_here_comes_alone(make, hub, qtbot):
     hub.entries.append(hub_entry(target.drafts[1], 500_000_000))
     _, panel = make()
     panel.tabs.setCurrentIndex(1)
-    row = next(row for row in panel.suggestions.rows if row.suggestion is target)
+    row = next(row for row in panel.get_page.rows if row.suggestion is target)
     until(qtbot, lambda: row.button.isVisibleTo(panel))
     assert not row.pair.isVisibleTo(panel)
 
 
 def test_getting_a_model_twice_is_getting_it_once(make, hub, qtbot):
     hub.gate = threading.Semaphore(1)
-    window, panel = make()
+    window, _panel = make()
     for _ in range(3):
-        panel.get_requested.emit(NEW, False)
+        window.models.downloads.get(NEW)
     hub.gate.release(100)
     wait_for_state(qtbot, window, NEW, DownloadState.DONE)
     assert hub.calls == [(NEW, False)]
@@ -184,7 +183,7 @@ def test_getting_a_model_twice_is_getting_it_once(make, hub, qtbot):
 def test_a_download_goes_on_while_its_window_is_closed_and_the_strip_leads_back(make, hub, qtbot):
     hub.gate = threading.Semaphore(2)
     window, panel = make()
-    panel.get_requested.emit(NEW, False)
+    window.models.downloads.get(NEW)
     panel.close()
     until(qtbot, lambda: "20\u00a0%" in window.status.download.text())
     window.status.download.click()
@@ -198,7 +197,7 @@ def test_a_failure_while_its_window_is_closed_is_told_in_the_main_window(make, h
     hub.fail_after = (1, "There is no space left.")
     window, panel = make()
     panel.close()
-    panel.get_requested.emit(NEW, False)
+    window.models.downloads.get(NEW)
     until(qtbot, lambda: window.banner.sentence() == "There is no space left.")
 
 
@@ -211,7 +210,7 @@ def test_what_comes_and_goes_moves_nothing_above_it(make, hub, qtbot):
         (widget, widget.mapTo(widget.window(), widget.rect().topLeft())) for widget in (panel.pages, window.prompt)
     ]
     sizes = window.prompt.size()
-    panel.get_requested.emit(NEW, False)
+    window.models.downloads.get(NEW)
     until(qtbot, lambda: "30\u00a0%" in window.status.download.text())
     until(qtbot, lambda: panel.shelf.height() > 0)
     assert [(widget, widget.mapTo(widget.window(), widget.rect().topLeft())) for widget, _ in places] == places
@@ -222,25 +221,25 @@ def test_offline_nothing_can_be_got_and_the_reason_is_said(make, hub):
     hub.is_offline = True
     _, panel = make()
     panel.tabs.setCurrentIndex(1)
-    assert panel.suggestions.note.text() == OFFLINE
-    panel.suggestions.edit.setText("someone/something")
-    assert not panel.suggestions.get.isEnabled()
-    assert all(not row.button.isEnabled() and row.button.toolTip() == OFFLINE for row in panel.suggestions.rows)
-    panel.suggestions.edit.returnPressed.emit()
+    assert panel.get_page.note.text() == OFFLINE
+    panel.get_page.edit.setText("someone/something")
+    assert not panel.get_page.get.isEnabled()
+    assert all(not row.button.isEnabled() and row.button.toolTip() == OFFLINE for row in panel.get_page.rows)
+    panel.get_page.edit.returnPressed.emit()
     assert hub.calls == []
 
 
 def test_a_gated_model_says_so(make):
     _, panel = make()
-    gated = next(row for row in panel.suggestions.rows if row.suggestion.is_gated)
+    gated = next(row for row in panel.get_page.rows if row.suggestion.is_gated)
     assert "Gated" in {label.text() for label in gated.findChildren(type(gated.word))}
 
 
 def test_closing_in_the_middle_of_a_download_stops_it_and_leaves_no_thread(make, hub, qtbot):
     hub.gate = threading.Semaphore(2)
     window, panel = make()
-    panel.get_requested.emit(NEW, False)
-    panel.get_requested.emit("a/later", False)
+    window.models.downloads.get(NEW)
+    window.models.downloads.get("a/later")
     until(qtbot, lambda: "20\u00a0%" in window.status.download.text())
     window.close()
     until(qtbot, lambda: window.threads.is_closed)

@@ -10,14 +10,14 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QAbstractButton, QAbstractItemView, QLineEdit
 
-from app.tools.models.downloads import OFFLINE
-from app.tools.models.store import DownloadState
+from app.tools.models.downloads import DownloadState
+from app.tools.models.get import OFFLINE
 from app.tools.models.table import SORT_ROLE, Column
 from core.errors import OutriderError
 from core.models.catalogue import ModelOrigin
 from tests.fakes_app import DRAFT, TARGET, fake_services
 from tests.fakes_models import hub_entry, make_details
-from tests.fakes_models_window import LARGE, SMALL, column, open_models, small_hub, until, wait_for_state
+from tests.fakes_models_window import LARGE, SMALL, column, open_models, settle, small_hub, until, wait_for_state
 
 
 @pytest.fixture
@@ -28,7 +28,8 @@ def hub():
 @pytest.fixture
 def make(make_window, session, tmp_path, hub, qtbot):
     def build(**changes):
-        return open_models(make_window(replace(fake_services(session, tmp_path, hub), **changes)), hub, qtbot)
+        vars(hub).update(changes)
+        return open_models(make_window(fake_services(session, tmp_path, hub)), hub, qtbot)
 
     return build
 
@@ -124,8 +125,8 @@ def test_figures_are_sorted_as_figures(make):
 def test_the_selection_outlives_a_scan(make, qtbot):
     window, panel = make()
     panel.table.select(LARGE.ref)
-    with qtbot.waitSignal(window.checker.scanned):
-        window.models.scan()
+    window.models.scan()
+    settle(qtbot, window)
     assert panel.details.ref == LARGE.ref
 
 
@@ -148,7 +149,8 @@ def test_a_scan_that_fails_is_told_in_the_models_window(make_window, session, tm
     def fail():
         raise OutriderError("The cache can't be read.")
 
-    window = make_window(replace(fake_services(session, tmp_path, hub), find_models=fail))
+    hub.find_models = fail
+    window = make_window(fake_services(session, tmp_path, hub))
     window.models.open()
     until(qtbot, lambda: window.models.window.banner.sentence() == "The cache can't be read.")
 
@@ -180,7 +182,8 @@ def test_a_draft_that_fits_is_chosen_where_the_old_one_does_not(make_window, ses
     def problem(draft, target):
         return "No." if draft in {DRAFT.ref, TARGET.ref} and target == LARGE.ref else None
 
-    window = make_window(replace(fake_services(session, tmp_path, hub), pair_problem=problem))
+    hub.pair_problem = problem
+    window = make_window(fake_services(session, tmp_path, hub))
     window.models.scan()
     until(qtbot, lambda: LARGE.ref in window.models._library.refs)
     combo = window.controls.target.combo
@@ -212,7 +215,7 @@ def test_a_run_goes_on_beneath_the_models_window(make, run_to_end, session):
 
 def test_everything_can_be_reached_and_is_named(make):
     _, panel = make()
-    assert panel.suggestions.rows
+    assert panel.get_page.rows
     for kind in (QAbstractButton, QLineEdit, QAbstractItemView):
         for widget in panel.findChildren(kind):
             if widget.objectName().startswith("qt_") or isinstance(widget.parent(), QLineEdit):

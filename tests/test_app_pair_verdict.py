@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 
 import pytest
 from PySide6.QtCore import Qt
 
-from app.services import with_unwritten
 from app.settings import ChatTemplate
+from app.setup.models_form import ModelRole
 from app.setup.prompt import WAITING
+from app.setup.rendered_prompt import RenderQuestion, with_special_tokens
 from app.theme import DARK, LIGHT, ThemeMode
-from app.tools.models.questions import ModelRole, RenderQuestion
 from core.errors import OutriderError
 from core.models.fit import MemoryForecast
 from core.types import Device, DType
 from tests.fakes_app import DRAFT, TARGET, fake_services
 from tests.fakes_models import FakeHub
+from tests.fakes_models_window import settle, until
 
 FITS = "Fits: 1.9 of 22.0 GB · expected cost c ≈ 0.13"
 COST_ONLY = "expected cost c ≈ 0.13"
 TOO_MUCH = MemoryForecast(30_000_000_000, 500_000_000, 0, 22_000_000_000)
-
-
-def until(qtbot, holds):
-    """Wait longer than anything here takes, even on a machine that does much else."""
-    qtbot.waitUntil(holds, timeout=30_000)
 
 
 @pytest.fixture
@@ -36,7 +31,11 @@ def hub():
 
 @pytest.fixture
 def make(make_window, session, tmp_path, hub):
-    return lambda **changes: make_window(replace(fake_services(session, tmp_path, hub), **changes))
+    def build(**changes):
+        vars(hub).update(changes)
+        return make_window(fake_services(session, tmp_path, hub))
+
+    return build
 
 
 def line(window):
@@ -94,12 +93,11 @@ def test_a_pair_that_is_chosen_again_at_once_has_its_figures_again(make, hub, qt
     until(qtbot, asked.is_set)
     window.controls.models.choose(ModelRole.TARGET, TARGET.ref)
     release.set()
-    with qtbot.waitSignal(window.checker.verdict_given):
-        pass
+    settle(qtbot, window)
     assert line(window).text() == COST_ONLY
 
 
-def test_without_a_draft_model_there_is_no_pair_to_judge(make, qtbot):
+def test_without_a_draft_model_there_is_no_forecast(make, qtbot):
     window = make()
     until(qtbot, lambda: line(window).text() == COST_ONLY)
     window.controls.method.combo.setCurrentIndex(1)
@@ -111,8 +109,7 @@ def test_a_forecast_that_fails_says_nothing_and_stops_nobody(make, qtbot):
         raise OutriderError("no")
 
     window = make(pair_verdict=fail)
-    with qtbot.waitSignal(window.checker.verdict_given):
-        pass
+    settle(qtbot, window)
     assert line(window).text() == ""
     assert window.prompt.run_button.isEnabled()
 
@@ -156,7 +153,7 @@ def test_a_pair_in_another_precision_than_it_ran_in_is_asked_about(make, hub, di
     window.controls.run.dtype.choose(DType.FLOAT32)
     window.controls.run.changed.emit()
     until(qtbot, lambda: hub.judged[-1].dtype == "float32")
-    until(qtbot, lambda: window.judge._answer.question.dtype == "float32")
+    until(qtbot, lambda: window.forecast._answered.dtype == "float32")
     run_to_end(window)
     assert len(dialogs.asked) == 2
 
@@ -249,8 +246,8 @@ def test_nothing_is_rendered_while_nobody_looks(make, hub, qtbot):
     until(qtbot, lambda: len(hub.rendered) == 1)
     window.prompt.reading_button.click()
     window.prompt.set_text("two")
-    with qtbot.waitSignal(window.checker.verdict_given):
-        window.controls.run.length.setValue(2000)
+    window.controls.run.length.setValue(2000)
+    settle(qtbot, window)
     assert len(hub.rendered) == 1
 
 
@@ -275,4 +272,4 @@ def test_a_preset_leads_back_to_the_editor(make):
     ],
 )
 def test_tokens_that_a_tokenizer_adds_are_written_out(text, ids, shown):
-    assert with_unwritten(text, ids, {1: "<s>", 2: "</s>"}) == shown
+    assert with_special_tokens(text, ids, {1: "<s>", 2: "</s>"}) == shown

@@ -19,8 +19,8 @@ from app.settings import (
     remember_model,
     runs_folder,
 )
+from app.setup.models_form import ModelRole
 from app.theme import ThemeMode
-from app.tools.models.questions import ModelRole
 from core.types import Coupling, Device, DType, LengthPolicy
 from tests.fakes_app import fake_services
 

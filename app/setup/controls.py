@@ -11,9 +11,10 @@ from app.settings import ChatTemplate, RunSettings
 from app.setup.method_form import MethodForm
 from app.setup.model_library import ModelLibrary
 from app.setup.models_form import ModelPicker, ModelsForm
+from app.setup.pair import PairQuestion
+from app.setup.rendered_prompt import RenderQuestion
 from app.setup.sampling_form import SamplingForm
 from app.theme import hold
-from app.tools.models.questions import RenderQuestion, VerdictQuestion
 from app.widgets.fields import SPIN_WIDTH, EnumCombo, SliderSpin, WheelGuard, describe, labelled, text_label
 from core.draft_shape import DraftLength, request_fields
 from core.drafters.registry import METHODS
@@ -259,11 +260,11 @@ class ControlsPanel(QScrollArea):
         self.draft.want(settings.draft)
         self._show_models()
 
-    def verdict_question(self, prompt: str) -> VerdictQuestion | None:
+    def pair_question(self, prompt: str) -> PairQuestion | None:
         """What there is to forecast about the chosen pair; None without a pair."""
         if not (self.target.ref and self.draft.ref and self.method.method.needs_draft_model):
             return None
-        return VerdictQuestion(
+        return PairQuestion(
             self.draft.ref,
             self.target.ref,
             str(self.run.device.member()),

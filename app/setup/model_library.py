@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import shutil
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, ModelEntry, ModelFormat, ModelOrigin
+from core.models import hub
+from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, ModelEntry, ModelFormat, ModelOrigin, local_models
 from core.models.suggestions import Suggestion
 
 if TYPE_CHECKING:
@@ -155,6 +160,26 @@ def verdict_help(verdict: PairVerdict) -> str:
     if verdict.cost_coefficient is not None:
         parts.append("c: one draft step's time / one target step's time, expected from the numbers of parameters.")
     return "\n".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundModels:
+    """The models on this computer, the folder of downloads, and its disk's free bytes (None: unknown)."""
+
+    entries: tuple[ModelEntry, ...]
+    folder: Path
+    free_bytes: int | None
+
+
+def find_models() -> FoundModels:
+    """Look for models on this computer. Reads files."""
+    folder = hub.cache_folder()
+    free = None
+    # A disk that isn't there hides nothing of the models elsewhere.
+    with contextlib.suppress(OSError, StopIteration):
+        existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+        free = shutil.disk_usage(existing).free
+    return FoundModels(local_models(), folder, free)
 
 
 _SCANNED = {ModelOrigin.EMBEDDED, ModelOrigin.KEPT, ModelOrigin.HUB}

@@ -21,7 +21,6 @@ from PySide6.QtWidgets import (
 from app.setup.model_library import ModelLibrary, bytes_text, verdict_help, verdict_text
 from app.setup.model_library import describe as describe_model
 from app.theme import hold, scaled
-from app.tools.models.questions import ModelRole, OpenedModel, PairVerdicts
 from app.widgets.fields import WheelGuard, labelled, set_flag, text_label
 from core.models.catalogue import ModelEntry
 
@@ -29,7 +28,14 @@ if TYPE_CHECKING:
     from core.models.fit import PairVerdict
 
 
-MODELS_VERDICT_LINE_HEIGHT = 16
+VERDICT_HEIGHT = 16
+
+
+class ModelRole(StrEnum):
+    """What a model is used as."""
+
+    TARGET = "target"
+    DRAFT = "draft"
 
 
 class VerdictLine(QWidget):
@@ -40,7 +46,7 @@ class VerdictLine(QWidget):
         self.line = text_label("", "hint")
         self.line.setObjectName("verdictLine")
         self.line.setAccessibleName("Memory and expected cost of the pair")
-        hold(self.line, least_height=MODELS_VERDICT_LINE_HEIGHT)
+        hold(self.line, least_height=VERDICT_HEIGHT)
         self.warnings = text_label("", "warning")
         self.warnings.setObjectName("verdictWarnings")
         for label in (self.line, self.warnings):
@@ -374,25 +380,23 @@ class ModelsForm(QWidget):
             self.library.problem(self.draft.ref, self.target.ref) if self._is_draft_needed else None
         )
 
-    @Slot(object)
-    def on_model_opened(self, opened: OpenedModel) -> None:
-        """Add a model, and choose it for the role that it was opened for."""
-        self.library.add(opened.entry)
-        if opened.role is not None:
-            self.choose(opened.role, opened.entry.ref)
+    def on_model_opened(self, entry: ModelEntry, role: ModelRole | None) -> None:
+        """Add a model, and choose it for the role that it was opened for; None: it was remembered."""
+        self.library.add(entry)
+        if role is not None:
+            self.choose(role, entry.ref)
         else:
             self.show_models()
             self.changed.emit()
 
-    @Slot(object)
-    def on_pairs_checked(self, verdicts: PairVerdicts) -> None:
-        """Take in which drafts fit a target."""
-        self.library.record(verdicts.target, verdicts.problems)
-        if verdicts.target != self.target.ref:
+    def on_pairs_checked(self, target: str, problems: Mapping[str, str | None]) -> None:
+        """Take in which drafts fit a target: a sentence why not, or None."""
+        self.library.record(target, problems)
+        if target != self.target.ref:
             return
-        is_known = not self.library.unchecked_drafts(verdicts.target)
+        is_known = not self.library.unchecked_drafts(target)
         if self._is_draft_free and self.problem() and is_known:
-            self.draft.want(self.library.best_draft(verdicts.target) or self.draft.wanted)
+            self.draft.want(self.library.best_draft(target) or self.draft.wanted)
         self.show_models()
         self.changed.emit()
 

@@ -20,11 +20,11 @@ from PySide6.QtWidgets import (
 )
 
 from app.controller import RunState
+from app.jobs import Jobs
 from app.setup.controls import ControlsPanel
 from app.setup.presets import Preset
+from app.setup.rendered_prompt import RenderedPrompt, RenderQuestion, render_prompt
 from app.theme import hold_font
-from app.tools.models.checker import ModelCheckerThread
-from app.tools.models.questions import RenderedPrompt, RenderQuestion
 from app.widgets.fields import card, describe, quiet_button, set_flag, text_label
 from app.widgets.labels import FittingNote
 
@@ -228,15 +228,15 @@ DELAY_MS = 120
 
 
 class PromptReader(QObject):
-    """Asks the checker whenever target, chat setting or prompt are new, and only while the view is open."""
+    """Renders the prompt again when target, chat setting or prompt change, and only while the view is open."""
 
     def __init__(
-        self, prompt: PromptEditor, controls: ControlsPanel, checker: ModelCheckerThread, parent: QObject | None = None
+        self, prompt: PromptEditor, controls: ControlsPanel, jobs: Jobs, parent: QObject | None = None
     ) -> None:
         super().__init__(parent)
         self._prompt = prompt
         self._controls = controls
-        self._checker = checker
+        self._jobs = jobs
         self._asked: RenderQuestion | None = None
         self._timer = QTimer(self)
         self._timer.setSingleShot(True)
@@ -245,7 +245,6 @@ class PromptReader(QObject):
         prompt.reading_toggled.connect(self._on_toggled)
         prompt.changed.connect(self._on_changed)
         controls.changed.connect(self._on_changed)
-        checker.prompt_rendered.connect(self._on_rendered)
 
     @Slot(bool)
     def _on_toggled(self, is_reading: bool) -> None:
@@ -264,9 +263,14 @@ class PromptReader(QObject):
         question = self._controls.render_question(self._prompt.text())
         if self._prompt.is_reading and question is not None and question != self._asked:
             self._asked = question
-            self._checker.render(question)
+            self._jobs.submit(
+                lambda _job: render_prompt(question) if question is self._asked else None,
+                lambda rendered: self._show(question, rendered),
+                failed=lambda sentence: self._show(question, RenderedPrompt(problem=sentence)),
+                what="The prompt could not be rendered",
+                lane="prompt",
+            )
 
-    @Slot(object)
-    def _on_rendered(self, rendered: RenderedPrompt) -> None:
-        if rendered.question == self._asked:
+    def _show(self, question: RenderQuestion, rendered: RenderedPrompt | None) -> None:
+        if question is self._asked and rendered is not None:
             self._prompt.show_rendered(rendered)

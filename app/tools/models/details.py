@@ -20,8 +20,8 @@ from PySide6.QtWidgets import (
 )
 
 from app.setup.model_library import UNKNOWN, ModelLibrary, age_text, bytes_text, count_text, kind_text, origin_text
-from app.tools.models.downloads import OFFLINE
-from app.tools.models.questions import ModelRole
+from app.setup.models_form import ModelRole
+from app.tools.models.get import OFFLINE
 from app.widgets.fields import card, describe, set_flag, text_label
 from app.widgets.labels import ElidedLabel
 from core.models.catalogue import ModelEntry, ModelFormat, ModelOrigin

@@ -1,61 +1,58 @@
-"""Everything about models that goes on behind the panels: scans, verdicts, downloads, deletions, the models window."""
+"""The models window, and what it and the two dropdowns ask of the models on this computer."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QObject, Qt, QUrl, Signal, Slot
 from PySide6.QtGui import QDesktopServices, QKeySequence, QShortcut
-from PySide6.QtWidgets import QDialog, QHBoxLayout, QLineEdit, QStackedWidget, QTabBar, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QDialog, QLineEdit, QStackedWidget, QTabBar, QWidget
 
 from app.controller import RunController
 from app.dialogs import Dialogs
-from app.services import Services
-from app.setup.model_library import ModelLibrary, bytes_text
-from app.setup.models_form import ModelsForm, OpenKind
-from app.tools.models.checker import ModelCheckerThread
+from app.jobs import Job, Jobs
+from app.setup.model_library import FoundModels, ModelLibrary, bytes_text, find_models
+from app.setup.models_form import ModelRole, ModelsForm, OpenKind
 from app.tools.models.details import ModelDetailsPane
-from app.tools.models.downloads import DownloadsShelf, SuggestionsPage
-from app.tools.models.questions import FoundModels, ModelRole, OpenedModel
-from app.tools.models.store import Download, DownloadState, ModelStore
+from app.tools.models.downloads import Download, Downloads, DownloadsShelf, DownloadState, download_line
+from app.tools.models.get import GetModelsPage
 from app.tools.models.table import ModelsTable
-from app.widgets.fields import describe, table_card, text_label
+from app.widgets.fields import column, describe, row, table_card, text_label
 from app.widgets.labels import Banner
 from app.window_layout import bring_forward, splitter
+from core.errors import OutriderError, sentence_of
+from core.models import catalogue, hub
 from core.models.catalogue import ModelEntry
-from core.text import percent_text
 from core.types import RunRequest
 
 if TYPE_CHECKING:
     from core.models.downloads import Removal
 
-
 HERE, GET = 0, 1
-NO_MATCH = "No model on this computer has these words."
+NO_MATCH = "No model on this computer matches these words."
 NO_MODEL = "There is no model on this computer yet. Choose one under Get models."
+REPORT_S = 0.25
+"""Answers about many models are reported in parts, each after about this long."""
+LANE = "models"
 
 
 class ModelsWindow(QDialog):
-    """Two pages, and the downloads beneath them.
+    """Two pages, on this computer and to get, and the downloads below them. Doesn't block the main window.
 
     Signals:
-        model_selected: a reference, whose pairs are wanted.
-        use_requested: a `ModelRole` and a reference.
+        model_selected: the reference of a model whose drafts should be checked.
         removal_requested, folder_requested: a reference.
-        get_requested: a reference, and whether to begin anew.
-        cancel_requested, dismiss_requested: a reference.
     """
 
     model_selected = Signal(str)
-    use_requested = Signal(object, str)
     removal_requested = Signal(str)
     folder_requested = Signal(str)
-    get_requested = Signal(str, bool)
-    cancel_requested = Signal(str)
-    dismiss_requested = Signal(str)
 
-    def __init__(self, library: ModelLibrary, parent: QWidget | None = None) -> None:
+    def __init__(self, library: ModelLibrary, downloads: Downloads, form: ModelsForm, parent: QWidget) -> None:
         super().__init__(parent)
         self._library = library
         self._place = ""
@@ -81,96 +78,66 @@ class ModelsWindow(QDialog):
         self.empty.setObjectName("modelsEmpty")
         self.empty.setAlignment(Qt.AlignmentFlag.AlignCenter)
         self.details = ModelDetailsPane()
-        self.suggestions = SuggestionsPage(library.suggestions)
-        self.shelf = DownloadsShelf()
+        self.details.setMinimumWidth(280)
+        self.get_page = GetModelsPage(library, downloads)
+        self.shelf = DownloadsShelf(downloads)
         self.foot = text_label("", "hint")
         self.foot.setObjectName("modelsFoot")
-        self._lay_out()
-        self._connect()
-        self.refresh()
-
-    def _lay_out(self) -> None:
-        head = QHBoxLayout()
-        head.addWidget(self.tabs)
-        head.addStretch(1)
-        head.addWidget(self.filter)
         self._list = QStackedWidget()
         self._list.addWidget(self.table)
         self._list.addWidget(self.empty)
-        parts = (table_card(self._list), 1), (self.details, 0)
-        self.splitter = splitter(Qt.Orientation.Horizontal, "modelsSplitter", *parts)
-        self.details.setMinimumWidth(280)
-        self.splitter.setSizes([840, 300])
+        here = splitter(Qt.Orientation.Horizontal, "modelsSplitter", (table_card(self._list), 1), (self.details, 0))
+        here.setSizes([840, 300])
         self.pages = QStackedWidget()
-        self.pages.addWidget(self.splitter)
-        self.pages.addWidget(self.suggestions)
-        layout = QVBoxLayout(self)
+        self.pages.addWidget(here)
+        self.pages.addWidget(self.get_page)
+        head = row(self.tabs, None, self.filter)
+        layout = column(head, self.banner, (self.pages, 1), self.shelf, self.foot)
         layout.setContentsMargins(16, 12, 16, 12)
-        layout.setSpacing(8)
-        layout.addLayout(head)
-        layout.addWidget(self.banner)
-        layout.addWidget(self.pages, 1)
-        layout.addWidget(self.shelf)
-        layout.addWidget(self.foot)
+        self.setLayout(layout)
         self.setMinimumSize(860, 520)
         self.resize(1180, 700)
 
-    def _connect(self) -> None:
         self.tabs.currentChanged.connect(self._on_tab_changed)
         self.filter.textChanged.connect(self._on_filter_changed)
         self.table.model_selected.connect(self._on_model_selected)
-        self.table.activated.connect(self._on_row_activated)
-        self.details.use_requested.connect(self.use_requested)
-        self.details.again_requested.connect(self._on_again_requested)
+        self.table.activated.connect(self.details.use_target.click)
+        self.details.use_requested.connect(form.choose)
+        self.details.again_requested.connect(partial(downloads.get, restart=True))
         self.details.removal_requested.connect(self.removal_requested)
         self.details.folder_requested.connect(self.folder_requested)
-        self.suggestions.get_requested.connect(self._on_get_requested)
-        self.shelf.get_requested.connect(self.get_requested)
-        self.shelf.cancel_requested.connect(self.cancel_requested)
-        self.shelf.dismiss_requested.connect(self.dismiss_requested)
         QShortcut(QKeySequence.StandardKey.Find, self).activated.connect(self._on_find)
         delete = QShortcut(QKeySequence.StandardKey.Delete, self.table)
         delete.setContext(Qt.ShortcutContext.WidgetShortcut)
         delete.activated.connect(self.details.delete.click)
+        self.refresh()
 
     def open_page(self, page: int) -> None:
-        """Show the window, on top, with one of its pages."""
+        """Show one of the pages, in front of other windows."""
+        is_offline = hub.is_offline()
+        self.get_page.set_offline(is_offline)
+        self.details.set_offline(is_offline)
         self.tabs.setCurrentIndex(page)
         bring_forward(self)
-        (self.suggestions.edit if page == GET else self.table).setFocus()
+        (self.get_page.edit if page == GET else self.table).setFocus()
 
     def refresh(self) -> None:
         """Show the library as it is now."""
         self.table.show_models(self._library)
-        self.suggestions.show_here(self._library.refs)
+        self.get_page.refresh()
         self.details.show_model(self._library, self.table.selected())
         self._show_list()
 
     def show_place(self, found: FoundModels) -> None:
-        """Say where downloads go, and how much room there is."""
+        """Show where downloads go, and how much free space there is."""
         free = "" if found.free_bytes is None else f"{bytes_text(found.free_bytes)} free · "
         self._place = f"{free}downloads go to {_short(found.folder)}"
         self._show_list()
 
-    def set_offline(self, is_offline: bool) -> None:
-        """Whether the network is to be left alone."""
-        self.suggestions.set_offline(is_offline)
-        self.details.set_offline(is_offline)
-
-    def show_download(self, download: Download) -> None:
-        """Show how a download stands."""
-        self.shelf.show_download(download)
-        self.suggestions.show_download(download)
-
-    def forget_download(self, ref: str) -> None:
-        """A download is to be seen no longer."""
-        self.shelf.forget(ref)
-        self.suggestions.forget_download(ref)
-
     def _show_list(self) -> None:
-        self.empty.setText(NO_MATCH if self._library.entries else NO_MODEL)
-        self._list.setCurrentIndex(0 if self.table.count() else 1)
         entries = self._library.entries
+        self.empty.setText(NO_MATCH if entries else NO_MODEL)
+        self._list.setCurrentIndex(0 if self.table.count() else 1)
         total = bytes_text(sum(entry.size_bytes for entry in entries))
         count = f"{len(entries)} model{'' if len(entries) == 1 else 's'}, {total}"
         self.foot.setText(" · ".join(part for part in (count, self._place) if part))
@@ -192,34 +159,10 @@ class ModelsWindow(QDialog):
             self.model_selected.emit(ref)
 
     @Slot()
-    def _on_row_activated(self) -> None:
-        self.details.use_target.click()
-
-    @Slot(str)
-    def _on_get_requested(self, ref: str) -> None:
-        self.get_requested.emit(ref, False)
-
-    @Slot(str)
-    def _on_again_requested(self, ref: str) -> None:
-        self.get_requested.emit(ref, True)
-
-    @Slot()
     def _on_find(self) -> None:
         self.tabs.setCurrentIndex(HERE)
         self.filter.setFocus()
         self.filter.selectAll()
-
-
-def download_line(downloads: tuple[Download, ...]) -> str:
-    """All downloads in a few words, for the main window's foot; empty if none goes on."""
-    active = [download for download in downloads if download.state.is_active]
-    going = next((download for download in active if download.state is not DownloadState.WAITING), None)
-    if going is None:
-        return ""
-    progress = going.progress
-    share = f" {percent_text(progress.done_bytes / progress.total_bytes)}" if progress and progress.total_bytes else ""
-    more = f", {len(active) - 1} more" if len(active) > 1 else ""
-    return f"Getting {going.ref.rpartition('/')[2]}{share or '…'}{more}"
 
 
 def _short(path: Path) -> str:
@@ -229,11 +172,11 @@ def _short(path: Path) -> str:
         return str(path)
 
 
-class ModelsDesk(QObject):
-    """Connects the library, its threads, the form with the two dropdowns, and the models window.
+class Models(QObject):
+    """Finds, opens, describes, checks and deletes models for the two dropdowns and the models window.
 
     Signals:
-        failed: one sentence for a person, where no models window shows it.
+        failed: one sentence, if no models window is visible to show it.
         model_opened: the reference of a model that a person opened.
         line_changed: the downloads in a few words.
     """
@@ -244,7 +187,7 @@ class ModelsDesk(QObject):
 
     def __init__(
         self,
-        services: Services,
+        jobs: Jobs,
         library: ModelLibrary,
         form: ModelsForm,
         controller: RunController,
@@ -252,51 +195,30 @@ class ModelsDesk(QObject):
         parent: QWidget,
     ) -> None:
         super().__init__(parent)
-        self._services = services
-        self._library = library
-        self._form = form
-        self._controller = controller
-        self._running: frozenset[str | None] = frozenset()
-        """The models of the run that goes."""
-        self._dialogs = dialogs
-        self._parent = parent
+        self._jobs, self._library, self._form, self._dialogs, self._parent = jobs, library, form, dialogs, parent
+        self._in_use: frozenset[str | None] = frozenset()
         self.window: ModelsWindow | None = None
-        self.checker = ModelCheckerThread(services, self)
-        self.store = ModelStore(services, self)
-        self._connect()
-
-    def _connect(self) -> None:
-        self._controller.run_requested.connect(self._on_run_requested)
-        self._controller.run_ended.connect(self._on_run_ended)
-        # Not before: what the scan imports would wait for the system to load the engine's libraries, and keep Python's
-        # lock from the window meanwhile; and behind that share the lock with the engine's import.
-        self._controller.engine_ready.connect(self.scan)
-        self._form.open_requested.connect(self.ask_for_model)
-        self._form.browse_requested.connect(self.browse)
-        self._form.check_requested.connect(self.checker.check_pairs)
-        self.checker.opened.connect(self._on_opened)
-        self.checker.open_failed.connect(self._on_open_failed)
-        self.checker.pairs_checked.connect(self._form.on_pairs_checked)
-        self.checker.pairs_checked.connect(self._on_library_changed)
-        self.checker.scanned.connect(self._on_scanned)
-        self.checker.details_read.connect(self._on_details_read)
-        self.checker.removal_planned.connect(self._on_removal_planned)
-        self.checker.removed.connect(self._on_removed)
-        self.checker.failed.connect(self._tell)
-        self.store.changed.connect(self._on_download_changed)
-        self.store.dismissed.connect(self._on_download_dismissed)
-        self.store.arrived.connect(self._on_arrived)
+        self.downloads = Downloads(jobs, self)
+        controller.run_requested.connect(self._on_run_requested)
+        controller.run_ended.connect(self._on_run_ended)
+        # After the engine's import, which holds Python's lock.
+        controller.engine_ready.connect(self.scan)
+        form.open_requested.connect(self.ask_for_model)
+        form.browse_requested.connect(self.browse)
+        form.check_requested.connect(self.check_pairs)
+        self.downloads.changed.connect(self._on_download_changed)
+        self.downloads.arrived.connect(self._on_arrived)
 
     # --- The models window ---
 
     @Slot()
     def open(self) -> None:
-        """Show what is on this computer."""
+        """Show the models on this computer."""
         self._open(HERE)
 
     @Slot()
     def browse(self) -> None:
-        """Show what can be had."""
+        """Show the models to get."""
         self._open(GET)
 
     def close(self) -> None:
@@ -305,76 +227,34 @@ class ModelsDesk(QObject):
             self.window.close()
 
     def _open(self, page: int) -> None:
-        window = self.window = self.window or self._make_window()
-        window.set_offline(self._services.is_offline())
-        self.checker.scan()
-        window.open_page(page)
-
-    def _make_window(self) -> ModelsWindow:
-        window = ModelsWindow(self._library, self._parent)
-        window.model_selected.connect(self._on_model_selected)
-        window.use_requested.connect(self._form.choose)
-        window.removal_requested.connect(self._on_removal_requested)
-        window.folder_requested.connect(self._on_folder_requested)
-        window.get_requested.connect(self._on_get_requested)
-        window.cancel_requested.connect(self.store.cancel)
-        window.dismiss_requested.connect(self.store.dismiss)
-        for download in self.store.downloads:
-            window.show_download(download)
-        self._on_model_selected(window.table.selected())
-        return window
+        if self.window is None:
+            self.window = ModelsWindow(self._library, self.downloads, self._form, self._parent)
+            self.window.model_selected.connect(self._on_model_selected)
+            self.window.removal_requested.connect(self._on_removal_requested)
+            self.window.folder_requested.connect(self._on_folder_requested)
+            self._on_model_selected(self.window.table.selected())
+        self.scan()
+        self.window.open_page(page)
 
     @Slot(str)
-    def _tell(self, sentence: str) -> None:
+    def _show_problem(self, sentence: str) -> None:
         if self.window is not None and self.window.isVisible():
             self.window.banner.show_sentence(sentence)
         else:
             self.failed.emit(sentence)
 
-    # --- What is here ---
+    def _refresh(self) -> None:
+        if self.window is not None:
+            self.window.refresh()
 
-    def recall(self, *refs: str) -> None:
-        """Look for models that were opened or chosen last time, without waiting for the scan; of gone ones no word."""
-        for ref in reversed(dict.fromkeys(refs)):
-            if ref and ref not in self._library.refs:
-                self.checker.open(ref, None)
+    # --- Models on this computer ---
 
     @Slot()
     def scan(self) -> None:
-        """Look for models on this computer."""
-        self.checker.scan()
+        """Find the models on this computer."""
+        what = "The models on this computer could not be listed"
+        self._jobs.submit(lambda _job: find_models(), self._on_scanned, failed=self._show_problem, what=what, lane=LANE)
 
-    @Slot(object, object)
-    def ask_for_model(self, kind: OpenKind, role: ModelRole) -> None:
-        """Ask for a folder or file, and open it."""
-        if path := self._dialogs.ask_model_path(self._parent, kind):
-            self.checker.open(path, role)
-
-    @Slot()
-    def open_folder(self) -> None:
-        """Ask for a target's folder."""
-        self.ask_for_model(OpenKind.FOLDER, ModelRole.TARGET)
-
-    @Slot()
-    def open_gguf(self) -> None:
-        """Ask for a target's .gguf file."""
-        self.ask_for_model(OpenKind.GGUF, ModelRole.TARGET)
-
-    @Slot(object)
-    def _on_opened(self, opened: OpenedModel) -> None:
-        self._form.on_model_opened(opened)
-        self._read_details()
-        self._on_library_changed()
-        if opened.role is not None:
-            self.model_opened.emit(opened.entry.ref)
-
-    @Slot(str, object)
-    def _on_open_failed(self, sentence: str, role: ModelRole | None) -> None:
-        # A remembered model may be on a disk that isn't there today; nobody asked for it just now.
-        if role is not None:
-            self._tell(sentence)
-
-    @Slot(object)
     def _on_scanned(self, found: FoundModels) -> None:
         self._library.take_scan(found.entries)
         self._form.show_models()
@@ -385,25 +265,66 @@ class ModelsDesk(QObject):
             self.window.refresh()
             self._on_model_selected(self.window.table.selected())
 
-    def _read_details(self) -> None:
-        if missing := self._library.undescribed():
-            self.checker.read_details(missing)
+    def recall(self, *refs: str) -> None:
+        """Open the models that were open or chosen last time; those that are gone are skipped silently."""
+        for ref in reversed(dict.fromkeys(refs)):
+            if ref and ref not in self._library.refs:
+                self._open_model(ref, None)
 
-    @Slot(object)
-    def _on_details_read(self, details: object) -> None:
-        if isinstance(details, dict):
-            self._library.record_details(details)
-        self._on_library_changed()
+    @Slot(object, object)
+    def ask_for_model(self, kind: OpenKind, role: ModelRole = ModelRole.TARGET) -> None:
+        """Ask for a folder or file, and open it."""
+        if path := self._dialogs.ask_model_path(self._parent, kind):
+            self._open_model(path, role)
 
     @Slot()
-    def _on_library_changed(self) -> None:
-        if self.window is not None:
-            self.window.refresh()
+    def open_folder(self) -> None:
+        """Ask for a target's folder."""
+        self.ask_for_model(OpenKind.FOLDER)
+
+    @Slot()
+    def open_gguf(self) -> None:
+        """Ask for a target's .gguf file."""
+        self.ask_for_model(OpenKind.GGUF)
+
+    def _open_model(self, ref: str, role: ModelRole | None) -> None:
+        # A remembered model may be on a disk that is not connected today, so its problem is not shown.
+        failed = None if role is None else self._show_problem
+        then = partial(self._on_opened, role)
+        what = f"{ref} could not be opened"
+        self._jobs.submit(lambda _job: catalogue.resolve(ref), then, failed=failed, what=what, lane=LANE)
+
+    def _on_opened(self, role: ModelRole | None, entry: ModelEntry) -> None:
+        self._form.on_model_opened(entry, role)
+        self._read_details()
+        self._refresh()
+        if role is not None:
+            self.model_opened.emit(entry.ref)
+
+    def _read_details(self) -> None:
+        if entries := {entry.ref: entry for entry in self._library.undescribed()}:
+            work = partial(_in_parts, tuple(entries), lambda ref: _details(entries[ref]))
+            self._jobs.submit(work, self._on_details_read, progress=self._on_details_read, lane=LANE)
+
+    def _on_details_read(self, details: dict[str, Any]) -> None:
+        self._library.record_details(details)
+        self._refresh()
+
+    @Slot(str, object)
+    def check_pairs(self, target: str, drafts: tuple[str, ...]) -> None:
+        """Find out which of these drafts fit a target."""
+        record = partial(self._on_pairs_checked, target)
+        work = partial(_in_parts, drafts, lambda draft: _pair_problem(draft, target))
+        self._jobs.submit(work, record, progress=record, lane=LANE)
+
+    def _on_pairs_checked(self, target: str, problems: dict[str, str | None]) -> None:
+        self._form.on_pairs_checked(target, problems)
+        self._refresh()
 
     @Slot(str)
     def _on_model_selected(self, ref: str) -> None:
         if ref and not self._library.target_problem(ref) and (drafts := self._library.take_questions(ref)):
-            self.checker.check_pairs(ref, drafts)
+            self.check_pairs(ref, drafts)
 
     @Slot(str)
     def _on_folder_requested(self, ref: str) -> None:
@@ -411,67 +332,105 @@ class ModelsDesk(QObject):
         if entry is not None:
             folder = entry.path if entry.path.is_dir() else entry.path.parent
             if not QDesktopServices.openUrl(QUrl.fromLocalFile(str(folder))):
-                self._tell(f"This desktop opens no folders. It is {str(folder)!r}.")
+                self._show_problem(f"This desktop can't open folders. The model is in {str(folder)!r}.")
 
-    # --- Getting and deleting ---
+    # --- Downloads and deletions ---
 
     @Slot(object)
     def _on_run_requested(self, request: RunRequest) -> None:
-        self._running = frozenset((request.target, request.draft))
+        self._in_use = frozenset((request.target, request.draft))
 
     @Slot()
     def _on_run_ended(self) -> None:
-        self._running = frozenset()
-
-    @Slot(str, bool)
-    def _on_get_requested(self, ref: str, restart: bool) -> None:
-        self.store.get(ref, restart=restart)
+        self._in_use = frozenset()
 
     @Slot(object)
     def _on_download_changed(self, download: Download) -> None:
-        if self.window is not None:
-            self.window.show_download(download)
-        if download.state is DownloadState.FAILED and not (self.window is not None and self.window.isVisible()):
+        is_visible = self.window is not None and self.window.isVisible()
+        if download.state is DownloadState.FAILED and not is_visible:
             self.failed.emit(download.sentence)
-        self.line_changed.emit(download_line(self.store.downloads))
-
-    @Slot(str)
-    def _on_download_dismissed(self, ref: str) -> None:
-        if self.window is not None:
-            self.window.forget_download(ref)
+        self.line_changed.emit(download_line(self.downloads.all()))
 
     @Slot(object)
     def _on_arrived(self, entry: ModelEntry) -> None:
-        # What was known of a damaged one holds no longer, though it looks the same from outside.
+        # A damaged model that was downloaded again looks the same from outside, so it is read again.
         self._library.add(entry)
-        self.checker.scan()
+        self.scan()
 
     @Slot(str)
     def _on_removal_requested(self, ref: str) -> None:
         if sentence := self._removal_problem(ref):
-            self._tell(sentence)
-        else:
-            self.checker.plan_removal(ref)
-
-    @Slot(object)
-    def _on_removal_planned(self, removal: Removal) -> None:
-        parent = self.window if self.window is not None else self._parent
-        if not self._dialogs.ask_removal(parent, removal):
+            self._show_problem(sentence)
             return
-        if sentence := self._removal_problem(removal.entry.ref):
-            self._tell(sentence)
-        else:
-            self.checker.remove(removal.entry.ref)
+
+        def plan(_job: Job) -> Removal:
+            from core.models import downloads
+
+            return downloads.plan_removal(ref)
+
+        what = f"{ref} can't be deleted"
+        self._jobs.submit(plan, self._on_removal_planned, failed=self._show_problem, what=what, lane=LANE)
+
+    def _on_removal_planned(self, removal: Removal) -> None:
+        ref = removal.entry.ref
+        if not self._dialogs.ask_removal(self.window or self._parent, removal):
+            return
+        if sentence := self._removal_problem(ref):
+            self._show_problem(sentence)
+            return
+
+        def remove(_job: Job) -> str:
+            from core.models import downloads
+
+            downloads.remove(ref)
+            return ref
+
+        what = f"{ref} could not be deleted"
+        self._jobs.submit(remove, self._on_removed, failed=self._show_problem, what=what, lane=LANE)
+
+    def _on_removed(self, ref: str) -> None:
+        self.downloads.dismiss(ref)
+        self.scan()
 
     def _removal_problem(self, ref: str) -> str:
         """Why a model can't be deleted now; empty if it can."""
-        if ref in self._running:
-            return "This model is in use by the run. Stop the run, or wait for its end, before you delete it."
-        if any(download.ref == ref and download.state.is_active for download in self.store.downloads):
-            return "This model is being downloaded. Cancel that before you delete it."
+        if ref in self._in_use:
+            return "This model is in use by the current run. Stop the run, or wait until it ends, and delete it then."
+        if self.downloads.is_active(ref):
+            return "This model is being downloaded. Cancel the download before you delete it."
         return ""
 
-    @Slot(str, object)
-    def _on_removed(self, ref: str, _freed: int) -> None:
-        self.store.dismiss(ref)
-        self.checker.scan()
+
+def _in_parts(refs: Sequence[str], ask: Callable[[str], Any], job: Job) -> dict[str, Any]:
+    """Answers by reference; reported in parts meanwhile, and the last part returned."""
+    answers: dict[str, Any] = {}
+    reported_at = time.monotonic()
+    for ref in refs:
+        job.check()
+        answers[ref] = ask(ref)
+        if time.monotonic() - reported_at >= REPORT_S:
+            job.report(answers)
+            answers, reported_at = {}, time.monotonic()
+    return answers
+
+
+def _details(entry: ModelEntry) -> object:
+    """A model's details, or the sentence that says why they can't be read."""
+    from core.models import details
+
+    try:
+        return details.read_details(entry)
+    except Exception as error:
+        return sentence_of(error, f"{entry.title} could not be read")
+
+
+def _pair_problem(draft: str, target: str) -> str | None:
+    """Why a draft doesn't fit a target; None if it does, or if only the engine can tell."""
+    from core.models import fit
+
+    try:
+        return fit.pair_verdict(draft, target, with_memory=False).problem
+    except OutriderError as error:
+        return str(error)
+    except Exception:
+        return None
