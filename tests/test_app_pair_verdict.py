@@ -85,7 +85,7 @@ def test_a_pair_that_is_chosen_again_at_once_has_its_figures_again(make, hub, qt
         if question.target == DRAFT.ref:
             asked.set()
             release.wait(20)
-        return hub.pair_verdict(question)
+        return FakeHub.pair_verdict(hub, question)
 
     window = make(pair_verdict=judge_slowly)
     until(qtbot, lambda: line(window).text() == COST_ONLY)
