@@ -100,7 +100,7 @@ def test_steps_that_are_missing_do_not_move_the_evidence_of_others(tmp_path):
     steps = write_run(tmp_path / "run.jsonl", drop=lambda event: isinstance(event, Step) and event.index == 2)
     log = read_run_log(tmp_path / "run.jsonl")
     assert log.steps == lines([step for step in steps if step.index != 2])
-    assert sum("evidence of no step" in problem for problem in log.problems) == 1
+    assert sum("evidence of no known step" in problem for problem in log.problems) == 1
 
 
 def test_evidence_that_was_lost_leaves_its_step_whole(tmp_path):
@@ -109,7 +109,7 @@ def test_evidence_that_was_lost_leaves_its_step_whole(tmp_path):
     assert [bool(step_from_record(record).evidence) for record in log.steps] == [
         index < 4 for index in range(len(steps))
     ]
-    assert log.problems == ["The log has no summary: the run was cut off, or is still going."]
+    assert log.problems == ["The log has no summary: the run was cut off, or is still running."]
 
 
 # --- Packed ------------------------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ def test_evidence_of_no_step_is_named_and_left_out(tmp_path, line):
     write_run(path)
     with path.open("a") as file:
         file.write(line + "\n")
-    assert any("evidence of no step" in problem for problem in read_run_log(path).problems)
+    assert any("evidence of no known step" in problem for problem in read_run_log(path).problems)
 
 
 def test_a_log_that_was_cut_off_amid_evidence_still_tells_how_many_steps_it_has(tmp_path):

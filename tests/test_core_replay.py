@@ -186,7 +186,7 @@ def test_odd_figures_in_a_summary_become_unknown_and_counts_are_added_up(tmp_pat
         ({"prompt": None, "seed": None}, "lacks prompt and seed"),
         ({"prompt": ""}, "prompt is empty"),
         ({"num_draft_tokens": 99}, "from 1 to 16"),
-        ({"num_draft_tokens": [4]}, "can't read"),
+        ({"num_draft_tokens": [4]}, "from 1 to 16"),
         ({"temperature": "hot"}, "Temperature"),
         ({"coupling": "magic"}, "can't read"),
         ({"device": "abacus"}, "can't read"),

@@ -136,7 +136,7 @@ def test_figures_that_are_no_numbers_do_not_keep_a_run_from_the_list(folder, kee
 
 def test_the_run_that_is_written_just_now_is_marked(folder, keep):
     keep("x", log_lines()[:4])
-    assert runs(folder, going="x")["x"].state is KeptState.RUNNING
+    assert runs(folder, running_id="x")["x"].state is KeptState.RUNNING
 
 
 def test_a_run_that_another_window_writes_is_marked_until_that_window_is_gone(folder, keep):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from core.export.html import UNKNOWN
-from core.runlog.log import CONFIG_FIELDS, ENVIRONMENT_FIELDS, RunLog
+from core.runlog.log import CONFIG_FIELDS, ENVIRONMENT_FIELDS, RunLog, number_of, text_of
 from core.runlog.replay import step_from_record
 from core.runlog.tally import Tally
 from core.text import spaced_percent
@@ -136,20 +135,6 @@ def differences(
     names = dict.fromkeys(name for table in tables for name in table)
     rows = [(name, [table.get(name, "") for table in tables]) for name in names]
     return [row for row in rows if len(set(row[1])) > 1], [row for row in rows if len(set(row[1])) == 1]
-
-
-def number_of(value: Any) -> float | None:
-    """A finite number as it is; None for anything else."""
-    try:
-        is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    except OverflowError:  # an integer beyond every float
-        return None
-    return float(value) if is_number else None
-
-
-def text_of(value: Any) -> str:
-    """A text as it is; empty for anything else."""
-    return value if isinstance(value, str) else ""
 
 
 def moment_of(value: Any) -> str:

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from core.export.html import UNKNOWN, render
-from core.export.run_data import FIGURES, RunData, differences, moment_of, run_data, text_of, verdict
+from core.export.run_data import FIGURES, RunData, differences, moment_of, run_data, verdict
 from core.export.run_plots import compared_plot, run_plots
-from core.runlog.log import RunLog
+from core.runlog.log import RunLog, text_of
 from core.text import significant_text
 from core.types import Coupling, Step, TokenKind
 

@@ -14,7 +14,8 @@ from core.experiments.sweep_log import SweepLog, plan_to_config
 from core.experiments.sweep_plan import CellResult, DrafterChoice, SweepPlan
 from core.export.charts import Axis, Mark, Plot, headroom, series_mark
 from core.export.html import UNKNOWN, render
-from core.export.run_data import moment_of, shown, text_of
+from core.export.run_data import moment_of, shown
+from core.runlog.log import text_of
 from core.text import spaced_percent
 
 STRONGEST = 55

@@ -1,4 +1,7 @@
-"""The run log: JSON Lines, one record an event, written as the run goes and readable although it was cut off."""
+"""The run log: JSON Lines, one record per event, written as the run goes.
+
+`RunLogWriter.write` writes every line of a log; `to_record` says what stands in it. `read_run_log` reads it back.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from core.files import explain_write_error
 from core.types import BaselineStep, Event, Finished, Inspected, RunStarted, Step, Summary
 
 SCHEMA = "outrider.run/1"
-"""Schema of a log's first line. The number rises only when a reader of the old one would misread the new one."""
+"""Schema in a log's first line. The number rises only when a reader of the old one would misread the new one."""
 
 Record = dict[str, Any]
 
@@ -34,8 +37,8 @@ STEP_FIELDS = (
     "verify_ms", "sample_ms", "total_ms",
 )  # fmt: skip
 BASELINE_STEP_FIELDS = ("index", "position", "emitted", "emitted_text", "total_ms")
-"""A plain step drafts nothing, so that this is all there is to it, but for `BASELINE_TIMES`, which older logs lack."""
 BASELINE_TIMES = ("verify_ms",)
+"""Further fields of a baseline's step, which older logs lack."""
 SUMMARY_FIELDS = (
     "finish_reason", "text", "num_tokens", "num_drafts", "num_draft_tokens", "num_accepted_tokens",
     "num_accepted_tokens_per_pos", "draft_acceptance_rate", "block_efficiency", "cost_coefficient",
@@ -44,11 +47,11 @@ SUMMARY_FIELDS = (
 BASELINE_FIELDS = ("baseline_tokens_per_second", "measured_speedup")
 
 
-def to_record(event: Event) -> Record | None:
-    """The log's line for an event, ready for JSON; None for the events that are not logged.
+# --- What stands in a line --------------------------------------------------------------------------------------
 
-    NaN and infinity, which JSON has no word for, become None.
-    """
+
+def to_record(event: Event) -> Record | None:
+    """The log's record of an event, with None for NaN and infinity; None for events that are not logged."""
     if isinstance(event, RunStarted):
         return {
             "schema": SCHEMA,
@@ -64,30 +67,36 @@ def to_record(event: Event) -> Record | None:
     if isinstance(event, Inspected):
         return {"type": "evidence", "index": event.index, "evidence": list(map(evidence.to_record, event.evidence))}
     if isinstance(event, BaselineStep):
-        # By name, not all there is: the baseline has a line a token, and a log should stay small.
-        step, names = event.step, (*BASELINE_STEP_FIELDS, *BASELINE_TIMES)
-        return {"type": "baseline_step", **{name: _plain(getattr(step, name)) for name in names}}
+        names = (*BASELINE_STEP_FIELDS, *BASELINE_TIMES)
+        return {"type": "baseline_step", **{name: _plain(getattr(event.step, name)) for name in names}}
     if isinstance(event, Finished):
         return {"type": "summary", **_summary_fields(event.summary)}
     return None
 
 
 def event_line(event: Event) -> bytes | None:
-    """The log's line for an event, as `to_line` writes it; None for the events that are not logged.
-
-    Takes half of the time for a step, of which there is one every few milliseconds: JSON writes its values as they are.
-    """
+    """The log's line for an event; None for events that are not logged."""
+    # JSON writes most steps as they are, which takes half the time of making a plain record first.
     record = _step_record(event) if isinstance(event, Step) else to_record(event)
     return None if record is None else to_line(record)
 
 
+def to_line(record: Mapping[str, Any]) -> bytes:
+    """A record as one line of UTF-8 JSON with its line end."""
+    try:
+        text = _dump(record)
+    except (TypeError, ValueError):
+        text = _dump(_plain(record))
+    # backslashreplace writes a lone surrogate, which UTF-8 can't hold, as JSON spells it: \udxxx.
+    return text.encode("utf-8", "backslashreplace") + b"\n"
+
+
 def _step_record(step: Step) -> Record:
-    """Its fields in order, with values as the step has them."""
     values = {**_values(step), "emitted_text": step.emitted_text}
     del values["evidence"]
     record = {"type": "step", **{name: values.pop(name) for name in STEP_FIELDS}, **values}
     if step.evidence:
-        record["evidence"] = [evidence.to_record(place) for place in step.evidence]
+        record["evidence"] = list(map(evidence.to_record, step.evidence))
     return record
 
 
@@ -110,10 +119,8 @@ def _values(event: Step | Summary) -> Record:
 
 
 def _in_order(values: Mapping[str, Any], names: Iterable[str]) -> Record:
-    """The named fields first, null where there is no value; then whatever else there is."""
-    ordered = {name: _plain(values.get(name)) for name in names}
-    ordered.update({name: _plain(value) for name, value in values.items() if name not in ordered})
-    return ordered
+    """The named fields first, null if missing, then all others."""
+    return {name: _plain(values.get(name)) for name in dict.fromkeys((*names, *values))}
 
 
 def _plain(value: Any) -> Any:
@@ -130,32 +137,20 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
-def to_line(record: Mapping[str, Any]) -> bytes:
-    """The record as one line of UTF-8 JSON, its end included."""
-    try:
-        text = _dump(record)
-    except (TypeError, ValueError):
-        # Most records are plain already; making one plain takes as long as writing it.
-        text = _dump(_plain(record))
-    # A lone surrogate has no UTF-8; \udxxx, which backslashreplace writes, is how JSON itself spells it.
-    return text.encode("utf-8", "backslashreplace") + b"\n"
-
-
 def _dump(record: Mapping[str, Any]) -> str:
     return json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(", ", ": "))
 
 
-# --- Writing as the run goes ------------------------------------------------------------------------------------
+# --- Writing ----------------------------------------------------------------------------------------------------
 
 
 class RunLogWriter:
     """Appends a line for each event and hands it to the system at once, so that a crash loses no earlier line.
 
-    A log that is already there is replaced when the first line is written, not before: a run that never starts
-    leaves it as it was.
+    An existing log is replaced when the first line is written, so a run that never starts leaves it as it was.
 
     Raises:
-        RunLogError: when it is made, if the file can't be written; so the refusal comes before a model is loaded.
+        RunLogError: on creation, if the file can't be written.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -176,18 +171,15 @@ class RunLogWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None:
+        # An error of the run matters more than one of closing its log.
+        with contextlib.suppress(RunLogError) if error is not None else contextlib.nullcontext():
             self.close()
-        else:
-            # What went wrong inside matters more than what the disk says on top of it.
-            with contextlib.suppress(RunLogError):
-                self.close()
 
     def write(self, event: Event) -> None:
-        """Append the event's line; events that are not logged are passed over.
+        """Append the event's line; events that are not logged are skipped.
 
         Raises:
-            RunLogError: the disk refuses it. Whole lines written before stay; every later call raises it again.
+            RunLogError: the disk refuses it. Earlier lines stay; every later call raises it again.
         """
         if self._error is not None:
             raise RunLogError(self._error)
@@ -201,22 +193,19 @@ class RunLogWriter:
             while rest:
                 rest = rest[self._file.write(rest) :]
         except OSError as error:
-            self._fail(error)
+            self._error = explain_write_error(error, self.path)
+            # Drop the part of the line that was written, so that all lines are whole.
+            with contextlib.suppress(OSError):
+                if self._is_regular:
+                    self._file.truncate(self._length)
+            raise RunLogError(self._error) from error
         self._length += len(line)
 
-    def _fail(self, error: OSError) -> None:
-        self._error = explain_write_error(error, self.path)
-        # Drop the part of a line that did get through, so that what stays is whole.
-        with contextlib.suppress(OSError):
-            if self._is_regular:
-                self._file.truncate(self._length)
-        raise RunLogError(self._error) from error
-
     def close(self) -> None:
-        """Bring the log to the disk. May be called more than once.
+        """Flush the log to the disk. May be called more than once.
 
         Raises:
-            RunLogError: some of it did not get there.
+            RunLogError: some of it was not written.
         """
         if self._file.closed:
             return
@@ -233,17 +222,6 @@ class RunLogWriter:
 
 # --- Reading ----------------------------------------------------------------------------------------------------
 
-_BUFFER = 1 << 20
-"""Bytes that are read at once. Every read lets go of Python's lock and takes it again before another thread has woken
-up: with a read a line, a window waits for its turn, up to a fifth of a second."""
-
-KeepEvidence = Callable[[Record], object]
-
-
-def as_written(record: Record) -> object:
-    """A record's evidence as the file has it."""
-    return record["evidence"]
-
 
 @dataclass(slots=True)
 class RunLog:
@@ -251,10 +229,9 @@ class RunLog:
 
     Attributes:
         run: the first line.
-        steps: the lines of type "step".
-        baseline_steps: the lines of type "baseline_step", which stand behind the steps where the baseline ran.
-        summary: the last line; None where the run was cut off or is still going.
-        problems: a sentence for each thing that is wrong with the file but did not stop it from being read.
+        steps, baseline_steps: the lines of type "step" and "baseline_step".
+        summary: the last line; None if the run was cut off or is still running.
+        problems: one sentence for each thing that is wrong with the file.
     """
 
     run: Record
@@ -272,52 +249,27 @@ class RunLog:
             yield self.summary
 
 
-def read_run_log(path: str | os.PathLike[str], *, keep: KeepEvidence = as_written) -> RunLog:
-    """Read a run log; a torn last line and a missing summary are tolerated and named in `problems`.
+def read_run_log(
+    path: str | os.PathLike[str], *, keep: Callable[[Record], object] = lambda record: record["evidence"]
+) -> RunLog:
+    """Read a run log. A torn last line and a missing summary are tolerated and named in `problems`.
 
     Args:
-        path: the file.
-        keep: what stands in for each record's evidence, most of a log, which as lists takes eight times the file's
-            size; by default those lists.
+        keep: what to keep of a record's evidence, which as lists takes eight times its size in the file.
 
     Raises:
         RunLogError: the file can't be read, or is not a run log that this version knows.
     """
     name = os.fspath(path)
     try:
-        with Path(path).open("rb", buffering=_BUFFER) as file:
+        with Path(path).open("rb") as file:
             return _read_lines(file, name, keep)
-    except IsADirectoryError:
-        raise RunLogError(f"{name!r} is a folder; name a run log inside it.") from None
     except FileNotFoundError:
         raise RunLogError(f"There is no file {name!r}; check the path.") from None
     except OSError as error:
-        if os.path.isdir(path):  # Windows reports a folder as "permission denied".
+        if os.path.isdir(path):
             raise RunLogError(f"{name!r} is a folder; name a run log inside it.") from None
         raise RunLogError(f"{name!r} can't be read ({error.strerror or error}); check its permissions.") from error
-
-
-def _read_lines(file: BinaryIO, name: str, keep: KeepEvidence) -> RunLog:
-    # Lines end at \n only: text may hold the other characters that str.splitlines takes for an end.
-    log = RunLog(read_run_head(file.readline(), name))
-    torn: list[int] = []
-    number = 1
-    for number, line in enumerate(file, start=2):
-        if not line.strip():
-            continue
-        record = parse_line(line)
-        if record is None:
-            torn.append(number)
-        else:
-            if "evidence" in record:
-                record["evidence"] = keep(record)
-            _add(log, record, number)
-    for line_number in torn:
-        where = "is cut off" if line_number == number else "is damaged"
-        log.problems.append(f"Line {line_number} {where} and was left out.")
-    if log.summary is None:
-        log.problems.append("The log has no summary: the run was cut off, or is still going.")
-    return log
 
 
 def parse_line(line: bytes) -> Record | None:
@@ -329,11 +281,25 @@ def parse_line(line: bytes) -> Record | None:
     return record if isinstance(record, dict) else None
 
 
+def number_of(value: Any) -> float | None:
+    """A finite number as it is; None for anything else, which a damaged log may hold."""
+    try:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # an integer beyond every float
+        return None
+    return float(value) if is_number else None
+
+
+def text_of(value: Any) -> str:
+    """A text as it is; empty for anything else."""
+    return value if isinstance(value, str) else ""
+
+
 def read_run_head(line: bytes, name: str) -> Record:
     """The first line of a log.
 
     Raises:
-        RunLogError: it is none that this version knows.
+        RunLogError: this version can't read it.
     """
     if not line.strip():
         raise RunLogError(f"{name!r} is empty; a run log begins with a line about the run.")
@@ -353,36 +319,53 @@ def read_run_head(line: bytes, name: str) -> Record:
     return record
 
 
-def _add(log: RunLog, record: Record, number: int) -> None:
+def _read_lines(file: BinaryIO, name: str, keep: Callable[[Record], object]) -> RunLog:
+    # Lines end at \n only: text may hold the other characters at which str.splitlines would split.
+    log = RunLog(read_run_head(file.readline(), name))
+    torn: list[int] = []
+    number = 1
+    for number, line in enumerate(file, start=2):
+        if not line.strip():
+            continue
+        record = parse_line(line)
+        if record is None:
+            torn.append(number)
+            continue
+        if "evidence" in record:
+            record["evidence"] = keep(record)
+        if problem := _add(log, record):
+            log.problems.append(f"Line {number} {problem}")
+    for line_number in torn:
+        where = "is cut off" if line_number == number else "is damaged"
+        log.problems.append(f"Line {line_number} {where} and was left out.")
+    if log.summary is None:
+        log.problems.append("The log has no summary: the run was cut off, or is still running.")
+    return log
+
+
+def _add(log: RunLog, record: Record) -> str:
+    """Add a record to the log; why not, if it was left out. Unknown types come from a later Outrider."""
     kind = record.get("type")
     if kind in {"step", "baseline_step"}:
         is_step = kind == "step"
         missing = [name for name in (STEP_FIELDS if is_step else BASELINE_STEP_FIELDS) if name not in record]
         if missing:
-            log.problems.append(f"Line {number} lacks {', '.join(missing)} and was left out.")
-        else:
-            (log.steps if is_step else log.baseline_steps).append(record)
+            return f"lacks {', '.join(missing)} and was left out."
+        (log.steps if is_step else log.baseline_steps).append(record)
     elif kind == "evidence":
-        _add_evidence(log, record, number)
+        step = _step_of(log.steps, record.get("index"))
+        if step is None or "evidence" in step:
+            return "holds the evidence of no known step, and was left out."
+        step["evidence"] = record.get("evidence")
     elif kind == "summary" and log.summary is None:
         log.summary = record
     elif kind in {"run", "summary"}:
-        log.problems.append(f"Line {number} is a second {kind} and was left out.")
-    # Another type comes from a later Outrider with the same schema, and is safe to pass over.
+        return f"is a second {kind} and was left out."
+    return ""
 
 
-def _add_evidence(log: RunLog, record: Record, number: int) -> None:
-    """Put it with its step, where older logs have it too."""
-    index = record.get("index")
-    if isinstance(index, int) and (step := _step_of(log.steps, index)) is not None and "evidence" not in step:
-        step["evidence"] = record.get("evidence")
-    else:
-        log.problems.append(f"Line {number} holds the evidence of no step that is there, and was left out.")
-
-
-def _step_of(steps: list[Record], index: int) -> Record | None:
-    """The step of this index, which stands further to the front where steps before it are missing."""
-    for at in range(min(index, len(steps) - 1), -1, -1):
-        if steps[at]["index"] == index:
-            return steps[at]
-    return None
+def _step_of(steps: list[Record], index: object) -> Record | None:
+    """The step of this index, which stands further to the front if steps before it are missing."""
+    if not isinstance(index, int):
+        return None
+    return next((steps[at] for at in range(min(index, len(steps) - 1), -1, -1) if steps[at]["index"] == index), None)

@@ -1,7 +1,7 @@
-"""The runs that are kept: a folder of run logs, listed by their first and last lines alone.
+"""The kept runs: a folder of run logs, listed by their first and last lines alone.
 
-Names that a person gave live in a file of their own, so that a log is never rewritten; losing that file loses the
-names and nothing else. A deleted run is moved aside and can be brought back until the window that deleted it ends.
+Names that users give are in a file of their own, so a log is never rewritten. Deleted runs are moved aside, and can be
+restored until the window that deleted them closes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import operator
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -25,110 +25,24 @@ from filelock import FileLock, Timeout
 from core.draft_shape import shown_draft_length
 from core.errors import RunLogError
 from core.files import explain_write_error, write_atomically
-from core.runlog.log import RunLog, parse_line, read_run_head, read_run_log
+from core.runlog.log import Record, RunLog, parse_line, read_run_head, read_run_log, text_of
+from core.types import SETTINGS
 
 MAX_PROMPT = 4_000
-"""Characters of a prompt that a list needs: to show its beginning, and to search in it."""
-_TAIL_BYTES = 16_384
-_MAX_TAIL_BYTES = 64 * 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Head:
-    """What a list says of a log.
-
-    Attributes:
-        config: without the ids of the prompt, and with no more of the prompt than `MAX_PROMPT`.
-        summary: without the texts; None where the log has none.
-        problem: why the log can't be read; empty if it can.
-    """
-
-    started_at: str = ""
-    config: Mapping[str, Any] = field(default_factory=dict)
-    environment: Mapping[str, Any] = field(default_factory=dict)
-    summary: Mapping[str, Any] | None = None
-    num_steps: int | None = None
-    problem: str = ""
-
-
-def read_head(path: Path) -> Head:
-    """Read a log's first and last lines. Never raises: what is wrong with the log is told in `problem`."""
-    try:
-        with path.open("rb") as file:
-            run = read_run_head(file.readline(), path.name)
-            return _head(run, *_end(file))
-    except RunLogError as error:
-        return Head(problem=str(error))
-    except OSError as error:
-        return Head(problem=f"{path.name!r} can't be read ({error.strerror or error}); check its permissions.")
-
-
-def _head(run: Mapping[str, Any], summary: dict[str, Any] | None, num_steps: int | None) -> Head:
-    config = {name: value for name, value in run["config"].items() if name != "prompt_token_ids"}
-    prompt = config.get("prompt")
-    if isinstance(prompt, str):
-        config["prompt"] = prompt[:MAX_PROMPT]
-    if summary is not None:
-        summary = {name: value for name, value in summary.items() if name not in {"text", "baseline_text"}}
-        told = summary.get("num_steps")
-        num_steps = told if isinstance(told, int) else num_steps
-    environment = run.get("environment")
-    started_at = run.get("started_at")
-    return Head(
-        started_at if isinstance(started_at, str) else "",
-        config,
-        environment if isinstance(environment, dict) else {},
-        summary,
-        num_steps,
-    )
-
-
-def _end(file: BinaryIO) -> tuple[dict[str, Any] | None, int | None]:
-    """The summary, and the number of steps, as the last lines tell them."""
-    first = file.tell()
-    size = file.seek(0, os.SEEK_END)
-    if size <= first:
-        return None, 0
-    for line in _lines_from_end(file, first, size):
-        record = parse_line(line)
-        if record is None:
-            continue  # Torn by a crash, or blank.
-        kind = record.get("type")
-        if kind == "summary":
-            return record, None
-        if kind == "step":
-            index = record.get("index")
-            return None, index + 1 if isinstance(index, int) else None
-    return None, None
-
-
-def _lines_from_end(file: BinaryIO, first: int, size: int) -> Iterator[bytes]:
-    """Lines, the last one first, from ever larger pieces of the end; none that begins before `first`."""
-    length, given = _TAIL_BYTES, 0
-    while True:
-        start = max(first, size - length)
-        file.seek(start)
-        lines = file.read(size - start).split(b"\n")
-        if start > first:
-            lines = lines[1:]  # It began before this piece.
-        yield from reversed(lines[: len(lines) - given])
-        given = len(lines)
-        if start == first or length >= _MAX_TAIL_BYTES:
-            return
-        length *= 4
-
-
+"""Characters of a prompt that a list keeps, to show and to search."""
+MAX_NAME = 200
 NAMES_FILE = "names.json"
 SUFFIX = ".jsonl"
 TRASH_PREFIX = ".trash-"
-MAX_NAME = 200
-GOING_SECONDS = 900
-"""A log without a summary that nobody has written to for this long belongs to no run that goes."""
-_LOCK_SECONDS = 2.0
+RUNNING_SECONDS = 900
+"""A log without a summary that has not grown for this long belongs to no running run."""
+LOCK_SECONDS = 2.0
+TAIL_BYTES = 16_384
+MAX_TAIL_BYTES = 64 * 1024 * 1024
 
 
 class KeptState(StrEnum):
-    """How a kept run stands."""
+    """The state of a kept run."""
 
     FINISHED = "finished"
     STOPPED = "stopped"
@@ -138,7 +52,7 @@ class KeptState(StrEnum):
     DAMAGED = "damaged"
 
 
-_STATES = {"cancelled": KeptState.STOPPED, "error": KeptState.FAILED}
+STATES = {"cancelled": KeptState.STOPPED, "error": KeptState.FAILED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,14 +60,14 @@ class KeptRun:
     """A run as the list has it; the log itself stays on the disk.
 
     Attributes:
-        id: what it is called in the folder; also the log's own id.
-        name: what a person called it; empty if nobody did.
-        started_at: when, in UTC; None where the log doesn't say.
-        config: the log's settings without the ids of the prompt.
-        summary: the log's summary without its texts; None where there is none.
-        num_steps: how many steps were logged; None where that would take reading all of it.
+        id: its file's name without the suffix; also the log's own id.
+        name: the name that the user gave it; empty if none.
+        started_at: in UTC; None if unknown.
+        config: the log's settings without the ids of the prompt, and with at most `MAX_PROMPT` of its text.
+        summary: the log's summary without its texts; None if there is none.
+        num_steps: how many steps were logged; None if counting them would take reading all of it.
         num_bytes: size of the log.
-        problem: a sentence that says why a damaged run can't be read.
+        problem: one sentence on why a damaged run can't be read.
     """
 
     id: str
@@ -175,38 +89,139 @@ class KeptRun:
 
     @property
     def title(self) -> str:
-        """Its name, or how its prompt begins."""
-        prompt = self.config.get("prompt")
-        lines = prompt.strip().splitlines() if isinstance(prompt, str) else []
+        """Its name, or the first line of its prompt."""
+        lines = text_of(self.config.get("prompt")).strip().splitlines()
         return self.name or (lines[0].strip() if lines else "") or self.id
 
 
+# --- One log ----------------------------------------------------------------------------------------------------
+
+
+def read_head(path: Path) -> KeptRun:
+    """Read a log's first and last lines. Never raises: `problem` says what is wrong with the log."""
+    run_id = path.name.removesuffix(SUFFIX)
+    try:
+        with path.open("rb") as file:
+            status = os.stat(file.fileno())
+            head = read_run_head(file.readline(), path.name)
+            last = _last_record(file) or {}
+    except RunLogError as error:
+        return KeptRun(run_id, path, num_bytes=status.st_size, problem=str(error))
+    except OSError as error:
+        problem = f"{path.name!r} can't be read ({error.strerror or error}); check its permissions."
+        return KeptRun(run_id, path, problem=problem)
+    config = {name: value for name, value in head["config"].items() if name != "prompt_token_ids"}
+    if "prompt" in config:
+        config["prompt"] = text_of(config["prompt"])[:MAX_PROMPT]
+    summary, num_steps, state = None, None, KeptState.CUT_OFF
+    if last.get("type") == "summary":
+        summary = {name: value for name, value in last.items() if name not in {"text", "baseline_text"}}
+        num_steps = summary.get("num_steps")
+        state = STATES.get(str(summary.get("finish_reason")), KeptState.FINISHED)
+    elif last.get("type") == "step":
+        num_steps = last["index"] + 1 if isinstance(last.get("index"), int) else None
+    elif not last:
+        num_steps = 0
+    environment = head.get("environment")
+    return KeptRun(
+        run_id,
+        path,
+        started_at=_moment(text_of(head.get("started_at")), status.st_mtime),
+        config=config,
+        environment=environment if isinstance(environment, dict) else {},
+        summary=summary,
+        state=state,
+        num_steps=num_steps if isinstance(num_steps, int) else None,
+        num_bytes=status.st_size,
+    )
+
+
+def _last_record(file: BinaryIO) -> Record | None:
+    """The last summary or step behind the line that was read; None if there is none near the end."""
+    first, size, length = file.tell(), file.seek(0, os.SEEK_END), TAIL_BYTES
+    while True:
+        start = max(first, size - length)
+        file.seek(start)
+        lines = file.read(size - start).split(b"\n")
+        for line in reversed(lines[1:] if start > first else lines):
+            record = parse_line(line)
+            if record is not None and record.get("type") in {"summary", "step"}:
+                return record
+        if start == first:
+            return None
+        if length >= MAX_TAIL_BYTES:
+            return {"type": "unknown"}
+        length *= 4
+
+
+def _moment(text: str, written_at: float) -> datetime | None:
+    try:
+        time = datetime.fromisoformat(text)
+        return (time if time.tzinfo else time.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        with contextlib.suppress(ValueError, OverflowError, OSError):
+            return datetime.fromtimestamp(written_at, UTC)
+    return None
+
+
+def _is_written_elsewhere(run: KeptRun, written_at: float) -> bool:
+    """Whether another process seems to be writing this log."""
+    pid = run.environment.get("process")
+    if not isinstance(pid, int) or pid == os.getpid():
+        return False
+    if datetime.now(UTC).timestamp() - written_at > RUNNING_SECONDS:
+        return False
+    try:
+        # Process ids are reused; the writer of this log was there before its last line.
+        return bool(psutil.Process(pid).create_time() <= written_at)
+    except (psutil.Error, OverflowError, ValueError):
+        return False
+
+
+# --- The folder -------------------------------------------------------------------------------------------------
+
+
 class RunStore:
-    """A folder of run logs. For one thread; several stores, in several processes, may share a folder."""
+    """A folder of run logs. For one thread at a time; several processes may share a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._heads: dict[str, tuple[tuple[int, int], Head]] = {}
+        self._known: dict[str, tuple[tuple[int, int], KeptRun]] = {}
         self._trash = folder / f"{TRASH_PREFIX}{os.getpid()}"
         self._deleted: dict[str, str] = {}
         """The name of each run in the trash."""
 
-    def runs(self, going: str = "") -> Iterator[KeptRun]:
-        """The runs, newest first, as they are read. A folder that isn't there holds none.
+    def runs(self, running_id: str = "") -> Iterator[KeptRun]:
+        """The runs, newest first, as they are read.
 
         Args:
-            going: the id of the run that this process is writing; empty if there is none.
+            running_id: the run that this process is writing; empty if there is none.
 
         Raises:
             RunLogError: the folder can't be read.
         """
-        files = self._files()
+        try:
+            files = {file.name for file in self.folder.iterdir() if file.name.endswith(SUFFIX) and file.is_file()}
+        except FileNotFoundError:
+            files = set()
+        except OSError as error:
+            reason = error.strerror or error
+            raise RunLogError(f"The kept runs in {str(self.folder)!r} can't be read: {reason}.") from error
         names = self._names()
-        self._heads = {name: known for name, known in self._heads.items() if name in files}
+        self._known = {name: known for name, known in self._known.items() if name in files}
         for file_name in sorted(files, reverse=True):
-            kept = self._kept(Path(files[file_name].path), names, going)
-            if kept is not None:
-                yield kept
+            path = self.folder / file_name
+            try:
+                status = path.stat()
+            except OSError:
+                continue  # It was deleted just now.
+            stamp, known = (status.st_mtime_ns, status.st_size), self._known.get(file_name)
+            if known is None or known[0] != stamp:
+                known = self._known[file_name] = (stamp, read_head(path))
+            run = known[1]
+            is_own = run.id == running_id
+            is_running = run.state is KeptState.CUT_OFF and (is_own or _is_written_elsewhere(run, status.st_mtime))
+            yield replace(run, name=names.get(run.id, ""), state=KeptState.RUNNING if is_running else run.state)
 
     def load(self, run_id: str) -> RunLog:
         """All of a run's log.
@@ -228,36 +243,31 @@ class RunStore:
             raise RunLogError("This is where the run is kept already; choose another place.")
 
     def rename(self, run_id: str, name: str) -> None:
-        """Give a run a name; an empty one takes it away.
+        """Name a run; an empty name removes it.
 
         Raises:
-            RunLogError: the name can't be kept.
+            RunLogError: the name can't be saved.
         """
         self._write_names({run_id: " ".join(name.split())[:MAX_NAME]})
 
-    def delete(self, run_ids: Iterable[str]) -> list[str]:
-        """Move runs aside. One that is gone already counts as deleted.
-
-        Returns:
-            The ids that are out of the list now.
+    def delete(self, run_ids: Iterable[str]) -> Sequence[str]:
+        """Move runs to the trash, and return the ids of those that are gone now.
 
         Raises:
-            RunLogError: the first one can't be moved; if it is a later one, the rest stays where it is.
+            RunLogError: the first one can't be moved. If a later one can't, the rest stays.
         """
-        names = self._names()
-        done: list[str] = []
+        names, done = self._names(), list[str]()
         for run_id in run_ids:
             try:
                 self._trash.mkdir(exist_ok=True)
                 self.path(run_id).replace(self._trash / self.path(run_id).name)
+                self._deleted[run_id] = names.get(run_id, "")
             except FileNotFoundError:
-                pass
+                pass  # Another window has deleted it.
             except OSError as error:
                 if done:
                     return done
                 raise RunLogError(explain_write_error(error, self.path(run_id))) from error
-            else:
-                self._deleted[run_id] = names.get(run_id, "")
             done.append(run_id)
         return done
 
@@ -265,22 +275,22 @@ class RunStore:
         """Bring deleted runs back.
 
         Raises:
-            RunLogError: one of them can't be.
+            RunLogError: one of them can't be restored.
         """
         for run_id in run_ids:
-            place = self.path(run_id)
-            if place.exists():
+            path = self.path(run_id)
+            if path.exists():
                 continue
             try:
-                (self._trash / place.name).replace(place)
+                (self._trash / path.name).replace(path)
             except FileNotFoundError:
-                raise RunLogError(f"The run {run_id} is gone for good; it can't be brought back.") from None
+                raise RunLogError(f"The run {run_id} is gone for good; it can't be restored.") from None
             except OSError as error:
-                raise RunLogError(explain_write_error(error, place)) from error
+                raise RunLogError(explain_write_error(error, path)) from error
             self._deleted.pop(run_id, None)
 
     def empty_trash(self) -> None:
-        """Remove for good what this store deleted, and what a window that crashed had deleted. Never raises."""
+        """Remove for good what this store deleted, and what crashed processes left in the trash. Never raises."""
         with contextlib.suppress(OSError):
             for folder in self.folder.glob(f"{TRASH_PREFIX}*"):
                 pid = folder.name.removeprefix(TRASH_PREFIX)
@@ -291,57 +301,20 @@ class RunStore:
                 self._write_names(dict.fromkeys(self._deleted, ""))
         self._deleted = {}
 
-    # --- Files ---
-
-    def _files(self) -> dict[str, os.DirEntry[str]]:
-        try:
-            with os.scandir(self.folder) as entries:
-                return {entry.name: entry for entry in entries if entry.name.endswith(SUFFIX) and entry.is_file()}
-        except FileNotFoundError:
-            return {}
-        except OSError as error:
-            reason = error.strerror or error
-            raise RunLogError(f"The kept runs in {str(self.folder)!r} can't be read: {reason}.") from error
-
-    def _kept(self, path: Path, names: Mapping[str, str], going: str) -> KeptRun | None:
-        run_id = path.name.removesuffix(SUFFIX)
-        try:
-            status = path.stat()
-        except OSError:
-            return None  # It was deleted just now.
-        stamp = (status.st_mtime_ns, status.st_size)
-        known = self._heads.get(path.name)
-        if known is None or known[0] != stamp:
-            known = (stamp, read_head(path))
-            self._heads[path.name] = known
-        head = known[1]
-        state = _state(head, run_id == going, status.st_mtime)
-        return replace(
-            KeptRun(run_id, path, names.get(run_id, ""), num_bytes=status.st_size, state=state, problem=head.problem),
-            started_at=_time(head.started_at, status.st_mtime),
-            config=head.config,
-            environment=head.environment,
-            summary=head.summary,
-            num_steps=head.num_steps,
-        )
-
-    # --- Names ---
-
     def _names(self) -> dict[str, str]:
         try:
             data = json.loads((self.folder / NAMES_FILE).read_text("utf-8"))
         except (OSError, ValueError, RecursionError):
             return {}
         names = data.get("names") if isinstance(data, dict) else None
-        if not isinstance(names, dict):
-            return {}
+        names = names if isinstance(names, dict) else {}
         return {key: value for key, value in names.items() if isinstance(value, str) and value}
 
     def _write_names(self, changes: Mapping[str, str]) -> None:
-        # Two windows may name runs at once: each reads what is there now, under a lock, and adds its own.
+        # Two windows may name runs at once: each adds its own to what is there, under a lock.
         path = self.folder / NAMES_FILE
         try:
-            with FileLock(self.folder / f".{NAMES_FILE}.lock", timeout=_LOCK_SECONDS):
+            with FileLock(self.folder / f".{NAMES_FILE}.lock", timeout=LOCK_SECONDS):
                 names = {**self._names(), **changes}
                 kept = {key: value for key, value in sorted(names.items()) if value}
                 write_atomically(path, json.dumps({"version": 1, "names": kept}, ensure_ascii=False, indent=1) + "\n")
@@ -351,51 +324,18 @@ class RunStore:
             raise RunLogError(explain_write_error(error, path)) from error
 
 
-def _state(head: Head, is_own: bool, written_at: float) -> KeptState:
-    if head.problem:
-        return KeptState.DAMAGED
-    if head.summary is not None:
-        return _STATES.get(str(head.summary.get("finish_reason")), KeptState.FINISHED)
-    return KeptState.RUNNING if is_own or _is_elsewhere(head, written_at) else KeptState.CUT_OFF
+# --- Search -----------------------------------------------------------------------------------------------------
 
-
-def _is_elsewhere(head: Head, written_at: float) -> bool:
-    """Whether another window seems to be writing this log."""
-    pid = head.environment.get("process")
-    if not isinstance(pid, int) or pid == os.getpid():
-        return False
-    if datetime.now(UTC).timestamp() - written_at > GOING_SECONDS:
-        return False
-    try:
-        # Ids of processes are used again; who writes this log was there before its last line.
-        return bool(psutil.Process(pid).create_time() <= written_at)
-    except (psutil.Error, OverflowError, ValueError):
-        return False
-
-
-def _time(text: str, written_at: float) -> datetime | None:
-    try:
-        time = datetime.fromisoformat(text)
-        return (time if time.tzinfo else time.replace(tzinfo=UTC)).astimezone(UTC)
-    except (ValueError, OverflowError):
-        with contextlib.suppress(ValueError, OverflowError, OSError):
-            return datetime.fromtimestamp(written_at, UTC)
-    return None
-
-
-_TERM = re.compile(r"([A-Za-z_-]+)(>=|<=|=|>|<)(\S+)")
-_COMPARE: dict[str, Callable[[float, float], bool]] = {
+TERM = re.compile(r"([A-Za-z_-]+)(>=|<=|=|>|<)(\S+)")
+COMPARE: dict[str, Callable[[float, float], bool]] = {
     "=": lambda a, b: abs(a - b) <= 1e-9 * max(1.0, abs(b)),
     ">=": operator.ge,
     "<=": operator.le,
     ">": operator.gt,
     "<": operator.lt,
 }
-_ALIASES = {
-    "k": "num_draft_tokens",
-    "t": "temperature",
-    "temp": "temperature",
-    "n": "max_new_tokens",
+ALIASES = {
+    **{alias: name for name, item in SETTINGS.items() for alias in item.metadata.get("aliases", ())},
     "tokens": "num_tokens",
     "steps": "num_steps",
     "acceptance": "draft_acceptance_rate",
@@ -404,65 +344,47 @@ _ALIASES = {
     "c": "cost_coefficient",
     "efficiency": "block_efficiency",
 }
-_WORDS = ("target", "draft", "method", "device", "dtype", "coupling")
-
-
-def matches(run: KeptRun, query: str, text: str | None = None) -> bool:
-    """Whether a run has every word of the query; case doesn't matter. An empty query fits all.
-
-    Args:
-        run: to look at.
-        query: words and settings, with spaces between.
-        text: `searchable` of the run, where the caller has it at hand.
-    """
-    text = searchable(run) if text is None else text
-    return all(_fits(run, text, word) for word in query.casefold().split())
+WORDS = ("prompt", "target", "draft", "method", "device", "dtype", "coupling")
 
 
 def searchable(run: KeptRun) -> str:
-    """What plain words are looked for in."""
-    config = run.config
-    parts = (run.name, run.id, config.get("prompt"), *(config.get(name) for name in _WORDS), str(run.state))
-    return "\n".join(part for part in parts if isinstance(part, str)).casefold()
+    """The text in which plain words are searched."""
+    parts = (run.name, run.id, *(text_of(run.config.get(name)) for name in WORDS), str(run.state))
+    return "\n".join(filter(None, parts)).casefold()
 
 
-def _fits(run: KeptRun, text: str, word: str) -> bool:
-    term = _TERM.fullmatch(word)
+def matches(run: KeptRun, query: str, text: str | None = None) -> bool:
+    """Whether a run matches every word and setting (`K=4`, `speedup>1.5`) of a query; case doesn't matter.
+
+    Args:
+        text: `searchable(run)`, if the caller has it already.
+    """
+    text = searchable(run) if text is None else text
+    options = run.config.get("method_options")
+    values = {
+        **(options if isinstance(options, dict) else {}),
+        **(run.summary or {}),
+        **run.config,
+        "num_draft_tokens": shown_draft_length(run.config),
+        "num_steps": run.num_steps,
+        "state": str(run.state),
+    }
+    return all(_fits(values, text, word) for word in query.casefold().split())
+
+
+def _fits(values: Mapping[str, Any], text: str, word: str) -> bool:
+    term = TERM.fullmatch(word)
     if term is None:
         return word in text
     key, sign, wanted = term.groups()
-    key = _ALIASES.get(key, key).replace("-", "_")
-    if not _is_known(run, key):
+    key = ALIASES.get(key, key).replace("-", "_")
+    if key not in values and key not in ALIASES.values():
         return word in text
-    return _has(_value(run, key), sign, wanted)
-
-
-def _is_known(run: KeptRun, key: str) -> bool:
-    places = (_ALIASES.values(), run.config, run.summary or {}, _options(run))
-    return key in {"state", "num_steps"} or any(key in place for place in places)
-
-
-def _options(run: KeptRun) -> Mapping[str, Any]:
-    options = run.config.get("method_options")
-    return options if isinstance(options, dict) else {}
-
-
-def _value(run: KeptRun, key: str) -> Any:
-    if key == "state":
-        return str(run.state)
-    if key == "num_steps":
-        return run.num_steps
-    if key == "num_draft_tokens":
-        return shown_draft_length(run.config)
-    places = (run.config, run.summary or {}, _options(run))
-    return next((place[key] for place in places if place.get(key) is not None), None)
-
-
-def _has(value: Any, sign: str, wanted: str) -> bool:
+    value = values.get(key)
     if isinstance(value, int | float) and not isinstance(value, bool):
         try:
             number = float(wanted.removesuffix("%")) / (100 if wanted.endswith("%") else 1)
-            return _COMPARE[sign](float(value), number)
+            return COMPARE[sign](float(value), number)
         except (ValueError, OverflowError):
             return False
     return sign == "=" and value is not None and wanted in str(value).casefold()

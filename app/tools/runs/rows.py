@@ -12,6 +12,7 @@ from typing import Any
 from app.setup.model_library import UNKNOWN
 from core.draft_shape import shown_draft_length
 from core.drafters.registry import METHODS
+from core.runlog.log import number_of
 from core.runlog.store import KeptRun, KeptState, searchable
 from core.text import percent_text
 
@@ -62,7 +63,7 @@ class RunRow:
             short(run.config.get("target")),
             draft_text(run),
             UNKNOWN if k is None else str(k),
-            UNKNOWN if _number(temperature) is None else f"{temperature:g}",
+            UNKNOWN if number_of(temperature) is None else f"{temperature:g}",
             UNKNOWN if acceptance is None else percent_text(acceptance),
             UNKNOWN if speed is None else f"{speed:,.1f}",
             UNKNOWN if speedup is None else f"{speedup:.2f}×",
@@ -74,7 +75,7 @@ class RunRow:
         """One sort key per column; unknown values sort below known ones."""
         title, _, target, draft, *_, state = self.texts
         moment = self.run.started_at.timestamp() if self.run.started_at else 0.0
-        numbers = (-math.inf if (number := _number(value)) is None else number for value in _values(self.run))
+        numbers = (-math.inf if (number := number_of(value)) is None else number for value in _values(self.run))
         return (title.casefold(), moment, target.casefold(), draft.casefold(), *numbers, state)
 
     @cached_property
@@ -119,7 +120,7 @@ def _values(run: KeptRun) -> tuple[Any, Any, float | None, float | None, float |
     """K, temperature, acceptance, tokens per second and speedup, as far as they are known."""
     summary = run.summary or {}
     names = ("draft_acceptance_rate", "tokens_per_second", "measured_speedup")
-    acceptance, speed, speedup = (_number(summary.get(name)) for name in names)
+    acceptance, speed, speedup = (number_of(summary.get(name)) for name in names)
     return shown_draft_length(run.config), run.config.get("temperature"), acceptance, speed, speedup
 
 
@@ -152,11 +153,3 @@ def draft_text(run: KeptRun) -> str:
     name = run.config.get("method")
     method = METHODS.get(name) if isinstance(name, str) else None
     return method.title if method is not None else (name if isinstance(name, str) and name else UNKNOWN)
-
-
-def _number(value: object) -> float | None:
-    try:
-        is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    except OverflowError:  # A damaged log may hold an integer beyond every float.
-        return None
-    return float(value) if is_number else None  # type: ignore[arg-type]
