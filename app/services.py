@@ -93,8 +93,8 @@ def find_drafts(target: str) -> tuple[str, ...]:
 
 
 def check_exactness(session: Any, request: CheckRequest, controls: RunControls) -> Iterator[Any]:
-    """Check a pair and its settings; see `core.experiments.checking.check`. For the engine's thread."""
-    from core.experiments.checking import check
+    """Check a pair and its settings; see `core.experiments.exactness.check`. For the engine's thread."""
+    from core.experiments.exactness import check
 
     return check(session, request, controls)
 

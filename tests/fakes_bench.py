@@ -1,24 +1,26 @@
-"""Prompts and settings of a small bench, and contenders whose results are told beforehand."""
+"""Prompts and settings of a small bench, and contenders with known results."""
 
 from dataclasses import replace
 
 from core.drafters.registry import METHODS
-from core.experiments.bench import ASSISTED, AUTO, GENERATE, PLAIN, BenchSettings, Pair, Prompt, Timed
-from core.experiments.benching import Observations
+from core.experiments.bench import ASSISTED, AUTO, GENERATE, PLAIN, BenchSettings
+from core.experiments.bench_rounds import Observations
+from core.experiments.contenders import Pair, Timed
+from core.experiments.prompt_suites import Prompt
 from tests.fakes import greedy_reference, tiny_model
 
 N, K = 9, 3
 PROMPTS = [Prompt("one", "def f", (1, 2, 3, 4, 5)), Prompt("two", "x", (7, 8, 9))]
 SETTINGS = BenchSettings("t", "d", num_draft_tokens=K, temperatures=(0.0,), max_new_tokens=N, rounds=2)
+REAL = [GENERATE, ASSISTED, PLAIN, *METHODS, AUTO]
 
 
 class Fake:
-    """A contender whose ids and seconds come from a function of (prompt ids, seed)."""
+    """A contender whose result is a function of (prompt ids, seed)."""
 
-    num_draft_tokens = 0
-
-    def __init__(self, name, play, title=None):
-        self.name, self.title, self._play = name, title or name, play
+    def __init__(self, name, play=None, num_draft_tokens=0):
+        self.name = self.title = name
+        self.num_draft_tokens, self._play = num_draft_tokens, play
         self.calls = []
 
     def run(self, prompt_ids, *, temperature, seed):
@@ -26,16 +28,11 @@ class Fake:
         return self._play(tuple(prompt_ids), seed)
 
 
-def observations(name, *, seconds, tokens=None, texts=None, **changes):
-    contender = Fake(name, None)
-    contender.num_draft_tokens = changes.pop("k", 0)
-    seen = Observations(contender, list(seconds), tokens or [N] * len(seconds), **changes)
+def observations(name, *, seconds, tokens=None, texts=None, k=0, **changes):
+    seen = Observations(Fake(name, num_draft_tokens=k), list(seconds), tokens or [N] * len(seconds), **changes)
     for index, ids in (texts or {}).items():
         seen.texts[index].append(tuple(ids))
     return seen
-
-
-REAL = [GENERATE, ASSISTED, PLAIN, *METHODS, AUTO]
 
 
 def right(pair):

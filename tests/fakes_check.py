@@ -7,11 +7,11 @@ from core.experiments.check import (
     CheckReport,
     CheckRequest,
     Comparison,
+    DistributionResult,
+    DistributionTest,
+    Divergence,
     FirstTokens,
     IdentityResult,
-    LawResult,
-    LawTest,
-    Parting,
     TokenCount,
 )
 from core.experiments.prompt_suites import Prompt
@@ -46,7 +46,7 @@ def make_check(*, num_samples=400, num_tokens=12, prompts=PROMPTS, with_transfor
 
 def checked(request=None, session=None):
     """The report of a check that goes to its end."""
-    from core.experiments.checking import check
+    from core.experiments.exactness import check
 
     *_, last = check(session or TableSession(), request or make_check(), RunControls())
     assert isinstance(last, CheckFinished)
@@ -55,17 +55,17 @@ def checked(request=None, session=None):
 
 def make_report(request, *, broken=False, near=False, seconds=27.4):
     """A report as the engine would send it, without a model."""
-    ties = (Parting("Read a file", 17, " path", " name", 2.1e-6, 4.4e-6, is_near_tie=True),) if near else ()
+    ties = (Divergence("Read a file", 17, " path", " name", 2.1e-6, 4.4e-6, is_near_tie=True),) if near else ()
     p_values = (0.563, 2.7e-5, 7.7e-12) if broken else (0.563, 0.462, 0.558)
     tests = (
-        LawTest("token 1", 1, 3000, 18, 16.4, p_values[0]),
-        LawTest("token 2", 2, 565, 13, 48.8 if broken else 12.8, p_values[1], is_failed=broken),
-        LawTest("token 3", 3, 21, 0, 0.0, None),
-        LawTest("bonus", None, 576, 13, 18.1, 0.152),
-        LawTest("lean", None, 4380, 1, 46.9 if broken else 0.3, p_values[2], is_failed=broken),
+        DistributionTest("token 1", 1, 3000, 18, 16.4, p_values[0]),
+        DistributionTest("token 2", 2, 565, 13, 48.8 if broken else 12.8, p_values[1], is_failed=broken),
+        DistributionTest("token 3", 3, 21, 0, 0.0, None),
+        DistributionTest("bonus", None, 576, 13, 18.1, 0.152),
+        DistributionTest("bias", None, 4380, 1, 46.9 if broken else 0.3, p_values[2], is_failed=broken),
     )
     tokens = (("    ", 499, 497.9), ("return", 233, 244.1), ("):", 140, 132.7), ("x", 13, 11.9), ("", 115, 113.4))
-    law = LawResult(
+    distribution = DistributionResult(
         3000,
         tests,
         0.093 if broken else 0.006,
@@ -79,10 +79,10 @@ def make_report(request, *, broken=False, near=False, seconds=27.4):
     )
     notes = (
         "No setting of Outrider trades exactness for speed: method, K and an int8 draft change the speed alone.",
-        "Rejection coupling keeps the law; a seed gives another text than it gives without a draft.",
+        "Rejection coupling keeps the distribution; a seed gives another text than without a draft.",
     )
     greedy = IdentityResult(Comparison.GREEDY, 9, 576 - 46 * near, ties)
-    return CheckReport(request, "cpu", "float32", (greedy,), law, notes, seconds)
+    return CheckReport(request, "cpu", "float32", (greedy,), distribution, notes, seconds)
 
 
 class FakeCheck:

@@ -8,8 +8,8 @@ from typing import Any
 
 from core.controls import RunControls
 from core.experiments.prompt_suites import Prompt
-from core.experiments.sweep_log import figures_of
-from core.experiments.sweep_plan import DrafterChoice, Figures, SweepPlan
+from core.experiments.sweep_file import summary_of
+from core.experiments.sweep_plan import DrafterChoice, RunSummary, SweepPlan
 from core.types import Event, Finished, FinishReason, PrefillDone, RunRequest, RunStarted, StageChanged
 from tests.fakes_cli import finished, step
 
@@ -73,6 +73,6 @@ class FakeSweepSession:
         yield finished("ab", tokens_per_second=speed, draft_acceptance_rate=None if is_plain else 0.5)
 
 
-def figures_with(speed: float) -> Figures:
+def summary_with(speed: float) -> RunSummary:
     """The figures of a run of this speed."""
-    return figures_of(finished("ab", tokens_per_second=speed).summary)
+    return summary_of(finished("ab", tokens_per_second=speed).summary)

@@ -22,7 +22,7 @@ def checking(make_window, monkeypatch):
 
     def build(**report):
         fake = FakeCheck(**report)
-        monkeypatch.setattr("core.experiments.checking.check", fake)
+        monkeypatch.setattr("core.experiments.exactness.check", fake)
         window = make_window()
         window.menus.check.trigger()
         return window, window.tools.check, fake

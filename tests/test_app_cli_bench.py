@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-import core.experiments.benching as measuring
+import core.experiments.bench_rounds as measuring
 from app.__main__ import build_parser, main
 from app.cli.bench import build_settings
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, SMOLLM2_DRAFTER
@@ -145,7 +145,7 @@ def test_stopped_by_hand_it_leaves_no_file(target, tmp_path, capsys, monkeypatch
     def interrupted(*_arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(measuring._Conductor, "_round", interrupted)
+    monkeypatch.setattr(measuring._Bench, "_round", interrupted)
     assert main(["bench", "--target", target, *QUICK, *OURS, "--out", str(path)]) == 130
     out, said = capsys.readouterr()
     assert (out, path.read_text()) == ("", "before")

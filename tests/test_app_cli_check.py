@@ -11,7 +11,7 @@ import core.verify
 from app.__main__ import build_parser, main
 from app.cli.check import build_request
 from core.errors import GenerationError
-from core.experiments.checking import check
+from core.experiments.exactness import check
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET
 from core.types import Coupling
 from tests.exactness import mutate

@@ -12,7 +12,7 @@ import app.cli.sweep as command
 from app.__main__ import build_parser, main
 from app.cli.sweep import FEW_PROMPTS, build_plan
 from core.errors import GenerationError
-from core.experiments.sweep_log import read_sweep
+from core.experiments.sweep_file import read_sweep
 from core.experiments.sweep_plan import DrafterChoice
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, SMOLLM2_DRAFTER
 from core.text import duration_text

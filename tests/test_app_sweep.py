@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QAbstractButton, QAbstractItemView, QAbstractSpinB
 
 from app.settings import sweeps_folder
 from app.tools.sweep import files, sweep_view
-from core.experiments.sweep_log import read_sweep
+from core.experiments.sweep_file import read_sweep
 from core.types import LengthPolicy
 from tests.fakes_sweep_window import FakeSweepEngine, choose_small, fails_at, sweep_services
 

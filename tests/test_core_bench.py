@@ -1,17 +1,22 @@
-"""The bench: who runs when and on what, what falls out, and the document that holds every figure."""
+"""What the bench measures: turns that favour nobody, ratios by round, notes on what differs, memory, and the JSON."""
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from core.errors import OutriderError, PromptError
-from core.experiments import benching as record
-from core.experiments.bench import ASSISTED, GENERATE, PLAIN
-from core.experiments.benching import Speculative, check_lengths, line_up, measure, rows, threads, time_bare
-from tests.fakes import greedy_reference, is_sentence, play
-from tests.fakes_bench import PROMPTS, REAL, SETTINGS, Fake, K, N, right, small_pair
+from core.experiments import bench_memory, bench_rounds
+from core.experiments.bench import ASSISTED, GENERATE, PLAIN, num_equal, ratios, spread, turn_order
+from core.experiments.bench_memory import Memory
+from core.experiments.bench_rounds import Comparison, check_lengths, measure, rows, threads, time_bare, usual_steps
+from core.experiments.contenders import Outrider, build_all
+from core.models.loading import bytes_per_position
+from tests.cli_fakes import step
+from tests.fakes import greedy_reference, is_sentence, save_model, tiny_model
+from tests.fakes_bench import PROMPTS, REAL, SETTINGS, Fake, K, N, observations, right, small_pair
 
 
 @pytest.fixture(scope="module")
@@ -19,18 +24,45 @@ def pair():
     return small_pair()
 
 
-def test_bare_forwards_leave_the_draft_where_it_can_go_on(pair):
-    contender = Speculative(pair, N, K, "draft-model")
-    contender.run(PROMPTS[0].ids, temperature=0.0, seed=0)
-    runner = contender.drafter._runner
-    bare = time_bare(pair.target, runner, K, 6, 5 + N)
-    assert bare.step_ms > 0
-    assert bare.cost_coefficient is not None
-    assert bare.cost_coefficient > 0
-    alone = time_bare(pair.target, None, 0, 400, 5 + N)
-    assert alone.step_ms > 0
-    assert alone.cost_coefficient is None
-    assert runner.length <= 6 + K
+# --- Figures ----------------------------------------------------------------------------------------------------
+
+
+def test_a_spread_is_median_quartiles_and_extremes():
+    found = spread([4.0, 1.0, 3.0, 2.0, 10.0])
+    assert (found.median, found.quartiles, found.extremes) == (3.0, (2.0, 4.0), (1.0, 10.0))
+    assert spread([2.0]).quartiles == (2.0, 2.0)
+    with pytest.raises(ValueError, match="median"):
+        spread([])
+
+
+def test_ratios_are_taken_round_by_round():
+    """A machine that is slower in one round slows both: the ratio stays, as that of the medians would not."""
+    assert ratios([20.0, 2.0, 40.0], [10.0, 1.0, 20.0]).values == (2.0, 2.0, 2.0)
+    with pytest.raises(ValueError, match="longer"):
+        ratios([1.0], [1.0, 2.0])
+
+
+@pytest.mark.parametrize(("one", "other", "same"), [((1, 2), (1, 2), 2), ((1, 3), (1, 2), 1), ((1,), (1, 2), 1)])
+def test_texts_are_equal_up_to_the_first_difference(one, other, same):
+    assert num_equal(one, other) == num_equal(other, one) == same
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 8])
+def test_every_contender_runs_at_every_place_equally_often(count):
+    turns = [turn_order(count, turn) for turn in range(2 * count)]
+    assert all(sorted(turn) == list(range(count)) for turn in turns)
+    for place in range(count):
+        assert sorted(turn[place] for turn in turns) == sorted(2 * list(range(count)))
+    assert turn_order(0, 3) == []
+
+
+def test_the_usual_steps_are_those_of_the_commonest_draft():
+    def of(*lengths):
+        return [replace(step("a"), index=index, num_draft_tokens=k) for index, k in enumerate(lengths)]
+
+    assert [item.index for item in usual_steps(of(4, 2, 4, 0, 0, 0, 4))] == [0, 2]
+    assert [item.num_draft_tokens for item in usual_steps(of(0, 0, 0))] == [0, 0]
+    assert usual_steps(of(4)) == []
 
 
 @pytest.mark.parametrize(
@@ -58,14 +90,19 @@ def test_bad_settings_are_sentences(changes):
     assert is_sentence(str(caught.value))
 
 
+# --- Rounds -----------------------------------------------------------------------------------------------------
+
+
 def test_all_run_on_the_same_prompts_and_seeds_and_the_first_round_does_not_count(pair):
     fakes = [Fake(name, right(pair)) for name in (GENERATE, "other", "third")]
-    [comparison] = measure(pair, fakes, PROMPTS, SETTINGS)
+    progress = []
+    [comparison] = measure(pair, fakes, PROMPTS, SETTINGS, lambda what, done, total: progress.append((done, total)))
     assert sorted(fakes[0].calls) == sorted(fakes[1].calls) == sorted(fakes[2].calls)
     assert len({seed for _, _, seed in fakes[0].calls}) == 6  # Two prompts, in the warm-up and in two rounds.
     for seen in comparison.observations.values():
         assert seen.seconds == [2.0, 2.0]
         assert seen.speeds == [N, N]
+    assert progress[-1] == (17, 18)
 
 
 def test_contenders_take_turns(pair):
@@ -80,27 +117,15 @@ def test_contenders_take_turns(pair):
     assert turns == ["abc", "abc", "cba", "bca", "acb", "cab", "bac"]
 
 
-def test_progress_counts_every_run(pair):
-    seen = []
-    measure(pair, [Fake("a", right(pair))], PROMPTS, SETTINGS, lambda what, done, total: seen.append((done, total)))
-    assert seen[-1] == (5, 6)
-    assert {total for _, total in seen} == {6}
-
-
-def test_a_rival_that_fails_falls_out_and_the_others_go_on(pair):
+def test_a_peer_that_fails_is_reported_and_our_own_failure_is_raised(pair):
     def fail(ids, seed):
-        raise RuntimeError("no kernel\nsecond line")
+        raise OutriderError("No kernel.\nsecond line")
 
     [comparison] = measure(pair, [Fake(ASSISTED, fail), Fake(GENERATE, right(pair))], PROMPTS, SETTINGS)
     assert list(comparison.observations) == [GENERATE]
-    assert [item.reason for item in comparison.failed] == ["It failed: no kernel."]
-
-
-def test_our_own_failure_is_not_hidden(pair):
-    def fail(ids, seed):
-        raise OutriderError("It broke.")
-
-    with pytest.raises(OutriderError, match="broke"):
+    assert list(comparison.failed) == [ASSISTED]
+    assert "No kernel" in comparison.failed[ASSISTED]
+    with pytest.raises(OutriderError, match="kernel"):
         measure(pair, [Fake("draft-model", fail)], PROMPTS, SETTINGS)
 
 
@@ -109,17 +134,30 @@ def test_prompts_that_leave_no_room_are_refused(pair):
         check_lengths(pair, PROMPTS, replace(SETTINGS, max_new_tokens=125))
 
 
-def test_threads_are_put_back():
+def test_threads_are_restored():
     before = torch.get_num_threads()
     with threads(before + 1):
         assert torch.get_num_threads() == before + 1
     assert torch.get_num_threads() == before
 
 
-def test_the_real_ones_together(pair):
-    contenders, _ = line_up(pair, replace(SETTINGS, only=tuple(REAL)))
+def test_bare_forwards_leave_the_draft_able_to_continue(pair):
+    contender = Outrider(pair, N, K, "draft-model")
+    contender.run(PROMPTS[0].ids, temperature=0.0, seed=0)
+    runner = getattr(contender.drafter, "runner", None) or contender.drafter._runner
+    step_ms, cost = time_bare(pair.target, runner, K, 6, 5 + N)
+    assert step_ms > 0 < cost
+    assert runner.length <= 6 + K
+    step_ms, cost = time_bare(pair.target, None, 0, 400, 5 + N)
+    assert step_ms > 0
+    assert cost is None
+
+
+def test_the_real_contenders_together_and_the_document_of_all_results(pair):
+    contenders, absent = build_all(pair, replace(SETTINGS, only=tuple(REAL)))
     [comparison] = measure(pair, contenders, PROMPTS, SETTINGS)
-    table = {row.name: row for row in rows(comparison, PROMPTS, SETTINGS)}
+    found = rows(comparison, pair, PROMPTS, SETTINGS, {PLAIN: Memory(3.0, 2.0)})
+    table = {row.name: row for row in found}
     assert list(table) == REAL
     assert not any(row.notes for row in table.values())
     assert table[GENERATE].tokens_per_forward == table[PLAIN].tokens_per_forward == 1.0
@@ -129,30 +167,78 @@ def test_the_real_ones_together(pair):
     assert table["draft-model"].cost_coefficient is not None
     assert table[PLAIN].cost_coefficient is None
     assert table[PLAIN].step_tokens_per_second.median >= table[PLAIN].tokens_per_second.median
-
-
-def test_the_document_has_a_schema_and_every_figure(pair):
-    contenders, absent = line_up(pair, replace(SETTINGS, only=(GENERATE, PLAIN)))
-    [comparison] = measure(pair, contenders, PROMPTS, SETTINGS)
-    report = record.Report(
-        record.now(),
-        record.config_of(SETTINGS, pair, PROMPTS),
-        record.environment_of(pair, SETTINGS),
-        rows(comparison, PROMPTS, SETTINGS),
-        absent,
-    )
-    document = json.loads(record.to_json(report))
+    config, environment = bench_rounds.config_of(SETTINGS, pair, PROMPTS), bench_rounds.environment_of(pair, SETTINGS)
+    report = bench_rounds.Report(bench_rounds.now(), config, environment, found, {**absent, "flashspec": "No."})
+    document = json.loads(bench_rounds.to_json(report))
     assert document["schema"] == "outrider.bench/1"
-    assert [item["name"] for item in document["results"]] == [GENERATE, PLAIN]
+    assert [item["name"] for item in document["results"]] == REAL
     assert len(document["results"][0]["tokens_per_second"]["values"]) == SETTINGS.rounds
+    assert document["results"][2]["peak_memory_mb"] == 3.0
     assert document["config"]["prompts"][0] == {"name": "one", "text": "def f", "num_tokens": 5}
     assert {"torch", "transformers", "device_name", "threads"} <= set(document["environment"])
+    assert document["absent"] == [{"name": "flashspec", "reason": "No."}]
 
 
-def test_play_is_what_plain_decoding_says(pair):
-    """The reference that rivals are held against is the engine's own, and transformers agrees with it."""
-    from core.decode import autoregressive
-    from core.types import SamplingParams
+# --- Rows and notes ---------------------------------------------------------------------------------------------
 
-    events = autoregressive(pair.target, PROMPTS[0].ids, sampling=SamplingParams(temperature=0.0), max_new_tokens=N)
-    assert play(events).ids == greedy_reference(pair.target, PROMPTS[0].ids, N)
+
+def row_of(pair, seen, reference=None, *others):
+    comparison = Comparison(0.0, {item.contender.name: item for item in [seen, *others]}, reference)
+    return rows(comparison, pair, PROMPTS, SETTINGS)[0]
+
+
+def test_another_greedy_text_is_noted_with_its_position_and_margin(pair):
+    reference = [tuple(greedy_reference(pair.target, prompt.ids, N)) for prompt in PROMPTS]
+    at = 4
+    logits = pair.target.model(torch.tensor([[*PROMPTS[1].ids, *reference[1][:at]]])).logits[0, -1]
+    other = int(logits.topk(2).indices[1])
+    texts = {0: reference[0], 1: [*reference[1][:at], other, *reference[1][at + 1 :]]}
+    [note] = row_of(pair, observations("peer", seconds=[1], texts=texts), reference).notes
+    assert note.startswith(f"another greedy text after 'two', from token {at + 1} of {N}")
+    assert float(note.split(" by ")[1].split()[0]) == pytest.approx(float(logits.max() - logits[other]), rel=0.1)
+    # Above temperature 0 another text is expected.
+    assert row_of(pair, observations("peer", seconds=[1], texts=texts)).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "note"),
+    [
+        ("peer", {"texts": {0: range(N - 2)}}, f"writes {N - 2} tokens where {N} were asked for"),
+        ("assisted", {"k": K, "longest_draft": 7}, f"drafts up to 7 tokens a step where K is {K}"),
+        ("flashspec-auto", {"k": None, "longest_draft": 6}, "chooses its own K, here up to 6"),
+    ],
+)
+def test_another_length_and_other_drafts_are_noted(pair, name, changes, note):
+    reference = [tuple(range(N))] if "texts" in changes else None
+    assert row_of(pair, observations(name, seconds=[1], **changes), reference).notes == (note,)
+
+
+def test_ratios_need_the_contender_they_refer_to_and_forwards_are_those_of_the_warm_up(pair):
+    seen = observations("x", seconds=[1.0, 2.0], forwards=4, forward_tokens=12)
+    row = row_of(pair, seen, None, observations(GENERATE, seconds=[2.0, 8.0]))
+    assert row.ratio_to_generate.values == (2.0, 4.0)
+    assert row.ratio_to_assisted is None
+    assert row.tokens_per_forward == 3.0
+    assert row_of(pair, observations("x", seconds=[1])).tokens_per_forward is None
+
+
+# --- Memory -----------------------------------------------------------------------------------------------------
+
+
+def test_the_memory_of_one_contender_is_that_of_a_process_that_runs_it(tmp_path):
+    target = save_model(tmp_path / "target", max_position_embeddings=128)
+    settings = {"target": str(target), "draft_layers": 1, "temperatures": [0.0], "only": [], "max_new_tokens": 4}
+    memory = bench_memory.measured(ASSISTED, settings, [1, 2, 3])
+    assert 0 <= memory.peak_mb < 1_000
+    assert 0 < memory.needed_mb < 10
+
+
+def test_a_run_needs_the_weights_of_both_models_and_a_cache_for_each():
+    target = tiny_model(is_fused=True)
+    weights = sum(weight.nbytes for weight in target.model.parameters()) / 1e6
+    cache = 100 * bytes_per_position(target) / 1e6
+    alone = SimpleNamespace(target=target, draft=None)
+    assert bench_memory.needed_mb(alone, None, 100) == pytest.approx(weights + cache)
+    assert bench_memory.needed_mb(alone, target, 100) == pytest.approx(weights + 2 * cache)
+    pair = SimpleNamespace(target=target, draft=tiny_model(seed=1))
+    assert bench_memory.needed_mb(pair, pair.draft, 100) == pytest.approx(2 * (weights + cache))

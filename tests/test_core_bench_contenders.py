@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from core.errors import SettingsError
-from core.experiments import benching as lineup
 from core.experiments.bench import (
     ASSISTED,
     AUTO,
@@ -14,17 +13,17 @@ from core.experiments.bench import (
     FLASHSPEC_AUTO,
     GENERATE,
     PLAIN,
-    NotApplicableError,
-    Pair,
     default_names,
     known_names,
     split_name,
 )
-from core.experiments.benching import Plain, Speculative, counted, line_up
-from core.experiments.rivals import Assisted, Generate
+from core.experiments.bench_rounds import counted
+from core.experiments.contenders import Generate, NotApplicableError, Outrider, Pair, build, build_all, truncated_draft
 from tests.exactness import global_generator_untouched
 from tests.fakes import greedy_reference, is_sentence, language_model, tiny_model, tiny_module
 from tests.fakes_bench import PROMPTS, REAL, SETTINGS, K, N, small_pair
+
+SOME = [GENERATE, ASSISTED, PLAIN, "draft-model"]
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +34,7 @@ def pair():
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("name", REAL)
 def test_every_contender_writes_the_number_of_tokens_asked_for(pair, name, temperature):
-    contender = lineup.build(name, pair, SETTINGS)
+    contender = build(name, pair, SETTINGS)
     with global_generator_untouched():
         timed = contender.run(PROMPTS[0].ids, temperature=temperature, seed=3)
     assert len(timed.ids) == N
@@ -44,28 +43,26 @@ def test_every_contender_writes_the_number_of_tokens_asked_for(pair, name, tempe
         assert list(timed.ids) == greedy_reference(pair.target, PROMPTS[0].ids, N)
 
 
-@pytest.mark.parametrize("name", [GENERATE, ASSISTED, PLAIN, "draft-model"])
-def test_an_end_of_text_ends_nobody(name):
+@pytest.mark.parametrize("name", SOME)
+def test_an_end_of_text_ends_no_contender(name):
     """Every id ends a text here, in the models' own configurations too."""
-    module = tiny_module("llama", seed=1, eos_token_id=list(range(257)))
-    target = language_model(module)
+    target = language_model(tiny_module("llama", seed=1, eos_token_id=list(range(257))))
     assert target.eos_ids
-    free = Pair(replace(target, eos_ids=frozenset()), target)
-    contender = lineup.build(name, free, SETTINGS)
+    contender = build(name, Pair(replace(target, eos_ids=frozenset()), target), SETTINGS)
     assert len(contender.run((1, 2, 3), temperature=0.0, seed=0).ids) == N
 
 
-@pytest.mark.parametrize("name", [GENERATE, ASSISTED, PLAIN, "draft-model"])
-def test_a_seed_is_a_text(pair, name):
-    contender = lineup.build(name, pair, SETTINGS)
+@pytest.mark.parametrize("name", SOME)
+def test_the_same_seed_gives_the_same_text(pair, name):
+    contender = build(name, pair, SETTINGS)
     texts = [contender.run(PROMPTS[0].ids, temperature=1.0, seed=seed).ids for seed in (1, 2, 1)]
     assert texts[0] == texts[2] != texts[1]
 
 
-def test_the_rivals_leave_the_models_as_they_were(pair):
+def test_transformers_leaves_the_models_as_they_were(pair):
     modules = [pair.target.model, pair.draft.model]
     before = [(module.generation_config, module.generation_config.to_dict()) for module in modules]
-    contender = Assisted(pair, N, K)
+    contender = Generate(pair, N, K)
     for temperature in (0.0, 1.0):
         contender.run(PROMPTS[0].ids, temperature=temperature, seed=0)
     with pytest.raises(IndexError):  # An id that no table holds.
@@ -75,13 +72,13 @@ def test_the_rivals_leave_the_models_as_they_were(pair):
         assert config.to_dict() == values
 
 
-def test_assisted_generation_drafts_k_tokens_however_well_it_goes(pair):
-    """By itself it would draft more after a block that was accepted whole, and stop where it doubts itself."""
+def test_assisted_generation_drafts_k_tokens_in_every_step(pair):
+    """By itself it would draft more after a block that was accepted whole, and stop where it is in doubt."""
     twin = Pair(pair.target, language_model(tiny_module("llama", seed=1)))
-    with counted(pair.target.model) as forwards:
-        Assisted(twin, 41, 3).run((1, 2, 3), temperature=0.0, seed=0)
+    with counted(pair.target.model) as widths:
+        Generate(twin, 41, 3).run((1, 2, 3), temperature=0.0, seed=0)
     # The prompt and a block, then a block behind the last token each time, and what is left.
-    assert forwards.widths == [3 + 3, *[1 + 3] * 9, 1]
+    assert widths == [3 + 3, *[1 + 3] * 9, 1]
 
 
 def test_generation_samples_from_the_whole_distribution():
@@ -94,68 +91,92 @@ def test_generation_samples_from_the_whole_distribution():
     assert any(token not in top for token in drawn)
 
 
-def test_forwards_are_counted_by_a_hook_that_goes_away(pair):
+def test_forwards_are_counted_by_a_hook_that_is_removed(pair):
     module = pair.target.model
-    with counted(module) as forwards:
+    with counted(module) as widths:
         Generate(pair, N).run(PROMPTS[0].ids, temperature=0.0, seed=0)
-    assert forwards.widths == [len(PROMPTS[0].ids), *[1] * (N - 1)]
+    assert widths == [len(PROMPTS[0].ids), *[1] * (N - 1)]
     module(torch.tensor([[1]]))
-    assert len(forwards.widths) == N
+    assert len(widths) == N
 
 
 def test_our_own_forwards_are_our_steps(pair):
-    timed = Plain(pair, N).run(PROMPTS[0].ids, temperature=0.0, seed=0)
+    timed = Outrider(pair, N).run(PROMPTS[0].ids, temperature=0.0, seed=0)
     assert (timed.num_forwards, timed.longest_draft) == (N, 0)
-    timed = Speculative(Pair(pair.target, pair.target), N, K, "draft-model").run((1, 2), temperature=0.0, seed=0)
+    timed = Outrider(Pair(pair.target, pair.target), N, K, "draft-model").run((1, 2), temperature=0.0, seed=0)
     assert (timed.num_forwards, timed.longest_draft) == (3, K)
 
 
 @pytest.mark.parametrize("name", [FLASHSPEC, FLASHSPEC_AUTO])
 def test_flashspec_runs_where_it_is_installed(pair, name):
     pytest.importorskip("flashspec")
-    contender = lineup.build(name, pair, SETTINGS)
-    with counted(pair.target.model) as forwards:
+    contender = build(name, pair, SETTINGS)
+    with counted(pair.target.model) as widths:
         timed = contender.run(PROMPTS[0].ids, temperature=0.0, seed=0)
     assert list(timed.ids) == greedy_reference(pair.target, PROMPTS[0].ids, N)
-    assert timed.num_forwards == len(forwards.widths) - 1  # What it says of itself, but for the prompt's.
+    assert timed.num_forwards == len(widths) - 1  # Without the prompt's.
     assert name == FLASHSPEC_AUTO or timed.longest_draft == K
     texts = [contender.run(PROMPTS[0].ids, temperature=1.0, seed=seed).ids for seed in (1, 2, 1)]
     assert texts[0] == texts[2] != texts[1]
     assert len(texts[0]) == N
 
 
-def test_an_assistant_with_another_table_is_turned_away(pair):
+def test_contenders_that_do_not_apply_are_absent_with_a_reason_or_an_error_where_they_were_named(pair):
     other = language_model(tiny_module("llama", vocab_size=300))
     with pytest.raises(NotApplicableError, match="257"):
-        Assisted(Pair(pair.target, other), N, K)
-
-
-def test_without_a_draft_those_that_need_one_are_absent(pair):
-    present, absent = line_up(Pair(pair.target, None), SETTINGS)
-    names = {contender.name for contender in present}
-    assert {GENERATE, PLAIN, "prompt-lookup", AUTO} <= names
-    assert {ASSISTED, "draft-model"} <= {item.name for item in absent}
-    assert all(is_sentence(item.reason) for item in absent)
-
-
-def test_who_was_asked_for_and_can_not_come_is_an_error(pair):
+        Generate(Pair(pair.target, other), N, K)
+    alone = Pair(pair.target, None)
+    present, absent = build_all(alone, SETTINGS)
+    assert {GENERATE, PLAIN, "prompt-lookup", AUTO} <= {contender.name for contender in present}
+    assert {ASSISTED, "draft-model"} <= absent.keys()
+    assert all(map(is_sentence, absent.values()))
     with pytest.raises(SettingsError, match="assisted can't take part"):
-        line_up(Pair(pair.target, None), replace(SETTINGS, only=(PLAIN, ASSISTED)))
+        build_all(alone, replace(SETTINGS, only=(PLAIN, ASSISTED)))
 
 
-def test_only_those_that_are_named_run_in_that_order(pair):
-    present, absent = line_up(pair, replace(SETTINGS, only=(AUTO, GENERATE)))
+def test_only_named_contenders_run_in_the_order_given(pair):
+    present, absent = build_all(pair, replace(SETTINGS, only=(AUTO, GENERATE)))
     assert [contender.name for contender in present] == [AUTO, GENERATE]
-    assert absent == []
+    assert absent == {}
 
 
-def test_options_stand_behind_a_method():
+def test_options_stand_behind_a_method_and_reach_the_contender(pair):
     assert split_name("prompt-lookup:max-ngram=5:min-ngram=2") == ("prompt-lookup", {"max_ngram": 5, "min_ngram": 2})
     assert set(known_names()) <= set(default_names())
     for name in default_names():
         split_name(name)
-
-
-def test_options_reach_the_contender(pair):
-    contender = lineup.build("prompt-lookup:max-ngram=5", pair, SETTINGS)
+    contender = build("prompt-lookup:max-ngram=5", pair, SETTINGS)
     assert (contender.name, contender.title) == ("prompt-lookup:max-ngram=5", "prompt lookup, max-ngram=5")
+
+
+# --- A draft made of its target's first layers ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "opt", "gemma3_text", "qwen3"])
+def test_a_truncated_draft_has_the_first_layers_and_shares_the_tables(family):
+    target = tiny_model(family)
+    most = target.model.config.num_hidden_layers
+    draft = truncated_draft(target, 1)
+    assert (draft.model.config.num_hidden_layers, target.model.config.num_hidden_layers) == (1, most)
+    assert draft.model.get_input_embeddings() is target.model.get_input_embeddings()
+    assert draft.model.get_output_embeddings() is target.model.get_output_embeddings()
+    assert sum(1 for _ in draft.model.parameters()) < sum(1 for _ in target.model.parameters())
+    timed = Generate(Pair(target, draft), N, K).run((1, 2, 3), temperature=0.0, seed=0)
+    assert list(timed.ids) == greedy_reference(target, (1, 2, 3), N)
+
+
+def test_with_all_layers_a_truncated_draft_is_the_target_with_layers_and_hooks_of_its_own(pair):
+    draft = truncated_draft(pair.target, 2)
+    ids = torch.tensor([[1, 2, 3]])
+    with counted(pair.target.model) as widths:
+        logits = draft.model(ids).logits
+    assert widths == []
+    assert torch.allclose(logits, pair.target.model(ids).logits, atol=1e-5)
+    own = {id(parameter) for layer in draft.model.model.layers for parameter in layer.parameters()}
+    assert not own & {id(parameter) for parameter in pair.target.model.parameters()}
+
+
+@pytest.mark.parametrize("count", [0, -1, 3])
+def test_more_layers_than_there_are_is_a_sentence(pair, count):
+    with pytest.raises(SettingsError, match="from 1 to 2"):
+        truncated_draft(pair.target, count)

@@ -12,7 +12,8 @@ from core.controls import RunControls
 from core.draft_shape import BlockPlan, DraftLengthPolicy
 from core.errors import SettingsError
 from core.experiments.check import CheckFinished, CheckRequest, Comparison, Verdict, notes_on, report_json, report_text
-from core.experiments.checking import Lean, check, chi_squared_p_value, fit, normal_p_value
+from core.experiments.distribution import Bias, chi_squared_p_value, fit, normal_p_value
+from core.experiments.exactness import check
 from core.experiments.prompt_suites import Prompt
 from core.sampling import probabilities
 from core.types import Coupling, LengthPolicy, RunRequest, SamplingParams
@@ -28,8 +29,8 @@ HALF_PROMPTS = tuple(Prompt(text, text) for text in ("^Nk<a2E2", "-~*xK]h-", "T{
 BONUS_OF_THE_ROW_BEFORE = "weights, kind = target_probs[-1]", "weights, kind = target_probs[max(num_drafted - 1, 0)]"
 
 
-def law_tests(report):
-    return {test.name: test for test in report.law.tests}
+def by_name(report):
+    return {test.name: test for test in report.distribution.tests}
 
 
 # --- What is exact passes ---
@@ -51,8 +52,8 @@ def test_an_exact_engine_passes_with_every_kind_of_setting(settings):
     report = checked(make_check(**settings))
     assert report.verdict is Verdict.EXACT
     assert report.identities[0].num_tokens == 2 * 12
-    assert report.law.num_impossible == 0
-    assert all(test.p_value is None or test.p_value > 1e-3 for test in report.law.tests)
+    assert report.distribution.num_impossible == 0
+    assert all(test.p_value is None or test.p_value > 1e-3 for test in report.distribution.tests)
 
 
 def test_gumbel_coupled_text_is_held_against_plain_sampling_with_the_same_seed():
@@ -63,15 +64,15 @@ def test_gumbel_coupled_text_is_held_against_plain_sampling_with_the_same_seed()
 
 def test_at_temperature_0_the_greedy_text_alone_is_checked():
     report = checked(make_check(sampling=SamplingParams(0.0)))
-    assert report.law is None
+    assert report.distribution is None
     assert report.verdict is Verdict.EXACT
     assert "none but the greedy text" in report_text(report)
 
 
 def test_the_same_seed_gives_the_same_report_and_another_seed_other_samples():
     first, second, other = (checked(make_check(seed=seed)) for seed in (5, 5, 6))
-    assert first.law == second.law
-    assert first.law != other.law
+    assert first.distribution == second.distribution
+    assert first.distribution != other.distribution
 
 
 def test_a_random_llama_is_exact_and_its_plain_text_is_that_of_transformers():
@@ -79,7 +80,7 @@ def test_a_random_llama_is_exact_and_its_plain_text_is_that_of_transformers():
     report = checked(make_check(num_samples=200, with_transformers=True), session)
     assert report.verdict is Verdict.EXACT
     assert report.identities[1].comparison is Comparison.TRANSFORMERS
-    assert report.law.rounding < 1e-5
+    assert report.distribution.rounding < 1e-5
 
 
 # --- What is broken fails ---
@@ -136,8 +137,8 @@ def test_where_the_engine_chooses_k_the_blocks_are_those_of_a_policy_that_has_le
     monkeypatch.setattr(core.decode, "DraftLengthPolicy", Unsure)
     report = checked(make_check(num_draft_tokens=None, length_policy=LengthPolicy.ADAPTIVE, num_samples=1_200))
     assert report.verdict is Verdict.EXACT
-    assert {"token 2", "token 3"} <= law_tests(report).keys()
-    assert len(report.law.first_tokens) == len(PROMPTS)
+    assert {"token 2", "token 3"} <= by_name(report).keys()
+    assert len(report.distribution.first_tokens) == len(PROMPTS)
 
 
 def test_a_draft_that_is_cut_by_what_was_drawn_is_not_exact(monkeypatch):
@@ -154,7 +155,7 @@ def test_a_target_whose_filters_are_forgotten_gives_impossible_tokens(monkeypatc
     )
     report = checked(make_check(sampling=SamplingParams(0.8, 2)))
     assert report.verdict is Verdict.NOT_EXACT
-    assert report.law.num_impossible > 0
+    assert report.distribution.num_impossible > 0
     assert "that the target never gives" in report_text(report)
 
 
@@ -163,7 +164,7 @@ def test_a_cache_that_keeps_what_was_rejected_is_found_in_the_greedy_text(monkey
     monkeypatch.setattr("core.rounds.TargetScorer.__init__", _roomy(core.rounds.TargetScorer.__init__))
     report = checked(make_check(sampling=SamplingParams(0.0)))
     assert report.verdict is Verdict.NOT_EXACT
-    assert not report.identities[0].partings[0].is_near_tie
+    assert not report.identities[0].divergences[0].is_near_tie
     assert "no near-tie" in report_text(report)
 
 
@@ -171,12 +172,12 @@ def _roomy(init):
     return lambda self, model, capacity, *rest: init(self, model, capacity + 1_000, *rest)
 
 
-def test_a_lean_to_the_draft_is_measured(monkeypatch):
+def test_a_bias_towards_the_draft_is_measured(monkeypatch):
     monkeypatch.setattr(core.decode, "verify_block", mutate(core.verify, *VERIFIERS["accepts all"]).verify_block)
-    law = checked(make_check(num_samples=600)).law
+    found = checked(make_check(num_samples=600)).distribution
     # The first token is the draft's alone, and all that follow it but for the bonus.
-    assert law.lean > 0.4
-    assert law_tests(checked(make_check(num_samples=600)))["lean"].is_failed
+    assert found.bias > 0.4
+    assert by_name(checked(make_check(num_samples=600)))["bias"].is_failed
 
 
 # --- Near-ties ---
@@ -204,7 +205,7 @@ def shifting(shift):
 def test_a_parting_is_a_near_tie_only_within_what_rounding_does(shift, verdict):
     report = checked(make_check(sampling=SamplingParams(0.0)), TableSession(shifting(shift)))
     assert report.verdict is verdict
-    parting = report.identities[0].partings[0]
+    parting = report.identities[0].divergences[0]
     assert parting.margin == pytest.approx(1e-6, abs=2e-7)
     assert parting.difference == pytest.approx(shift, rel=0.01)
     assert parting.is_near_tie is (verdict is Verdict.NEAR_TIES)
@@ -221,29 +222,29 @@ def test_in_half_precision_every_parting_is_explained(coupling):
 
 
 def test_a_target_that_scores_blocks_otherwise_is_not_exact_in_its_sampled_law():
-    law = checked(make_check(), TableSession(shifting(0.5))).law
-    assert law.is_misscored
-    assert not law.is_exact
+    found = checked(make_check(), TableSession(shifting(0.5))).distribution
+    assert found.is_misscored
+    assert not found.is_exact
 
 
 # --- A second look ---
 
 
 def test_a_suspicion_that_does_not_come_up_again_is_none(monkeypatch):
-    monkeypatch.setattr("core.experiments.checking.FALSE_ALARM", 3.0)
-    monkeypatch.setattr("core.experiments.checking.BEYOND_DOUBT", 0.0)
+    monkeypatch.setattr("core.experiments.distribution.FALSE_ALARM", 3.0)
+    monkeypatch.setattr("core.experiments.distribution.BEYOND_DOUBT", 0.0)
     report = checked(make_check())
-    assert report.law.first_p_value is not None
-    assert report.law.num_blocks == 3 * 400
+    assert report.distribution.first_p_value is not None
+    assert report.distribution.num_blocks == 3 * 400
     assert "fresh blocks" in report_text(report)
 
 
 def test_a_suspicion_that_comes_up_again_is_a_failure(monkeypatch):
-    monkeypatch.setattr("core.experiments.checking.BEYOND_DOUBT", 0.0)
+    monkeypatch.setattr("core.experiments.distribution.BEYOND_DOUBT", 0.0)
     monkeypatch.setattr(core.decode, "verify_block", mutate(core.verify, *VERIFIERS["accepts all"]).verify_block)
-    law = checked(make_check()).law
-    assert law.first_p_value is not None
-    assert not law.is_exact
+    found = checked(make_check()).distribution
+    assert found.first_p_value is not None
+    assert not found.is_exact
 
 
 # --- Statistics ---
@@ -264,12 +265,12 @@ def test_rare_tokens_share_a_cell_and_impossible_ones_are_counted():
     assert found.statistic == pytest.approx((9 - 10) ** 2 / 10)
 
 
-def test_the_lean_is_the_share_of_the_drafts_law():
+def test_the_bias_is_the_share_of_the_drafts_distribution():
     target, draft = (torch.tensor(row, dtype=torch.float64) for row in ([0.5, 0.5], [0.9, 0.1]))
-    lean = Lean()
-    lean.add({0: 600, 1: 400}, target, draft)
-    assert lean.share == pytest.approx(0.25)
-    assert lean.error == pytest.approx((1000 * 0.25) ** 0.5 / 400)
+    bias = Bias()
+    bias.add({0: 600, 1: 400}, target, draft)
+    assert bias.share == pytest.approx(0.25)
+    assert bias.error == pytest.approx((1000 * 0.25) ** 0.5 / 400)
 
 
 # --- Around it ---

@@ -10,14 +10,10 @@ import pytest
 from core.errors import ModelNotFoundError, OutOfMemoryError, OutriderError, PromptError, SettingsError
 from core.experiments.prompt_suites import Prompt
 from core.experiments.sweep import (
-    FEWEST_RUNS,
     HOPELESS,
     WARM_UP_TOKENS,
     SweepControls,
-    SweepResults,
-    bootstrap_medians,
     sweep,
-    verdicts,
 )
 from core.experiments.sweep_plan import (
     Cell,
@@ -30,10 +26,11 @@ from core.experiments.sweep_plan import (
     SweepStarted,
     check_models,
 )
+from core.experiments.sweep_results import FEWEST_RUNS, SweepResults, bootstrap_medians, verdicts
 from core.session import Session
 from core.types import LengthPolicy
 from tests.fakes import is_sentence, save_model
-from tests.fakes_sweep import DRAFT, FakeSweepSession, figures_with, plan_of
+from tests.fakes_sweep import DRAFT, FakeSweepSession, plan_of, summary_with
 
 
 def measured(events) -> list[Measurement]:
@@ -135,7 +132,7 @@ def test_a_speed_is_held_against_the_baseline_nearest_in_time():
 
     def at(second, cell, repeat, speed):
         run = PlannedRun(cell, 0, repeat)
-        return Measurement(run, second, 0, f"2026-01-01T00:00:{second:02}+00:00", 1.0, figures_with(speed))
+        return Measurement(run, second, 0, f"2026-01-01T00:00:{second:02}+00:00", 1.0, summary_with(speed))
 
     results = SweepResults(plan, [at(0, baseline, 0, 10.0), at(9, cell, 0, 30.0)])
     assert results.speedups(cell) == {(0, 0): 3.0}
@@ -237,8 +234,8 @@ def test_real_models_are_swept_and_plain_decoding_drafts_nothing(tmp_path, monke
     finished = list(sweep(plan, session, logs=tmp_path / "logs"))[-1]
     plain, fixed, _ = finished.results
     assert [result.num_measured for result in finished.results] == [2, 2, 2]
-    assert all(item.figures.num_drafts == 0 and item.figures.num_tokens == 8 for item in plain.measurements)
-    assert all(item.figures.num_drafts > 0 for item in fixed.measurements)
+    assert all(item.summary.num_drafts == 0 and item.summary.num_tokens == 8 for item in plain.measurements)
+    assert all(item.summary.num_drafts > 0 for item in fixed.measurements)
     assert fixed.speedup.median > 0
     assert all(item.log.exists() and item.log.stem == item.run_id for item in fixed.measurements)
     session.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from app.__main__ import main
-from core.experiments.sweep_log import SweepFile, SweepLog, figures_of, read_sweep
+from core.experiments.sweep_file import SweepFile, SweepLog, read_sweep, summary_of
 from core.experiments.sweep_plan import Measurement, PlannedRun, SweepPlan
 from core.export.files import SWEEP_CSV_FIELDS, export_sweep_csv, export_sweep_html, export_sweep_jsonl, is_sweep
 from core.export.sweep_report import sweep_page
@@ -25,7 +25,7 @@ def measured(run: PlannedRun, index: int) -> Measurement:
     if k == 1 and run.prompt and run.repeat:
         return Measurement(run, index, 0, moment, 1.0, error="The model returned NaN.")
     summary = finished("x", tokens_per_second=10.0 + 5.0 * int(k), measured_speedup=None).summary
-    return Measurement(run, index, 0, moment, 1.0, figures_of(summary), None, f"run-{index}", Path("/logs/r.jsonl"))
+    return Measurement(run, index, 0, moment, 1.0, summary_of(summary), None, f"run-{index}", Path("/logs/r.jsonl"))
 
 
 def sweep(plan: SweepPlan | None = None, count: int | None = None) -> SweepLog:

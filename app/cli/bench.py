@@ -40,7 +40,7 @@ from core.machine import limit_spinning, num_processors
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET
 
 if TYPE_CHECKING:
-    from core.experiments.benching import Report, Row
+    from core.experiments.bench_rounds import Report, Row
 
 _LEGEND = (
     "Medians over the rounds, quartiles in brackets; ratios are taken within each round. tokens/s: all new tokens / "
@@ -142,7 +142,7 @@ def execute(args: argparse.Namespace) -> int:
         check_out(args.out)
     limit_spinning()
     quiet_libraries()
-    from core.experiments.benching import to_json
+    from core.experiments.bench_rounds import to_json
 
     report = run_bench(settings, prompts_file=args.prompts, measures_memory=args.memory)
     if args.out is not None:
@@ -159,20 +159,9 @@ def run_bench(settings: BenchSettings, *, prompts_file: str | None, measures_mem
     """
     import torch
 
-    from core.experiments.bench import Memory, memory_of
-    from core.experiments.benching import (
-        Report,
-        config_of,
-        encode_prompts,
-        environment_of,
-        line_up,
-        load_pair,
-        margin_of,
-        measure,
-        now,
-        rows,
-        with_memory,
-    )
+    from core.experiments.bench_memory import memory_of
+    from core.experiments.bench_rounds import Report, config_of, encode_prompts, environment_of, measure, now, rows
+    from core.experiments.contenders import build_all, load_pair
     from core.experiments.prompt_suites import default_prompts, read_prompts
 
     started_at = now()
@@ -184,18 +173,16 @@ def run_bench(settings: BenchSettings, *, prompts_file: str | None, measures_mem
         pair = load_pair(settings, progress.show)
         is_chat = bool(getattr(pair.target.tokenizer, "chat_template", None))
         prompts = encode_prompts(pair.target, own_prompts or default_prompts(is_chat=is_chat))
-        contenders, absent = line_up(pair, settings)
-        table = []
-        for comparison in measure(pair, contenders, prompts, settings, progress.show):
-            margin = margin_of(pair, prompts, comparison.reference) if comparison.reference else None
-            table += rows(comparison, prompts, settings, margin)
-            absent += [absence for absence in comparison.failed if absence not in absent]
+        contenders, absent = build_all(pair, settings)
+        comparisons = measure(pair, contenders, prompts, settings, progress.show)
+        memory = {}
         if measures_memory:
-            taken: dict[str, Memory | None] = {}
-            for name in dict.fromkeys(row.name for row in table):
+            for name in dict.fromkeys(name for comparison in comparisons for name in comparison.observations):
                 progress.show(f"Measuring the memory of {name}")
-                taken[name] = memory_of(name, settings, prompts[0].ids)
-            table = [with_memory(row, taken[row.name]) for row in table]
+                memory[name] = memory_of(name, settings, prompts[0].ids)
+        table = [row for comparison in comparisons for row in rows(comparison, pair, prompts, settings, memory)]
+        for comparison in comparisons:
+            absent |= comparison.failed
     return Report(started_at, config_of(settings, pair, prompts), environment_of(pair, settings), table, absent)
 
 
@@ -232,8 +219,8 @@ def write_report(report: Report) -> None:
         for row in report.rows:
             for note in row.notes:
                 show(f"{row.title}, temperature {row.temperature:g}: {note}.")
-        for absence in report.absent:
-            show(f"Not run: {absence.name}. {absence.reason}")
+        for name, reason in report.absent.items():
+            show(f"Not run: {name}. {reason}")
 
 
 def _memory_ratio(row: Row) -> float | None:

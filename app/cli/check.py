@@ -125,7 +125,7 @@ def execute(args: argparse.Namespace) -> int:
 def open_check(request: CheckRequest, controls: RunControls) -> Iterator[Any]:
     """The events of a check by the real engine."""
     engine = make_engine()
-    from core.experiments.checking import check
+    from core.experiments.exactness import check
 
     return check(engine, request, controls)
 

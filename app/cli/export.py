@@ -75,7 +75,7 @@ def execute(args: argparse.Namespace) -> int:
         return Exit.DONE
     if given := _given(args, ("k", "-k")):
         raise UsageError(f"{given} only goes with --config; a run log has its own settings.")
-    from core.experiments.sweep_log import read_sweep
+    from core.experiments.sweep_file import read_sweep
     from core.export import files
 
     form, target = next((form, path) for form in ("csv", "jsonl", "html") if (path := getattr(args, form)) is not None)

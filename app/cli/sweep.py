@@ -41,7 +41,7 @@ from app.cli.parsing import (
 from core.drafters.registry import get_method
 from core.experiments.bench import Spread, split_name
 from core.experiments.prompt_suites import SUITES, Prompt, find_prompts, first_of_each
-from core.experiments.sweep import SweepControls, SweepResults, sweep
+from core.experiments.sweep import SweepControls, sweep
 from core.experiments.sweep_plan import (
     ASK_ABOVE,
     CellResult,
@@ -55,6 +55,7 @@ from core.experiments.sweep_plan import (
     Verdict,
     check_models,
 )
+from core.experiments.sweep_results import SweepResults
 from core.files import write_atomically
 from core.machine import limit_spinning
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET
@@ -297,7 +298,7 @@ class _Run:
         return Exit.STOPPED
 
     def _end(self) -> Exit:
-        from core.experiments.sweep import to_csv
+        from core.experiments.sweep_results import to_csv
 
         assert self._finished is not None, "a sweep ends with SweepFinished"
         if self._results.num_measured:

@@ -40,15 +40,15 @@ from core.experiments.check import (
     CheckProgress,
     CheckReport,
     CheckRequest,
+    DistributionTest,
     FirstTokens,
     IdentityResult,
-    LawTest,
     TokenCount,
     Verdict,
     compared_title,
-    law_remarks,
+    distribution_remarks,
+    divergence_line,
     p_text,
-    parting_line,
     report_json,
     report_text,
     title_of,
@@ -83,7 +83,7 @@ COLUMNS = (
 )
 MARKS = {Verdict.EXACT: ("✓", "exact"), Verdict.NEAR_TIES: ("≈", "near"), Verdict.NOT_EXACT: ("✕", "broken")}
 TESTED = {
-    "lean": "Tokens to which the draft gives a higher probability than the target does: their count against the "
+    "bias": "Tokens to which the draft gives a higher probability than the target does: their count against the "
     "target's probabilities.",
     "bonus": "Tokens after a fully accepted draft, against the target's distribution; half of the blocks have K = 1.",
 }
@@ -108,20 +108,20 @@ def subject_of(run: RunRequest) -> str:
 
 def rows_of(report: CheckReport) -> list[ResultRow]:
     """A row for each test."""
-    tests = () if report.law is None else report.law.tests
+    tests = () if report.distribution is None else report.distribution.tests
     return [*map(_compared, report.identities), *map(_tested, tests)]
 
 
 def _compared(item: IdentityResult) -> ResultRow:
-    ties = sum(parting.is_near_tie for parting in item.partings)
-    others = len(item.partings) - ties
+    ties = sum(divergence.is_near_tie for divergence in item.divergences)
+    others = len(item.divergences) - ties
     parts = [f"{ties} near-tie{'' if ties == 1 else 's'}"] * bool(ties) + [f"{others} unexplained"] * bool(others)
-    tip = "\n".join(map(parting_line, item.partings)) or "Token by token, to the end of each text."
+    tip = "\n".join(map(divergence_line, item.divergences)) or "Token by token, to the end of each text."
     texts = (compared_title(item), f"{item.num_tokens:,}", "", "", ", ".join(parts) or "equal")
     return ResultRow(texts, tip, is_bad=not item.is_exact)
 
 
-def _tested(test: LawTest) -> ResultRow:
+def _tested(test: DistributionTest) -> ResultRow:
     figures = (f"{test.statistic:.1f}", f"{test.degrees:,}") if test.degrees else ("", "")
     result, tip = p_text(test.p_value), TESTED.get(test.name, TESTED_PLACE)
     if test.p_value is not None:
@@ -134,7 +134,7 @@ def _tested(test: LawTest) -> ResultRow:
 
 def remarks_of(report: CheckReport) -> str:
     """Remarks on the samples, and on how the settings affect the distribution."""
-    return "\n".join([*([] if report.law is None else law_remarks(report.law)), *report.notes])
+    return "\n".join([*([] if report.distribution is None else distribution_remarks(report.distribution)), *report.notes])
 
 
 def token_text(item: TokenCount) -> str:
@@ -303,7 +303,7 @@ class CheckWindow(ReportWindow):
             return
 
         def work(session: Any, controls: RunControls) -> Iterator[Any]:
-            from core.experiments.checking import check
+            from core.experiments.exactness import check
 
             return check(session, request, controls)
 
@@ -362,7 +362,7 @@ class CheckWindow(ReportWindow):
         self._fit_table()
         self.remarks.setText("" if report is None else remarks_of(report))
         self.remarks.setVisible(bool(self.remarks.text()))
-        self._first_tokens = () if report is None or report.law is None else report.law.first_tokens
+        self._first_tokens = () if report is None or report.distribution is None else report.distribution.first_tokens
         self.prompts.clear()
         self.prompts.addItems([found.prompt for found in self._first_tokens])
         for widget in (self._tokens, self.bars):

@@ -1,4 +1,4 @@
-"""The words of a sweep's outcome: what one run came to, what a cell did, which is best, and the events on the way."""
+"""What a sweep measures: its grid of drafters, K and temperatures, its runs in shuffled order, and its events."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from core.draft_shape import request_fields
 from core.drafters.registry import get_method
 from core.errors import PairMismatchError, SettingsError
-from core.experiments.bench import Spread
+from core.experiments.bench import Spread, option_text
 from core.experiments.prompt_suites import Prompt
 from core.models.catalogue import resolve
 from core.models.fit import pair_problem
@@ -21,21 +21,15 @@ POLICIES = tuple(policy for policy in LengthPolicy if policy is not LengthPolicy
 """What may stand in place of a K: "auto" and "adaptive"."""
 
 MAX_RUNS = 200_000
-"""Far beyond what anyone waits for; a larger grid is taken for a slip."""
+"""Far beyond what anyone waits for; a larger grid is taken for a mistake."""
 
 ASK_ABOVE = 600
-"""Runs that are left to do, above which a person is asked, once the first one has shown how long that takes."""
+"""Remaining runs above which the user is asked, once the first one has shown how long they take."""
 
 
 @dataclass(frozen=True, slots=True)
 class DrafterChoice:
-    """One way to draft.
-
-    Attributes:
-        method: of the registry.
-        draft: reference of the draft model; None for methods that need none.
-        options: of the method.
-    """
+    """One way to draft: a method, the draft model's reference where it needs one, and the method's options."""
 
     method: str = "draft-model"
     draft: str | None = None
@@ -44,22 +38,20 @@ class DrafterChoice:
     @property
     def title(self) -> str:
         """What a table calls it."""
-        words = [f"{name.replace('_', '-')}={_word(value)}" for name, value in self.options.items()]
-        return ":".join([self.draft or self.method, *words])
+        return option_text(self.draft or self.method, self.options)
 
-
-def _word(value: Any) -> str:
-    return ("yes" if value else "no") if isinstance(value, bool) else str(value)
+    def to_record(self) -> dict[str, Any]:
+        """As files hold it."""
+        return {"method": self.method, "draft": self.draft, "method_options": dict(self.options)}
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One place of the grid.
+    """One cell of the grid.
 
     Attributes:
-        drafter: who drafts; None for plain decoding, the baseline.
-        num_draft_tokens: K; a word of `POLICIES` where it is chosen as the run goes; 0 for the baseline.
-        temperature: in force.
+        drafter: None for plain decoding, the baseline.
+        num_draft_tokens: K, or a word of `POLICIES`; 0 for the baseline.
     """
 
     drafter: DrafterChoice | None
@@ -73,8 +65,17 @@ class Cell:
 
     @property
     def title(self) -> str:
-        """What a sentence calls it, but for its temperature."""
+        """What a sentence calls it, without its temperature."""
         return "plain decoding" if self.drafter is None else f"K = {self.num_draft_tokens} with {self.drafter.title}"
+
+    def to_record(self) -> dict[str, Any]:
+        """As lines and tables hold it; the baseline's method is "plain"."""
+        k = self.num_draft_tokens
+        return {
+            **(self.drafter or DrafterChoice("plain")).to_record(),
+            "num_draft_tokens": str(k) if isinstance(k, str) else k,
+            "temperature": self.temperature,
+        }
 
 
 class PlannedRun(NamedTuple):
@@ -91,9 +92,8 @@ class SweepPlan:
 
     Attributes:
         target: reference of the target.
-        drafters: who drafts, one after the other in the grid.
-        num_draft_tokens: the values of K: whole numbers, or words of `POLICIES`.
-        temperatures: each with a baseline of its own.
+        drafters, num_draft_tokens, temperatures: the grid; K as whole numbers or words of `POLICIES`. Each temperature
+            has a baseline of its own.
         prompts: what is continued.
         repeats: runs of each cell on each prompt.
         max_new_tokens: longest text of a run; an end of text ends it earlier.
@@ -121,25 +121,31 @@ class SweepPlan:
     dtype: DType = DType.AUTO
 
     def __post_init__(self) -> None:
-        _check(bool(self.drafters), "The sweep is empty: name a draft or a method.")
-        _check(bool(self.num_draft_tokens), "The sweep is empty: name at least one K.")
-        _check(bool(self.temperatures), "The sweep is empty: name at least one temperature.")
-        _check(bool(self.prompts), "The sweep is empty: name at least one prompt.")
+        for name, one, many in (
+            ("drafters", "a draft or a method", "drafters"),
+            ("num_draft_tokens", "at least one K", "values of K"),
+            ("temperatures", "at least one temperature", "temperatures"),
+            ("prompts", "at least one prompt", ""),
+        ):
+            values = getattr(self, name)
+            _check(bool(values), f"The sweep is empty: name {one}.")
+            _check(not many or len(set(values)) == len(values), f"The sweep names one of its {many} twice.")
         _check(self.repeats >= 1, f"The number of repeats must be 1 or more, not {self.repeats}.")
-        # What is drawn in a run must stay within a seed's range too.
+        # The seeds of its runs must stay within a seed's range too.
         _check(0 <= self.seed < 2**31, f"The seed must be from 0 to 2^31 - 1, not {self.seed}.")
         for k in self.num_draft_tokens:
-            _check_k(k)
-        for name in ("drafters", "num_draft_tokens", "temperatures"):
-            values = getattr(self, name)
-            _check(len(set(values)) == len(values), f"The sweep names one of its {_SAID[name]} twice.")
-        for drafter in self.drafters:
-            method = get_method(drafter.method)
+            is_number = isinstance(k, int) and not isinstance(k, bool) and 1 <= k <= MAX_DRAFT_TOKENS
             _check(
-                (drafter.draft is not None) == method.needs_draft_model,
-                f"The method {method.name} needs a draft model; name one."
-                if method.needs_draft_model
-                else f"The method {method.name} uses no draft model; leave {drafter.draft!r} out.",
+                is_number or k in POLICIES,
+                f"K must be a whole number from 1 to {MAX_DRAFT_TOKENS}, or {' or '.join(POLICIES)}, not {k!r}.",
+            )
+        for drafter in self.drafters:
+            needs_draft = get_method(drafter.method).needs_draft_model
+            _check(
+                (drafter.draft is not None) == needs_draft,
+                f"The method {drafter.method} needs a draft model; name one."
+                if needs_draft
+                else f"The method {drafter.method} uses no draft model; leave {drafter.draft!r} out.",
             )
         for temperature in self.temperatures:
             self.sampling(temperature)
@@ -151,7 +157,7 @@ class SweepPlan:
         self.request(PlannedRun(next(self.cells()), 0, 0))
 
     def cells(self) -> Iterator[Cell]:
-        """The grid without its baselines, drafter by drafter, then by temperature, then by K."""
+        """The grid without its baselines, by drafter, then by temperature, then by K."""
         for drafter in self.drafters:
             for temperature in self.temperatures:
                 for k in self.num_draft_tokens:
@@ -159,8 +165,7 @@ class SweepPlan:
 
     def baselines(self) -> Iterator[Cell]:
         """Plain decoding at each temperature."""
-        for temperature in self.temperatures:
-            yield Cell(None, 0, temperature)
+        return (Cell(None, 0, temperature) for temperature in self.temperatures)
 
     @property
     def num_cells(self) -> int:
@@ -173,9 +178,9 @@ class SweepPlan:
         return (self.num_cells + len(self.temperatures)) * len(self.prompts) * self.repeats
 
     def order(self) -> list[PlannedRun]:
-        """Every run, in the order in which it is measured: within each repeat all runs are shuffled.
+        """Every run, in the order in which it is measured: shuffled within each repeat.
 
-        A machine that grows slower then weighs on every cell alike, and after the first repeat each cell has a figure.
+        A machine that slows down then affects every cell alike, and after the first repeat each cell has a result.
         """
         cells = [*self.baselines(), *self.cells()]
         shuffled: list[PlannedRun] = []
@@ -190,12 +195,12 @@ class SweepPlan:
         return self.seed + run.repeat * len(self.prompts) + run.prompt
 
     def sampling(self, temperature: float) -> SamplingParams:
-        """The sampler of every cell at a temperature, the baseline's as well."""
+        """The sampling of every cell at a temperature, the baseline's as well."""
         return SamplingParams(temperature, self.top_k, self.top_p, self.min_p)
 
     def request(self, run: PlannedRun) -> RunRequest:
-        """The request that carries out one run. A baseline's needs controls whose K is 0 beside it."""
-        # Looking things up in the prompt takes no second model, and at K = 0 it is never asked.
+        """The request of one run. A baseline's needs controls whose K is 0 beside it."""
+        # Prompt lookup takes no second model, and at K = 0 it is never asked.
         drafter = run.cell.drafter or DrafterChoice("prompt-lookup")
         length = LengthPolicy.AUTO if run.cell.is_baseline else run.cell.num_draft_tokens
         return RunRequest(
@@ -215,40 +220,26 @@ class SweepPlan:
         )
 
 
-_SAID = {"drafters": "drafters", "num_draft_tokens": "values of K", "temperatures": "temperatures"}
-
-
 def _check(holds: bool, sentence: str) -> None:
     if not holds:
         raise SettingsError(sentence)
 
 
-def _check_k(k: int | str) -> None:
-    is_number = isinstance(k, int) and not isinstance(k, bool) and 1 <= k <= MAX_DRAFT_TOKENS
-    _check(
-        is_number or k in POLICIES,
-        f"K must be a whole number from 1 to {MAX_DRAFT_TOKENS}, or {' or '.join(POLICIES)}, not {k!r}.",
-    )
-
-
 def check_models(plan: SweepPlan) -> None:
-    """Find out before the first run that a model isn't there, or that a draft can't serve the target.
+    """Find out before the first run that a model is missing, or that a draft can't serve the target.
 
     Raises:
         OutriderError: in one sentence.
     """
     target = resolve(plan.target)
     for drafter in plan.drafters:
-        if drafter.draft is None:
-            continue
-        problem = pair_problem(resolve(drafter.draft).ref, target.ref)
-        if problem is not None:
+        if drafter.draft is not None and (problem := pair_problem(resolve(drafter.draft).ref, target.ref)) is not None:
             raise PairMismatchError(problem)
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
-    """What is kept of a run's summary, in its words; see `core.types.Summary`."""
+class RunSummary:
+    """What is kept of a run's summary; see `core.types.Summary`."""
 
     finish_reason: str
     num_tokens: int
@@ -271,19 +262,17 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One run that is over.
+    """One run that has ended.
 
     Attributes:
         run: which of the plan's.
-        index: how many were measured before it, those of earlier sittings included; neighbours in time have
-            neighbouring numbers.
+        index: how many were measured before it, earlier sessions included.
         seed: of its random numbers.
-        started_at: when, in UTC.
-        seconds: by the clock on the wall, loading and reading the prompt included.
-        figures: what it came to; None where it failed.
-        error: why it failed, in a sentence; None where it didn't.
-        run_id: of its run log, where one was kept.
-        log: where that log is.
+        started_at: in UTC.
+        seconds: wall-clock time, loading and reading the prompt included.
+        summary: its results; None where it failed.
+        error: why it failed, in a sentence.
+        run_id, log: of its run log, where one was kept.
     """
 
     run: PlannedRun
@@ -291,7 +280,7 @@ class Measurement:
     seed: int
     started_at: str
     seconds: float
-    figures: Figures | None = None
+    summary: RunSummary | None = None
     error: str | None = None
     run_id: str | None = None
     log: Path | None = None
@@ -299,14 +288,13 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class CellResult:
-    """What a cell came to, over its prompts and repeats. A figure that no run has is None.
+    """A cell's results over its prompts and repeats. What no run has is None.
 
     Attributes:
-        cell: which.
         num_planned: runs that it is to have.
-        measurements: its runs so far, those that failed included, in the order in which they were measured.
+        measurements: its runs so far, failed ones included, in the order in which they were measured.
         speedup: tokens per second against the baseline run of the same prompt and temperature that is nearest in time;
-            of a baseline itself, None.
+            None for a baseline.
         tokens_per_second, draft_acceptance_rate, block_efficiency, cost_coefficient: as in a run's summary.
     """
 
@@ -321,12 +309,12 @@ class CellResult:
 
     @property
     def num_measured(self) -> int:
-        """Runs that came to an end in order."""
-        return sum(item.figures is not None for item in self.measurements)
+        """Runs that did not fail."""
+        return sum(item.summary is not None for item in self.measurements)
 
     @property
     def errors(self) -> tuple[str, ...]:
-        """What went wrong in its runs, each sentence once."""
+        """Why its runs failed, each sentence once."""
         return tuple(dict.fromkeys(item.error for item in self.measurements if item.error is not None))
 
 
@@ -335,14 +323,13 @@ class Verdict:
     """What a sweep says to do at one temperature.
 
     Attributes:
-        temperature: which.
-        sentence: the answer for a person.
+        sentence: the answer.
         best: the cell with the highest median speedup; None where none has any.
         runner_up: the next one; None where there is none.
-        interval: 95 % bootstrap interval of the best cell's median speedup, over prompts and repeats. It knows nothing
-            of the choice: the best of many cells that hardly differ is, in truth, a little slower than it looks.
+        interval: 95 % bootstrap interval of the best cell's median speedup, over prompts and repeats. It does not
+            account for the choice: the best of many similar cells is, in truth, a little slower than it looks.
         speculates: whether the best cell is faster than plain decoding, by its median.
-        is_sure: whether the interval leaves out 1; None where there are too few runs to say.
+        is_sure: whether the interval excludes 1; None where there are too few runs to say.
         beats_runner_up: share of the bootstrap samples in which the best cell is ahead of the runner-up.
         is_distinguishable: whether that share is 97.5 % or more; None where there are too few runs to say.
     """
@@ -358,19 +345,15 @@ class Verdict:
     is_distinguishable: bool | None = None
 
 
-# --- Events -----------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class SweepStarted:
-    """First event: what is to be done, and what an earlier sitting has done of it.
+    """First event.
 
     Attributes:
-        plan: what is measured.
         num_runs: in all.
-        num_done: by earlier sittings.
+        num_done: in earlier sessions.
         results: of every cell so far, the baselines' first.
-        problems: a sentence for each thing that is wrong with the file but does not stop it from being read.
+        problems: a sentence for each thing wrong with the file that does not stop it from being read.
     """
 
     plan: SweepPlan
@@ -382,14 +365,13 @@ class SweepStarted:
 
 @dataclass(frozen=True, slots=True)
 class RunMeasured:
-    """A run is over, in order or not.
+    """A run has ended, well or not.
 
     Attributes:
-        measurement: what it came to.
-        results: of the cells whose figures this changed. A baseline's run may change all of its temperature.
+        results: of the cells that this changed. A baseline's run may change all of its temperature.
         num_done: runs that need not be done any more.
         num_runs: in all.
-        seconds_left: for the rest, to be expected from this sitting's runs.
+        seconds_left: expected for the rest.
     """
 
     measurement: Measurement
@@ -411,7 +393,7 @@ class SweepFinished:
     """Last event.
 
     Attributes:
-        is_complete: False where the sweep was stopped; what is missing is done by the next sitting.
+        is_complete: False where the sweep was stopped; the next session does the rest.
         results: of every cell, the baselines' first.
         verdicts: one a temperature.
         num_unsaved: runs that did not get into the file.

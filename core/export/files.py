@@ -11,9 +11,9 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from core.experiments.sweep import SweepResults
-from core.experiments.sweep_log import SCHEMA, SweepLog, cell_to_record, run_to_record
-from core.experiments.sweep_plan import Figures
+from core.experiments.sweep_file import SCHEMA, SweepLog, run_to_record
+from core.experiments.sweep_plan import RunSummary
+from core.experiments.sweep_results import SweepResults
 from core.export.run_report import compare_page, run_page
 from core.export.sweep_report import sweep_page
 from core.files import write_atomically
@@ -24,7 +24,7 @@ LONGEST_HEAD = 16_000_000
 CELL_FIELDS = ("method", "draft", "num_speculative_tokens", "temperature")
 """K is num_speculative_tokens, as in vLLM's settings: num_draft_tokens counts all that a run drafted."""
 RUN_FIELDS = ("index", "suite", "prompt", "prompt_index", "repeat", "seed", "started_at", "seconds")
-FIGURE_FIELDS = tuple(item.name for item in fields(Figures))
+FIGURE_FIELDS = tuple(item.name for item in fields(RunSummary))
 SWEEP_CSV_FIELDS = (*CELL_FIELDS, *RUN_FIELDS, "measured_speedup", *FIGURE_FIELDS, "error")
 """Figures have the names of a run log's summary, which are vLLM's where vLLM has them."""
 
@@ -90,9 +90,9 @@ def _sweep_rows(log: SweepLog) -> Iterator[list[Any]]:
         run = item.run
         values = {
             **run_to_record(item, log.plan),
-            **cell_to_record(run.cell),
+            **run.cell.to_record(),
             "num_speculative_tokens": run.cell.num_draft_tokens,
-            **(asdict(item.figures) if item.figures is not None else dict.fromkeys(FIGURE_FIELDS)),
+            **(asdict(item.summary) if item.summary is not None else dict.fromkeys(FIGURE_FIELDS)),
             "measured_speedup": results.speedups(run.cell).get((run.prompt, run.repeat)),
         }
         yield [values[name] for name in SWEEP_CSV_FIELDS]

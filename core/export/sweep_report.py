@@ -9,9 +9,9 @@ from typing import Any
 from markupsafe import Markup
 
 from core.experiments.bench import Spread
-from core.experiments.sweep import SweepResults, verdicts
-from core.experiments.sweep_log import SweepLog, plan_to_config
+from core.experiments.sweep_file import SweepLog, plan_to_config
 from core.experiments.sweep_plan import CellResult, DrafterChoice, SweepPlan
+from core.experiments.sweep_results import SweepResults, verdicts
 from core.export.charts import Axis, Mark, Plot, headroom, series_mark
 from core.export.html import UNKNOWN, render
 from core.export.run_data import moment_of, shown

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from app.tools.sweep.sweep_view import OpenedSweep
 from core.errors import RunLogError
-from core.experiments.sweep import SweepResults, to_csv, verdicts
-from core.experiments.sweep_log import read_sweep
+from core.experiments.sweep_file import read_sweep
 from core.experiments.sweep_plan import SweepPlan
+from core.experiments.sweep_results import SweepResults, to_csv, verdicts
 from core.export.files import export_sweep_csv, export_sweep_html, export_sweep_jsonl
 from core.files import write_atomically
 

@@ -16,7 +16,6 @@ from core.drafters.registry import get_method
 from core.errors import SettingsError
 from core.experiments.bench import Spread
 from core.experiments.prompt_suites import Prompt, find_prompts, first_of_each
-from core.experiments.sweep import SweepResults
 from core.experiments.sweep_plan import (
     ASK_ABOVE,
     Cell,
@@ -29,6 +28,7 @@ from core.experiments.sweep_plan import (
     SweepStarted,
     Verdict,
 )
+from core.experiments.sweep_results import SweepResults
 from core.text import duration_text, percent_text, spaced_percent
 from core.types import LengthPolicy, StageChanged
 
@@ -477,19 +477,19 @@ class SweepView:
 
     def _run_row(self, run: Measurement, speedup: float | None) -> tuple[str, ...]:
         assert self.plan is not None, "a run has a plan"
-        prompt, figures = self.plan.prompts[run.run.prompt], run.figures
+        prompt, summary = self.plan.prompts[run.run.prompt], run.summary
         name = prompt.name if prompt.suite in {"", WINDOW_SUITE} else f"{prompt.suite}: {prompt.name}"
-        if figures is None:
+        if summary is None:
             return (name, f"{run.run.repeat + 1}", *[UNKNOWN] * 5, f"failed: {run.error}")
         return (
             name,
             f"{run.run.repeat + 1}",
-            _number(figures.tokens_per_second, ".1f"),
+            _number(summary.tokens_per_second, ".1f"),
             UNKNOWN if speedup is None else f"{speedup:.2f}×",
-            _number(figures.draft_acceptance_rate, ".0%"),
-            _number(figures.block_efficiency, ".2f"),
-            f"{figures.num_tokens:,}",
-            _OUTCOMES.get(figures.finish_reason, figures.finish_reason),
+            _number(summary.draft_acceptance_rate, ".0%"),
+            _number(summary.block_efficiency, ".2f"),
+            f"{summary.num_tokens:,}",
+            _OUTCOMES.get(summary.finish_reason, summary.finish_reason),
         )
 
     # --- Progress and verdicts ---

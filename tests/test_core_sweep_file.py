@@ -8,11 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-import core.experiments.sweep_log as sweep_log
+import core.experiments.sweep_file as sweep_file
 from core.errors import GenerationError, RunLogError
-from core.experiments.sweep import SweepControls, SweepResults, sweep, to_csv
-from core.experiments.sweep_log import SCHEMA, SweepFile, plan_from_config, plan_to_config, read_sweep
+from core.experiments.sweep import SweepControls, sweep
+from core.experiments.sweep_file import SCHEMA, SweepFile, plan_from_config, plan_to_config, read_sweep
 from core.experiments.sweep_plan import DrafterChoice, FileFailed, RunMeasured, SweepFinished, SweepStarted
+from core.experiments.sweep_results import SweepResults, to_csv
 from core.runlog.log import read_run_log
 from tests.fakes import is_sentence
 from tests.fakes_sweep import FakeSweepSession, plan_of
@@ -282,7 +283,7 @@ class Disk:
 def test_a_disk_that_fills_is_told_once_and_nothing_written_is_lost(out, monkeypatch, has_room_again):
     disks = []
     original = os.fdopen
-    monkeypatch.setattr(sweep_log.os, "fdopen", lambda *a, **k: disks.append(Disk(original(*a, **k))) or disks[-1])
+    monkeypatch.setattr(sweep_file.os, "fdopen", lambda *a, **k: disks.append(Disk(original(*a, **k))) or disks[-1])
     failures, finished = [], None
     for event in sweep(plan_of(), FakeSweepSession(), out=out):
         if isinstance(event, RunMeasured):

@@ -1,4 +1,4 @@
-"""A sweep's file: JSON Lines, its plan first, then a line a run, written as the sweep goes and gone on with later."""
+"""A sweep's file: JSON Lines, its plan first, then one line a run, appended as the sweep runs and continued later."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 from core.errors import RunLogError, SettingsError
 from core.experiments.prompt_suites import Prompt
-from core.experiments.sweep_plan import Cell, DrafterChoice, Figures, Measurement, PlannedRun, SweepPlan
+from core.experiments.sweep_plan import Cell, DrafterChoice, Measurement, PlannedRun, RunSummary, SweepPlan
 from core.files import FileClaim, explain_write_error
 from core.runlog.log import parse_line, to_line
 from core.types import Coupling, Device, DType, Summary
@@ -26,8 +26,7 @@ SCHEMA = "outrider.sweep/1"
 
 Record = dict[str, Any]
 
-_PLAIN = "plain"
-_SAID = {
+_WORDS = {
     "target": "the target", "drafters": "the drafters", "num_draft_tokens": "K", "temperatures": "the temperatures",
     "prompts": "the prompts", "repeats": "the number of repeats", "max_new_tokens": "the number of new tokens",
     "seed": "the seed", "coupling": "the coupling", "top_k": "top-k", "top_p": "top-p", "min_p": "min-p",
@@ -41,29 +40,20 @@ _SAID = {
 def plan_to_config(plan: SweepPlan) -> Record:
     """The plan as the file's first line holds it."""
     config = {item.name: getattr(plan, item.name) for item in fields(plan)}
-    config["drafters"] = [_drafter(drafter) for drafter in plan.drafters]
-    config["num_draft_tokens"] = [_k(k) for k in plan.num_draft_tokens]
+    config["drafters"] = [drafter.to_record() for drafter in plan.drafters]
+    config["num_draft_tokens"] = [str(k) if isinstance(k, str) else k for k in plan.num_draft_tokens]
     config["prompts"] = [{"name": item.name, "suite": item.suite, "text": item.text} for item in plan.prompts]
     return config
 
 
-def _k(num_draft_tokens: int | str) -> int | str:
-    return str(num_draft_tokens) if isinstance(num_draft_tokens, str) else num_draft_tokens
-
-
-def _drafter(drafter: DrafterChoice) -> Record:
-    return {"method": drafter.method, "draft": drafter.draft, "method_options": dict(drafter.options)}
-
-
 def plan_from_config(config: Mapping[str, Any]) -> SweepPlan:
-    """The plan of which `config` was made.
+    """The plan that `config` was made from.
 
     Raises:
         RunLogError: it holds a setting that no sweep can have.
     """
     try:
-        known = {item.name for item in fields(SweepPlan)}
-        values = {name: value for name, value in config.items() if name in known}
+        values = {item.name: config[item.name] for item in fields(SweepPlan) if item.name in config}
         drafters = [DrafterChoice(item["method"], item["draft"], item["method_options"]) for item in values["drafters"]]
         prompts = [Prompt(item["name"], item["text"], suite=item.get("suite", "")) for item in values["prompts"]]
         values |= {
@@ -79,53 +69,47 @@ def plan_from_config(config: Mapping[str, Any]) -> SweepPlan:
     except SettingsError as error:
         raise RunLogError(f"The sweep's plan can't be read: {error}") from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RunLogError("The sweep's plan is damaged; it can't be gone on with.") from error
+        raise RunLogError("The sweep's plan is damaged, so the sweep can't be continued.") from error
 
 
 def difference(theirs: SweepPlan, ours: SweepPlan) -> str:
     """What differs between two plans, in words; empty if nothing does."""
+
+    def shown(value: Any) -> str:
+        if isinstance(value, tuple):
+            return ", ".join(f"{item:g}" if isinstance(item, float) else str(item) for item in value)
+        return str(value)
+
+    configs = plan_to_config(theirs), plan_to_config(ours)
     found = []
-    for item in fields(SweepPlan):
-        left, right = _comparable(theirs, item.name), _comparable(ours, item.name)
-        if left == right:
+    for name, words in _WORDS.items():
+        if configs[0][name] == configs[1][name]:
             continue
-        shown = _shown(left), _shown(right)
-        says_values = item.name not in {"drafters", "prompts"} and max(map(len, shown)) <= 40
-        found.append(_SAID[item.name] + (f" ({shown[0]} there, {shown[1]} here)" if says_values else ""))
+        values = [shown(getattr(plan, name)) for plan in (theirs, ours)]
+        are_short = name not in {"drafters", "prompts"} and max(map(len, values)) <= 40
+        found.append(words + (f" ({values[0]} there, {values[1]} here)" if are_short else ""))
     return " and ".join([", ".join(found[:-1]), found[-1]] if len(found) > 1 else found)
-
-
-def _comparable(plan: SweepPlan, name: str) -> Any:
-    value = getattr(plan, name)
-    return [(item.name, item.text, item.suite) for item in value] if name == "prompts" else value
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, tuple):
-        return ", ".join(f"{item:g}" if isinstance(item, float) else str(item) for item in value)
-    return str(value)
 
 
 # --- Runs -------------------------------------------------------------------------------------------------------
 
 
-def figures_of(summary: Summary) -> Figures:
+def summary_of(summary: Summary) -> RunSummary:
     """What a sweep keeps of a run's summary."""
-    values = {item.name: getattr(summary, item.name) for item in fields(Figures)}
-    return Figures(**values | {"finish_reason": str(summary.finish_reason)})
+    values = {item.name: getattr(summary, item.name) for item in fields(RunSummary)}
+    return RunSummary(**values | {"finish_reason": str(summary.finish_reason)})
 
 
 def run_to_record(measurement: Measurement, plan: SweepPlan, folder: Path | None = None) -> Record:
-    """A run's line. A log within `folder`, where the sweep's file is, is named from there, so that both may move."""
-    run = measurement.run
+    """A run's line. A log within the file's `folder` is named relative to it, so that both may move."""
+    run, log = measurement.run, measurement.log
     prompt = plan.prompts[run.prompt]
-    log = measurement.log
     if log is not None and folder is not None and log.is_relative_to(folder):
         log = log.relative_to(folder)
     return {
         "type": "run",
         "index": measurement.index,
-        "cell": cell_to_record(run.cell),
+        "cell": run.cell.to_record(),
         "prompt_index": run.prompt,
         "prompt": prompt.name,
         "suite": prompt.suite,
@@ -135,29 +119,20 @@ def run_to_record(measurement: Measurement, plan: SweepPlan, folder: Path | None
         "seconds": measurement.seconds,
         "id": measurement.run_id,
         "log": None if log is None else log.as_posix(),
-        "summary": None if measurement.figures is None else asdict(measurement.figures),
+        "summary": None if measurement.summary is None else asdict(measurement.summary),
         "error": measurement.error,
     }
 
 
-def cell_to_record(cell: Cell) -> Record:
-    """A cell as lines and tables name it; the baseline's method is "plain"."""
-    drafter = (
-        {"method": _PLAIN, "draft": None, "method_options": {}} if cell.drafter is None else _drafter(cell.drafter)
-    )
-    return {**drafter, "num_draft_tokens": _k(cell.num_draft_tokens), "temperature": cell.temperature}
-
-
 def run_from_record(record: Mapping[str, Any], plan: SweepPlan, folder: Path | None = None) -> Measurement | None:
-    """A run from its line; None where the line is not one that a sweep of this plan could have written."""
+    """A run from its line; None where a sweep of this plan can't have written it."""
     try:
         cell = _cell(record["cell"], plan)
         prompt, repeat = int(record["prompt_index"]), int(record["repeat"])
         datetime.fromisoformat(record["started_at"])
-        if not (0 <= prompt < len(plan.prompts) and 0 <= repeat < plan.repeats):
-            return None
         summary, error, log = record.get("summary"), record.get("error"), record.get("log")
-        if (summary is None) == (not isinstance(error, str)):
+        is_planned = 0 <= prompt < len(plan.prompts) and 0 <= repeat < plan.repeats
+        if not is_planned or (summary is None) == (not isinstance(error, str)):
             return None
         return Measurement(
             run=PlannedRun(cell, prompt, repeat),
@@ -165,7 +140,7 @@ def run_from_record(record: Mapping[str, Any], plan: SweepPlan, folder: Path | N
             seed=int(record["seed"]),
             started_at=record["started_at"],
             seconds=float(record["seconds"]),
-            figures=None if summary is None else _figures(summary),
+            summary=None if summary is None else _run_summary(summary),
             error=error,
             run_id=record.get("id"),
             log=None if log is None else (folder or Path()) / log,
@@ -178,33 +153,34 @@ def _cell(record: Mapping[str, Any], plan: SweepPlan) -> Cell:
     k, temperature = record["num_draft_tokens"], float(record["temperature"])
     if temperature not in plan.temperatures:
         raise ValueError("not a temperature of the plan")
-    if record["method"] == _PLAIN:
+    if record["method"] == "plain":
         return Cell(None, 0, temperature)
     named = {name: record[name] for name in ("method", "draft", "method_options")}
-    drafter = next(item for item in plan.drafters if _drafter(item) == named)
+    drafter = next(item for item in plan.drafters if item.to_record() == named)
     return Cell(drafter, plan.num_draft_tokens[plan.num_draft_tokens.index(k)], temperature)
 
 
-_WHOLE = {"num_tokens", "num_steps", "num_drafts", "num_draft_tokens", "num_accepted_tokens"}
+def _run_summary(record: Mapping[str, Any]) -> RunSummary:
+    """A number that is missing or not finite becomes None; counts must be there."""
+
+    def number(value: Any) -> float | None:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        return value if is_number else None
+
+    counts = ("num_tokens", "num_steps", "num_drafts", "num_draft_tokens", "num_accepted_tokens")
+    values = {item.name: number(record.get(item.name)) for item in fields(RunSummary)}
+    values |= {name: int(record[name]) for name in counts}
+    by_position = tuple(int(count) for count in record.get("num_accepted_tokens_per_pos") or ())
+    others = {"finish_reason": str(record.get("finish_reason")), "num_accepted_tokens_per_pos": by_position}
+    return RunSummary(**(values | others))  # type: ignore[arg-type]
 
 
-def _figures(summary: Mapping[str, Any]) -> Figures:
-    values: Record = {}
-    for item in fields(Figures):
-        value = summary.get(item.name)
-        if item.name == "finish_reason":
-            values[item.name] = str(value)
-        elif item.name == "num_accepted_tokens_per_pos":
-            values[item.name] = tuple(int(count) for count in value or ())
-        elif item.name in _WHOLE:
-            values[item.name] = int(summary[item.name])
-        else:
-            values[item.name] = value if _is_number(value) else None
-    return Figures(**values)
+def now() -> str:
+    """The current time, in UTC."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+# --- Reading ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -212,10 +188,9 @@ class SweepLog:
     """A sweep's file that was read.
 
     Attributes:
-        plan: what it measures.
-        measurements: its runs, in the file's order; of a run that was done again, the last.
+        measurements: its runs, in the file's order; of a repeated run, the last.
         head: the first line.
-        problems: a sentence for each thing that is wrong with the file but did not stop it from being read.
+        problems: a sentence for each thing wrong with the file that did not stop it from being read.
         length: bytes of the lines that are whole.
     """
 
@@ -226,28 +201,32 @@ class SweepLog:
     length: int = 0
 
 
-def now() -> str:
-    """This moment, in UTC."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
-
-
-# --- Reading ----------------------------------------------------------------------------------------------------
-
-
 def read_sweep(path: str | os.PathLike[str]) -> SweepLog:
     """Read a sweep's file; a torn or damaged line is named in `problems` and left out.
 
     Raises:
         RunLogError: the file can't be read, or is no sweep that this version knows.
     """
-    return _parse(_read(path), os.fspath(path), Path(path).absolute().parent)
-
-
-def _read_head(path: Path) -> None:
-    """Raises:
-    RunLogError: a file is no sweep.
-    """
-    _head(_read(path).partition(b"\n")[0], os.fspath(path))
+    name, folder = os.fspath(path), Path(path).absolute().parent
+    data = _read(path)
+    whole, _, torn = data.rpartition(b"\n")
+    lines = whole.split(b"\n")
+    head = _head(lines[0] if whole else data, name)
+    log = SweepLog(plan_from_config(head["config"]), head=head, length=len(data) - len(torn))
+    seen: dict[PlannedRun, Measurement] = {}
+    for number, line in enumerate(lines[1:], start=2):
+        record = parse_line(line) if line.strip() else {}
+        if record is not None and record.get("type") != "run":
+            continue  # A session's head, or a line of a later Outrider with the same schema.
+        measurement = None if record is None else run_from_record(record, log.plan, folder)
+        if measurement is None:
+            log.problems.append(f"Line {number} of {name!r} is damaged and was left out.")
+        else:
+            seen[measurement.run] = measurement
+    if torn.strip():
+        log.problems.append(f"The last line of {name!r} is cut off and was left out.")
+    log.measurements = list(seen.values())
+    return log
 
 
 def _read(path: str | os.PathLike[str]) -> bytes:
@@ -260,27 +239,6 @@ def _read(path: str | os.PathLike[str]) -> bytes:
         if os.path.isdir(path):
             raise RunLogError(f"{name!r} is a folder; name a sweep's file inside it.") from None
         raise RunLogError(f"{name!r} can't be read ({error.strerror or error}); check its permissions.") from error
-
-
-def _parse(data: bytes, name: str, folder: Path) -> SweepLog:
-    whole, _, torn = data.rpartition(b"\n")
-    lines = whole.split(b"\n")
-    head = _head(lines[0] if whole else data, name)
-    log = SweepLog(plan_from_config(head["config"]), head=head, length=len(data) - len(torn))
-    seen: dict[Any, Measurement] = {}
-    for number, line in enumerate(lines[1:], start=2):
-        record = parse_line(line) if line.strip() else {}
-        if record is not None and record.get("type") != "run":
-            continue  # Of a later sitting, or from a later Outrider with the same schema.
-        measurement = None if record is None else run_from_record(record, log.plan, folder)
-        if measurement is None:
-            log.problems.append(f"Line {number} of {name!r} is damaged and was left out.")
-        else:
-            seen[measurement.run] = measurement
-    if torn.strip():
-        log.problems.append(f"The last line of {name!r} is cut off and was left out.")
-    log.measurements = list(seen.values())
-    return log
 
 
 def _head(line: bytes, name: str) -> Record:
@@ -304,16 +262,16 @@ def _head(line: bytes, name: str) -> Record:
 class SweepFile:
     """Appends a line for each run and hands it to the system at once.
 
-    A file is not touched before the first run is over. What the disk refuses is kept, and tried again with the next
-    line, since somebody may have made room by then.
+    The file is not touched before the first run has ended. A line that can't be written is kept, and tried again with
+    the next one.
 
     Args:
         path: new, empty, or a sweep's file.
-        plan: must be that of the file, unless the sweep begins anew.
+        plan: must be that of the file, unless the sweep is restarted.
         restart: replace the sweep that is there.
 
     Attributes:
-        measurements, problems: as in `SweepLog`, of what is gone on with.
+        measurements, problems: as in `SweepLog`, of the sweep that is continued.
         device_name: of what they were measured on; None where the file doesn't say.
         num_unsaved: runs that are not in the file.
 
@@ -323,6 +281,7 @@ class SweepFile:
 
     def __init__(self, path: str | os.PathLike[str], plan: SweepPlan, *, restart: bool = False) -> None:
         self.path = Path(path)
+        self._name = os.fspath(path)
         self._plan = plan
         self._folder = self.path.absolute().parent
         self._pending: list[bytes] = []
@@ -331,51 +290,42 @@ class SweepFile:
         self.device_name: str | None = None
         self.measurements: Sequence[Measurement] = ()
         self.problems: Sequence[str] = ()
+        self._has_head = False
         self._claim = FileClaim(self.path)
         self._is_new = not os.path.exists(self.path)
-        if not self._is_new:
-            self._check_kind()
+        if self.path.is_dir():
+            raise RunLogError(f"{self._name!r} is a folder; name a file inside it.")
+        if not self._is_new and not stat.S_ISREG(self.path.stat().st_mode):
+            raise RunLogError(f"{self._name!r} is no ordinary file, which a sweep can continue; name another.")
         try:
             flags = os.O_WRONLY | os.O_CREAT | getattr(os, "O_BINARY", 0)
             self._file: BinaryIO = os.fdopen(os.open(self.path, flags, 0o666), "wb", buffering=0)
         except OSError as error:
             raise RunLogError(explain_write_error(error, path)) from error
         try:
-            # Before it is read: two that append where each believes the end to be write over each other's runs.
+            # Before it is read: two sweeps that append at the same end overwrite each other's runs.
             if not self._claim.take():
-                raise RunLogError(f"Another sweep is writing {os.fspath(path)!r}; let it end, or name another file.")
-            if not self._is_new:
-                self._take_up(restart)
+                raise RunLogError(f"Another sweep is writing {self._name!r}; let it end, or name another file.")
+            if not self._is_new and self.path.stat().st_size:
+                self._continue(restart)
         except BaseException:
             self._file.close()
             self._claim.give_back()
             raise
-        self._has_head = False
 
-    def _check_kind(self) -> None:
-        if self.path.is_dir():
-            raise RunLogError(f"{os.fspath(self.path)!r} is a folder; name a file inside it.")
-        if not stat.S_ISREG(self.path.stat().st_mode):
-            raise RunLogError(
-                f"{os.fspath(self.path)!r} is no ordinary file, which a sweep goes on with; name another."
-            )
-
-    def _take_up(self, restart: bool) -> None:
-        name = os.fspath(self.path)
-        if not self.path.stat().st_size:
-            return
+    def _continue(self, restart: bool) -> None:
         try:
-            # What is not known to be a sweep is not Outrider's to replace; a sweep whose runs are damaged is.
+            # Only a sweep is Outrider's to replace, also one whose runs are damaged.
             if restart:
-                _read_head(self.path)
+                _head(_read(self.path).partition(b"\n")[0], self._name)
                 return
             log = read_sweep(self.path)
         except RunLogError as error:
             raise RunLogError(f"{error} It stays as it is; name another file to write.") from error
         if differs := difference(log.plan, self._plan):
             raise RunLogError(
-                f"{name!r} holds a sweep with another plan: it differs in {differs}; name another file, or begin this "
-                "one anew with --restart."
+                f"{self._name!r} holds a sweep with another plan: it differs in {differs}; name another file, or start "
+                "this one over with --restart."
             )
         self._length = log.length
         environment = log.head.get("environment")
@@ -384,43 +334,33 @@ class SweepFile:
         self.measurements, self.problems = tuple(log.measurements), tuple(log.problems)
 
     def append(self, measurement: Measurement, environment: Mapping[str, Any]) -> None:
-        """Add a run, and before the first one of a sitting where it was done.
+        """Add a run, and before the first one of a session the environment.
 
         Raises:
-            RunLogError: the disk refuses it. The file keeps its whole lines, and this one is written with the next.
+            RunLogError: it can't be written. The file keeps its whole lines, and this one is written with the next.
         """
         if not self._has_head:
             self._has_head = True
-            self._pending.append(to_line(self._opening(environment)))
+            shared = {"started_at": now(), "outrider_version": _version("outrider")}
+            identity = {"schema": SCHEMA, "type": "sweep", "id": uuid.uuid4().hex[:12], **shared}
+            head = {"type": "resumed", **shared} if self._length else identity | {"config": plan_to_config(self._plan)}
+            self._pending.append(to_line(head | {"environment": dict(environment)}))
         self._pending.append(to_line(run_to_record(measurement, self._plan, self._folder)))
         self.num_unsaved += 1
         self.flush()
 
-    def _opening(self, environment: Mapping[str, Any]) -> Record:
-        shared = {"started_at": now(), "outrider_version": _version("outrider")}
-        if self._length:
-            return {"type": "resumed", **shared, "environment": dict(environment)}
-        return {
-            "schema": SCHEMA,
-            "type": "sweep",
-            "id": uuid.uuid4().hex[:12],
-            **shared,
-            "config": plan_to_config(self._plan),
-            "environment": dict(environment),
-        }
-
     def flush(self) -> None:
-        """Write what is kept back.
+        """Write the pending lines.
 
         Raises:
-            RunLogError: the disk refuses it still.
+            RunLogError: they can't be written.
         """
         if not self._pending:
             return
         data = b"".join(self._pending)
         try:
             if self._length == 0 or self._file.tell() != self._length:
-                # What is torn, or belongs to the sweep that this one replaces, gives way.
+                # Overwrite what is torn, or belongs to the sweep that this one replaces.
                 self._file.truncate(self._length)
                 self._file.seek(self._length)
             rest = memoryview(data)
@@ -436,7 +376,7 @@ class SweepFile:
         self.num_unsaved = 0
 
     def close(self) -> None:
-        """Bring the file to the disk. May be called more than once; never raises, `num_unsaved` tells."""
+        """Bring the file to the disk. May be called more than once; never raises, see `num_unsaved`."""
         if self._file.closed:
             return
         with contextlib.suppress(RunLogError):
@@ -450,7 +390,7 @@ class SweepFile:
 
 
 def base_environment() -> Record:
-    """What can be said of the machine before a model is loaded."""
+    """What is known of the machine before a model is loaded."""
     return {
         "python": platform.python_version(),
         "torch": _version("torch"),

@@ -1,0 +1,363 @@
+"""The engines that a bench runs: Outrider's own, transformers' `generate`, plain and assisted, and flashspec."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import nn
+
+from core.decode import autoregressive, speculative
+from core.drafters.registry import METHODS, build_drafter
+from core.errors import ModelUnreadableError, OutriderError, PairMismatchError, SettingsError, first_line
+from core.experiments.bench import (
+    ASSISTED,
+    AUTO,
+    FLASHSPEC,
+    FLASHSPEC_AUTO,
+    GENERATE,
+    PLAIN,
+    BenchSettings,
+    default_names,
+    option_text,
+    split_name,
+)
+from core.models.fit import pair_problem
+from core.models.loading import check_pair, load, prepare
+from core.runners.timing import Stopwatch
+from core.types import SamplingParams, Step
+
+if TYPE_CHECKING:
+    from transformers import GenerationConfig
+
+    from core.models.language_model import LanguageModel
+
+PACKAGE = "flashspec"
+
+
+class NotApplicableError(OutriderError):
+    """A contender can't take part with these models; says why."""
+
+
+_NO_DRAFT = "There is no draft model; name one with --draft, or use --draft-layers."
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The models of a bench. The target's list of ends is empty, so that every text gets its full length."""
+
+    target: LanguageModel
+    draft: LanguageModel | None
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """One run of a contender, from the prompt's ids to the last new one.
+
+    Attributes:
+        ids: what was added to the prompt.
+        seconds: wall-clock time of the whole call, reading the prompt included.
+        num_forwards: the target's forwards but those that only read the prompt; None where the contender can't tell.
+        longest_draft: most tokens that it drafted in a step; None where it can't tell.
+        steps: of Outrider's own engine.
+    """
+
+    ids: tuple[int, ...]
+    seconds: float
+    num_forwards: int | None = None
+    longest_draft: int | None = None
+    steps: tuple[Step, ...] = ()
+
+
+class Contender(Protocol):
+    """An engine that continues a prompt by the number of tokens it was built for.
+
+    Attributes:
+        name: on the command line.
+        title: in the table.
+        num_draft_tokens: K, where it is fixed; 0 where nothing is drafted, None where the engine chooses.
+    """
+
+    name: str
+    title: str
+    num_draft_tokens: int | None
+
+    def run(self, prompt_ids: Sequence[int], *, temperature: float, seed: int) -> Timed:
+        """Continue a prompt. The models stay as they were."""
+        ...
+
+
+class Outrider:
+    """Our own engine: plain decoding, or a drafting method with its options at their defaults unless named."""
+
+    def __init__(
+        self, pair: Pair, max_new_tokens: int, num_draft_tokens: int | None = 0, method: str = "", **options: Any
+    ) -> None:
+        """
+        Args:
+            pair: with a draft, where the method needs one.
+            max_new_tokens: to be written.
+            num_draft_tokens: K; None lets the engine choose it before each step.
+            method: of the registry; empty for plain decoding.
+            options: of the method.
+        """
+        self._pair, self._max_new_tokens, self._options = pair, max_new_tokens, options
+        self.num_draft_tokens, self.method = num_draft_tokens, method
+        self.name, self.title, self.drafter = PLAIN, "plain decoding", None
+        if method:
+            self.name, self.title = (
+                option_text(method, options),
+                option_text(METHODS[method].title.lower(), options, ", "),
+            )
+            if num_draft_tokens is None:
+                self.name, self.title = AUTO, f"{self.title}, K auto"
+            self.drafter = self._build(1)  # Raises here where it does not apply.
+
+    def run(self, prompt_ids: Sequence[int], *, temperature: float, seed: int) -> Timed:
+        target = self._pair.target
+        settings: dict[str, Any] = {
+            "sampling": SamplingParams(temperature=temperature),
+            "max_new_tokens": self._max_new_tokens,
+            "seed": seed,
+        }
+        if self.method:
+            self.drafter = self._build(len(prompt_ids))
+            settings["num_draft_tokens"] = self.num_draft_tokens
+        watch = Stopwatch(target.device)
+        if self.drafter is None:
+            events = autoregressive(target, prompt_ids, **settings)
+        else:
+            events = speculative(target, self.drafter, prompt_ids, **settings)
+        steps = tuple(event for event in events if isinstance(event, Step))
+        seconds = watch.lap() / 1e3
+        ids = tuple(token for step in steps for token in step.emitted)
+        longest = max((step.num_draft_tokens for step in steps), default=0)
+        return Timed(ids, seconds, num_forwards=len(steps), longest_draft=longest, steps=steps)
+
+    def _build(self, num_prompt_tokens: int) -> Any:
+        capacity = num_prompt_tokens + self._max_new_tokens
+        pair = self._pair
+        return build_drafter(
+            self.method, draft=pair.draft, target=pair.target, options=self._options, capacity=capacity
+        )
+
+
+class Generate:
+    """transformers' `generate`; with an assistant that drafts exactly K tokens each time, where K is given."""
+
+    def __init__(self, pair: Pair, max_new_tokens: int, num_draft_tokens: int = 0) -> None:
+        self._target, self._draft = pair.target, pair.draft
+        self._max_new_tokens = max_new_tokens
+        self.num_draft_tokens: int | None = num_draft_tokens
+        self.name, self.title = GENERATE, "transformers generate"
+        self._options: dict[str, Any] = {}
+        if num_draft_tokens:
+            self.name, self.title = ASSISTED, "transformers assisted"
+            if pair.draft is None:
+                raise NotApplicableError(_NO_DRAFT)
+            sizes = [model.model.config.get_text_config().vocab_size for model in (pair.target, pair.draft)]
+            if sizes[0] != sizes[1]:
+                raise NotApplicableError(
+                    "transformers takes only an assistant whose embedding has as many rows as the target's, "
+                    f"{sizes[0]:,}; this draft's has {sizes[1]:,}."
+                )
+            self._options = {"assistant_model": pair.draft.model}
+
+    def run(self, prompt_ids: Sequence[int], *, temperature: float, seed: int) -> Timed:
+        device = self._target.device
+        inputs = torch.tensor([list(prompt_ids)], device=device)
+        mask = torch.ones_like(inputs)
+        with _own_configs(self._configs(temperature)), _seeded(device, seed):
+            watch = Stopwatch(device)
+            output = self._target.model.generate(inputs, attention_mask=mask, **self._options)
+            seconds = watch.lap() / 1e3
+        return Timed(tuple(output[0, len(prompt_ids) :].tolist()), seconds)
+
+    def _configs(self, temperature: float) -> list[tuple[Any, GenerationConfig]]:
+        from transformers import GenerationConfig
+
+        # Filters are named, since transformers' own default of top-k is 50. No end is named, since asking for a least
+        # length instead would forbid the ends, which changes the distribution.
+        sampling: dict[str, Any] = {"do_sample": False}
+        if temperature > 0:
+            sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
+        plain, drafting = (
+            GenerationConfig(max_new_tokens=self._max_new_tokens, use_cache=True, **sampling) for _ in range(2)
+        )
+        if not self.num_draft_tokens or self._draft is None:
+            return [(self._target.model, plain)]
+        drafting.num_assistant_tokens = self.num_draft_tokens
+        drafting.num_assistant_tokens_schedule = "constant"
+        drafting.assistant_confidence_threshold = 0.0
+        return [(self._target.model, plain), (self._draft.model, drafting)]
+
+
+@contextlib.contextmanager
+def _own_configs(configs: Sequence[tuple[Any, GenerationConfig]]) -> Iterator[None]:
+    """Give each module a configuration for one call, and then its own back."""
+    before = [(module, module.generation_config) for module, _ in configs]
+    try:
+        for module, config in configs:
+            module.generation_config = config
+        yield
+    finally:
+        for module, config in before:
+            module.generation_config = config
+
+
+@contextlib.contextmanager
+def _seeded(device: torch.device, seed: int) -> Iterator[None]:
+    """Seed the global generator, the only one that `generate` draws from, and restore it."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
+
+
+class FlashSpec:
+    """flashspec with one draft model: K tokens a step, or its own policy where K is None."""
+
+    def __init__(self, pair: Pair, max_new_tokens: int, num_draft_tokens: int | None) -> None:
+        self._package, engine = _import(PACKAGE), _import(f"{PACKAGE}.engine")
+        if pair.draft is None:
+            raise NotApplicableError(_NO_DRAFT)
+        # Every logger of it writes JSON lines to stderr by itself.
+        logging.getLogger(PACKAGE).setLevel(logging.ERROR)
+        self.num_draft_tokens = num_draft_tokens
+        self.name = FLASHSPEC if num_draft_tokens is not None else FLASHSPEC_AUTO
+        self.title = "flashspec" if num_draft_tokens is not None else "flashspec, own policy"
+        self._max_new_tokens = max_new_tokens
+        self._device = pair.target.device
+        target, draft = pair.target, pair.draft
+        self._target = engine.TargetModel(target.ref, target.device, target.dtype, model=target.model)
+        self._drafter = engine.HuggingFaceDrafter(draft.ref, draft.device, draft.dtype, model=draft.model)
+
+    def run(self, prompt_ids: Sequence[int], *, temperature: float, seed: int) -> Timed:
+        package = self._package
+        sampling: dict[str, Any] = {"temperature": temperature, "seed": seed}
+        policy: dict[str, Any] = {}
+        if self.num_draft_tokens is not None:
+            sampling["gamma"] = self.num_draft_tokens
+            policy = {"drafter_strategy": "bandit", "bandit": package.BanditConfig(n_arms=1)}
+        config = package.FlashSpecConfig(
+            device=str(self._device), sampling=package.SamplingConfig(**sampling), **policy
+        )
+        self._drafter.set_temperature(temperature)
+        engine = package.SpeculativeEngine(config, [self._drafter], self._target)
+        inputs = torch.tensor([list(prompt_ids)], device=self._device)
+        with torch.inference_mode():
+            watch = Stopwatch(self._device)
+            result = engine.generate(inputs, max_new_tokens=self._max_new_tokens)
+            seconds = watch.lap() / 1e3
+        return Timed(
+            tuple(result.output_ids[0, : result.n_tokens_generated].tolist()),
+            seconds,
+            num_forwards=len(result.arm_steps),
+            longest_draft=max((step.proposed for step in result.arm_steps), default=0),
+        )
+
+
+def _import(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        if error.name == PACKAGE:
+            raise NotApplicableError(f"It is not installed; to compare with it, install {PACKAGE}.") from None
+        raise NotApplicableError(f"It can't be imported here ({first_line(error)}).") from error
+
+
+def build(name: str, pair: Pair, settings: BenchSettings) -> Contender:
+    """One contender.
+
+    Raises:
+        NotApplicableError, SettingsError: it can't run with these models, or here.
+    """
+    base, options = split_name(name)
+    length, k = settings.max_new_tokens, settings.num_draft_tokens
+    made: dict[str, Callable[[], Contender]] = {
+        GENERATE: lambda: Generate(pair, length),
+        ASSISTED: lambda: Generate(pair, length, k),
+        FLASHSPEC: lambda: FlashSpec(pair, length, k),
+        FLASHSPEC_AUTO: lambda: FlashSpec(pair, length, None),
+        PLAIN: lambda: Outrider(pair, length),
+        AUTO: lambda: Outrider(pair, length, None, "draft-model" if pair.draft is not None else "prompt-lookup"),
+    }
+    return made[base]() if base in made else Outrider(pair, length, k, base, **options)
+
+
+def build_all(pair: Pair, settings: BenchSettings) -> tuple[list[Contender], dict[str, str]]:
+    """The contenders that can run with this pair, and why the others can't, by name.
+
+    Raises:
+        SettingsError: one that was asked for by name can't take part.
+    """
+    present: list[Contender] = []
+    absent: dict[str, str] = {}
+    for name in settings.only or default_names():
+        try:
+            present.append(build(name, pair, settings))
+        except (NotApplicableError, SettingsError) as error:
+            if settings.only:
+                raise SettingsError(f"The contender {name} can't take part: {error}") from error
+            absent[name] = str(error)
+    return present, absent
+
+
+def load_pair(settings: BenchSettings, on_stage: Callable[[str], None] = lambda text: None) -> Pair:
+    """Load the models that the settings name.
+
+    Raises:
+        OutriderError: one can't be loaded, or they don't go together.
+    """
+    if settings.draft is not None and (problem := pair_problem(settings.draft, settings.target)) is not None:
+        raise PairMismatchError(problem)
+    on_stage(f"Loading {settings.target}…")
+    target = load(settings.target, settings.device, settings.dtype)
+    draft: LanguageModel | None = None
+    if settings.draft_layers is not None:
+        draft = truncated_draft(target, settings.draft_layers)
+    elif settings.draft is not None:
+        on_stage(f"Loading {settings.draft}…")
+        draft = load(settings.draft, settings.device, settings.dtype, target=target)
+        check_pair(draft, target)
+    return Pair(replace(target, eos_ids=frozenset()), draft)
+
+
+def truncated_draft(target: LanguageModel, num_layers: int) -> LanguageModel:
+    """A draft of copies of the target's first layers; embedding, final norm and head are shared with the target.
+
+    Raises:
+        SettingsError: the target has no such number of layers.
+        ModelUnreadableError: its layers can't be found.
+    """
+    config = copy.deepcopy(target.model.config)
+    most = config.num_hidden_layers
+    if not 1 <= num_layers <= most:
+        raise SettingsError(f"A draft can have from 1 to {most} of the target's layers, not {num_layers}.")
+    config.num_hidden_layers = num_layers
+    if getattr(config, "layer_types", None):
+        config.layer_types = config.layer_types[:num_layers]
+    parts = target.model.named_modules()
+    path = next((name for name, part in parts if isinstance(part, nn.ModuleList) and len(part) == most), None)
+    if path is None:
+        raise ModelUnreadableError(f"The layers of {target.ref} can't be found. Name a draft with --draft instead.")
+    module = _with_layers(target.model, path.split("."), num_layers, config)
+    return prepare(f"{target.ref}, {num_layers} layers", module, target.tokenizer, target.device, target.dtype)
+
+
+def _with_layers(module: Any, path: list[str], count: int, config: Any) -> Any:
+    """A copy of a module with fewer layers, which shares all its other parts."""
+    if not path:
+        return nn.ModuleList(copy.deepcopy(layer) for layer in module[:count])
+    twin = copy.copy(module)
+    # copy.copy shares the dictionaries of parts and hooks themselves.
+    vars(twin).update({name: copy.copy(value) for name, value in vars(module).items() if isinstance(value, dict)})
+    twin._modules[path[0]] = _with_layers(module._modules[path[0]], path[1:], count, config)
+    if hasattr(module, "config"):
+        twin.config = config
+    return twin

@@ -1,0 +1,435 @@
+"""How a check decides about sampled text: many first blocks against the target's exact distribution.
+
+Every token of a block is counted by what came before it in the block, and compared by chi-squared with the target's
+distribution there; a second statistic measures how much of the draft's own distribution shows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from core.decode import sample_blocks
+from core.draft_shape import DraftLength, length_of
+from core.experiments.check import CheckProgress, DistributionResult, DistributionTest, FirstTokens, TokenCount
+from core.experiments.prompt_suites import Prompt
+from core.models.language_model import LanguageModel
+from core.rounds import prefill
+from core.sampling import probabilities
+from core.text import display_texts
+from core.types import MAX_DRAFT_TOKENS, DraftContext, LengthPolicy, SamplingParams
+
+if TYPE_CHECKING:
+    from core.experiments.exactness import CheckContext
+
+FALSE_ALARM = 0.03
+"""A p-value below this, shared among all tests, is tested again on fresh samples, and must be low there as well: an
+exact engine fails fewer than 0.03 x 0.03 of its checks, one in a thousand."""
+MORE_SAMPLES = 3
+"""Times as many are drawn for the second test."""
+BEYOND_DOUBT = 1e-9
+"""A p-value that needs no second test."""
+LEAST_EXPECTED = 5.0
+"""Cells expected less often are joined with others, as usual for chi-squared."""
+LEAST_FOLLOWERS = 12
+"""A prefix of a block seen less often is not tested: hardly a token is expected five times after it."""
+MOST_CHOSEN = 5
+"""The longest first block where the engine chooses K, as `sample_blocks` has room for."""
+MOST_MISSCORED = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.3}
+"""Total variation that rounding may cause between a distribution scored alone and in a block."""
+BONUS = MAX_DRAFT_TOKENS + 1
+"""Stands for the position of a token behind a fully accepted draft, wherever that is."""
+PROMPTS = 3
+"""Prompts behind which blocks are sampled: many blocks behind one prompt say more than few behind many."""
+
+_SHARES = (1.0, 0.75, 0.5, 0.3)
+"""How much of a prompt is read before a block; at its very end the next token is often certain."""
+_MOST_PROMPTS = 12
+_LEAST_IDS = 4
+_NUM_SHOWN = 8
+
+
+# --- Statistics -------------------------------------------------------------------------------------------------
+
+
+def chi_squared_p_value(statistic: float, degrees: int) -> float:
+    """The probability that a chi-squared variable of these degrees of freedom is at least this large."""
+    halves = torch.tensor([degrees / 2, statistic / 2], dtype=torch.float64)
+    return float(torch.special.gammaincc(halves[0], halves[1]))
+
+
+def normal_p_value(deviations: float) -> float:
+    """The probability that a normal variable is at least this many standard deviations off, either way."""
+    return math.erfc(abs(deviations) / math.sqrt(2.0))
+
+
+class Fit(NamedTuple):
+    """Pearson's statistic and degrees of freedom, and the counts where the distribution has no mass."""
+
+    statistic: float
+    degrees: int
+    num_impossible: int
+
+
+def fit(counts: Mapping[int, int], probs: Tensor, favoured: Tensor) -> Fit:
+    """Goodness of fit, with a cell of its own for every token that is expected often enough.
+
+    Args:
+        counts: how often each token came.
+        probs: (V,) float64.
+        favoured: (V,) bool, tokens that the draft prefers more than the target does. The rare ones of these make one
+            cell and the others another, since a broken verifier moves mass between the two.
+    """
+    observed = torch.zeros_like(probs)
+    observed[list(counts)] = torch.tensor([float(count) for count in counts.values()], dtype=probs.dtype)
+    expected = sum(counts.values()) * probs
+    often = expected >= LEAST_EXPECTED
+    cells = [(float(seen), float(mean)) for seen, mean in zip(observed[often], expected[often], strict=True)]
+    spare = (0.0, 0.0)
+    for rare in (favoured & ~often & (probs > 0), ~favoured & ~often & (probs > 0)):
+        cell = (spare[0] + float(observed[rare].sum()), spare[1] + float(expected[rare].sum()))
+        spare = (0.0, 0.0)
+        if cell[1] >= LEAST_EXPECTED:
+            cells.append(cell)
+        else:
+            spare = cell
+    if spare[1] > 0 and cells:
+        least = min(range(len(cells)), key=lambda index: cells[index][1])
+        cells[least] = (cells[least][0] + spare[0], cells[least][1] + spare[1])
+    statistic = sum((seen - mean) ** 2 / mean for seen, mean in cells)
+    return Fit(statistic, max(len(cells) - 1, 0), int(observed[probs == 0].sum()))
+
+
+class Bias:
+    """How much of the draft's own distribution shows in what was emitted.
+
+    An exact engine emits the tokens that the draft prefers as often as the target says. If a share x of the tokens
+    were the draft's own, they would come more often, by x times what the two distributions differ there.
+    """
+
+    def __init__(self) -> None:
+        self._surplus = self._difference = self._variance = 0.0
+        self.num_samples = 0
+
+    def add(self, counts: Mapping[int, int], target_probs: Tensor, draft_probs: Tensor) -> None:
+        """Count the tokens that came after one prefix, given both distributions, (V,) float64."""
+        favoured = draft_probs > target_probs
+        mass = float(target_probs[favoured].sum().clamp(0.0, 1.0))
+        total = sum(counts.values())
+        self.num_samples += total
+        self._surplus += sum(count for token, count in counts.items() if favoured[token]) - total * mass
+        self._difference += total * float((draft_probs - target_probs)[favoured].sum())
+        self._variance += total * mass * (1.0 - mass)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether draft and target differ enough, over enough samples, for the normal approximation."""
+        return self._variance >= 10.0 and self._difference > 0.01 * self.num_samples
+
+    @property
+    def deviations(self) -> float:
+        """The bias in standard errors."""
+        return self._surplus / math.sqrt(self._variance)
+
+    @property
+    def share(self) -> float:
+        """x."""
+        return self._surplus / self._difference
+
+    @property
+    def error(self) -> float:
+        """The standard error of x."""
+        return math.sqrt(self._variance) / self._difference
+
+
+class _Tally:
+    """Adds up the tests, by position in the block."""
+
+    def __init__(self) -> None:
+        self.statistics: defaultdict[int, float] = defaultdict(float)
+        self.degrees: Counter[int] = Counter()
+        self.samples: Counter[int] = Counter()
+        self.num_impossible = 0
+        self.rounding = 0.0
+        self.bias = Bias()
+        self.first_tokens: list[FirstTokens] = []
+
+    def add(self, position: int, counts: Counter[int], target_probs: Tensor, draft_probs: Tensor) -> None:
+        found = fit(counts, target_probs, draft_probs > target_probs)
+        self.statistics[position] += found.statistic
+        self.degrees[position] += found.degrees
+        self.samples[position] += sum(counts.values())
+        self.num_impossible += found.num_impossible
+        self.bias.add(counts, target_probs, draft_probs)
+
+    def result(self, num_blocks: int, most_rounding: float) -> DistributionResult:
+        tests = []
+        for position, samples in sorted(self.samples.items()):
+            degrees, statistic = self.degrees[position], self.statistics[position]
+            p_value = chi_squared_p_value(statistic, degrees) if degrees else None
+            name, shown = ("bonus", None) if position == BONUS else (f"token {position}", position)
+            tests.append(DistributionTest(name, shown, samples, degrees, statistic, p_value))
+        bias = self.bias if self.bias.is_known else None
+        if bias:
+            p_value = normal_p_value(bias.deviations)
+            tests.append(DistributionTest("bias", None, bias.num_samples, 1, bias.deviations**2, p_value))
+        return DistributionResult(
+            num_blocks=num_blocks,
+            tests=tuple(tests),
+            bias=bias.share if bias else None,
+            bias_error=bias.error if bias else None,
+            num_impossible=self.num_impossible,
+            rounding=self.rounding,
+            most_rounding=most_rounding,
+            first_tokens=tuple(self.first_tokens),
+        )
+
+
+# --- Exact distributions ----------------------------------------------------------------------------------------
+
+
+class TargetDistribution:
+    """The target's distribution after each prefix of a block behind a prompt.
+
+    Attributes:
+        rounding: largest total variation seen between scoring in a block and token by token, the filters aside.
+    """
+
+    def __init__(
+        self,
+        target: LanguageModel,
+        prompt_ids: tuple[int, ...],
+        num_draft_tokens: int,
+        sampling: SamplingParams,
+        check_cancelled: Callable[[], None],
+    ) -> None:
+        self._prompt = prompt_ids
+        self._sampling, self._check_cancelled = sampling, check_cancelled
+        self._vocab_size = target.vocab_size
+        self._length = min(num_draft_tokens, target.context_length - len(prompt_ids))
+        capacity = len(prompt_ids) + num_draft_tokens + 2
+        self._single, self._block = target.runner(capacity), target.runner(capacity)
+        for runner in (self._single, self._block):
+            prefill(runner, prompt_ids[:-1], check_cancelled)
+        self._cached: tuple[int, ...] = ()
+        self.rounding = 0.0
+
+    @torch.inference_mode()
+    def after(self, block: tuple[int, ...]) -> Tensor:
+        """(V,) float64: what the engine has to draw from behind the prompt and `block`, at most K tokens.
+
+        It is that of a block's scoring, which verification uses; `rounding` notes how far plain decoding's is from it.
+        """
+        alone, scored = self._alone(block), self._scored(block)
+        plain = SamplingParams(self._sampling.temperature)
+        one, other = (probabilities(row, plain).double() for row in (alone, scored))
+        self.rounding = max(self.rounding, 0.5 * float((one - other).abs().sum()))
+        return probabilities(scored, self._sampling).double().cpu()
+
+    def _alone(self, block: tuple[int, ...]) -> Tensor:
+        """Token by token, as plain decoding reads."""
+        base, text = len(self._prompt) - 1, (*self._prompt, *block)
+        shared = zip(block, self._cached, strict=False)
+        same = next((index for index, (a, b) in enumerate(shared) if a != b), min(len(block), len(self._cached)))
+        # The last position is read again even if it is cached: its logits are wanted.
+        keep = min(self._single.length, base + min(same + 1, len(block)))
+        self._single.rewind(keep)
+        for at in range(keep, len(text)):
+            self._check_cancelled()
+            logits = self._single.forward(torch.tensor(text[at : at + 1]), num_logits=1).logits
+        self._cached = block
+        return logits[0, : self._vocab_size].float()
+
+    def _scored(self, block: tuple[int, ...]) -> Tensor:
+        """As a row of K + 1; later positions don't affect earlier ones."""
+        self._check_cancelled()
+        ids = (self._prompt[-1], *block)
+        padded = (*ids, *[ids[-1]] * (self._length + 1 - len(ids)))
+        row = self._block.forward(torch.tensor(padded), num_logits=len(padded)).logits[len(block)]
+        self._block.rewind(len(self._prompt) - 1)
+        return row[: self._vocab_size].float()
+
+
+class DraftDistribution:
+    """What a drafter would propose next behind a prompt. The bias is measured against it; chi-squared is not."""
+
+    def __init__(self, context: CheckContext, prompt_ids: tuple[int, ...], capacity: int) -> None:
+        self._prompt = list(prompt_ids)
+        self._drafter = context.make_drafter(capacity)
+        self._sampling, self._check_cancelled = context.controls.sampling, context.controls.check_cancelled
+        self._vocab_size = context.target.vocab_size
+        self._generator = torch.Generator().manual_seed(0)
+        self._drafter.start(torch.tensor(self._prompt))
+
+    @torch.inference_mode()
+    def after(self, block: tuple[int, ...]) -> Tensor | None:
+        """(V,) float64 behind the prompt and `block`; None where nothing is proposed."""
+        # From the prompt on, since a drafter takes what it has read for the beginning of the next context.
+        for length in range(len(block) + 1):
+            ids = [*self._prompt, *block[:length]]
+            draft = self._drafter.propose(
+                DraftContext(
+                    ids=ids,
+                    num_draft_tokens=1,
+                    sampling=self._sampling,
+                    generator=self._generator,
+                    vocab_size=self._vocab_size,
+                    check_cancelled=self._check_cancelled,
+                )
+            )
+        if not len(draft):
+            return None
+        if draft.probs is not None:
+            return draft.probs[0].double().cpu()
+        probs = torch.zeros(self._vocab_size, dtype=torch.float64)
+        probs[int(draft.tokens[0])] = 1.0
+        return probs
+
+
+# --- The test ---------------------------------------------------------------------------------------------------
+
+
+def judge_distribution(context: CheckContext) -> Generator[CheckProgress, None, DistributionResult]:
+    """Draw blocks, test them, and where that raises a suspicion, test it on fresh blocks.
+
+    Raises:
+        Cancelled: it was asked to stop.
+        OutriderError: decoding failed.
+    """
+    count = context.request.num_samples
+    seeds = torch.Generator().manual_seed(context.request.run.seed)
+    prompts = yield from _choose_prompts(context)
+    context = replace(context, prompts=prompts)
+    first = yield from _sampled(context, count, seeds, "Blocks")
+    suspects = _suspects(first)
+    if not suspects or first.num_impossible or any((test.p_value or 1.0) < BEYOND_DOUBT for test in first.tests):
+        return _judged(first, suspects)
+    again = yield from _sampled(context, MORE_SAMPLES * count, seeds, "A second test: fresh blocks")
+    lowest = min(test.p_value for test in first.tests if test.p_value is not None)
+    return replace(_judged(again, suspects & _suspects(again)), first_p_value=lowest)
+
+
+def _suspects(found: DistributionResult) -> set[str]:
+    p_values = {test.name: test.p_value for test in found.tests if test.p_value is not None}
+    return {name for name, p_value in p_values.items() if p_value < FALSE_ALARM / len(p_values)}
+
+
+def _judged(found: DistributionResult, failed: set[str]) -> DistributionResult:
+    return replace(found, tests=tuple(replace(test, is_failed=test.name in failed) for test in found.tests))
+
+
+def _choose_prompts(context: CheckContext) -> Generator[CheckProgress, None, tuple[Prompt, ...]]:
+    """The first prompt as it is, and the beginnings of prompts behind which a block tells most."""
+    prompts = context.prompts[:_MOST_PROMPTS]
+    found: list[tuple[float, Prompt]] = []
+    for index, prompt in enumerate(prompts):
+        yield CheckProgress("Looking for positions where draft and target differ", index, len(prompts))
+        lengths = {round(share * len(prompt.ids)) for share in _SHARES} - {len(prompt.ids)}
+        cut = [
+            replace(prompt, name=f"{prompt.name}, first {length} tokens", ids=prompt.ids[:length])
+            for length in sorted(lengths)
+            if length >= _LEAST_IDS
+        ]
+        worth = [(_worth(context, candidate), candidate) for candidate in (prompt, *cut)]
+        found.append(max(worth, key=lambda item: item[0]))
+    found.sort(key=lambda item: -item[0])
+    differing = [prompt for _, prompt in found if prompt.ids != prompts[0].ids]
+    return (prompts[0], *differing[: PROMPTS - 1])
+
+
+def _worth(context: CheckContext, prompt: Prompt) -> float:
+    """How often a first drafted token would be rejected, times how often the commonest one is accepted."""
+    controls = context.controls
+    target = TargetDistribution(context.target, prompt.ids, 1, controls.sampling, controls.check_cancelled)
+    draft_probs = DraftDistribution(context, prompt.ids, len(prompt.ids) + 2).after(())
+    if draft_probs is None:
+        return 0.0
+    accepted = torch.minimum(target.after(()), draft_probs)
+    return float((1.0 - accepted.sum()) * accepted.max())
+
+
+def _sampled(
+    context: CheckContext, count: int, seeds: torch.Generator, title: str
+) -> Generator[CheckProgress, None, DistributionResult]:
+    tally = _Tally()
+    asked = length_of(context.request.run)
+    # K = 1 as well: behind a long block the bonus token is too rare to be tested.
+    lengths: list[DraftLength] = [asked] if asked == 1 else [asked, 1]
+    series = [(prompt, length) for prompt in context.prompts for length in lengths]
+    done = 0
+    for index, (prompt, length) in enumerate(series):
+        share = count // len(series) + (index < count % len(series))
+        seed = int(torch.randint(2**62, (), generator=seeds))
+        followers = yield from _draw(context, prompt, length, share, seed, (title, done, count))
+        done += share
+        yield CheckProgress("The target's exact distributions", done, count)
+        _compare(context, prompt, length, followers, tally)
+    return tally.result(count, MOST_MISSCORED.get(context.target.dtype, MOST_MISSCORED[torch.float32]))
+
+
+def _longest(length: DraftLength) -> int:
+    return MOST_CHOSEN if isinstance(length, LengthPolicy) else length
+
+
+Followers = dict[tuple[bool, tuple[int, ...]], Counter[int]]
+"""From whether a prefix was a fully accepted draft, and the prefix, to how often each token followed it."""
+
+
+def _draw(
+    context: CheckContext, prompt: Prompt, length: DraftLength, count: int, seed: int, progress: tuple[str, int, int]
+) -> Generator[CheckProgress, None, Followers]:
+    run = context.request.run
+    title, done, total = progress
+    blocks = sample_blocks(
+        context.target,
+        context.make_drafter(len(prompt.ids) + _longest(length) + 2),
+        prompt.ids,
+        seed=seed,
+        controls=context.controls.sharing_stop(run.sampling, length),
+        coupling=run.coupling,
+    )
+    followers: Followers = {}
+    for index, step in zip(range(count), blocks, strict=False):
+        if index % 20 == 0:
+            yield CheckProgress(title, done + index, total)
+        if index % 100 == 99:
+            context.loaded.look_again()
+        context.loaded.record(step)
+        for position, token in enumerate(step.emitted):
+            # A token behind no draft at all is the target's own, but no bonus.
+            is_bonus = 0 < step.num_draft_tokens == position
+            followers.setdefault((is_bonus, step.emitted[:position]), Counter())[token] += 1
+    return followers
+
+
+def _compare(context: CheckContext, prompt: Prompt, length: DraftLength, followers: Followers, tally: _Tally) -> None:
+    """Compute the exact distributions behind each prefix, and add the tests of them."""
+    longest, controls = _longest(length), context.controls
+    target = TargetDistribution(context.target, prompt.ids, longest, controls.sampling, controls.check_cancelled)
+    draft = DraftDistribution(context, prompt.ids, len(prompt.ids) + longest + 2)
+    for (is_bonus, block), counts in sorted(followers.items()):
+        if sum(counts.values()) < LEAST_FOLLOWERS or len(block) > longest:
+            continue
+        probs, draft_probs = target.after(block), draft.after(block)
+        tally.add(BONUS if is_bonus else len(block) + 1, counts, probs, probs if draft_probs is None else draft_probs)
+        if not block and length == length_of(context.request.run):
+            tally.first_tokens.append(FirstTokens(prompt.name, _shown(context, counts, probs)))
+    tally.rounding = max(tally.rounding, target.rounding)
+
+
+def _shown(context: CheckContext, counts: Counter[int], probs: Tensor) -> tuple[TokenCount, ...]:
+    total = sum(counts.values())
+    likeliest = [token for token in probs.topk(min(_NUM_SHOWN, len(probs))).indices.tolist() if probs[token] > 0]
+    texts = display_texts(context.target.tokenizer, likeliest)
+    shown = [
+        TokenCount(text, counts[token], total * float(probs[token]))
+        for token, text in zip(likeliest, texts, strict=True)
+    ]
+    observed, expected = sum(item.observed for item in shown), sum(item.expected for item in shown)
+    return (*shown, TokenCount("", total - observed, max(total - expected, 0.0)))

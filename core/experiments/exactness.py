@@ -1,0 +1,258 @@
+"""How a check decides, on the path that a run takes: texts that must be equal, and then the sampled distribution."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from core.analysis.near_ties import find_near_ties, replay_margin
+from core.controls import Cancelled, RunControls
+from core.decode import autoregressive, speculative
+from core.draft_shape import length_of
+from core.drafters.base import Drafter
+from core.drafters.registry import build_drafter
+from core.experiments.bench import num_equal
+from core.experiments.check import (
+    CheckFinished,
+    CheckProgress,
+    CheckReport,
+    CheckRequest,
+    Comparison,
+    Divergence,
+    IdentityResult,
+    notes_on,
+)
+from core.experiments.contenders import Generate, Pair
+from core.experiments.distribution import judge_distribution
+from core.experiments.prompt_suites import PRESETS, Prompt, default_prompts, read_prompts
+from core.models.language_model import LanguageModel
+from core.models.prompting import encode_prompt
+from core.sampling import gumbel_noise, probabilities
+from core.session import Loaded, Session
+from core.text import display_texts
+from core.types import Coupling, SamplingParams, StageChanged, Step
+
+MOST_ROUNDING = {torch.float32: 0.02, torch.float16: 0.5, torch.bfloat16: 2.0}
+"""How far rounding may move a lead between two logits; more is a mistake in how blocks are scored."""
+
+_TITLES = {
+    Comparison.GREEDY: "Greedy text",
+    Comparison.GUMBEL: "Gumbel-coupled text",
+    Comparison.TRANSFORMERS: "transformers' text",
+}
+
+CheckEvent = StageChanged | CheckProgress | CheckFinished
+
+
+@dataclass(frozen=True, slots=True)
+class CheckContext:
+    """What all parts of a check share.
+
+    Attributes:
+        prompts: with their ids.
+        controls: the way to stop, and the run's sampling and K.
+        make_drafter: from a capacity to the drafter that a run would use.
+    """
+
+    request: CheckRequest
+    loaded: Loaded
+    prompts: tuple[Prompt, ...]
+    controls: RunControls
+    make_drafter: Callable[[int], Drafter]
+
+    @property
+    def target(self) -> LanguageModel:
+        """The target model."""
+        return self.loaded.target
+
+
+def check(session: Session, request: CheckRequest, controls: RunControls) -> Generator[CheckEvent, None, None]:
+    """Check whether a pair and its settings give exactly what the target alone would.
+
+    Args:
+        session: keeps the models.
+        request: what to check.
+        controls: the way to stop; sampling and K are taken from the request.
+
+    Yields:
+        `StageChanged` while models are loaded, `CheckProgress`, and `CheckFinished`, also when it was stopped.
+
+    Raises:
+        OutriderError: it can't be checked, in one sentence.
+    """
+    try:
+        loaded = yield from session.load(request.run, controls)
+        report = yield from _checked(_context(request, loaded, controls))
+        yield CheckFinished(report)
+    except Cancelled:
+        yield CheckFinished(None)
+
+
+def _context(request: CheckRequest, loaded: Loaded, controls: RunControls) -> CheckContext:
+    run, target = request.run, loaded.target
+    own = controls.sharing_stop(run.sampling, length_of(run))
+
+    def make_drafter(capacity: int) -> Drafter:
+        return build_drafter(
+            run.method,
+            draft=loaded.draft,
+            target=target,
+            options=run.method_options,
+            capacity=capacity,
+            check_cancelled=own.check_cancelled,
+        )
+
+    prompts = request.prompts
+    if not prompts:
+        # All presets, those that suit the target first: sampled blocks follow the first ones.
+        suited = default_prompts(is_chat=bool(getattr(target.tokenizer, "chat_template", None)))
+        prompts = (*suited, *(prompt for prompt in read_prompts(PRESETS) if prompt not in suited))
+    encoded = [replace(item, ids=tuple(encode_prompt(target, item.text, run.chat).ids)) for item in prompts]
+    return CheckContext(request, loaded, tuple(encoded), own, make_drafter)
+
+
+def _checked(context: CheckContext) -> Generator[CheckProgress, None, CheckReport]:
+    began = time.monotonic()
+    request, target = context.request, context.target
+    sampling = request.run.sampling
+    identities = [(yield from compare_texts(context, Comparison.GREEDY))]
+    if request.run.coupling is Coupling.GUMBEL and not sampling.is_greedy:
+        identities.append((yield from compare_texts(context, Comparison.GUMBEL)))
+    if request.with_transformers:
+        identities.append((yield from compare_texts(context, Comparison.TRANSFORMERS)))
+    distribution = None
+    if not sampling.is_greedy:
+        distribution = yield from judge_distribution(context)
+    return CheckReport(
+        request=replace(request, prompts=tuple(replace(prompt, ids=()) for prompt in context.prompts)),
+        device=str(target.device),
+        dtype=str(target.dtype).removeprefix("torch."),
+        identities=tuple(identities),
+        distribution=distribution,
+        notes=notes_on(request.run, str(target.dtype), distribution),
+        seconds=time.monotonic() - began,
+    )
+
+
+# --- Texts that must be equal -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """A decoded text, and what each step drafted and emitted."""
+
+    ids: tuple[int, ...]
+    blocks: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
+
+
+def compare_texts(context: CheckContext, comparison: Comparison) -> Generator[CheckProgress, None, IdentityResult]:
+    """Decode behind each prompt both ways, and compare the texts.
+
+    Raises:
+        Cancelled: it was asked to stop.
+        OutriderError: decoding failed.
+    """
+    divergences, num_tokens, total = [], 0, len(context.prompts)
+    for index, prompt in enumerate(context.prompts):
+        yield CheckProgress(f"{_TITLES[comparison]}, prompt {index + 1} of {total}", index, total)
+        expected, found = _decode_both(context, comparison, prompt)
+        same = num_equal(expected.ids, found.ids)
+        num_tokens += same
+        if same < max(len(expected.ids), len(found.ids)):
+            divergences.append(_divergence(context, comparison, prompt, (expected, found), same))
+    return IdentityResult(comparison, total, num_tokens, tuple(divergences))
+
+
+def _decode_both(context: CheckContext, comparison: Comparison, prompt: Prompt) -> tuple[_Text, _Text]:
+    """The text as it should be, and as it is."""
+    run, target, num_tokens = context.request.run, context.target, context.request.num_tokens
+    is_gumbel = comparison is Comparison.GUMBEL
+    sampling = run.sampling if is_gumbel else SamplingParams(temperature=0.0)
+    shared: dict[str, Any] = {
+        "max_new_tokens": num_tokens,
+        "seed": run.seed,
+        "coupling": Coupling.GUMBEL if is_gumbel else Coupling.REJECTION,
+    }
+    controls = context.controls.sharing_stop(sampling, 0)
+    plain = _decoded(context, autoregressive(target, prompt.ids, controls=controls, **shared))
+    if comparison is Comparison.TRANSFORMERS:
+        room = min(num_tokens, target.context_length - len(prompt.ids))
+        ids = Generate(Pair(target, None), room).run(prompt.ids, temperature=0.0, seed=0).ids
+        end = next((index + 1 for index, token in enumerate(ids) if token in target.eos_ids), len(ids))
+        return _Text(ids[:end]), plain
+    controls = context.controls.sharing_stop(sampling, length_of(run))
+    drafter = context.make_drafter(len(prompt.ids) + num_tokens)
+    return plain, _decoded(context, speculative(target, drafter, prompt.ids, controls=controls, **shared))
+
+
+def _decoded(context: CheckContext, events: Iterator[Any]) -> _Text:
+    blocks: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+    for event in events:
+        if isinstance(event, Step):
+            context.loaded.record(event)
+            blocks.append((event.drafted, event.emitted))
+    context.controls.check_cancelled()
+    return _Text(tuple(token for _, emitted in blocks for token in emitted), tuple(blocks))
+
+
+def _divergence(
+    context: CheckContext, comparison: Comparison, prompt: Prompt, texts: tuple[_Text, _Text], at: int
+) -> Divergence:
+    """Why two texts differ: a near-tie only where the lead and its movement are within what rounding does."""
+    target = context.target
+    margin = difference = None
+    if all(at < len(text.ids) for text in texts):
+        if comparison is Comparison.TRANSFORMERS:
+            tokens = texts[0].ids[at], texts[1].ids[at]
+            margin, difference = _measure_against_module(target, (*prompt.ids, *texts[0].ids[:at]), tokens)
+        else:
+            margin, difference = _measure(context, comparison, prompt, texts, at)
+    is_near_tie = (
+        margin is not None
+        and difference is not None
+        and margin <= difference <= MOST_ROUNDING.get(target.dtype, MOST_ROUNDING[torch.float32])
+    )
+    shown = ["".join(display_texts(target.tokenizer, text.ids[at : at + 1])) for text in texts]
+    return Divergence(prompt.name, at, shown[0], shown[1], margin, difference, is_near_tie)
+
+
+def _measure(
+    context: CheckContext, comparison: Comparison, prompt: Prompt, texts: tuple[_Text, _Text], at: int
+) -> tuple[float, float]:
+    """The lead of the expected token where one position is scored at a time, and how far it moves in blocks."""
+    target, tokens = context.target, (texts[0].ids[at], texts[1].ids[at])
+    options: dict[str, Any] = {"check_cancelled": context.controls.check_cancelled}
+    if comparison is Comparison.GUMBEL:
+        seed, sampling = context.request.run.seed, context.controls.sampling
+
+        @functools.lru_cache(maxsize=8)
+        def noise(position: int) -> Tensor:
+            return gumbel_noise(seed, position, target.vocab_size).to(target.device)
+
+        options["scores"] = lambda position, logits: probabilities(logits, sampling).log() + noise(position)
+    margin, lead = (replay_margin(target, prompt.ids, text.blocks, at, tokens, **options) for text in texts)
+    difference = abs(margin - lead)
+    if difference >= margin:
+        return margin, difference
+    # The run may have used another number of threads, which sums in another order, as blocks do at any position.
+    longest = max(len(drafted) for drafted, _ in texts[1].blocks)
+    ids = (*prompt.ids, *texts[0].ids[: at + 1])
+    ties = find_near_ties(target, ids, longest, num_prompt_tokens=len(prompt.ids), **options)
+    tie = next((tie for tie in ties if tie.position == len(prompt.ids) + at), None)
+    return (tie.margin, tie.difference) if tie and {tie.token, tie.other} == set(tokens) else (margin, difference)
+
+
+@torch.inference_mode()
+def _measure_against_module(target: LanguageModel, ids: Sequence[int], tokens: tuple[int, int]) -> tuple[float, float]:
+    """The lead of the first token in the transformers module's logits, and how far it differs in ours."""
+    inputs = torch.tensor([list(ids)], device=target.device)
+    theirs = target.model(input_ids=inputs).logits[0, -1].float()
+    ours = target.runner(len(ids)).forward(torch.tensor(ids), num_logits=1).logits[0].float()
+    margin, lead = (float(row[tokens[0]] - row[tokens[1]]) for row in (theirs, ours))
+    return margin, abs(margin - lead)

@@ -1,0 +1,243 @@
+"""What a sweep's runs say: each cell's speedup and other results, a verdict for each temperature, and the CSV table."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from core.experiments.bench import Spread, spread
+from core.experiments.sweep_plan import Cell, CellResult, Measurement, PlannedRun, SweepPlan, Verdict
+from core.text import percent_text
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+FEWEST_RUNS = 6
+"""Runs of a cell below which nothing is said of chance: six that all agree have a chance of 3 % to do so."""
+FEWEST_PROMPTS = 6
+"""Prompts below which the interval is about these prompts alone."""
+_SURE = 0.975
+_SAMPLES, _MOST_DRAWS = 2_000, 5_000_000
+
+RESULT_NAMES = ("speedup", "tokens_per_second", "draft_acceptance_rate", "block_efficiency", "cost_coefficient")
+"""Each in three columns of the CSV: its name for the median, and the same with _q1 and _q3 for the quartiles."""
+
+Key = tuple[int, int]
+"""Prompt and repeat."""
+
+
+class SweepResults:
+    """The results of a plan's cells so far. For one thread."""
+
+    def __init__(self, plan: SweepPlan, measurements: Iterable[Measurement] = ()) -> None:
+        self.plan = plan
+        self._by_cell: dict[Cell, dict[Key, Measurement]] = {cell: {} for cell in (*plan.baselines(), *plan.cells())}
+        self._baselines: defaultdict[tuple[float, int], list[tuple[float, float]]] = defaultdict(list)
+        for measurement in measurements:
+            self.add(measurement)
+
+    def add(self, measurement: Measurement) -> list[Cell]:
+        """Add a run, in place of an earlier one of the same. Returns the cells whose results this changes."""
+        run = measurement.run
+        self._by_cell[run.cell][run.prompt, run.repeat] = measurement
+        speed = _speed(measurement)
+        if not run.cell.is_baseline or speed is None:
+            return [run.cell]
+        temperature = run.cell.temperature
+        self._baselines[temperature, run.prompt].append((_moment(measurement), speed))
+        return [cell for cell in self._by_cell if cell.temperature == temperature]
+
+    def is_measured(self, run: PlannedRun) -> bool:
+        """Whether a run was measured; one that failed was not."""
+        measurement = self._by_cell[run.cell].get((run.prompt, run.repeat))
+        return measurement is not None and measurement.summary is not None
+
+    @property
+    def num_measured(self) -> int:
+        """Runs that did not fail."""
+        return sum(item.summary is not None for seen in self._by_cell.values() for item in seen.values())
+
+    @property
+    def suites(self) -> tuple[str, ...]:
+        """The suites of the plan's prompts, in their order."""
+        return tuple(dict.fromkeys(prompt.suite for prompt in self.plan.prompts))
+
+    def result(self, cell: Cell, suite: str | None = None) -> CellResult:
+        """A cell's results, over the prompts of one suite, or of all where it is None."""
+        prompts = self.plan.prompts
+        wanted = {index for index, prompt in enumerate(prompts) if suite is None or prompt.suite == suite}
+        seen = [item for item in self._by_cell[cell].values() if item.run.prompt in wanted]
+        speedups = [value for (prompt, _), value in self.speedups(cell).items() if prompt in wanted]
+
+        def spread_of(name: str) -> Spread | None:
+            found = (getattr(item.summary, name) for item in seen if item.summary is not None)
+            values = [value for value in found if value is not None]
+            return spread(values) if values else None
+
+        return CellResult(
+            cell=cell,
+            num_planned=len(wanted) * self.plan.repeats,
+            measurements=tuple(sorted(seen, key=lambda item: item.index)),
+            speedup=spread(speedups) if speedups else None,
+            **{name: spread_of(name) for name in RESULT_NAMES[1:]},
+        )
+
+    def all(self, suite: str | None = None) -> tuple[CellResult, ...]:
+        """Every cell's results, the baselines first, then in the order of the grid."""
+        return tuple(self.result(cell, suite) for cell in self._by_cell)
+
+    def speedups(self, cell: Cell) -> dict[Key, float]:
+        """A cell's speedup in each of its runs that has one; empty for a baseline."""
+        found: dict[Key, float] = {}
+        for key, measurement in self._by_cell[cell].items() if not cell.is_baseline else ():
+            speed, plain = _speed(measurement), self._plain_speed(cell.temperature, measurement)
+            if speed and plain:
+                found[key] = speed / plain
+        return found
+
+    def _plain_speed(self, temperature: float, measurement: Measurement) -> float | None:
+        """Tokens per second of the baseline of this prompt and temperature that ran closest to this run."""
+        seen = self._baselines[temperature, measurement.run.prompt]
+        moment = _moment(measurement)
+        return min(seen, key=lambda item: abs(item[0] - moment), default=(0.0, None))[1]
+
+
+def _moment(measurement: Measurement) -> float:
+    return datetime.fromisoformat(measurement.started_at).timestamp()
+
+
+def _speed(measurement: Measurement) -> float | None:
+    return measurement.summary.tokens_per_second if measurement.summary is not None else None
+
+
+# --- Verdicts ---------------------------------------------------------------------------------------------------
+
+
+def verdicts(results: SweepResults) -> tuple[Verdict, ...]:
+    """One for each temperature of the plan: what is sampled there differs, so temperatures don't compete."""
+    return tuple(_verdict(results, temperature) for temperature in results.plan.temperatures)
+
+
+def _verdict(results: SweepResults, temperature: float) -> Verdict:
+    import numpy as np  # Late, so that the command line is parsed without it.
+
+    cells = [results.result(cell) for cell in results.plan.cells() if cell.temperature == temperature]
+    # A cell with less than half the runs of the fullest is not ranked.
+    fullest = max((cell.num_measured for cell in cells), default=0)
+    ranked = [cell for cell in cells if cell.speedup is not None and 2 * cell.num_measured >= fullest]
+    ranked.sort(key=_median, reverse=True)
+    if not ranked:
+        return Verdict(
+            temperature, f"At temperature {temperature:g}: no cell has both a run and a baseline to compare it with."
+        )
+    best, runner_up = ranked[0], ranked[1] if len(ranked) > 1 else None
+    ours = results.speedups(best.cell)
+    theirs = results.speedups(runner_up.cell) if runner_up is not None else {}
+    shared = ours.keys() & theirs.keys()
+    verdict = Verdict(temperature, "", best, runner_up, speculates=_median(best) > 1.0)
+    if len(ours) >= FEWEST_RUNS:
+        low, high = (float(value) for value in np.quantile(bootstrap_medians(ours), (1 - _SURE, _SURE)))
+        verdict = replace(verdict, interval=(low, high), is_sure=not low <= 1.0 <= high)
+    if len(shared) >= FEWEST_RUNS:
+        mine, other = (bootstrap_medians({key: values[key] for key in shared}) for values in (ours, theirs))
+        ahead = float(np.mean(mine > other) + np.mean(mine == other) / 2)
+        verdict = replace(verdict, beats_runner_up=ahead, is_distinguishable=ahead >= _SURE)
+    return replace(verdict, sentence=f"At temperature {temperature:g}: {_sentence(verdict, best)}")
+
+
+def bootstrap_medians(values: Mapping[Key, float]) -> NDArray[np.float64]:
+    """Medians of resamples: prompts are drawn with replacement, and within each its repeats, since those are alike.
+
+    The draws depend on the keys alone, so that two cells with the same runs are resampled in step.
+    """
+    import numpy as np
+
+    prompts = sorted({prompt for prompt, _ in values})
+    repeats = sorted({repeat for _, repeat in values})
+    table = np.array([[values.get((prompt, repeat), np.nan) for repeat in repeats] for prompt in prompts])
+    count = max(200, min(_SAMPLES, _MOST_DRAWS // table.size))
+    generator = np.random.default_rng(0)
+    rows = generator.integers(len(prompts), size=(count, len(prompts), 1))
+    columns = generator.integers(len(repeats), size=(count, len(prompts), len(repeats)))
+    drawn = table[rows, columns].reshape(count, -1)
+    drawn = drawn[~np.isnan(drawn).all(axis=1)]
+    return np.asarray(np.nanmedian(drawn, axis=1), dtype=np.float64)
+
+
+def _median(result: CellResult) -> float:
+    assert result.speedup is not None, "only cells with a speedup are ranked"
+    return result.speedup.median
+
+
+def _sentence(verdict: Verdict, best: CellResult) -> str:
+    name, other = best.cell.title, verdict.runner_up
+    interval = ""
+    if verdict.interval is not None:
+        low, high = verdict.interval
+        prompts = len({item.run.prompt for item in best.measurements if item.summary is not None})
+        here = (
+            f" on {'this prompt' if prompts == 1 else f'these {prompts} prompts'}" if prompts < FEWEST_PROMPTS else ""
+        )
+        interval = f" (95 % interval {low:.2f} to {high:.2f}{here})"
+    speed = f"{_median(best):.2f}×"
+    if not verdict.speculates:
+        return f"don't speculate; the best cell, {name}, reaches {speed} the speed of plain decoding{interval}."
+    if verdict.is_sure is False:
+        text = f"{name} is fastest by its median, {speed} plain decoding{interval}"
+        return f"{text}, but these runs can't tell it from plain decoding; repeat them more often."
+    text = f"{name} is fastest, {speed} plain decoding{interval}"
+    if other is None:
+        return f"{text}; there is no other cell to compare it with."
+    # Without the drafter's name, where that is the winner's.
+    is_same = other.cell.drafter == best.cell.drafter
+    title = f"K = {other.cell.num_draft_tokens}" if is_same else other.cell.title
+    second = f"{title} at {_median(other):.2f}×"
+    if verdict.beats_runner_up is None:
+        return f"{text}; {second} comes next, and these runs are too few to tell the two apart."
+    share = percent_text(verdict.beats_runner_up)
+    if verdict.is_distinguishable:
+        return f"{text}; it is ahead of {second} in {share} of the bootstrap samples."
+    return f"{text}; {second} can't be told from it, being behind in {share} of the bootstrap samples."
+
+
+# --- The table --------------------------------------------------------------------------------------------------
+
+
+def table_rows(results: SweepResults) -> Iterator[dict[str, Any]]:
+    """A row for each cell, the baselines first, over all prompts; then, of several suites, for each cell and suite."""
+    suites = results.suites
+    for suite in (None, *(suites if len(suites) > 1 else ())):
+        for result in results.all(suite):
+            row = {
+                "target": results.plan.target,
+                **result.cell.to_record(),
+                "suite": suite or "",
+                "num_planned": result.num_planned,
+                "num_measured": result.num_measured,
+                "num_failed": len(result.measurements) - result.num_measured,
+            }
+            for name in RESULT_NAMES:
+                found: Spread | None = getattr(result, name)
+                low, high = found.quartiles if found is not None else (None, None)
+                row |= {name: found.median if found is not None else None, f"{name}_q1": low, f"{name}_q3": high}
+            yield row
+
+
+def to_csv(results: SweepResults) -> str:
+    """The table as CSV under a row of names; an empty cell stands for no value."""
+    rows = list(table_rows(results))
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(rows[0])
+    for row in rows:
+        options = row["method_options"]
+        row["method_options"] = json.dumps(options) if options else ""
+        writer.writerow(["" if value is None else value for value in row.values()])
+    return text.getvalue()
