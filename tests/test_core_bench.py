@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from tests.cli_fakes import step
 
 from core.errors import OutriderError, PromptError
 from core.experiments import bench_memory, bench_rounds
@@ -14,7 +15,6 @@ from core.experiments.bench_memory import Memory
 from core.experiments.bench_rounds import Comparison, check_lengths, measure, rows, threads, time_bare, usual_steps
 from core.experiments.contenders import Outrider, build_all
 from core.models.loading import bytes_per_position
-from tests.cli_fakes import step
 from tests.fakes import greedy_reference, is_sentence, save_model, tiny_model
 from tests.fakes_bench import PROMPTS, REAL, SETTINGS, Fake, K, N, observations, right, small_pair
 

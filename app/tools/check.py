@@ -134,7 +134,9 @@ def _tested(test: DistributionTest) -> ResultRow:
 
 def remarks_of(report: CheckReport) -> str:
     """Remarks on the samples, and on how the settings affect the distribution."""
-    return "\n".join([*([] if report.distribution is None else distribution_remarks(report.distribution)), *report.notes])
+    return "\n".join(
+        [*([] if report.distribution is None else distribution_remarks(report.distribution)), *report.notes]
+    )
 
 
 def token_text(item: TokenCount) -> str:
