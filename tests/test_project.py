@@ -9,49 +9,84 @@ from pathlib import Path
 
 import pytest
 
+from core.decode import speculative
+from core.drafters.base import Drafter
+from core.types import SamplingParams
+from tests.fakes import greedy_reference, play, tiny_model
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def run(*command: str) -> None:
+def check(*command: str) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
 
 
 def test_code_is_linted_and_formatted():
-    run(sys.executable, "-m", "ruff", "check", ".")
-    run(sys.executable, "-m", "ruff", "format", "--check", ".")
+    check(sys.executable, "-m", "ruff", "check", ".")
+    check(sys.executable, "-m", "ruff", "format", "--check", ".")
 
 
 @pytest.mark.slow
 def test_types_hold():
-    run(sys.executable, "-m", "mypy")
+    check(sys.executable, "-m", "mypy")
 
 
 def test_layers_hold():
-    run(sys.executable, "-c", "from importlinter.cli import lint_imports_command; lint_imports_command()")
+    check(sys.executable, "-c", "from importlinter.cli import lint_imports_command; lint_imports_command()")
 
 
-def readme_commands() -> list[str]:
-    """The shell lines of the README's first section, where a newcomer looks."""
+# --- Documents --------------------------------------------------------------------------------------------------
+
+DOCUMENTS = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")] + sorted(
+    (ROOT / "resources" / "docs").glob("*.md")
+)
+
+
+def code_blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def test_readme_gives_two_commands_first_and_ci_runs_the_second():
     text = (ROOT / "README.md").read_text("utf-8")
-    first_section = text.split("\n## ")[1]
-    blocks = re.findall(r"```sh\n(.*?)```", first_section, re.DOTALL)
-    return [line for block in blocks for line in block.splitlines() if line.strip()]
-
-
-def test_readme_gives_two_commands_and_ci_runs_the_second():
-    commands = readme_commands()
+    assert len(text.splitlines()) <= 150
+    commands = [line for block in code_blocks(text.split("\n## ")[1], "sh") for line in block.splitlines() if line]
     assert len(commands) == 2
     assert commands[0].endswith("outrider")
     assert commands[1].endswith("pytest")
     assert commands[1] in (ROOT / ".ci" / "run").read_text("utf-8").splitlines()
 
 
-def test_readme_links_to_files_that_are_here():
-    text = (ROOT / "README.md").read_text("utf-8")
-    links = re.findall(r"\]\((?!https?:|#)([^)]+)\)", text)
-    assert links
-    assert [link for link in links if not (ROOT / link).exists()] == []
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_documents_link_to_files_and_sections_that_are_here(document):
+    for link in re.findall(r"\]\((?!https?:)([^)]+)\)", document.read_text("utf-8")):
+        path, _, anchor = link.partition("#")
+        linked = (document.parent / path).resolve() if path else document
+        assert linked.exists(), link
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", linked.read_text("utf-8"), re.MULTILINE)
+            assert anchor in [re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-") for title in headings], link
+
+
+def test_the_architecture_names_files_that_are_here():
+    text = (ROOT / "resources" / "docs" / "architecture.md").read_text("utf-8")
+    paths = re.findall(r"`((?:app|core|tests|resources)/[\w./]*)`", text)
+    assert len(paths) > 20
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def test_the_drafter_in_the_document_drafts_and_stays_exact():
+    example = code_blocks((ROOT / "resources" / "docs" / "drafters.md").read_text("utf-8"), "python")[0]
+    names: dict = {}
+    exec(example, names)
+    drafter = names["BigramDrafter"]()
+    assert isinstance(drafter, Drafter)
+    target, prompt = tiny_model(), list(b"abcabcabd abcabc")
+    for _ in range(2):  # A second run begins anew.
+        events = speculative(target, drafter, prompt, sampling=SamplingParams(temperature=0.0), max_new_tokens=60)
+        run = play(events)
+        assert run.ids == greedy_reference(target, prompt, 60)[: len(run.ids)]
+        assert run.finished.summary.num_accepted_tokens > 0
 
 
 def test_every_dependency_is_pinned():
