@@ -49,6 +49,7 @@ from app.widgets.labels import Banner, SidePanel
 from app.widgets.plot_card import PlotDesk
 from app.window_layout import below, centre, fit_columns, from_text, splitter, to_text
 from core.errors import OutriderError
+from core.models import catalogue
 from core.types import RunRequest
 
 T = TypeVar("T", bound=ToolWindow)
@@ -130,7 +131,7 @@ class MainWindow(QMainWindow):
         self.appearance = Appearance(self._settings.theme, self._settings.text_scale, self)
         self.run_view = RunView()
         self.controller = RunController(self._services, self)
-        library = ModelLibrary(self._services.embedded_models(), self._services.suggestions)
+        library = ModelLibrary(catalogue.embedded_models())
         self.controls = ControlsPanel(library)
         self.models = Models(self.jobs, library, self.controls.models, self.controller, self._dialogs, self)
         self.forecast = PairForecast(self.jobs, self.controller, self.controls.models.verdict, self)

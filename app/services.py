@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from app.settings import SettingsStore, runs_folder, sweeps_folder
 from core.controls import RunControls
-from core.models.catalogue import ModelEntry, embedded_models
-from core.models.suggestions import SUGGESTIONS, Suggestion
 from core.types import Event, RunRequest
 
 if TYPE_CHECKING:
@@ -113,8 +111,6 @@ class Services:
     load_libraries: Callable[[], None] = load_libraries
     open_session: Callable[[], Session] = open_session_beside_window
     open_log: Callable[[Path], LogWriter] = open_log
-    embedded_models: Callable[[], tuple[ModelEntry, ...]] = embedded_models
-    suggestions: tuple[Suggestion, ...] = SUGGESTIONS
     find_drafts: Callable[[str], tuple[str, ...]] = find_drafts
     check: Callable[[Any, CheckRequest, RunControls], Iterator[Any]] = check_exactness
     probe: Callable[[Any, ProbeRequest, RunControls], Iterator[Any]] = probe_drafts

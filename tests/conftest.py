@@ -75,15 +75,6 @@ def no_leaked_qthread():
         yield
 
 
-@pytest.fixture(autouse=True)
-def undone_patches():
-    """Takes back what `fake_services` put in the place of the disk and the Hub."""
-    yield
-    fakes = sys.modules.get("tests.fakes_app")
-    if fakes is not None:
-        fakes.patches.undo()
-
-
 @pytest.fixture
 def session():
     """A scripted session."""
@@ -196,7 +187,15 @@ def show_at(sound_binding, qtbot):
 
 
 @pytest.fixture
-def make_window(sound_binding, qtbot, session, dialogs, tmp_path):
+def hub(monkeypatch):
+    """Models and a Hub that are played."""
+    from tests.fakes_models import FakeHub
+
+    return FakeHub().install(monkeypatch)
+
+
+@pytest.fixture
+def make_window(sound_binding, qtbot, session, dialogs, hub, tmp_path):
     """Builds windows over the scripted session; closes them and joins their threads at the end."""
     from app.main_window import MainWindow
     from tests.fakes_app import fake_services

@@ -8,12 +8,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pytest
-
 from app.services import Services
 from app.settings import SettingsStore
 from core.controls import Cancelled, RunControls
-from core.models.catalogue import ModelEntry, ModelFormat, ModelOrigin
 from core.types import (
     BaselineStep,
     Drafted,
@@ -28,16 +25,7 @@ from core.types import (
     Summary,
     TokenKind,
 )
-from tests.fakes_models import FakeHub
-
-TARGET = ModelEntry(
-    "tiny-target", "Tiny target", Path("/nowhere/target"), ModelFormat.SAFETENSORS, 40_000_000, ModelOrigin.EMBEDDED
-)
-DRAFT = ModelEntry(
-    "tiny-draft", "Tiny draft", Path("/nowhere/draft"), ModelFormat.SAFETENSORS, 5_000_000, ModelOrigin.EMBEDDED
-)
-STRANGER = ModelEntry("stranger", "Stranger", Path("/nowhere/stranger.gguf"), ModelFormat.GGUF, 90_000_000)
-MISMATCH = "Stranger and Tiny target have different tokenizers. Choose a draft with the target's tokenizer."
+from tests.fakes_models import DRAFT, MISMATCH, STRANGER, TARGET  # noqa: F401 - for the tests of the window
 
 WORDS = (
     "    if n < 2 :\n        return n\n    a , b = 0 , 1\n    for _ in range ( n - 1 ) :\n        a , b = b , a + b\n"
@@ -290,26 +278,11 @@ class FakeSession:
         )
 
 
-def fake_pair_problem(draft: str, target: str) -> str | None:
-    """Only the stranger doesn't fit."""
-    return MISMATCH if STRANGER.ref in {draft, target} and draft != target else None
-
-
-patches = pytest.MonkeyPatch()
-"""What stands in for the disk and the Hub; undone after every test."""
-
-
-def fake_services(session: FakeSession, folder: Path, hub: FakeHub | None = None) -> Services:
+def fake_services(session: FakeSession, folder: Path) -> Services:
     """Services around a session, with every file under a folder."""
-    hub = hub or FakeHub()
-    hub.embedded = hub.embedded or (TARGET, DRAFT)
-    hub.others = (STRANGER,)
-    hub.pair_problem = hub.pair_problem or fake_pair_problem
-    hub.install(patches)
     return Services(
         load_libraries=lambda: None,
         open_session=lambda: session,
-        embedded_models=lambda: hub.embedded,
         runs_folder=lambda: folder / "runs",
         sweeps_folder=lambda: folder / "sweeps",
         store=SettingsStore(folder / "settings.json"),

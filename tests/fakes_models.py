@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pytest
-
-from app.setup.model_library import FoundModels
-from app.setup.pair import PairQuestion
-from app.setup.rendered_prompt import RenderedPrompt, RenderQuestion
 from core.errors import OutriderError
 from core.models.catalogue import ModelEntry, ModelFormat, ModelOrigin
 from core.models.details import ModelDetails
 from core.models.downloads import DownloadProgress, Removal
 from core.models.fit import MemoryForecast, PairVerdict
+from core.models.prompting import RenderedPrompt
+from core.models.suggestions import SUGGESTIONS
 
 CACHE = Path.home() / ".cache" / "models"
+FREE_BYTES = 41_200_000_000
+
+TARGET = ModelEntry(
+    "tiny-target", "Tiny target", Path("/nowhere/target"), ModelFormat.SAFETENSORS, 40_000_000, ModelOrigin.EMBEDDED
+)
+DRAFT = ModelEntry(
+    "tiny-draft", "Tiny draft", Path("/nowhere/draft"), ModelFormat.SAFETENSORS, 5_000_000, ModelOrigin.EMBEDDED
+)
+STRANGER = ModelEntry("stranger", "Stranger", Path("/nowhere/stranger.gguf"), ModelFormat.GGUF, 90_000_000)
+MISMATCH = "Stranger and Tiny target have different tokenizers. Choose a draft with the target's tokenizer."
 
 
 def hub_entry(ref: str, size_bytes: int, *, days: float = 3, **changes: object) -> ModelEntry:
@@ -32,6 +38,11 @@ def hub_entry(ref: str, size_bytes: int, *, days: float = 3, **changes: object) 
         **changes,
     }
     return ModelEntry(ref, ref.rpartition("/")[2], folder, ModelFormat.SAFETENSORS, size_bytes, **values)  # type: ignore[arg-type]
+
+
+SMALL = hub_entry("owner/small-instruct", 269_000_000, days=1)
+LARGE = hub_entry("other/large", 3_400_000_000, days=40)
+NEW = SUGGESTIONS[1].ref
 
 
 def make_details(title: str, **changes: object) -> ModelDetails:
@@ -62,26 +73,33 @@ def make_details(title: str, **changes: object) -> ModelDetails:
 
 @dataclass
 class FakeHub:
-    """What is on this computer, and what can be had.
+    """What is on this computer, and what can be downloaded.
 
     Attributes:
-        others: can be opened, although no scan finds them.
-        entries: the models that a scan finds beside the embedded ones.
+        embedded, entries: the models that a scan finds.
         details: by reference; a sentence is raised.
         gate: released once for each piece of a download; None: they come by themselves.
         fail_after: the sentence of a failure after this many pieces, as (pieces, sentence).
+        download_error, scan_error, removal_error, pair_error, forecast_error: raised instead, if set.
         memory: what any pair needs; None: not known.
         warnings: on any pair.
-        repairs: what a model that is damaged is like once it was got again.
+        repairs: what a damaged model is like once it was downloaded again.
+        problems: by (draft, target), beside those of the stranger.
         calls: (reference, whether from the start) of each download.
+        judged: (draft, target, settings) of each forecast; rendered: (target, prompt, chat).
     """
 
-    embedded: tuple[ModelEntry, ...] = ()
-    others: tuple[ModelEntry, ...] = ()
+    embedded: tuple[ModelEntry, ...] = (TARGET, DRAFT)
     entries: list[ModelEntry] = field(default_factory=list)
     details: dict[str, ModelDetails | str] = field(default_factory=dict)
     gate: threading.Semaphore | None = None
     fail_after: tuple[int, str] | None = None
+    download_error: Exception | None = None
+    scan_error: Exception | None = None
+    removal_error: Exception | None = None
+    pair_error: Exception | None = None
+    forecast_error: Exception | None = None
+    judge_gate: threading.Event | None = None
     is_offline: bool = False
     total_bytes: int = 1_000_000_000
     pieces: int = 10
@@ -91,45 +109,44 @@ class FakeHub:
     )
     warnings: tuple[str, ...] = ()
     repairs: dict[str, ModelDetails] = field(default_factory=dict)
+    problems: dict[tuple[str, str], str] = field(default_factory=dict)
     calls: list[tuple[str, bool]] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
-    judged: list[PairQuestion] = field(default_factory=list)
-    rendered: list[RenderQuestion] = field(default_factory=list)
+    judged: list[tuple[str, str, dict[str, object]]] = field(default_factory=list)
+    rendered: list[tuple[str, str, bool | None]] = field(default_factory=list)
     render_problem: str = ""
-    pair_problem: Callable[[str, str], str | None] | None = None
 
-    def install(self, patches: pytest.MonkeyPatch) -> None:
-        """Put this in the place of the disk and the Hub, until the patches are undone."""
-        for name, fake in {
-            "app.setup.pair.pair_verdict": self.pair_verdict,
-            "app.setup.rendered_prompt.render_prompt": self.render_prompt,
-            "app.setup.prompt.render_prompt": self.render_prompt,
-            "app.tools.models.window.find_models": self.find_models,
-            "core.models.fit.pair_verdict": lambda draft, target, **_: PairVerdict(
-                self.pair_problem(draft, target), (), None, None
-            ),
-            "core.models.catalogue.resolve": self.resolve,
-            "core.models.details.read_details": self.read_details,
-            "core.models.downloads.download": self.download,
-            "core.models.downloads.plan_removal": self.plan_removal,
-            "core.models.downloads.remove": self.remove,
-            "core.models.hub.is_offline": lambda: self.is_offline,
+    def install(self, monkeypatch) -> FakeHub:
+        """Put this in place of the core's functions on models."""
+        monkeypatch.setattr("app.tools.models.window.find_models", self.find_models)
+        for name, function in {
+            "catalogue.embedded_models": lambda: self.embedded,
+            "catalogue.resolve": self.resolve,
+            "details.read_details": self.read_details,
+            "downloads.download": self.download,
+            "downloads.plan_removal": self.plan_removal,
+            "downloads.remove": self.remove,
+            "fit.pair_verdict": self.pair_verdict,
+            "hub.is_offline": lambda: self.is_offline,
+            "prompting.render_prompt": self.render_prompt,
         }.items():
-            patches.setattr(name, fake)
+            monkeypatch.setattr(f"core.models.{name}", function)
+        return self
 
-    def find_models(self) -> FoundModels:
+    def find_models(self):
         """Scan."""
-        return FoundModels((*self.embedded, *self.entries), CACHE, 41_200_000_000)
+        from app.tools.models.window import FoundModels
+
+        if self.scan_error is not None:
+            raise self.scan_error
+        return FoundModels((*self.embedded, *self.entries), CACHE, FREE_BYTES)
 
     def resolve(self, ref: str) -> ModelEntry:
         """Look a model up."""
-        entry = self._find(ref)
-        if entry is None:
-            raise OutriderError(f"There is no model {ref!r} here.")
-        return entry
-
-    def _find(self, ref: str) -> ModelEntry | None:
-        return next((entry for entry in (*self.embedded, *self.others, *self.entries) if entry.ref == ref), None)
+        for entry in (*self.embedded, STRANGER, *self.entries):
+            if entry.ref == ref:
+                return entry
+        raise OutriderError(f"There is no model {ref!r} here.")
 
     def read_details(self, entry: ModelEntry) -> ModelDetails:
         """Describe a model."""
@@ -141,6 +158,8 @@ class FakeHub:
     def download(self, ref, *, on_progress, check_cancelled, restart) -> ModelEntry:
         """Send pieces as the gate lets them through."""
         self.calls.append((ref, restart))
+        if self.download_error is not None:
+            raise self.download_error
         on_progress(DownloadProgress("Asking the Hub…"))
         first = 0 if restart else self.kept.get(ref, 0)
         size = self.total_bytes // self.pieces
@@ -157,7 +176,7 @@ class FakeHub:
             )
             on_progress(done)
         on_progress(DownloadProgress("Checking…", "model.safetensors", self.total_bytes, self.total_bytes))
-        entry = self._find(ref)
+        entry = next((entry for entry in self.entries if entry.ref == ref), None)
         if entry is None:
             entry = hub_entry(ref, self.total_bytes, days=0)
             self.entries.append(entry)
@@ -167,28 +186,75 @@ class FakeHub:
 
     def plan_removal(self, ref: str) -> Removal:
         """What a removal would free."""
-        entry = self._find(ref)
-        if entry is None:
-            raise OutriderError(f"{ref} is not Outrider's to delete.")
+        entry = self.resolve(ref)
         return Removal(entry, entry.size_bytes, "Other programs share this cache.")
 
     def remove(self, ref: str) -> int:
         """Remove a model."""
-        removal = self.plan_removal(ref)
-        self.entries.remove(removal.entry)
+        if self.removal_error is not None:
+            raise self.removal_error
+        entry = self.resolve(ref)
+        self.entries.remove(entry)
         self.removed.append(ref)
-        return removal.frees_bytes
+        return entry.size_bytes
 
-    def pair_verdict(self, question: PairQuestion) -> PairVerdict:
-        """Judge a pair."""
-        self.judged.append(question)
-        return PairVerdict(None, self.warnings, self.memory if question.with_memory else None, 0.13)
+    def pair_verdict(self, draft: str, target: str, *, with_memory: bool = True, **settings: object) -> PairVerdict:
+        """Judge a pair: with the settings of a run, or whether the two fit at all, which only the stranger doesn't."""
+        if not settings:
+            if self.pair_error is not None:
+                raise self.pair_error
+            is_strange = STRANGER.ref in {draft, target} and draft != target
+            return PairVerdict(MISMATCH if is_strange else self.problems.get((draft, target)))
+        if self.judge_gate is not None and target == DRAFT.ref:
+            self.judge_gate.wait(20)
+        self.judged.append((draft, target, {**settings, "with_memory": with_memory}))
+        if self.forecast_error is not None:
+            raise self.forecast_error
+        return PairVerdict(None, self.warnings, self.memory if with_memory else None, 0.13)
 
-    def render_prompt(self, question: RenderQuestion) -> RenderedPrompt:
+    def render_prompt(self, target: str, prompt: str, chat: bool | None) -> RenderedPrompt:
         """Put a prompt into a template."""
-        self.rendered.append(question)
+        self.rendered.append((target, prompt, chat))
         if self.render_problem:
             raise OutriderError(self.render_problem)
-        is_chat = question.chat is not False
-        text = f"<|im_start|>user\n{question.prompt}<|im_end|>\n<|im_start|>assistant\n" if is_chat else question.prompt
+        is_chat = chat is not False
+        text = f"<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n" if is_chat else prompt
         return RenderedPrompt(text, len(text.split()), is_chat, ("<|im_start|>", "<|im_end|>"))
+
+
+# --- The models window ------------------------------------------------------------------------------------------
+
+
+def small_hub() -> FakeHub:
+    """Two models, one of which is described in its own words."""
+    return FakeHub(
+        entries=[SMALL, LARGE],
+        details={SMALL.ref: make_details("small-instruct", is_instruct=True, context_length=2048)},
+    )
+
+
+def until(qtbot, holds):
+    """Wait longer than anything here takes, even on a machine that is busy otherwise."""
+    qtbot.waitUntil(holds, timeout=30_000)
+
+
+def column(panel, column):
+    model = panel.table.model()
+    return [model.index(row, column).data() for row in range(model.rowCount())]
+
+
+def download_of(window, ref):
+    return next((download for download in window.models.downloads.all() if download.ref == ref), None)
+
+
+def wait_for_state(qtbot, window, ref, state):
+    until(qtbot, lambda: getattr(download_of(window, ref), "state", None) is state)
+
+
+def open_models(window, hub, qtbot):
+    """Opens a window's models window, and waits until all details are read."""
+    window.models.open()
+    panel = window.models.window
+    until(qtbot, lambda: panel.table.count() == len(hub.embedded) + len(hub.entries))
+    until(qtbot, lambda: not window.models.library.undescribed())
+    return window, panel

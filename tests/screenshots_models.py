@@ -6,6 +6,8 @@ import tempfile
 import threading
 from pathlib import Path
 
+import pytest
+
 from app.setup.models_form import ModelRole
 from app.tools.models.downloads import DownloadRow
 from tests.fakes_app import FakeSession, fake_services
@@ -37,7 +39,8 @@ def photograph_models(folder: Path, only: str) -> None:
     """Models that are here, that can be had, and that come."""
     with tempfile.TemporaryDirectory() as scratch:
         hub = scripted_hub()
-        with opened(fake_services(FakeSession(), Path(scratch), hub)) as window:
+        hub.install(pytest.MonkeyPatch())  # This process ends with the pictures.
+        with opened(fake_services(FakeSession(), Path(scratch))) as window:
             camera = Camera(folder, window, only)
             desk = window.models
             desk.open()
@@ -58,17 +61,17 @@ def photograph_models(folder: Path, only: str) -> None:
             desk.browse()
             shoot("get")
             for ref in ("HuggingFaceTB/SmolLM2-360M-Instruct", "Qwen/Qwen3-0.6B"):
-                desk.downloads.get(ref)
+                panel.get_requested.emit(ref, False)
             for _ in range(4):
                 hub.gate.release()
-            wait(3000, lambda: any("290" in row.note.text() for row in panel.shelf.findChildren(DownloadRow)))
+            wait(3000, lambda: any("290" in row.note.text() for row in panel.downloads.findChildren(DownloadRow)))
             shoot("downloading")
             camera.shoot("window-downloading")
             hub.fail_after = (0, "The connection to the Hub broke. What came is kept; resume when the network is back.")
             desk.downloads.cancel("HuggingFaceTB/SmolLM2-360M-Instruct")
             wait(3000, lambda: not any(download.state.is_active for download in desk.downloads.all()))
             shoot("failed")
-            panel.get_page.set_offline(True)
+            panel.suggestions.set_offline(True)
             shoot("offline")
             panel.close()
             hub.warnings = ("A step of the draft is expected to cost .62 of the target's. Choose a smaller draft.",)

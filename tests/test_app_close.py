@@ -101,6 +101,7 @@ import os, signal, sys, threading
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from PySide6.QtCore import QTimer
 
 import app.main_window
@@ -123,12 +124,14 @@ def download_slowly(ref, **_):
     open_slowly()
     raise Cancelled
 
-hub = FakeHub(download=download_slowly) if close == "download" else FakeHub()
 busy = {} if close == "download" else {"open_session": open_slowly}
+hub = FakeHub()
+hub.download = download_slowly
+hub.install(pytest.MonkeyPatch())
 
 class Window(app.main_window.MainWindow):
     def __init__(self):
-        super().__init__(services=replace(fake_services(session, folder, hub), **busy))
+        super().__init__(services=replace(fake_services(session, folder), **busy))
         if close == "download":
             self.models.downloads.get("owner/model")
         if close != "interrupt":

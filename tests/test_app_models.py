@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from PySide6.QtCore import Qt
 
 from app.settings import SettingsStore, WindowSettings
-from app.setup.model_library import ModelLibrary, find_models
 from app.setup.models_form import OPEN_TITLES, REASON_ROLE, ModelRole, OpenKind
-from app.tools.models.window import _pair_problem
 from core.errors import ModelUnreadableError
-from core.models.catalogue import embedded_models
-from tests.fakes import is_sentence, save_model
-from tests.fakes_app import DRAFT, MISMATCH, STRANGER, TARGET, fake_services
-from tests.fakes_models import FakeHub
-from tests.fakes_models_window import settle
+from tests.fakes_models import DRAFT, MISMATCH, STRANGER, TARGET, until
 
 
 def texts(combo):
@@ -24,8 +16,9 @@ def texts(combo):
 
 
 def open_stranger(window, qtbot, role):
-    window.models._open_model(STRANGER.ref, role)
-    settle(qtbot, window)
+    window.models.open_model(STRANGER.ref, role)
+    until(qtbot, lambda: STRANGER.ref in window.models.library.refs)
+    until(qtbot, lambda: not window.models.library.unchecked_drafts(window.controls.target.ref))
 
 
 def test_the_embedded_pair_is_chosen_at_first(window):
@@ -84,12 +77,12 @@ def test_open_in_the_list_asks_for_a_path_and_keeps_the_choice(window, dialogs, 
     assert window.controls.target.ref == TARGET.ref
 
 
-def test_an_opened_model_is_chosen_and_remembered(make_window, dialogs, qtbot, session, tmp_path):
+def test_an_opened_model_is_chosen_and_remembered(make_window, dialogs, qtbot):
     window = make_window()
     dialogs.model_path = STRANGER.ref
     window.menus.open_actions[OpenKind.GGUF].trigger()
     qtbot.waitUntil(lambda: window.controls.target.ref == STRANGER.ref)
-    again = make_window(fake_services(session, tmp_path))
+    again = make_window()
     qtbot.waitUntil(lambda: again.controls.target.ref == STRANGER.ref)
     assert STRANGER.title in texts(again.controls.draft.combo)
 
@@ -97,67 +90,33 @@ def test_an_opened_model_is_chosen_and_remembered(make_window, dialogs, qtbot, s
 def test_a_path_that_holds_no_model_is_explained(window, dialogs, qtbot):
     dialogs.model_path = "/nowhere"
     window.menus.open_actions[OpenKind.FOLDER].trigger()
-    settle(qtbot, window)
-    assert "no model '/nowhere'" in window.banner.sentence()
+    until(qtbot, lambda: "no model '/nowhere'" in window.banner.sentence())
     assert window.controls.target.ref == TARGET.ref
 
 
-def test_a_remembered_model_that_is_gone_disturbs_nobody(make_window, qtbot, session, tmp_path):
+def test_a_remembered_model_that_is_gone_disturbs_nobody(make_window, qtbot, tmp_path):
     SettingsStore(tmp_path / "settings.json").save(WindowSettings(opened_models=("/gone.gguf",)))
     window = make_window()
-    settle(qtbot, window)
+    until(qtbot, lambda: window.jobs.is_idle)
     assert window.banner.sentence() == ""
 
 
-def test_without_any_model_the_window_says_what_to_do(make_window, session, tmp_path):
-    window = make_window(replace(fake_services(session, tmp_path), embedded_models=lambda: ()))
+def test_without_any_model_the_window_says_what_to_do(make_window, hub):
+    hub.embedded = ()
+    window = make_window()
     assert "Open a model" in window.prompt.note.text()
     assert not window.prompt.run_button.isEnabled()
 
 
-def test_a_checker_that_fails_does_not_block_the_pair(make_window, qtbot, session, tmp_path):
-    def fail(_draft, _target):
-        raise ValueError("odd file")
-
-    window = make_window(fake_services(session, tmp_path, FakeHub(pair_problem=fail)))
-    qtbot.waitUntil(lambda: not window.controls.models.library.unchecked_drafts(TARGET.ref))
+def test_a_check_that_fails_does_not_block_the_pair(make_window, hub, qtbot):
+    hub.pair_error = ValueError("odd file")
+    window = make_window()
+    qtbot.waitUntil(lambda: not window.models.library.unchecked_drafts(TARGET.ref))
     assert window.controls.models.problem() is None
     assert window.prompt.run_button.isEnabled()
 
 
-def test_a_checker_that_can_not_read_a_model_passes_its_sentence_on(make_window, qtbot, session, tmp_path):
-    def fail(_draft, _target):
-        raise ModelUnreadableError("The tokenizer is damaged.")
-
-    window = make_window(fake_services(session, tmp_path, FakeHub(pair_problem=fail)))
+def test_a_check_that_can_not_read_a_model_passes_its_sentence_on(make_window, hub, qtbot):
+    hub.pair_error = ModelUnreadableError("The tokenizer is damaged.")
+    window = make_window()
     qtbot.waitUntil(lambda: window.prompt.note.text() == "The tokenizer is damaged.")
-
-
-def test_a_draft_whose_weights_are_cut_off_has_a_reason_before_anything_is_loaded(tmp_path):
-    target, draft = save_model(tmp_path / "target"), save_model(tmp_path / "draft")
-    assert _pair_problem(str(draft), str(target)) is None
-    weights = draft / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-100])
-    problem = _pair_problem(str(draft), str(target))
-    assert problem
-    assert is_sentence(problem)
-    assert "model.safetensors" in problem
-
-
-def test_models_are_found_although_the_disk_for_downloads_does_not_tell_its_room(monkeypatch):
-    def refuse(_path):
-        raise PermissionError("no")
-
-    monkeypatch.setattr("shutil.disk_usage", refuse)
-    found = find_models()
-    assert found.free_bytes is None
-    assert [entry.ref for entry in found.entries][: len(embedded_models())] == [x.ref for x in embedded_models()]
-
-
-def test_the_library_asks_again_about_a_model_that_was_replaced():
-    library = ModelLibrary((TARGET, DRAFT))
-    library.record(TARGET.ref, {TARGET.ref: None, DRAFT.ref: "No."})
-    assert library.unchecked_drafts(TARGET.ref) == ()
-    library.add(DRAFT)
-    assert library.unchecked_drafts(TARGET.ref) == (DRAFT.ref,)
-    assert library.default_draft == DRAFT.ref

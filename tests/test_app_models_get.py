@@ -1,4 +1,4 @@
-"""Getting models: with progress, one after the other, stopped and taken up again, and every failure a sentence."""
+"""Downloads in the models window: with progress, one after the other, stopped and resumed, every failure a sentence."""
 
 from __future__ import annotations
 
@@ -8,38 +8,54 @@ import pytest
 from PySide6.QtCore import Qt
 
 from app.setup.model_library import bytes_text
-from app.tools.models.downloads import DownloadState, download_line
-from app.tools.models.get import OFFLINE
+from app.tools.models.downloads import DownloadState
+from app.tools.models.suggestions import OFFLINE
 from app.tools.models.table import Column
 from core.models.catalogue import EMBEDDED_TITLES
 from core.models.suggestions import SUGGESTIONS
-from tests.fakes_app import fake_services
-from tests.fakes_models import hub_entry
-from tests.fakes_models_window import NEW, column, download_of, open_models, small_hub, until, wait_for_state
+from tests.fakes_models import (
+    NEW,
+    column,
+    download_of,
+    hub_entry,
+    open_models,
+    small_hub,
+    until,
+    wait_for_state,
+)
 
 
 @pytest.fixture
-def hub():
-    return small_hub()
+def hub(monkeypatch):
+    return small_hub().install(monkeypatch)
 
 
 @pytest.fixture
-def make(make_window, session, tmp_path, hub, qtbot):
-    def build(**changes):
-        vars(hub).update(changes)
-        return open_models(make_window(fake_services(session, tmp_path, hub)), hub, qtbot)
+def make(make_window, hub, qtbot):
+    return lambda: open_models(make_window(), hub, qtbot)
 
-    return build
+
+@pytest.fixture
+def stopped(make, hub, qtbot):
+    """A download that was stopped at 40 %: the window, its panel and the row."""
+    hub.gate = threading.Semaphore(4)
+    window, panel = make()
+    panel.get_requested.emit(NEW, False)
+    row = panel.downloads.row(NEW)
+    until(qtbot, lambda: row.percent.text() == "40\u00a0%")
+    row.cancel.click()
+    assert download_of(window, NEW).state is DownloadState.STOPPED
+    return window, panel, row
 
 
 def test_a_typed_id_is_downloaded_with_progress_and_listed(make, hub, qtbot):
     hub.gate = threading.Semaphore(0)
     window, panel = make()
     panel.tabs.setCurrentIndex(1)
-    qtbot.keyClicks(panel.get_page.edit, " someone/something ")
-    qtbot.keyClick(panel.get_page.edit, Qt.Key.Key_Return)
+    qtbot.keyClicks(panel.suggestions.edit, " someone/something ")
+    qtbot.keyClick(panel.suggestions.edit, Qt.Key.Key_Return)
     hub.gate.release(3)
-    row = panel.shelf.row("someone/something")
+    row = panel.downloads.row("someone/something")
     until(qtbot, lambda: row.note.text() == "300 MB of 1.0 GB · 18.2 MB/s · 38 s left")
     assert row.bar.value() == 300
     assert row.percent.text() == "30\u00a0%"
@@ -51,26 +67,20 @@ def test_a_typed_id_is_downloaded_with_progress_and_listed(make, hub, qtbot):
     assert hub.calls == [("someone/something", False)]
 
 
-def test_a_suggestion_shows_its_size_and_where_it_stands(make, hub, qtbot):
+def test_a_suggestion_shows_its_size_and_its_state(make, hub, qtbot):
     hub.gate = threading.Semaphore(0)
     window, panel = make()
-    row = next(row for row in panel.get_page.rows if row.suggestion.ref == NEW)
+    row = next(row for row in panel.suggestions.rows if row.suggestion.ref == NEW)
     assert bytes_text(row.suggestion.download_bytes) in row.button.accessibleName()
     row.button.click()
     until(qtbot, lambda: row.word.text() == "Getting…")
     hub.gate.release(100)
     until(qtbot, lambda: row.word.text() == "Here")
-    assert NEW in window.models._library.refs
+    assert NEW in window.models.library.refs
 
 
-def test_cancel_keeps_what_came_and_resume_goes_on_from_there(make, hub, qtbot):
-    hub.gate = threading.Semaphore(4)
-    window, panel = make()
-    window.models.downloads.get(NEW)
-    row = panel.shelf.row(NEW)
-    until(qtbot, lambda: row.percent.text() == "40\u00a0%")
-    row.cancel.click()
-    wait_for_state(qtbot, window, NEW, DownloadState.STOPPED)
+def test_cancel_keeps_what_was_received_and_resume_continues_from_there(stopped, hub, qtbot):
+    window, panel, row = stopped
     assert row.note.text() == "Stopped. 400 MB of 1.0 GB are kept."
     assert not row.cancel.isVisibleTo(panel)
     hub.gate.release(100)
@@ -78,20 +88,13 @@ def test_cancel_keeps_what_came_and_resume_goes_on_from_there(make, hub, qtbot):
     wait_for_state(qtbot, window, NEW, DownloadState.DONE)
     assert hub.calls == [(NEW, False), (NEW, False)]
     row.dismiss.click()
-    assert panel.shelf.row(NEW) is None
-    assert not panel.shelf.isVisibleTo(panel)
+    assert panel.downloads.row(NEW) is None
+    assert not panel.downloads.isVisibleTo(panel)
 
 
-def test_start_over_begins_anew(make, hub, qtbot):
-    hub.gate = threading.Semaphore(4)
-    window, panel = make()
-    window.models.downloads.get(NEW)
-    row = panel.shelf.row(NEW)
-    until(qtbot, lambda: row.percent.text() == "40\u00a0%")
-    row.cancel.click()
-    wait_for_state(qtbot, window, NEW, DownloadState.STOPPED)
+def test_start_over_starts_again(stopped, hub, qtbot):
+    _, _, row = stopped
     row.restart.click()
-    wait_for_state(qtbot, window, NEW, DownloadState.RUNNING)
     hub.gate.release(1)
     until(qtbot, lambda: row.percent.text() == "10\u00a0%")
     assert hub.calls[-1] == (NEW, True)
@@ -100,12 +103,12 @@ def test_start_over_begins_anew(make, hub, qtbot):
 def test_a_failure_is_a_sentence_in_the_row_and_can_be_resumed(make, hub, qtbot):
     hub.fail_after = (5, "The connection broke. Resume when the network is back.")
     window, panel = make()
-    window.models.downloads.get(NEW)
+    panel.get_requested.emit(NEW, False)
     wait_for_state(qtbot, window, NEW, DownloadState.FAILED)
-    row = panel.shelf.row(NEW)
+    row = panel.downloads.row(NEW)
     assert row.note.text() == "The connection broke. Resume when the network is back."
     assert row.resume.isVisibleTo(panel)
-    assert next(item for item in panel.get_page.rows if item.suggestion.ref == NEW).button.text() == "Resume"
+    assert next(item for item in panel.suggestions.rows if item.suggestion.ref == NEW).button.text() == "Resume"
     hub.fail_after = None
     row.resume.click()
     wait_for_state(qtbot, window, NEW, DownloadState.DONE)
@@ -115,75 +118,57 @@ def test_a_failure_is_a_sentence_in_the_row_and_can_be_resumed(make, hub, qtbot)
     ("error", "cause"),
     [(ValueError("odd"), "ValueError: odd"), (RuntimeError(), "RuntimeError"), (PermissionError(13, "no"), "no")],
 )
-def test_an_odd_failure_is_a_sentence_too(make, qtbot, error, cause):
-    def fail(_ref, **_):
-        raise error
-
-    window, panel = make(download=fail)
-    window.models.downloads.get(NEW)
+def test_an_odd_failure_is_a_sentence_too(make, hub, qtbot, error, cause):
+    hub.download_error = error
+    window, panel = make()
+    panel.get_requested.emit(NEW, False)
     wait_for_state(qtbot, window, NEW, DownloadState.FAILED)
-    assert panel.shelf.row(NEW).note.text() == f"The download failed: {cause}."
+    assert panel.downloads.row(NEW).note.text() == f"The download failed: {cause}."
 
 
-def test_downloads_come_one_after_the_other_and_a_waiting_one_can_be_cancelled(make, hub, qtbot):
+def test_downloads_run_one_after_the_other_and_a_waiting_one_can_be_cancelled(make, hub, qtbot):
     hub.gate = threading.Semaphore(1)
     window, panel = make()
-    for ref in ("a/first", "b/second", "c/third"):
-        window.models.downloads.get(ref)
+    for ref in ("a/first", "b/second", "c/third", "c/third"):
+        panel.get_requested.emit(ref, False)
     until(qtbot, lambda: window.status.download.text() == "Getting first 10\u00a0%, 2 more")
-    panel.shelf.row("b/second").cancel.click()
-    assert download_of(window, "b/second").state is DownloadState.STOPPED
+    panel.downloads.row("b/second").cancel.click()
     hub.gate.release(100)
     wait_for_state(qtbot, window, "c/third", DownloadState.DONE)
     assert hub.calls == [("a/first", False), ("c/third", False)]
     assert download_of(window, "b/second").state is DownloadState.STOPPED
 
 
-def test_a_pair_is_got_with_one_button_where_none_of_its_drafts_is_here(make, hub, qtbot):
+def test_a_pair_is_downloaded_with_one_button_where_none_of_its_drafts_is_here(make, hub, qtbot):
     hub.gate = threading.Semaphore(0)
     target = next(item for item in SUGGESTIONS if len(item.drafts) == 2)
     window, panel = make()
     panel.tabs.setCurrentIndex(1)
-    rows = {row.suggestion.ref: row for row in panel.get_page.rows}
+    rows = {row.suggestion.ref: row for row in panel.suggestions.rows}
     until(qtbot, lambda: rows[target.ref].pair.isVisibleTo(panel))
     rows[target.ref].pair.click()
     assert [download.ref for download in window.models.downloads.all()] == [target.drafts[0], target.ref]
     assert not rows[target.ref].pair.isVisibleTo(panel)
 
 
-def test_a_draft_that_ships_with_outrider_is_never_downloaded(make, qtbot):
-    target = next(item for item in SUGGESTIONS if EMBEDDED_TITLES.keys() & set(item.drafts))
+@pytest.mark.parametrize("is_embedded", [True, False])
+def test_a_target_whose_draft_is_here_is_downloaded_alone(make, hub, qtbot, is_embedded):
+    if is_embedded:
+        target = next(item for item in SUGGESTIONS if EMBEDDED_TITLES.keys() & set(item.drafts))
+    else:
+        target = next(item for item in SUGGESTIONS if len(item.drafts) == 2)
+        hub.entries.append(hub_entry(target.drafts[1], 500_000_000))
     _, panel = make()
     panel.tabs.setCurrentIndex(1)
-    row = next(row for row in panel.get_page.rows if row.suggestion is target)
+    row = next(row for row in panel.suggestions.rows if row.suggestion is target)
     until(qtbot, lambda: row.button.isVisibleTo(panel))
     assert not row.pair.isVisibleTo(panel)
 
 
-def test_a_target_whose_draft_is_here_comes_alone(make, hub, qtbot):
-    target = next(item for item in SUGGESTIONS if len(item.drafts) == 2)
-    hub.entries.append(hub_entry(target.drafts[1], 500_000_000))
-    _, panel = make()
-    panel.tabs.setCurrentIndex(1)
-    row = next(row for row in panel.get_page.rows if row.suggestion is target)
-    until(qtbot, lambda: row.button.isVisibleTo(panel))
-    assert not row.pair.isVisibleTo(panel)
-
-
-def test_getting_a_model_twice_is_getting_it_once(make, hub, qtbot):
-    hub.gate = threading.Semaphore(1)
-    window, _panel = make()
-    for _ in range(3):
-        window.models.downloads.get(NEW)
-    hub.gate.release(100)
-    wait_for_state(qtbot, window, NEW, DownloadState.DONE)
-    assert hub.calls == [(NEW, False)]
-
-
-def test_a_download_goes_on_while_its_window_is_closed_and_the_strip_leads_back(make, hub, qtbot):
+def test_a_download_continues_while_its_window_is_closed_and_the_strip_leads_back(make, hub, qtbot):
     hub.gate = threading.Semaphore(2)
     window, panel = make()
-    window.models.downloads.get(NEW)
+    panel.get_requested.emit(NEW, False)
     panel.close()
     until(qtbot, lambda: "20\u00a0%" in window.status.download.text())
     window.status.download.click()
@@ -193,15 +178,15 @@ def test_a_download_goes_on_while_its_window_is_closed_and_the_strip_leads_back(
     wait_for_state(qtbot, window, NEW, DownloadState.DONE)
 
 
-def test_a_failure_while_its_window_is_closed_is_told_in_the_main_window(make, hub, qtbot):
+def test_a_failure_while_its_window_is_closed_is_shown_in_the_main_window(make, hub, qtbot):
     hub.fail_after = (1, "There is no space left.")
     window, panel = make()
     panel.close()
-    window.models.downloads.get(NEW)
+    panel.get_requested.emit(NEW, False)
     until(qtbot, lambda: window.banner.sentence() == "There is no space left.")
 
 
-def test_what_comes_and_goes_moves_nothing_above_it(make, hub, qtbot):
+def test_a_new_download_moves_nothing_above_it(make, hub, qtbot):
     hub.gate = threading.Semaphore(3)
     window, panel = make()
     window.show()
@@ -210,43 +195,39 @@ def test_what_comes_and_goes_moves_nothing_above_it(make, hub, qtbot):
         (widget, widget.mapTo(widget.window(), widget.rect().topLeft())) for widget in (panel.pages, window.prompt)
     ]
     sizes = window.prompt.size()
-    window.models.downloads.get(NEW)
+    panel.get_requested.emit(NEW, False)
     until(qtbot, lambda: "30\u00a0%" in window.status.download.text())
-    until(qtbot, lambda: panel.shelf.height() > 0)
+    until(qtbot, lambda: panel.downloads.height() > 0)
     assert [(widget, widget.mapTo(widget.window(), widget.rect().topLeft())) for widget, _ in places] == places
     assert window.prompt.size() == sizes
 
 
-def test_offline_nothing_can_be_got_and_the_reason_is_said(make, hub):
+def test_offline_nothing_can_be_downloaded_and_the_reason_is_shown(make, hub):
     hub.is_offline = True
     _, panel = make()
     panel.tabs.setCurrentIndex(1)
-    assert panel.get_page.note.text() == OFFLINE
-    panel.get_page.edit.setText("someone/something")
-    assert not panel.get_page.get.isEnabled()
-    assert all(not row.button.isEnabled() and row.button.toolTip() == OFFLINE for row in panel.get_page.rows)
-    panel.get_page.edit.returnPressed.emit()
+    assert panel.suggestions.note.text() == OFFLINE
+    panel.suggestions.edit.setText("someone/something")
+    assert not panel.suggestions.get.isEnabled()
+    assert all(not row.button.isEnabled() and row.button.toolTip() == OFFLINE for row in panel.suggestions.rows)
+    panel.suggestions.edit.returnPressed.emit()
     assert hub.calls == []
 
 
 def test_a_gated_model_says_so(make):
     _, panel = make()
-    gated = next(row for row in panel.get_page.rows if row.suggestion.is_gated)
+    gated = next(row for row in panel.suggestions.rows if row.suggestion.is_gated)
     assert "Gated" in {label.text() for label in gated.findChildren(type(gated.word))}
 
 
-def test_closing_in_the_middle_of_a_download_stops_it_and_leaves_no_thread(make, hub, qtbot):
+def test_closing_during_a_download_stops_it_and_leaves_no_job(make, hub, qtbot):
     hub.gate = threading.Semaphore(2)
     window, panel = make()
-    window.models.downloads.get(NEW)
-    window.models.downloads.get("a/later")
+    panel.get_requested.emit(NEW, False)
+    panel.get_requested.emit("a/later", False)
     until(qtbot, lambda: "20\u00a0%" in window.status.download.text())
     window.close()
-    until(qtbot, lambda: window.threads.is_closed)
+    until(qtbot, lambda: window.jobs.is_idle)
     assert not panel.isVisible()
     assert hub.kept[NEW] == 2
     assert hub.calls == [(NEW, False)]
-
-
-def test_nothing_is_said_of_downloads_that_are_over():
-    assert download_line(()) == ""

@@ -38,8 +38,8 @@ def test_checking_a_pair_imports_no_engine_either():
     pytest.importorskip("core.models.fit")
     code = f"""
 import sys
-from app.services import find_pair_problem
-find_pair_problem("nowhere", "elsewhere")
+from app.tools.models.window import find_problem
+find_problem("nowhere", "elsewhere")
 print([name for name in {HEAVY!r} if name in sys.modules])
 """
     assert run_python(code) == "[]"

@@ -12,7 +12,6 @@ from app.setup.method_form import MethodForm
 from app.setup.model_library import ModelLibrary
 from app.setup.models_form import ModelPicker, ModelsForm
 from app.setup.pair import PairQuestion
-from app.setup.rendered_prompt import RenderQuestion
 from app.setup.sampling_form import SamplingForm
 from app.theme import hold
 from app.widgets.fields import SPIN_WIDTH, EnumCombo, SliderSpin, WheelGuard, describe, labelled, text_label
@@ -207,10 +206,6 @@ class ControlsPanel(QScrollArea):
         self.sampling.temperature_changed.connect(self.temperature_changed)
         self.sampling.changed.connect(self.changed)
         self.run.changed.connect(self.changed)
-
-    def render_question(self, prompt: str) -> RenderQuestion | None:
-        """What there is to render of a prompt; None without a target."""
-        return RenderQuestion(self.target.ref, prompt, self.run.chat.member().as_flag) if self.target.ref else None
 
     def settings(self, prompt: str) -> RunSettings:
         """What the controls hold, for the settings file; an unusable seed is left as it was."""

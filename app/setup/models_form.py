@@ -1,10 +1,9 @@
-"""Which target, which draft, whether they fit together, and what they will need."""
+"""Chooses the target and the draft, and says whether they can work together."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QModelIndex, QPersistentModelIndex, QRect, QSignalBlocker, QSize, Qt, QTimer, Signal, Slot
 from PySide6.QtGui import QFont, QPainter, QPalette, QStandardItem, QStandardItemModel
@@ -18,58 +17,12 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.setup.model_library import ModelLibrary, bytes_text, verdict_help, verdict_text
+from app.setup.model_library import ModelLibrary, bytes_text
 from app.setup.model_library import describe as describe_model
-from app.theme import hold, scaled
-from app.widgets.fields import WheelGuard, labelled, set_flag, text_label
+from app.setup.pair import VerdictLine
+from app.theme import scaled
+from app.widgets.fields import WheelGuard, labelled, text_label
 from core.models.catalogue import ModelEntry
-
-if TYPE_CHECKING:
-    from core.models.fit import PairVerdict
-
-
-VERDICT_HEIGHT = 16
-
-
-class ModelRole(StrEnum):
-    """What a model is used as."""
-
-    TARGET = "target"
-    DRAFT = "draft"
-
-
-class VerdictLine(QWidget):
-    """Memory and expected cost; warnings beneath. Its first line has its room before anything is known."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.line = text_label("", "hint")
-        self.line.setObjectName("verdictLine")
-        self.line.setAccessibleName("Memory and expected cost of the pair")
-        hold(self.line, least_height=VERDICT_HEIGHT)
-        self.warnings = text_label("", "warning")
-        self.warnings.setObjectName("verdictWarnings")
-        for label in (self.line, self.warnings):
-            label.setWordWrap(True)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(4)
-        layout.addWidget(self.line)
-        layout.addWidget(self.warnings)
-        self.show_verdict(None)
-
-    def show_verdict(self, verdict: PairVerdict | None) -> None:
-        """Show a forecast; None: nothing is known. A pair that can't work has no figures: its problem is elsewhere."""
-        shown = verdict if verdict is not None and verdict.problem is None else None
-        is_too_large = shown is not None and shown.memory is not None and shown.memory.fits is False
-        self.line.setText(verdict_text(shown) if shown is not None else "")
-        self.line.setToolTip(verdict_help(shown) if shown is not None else "")
-        self.line.setAccessibleDescription(self.line.text())
-        set_flag(self.line, "role", "problem" if is_too_large else "hint")
-        warnings = "\n".join(shown.warnings) if shown is not None else ""
-        self.warnings.setText(warnings)
-        self.warnings.setVisible(bool(warnings))
-
 
 NOTE_ROLE = Qt.ItemDataRole.UserRole + 2
 """A short text at the right end."""
@@ -80,7 +33,7 @@ SMALL_PX = 11
 
 
 class ModelItemDelegate(QStyledItemDelegate):
-    """Draws title and note on one line, a reason on a second."""
+    """Draws title and note on one line, and a reason on a second."""
 
     def sizeHint(self, option: QStyleOptionViewItem, index: QModelIndex | QPersistentModelIndex) -> QSize:
         """One line, or two."""
@@ -93,7 +46,7 @@ class ModelItemDelegate(QStyledItemDelegate):
     def paint(
         self, painter: QPainter, option: QStyleOptionViewItem, index: QModelIndex | QPersistentModelIndex
     ) -> None:
-        """Draw the ground as the style does, and the texts upon it."""
+        """Draw the background as the style does, and the texts on it."""
         if index.data(Qt.ItemDataRole.AccessibleDescriptionRole) == "separator":
             painter.setPen(QApplication.palette().color(QPalette.ColorRole.AlternateBase))
             middle = option.rect.center().y()
@@ -135,6 +88,13 @@ ACTION_ROLE = Qt.ItemDataRole.UserRole + 1
 POPUP_WIDTH = 420
 
 
+class ModelRole(StrEnum):
+    """What a model is chosen as."""
+
+    TARGET = "target"
+    DRAFT = "draft"
+
+
 class OpenKind(StrEnum):
     """What is opened: safetensors live in a folder, GGUF is a file."""
 
@@ -148,11 +108,7 @@ BROWSE_TITLE = "Get more models…"
 
 
 class ModelCombo(QComboBox):
-    """A dropdown whose list is wider than itself, and stays as it is while it is open.
-
-    Signals:
-        popup_hidden: the list is closed again.
-    """
+    """A dropdown with a wide list. `popup_hidden` says that the list is closed again; until then it must not change."""
 
     popup_hidden = Signal()
 
@@ -168,7 +124,7 @@ class ModelCombo(QComboBox):
         super().showPopup()
 
     def hidePopup(self) -> None:
-        """Close the list; what it shows may change as soon as the choice has been told."""
+        """Close the list; it may change once the choice has been signalled."""
         super().hidePopup()
         QTimer.singleShot(0, self, self._on_hidden)
 
@@ -248,13 +204,9 @@ class ModelPicker(QWidget):
         self.combo.setToolTip(describe_model(chosen) if chosen is not None else self._help)
 
     def show_problem(self, sentence: str | None) -> None:
-        """Say what is wrong with the choice; None takes it away."""
+        """Say what is wrong with the choice; None if nothing is."""
         self.problem_label.setText(sentence or "")
         self.problem_label.setVisible(bool(sentence))
-
-    def set_needed(self, is_needed: bool) -> None:
-        """Whether the method makes use of this model at all."""
-        self.setEnabled(is_needed)
 
     def _fill(self, entries: Sequence[ModelEntry], problems: Mapping[str, str | None]) -> None:
         with QSignalBlocker(self.combo):
@@ -313,7 +265,7 @@ class ModelsForm(QWidget):
         changed: another model is chosen, or more is known about the chosen ones.
         open_requested: an `OpenKind` and a `ModelRole`.
         browse_requested: more models are wanted.
-        check_requested: a target, and the drafts that should be held against it.
+        check_requested: a target, and the drafts that should be compared with it.
     """
 
     changed = Signal()
@@ -326,7 +278,7 @@ class ModelsForm(QWidget):
         self.library = library
         self._is_draft_needed = True
         self._is_draft_free = False
-        """Whether the draft may follow the target: it was not chosen by hand since."""
+        """Whether the draft may follow the target: it was not chosen by hand since then."""
         self.target = ModelPicker("Target", "The model whose distribution the text is drawn from.", "targetCombo")
         self.draft = ModelPicker("Draft", "The smaller model that runs ahead and proposes tokens.", "draftCombo")
         self.verdict = VerdictLine()
@@ -344,14 +296,16 @@ class ModelsForm(QWidget):
             picker.combo.popup_hidden.connect(self.show_models)
 
     def set_draft_needed(self, is_needed: bool) -> None:
-        """Whether the method makes use of a draft model; takes effect with `show_models`."""
+        """Whether the method uses a draft model; takes effect with `show_models`."""
         self._is_draft_needed = is_needed
 
     def choose(self, role: ModelRole, ref: str) -> None:
         """Choose a model of the library."""
         if role is ModelRole.TARGET:
             self.target.want(ref)
-            self._follow_target(ref)
+            self._is_draft_free = True
+            if made := self.library.made_for(ref):
+                self.draft.want(made)
         else:
             self.draft.want(ref)
             self._is_draft_free = False
@@ -360,7 +314,7 @@ class ModelsForm(QWidget):
 
     @Slot()
     def show_models(self) -> None:
-        """List the library's models, and ask about the pairs that nothing is known of yet."""
+        """List the library's models, and ask about the pairs that are not known yet."""
         library = self.library
         impossible = {ref: library.target_problem(ref) for ref in library.refs}
         self.target.show_models(library.entries, fallback=library.default_target, problems=impossible)
@@ -370,7 +324,7 @@ class ModelsForm(QWidget):
         # What can be chosen comes first; Python's sort keeps the order otherwise.
         drafts = sorted(library.entries, key=lambda entry: bool(problems.get(entry.ref)))
         self.draft.show_models(drafts, fallback=library.default_draft, problems=problems)
-        self.draft.set_needed(self._is_draft_needed)
+        self.draft.setEnabled(self._is_draft_needed)
         self.draft.show_problem(problems.get(self.draft.ref))
         self.ask(target)
 
@@ -380,8 +334,8 @@ class ModelsForm(QWidget):
             self.library.problem(self.draft.ref, self.target.ref) if self._is_draft_needed else None
         )
 
-    def on_model_opened(self, entry: ModelEntry, role: ModelRole | None) -> None:
-        """Add a model, and choose it for the role that it was opened for; None: it was remembered."""
+    def open_model(self, entry: ModelEntry, role: ModelRole | None) -> None:
+        """Add a model, and choose it for the role that it was opened for; None if it is one from an earlier time."""
         self.library.add(entry)
         if role is not None:
             self.choose(role, entry.ref)
@@ -389,8 +343,8 @@ class ModelsForm(QWidget):
             self.show_models()
             self.changed.emit()
 
-    def on_pairs_checked(self, target: str, problems: Mapping[str, str | None]) -> None:
-        """Take in which drafts fit a target: a sentence why not, or None."""
+    def take_problems(self, target: str, problems: Mapping[str, str | None]) -> None:
+        """Take in which drafts fit a target: by reference, a sentence why not, or None."""
         self.library.record(target, problems)
         if target != self.target.ref:
             return
@@ -401,15 +355,10 @@ class ModelsForm(QWidget):
         self.changed.emit()
 
     def ask(self, target: str) -> None:
-        """Have the drafts that nothing is known of held against a target."""
+        """Ask about the drafts that have not been compared with a target."""
         if target and (drafts := self.library.take_questions(target)):
-            # The chosen one is what is waited for.
+            # The chosen one first.
             self.check_requested.emit(target, tuple(sorted(drafts, key=lambda ref: ref != self.draft.ref)))
-
-    def _follow_target(self, target: str) -> None:
-        self._is_draft_free = True
-        if made := self.library.made_for(target):
-            self.draft.want(made)
 
     @Slot(str)
     def _on_target_chosen(self, ref: str) -> None:

@@ -1,34 +1,36 @@
-"""What the chosen pair needs and costs, forecast shortly after the choice, and before a run loads it."""
+"""Forecasts memory and cost of the chosen pair: shown beneath the dropdowns, and checked before a run starts."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject, QTimer, Slot
+from PySide6.QtWidgets import QVBoxLayout, QWidget
 
-from app.controller import RunController
 from app.jobs import Job, Jobs
-from app.run.run_view import RunView
-from app.setup.model_library import memory_text
-from app.setup.models_form import VerdictLine
+from app.setup.model_library import memory_text, verdict_text
+from app.theme import hold
+from app.widgets.fields import set_flag, text_label
 from core.types import RunRequest
 
 if TYPE_CHECKING:
+    from app.controller import RunController
+    from app.run.run_view import RunView
     from core.models.fit import PairVerdict
 
 DELAY_MS = 150
+LINE_HEIGHT = 16
 
 
 @dataclass(frozen=True, slots=True)
 class PairQuestion:
-    """A pair, and where it will run.
+    """A pair, and where it is to run.
 
     Attributes:
         context: positions of the caches.
-        with_memory: whether to forecast memory, which imports torch.
-        held_bytes: bytes on the device that already loaded models would free.
+        with_memory: whether memory is asked for, which imports torch.
+        held_bytes: of the device, held by loaded models that would make room.
     """
 
     draft: str
@@ -40,11 +42,11 @@ class PairQuestion:
     held_bytes: int = 0
 
 
-def pair_verdict(question: PairQuestion) -> PairVerdict:
-    """The forecast for a pair. Reads files."""
-    from core.models import fit
+def judge_pair(question: PairQuestion) -> PairVerdict:
+    """What a pair will need and cost. Reads files."""
+    from core.models.fit import pair_verdict
 
-    return fit.pair_verdict(
+    return pair_verdict(
         question.draft,
         question.target,
         device=question.device,
@@ -55,21 +57,57 @@ def pair_verdict(question: PairQuestion) -> PairVerdict:
     )
 
 
-class PairForecast(QObject):
-    """Computes the forecast for the chosen pair and shows it in the line below the dropdowns.
+class VerdictLine(QWidget):
+    """Memory and expected cost on one line, with warnings beneath."""
 
-    Memory is forecast once the engine is ready: it needs torch, which the engine's thread imports.
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = text_label("", "hint")
+        self.line.setObjectName("verdictLine")
+        self.line.setAccessibleName("Memory and expected cost of the pair")
+        hold(self.line, least_height=LINE_HEIGHT)
+        self.warnings = text_label("", "warning")
+        self.warnings.setObjectName("verdictWarnings")
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.setSpacing(4)
+        for label in (self.line, self.warnings):
+            label.setWordWrap(True)
+            layout.addWidget(label)
+        self.show_verdict(None)
+
+    def show_verdict(self, verdict: PairVerdict | None) -> None:
+        """Show a forecast; None if nothing is known. The problem of a pair that can't work is shown elsewhere."""
+        is_known = verdict is not None and verdict.problem is None
+        text, help_text = verdict_text(verdict) if verdict is not None and is_known else ("", "")
+        memory = verdict.memory if verdict is not None and is_known else None
+        self.line.setText(text)
+        self.line.setToolTip(help_text)
+        self.line.setAccessibleDescription(text)
+        set_flag(self.line, "role", "problem" if memory is not None and memory.fits is False else "hint")
+        warnings = "\n".join(verdict.warnings) if verdict is not None and is_known else ""
+        self.warnings.setText(warnings)
+        self.warnings.setVisible(bool(warnings))
+
+
+class PairForecast(QObject):
+    """Asks about the chosen pair once the choice has settled, and shows the answer.
+
+    Memory is asked for once the engine is imported: the forecast needs torch.
     """
 
     def __init__(self, jobs: Jobs, controller: RunController, line: VerdictLine, parent: QObject | None = None) -> None:
         super().__init__(parent)
-        self._jobs, self._line = jobs, line
+        self._jobs = jobs
+        self._line = line
         self._wanted: PairQuestion | None = None
-        self._answered: PairQuestion | None = None
-        self._verdict: PairVerdict | None = None
+        self._answer: tuple[PairQuestion, PairVerdict | None] | None = None
+        self._job: Job | None = None
         self._is_engine_ready = False
         self._held: tuple[str, int] = ("", 0)
+        """A device, and the bytes of it that loaded models hold and would make room with."""
         self._loaded: tuple[object, ...] | None = None
+        """What the last run that started had in memory."""
         self._timer = QTimer(self)
         self._timer.setSingleShot(True)
         self._timer.setInterval(DELAY_MS)
@@ -78,27 +116,28 @@ class PairForecast(QObject):
         controller.memory_held.connect(self._on_memory_held)
 
     def want(self, question: PairQuestion | None) -> None:
-        """Forecast this pair, unless that is the latest answer; None: no pair is chosen."""
+        """Ask for a forecast of this pair, unless it is known; None if there is no pair."""
         self._wanted = question
         asked = self._question()
         if asked is None:
-            self._answered = self._verdict = None
+            self._answer = None
             self._line.show_verdict(None)
-        elif self._answered == asked:
-            self._timer.stop()
-            self._line.show_verdict(self._verdict)
-        else:
-            if self._answered is not None and _pair(self._answered) != _pair(asked):
+        elif self._answer is None or self._answer[0] != asked:
+            if self._answer is not None and _pair(self._answer[0]) != _pair(asked):
                 self._line.show_verdict(None)
             self._timer.start()
+        else:
+            self._timer.stop()
+            self._line.show_verdict(self._answer[1])
 
     def too_large(self, request: RunRequest) -> str:
-        """What to say before this run's pair is loaded if it won't fit; empty if it will, or has run before."""
-        asked, memory = self._answered, self._verdict.memory if self._verdict is not None else None
-        if asked is None or asked != self._question() or self._verdict is None or memory is None:
+        """What to ask before this run's pair is loaded, if it won't fit by the forecast; empty if it will."""
+        question, verdict = self._answer or (None, None)
+        if question is None or question != self._question() or verdict is None or verdict.memory is None:
             return ""
-        is_asked = (request.draft, request.target) == _pair(asked) and _models(request) != self._loaded
-        return memory_text(memory) if is_asked and memory.fits is False and self._verdict.problem is None else ""
+        is_too_large = verdict.memory.fits is False and verdict.problem is None
+        is_new = (request.draft, request.target) == _pair(question) and _models(request) != self._loaded
+        return memory_text(verdict.memory) if is_new and is_too_large else ""
 
     def note_run(self, run: RunView) -> None:
         """Remember what is in memory now: a pair that has run is not asked about again."""
@@ -125,19 +164,20 @@ class PairForecast(QObject):
     @Slot()
     def _on_due(self) -> None:
         question = self._question()
-        if question is not None:
-            # A forecast only: what is wrong with the files is said by the check of the pair, and by the engine.
-            answer = partial(self._on_answered, question)
-            self._jobs.submit(partial(_forecast, question), answer, failed=lambda _sentence: answer(None), lane="pair")
+        if question is None:
+            return
+        if self._job is not None:
+            self._job.cancel()
 
-    def _on_answered(self, question: PairQuestion, verdict: PairVerdict | None) -> None:
-        if question == self._question():
-            self._answered, self._verdict = question, verdict
-            self._line.show_verdict(verdict)
+        def take(verdict: PairVerdict | None) -> None:
+            if question == self._question():
+                self._answer = (question, verdict)
+                self._line.show_verdict(verdict)
 
-
-def _forecast(question: PairQuestion, _job: Job) -> PairVerdict:
-    return pair_verdict(question)
+        # A forecast that fails says nothing: the check of the pair and the engine say what is wrong with the files.
+        self._job = self._jobs.submit(
+            lambda _job: judge_pair(question), then=take, failed=lambda _sentence: take(None), lane="models"
+        )
 
 
 def _models(request: RunRequest) -> tuple[object, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QEvent, QObject, QTimer, Signal, Slot
 from PySide6.QtGui import QAction, QColor, QTextCharFormat, QTextCursor
@@ -20,13 +21,15 @@ from PySide6.QtWidgets import (
 )
 
 from app.controller import RunState
-from app.jobs import Jobs
+from app.jobs import Job, Jobs
 from app.setup.controls import ControlsPanel
 from app.setup.presets import Preset
-from app.setup.rendered_prompt import RenderedPrompt, RenderQuestion, render_prompt
 from app.theme import hold_font
 from app.widgets.fields import card, describe, quiet_button, set_flag, text_label
 from app.widgets.labels import FittingNote
+
+if TYPE_CHECKING:
+    from core.models.prompting import RenderedPrompt
 
 WAITING = "Reading the target's tokenizer…"
 
@@ -195,15 +198,22 @@ class PromptEditor(QWidget):
         """Whether the prompt is shown as the target reads it."""
         return self.reading_button.isChecked()
 
-    def show_rendered(self, rendered: RenderedPrompt | None) -> None:
-        """Show what the target reads; None: it is being found out."""
-        if not self.is_reading:
-            return
-        self._read = (WAITING, False)
-        if rendered is not None:
+    def show_rendered(self, rendered: RenderedPrompt) -> None:
+        """Show what the target reads."""
+        if self.is_reading:
             self.reading.show_rendered(rendered)
-            self._read = (rendered.problem or reading_note(rendered), bool(rendered.problem))
-        self._note(*self._read)
+            self._show_read(reading_note(rendered))
+
+    def show_rendering(self, problem: str = "") -> None:
+        """Say that the prompt is being rendered, or why it can't be."""
+        if self.is_reading:
+            if problem:
+                self.reading.clear()
+            self._show_read(problem or WAITING, bool(problem))
+
+    def _show_read(self, note: str, is_problem: bool = False) -> None:
+        self._read = (note, is_problem)
+        self._note(note, is_problem)
 
     def _note(self, text: str, is_problem: bool = False, *, short: str = "") -> None:
         self.note.show_note(text, short)
@@ -228,7 +238,7 @@ DELAY_MS = 120
 
 
 class PromptReader(QObject):
-    """Renders the prompt again when target, chat setting or prompt change, and only while the view is open."""
+    """Renders the prompt whenever target, chat setting or prompt are new, and only while the view is open."""
 
     def __init__(
         self, prompt: PromptEditor, controls: ControlsPanel, jobs: Jobs, parent: QObject | None = None
@@ -237,7 +247,8 @@ class PromptReader(QObject):
         self._prompt = prompt
         self._controls = controls
         self._jobs = jobs
-        self._asked: RenderQuestion | None = None
+        self._job: Job | None = None
+        self._asked: tuple[str, str, bool | None] | None = None
         self._timer = QTimer(self)
         self._timer.setSingleShot(True)
         self._timer.setInterval(DELAY_MS)
@@ -250,7 +261,7 @@ class PromptReader(QObject):
     def _on_toggled(self, is_reading: bool) -> None:
         self._asked = None
         if is_reading:
-            self._prompt.show_rendered(None)
+            self._prompt.show_rendering()
             self._on_due()
 
     @Slot()
@@ -260,17 +271,23 @@ class PromptReader(QObject):
 
     @Slot()
     def _on_due(self) -> None:
-        question = self._controls.render_question(self._prompt.text())
-        if self._prompt.is_reading and question is not None and question != self._asked:
-            self._asked = question
-            self._jobs.submit(
-                lambda _job: render_prompt(question) if question is self._asked else None,
-                lambda rendered: self._show(question, rendered),
-                failed=lambda sentence: self._show(question, RenderedPrompt(problem=sentence)),
-                what="The prompt could not be rendered",
-                lane="prompt",
-            )
+        text, target = self._prompt.text(), self._controls.target.ref
+        asked = (target, text, self._controls.run.chat.member().as_flag)
+        if not self._prompt.is_reading or not target or asked == self._asked:
+            return
+        if self._job is not None:
+            self._job.cancel()
 
-    def _show(self, question: RenderQuestion, rendered: RenderedPrompt | None) -> None:
-        if question is self._asked and rendered is not None:
-            self._prompt.show_rendered(rendered)
+        def render(_job: Job) -> RenderedPrompt:
+            from core.models.prompting import render_prompt
+
+            return render_prompt(*asked)
+
+        self._asked = asked
+        self._job = self._jobs.submit(
+            render,
+            then=self._prompt.show_rendered,
+            failed=self._prompt.show_rendering,
+            what="The prompt could not be rendered",
+            lane="models",
+        )

@@ -7,6 +7,9 @@ import functools
 import hashlib
 import json
 import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakValueDictionary
@@ -118,6 +121,41 @@ def render(ref: str, prompt: str, chat: bool | None = None) -> EncodedPrompt:
     changed = max((file.stat().st_mtime_ns for file in folder.glob("*.json*")), default=0)
     with _lock:
         return _encode(_kept_tokenizer(entry, folder, changed), ref, prompt, chat)
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedPrompt:
+    """What a model reads: the text with its special tokens, and how many tokens it is."""
+
+    text: str
+    num_tokens: int
+    is_chat: bool
+    special_tokens: tuple[str, ...] = ()
+
+
+def render_prompt(ref: str, prompt: str, chat: bool | None = None) -> RenderedPrompt:
+    """`render` for display: special tokens that the tokenizer adds are written out. Raises as `render` does."""
+    encoded = render(ref, prompt, chat)
+    special = _special_tokens(tokenizer_folder(resolve(ref)) / "tokenizer.json")
+    text = encoded.rendered if encoded.is_chat else with_added_tokens(encoded.rendered, encoded.ids, special)
+    return RenderedPrompt(text, len(encoded.ids), encoded.is_chat, tuple(special.values()))
+
+
+def with_added_tokens(text: str, ids: Sequence[int], special: Mapping[int, str]) -> str:
+    """Write out the special tokens that a tokenizer adds before or after a text, such as one for its beginning."""
+    before = "".join(special[token] for token in takewhile(special.__contains__, ids))
+    if before and all(token in special for token in ids):
+        return text if text else before
+    after = "".join(reversed([special[token] for token in takewhile(special.__contains__, reversed(ids))]))
+    return f"{'' if text.startswith(before) else before}{text}{'' if text.endswith(after) else after}"
+
+
+def _special_tokens(file: Path) -> Mapping[int, str]:
+    try:
+        added = json.loads(file.read_bytes()).get("added_tokens") or ()
+        return {int(token["id"]): str(token["content"]) for token in added if token.get("special")}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return {}  # They are only set apart in colour; a tokenizer of another form renders all the same.
 
 
 def tokenizer_folder(entry: ModelEntry) -> Path:

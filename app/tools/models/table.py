@@ -16,7 +16,7 @@ from PySide6.QtCore import (
     Signal,
     Slot,
 )
-from PySide6.QtGui import QColor, QFont, QFontMetrics, QPainter, QPalette
+from PySide6.QtGui import QFont, QFontMetrics, QPainter, QPalette
 from PySide6.QtWidgets import (
     QAbstractItemView,
     QApplication,
@@ -29,6 +29,7 @@ from PySide6.QtWidgets import (
 )
 
 from app.setup.model_library import (
+    ORIGINS,
     UNKNOWN,
     ModelLibrary,
     age_text,
@@ -36,7 +37,6 @@ from app.setup.model_library import (
     count_text,
     describe,
     kind_text,
-    origin_text,
 )
 from app.theme import scaled
 from app.widgets.tables import Index, Role, RowsModel, prepare_rows
@@ -56,7 +56,7 @@ class NameDelegate(QStyledItemDelegate):
     def paint(
         self, painter: QPainter, option: QStyleOptionViewItem, index: QModelIndex | QPersistentModelIndex
     ) -> None:
-        """Draw the ground as the style does, and the texts upon it."""
+        """Draw the background as the style does, and the texts on it."""
         item = QStyleOptionViewItem(option)
         self.initStyleOption(item, index)
         title, item.text = item.text, ""
@@ -82,7 +82,7 @@ class NameDelegate(QStyledItemDelegate):
         small = QFont(item.font)
         small.setPixelSize(scaled(SMALL_PX))
         painter.setFont(small)
-        # The faint ink of a subtitle would be too faint on a selected row.
+        # A subtitle's faint colour would be too faint on a selected row.
         ink = QPalette.ColorRole.Text if is_selected else QPalette.ColorRole.PlaceholderText
         painter.setPen(QApplication.palette().color(ink))
         text = painter.fontMetrics().elidedText(str(index.data(SUBTITLE_ROLE)), Qt.TextElideMode.ElideMiddle, width)
@@ -105,22 +105,13 @@ def _draw_badge(painter: QPainter, left: int, middle: int, text: str, palette: Q
     painter.setFont(_badge_font(painter.font()))
     width = painter.fontMetrics().horizontalAdvance(text) + 2 * BADGE_PADDING
     place = QRectF(left, middle - scaled(BADGE_HEIGHT) / 2 + 1, width, scaled(BADGE_HEIGHT))
-    ground, ink = _badge_colors(text, palette)
+    role = QPalette.ColorRole
     painter.setRenderHint(QPainter.RenderHint.Antialiasing)
     painter.setPen(Qt.PenStyle.NoPen)
-    painter.setBrush(palette.color(QPalette.ColorRole.Base) if is_selected else ground)
+    painter.setBrush(palette.color(role.Base if is_selected else role.AlternateBase))
     painter.drawRoundedRect(place, BADGE_RADIUS, BADGE_RADIUS)
-    painter.setPen(ink)
+    painter.setPen(palette.color({"Damaged": role.BrightText, "Base": role.PlaceholderText}.get(text, role.Link)))
     painter.drawText(place, Qt.AlignmentFlag.AlignCenter, text)
-
-
-def _badge_colors(text: str, palette: QPalette) -> tuple[QColor, QColor]:
-    role = QPalette.ColorRole
-    if text == "Damaged":
-        return palette.color(role.AlternateBase), palette.color(role.BrightText)
-    if text == "Base":
-        return palette.color(role.AlternateBase), palette.color(role.PlaceholderText)
-    return palette.color(role.AlternateBase), palette.color(role.Link)
 
 
 SORT_ROLE = Role.UserRole + 10
@@ -223,7 +214,7 @@ class ModelsTableModel(RowsModel[Row]):
         if role == SUBTITLE_ROLE:
             return subtitle(entry)
         if role == FILTER_ROLE:
-            return " ".join((entry.ref, row.badge, *row.texts, origin_text(entry)))
+            return " ".join((entry.ref, row.badge, *row.texts, ORIGINS[entry.origin]))
         if role == Role.AccessibleTextRole and column is Column.NAME:
             return ", ".join(part for part in (entry.title, row.badge, subtitle(entry)) if part)
         return None
@@ -231,14 +222,13 @@ class ModelsTableModel(RowsModel[Row]):
 
 def subtitle(entry: ModelEntry) -> str:
     """Whose model it is, or in which folder, and where it comes from."""
-    if entry.origin in {ModelOrigin.FOLDER, ModelOrigin.GGUF}:
-        return f"{entry.path.parent} · {origin_text(entry)}"
-    owner = entry.ref.rpartition("/")[0]
-    return f"{owner} · {origin_text(entry)}" if owner else origin_text(entry)
+    is_own = entry.origin in {ModelOrigin.FOLDER, ModelOrigin.GGUF}
+    owner = str(entry.path.parent) if is_own else entry.ref.rpartition("/")[0]
+    return " · ".join(filter(None, (owner, ORIGINS[entry.origin])))
 
 
 class ModelsTable(QTableView):
-    """A table that is sorted by its head and filtered by words.
+    """A table that is sorted by its header and filtered by words.
 
     Signals:
         model_selected: the reference of the selected model; empty if none is.
@@ -282,13 +272,13 @@ class ModelsTable(QTableView):
         selected = self.selected()
         self._rows.show_rows([make_row(library, entry) for entry in library.entries])
         if not self.selected() and not self.select(selected):
-            self.select_first()
+            self._select_first()
 
     def filter(self, words: str) -> None:
-        """Show only what has these words in a row."""
+        """Show only the models that have these words in a row."""
         self._proxy.setFilterFixedString(words.strip())
         if not self.selected():
-            self.select_first()
+            self._select_first()
 
     def count(self) -> int:
         """Number of models that are shown."""
@@ -309,8 +299,7 @@ class ModelsTable(QTableView):
                 return True
         return False
 
-    def select_first(self) -> None:
-        """Select the model at the top."""
+    def _select_first(self) -> None:
         if self._proxy.rowCount():
             self.select(str(self._proxy.index(0, 0).data(REF_ROLE)))
 

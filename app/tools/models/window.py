@@ -1,12 +1,14 @@
-"""The models window, and what it and the two dropdowns ask of the models on this computer."""
+"""The models window, and everything on models behind the panels: scans, verdicts on pairs, downloads, deletions."""
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from PySide6.QtCore import QObject, Qt, QUrl, Signal, Slot
 from PySide6.QtGui import QDesktopServices, QKeySequence, QShortcut
@@ -15,11 +17,11 @@ from PySide6.QtWidgets import QDialog, QLineEdit, QStackedWidget, QTabBar, QWidg
 from app.controller import RunController
 from app.dialogs import Dialogs
 from app.jobs import Job, Jobs
-from app.setup.model_library import FoundModels, ModelLibrary, bytes_text, find_models
+from app.setup.model_library import ModelLibrary, bytes_text
 from app.setup.models_form import ModelRole, ModelsForm, OpenKind
 from app.tools.models.details import ModelDetailsPane
-from app.tools.models.downloads import Download, Downloads, DownloadsShelf, DownloadState, download_line
-from app.tools.models.get import GetModelsPage
+from app.tools.models.downloads import Download, Downloads, DownloadsList, DownloadState
+from app.tools.models.suggestions import SuggestionsPage
 from app.tools.models.table import ModelsTable
 from app.widgets.fields import column, describe, row, table_card, text_label
 from app.widgets.labels import Banner
@@ -30,29 +32,82 @@ from core.models.catalogue import ModelEntry
 from core.types import RunRequest
 
 if TYPE_CHECKING:
+    from core.models.details import ModelDetails
     from core.models.downloads import Removal
 
+
 HERE, GET = 0, 1
-NO_MATCH = "No model on this computer matches these words."
+NO_MATCH = "No model on this computer has these words."
 NO_MODEL = "There is no model on this computer yet. Choose one under Get models."
-REPORT_S = 0.25
-"""Answers about many models are reported in parts, each after about this long."""
-LANE = "models"
+BATCH_S = 0.25
+"""Answers about many models are shown in batches, one after about this long."""
+
+
+class FoundModels(NamedTuple):
+    """The models on this computer, the folder of downloads, and the free bytes of its disk; None if not known."""
+
+    entries: tuple[ModelEntry, ...]
+    folder: Path
+    free_bytes: int | None
+
+
+def find_models() -> FoundModels:
+    """The models on this computer, and the room for more. Reads files."""
+    folder = hub.cache_folder()
+    free = None
+    with contextlib.suppress(OSError, StopIteration):  # A disk that is missing must not hide other models.
+        existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+        free = shutil.disk_usage(existing).free
+    return FoundModels(catalogue.local_models(), folder, free)
+
+
+def find_details(entry: ModelEntry) -> ModelDetails | str:
+    """What a model's files say of it; a sentence in place of what can't be read."""
+    from core.models.details import read_details
+
+    try:
+        return read_details(entry)
+    except Exception as error:
+        return sentence_of(error, f"{entry.title} could not be read")
+
+
+def find_problem(target: str, draft: str) -> str | None:
+    """Why two models can't work together, in a sentence; None if they can, or if only loading will tell."""
+    from core.models.fit import pair_verdict
+
+    try:
+        return pair_verdict(draft, target, with_memory=False).problem
+    except OutriderError as error:
+        return str(error)
+    except Exception:
+        return None  # The engine may still read the file, and says better what is wrong with it.
+
+
+def answer_each(job: Job, items: Sequence[Any], key: Callable[[Any], str], ask: Callable[[Any], Any]) -> dict[str, Any]:
+    """Ask about each item; report the answers in batches, and return those of the last one."""
+    answers: dict[str, Any] = {}
+    reported_at = time.monotonic()
+    for item in items:
+        job.check()
+        answers[key(item)] = ask(item)
+        if time.monotonic() - reported_at >= BATCH_S:
+            job.report(answers)
+            answers, reported_at = {}, time.monotonic()
+    return answers
 
 
 class ModelsWindow(QDialog):
-    """Two pages, on this computer and to get, and the downloads below them. Doesn't block the main window.
+    """Two pages, and the downloads beneath them.
 
     Signals:
-        model_selected: the reference of a model whose drafts should be checked.
-        removal_requested, folder_requested: a reference.
+        model_selected: a reference, whose pairs are wanted.
+        get_requested: a reference, and whether to start over.
     """
 
     model_selected = Signal(str)
-    removal_requested = Signal(str)
-    folder_requested = Signal(str)
+    get_requested = Signal(str, bool)
 
-    def __init__(self, library: ModelLibrary, downloads: Downloads, form: ModelsForm, parent: QWidget) -> None:
+    def __init__(self, library: ModelLibrary, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._library = library
         self._place = ""
@@ -78,61 +133,80 @@ class ModelsWindow(QDialog):
         self.empty.setObjectName("modelsEmpty")
         self.empty.setAlignment(Qt.AlignmentFlag.AlignCenter)
         self.details = ModelDetailsPane()
-        self.details.setMinimumWidth(280)
-        self.get_page = GetModelsPage(library, downloads)
-        self.shelf = DownloadsShelf(downloads)
+        self.suggestions = SuggestionsPage(library.suggestions)
+        self.downloads = DownloadsList()
         self.foot = text_label("", "hint")
         self.foot.setObjectName("modelsFoot")
+        self._lay_out()
+        self._connect()
+        self.refresh()
+
+    def _lay_out(self) -> None:
         self._list = QStackedWidget()
         self._list.addWidget(self.table)
         self._list.addWidget(self.empty)
-        here = splitter(Qt.Orientation.Horizontal, "modelsSplitter", (table_card(self._list), 1), (self.details, 0))
-        here.setSizes([840, 300])
+        parts = (table_card(self._list), 1), (self.details, 0)
+        self.splitter = splitter(Qt.Orientation.Horizontal, "modelsSplitter", *parts)
+        self.details.setMinimumWidth(280)
+        self.splitter.setSizes([840, 300])
         self.pages = QStackedWidget()
-        self.pages.addWidget(here)
-        self.pages.addWidget(self.get_page)
-        head = row(self.tabs, None, self.filter)
-        layout = column(head, self.banner, (self.pages, 1), self.shelf, self.foot)
+        self.pages.addWidget(self.splitter)
+        self.pages.addWidget(self.suggestions)
+        layout = column(row(self.tabs, None, self.filter), self.banner, (self.pages, 1), self.downloads, self.foot)
         layout.setContentsMargins(16, 12, 16, 12)
         self.setLayout(layout)
         self.setMinimumSize(860, 520)
         self.resize(1180, 700)
 
+    def _connect(self) -> None:
         self.tabs.currentChanged.connect(self._on_tab_changed)
         self.filter.textChanged.connect(self._on_filter_changed)
         self.table.model_selected.connect(self._on_model_selected)
         self.table.activated.connect(self.details.use_target.click)
-        self.details.use_requested.connect(form.choose)
-        self.details.again_requested.connect(partial(downloads.get, restart=True))
-        self.details.removal_requested.connect(self.removal_requested)
-        self.details.folder_requested.connect(self.folder_requested)
+        self.details.again_requested.connect(self._on_again_requested)
+        self.suggestions.get_requested.connect(self._on_get_requested)
+        self.downloads.get_requested.connect(self.get_requested)
         QShortcut(QKeySequence.StandardKey.Find, self).activated.connect(self._on_find)
         delete = QShortcut(QKeySequence.StandardKey.Delete, self.table)
         delete.setContext(Qt.ShortcutContext.WidgetShortcut)
         delete.activated.connect(self.details.delete.click)
-        self.refresh()
 
     def open_page(self, page: int) -> None:
-        """Show one of the pages, in front of other windows."""
-        is_offline = hub.is_offline()
-        self.get_page.set_offline(is_offline)
-        self.details.set_offline(is_offline)
+        """Show the window, on top, with one of its pages."""
         self.tabs.setCurrentIndex(page)
         bring_forward(self)
-        (self.get_page.edit if page == GET else self.table).setFocus()
+        (self.suggestions.edit if page == GET else self.table).setFocus()
 
     def refresh(self) -> None:
         """Show the library as it is now."""
         self.table.show_models(self._library)
-        self.get_page.refresh()
+        self.suggestions.show_here(self._library.refs)
         self.details.show_model(self._library, self.table.selected())
         self._show_list()
 
     def show_place(self, found: FoundModels) -> None:
-        """Show where downloads go, and how much free space there is."""
+        """Say where downloads go, and how much room there is."""
         free = "" if found.free_bytes is None else f"{bytes_text(found.free_bytes)} free · "
-        self._place = f"{free}downloads go to {_short(found.folder)}"
+        folder = str(found.folder)
+        with contextlib.suppress(ValueError, RuntimeError):
+            folder = str(Path("~") / found.folder.relative_to(Path.home()))
+        self._place = f"{free}downloads go to {folder}"
         self._show_list()
+
+    def set_offline(self, is_offline: bool) -> None:
+        """Whether offline mode is on."""
+        self.suggestions.set_offline(is_offline)
+        self.details.set_offline(is_offline)
+
+    def show_download(self, download: Download) -> None:
+        """Show the state of a download."""
+        self.downloads.show_download(download)
+        self.suggestions.show_download(download)
+
+    def forget_download(self, ref: str) -> None:
+        """A download is no longer shown."""
+        self.downloads.forget(ref)
+        self.suggestions.forget_download(ref)
 
     def _show_list(self) -> None:
         entries = self._library.entries
@@ -158,6 +232,14 @@ class ModelsWindow(QDialog):
         if ref:
             self.model_selected.emit(ref)
 
+    @Slot(str)
+    def _on_get_requested(self, ref: str) -> None:
+        self.get_requested.emit(ref, False)
+
+    @Slot(str)
+    def _on_again_requested(self, ref: str) -> None:
+        self.get_requested.emit(ref, True)
+
     @Slot()
     def _on_find(self) -> None:
         self.tabs.setCurrentIndex(HERE)
@@ -165,18 +247,11 @@ class ModelsWindow(QDialog):
         self.filter.selectAll()
 
 
-def _short(path: Path) -> str:
-    try:
-        return str(Path("~") / path.relative_to(Path.home()))
-    except (ValueError, RuntimeError):
-        return str(path)
-
-
 class Models(QObject):
-    """Finds, opens, describes, checks and deletes models for the two dropdowns and the models window.
+    """Connects the library, its jobs, the form with the two dropdowns, and the models window.
 
     Signals:
-        failed: one sentence, if no models window is visible to show it.
+        failed: one sentence for the main window, where no models window shows it.
         model_opened: the reference of a model that a person opened.
         line_changed: the downloads in a few words.
     """
@@ -195,30 +270,36 @@ class Models(QObject):
         parent: QWidget,
     ) -> None:
         super().__init__(parent)
-        self._jobs, self._library, self._form, self._dialogs, self._parent = jobs, library, form, dialogs, parent
-        self._in_use: frozenset[str | None] = frozenset()
+        self._submit = partial(jobs.submit, lane="models")
+        self.library = library
+        self._form = form
+        self._dialogs = dialogs
+        self._parent = parent
+        self._running: frozenset[str | None] = frozenset()
+        """The models of the current run."""
+        self._details_job: Job | None = None
         self.window: ModelsWindow | None = None
         self.downloads = Downloads(jobs, self)
+        self.downloads.changed.connect(self._on_download_changed)
+        self.downloads.dismissed.connect(self._on_download_dismissed)
+        self.downloads.arrived.connect(self._on_arrived)
         controller.run_requested.connect(self._on_run_requested)
         controller.run_ended.connect(self._on_run_ended)
-        # After the engine's import, which holds Python's lock.
         controller.engine_ready.connect(self.scan)
         form.open_requested.connect(self.ask_for_model)
         form.browse_requested.connect(self.browse)
-        form.check_requested.connect(self.check_pairs)
-        self.downloads.changed.connect(self._on_download_changed)
-        self.downloads.arrived.connect(self._on_arrived)
+        form.check_requested.connect(self._check_pairs)
 
     # --- The models window ---
 
     @Slot()
     def open(self) -> None:
-        """Show the models on this computer."""
+        """Show what is on this computer."""
         self._open(HERE)
 
     @Slot()
     def browse(self) -> None:
-        """Show the models to get."""
+        """Show what can be downloaded."""
         self._open(GET)
 
     def close(self) -> None:
@@ -227,36 +308,81 @@ class Models(QObject):
             self.window.close()
 
     def _open(self, page: int) -> None:
-        if self.window is None:
-            self.window = ModelsWindow(self._library, self.downloads, self._form, self._parent)
-            self.window.model_selected.connect(self._on_model_selected)
-            self.window.removal_requested.connect(self._on_removal_requested)
-            self.window.folder_requested.connect(self._on_folder_requested)
-            self._on_model_selected(self.window.table.selected())
+        window = self.window = self.window or self._make_window()
+        window.set_offline(hub.is_offline())
         self.scan()
-        self.window.open_page(page)
+        window.open_page(page)
 
-    @Slot(str)
+    def _make_window(self) -> ModelsWindow:
+        window = ModelsWindow(self.library, self._parent)
+        window.model_selected.connect(self._on_model_selected)
+        window.get_requested.connect(self.downloads.get)
+        window.details.use_requested.connect(self._form.choose)
+        window.details.removal_requested.connect(self._on_removal_requested)
+        window.details.folder_requested.connect(self._on_folder_requested)
+        window.downloads.cancel_requested.connect(self.downloads.cancel)
+        window.downloads.dismiss_requested.connect(self.downloads.dismiss)
+        for download in self.downloads.all():
+            window.show_download(download)
+        self._on_model_selected(window.table.selected())
+        return window
+
     def _show_problem(self, sentence: str) -> None:
         if self.window is not None and self.window.isVisible():
             self.window.banner.show_sentence(sentence)
         else:
             self.failed.emit(sentence)
 
-    def _refresh(self) -> None:
-        if self.window is not None:
-            self.window.refresh()
+    # --- What is here ---
 
-    # --- Models on this computer ---
+    def recall(self, *refs: str) -> None:
+        """Look for models that were opened or chosen last time; those that are gone are passed over in silence."""
+        for ref in reversed(dict.fromkeys(refs)):
+            if ref and ref not in self.library.refs:
+                self.open_model(ref, None)
 
     @Slot()
     def scan(self) -> None:
-        """Find the models on this computer."""
-        what = "The models on this computer could not be listed"
-        self._jobs.submit(lambda _job: find_models(), self._on_scanned, failed=self._show_problem, what=what, lane=LANE)
+        """Look for models on this computer."""
+        self._submit(
+            lambda _job: find_models(),
+            then=self._on_scanned,
+            failed=self._show_problem,
+            what="The models on this computer could not be listed",
+        )
+
+    @Slot(object, object)
+    def ask_for_model(self, kind: OpenKind, role: ModelRole) -> None:
+        """Ask for a folder or file, and open it."""
+        if path := self._dialogs.ask_model_path(self._parent, kind):
+            self.open_model(path, role)
+
+    @Slot()
+    def open_folder(self) -> None:
+        """Ask for a target's folder."""
+        self.ask_for_model(OpenKind.FOLDER, ModelRole.TARGET)
+
+    @Slot()
+    def open_gguf(self) -> None:
+        """Ask for a target's .gguf file."""
+        self.ask_for_model(OpenKind.GGUF, ModelRole.TARGET)
+
+    def open_model(self, ref: str, role: ModelRole | None) -> None:
+        """Find what a reference names, and choose it. `role` None: it is remembered from an earlier time."""
+
+        def take(entry: ModelEntry) -> None:
+            self._form.open_model(entry, role)
+            self._read_details()
+            self._refresh()
+            if role is not None:
+                self.model_opened.emit(entry.ref)
+
+        # A remembered model may be on a disk that isn't there today, and nobody asked for it just now.
+        failed = self._show_problem if role is not None else None
+        self._submit(lambda _job: catalogue.resolve(ref), then=take, failed=failed, what=f"{ref} could not be opened")
 
     def _on_scanned(self, found: FoundModels) -> None:
-        self._library.take_scan(found.entries)
+        self.library.take_scan(found.entries)
         self._form.show_models()
         self._form.changed.emit()
         self._read_details()
@@ -265,172 +391,110 @@ class Models(QObject):
             self.window.refresh()
             self._on_model_selected(self.window.table.selected())
 
-    def recall(self, *refs: str) -> None:
-        """Open the models that were open or chosen last time; those that are gone are skipped silently."""
-        for ref in reversed(dict.fromkeys(refs)):
-            if ref and ref not in self._library.refs:
-                self._open_model(ref, None)
-
-    @Slot(object, object)
-    def ask_for_model(self, kind: OpenKind, role: ModelRole = ModelRole.TARGET) -> None:
-        """Ask for a folder or file, and open it."""
-        if path := self._dialogs.ask_model_path(self._parent, kind):
-            self._open_model(path, role)
-
-    @Slot()
-    def open_folder(self) -> None:
-        """Ask for a target's folder."""
-        self.ask_for_model(OpenKind.FOLDER)
-
-    @Slot()
-    def open_gguf(self) -> None:
-        """Ask for a target's .gguf file."""
-        self.ask_for_model(OpenKind.GGUF)
-
-    def _open_model(self, ref: str, role: ModelRole | None) -> None:
-        # A remembered model may be on a disk that is not connected today, so its problem is not shown.
-        failed = None if role is None else self._show_problem
-        then = partial(self._on_opened, role)
-        what = f"{ref} could not be opened"
-        self._jobs.submit(lambda _job: catalogue.resolve(ref), then, failed=failed, what=what, lane=LANE)
-
-    def _on_opened(self, role: ModelRole | None, entry: ModelEntry) -> None:
-        self._form.on_model_opened(entry, role)
-        self._read_details()
-        self._refresh()
-        if role is not None:
-            self.model_opened.emit(entry.ref)
-
     def _read_details(self) -> None:
-        if entries := {entry.ref: entry for entry in self._library.undescribed()}:
-            work = partial(_in_parts, tuple(entries), lambda ref: _details(entries[ref]))
-            self._jobs.submit(work, self._on_details_read, progress=self._on_details_read, lane=LANE)
+        if self._details_job is not None:
+            self._details_job.cancel()
+        if missing := self.library.undescribed():
+            self._details_job = self._submit(
+                lambda job: answer_each(job, missing, lambda entry: entry.ref, find_details),
+                then=self._on_details_read,
+                progress=self._on_details_read,
+            )
 
-    def _on_details_read(self, details: dict[str, Any]) -> None:
-        self._library.record_details(details)
+    def _on_details_read(self, details: dict[str, ModelDetails | str]) -> None:
+        self.library.record_details(details)
         self._refresh()
 
     @Slot(str, object)
-    def check_pairs(self, target: str, drafts: tuple[str, ...]) -> None:
-        """Find out which of these drafts fit a target."""
-        record = partial(self._on_pairs_checked, target)
-        work = partial(_in_parts, drafts, lambda draft: _pair_problem(draft, target))
-        self._jobs.submit(work, record, progress=record, lane=LANE)
+    def _check_pairs(self, target: str, drafts: tuple[str, ...]) -> None:
+        def take(problems: dict[str, str | None]) -> None:
+            self._form.take_problems(target, problems)
+            self._refresh()
 
-    def _on_pairs_checked(self, target: str, problems: dict[str, str | None]) -> None:
-        self._form.on_pairs_checked(target, problems)
-        self._refresh()
+        self._submit(lambda job: answer_each(job, drafts, str, partial(find_problem, target)), then=take, progress=take)
+
+    def _refresh(self) -> None:
+        if self.window is not None:
+            self.window.refresh()
 
     @Slot(str)
     def _on_model_selected(self, ref: str) -> None:
-        if ref and not self._library.target_problem(ref) and (drafts := self._library.take_questions(ref)):
-            self.check_pairs(ref, drafts)
+        if ref and not self.library.target_problem(ref) and (drafts := self.library.take_questions(ref)):
+            self._check_pairs(ref, drafts)
 
     @Slot(str)
     def _on_folder_requested(self, ref: str) -> None:
-        entry = self._library.entry(ref)
+        entry = self.library.entry(ref)
         if entry is not None:
             folder = entry.path if entry.path.is_dir() else entry.path.parent
             if not QDesktopServices.openUrl(QUrl.fromLocalFile(str(folder))):
-                self._show_problem(f"This desktop can't open folders. The model is in {str(folder)!r}.")
+                self._show_problem(f"This desktop opens no folders. It is {str(folder)!r}.")
 
     # --- Downloads and deletions ---
 
     @Slot(object)
     def _on_run_requested(self, request: RunRequest) -> None:
-        self._in_use = frozenset((request.target, request.draft))
+        self._running = frozenset((request.target, request.draft))
 
     @Slot()
     def _on_run_ended(self) -> None:
-        self._in_use = frozenset()
+        self._running = frozenset()
 
     @Slot(object)
     def _on_download_changed(self, download: Download) -> None:
-        is_visible = self.window is not None and self.window.isVisible()
-        if download.state is DownloadState.FAILED and not is_visible:
+        if self.window is not None:
+            self.window.show_download(download)
+        if download.state is DownloadState.FAILED and not (self.window is not None and self.window.isVisible()):
             self.failed.emit(download.sentence)
-        self.line_changed.emit(download_line(self.downloads.all()))
+        self.line_changed.emit(self.downloads.line())
+
+    @Slot(str)
+    def _on_download_dismissed(self, ref: str) -> None:
+        if self.window is not None:
+            self.window.forget_download(ref)
 
     @Slot(object)
     def _on_arrived(self, entry: ModelEntry) -> None:
-        # A damaged model that was downloaded again looks the same from outside, so it is read again.
-        self._library.add(entry)
+        # What was known of a damaged model no longer holds, though it looks the same from outside.
+        self.library.add(entry)
         self.scan()
 
     @Slot(str)
     def _on_removal_requested(self, ref: str) -> None:
-        if sentence := self._removal_problem(ref):
-            self._show_problem(sentence)
-            return
-
         def plan(_job: Job) -> Removal:
-            from core.models import downloads
+            from core.models.downloads import plan_removal
 
-            return downloads.plan_removal(ref)
+            return plan_removal(ref)
 
-        what = f"{ref} can't be deleted"
-        self._jobs.submit(plan, self._on_removal_planned, failed=self._show_problem, what=what, lane=LANE)
+        if not self._is_in_use(ref):
+            self._submit(plan, then=self._on_removal_planned, failed=self._show_problem, what=f"{ref} can't be deleted")
 
     def _on_removal_planned(self, removal: Removal) -> None:
         ref = removal.entry.ref
-        if not self._dialogs.ask_removal(self.window or self._parent, removal):
-            return
-        if sentence := self._removal_problem(ref):
-            self._show_problem(sentence)
-            return
+        parent = self.window if self.window is not None else self._parent
 
-        def remove(_job: Job) -> str:
-            from core.models import downloads
+        def delete(_job: Job) -> None:
+            from core.models.downloads import remove
 
-            downloads.remove(ref)
-            return ref
+            remove(ref)
 
-        what = f"{ref} could not be deleted"
-        self._jobs.submit(remove, self._on_removed, failed=self._show_problem, what=what, lane=LANE)
+        def finish(_: None) -> None:
+            self.downloads.dismiss(ref)
+            self.scan()
 
-    def _on_removed(self, ref: str) -> None:
-        self.downloads.dismiss(ref)
-        self.scan()
+        if self._dialogs.ask_removal(parent, removal) and not self._is_in_use(ref):
+            self._submit(
+                delete, then=finish, failed=self._show_problem, what=f"{ref} could not be deleted", must_finish=True
+            )
 
-    def _removal_problem(self, ref: str) -> str:
-        """Why a model can't be deleted now; empty if it can."""
-        if ref in self._in_use:
-            return "This model is in use by the current run. Stop the run, or wait until it ends, and delete it then."
-        if self.downloads.is_active(ref):
-            return "This model is being downloaded. Cancel the download before you delete it."
-        return ""
-
-
-def _in_parts(refs: Sequence[str], ask: Callable[[str], Any], job: Job) -> dict[str, Any]:
-    """Answers by reference; reported in parts meanwhile, and the last part returned."""
-    answers: dict[str, Any] = {}
-    reported_at = time.monotonic()
-    for ref in refs:
-        job.check()
-        answers[ref] = ask(ref)
-        if time.monotonic() - reported_at >= REPORT_S:
-            job.report(answers)
-            answers, reported_at = {}, time.monotonic()
-    return answers
-
-
-def _details(entry: ModelEntry) -> object:
-    """A model's details, or the sentence that says why they can't be read."""
-    from core.models import details
-
-    try:
-        return details.read_details(entry)
-    except Exception as error:
-        return sentence_of(error, f"{entry.title} could not be read")
-
-
-def _pair_problem(draft: str, target: str) -> str | None:
-    """Why a draft doesn't fit a target; None if it does, or if only the engine can tell."""
-    from core.models import fit
-
-    try:
-        return fit.pair_verdict(draft, target, with_memory=False).problem
-    except OutriderError as error:
-        return str(error)
-    except Exception:
-        return None
+    def _is_in_use(self, ref: str) -> bool:
+        """Whether a model can't be deleted now, which is said."""
+        if ref in self._running:
+            self._show_problem(
+                "This model is in use by the run. Stop the run, or wait for its end, before you delete it."
+            )
+        elif self.downloads.is_active(ref):
+            self._show_problem("This model is being downloaded. Cancel that before you delete it.")
+        else:
+            return False
+        return True

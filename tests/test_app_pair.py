@@ -10,32 +10,16 @@ from PySide6.QtCore import Qt
 from app.settings import ChatTemplate
 from app.setup.models_form import ModelRole
 from app.setup.prompt import WAITING
-from app.setup.rendered_prompt import RenderQuestion, with_special_tokens
 from app.theme import DARK, LIGHT, ThemeMode
 from core.errors import OutriderError
 from core.models.fit import MemoryForecast
+from core.models.prompting import with_added_tokens
 from core.types import Device, DType
-from tests.fakes_app import DRAFT, TARGET, fake_services
-from tests.fakes_models import FakeHub
-from tests.fakes_models_window import settle, until
+from tests.fakes_models import DRAFT, TARGET, until
 
 FITS = "Fits: 1.9 of 22.0 GB · expected cost c ≈ 0.13"
 COST_ONLY = "expected cost c ≈ 0.13"
 TOO_MUCH = MemoryForecast(30_000_000_000, 500_000_000, 0, 22_000_000_000)
-
-
-@pytest.fixture
-def hub():
-    return FakeHub()
-
-
-@pytest.fixture
-def make(make_window, session, tmp_path, hub):
-    def build(**changes):
-        vars(hub).update(changes)
-        return make_window(fake_services(session, tmp_path, hub))
-
-    return build
 
 
 def line(window):
@@ -50,75 +34,67 @@ def warm_up(window, qtbot):
 # --- The verdict ---
 
 
-def test_the_cost_is_told_at_once_and_memory_once_the_engine_is_there(make, hub, qtbot):
-    window = make()
+def test_the_cost_is_told_at_once_and_memory_once_the_engine_is_there(make_window, hub, qtbot):
+    window = make_window()
     until(qtbot, lambda: line(window).text() == COST_ONLY)
-    assert not any(question.with_memory for question in hub.judged)
+    assert not any(settings["with_memory"] for _, _, settings in hub.judged)
     warm_up(window, qtbot)
     until(qtbot, lambda: line(window).text() == FITS)
     assert "Weights: 1.5 GB" in line(window).toolTip()
     assert "Free on the device: 22.0 GB" in line(window).toolTip()
 
 
-def test_warnings_stand_beneath_the_figures(make, hub, qtbot):
+def test_warnings_stand_beneath_the_figures(make_window, hub, qtbot):
     hub.warnings = ("The draft is nearly as large as the target.",)
-    window = make()
+    window = make_window()
     label = window.controls.models.verdict.warnings
     until(qtbot, lambda: label.text() == hub.warnings[0])
     assert label.isVisibleTo(window)
 
 
-def test_the_question_follows_the_settings(make, hub, qtbot):
-    window = make()
+def test_the_question_follows_the_settings(make_window, hub, qtbot):
+    window = make_window()
     until(qtbot, lambda: bool(hub.judged))
     window.controls.run.length.setValue(4096)
-    until(qtbot, lambda: hub.judged[-1].context > 4096)
-    first = hub.judged[0]
-    assert (first.target, first.draft, first.device, first.dtype) == (TARGET.ref, DRAFT.ref, "auto", "auto")
-    assert 128 < first.context <= 128 + 512
+    until(qtbot, lambda: hub.judged[-1][2]["context"] > 4096)
+    draft, target, settings = hub.judged[0]
+    assert (target, draft, settings["device"], settings["dtype"]) == (TARGET.ref, DRAFT.ref, "auto", "auto")
+    assert 128 < settings["context"] <= 128 + 512
 
 
-def test_a_pair_that_is_chosen_again_at_once_has_its_figures_again(make, hub, qtbot):
-    asked, release = threading.Event(), threading.Event()
-
-    def judge_slowly(question):
-        if question.target == DRAFT.ref:
-            asked.set()
-            release.wait(20)
-        return FakeHub.pair_verdict(hub, question)
-
-    window = make(pair_verdict=judge_slowly)
+def test_a_pair_that_is_chosen_again_at_once_has_its_figures_again(make_window, hub, qtbot):
+    hub.judge_gate = threading.Event()
+    window = make_window()
     until(qtbot, lambda: line(window).text() == COST_ONLY)
     window.controls.models.choose(ModelRole.TARGET, DRAFT.ref)
-    until(qtbot, asked.is_set)
+    until(qtbot, lambda: not window.jobs.is_idle)
     window.controls.models.choose(ModelRole.TARGET, TARGET.ref)
-    release.set()
-    settle(qtbot, window)
+    hub.judge_gate.set()
+    until(qtbot, lambda: window.jobs.is_idle)
     assert line(window).text() == COST_ONLY
 
 
-def test_without_a_draft_model_there_is_no_forecast(make, qtbot):
-    window = make()
+def test_without_a_draft_model_there_is_no_pair_to_judge(make_window, hub, qtbot):
+    window = make_window()
     until(qtbot, lambda: line(window).text() == COST_ONLY)
     window.controls.method.combo.setCurrentIndex(1)
     assert line(window).text() == ""
 
 
-def test_a_forecast_that_fails_says_nothing_and_stops_nobody(make, qtbot):
-    def fail(_question):
-        raise OutriderError("no")
-
-    window = make(pair_verdict=fail)
-    settle(qtbot, window)
+def test_a_forecast_that_fails_says_nothing_and_stops_nobody(make_window, hub, qtbot):
+    hub.forecast_error = OutriderError("no")
+    window = make_window()
+    until(qtbot, lambda: len(hub.judged) == 1)
+    until(qtbot, lambda: window.jobs.is_idle)
     assert line(window).text() == ""
     assert window.prompt.run_button.isEnabled()
 
 
 @pytest.mark.parametrize("yes", [True, False])
-def test_a_pair_that_is_too_large_is_loaded_only_after_a_yes(make, hub, dialogs, session, qtbot, yes):
+def test_a_pair_that_is_too_large_is_loaded_only_after_a_yes(make_window, hub, dialogs, session, qtbot, yes):
     hub.memory = TOO_MUCH
     dialogs.says_yes = yes
-    window = make()
+    window = make_window()
     warm_up(window, qtbot)
     until(qtbot, lambda: line(window).text().startswith("Too large: 30.5 of 22.0 GB"))
     assert line(window).property("role") == "problem"
@@ -131,10 +107,10 @@ def test_a_pair_that_is_too_large_is_loaded_only_after_a_yes(make, hub, dialogs,
         assert session.requests == []
 
 
-def test_a_pair_that_has_run_is_not_asked_about_again(make, hub, dialogs, run_to_end, session, qtbot):
+def test_a_pair_that_has_run_is_not_asked_about_again(make_window, hub, dialogs, run_to_end, session, qtbot):
     hub.memory = TOO_MUCH
     dialogs.says_yes = True
-    window = make()
+    window = make_window()
     warm_up(window, qtbot)
     until(qtbot, lambda: line(window).text().startswith("Too large"))
     run_to_end(window)
@@ -143,36 +119,37 @@ def test_a_pair_that_has_run_is_not_asked_about_again(make, hub, dialogs, run_to
     assert len(session.requests) == 2
 
 
-def test_a_pair_in_another_precision_than_it_ran_in_is_asked_about(make, hub, dialogs, run_to_end, qtbot):
+def test_a_pair_in_another_precision_than_it_ran_in_is_asked_about(make_window, hub, dialogs, run_to_end, qtbot):
     hub.memory = TOO_MUCH
     dialogs.says_yes = True
-    window = make()
+    window = make_window()
     warm_up(window, qtbot)
     until(qtbot, lambda: line(window).text().startswith("Too large"))
     run_to_end(window)
     window.controls.run.dtype.choose(DType.FLOAT32)
     window.controls.run.changed.emit()
-    until(qtbot, lambda: hub.judged[-1].dtype == "float32")
-    until(qtbot, lambda: window.forecast._answered.dtype == "float32")
+    until(qtbot, lambda: hub.judged[-1][2]["dtype"] == "float32")
+    until(qtbot, lambda: window.forecast._answer[0].dtype == "float32")
     run_to_end(window)
     assert len(dialogs.asked) == 2
 
 
-def test_what_loaded_models_hold_is_told_to_the_forecast(make, hub, session, run_to_end, qtbot):
+def test_what_loaded_models_hold_is_told_to_the_forecast(make_window, hub, session, run_to_end, qtbot):
     session.held = 3_000_000
-    window = make()
+    window = make_window()
     until(qtbot, lambda: bool(hub.judged))
     run_to_end(window)
-    until(qtbot, lambda: hub.judged[-1].held_bytes == 3_000_000)
-    assert hub.judged[0].held_bytes == 0
+    until(qtbot, lambda: hub.judged[-1][2]["held_bytes"] == 3_000_000)
+    assert hub.judged[0][2]["held_bytes"] == 0
     window.controls.run.device.choose(Device.CPU)
     window.controls.run.changed.emit()
-    until(qtbot, lambda: hub.judged[-1].device == "cpu")
-    assert hub.judged[-1].held_bytes == 0
+    until(qtbot, lambda: hub.judged[-1][2]["device"] == "cpu")
+    assert hub.judged[-1][2]["held_bytes"] == 0
 
 
-def test_a_pair_with_a_problem_has_no_figures(make, qtbot):
-    window = make(pair_problem=lambda draft, _target: "They differ." if draft == DRAFT.ref else None)
+def test_a_pair_with_a_problem_has_no_figures(make_window, hub, qtbot):
+    hub.problems = {(DRAFT.ref, TARGET.ref): "They differ."}
+    window = make_window()
     until(qtbot, lambda: window.prompt.note.text() == "They differ.")
     window.controls.models.choose(ModelRole.DRAFT, TARGET.ref)
     until(qtbot, lambda: window.prompt.run_button.isEnabled())
@@ -181,8 +158,8 @@ def test_a_pair_with_a_problem_has_no_figures(make, qtbot):
 # --- What the target reads ---
 
 
-def test_the_prompt_can_be_seen_as_the_model_reads_it(make, qtbot):
-    window = make()
+def test_the_prompt_can_be_seen_as_the_model_reads_it(make_window, hub, qtbot):
+    window = make_window()
     window.prompt.set_text("Hello")
     window.menus.show_reading.setChecked(True)
     reading = window.prompt.reading
@@ -195,8 +172,8 @@ def test_the_prompt_can_be_seen_as_the_model_reads_it(make, qtbot):
     assert "Ctrl+Enter" in window.prompt.note.text()
 
 
-def test_special_tokens_are_set_apart(make, qtbot):
-    window = make()
+def test_special_tokens_are_set_apart(make_window, hub, qtbot):
+    window = make_window()
     window.prompt.set_text("a 🙂 b")
     window.prompt.reading_button.click()
     reading = window.prompt.reading
@@ -210,8 +187,10 @@ def test_special_tokens_are_set_apart(make, qtbot):
 
 
 @pytest.mark.parametrize(("mode", "theme"), [(ThemeMode.DARK, DARK), (ThemeMode.LIGHT, LIGHT)])
-def test_special_tokens_take_the_colour_of_a_theme_that_is_chosen_while_they_are_shown(make, qtbot, mode, theme):
-    window = make()
+def test_special_tokens_take_the_colour_of_a_theme_that_is_chosen_while_they_are_shown(
+    make_window, hub, qtbot, mode, theme
+):
+    window = make_window()
     window.menus.theme_actions[ThemeMode.LIGHT if mode is ThemeMode.DARK else ThemeMode.DARK].trigger()
     window.prompt.reading_button.click()
     document = window.prompt.reading.document()
@@ -220,26 +199,26 @@ def test_special_tokens_take_the_colour_of_a_theme_that_is_chosen_while_they_are
     assert document.find("<|im_end|>").charFormat().background().color().name() == theme.selection
 
 
-def test_the_view_follows_the_chat_setting(make, hub, qtbot):
-    window = make()
+def test_the_view_follows_the_chat_setting(make_window, hub, qtbot):
+    window = make_window()
     window.prompt.reading_button.click()
     until(qtbot, lambda: "im_start" in window.prompt.reading.toPlainText())
     window.controls.run.chat.choose(ChatTemplate.OFF)
     until(qtbot, lambda: "raw" in window.prompt.note.text())
     assert window.prompt.reading.toPlainText() == window.prompt.text()
-    assert hub.rendered[-1] == RenderQuestion(TARGET.ref, window.prompt.text(), False)
+    assert hub.rendered[-1] == (TARGET.ref, window.prompt.text(), False)
 
 
-def test_a_prompt_that_can_not_be_rendered_says_why(make, hub, qtbot):
+def test_a_prompt_that_can_not_be_rendered_says_why(make_window, hub, qtbot):
     hub.render_problem = "The target has no chat template. Run it raw."
-    window = make()
+    window = make_window()
     window.prompt.reading_button.click()
     until(qtbot, lambda: window.prompt.note.text() == hub.render_problem)
     assert window.prompt.note.property("role") == "problem"
 
 
-def test_nothing_is_rendered_while_nobody_looks(make, hub, qtbot):
-    window = make()
+def test_nothing_is_rendered_while_nobody_looks(make_window, hub, qtbot):
+    window = make_window()
     window.prompt.set_text("one")
     window.prompt.reading_button.click()
     assert window.prompt.note.text() in {WAITING, "3 tokens · chat template applied"}
@@ -247,12 +226,12 @@ def test_nothing_is_rendered_while_nobody_looks(make, hub, qtbot):
     window.prompt.reading_button.click()
     window.prompt.set_text("two")
     window.controls.run.length.setValue(2000)
-    settle(qtbot, window)
+    until(qtbot, lambda: hub.judged[-1][2]["context"] > 2000)
     assert len(hub.rendered) == 1
 
 
-def test_a_preset_leads_back_to_the_editor(make):
-    window = make()
+def test_a_preset_leads_back_to_the_editor(make_window):
+    window = make_window()
     window.prompt.reading_button.click()
     action = next(action for action in window.prompt.presets_button.menu().actions() if action.isEnabled())
     action.trigger()
@@ -272,4 +251,4 @@ def test_a_preset_leads_back_to_the_editor(make):
     ],
 )
 def test_tokens_that_a_tokenizer_adds_are_written_out(text, ids, shown):
-    assert with_special_tokens(text, ids, {1: "<s>", 2: "</s>"}) == shown
+    assert with_added_tokens(text, ids, {1: "<s>", 2: "</s>"}) == shown

@@ -1,0 +1,259 @@
+"""The page of models to get: a field for a Hub id, and a short catalogue of families whose models work together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+from PySide6.QtCore import Qt, Signal, Slot
+from PySide6.QtGui import QResizeEvent, QShowEvent
+from PySide6.QtWidgets import (
+    QFrame,
+    QGridLayout,
+    QHBoxLayout,
+    QLabel,
+    QLineEdit,
+    QStackedLayout,
+    QToolButton,
+    QVBoxLayout,
+    QWidget,
+)
+
+from app.setup.model_library import bytes_text, count_text
+from app.theme import hold
+from app.tools.models.downloads import Download, DownloadState
+from app.widgets.fields import card, column, describe, push_button, row, scrolled, set_flag, text_label
+from app.widgets.labels import ElidedLabel
+from core.models.catalogue import EMBEDDED_TITLES
+from core.models.suggestions import Suggestion
+
+OFFLINE = "Offline mode is on (HF_HUB_OFFLINE), so nothing is downloaded. Models that are here work as always."
+GATED_HELP = "Its licence has to be accepted on the Hub first, with the account whose token this computer has."
+ID_HINT = "Downloads go to the cache that other programs of the Hub share, and are checked before they are used."
+ACTION_WIDTH = 84
+TWO_COLUMNS_FROM = 1000
+STATE_TEXTS = {DownloadState.WAITING: "Waiting", DownloadState.RUNNING: "Getting…"}
+
+
+class SuggestionRow(QWidget):
+    """One model of the catalogue: what it is, and a button, or a word where it is here or being downloaded."""
+
+    get_requested = Signal(str)
+
+    def __init__(self, suggestion: Suggestion) -> None:
+        super().__init__()
+        self.suggestion = suggestion
+        self.button = push_button("Get", f"get_{suggestion.ref}", "")
+        self.pair = QToolButton()
+        self.pair.setObjectName(f"getPair_{suggestion.ref}")
+        self.pair.setText("Get both")
+        self.pair.setProperty("role", "link")
+        self.pair.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        if suggestion.drafts:
+            pair = f"{suggestion.title} with its draft {suggestion.drafts[0].rpartition('/')[2]}"
+            describe(self.pair, f"Get {pair}", f"Download {pair}")
+        self.word = text_label("", "hint")
+        self.word.setAlignment(Qt.AlignmentFlag.AlignCenter)
+        action = QWidget()
+        hold(action, width=ACTION_WIDTH)
+        self._action = QStackedLayout(action)
+        self._action.addWidget(self.button)
+        self._action.addWidget(self.word)
+        badges = row(
+            ElidedLabel(suggestion.title, "strong"), _badge("Instruct" if suggestion.is_instruct else "Base"), spacing=6
+        )
+        if suggestion.is_gated:
+            badges.addWidget(_badge("Gated", GATED_HELP))
+        badges.addStretch(1)
+        drafts = [EMBEDDED_TITLES.get(ref) or ref.rpartition("/")[2] for ref in suggestion.drafts]
+        text = f"Drafts: {', '.join(drafts)}" if drafts else "A draft for the larger ones"
+        layout = QGridLayout(self)
+        layout.setContentsMargins(0, 6, 0, 6)
+        layout.setHorizontalSpacing(12)
+        layout.setVerticalSpacing(2)
+        layout.addLayout(badges, 0, 0)
+        layout.addLayout(row((ElidedLabel(text, "hint", takes_all=True), 1), self.pair), 1, 0)
+        sizes = (count_text(suggestion.num_parameters), 56), (bytes_text(suggestion.download_bytes), 64)
+        for place, (text, width) in enumerate(sizes, start=1):
+            label = text_label(text, "plain")
+            label.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
+            hold(label, width=width)
+            layout.addWidget(label, 0, place, 2, 1)
+        layout.addWidget(action, 0, 3, 2, 1, Qt.AlignmentFlag.AlignVCenter)
+        layout.setColumnStretch(0, 1)
+        self.button.clicked.connect(lambda: self.get_requested.emit(suggestion.ref))
+        self.pair.clicked.connect(self._on_pair_clicked)
+
+    def show_state(self, *, is_here: bool, state: DownloadState | None, lacks_draft: bool, is_offline: bool) -> None:
+        """Show whether the model is here, is being downloaded, or can be had, and with it a draft."""
+        text = "On this computer" if is_here else STATE_TEXTS.get(state, "") if state is not None else ""
+        self.word.setText("Here" if is_here else text)
+        self.word.setToolTip(text)
+        set_flag(self.word, "role", "done" if is_here else "hint")
+        self._action.setCurrentIndex(1 if text else 0)
+        self.button.setText("Resume" if state in {DownloadState.STOPPED, DownloadState.FAILED} else "Get")
+        self.button.setEnabled(not is_offline)
+        self.pair.setVisible(lacks_draft and not text and not is_offline)
+        model = f"{self.suggestion.title}, {bytes_text(self.suggestion.download_bytes)}"
+        describe(self.button, f"{self.button.text()} {model}", OFFLINE if is_offline else f"Download {model}")
+
+    @Slot()
+    def _on_pair_clicked(self) -> None:
+        for ref in (self.suggestion.drafts[0], self.suggestion.ref):  # The draft is smaller, and here first.
+            self.get_requested.emit(ref)
+
+
+def _badge(text: str, help_text: str = "") -> QLabel:
+    label = text_label(text, "badge")
+    label.setProperty("kind", text.lower())
+    label.setToolTip(help_text)
+    return label
+
+
+class SuggestionsPage(QWidget):
+    """The field for a Hub id above the families.
+
+    Signals:
+        get_requested: a reference.
+    """
+
+    get_requested = Signal(str)
+
+    def __init__(self, suggestions: Sequence[Suggestion]) -> None:
+        super().__init__()
+        self._suggestions = suggestions
+        self._is_offline = False
+        self._num_columns = 0
+        self._states: dict[str, DownloadState] = {}
+        self._here: frozenset[str] = frozenset()
+        self._rows: list[SuggestionRow] = []
+        self._cards: list[QFrame] = []
+        self.edit = QLineEdit()
+        self.edit.setObjectName("hubIdEdit")
+        self.edit.setPlaceholderText("owner/name of a model on the Hub")
+        self.edit.setClearButtonEnabled(True)
+        describe(self.edit, "Hub id of a model to get")
+        self.get = push_button("Get", "getButton", "")
+        hold(self.get, least_width=ACTION_WIDTH)
+        self.note = text_label(ID_HINT, "hint")
+        self.note.setObjectName("getNote")
+        self.note.setWordWrap(True)
+        self._columns: list[QVBoxLayout] = [column(spacing=12), column(spacing=12)]
+        body = QWidget()
+        self._body = QHBoxLayout(body)
+        self._body.setContentsMargins(0, 0, 8, 0)
+        for each in self._columns:
+            each.setAlignment(Qt.AlignmentFlag.AlignTop)
+            self._body.addLayout(each, 1)
+        area = scrolled(body, "suggestionsScroll")
+        area.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        layout = column(row((self.edit, 1), self.get), self.note, (area, 1))
+        layout.setContentsMargins(0, 0, 0, 0)
+        self.setLayout(layout)
+        self.edit.textChanged.connect(self._show_get)
+        self.edit.returnPressed.connect(self._on_get)
+        self.get.clicked.connect(self._on_get)
+        self._show()
+
+    @property
+    def rows(self) -> list[SuggestionRow]:
+        """The catalogue's models. Built when somebody looks, so that the window opens at once."""
+        if not self._rows:
+            for family, suggestions in groupby(self._suggestions, key=lambda suggestion: suggestion.family):
+                rows = [SuggestionRow(suggestion) for suggestion in suggestions]
+                for each in rows:
+                    each.get_requested.connect(self.get_requested)
+                self._rows += rows
+                self._cards.append(_family_card(family, rows))
+            self._show()
+            self._arrange()
+        return self._rows
+
+    def showEvent(self, event: QShowEvent) -> None:
+        """Build the catalogue."""
+        super().showEvent(event)
+        assert self.rows
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """Put the families in two columns where there is room."""
+        super().resizeEvent(event)
+        self._arrange()
+
+    def _arrange(self) -> None:
+        count = 2 if self.width() >= TWO_COLUMNS_FROM else 1
+        if self._cards and count != self._num_columns:
+            self._num_columns = count
+            heights = [0] * count
+            for family in self._cards:
+                lowest = heights.index(min(heights))
+                self._columns[lowest].addWidget(family)
+                heights[lowest] += family.sizeHint().height()
+            self._body.setStretch(1, count - 1)
+            self._body.setSpacing(12 * (count - 1))
+
+    def show_here(self, refs: Iterable[str]) -> None:
+        """Mark the models that are on this computer."""
+        self._here = frozenset(refs)
+        self._show()
+
+    def show_download(self, download: Download) -> None:
+        """Show the state of a model's download."""
+        if self._states.get(download.ref) is not download.state:
+            self._states[download.ref] = download.state
+            self._show()
+
+    def forget_download(self, ref: str) -> None:
+        """A download is no longer shown."""
+        if self._states.pop(ref, None) is not None:
+            self._show()
+
+    def set_offline(self, is_offline: bool) -> None:
+        """Whether offline mode is on."""
+        self._is_offline = is_offline
+        self.note.setText(OFFLINE if is_offline else ID_HINT)
+        set_flag(self.note, "role", "warning" if is_offline else "hint")
+        self._show()
+
+    def _show(self) -> None:
+        for each in self._rows:
+            ref = each.suggestion.ref
+            each.show_state(
+                is_here=ref in self._here,
+                state=self._states.get(ref),
+                lacks_draft=self._lacks_draft(each.suggestion.drafts),
+                is_offline=self._is_offline,
+            )
+        self._show_get()
+
+    def _lacks_draft(self, drafts: Sequence[str]) -> bool:
+        """Whether there are drafts that suit a model, and none of them is here or being downloaded."""
+        is_coming = any(ref in self._states and self._states[ref].is_active for ref in drafts)
+        return bool(drafts) and not is_coming and (self._here | EMBEDDED_TITLES.keys()).isdisjoint(drafts)
+
+    @Slot()
+    def _show_get(self) -> None:
+        self.get.setEnabled(bool(self.edit.text().strip()) and not self._is_offline)
+        describe(self.get, "Get the model with this Hub id", OFFLINE if self._is_offline else "")
+
+    @Slot()
+    def _on_get(self) -> None:
+        ref = self.edit.text().strip()
+        if ref and self.get.isEnabled():
+            self.edit.clear()
+            self.get_requested.emit(ref)
+
+
+def _family_card(family: str, rows: list[SuggestionRow]) -> QFrame:
+    licences = dict.fromkeys(each.suggestion.licence for each in rows)
+    frame, layout = card(row(text_label(family, "section"), None, text_label(" · ".join(licences), "hint")))
+    layout.setSpacing(0)
+    layout.setContentsMargins(12, 10, 12, 6)
+    layout.addSpacing(2)
+    for index, each in enumerate(rows):
+        if index:
+            line = QFrame()
+            line.setObjectName("rule")
+            line.setFixedHeight(1)
+            layout.addWidget(line)
+        layout.addWidget(each)
+    return frame

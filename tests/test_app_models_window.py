@@ -1,0 +1,271 @@
+"""The models window: what is here is listed, described, filtered, sorted, chosen for the main window, and deleted."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QGuiApplication
+from PySide6.QtWidgets import QAbstractButton, QAbstractItemView, QLineEdit
+
+from app.tools.models.downloads import DownloadState
+from app.tools.models.suggestions import OFFLINE
+from app.tools.models.table import SORT_ROLE, Column
+from core.errors import OutriderError
+from core.models.catalogue import ModelOrigin
+from tests.fakes_models import (
+    DRAFT,
+    LARGE,
+    SMALL,
+    TARGET,
+    column,
+    hub_entry,
+    make_details,
+    open_models,
+    small_hub,
+    until,
+    wait_for_state,
+)
+
+DAMAGED = "The file model.safetensors is cut off."
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    return small_hub().install(monkeypatch)
+
+
+@pytest.fixture
+def make(make_window, hub, qtbot):
+    return lambda: open_models(make_window(), hub, qtbot)
+
+
+# --- What is here -----------------------------------------------------------------------------------------------
+
+
+def test_every_model_is_listed_with_what_it_is(make):
+    _, panel = make()
+    assert column(panel, Column.NAME) == [TARGET.title, DRAFT.title, "small-instruct", "large"]
+    row = [panel.table.model().index(2, item).data() for item in Column]
+    assert row == ["small-instruct", "135 M", "bfloat16", "2,048", "49,152", "269 MB", "Yesterday"]
+    foot = panel.foot.text()
+    assert foot == f"4 models, 3.7 GB · 41.2 GB free · downloads go to {Path('~') / '.cache' / 'models'}"
+
+
+@pytest.mark.parametrize(("ref", "badge"), [(SMALL.ref, "Instruct"), (LARGE.ref, "Base")])
+def test_base_and_instruct_models_are_told_apart(make, ref, badge):
+    _, panel = make()
+    panel.table.select(ref)
+    assert panel.details.badge.text() == badge
+
+
+@pytest.mark.parametrize("is_offline", [False, True])
+def test_a_damaged_model_of_the_hub_can_be_downloaded_again(make, hub, qtbot, is_offline):
+    hub.is_offline = is_offline
+    hub.details[LARGE.ref] = DAMAGED
+    window, panel = make()
+    panel.table.select(SMALL.ref)
+    assert not panel.details.again.isVisibleTo(panel)
+    panel.table.select(LARGE.ref)
+    assert (panel.details.problem.text(), panel.details.badge.text()) == (DAMAGED, "Damaged")
+    assert panel.details.again.isVisibleTo(panel)
+    assert panel.details.again.isEnabled() != is_offline
+    if is_offline:
+        assert panel.details.again.toolTip() == OFFLINE
+        return
+    hub.repairs[LARGE.ref] = make_details("large")
+    panel.details.again.click()
+    wait_for_state(qtbot, window, LARGE.ref, DownloadState.DONE)
+    assert hub.calls == [(LARGE.ref, True)]
+    until(qtbot, lambda: panel.details.badge.text() == "Base")
+    assert not panel.details.again.isVisibleTo(panel)
+
+
+def test_a_damaged_folder_of_the_users_own_is_not_downloaded_again(make, hub):
+    folder = replace(LARGE, ref="owner/folder", origin=ModelOrigin.FOLDER)
+    hub.entries.append(folder)
+    hub.details[folder.ref] = DAMAGED
+    _, panel = make()
+    panel.table.select(folder.ref)
+    assert panel.details.problem.text()
+    assert not panel.details.again.isVisibleTo(panel)
+
+
+def test_words_filter_the_list_and_no_match_is_said(make):
+    _, panel = make()
+    panel.filter.setText("instr")
+    assert column(panel, Column.NAME) == ["small-instruct"]
+    assert panel.details.ref == SMALL.ref
+    panel.filter.setText("nothing like it")
+    assert "No model" in panel.empty.text()
+    assert panel._list.currentWidget() is panel.empty
+    assert not panel.details.drafts.isVisibleTo(panel)
+    assert not panel.details.copy.isVisibleTo(panel)
+    panel.filter.clear()
+    assert panel.table.count() == 4
+
+
+def test_figures_are_sorted_as_figures(make):
+    _, panel = make()
+    panel.table.sortByColumn(Column.SIZE, Qt.SortOrder.DescendingOrder)
+    sizes = [panel.table.model().index(row, Column.SIZE).data(SORT_ROLE) for row in range(4)]
+    assert sizes == sorted(sizes, reverse=True)
+    assert column(panel, Column.NAME)[0] == "large"
+
+
+def test_the_selection_outlives_a_scan(make, hub, qtbot):
+    window, panel = make()
+    panel.table.select(LARGE.ref)
+    hub.entries.append(hub_entry("owner/another", 1_000))
+    window.models.scan()
+    until(qtbot, lambda: panel.table.count() == 5)
+    assert panel.details.ref == LARGE.ref
+
+
+def test_details_name_path_and_drafts_that_suit(make, qtbot):
+    _, panel = make()
+    panel.table.select(LARGE.ref)
+    until(qtbot, lambda: "small-instruct" in panel.details.drafts.text())
+    assert TARGET.title in panel.details.drafts.text()
+    assert panel.details.path.text() == str(LARGE.path)
+    panel.details.copy.click()
+    assert QGuiApplication.clipboard().text() == str(LARGE.path)
+
+
+def test_a_scan_that_fails_is_shown_in_the_models_window(make_window, hub, qtbot):
+    hub.scan_error = OutriderError("The cache can't be read.")
+    window = make_window()
+    window.models.open()
+    until(qtbot, lambda: window.models.window.banner.sentence() == "The cache can't be read.")
+
+
+def test_everything_can_be_reached_and_is_named(make):
+    _, panel = make()
+    assert panel.suggestions.rows
+    for kind in (QAbstractButton, QLineEdit, QAbstractItemView):
+        for widget in panel.findChildren(kind):
+            if widget.objectName().startswith("qt_") or isinstance(widget.parent(), QLineEdit):
+                continue
+            if type(widget).__name__ in {"QHeaderView", "QTableCornerButton", "QAbstractButton"}:
+                continue
+            assert widget.objectName(), widget
+            assert widget.accessibleName() or getattr(widget, "text", str)(), widget.objectName()
+            assert widget.focusPolicy() & Qt.FocusPolicy.TabFocus or widget.objectName() == "dismissButton", widget
+
+
+# --- Choosing ---------------------------------------------------------------------------------------------------
+
+
+def test_use_as_target_and_as_draft_choose_in_the_main_window(make):
+    window, panel = make()
+    panel.table.select(LARGE.ref)
+    panel.details.use_target.click()
+    panel.table.select(SMALL.ref)
+    panel.details.use_draft.click()
+    assert (window.controls.target.ref, window.controls.draft.ref) == (LARGE.ref, SMALL.ref)
+    assert window.controls.request("x").draft == SMALL.ref
+
+
+def test_a_drafter_that_was_made_for_a_target_comes_with_it_and_is_no_target(make, hub):
+    hub.entries.append(hub_entry("owner/drafter", 30_000_000, serves=LARGE.ref, origin=ModelOrigin.KEPT))
+    window, panel = make()
+    panel.table.select(LARGE.ref)
+    panel.details.use_target.click()
+    assert window.controls.draft.ref == "owner/drafter"
+    assert panel.details.drafts.text().splitlines()[0] in {"drafter", "Checking…"}
+    panel.table.select("owner/drafter")
+    assert panel.details.badge.text() == "Drafter"
+    assert not panel.details.use_target.isEnabled()
+    assert LARGE.ref in panel.details.use_target.toolTip()
+
+
+def test_a_draft_that_fits_is_chosen_where_the_old_one_does_not(make_window, hub, qtbot):
+    hub.problems = {(DRAFT.ref, LARGE.ref): "No.", (TARGET.ref, LARGE.ref): "No."}
+    window = make_window()
+    window.models.scan()
+    until(qtbot, lambda: LARGE.ref in window.models.library.refs)
+    combo = window.controls.target.combo
+    combo.setCurrentIndex(combo.findText("large"))
+    combo.activated.emit(combo.currentIndex())
+    until(qtbot, lambda: window.controls.draft.ref == SMALL.ref)
+    assert window.controls.models.problem() is None
+
+
+def test_both_dropdowns_end_in_a_way_to_get_more(window):
+    for picker in (window.controls.target, window.controls.draft):
+        combo, before = picker.combo, picker.ref
+        last = combo.count() - 1
+        assert combo.itemText(last) == "Get more models…"
+        combo.setCurrentIndex(last)
+        combo.activated.emit(last)
+        assert window.models.window.tabs.currentIndex() == 1
+        assert window.models.window.isVisible()
+        assert picker.ref == before
+        window.models.window.close()
+
+
+def test_a_run_continues_beneath_the_models_window(make, run_to_end, session):
+    window, panel = make()
+    assert not panel.isModal()
+    run_to_end(window)
+    assert len(session.requests) == 1
+
+
+# --- Deleting ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("says_yes", [True, False])
+def test_a_model_is_deleted_only_after_a_yes(make, hub, dialogs, qtbot, says_yes):
+    dialogs.says_yes = says_yes
+    window, panel = make()
+    panel.table.select(LARGE.ref)
+    panel.details.delete.click()
+    until(qtbot, lambda: len(dialogs.asked) == 1)
+    assert dialogs.asked[-1].frees_bytes == LARGE.size_bytes
+    until(qtbot, lambda: window.jobs.is_idle)
+    assert hub.removed == ([LARGE.ref] if says_yes else [])
+    assert (LARGE.ref in window.models.library.refs) != says_yes
+
+
+def test_what_ships_with_outrider_can_not_be_deleted(make):
+    _, panel = make()
+    panel.table.select(TARGET.ref)
+    assert not panel.details.delete.isEnabled()
+    assert "Hub cache" in panel.details.delete.toolTip()
+
+
+def test_a_deletion_that_fails_is_reported(make, hub, dialogs, qtbot):
+    hub.removal_error = PermissionError("in use")
+    dialogs.says_yes = True
+    _, panel = make()
+    panel.table.select(LARGE.ref)
+    panel.details.delete.click()
+    until(qtbot, lambda: "could not be deleted" in panel.banner.sentence())
+
+
+def test_models_of_the_current_run_are_not_deleted(make, hub, session, dialogs, qtbot):
+    dialogs.says_yes = True
+    session.gate = threading.Semaphore(1)
+    window, panel = make()
+    panel.table.select(SMALL.ref)
+    panel.details.use_draft.click()
+    window.prompt.run_button.click()
+    until(qtbot, lambda: window.run_view.metrics.totals.steps == 1)
+    panel.details.delete.click()
+    assert "run" in panel.banner.sentence()
+    assert hub.removed == []
+
+
+def test_a_model_that_is_being_downloaded_is_not_deleted(make, hub, dialogs, qtbot):
+    dialogs.says_yes = True
+    hub.gate = threading.Semaphore(1)
+    window, panel = make()
+    panel.get_requested.emit(LARGE.ref, True)
+    wait_for_state(qtbot, window, LARGE.ref, DownloadState.RUNNING)
+    panel.table.select(LARGE.ref)
+    panel.details.delete.click()
+    assert "downloaded" in panel.banner.sentence()
+    assert hub.removed == []
