@@ -56,7 +56,7 @@ def test_the_question_follows_the_settings(make_window, hub, qtbot):
     window = make_window()
     until(qtbot, lambda: bool(hub.judged))
     window.controls.run.length.setValue(4096)
-    until(qtbot, lambda: hub.judged[-1][2]["context"] > 4096)
+    until(qtbot, lambda: bool(hub.judged) and hub.judged[-1][2]["context"] > 4096)
     draft, target, settings = hub.judged[0]
     assert (target, draft, settings["device"], settings["dtype"]) == (TARGET.ref, DRAFT.ref, "auto", "auto")
     assert 128 < settings["context"] <= 128 + 512
@@ -226,7 +226,7 @@ def test_nothing_is_rendered_while_nobody_looks(make_window, hub, qtbot):
     window.prompt.reading_button.click()
     window.prompt.set_text("two")
     window.controls.run.length.setValue(2000)
-    until(qtbot, lambda: hub.judged[-1][2]["context"] > 2000)
+    until(qtbot, lambda: bool(hub.judged) and hub.judged[-1][2]["context"] > 2000)
     assert len(hub.rendered) == 1
 
 
