@@ -1,0 +1,195 @@
+"""Plots of several runs over one another, each run with its own colour, line style and marker."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pyqtgraph as pg
+from pyqtgraph.graphicsItems.ScatterPlotItem import drawSymbol
+from PySide6.QtCore import QPointF, QRect, QRectF, QSize, Qt
+from PySide6.QtGui import QBrush, QColor, QFontMetrics, QPainter, QPen
+from PySide6.QtWidgets import QSizePolicy
+
+from app.theme import LIGHT, Theme, scaled, ui_font
+from app.tools.runs.comparison import Array
+from app.widgets.plots import Mark, Plot, SeriesSample, Table
+
+DASHES: tuple[tuple[float, ...], ...] = ((), (5, 2), (1.5, 1.8), (6, 2, 1.5, 2), (10, 3), (6, 2, 1.5, 2, 1.5, 2))
+"""Each run's line style, in line widths; the first is solid."""
+MARKERS = ("o", "s", "t", "d", "+", "x")
+"""Each run's marker, by pyqtgraph's letters."""
+NUM_MARKERS = 7
+SAMPLE_WIDTH = 30
+MAX_NAME_WIDTH = 190
+PLACES_PER_UNIT = 1000
+"""A plot counts its places in whole numbers: thousandths of a token or a second."""
+
+
+def run_color(theme: Theme, index: int) -> str:
+    """The colour of a run's line."""
+    return str(getattr(theme, f"run_{index + 1}"))
+
+
+def run_pen(theme: Theme, index: int) -> QPen:
+    """The pen of a run's line."""
+    pen = QPen(QColor(run_color(theme, index)), 2)
+    pen.setCosmetic(True)
+    pen.setCapStyle(Qt.PenCapStyle.FlatCap)
+    if DASHES[index]:
+        pen.setDashPattern(list(DASHES[index]))
+    return pen
+
+
+def draw_sample(painter: QPainter, place: QRectF, theme: Theme, index: int) -> None:
+    """Draw a piece of a run's line with its marker."""
+    color = QColor(run_color(theme, index))
+    painter.save()
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+    painter.translate(place.center())
+    painter.setPen(run_pen(theme, index))
+    painter.drawLine(QPointF(-place.width() / 2, 0), QPointF(place.width() / 2, 0))
+    drawSymbol(painter, MARKERS[index], 8, pg.mkPen(color), QBrush(color))
+    painter.restore()
+
+
+class RunSample(SeriesSample):
+    """A run's line with its name, for a legend. A long name is elided, and complete in the tooltip."""
+
+    def __init__(self, name: str, index: int, room: int = MAX_NAME_WIDTH) -> None:
+        super().__init__(name, Mark.LINE, f"run_{index + 1}", f"Line {index + 1} of the plots")
+        self._index, self._room, self._theme = index, room, LIGHT
+        self.setToolTip(name)
+        self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
+
+    def set_theme(self, theme: Theme) -> None:
+        """Draw in a theme's colours."""
+        self._theme = theme
+        super().set_theme(theme)
+
+    def sizeHint(self) -> QSize:
+        """Room for line and name."""
+        metrics = QFontMetrics(ui_font(12))
+        width = min(scaled(self._room), metrics.horizontalAdvance(self._text))
+        return QSize(SAMPLE_WIDTH + 8 + width + 2, metrics.height() + 4)
+
+    def minimumSizeHint(self) -> QSize:
+        """Room for the line, and some of the name."""
+        return QSize(SAMPLE_WIDTH + 40, self.sizeHint().height())
+
+    def draw(self, painter: QPainter, size: QSize) -> None:
+        """Draw line and name at a painter's origin, on screen or into a file."""
+        draw_sample(painter, QRectF(1, 0, SAMPLE_WIDTH, size.height()), self._theme, self._index)
+        painter.setFont(ui_font(12))
+        painter.setPen(QColor(self._theme.text))
+        place = QRect(SAMPLE_WIDTH + 8, 0, size.width() - SAMPLE_WIDTH - 8, size.height())
+        shown = painter.fontMetrics().elidedText(self._text, Qt.TextElideMode.ElideRight, place.width())
+        painter.drawText(place, Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignLeft, shown)
+
+
+class OverlayPlot(Plot):
+    """Curves over one another. A double click brings all of them back into view.
+
+    Args:
+        columns: the names of x and y in a table of the figures.
+        x_text, y_text: a value in words.
+        y_max: where the left axis ends; at the highest value if None.
+    """
+
+    def __init__(
+        self,
+        *,
+        object_name: str,
+        title: str,
+        labels: tuple[str, str],
+        columns: tuple[str, str],
+        x_text: Callable[[float], str],
+        y_text: Callable[[float], str],
+        y_max: float | None = None,
+    ) -> None:
+        super().__init__(object_name=object_name, title=title, x_label=labels[0], y_label=labels[1])
+        self._columns, self._x_text, self._y_text, self._y_max = columns, x_text, y_text, y_max
+        self._names: tuple[str, ...] = ()
+        self.curves: list[tuple[Array, Array]] = []
+        self.lines: list[pg.PlotDataItem] = []
+        self.markers: list[pg.ScatterPlotItem] = []
+        self.getViewBox().setLimits(xMin=0, yMin=0)
+        self.set_hint("These runs have no steps")
+        self._paints.append(self._paint_curves)
+
+    def show_curves(self, names: Sequence[str], curves: Sequence[tuple[Array, Array]]) -> None:
+        """Show these curves, as x and y, in the order of the runs."""
+        item = self.getPlotItem()
+        for part in (*self.lines, *self.markers):
+            item.removeItem(part)
+        self._names, self.curves = tuple(names), list(curves)
+        self.lines = [pg.PlotDataItem(x, y, antialias=True, connect="finite") for x, y in curves]
+        self.markers = [
+            pg.ScatterPlotItem(*_marks(x, y, index, len(curves)), symbol=MARKERS[index], size=9)
+            for index, (x, y) in enumerate(curves)
+        ]
+        for part in (*self.lines, *self.markers):
+            item.addItem(part)
+        self._fits = True
+        self._paint_curves(self._theme)
+        self.settle(is_over=True)
+
+    def readout(self, place: int) -> str:
+        """The values at a place, in the order of the runs."""
+        values = " · ".join("–" if value is None else text for text, value in self._values(place))
+        return f"{self._x_text(place / PLACES_PER_UNIT)}: {values}"
+
+    def details(self, place: int) -> list[tuple[str, str]]:
+        """The value of each run at a place."""
+        texts = [text for text, _ in self._values(place)]
+        return [(self._x_text(place / PLACES_PER_UNIT), ""), *zip(self._names, texts, strict=True)]
+
+    def table(self) -> Table:
+        """The points of all curves, run by run."""
+        x_name, y_name = self._columns
+        return {
+            "run": [name for name, (x, _) in zip(self._names, self.curves, strict=True) for _ in x],
+            x_name: [float(value) for x, _ in self.curves for value in x],
+            y_name: [float(value) for _, y in self.curves for value in y],
+        }
+
+    def _values(self, place: int) -> list[tuple[str, float | None]]:
+        """Each curve's value at a place, in words and as a number; None outside the curve."""
+        found: list[tuple[str, float | None]] = []
+        for xs, ys in self.curves:
+            x, known = place / PLACES_PER_UNIT, np.isfinite(ys)
+            value = float(np.interp(x, xs[known], ys[known], left=math.nan)) if known.any() else math.nan
+            if x > xs[-1]:
+                found.append(("ended", None))
+            else:
+                found.append(("–", None) if math.isnan(value) else (self._y_text(value), value))
+        return found
+
+    def _draw(self) -> None:
+        pass  # The curves are complete and don't change.
+
+    def _extent(self) -> tuple[float, float]:
+        ends = [float(x[-1]) for x, _ in self.curves if x.size > 1]
+        tops = [float(np.nanmax(y)) for _, y in self.curves if np.isfinite(y).any()]
+        return max(ends, default=0.0), self._y_max or max(tops, default=0.0)
+
+    def _place_at(self, x: float) -> int:
+        return round(x * PLACES_PER_UNIT) if 0 <= x <= self._extent()[0] else -1
+
+    def _paint_curves(self, theme: Theme) -> None:
+        for index, (line, markers) in enumerate(zip(self.lines, self.markers, strict=True)):
+            line.setPen(run_pen(theme, index))
+            markers.setPen(pg.mkPen(run_color(theme, index), width=1.5))
+            markers.setBrush(run_color(theme, index))
+
+
+def _marks(x: Array, y: Array, index: int, count: int) -> tuple[Array, Array]:
+    """A few places along a curve, different for each run, so that the markers of equal curves don't overlap."""
+    known = np.flatnonzero(np.isfinite(y))
+    if not known.size:
+        return x[:0], y[:0]
+    shares = (np.arange(NUM_MARKERS) + (index + 0.5) / count) / NUM_MARKERS
+    wanted = x[known[0]] + shares * (x[known[-1]] - x[known[0]])
+    places = known[np.unique(np.clip(np.searchsorted(x[known], wanted), 0, known.size - 1))]
+    return x[places], y[places]
