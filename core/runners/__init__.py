@@ -1,1 +1,1 @@
-"""How a forward runs: over transformers' own module, or a leaner one over the same weights."""
+"""How a forward runs: through transformers' own module, or fused over the same weights."""

@@ -20,11 +20,7 @@ class ForwardOutput(NamedTuple):
 
 
 class Runner(Protocol):
-    """A model with a key-value cache of its own, for one text at a time.
-
-    The cache holds `length` positions. A forward appends its tokens' positions; `rewind` drops the last ones, which
-    costs nothing.
-    """
+    """A model with a key-value cache of its own, for one text at a time."""
 
     @property
     def length(self) -> int:
@@ -41,17 +37,15 @@ class Runner(Protocol):
         ...
 
     def rewind(self, length: int) -> None:
-        """Keep the first `length` positions, 0 <= length <= self.length.
+        """Keep the first `length` positions, 0 <= length <= self.length; costs nothing.
 
         Raises:
-            ValueError: if there are fewer.
+            ValueError: there are fewer.
         """
         ...
 
 
 def check_rewind(length: int, current: int) -> None:
-    """Raises:
-    ValueError: where a cache of `current` positions can't be cut to `length`.
-    """
+    """Raise ValueError where a cache of `current` positions can't be cut to `length`."""
     if not 0 <= length <= current:
         raise ValueError(f"Can't rewind a cache of {current} positions to {length}.")

@@ -1,12 +1,9 @@
-"""Forwards of fixed shapes, captured once and launched whole: hundreds of kernels for the price of one launch.
+"""Forwards of fixed shapes, captured once as CUDA graphs: hundreds of kernels for the price of one launch.
 
-At batch 1 a GPU waits for Python between the kernels of a small model. A CUDA graph takes Python out: the drafting of
-K tokens, sampling included, is one graph, and the scoring of K + 1 positions another. What varies from call to call
-lies in tensors that the graph reads: the ids, the position in the cache, the draws and the temperature. Attention runs
-over a whole bucket of the cache, positions that are not written yet masked, so that a graph serves until the text
-outgrows the bucket.
-
-How functions are captured is a parameter, so that the same logic runs without a GPU.
+At batch 1 a GPU waits for Python between the kernels of a small model. A graph takes Python out: the drafting of K
+tokens, sampling included, is one graph, and the scoring of K + 1 positions another. What varies from call to call (ids,
+position, draws, temperature) lies in tensors that the graph reads. Attention runs over a whole bucket of the cache,
+unwritten positions masked, so that a graph serves until the text outgrows the bucket.
 """
 
 from __future__ import annotations
@@ -25,9 +22,39 @@ from core.runners.llama import FusedLlamaRunner
 from core.runners.llama_forward import rms_norm
 from core.sampling import draw_in_double, unfiltered_probabilities
 
+_log = logging.getLogger(__name__)
+
+_MOST_POSITIONS = 17
+"""A block of 16 drafted tokens, and one more. Longer pieces of text are a prefill's, and keep a GPU busy anyway."""
+
+_SMALLEST_BUCKET = 256
+
+Outputs = tuple[Tensor, ...]
+Capture = Callable[[Callable[[], Outputs]], tuple[Outputs, Callable[[], None]]]
+"""Runs a function over tensors that stay in place; returns its outputs, and what computes them again in place."""
+
+
+def captures_graphs(device: torch.device) -> bool:
+    """Whether models on a device are run by a `GraphedRunner`."""
+    return device.type == "cuda"
+
+
+def capture_on_cuda(function: Callable[[], Outputs]) -> tuple[Outputs, Callable[[], None]]:
+    """Capture as a CUDA graph, after some runs in which kernels are chosen and workspaces made."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            function()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        outputs = function()
+    return outputs, graph.replay
+
 
 class StaticForward:
-    """Runs a fused runner's weights over its cache. Shapes as in `core.runners.llama_forward`."""
+    """Runs a fused runner's weights over its cache, without a look at any value. Shapes as in `llama_forward`."""
 
     def __init__(self, runner: FusedLlamaRunner) -> None:
         self._weights = runner.weights
@@ -38,10 +65,9 @@ class StaticForward:
         self._columns = torch.arange(runner.capacity, device=runner.device)
 
     def __call__(self, ids: Tensor, position: Tensor, bucket: int) -> tuple[Tensor, Tensor]:
-        """ids (n,) at `position` () and behind it -> final states (n, hidden) and logits (n, V).
+        """ids (n,) from `position` () on -> final states (n, hidden) and logits (n, V).
 
-        Attention reads the first `bucket` positions of the cache, which must hold all of them; a position sees those
-        up to itself.
+        Attention reads the first `bucket` positions of the cache; a position sees those up to itself.
         """
         weights = self._weights
         positions = position + self._columns[: ids.shape[0]]
@@ -79,51 +105,9 @@ class StaticForward:
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary embedding (Su et al., 2104.09864) of (n, heads, D); the sign of the swapped half is in the table."""
+    """Rotary embedding of (n, heads, D); the sign of the swapped half is in the table."""
     first, second = x.chunk(2, -1)
     return x * cos + torch.cat((second, first), -1) * sin
-
-
-_log = logging.getLogger(__name__)
-
-_MOST_POSITIONS = 17
-"""A block of 16 drafted tokens, and one more. Longer pieces of text are a prefill's, and keep a GPU busy anyway."""
-
-_SMALLEST_BUCKET = 256
-
-Outputs = tuple[Tensor, ...]
-Capture = Callable[[Callable[[], Outputs]], tuple[Outputs, Callable[[], None]]]
-"""Runs a function over tensors that stay in place; returns its outputs, and what computes them anew in place."""
-
-
-def captures_graphs(device: torch.device) -> bool:
-    """Whether models on a device are run by a `GraphedRunner`, which captures each shape when it first comes."""
-    return device.type == "cuda"
-
-
-def capture_on_cuda(function: Callable[[], Outputs]) -> tuple[Outputs, Callable[[], None]]:
-    """Capture as a CUDA graph, after some runs in which kernels are chosen and workspaces made."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            function()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        outputs = function()
-    return outputs, graph.replay
-
-
-def run_in_place(function: Callable[[], Outputs]) -> tuple[Outputs, Callable[[], None]]:
-    """What a capture does, without one: the function is run again, and its outputs copied to where they were."""
-    outputs = function()
-
-    def replay() -> None:
-        for output, fresh in zip(outputs, function(), strict=True):
-            output.copy_(fresh)
-
-    return outputs, replay
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +119,10 @@ class _Graph:
 
 
 class GraphedRunner:
-    """A fused runner whose short forwards are captured; its cache, its prefill and everything else are that runner's.
+    """A fused runner whose short forwards are captured; its cache and its prefill are that runner's.
 
-    What a call returns is overwritten by the next call of the same shape.
+    A call's result is overwritten by the next call of the same shape. How functions are captured is a parameter, so
+    that the same logic runs without a GPU.
     """
 
     def __init__(self, eager: FusedLlamaRunner, capture: Capture = capture_on_cuda) -> None:
@@ -166,7 +151,7 @@ class GraphedRunner:
     def forward(self, ids: Tensor, *, num_logits: int, with_hidden: bool = False) -> ForwardOutput:
         count = ids.shape[0]
         graph = None
-        # What asks for no logits is a prefill, and comes once.
+        # A call for no logits is a prefill, and comes once.
         if count <= _MOST_POSITIONS and num_logits > 0:
             bucket = self._bucket(count)
             graph = self._graph(
@@ -181,17 +166,17 @@ class GraphedRunner:
     def draw_block(
         self, ids: Tensor, uniforms: Tensor, temperature: float, limit: int, proposed: Tensor | None = None
     ) -> tuple[Tensor, Tensor] | None:
-        """Append `ids` (n,), draw K tokens one after the other, and append all of them but the last.
+        """Append `ids` (n,), draw K tokens one after the other without filters, and append all of them but the last.
 
         Args:
             ids: to append first, n >= 1.
             uniforms: (K,) draws in [0, 1).
-            temperature: of the draws, which go without filters.
-            limit: logits that count, from the first.
+            temperature: of the draws.
+            limit: number of logits that count, from the first.
             proposed: (limit,) ids that the logits stand for, None where they are the ids themselves.
 
         Returns:
-            (K,) tokens, and the laws (K, limit) that they were drawn from; None where no graph can be had.
+            (K,) tokens, and the distributions (K, limit) that they were drawn from; None where no graph can be had.
         """
         count, number = ids.shape[0], uniforms.shape[0]
         if max(count, number) > _MOST_POSITIONS:
@@ -200,7 +185,20 @@ class GraphedRunner:
         is_greedy = temperature == 0.0
 
         def body(given: Tensor) -> Outputs:
-            return self._draw(given, number, is_greedy, limit, proposed, bucket)
+            pending, position = given, self._position
+            tokens, rows = [], []
+            for index in range(number):
+                _, logits = self._static(pending, position, bucket)
+                row = logits[-1, :limit].float()
+                scaled = row if is_greedy else row / self._temperature
+                probs = unfiltered_probabilities(scaled, 0.0 if is_greedy else 1.0)
+                drawn = draw_in_double(probs, self._uniforms[index]).view(1)
+                position = position + pending.shape[0]
+                # Indexing with a tensor () would look at its value, which a capture forbids.
+                pending = drawn if proposed is None else proposed.index_select(0, drawn)
+                tokens.append(pending)
+                rows.append(probs)
+            return torch.cat(tokens), torch.stack(rows)
 
         self._uniforms[:number].copy_(uniforms)
         if not is_greedy:
@@ -212,28 +210,11 @@ class GraphedRunner:
         tokens, rows = self._launch(graph, ids, count + number - 1)
         return tokens, rows
 
-    def _draw(
-        self, ids: Tensor, number: int, is_greedy: bool, limit: int, proposed: Tensor | None, bucket: int
-    ) -> Outputs:
-        tokens, rows = [], []
-        position = self._position
-        for index in range(number):
-            _, logits = self._static(ids, position, bucket)
-            row = logits[-1, :limit].float()
-            probs = unfiltered_probabilities(row if is_greedy else row / self._temperature, 0.0 if is_greedy else 1.0)
-            drawn = draw_in_double(probs, self._uniforms[index])
-            position = position + ids.shape[0]
-            # Indexing with a tensor () would look at its value, which a capture forbids.
-            ids = drawn.view(1) if proposed is None else proposed.index_select(0, drawn.view(1))
-            tokens.append(ids)
-            rows.append(probs)
-        return torch.cat(tokens), torch.stack(rows)
-
     def _bucket(self, count: int) -> int:
         """The least power of two that holds the cache with `count` positions more.
 
         Raises:
-            ValueError: where the cache has no room for them.
+            ValueError: the cache has no room for them.
         """
         end = self.length + count
         if end > self.capacity:
@@ -261,5 +242,5 @@ class GraphedRunner:
         graph.ids.copy_(ids)
         self._position.fill_(self.length)
         graph.replay()
-        self._eager.advance(count)
+        self._eager.length += count
         return graph.outputs

@@ -1,9 +1,8 @@
-"""A lean forward for Llama-shaped models: the same weights and arithmetic in fewer, larger operations.
+"""A fused forward for Llama-shaped models: the same weights and arithmetic in fewer, larger operations.
 
-Against transformers' module it fuses the three attention projections, and the two of the gated MLP, into one product
-each, reads rotary factors from a table, and writes keys and values into a preallocated cache that is rewound by moving
-a number. At one to a few positions a small model's time goes into dispatching operations, not into arithmetic, so each
-operation saved here counts.
+It fuses the three attention projections, and the two of the gated MLP, into one product each, reads rotary factors from
+a table, and writes keys and values into a preallocated cache that is rewound by moving a number. A small model's time
+goes into dispatching operations, not into arithmetic, so each operation saved here counts.
 """
 
 from __future__ import annotations
@@ -30,18 +29,36 @@ from core.runners.products import (
 )
 
 Products = tuple[Product, Product, Product, Product]
-"""Of the query, key and value projections in one; the attention's output; the MLP's gate and up in one; its down."""
+"""The query, key and value projections in one; the attention's output; the MLP's gate and up in one; its down."""
 
-Norms = tuple[list[Tensor], list[Tensor], list[Tensor], list[Tensor]]
-"""Before attention, before the MLP, of queries, of keys; a tensor a layer."""
+LLAMA_MODEL_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
+"""Architectures that the fused forward computes. Each is still checked against its module before it is used."""
+
+_LONGEST_BLOCK = 32
+"""Up to here, in float32 on the CPU, attention is three plain products: there the fused kernel takes longer."""
+
+
+def supports(model: Any) -> bool:
+    """Whether the fused forward computes a model of this configuration."""
+    config = model.config
+    if config.model_type not in LLAMA_MODEL_TYPES or getattr(config, "sliding_window", None):
+        return False
+    if getattr(config, "hidden_act", "silu") != "silu" or getattr(config, "mlp_bias", False):
+        return False
+    rope = getattr(config, "rope_parameters", None) or {}
+    # Dynamic and long-context tables depend on the length of the text; one fixed table would be wrong.
+    has_fixed_table = rope.get("rope_type", "default") in {"default", "linear", "llama3"}
+    if not has_fixed_table or rope.get("partial_rotary_factor", 1) != 1:
+        return False
+    linears = (model.model.layers[0].self_attn.o_proj, model.model.layers[0].mlp.down_proj, model.lm_head)
+    return all(type(linear) is torch.nn.Linear and linear.bias is None for linear in linears)
 
 
 class FusedLlamaWeights:
-    """Shared by any number of runners.
+    """A model's fused weights, shared by any number of runners.
 
     Fusing makes a new tensor of each group; the module's own parameters are then pointed into it, so that nothing is
-    held twice and both forwards read the same numbers. Where products are taken with packed weights, the module keeps
-    its own, which are pages of the weight file as long as nobody writes to them.
+    held twice. Where products are taken with packed weights, the module keeps its own.
     """
 
     def __init__(self, model: Any) -> None:
@@ -55,8 +72,8 @@ class FusedLlamaWeights:
         self.final_norm: Tensor = _twice(model.model.norm.weight)
         layers = list(model.model.layers)
         self.num_layers = len(layers)
-        # In the order of the forward; what a model lacks is an empty list.
-        self.norms: Norms = (
+        # Before attention, before the MLP, of queries, of keys; what a model lacks is an empty list.
+        self.norms = (
             [_twice(layer.input_layernorm.weight) for layer in layers],
             [_twice(layer.post_attention_layernorm.weight) for layer in layers],
             [_twice(layer.self_attn.q_norm.weight) for layer in layers if hasattr(layer.self_attn, "q_norm")],
@@ -67,7 +84,6 @@ class FusedLlamaWeights:
             for layer in layers
             if layer.self_attn.q_proj.bias is not None
         ]
-        # In the order of the forward.
         self.products: Products = (
             _product([_projections(layer) for layer in layers]),
             _product([[layer.self_attn.o_proj] for layer in layers]),
@@ -98,7 +114,7 @@ class FusedLlamaWeights:
 
     @property
     def int8_bytes(self) -> int:
-        """What the int8 copies take that drafting has had made, a byte a weight."""
+        """Size of the int8 copies that drafting has made, a byte a weight."""
         products = [*(self._small or ()), *(head for _, head in self._draft_heads.values())]
         return sum(weight.numel() for product in products if product.int8 for weight in product.weights)
 
@@ -116,17 +132,20 @@ def _projections(layer: Any) -> list[Any]:
 
 
 def _product(groups: list[list[Any]]) -> Product:
-    """The products of one kind; `groups` holds the modules that each layer does at once.
-
-    A layer at a time, so that hardly more than the model itself is held on the way.
-    """
+    """The products of one kind, from the modules that each layer fuses; a layer at a time, to save memory."""
     is_packed = is_faster_packed(_joint(groups[0]))
     weights = []
     for group in groups:
         joint = _joint(group)
-        if not is_packed:
-            _point_into(joint, group)
-        weights.append(pack(joint) if is_packed else joint)
+        if is_packed:
+            weights.append(pack(joint))
+            continue
+        weights.append(joint)
+        start = 0
+        for linear in group:
+            end = start + linear.weight.shape[0]
+            linear.weight.data = joint[start:end]
+            start = end
     return Product([], [], weights, NO_BLOCKS) if is_packed else Product(weights, [], [], blocks_of(weights[0]))
 
 
@@ -135,43 +154,9 @@ def _joint(linears: list[Any]) -> Tensor:
     return weights[0] if len(weights) == 1 else torch.cat(weights)
 
 
-def _point_into(joint: Tensor, linears: list[Any]) -> None:
-    start = 0
-    for linear in linears:
-        end = start + linear.weight.shape[0]
-        linear.weight.data = joint[start:end]
-        start = end
-
-
 def _twice(weight: Tensor) -> Tensor:
-    """See `core.runners.llama_forward.rms_norm`."""
+    """See `llama_forward.rms_norm`."""
     return torch.cat((weight.detach(), weight.detach()))
-
-
-_LONGEST_BLOCK = 32
-"""Up to here, in float32 on the CPU, attention is three products by hand: there the fused kernel takes longer. It is
-used for all else, half precision and a prefill's n x L among it."""
-
-LLAMA_MODEL_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
-"""Architectures whose forward is the lean one. Each is still checked against its module before it is used."""
-
-
-def supports(model: Any) -> bool:
-    """Whether this model's configuration is one that the fused forward computes."""
-    config = model.config
-    if config.model_type not in LLAMA_MODEL_TYPES or getattr(config, "sliding_window", None):
-        return False
-    if getattr(config, "hidden_act", "silu") != "silu" or getattr(config, "mlp_bias", False):
-        return False
-    rope = getattr(config, "rope_parameters", None) or {}
-    # Dynamic and long-context tables depend on the length of the text; one fixed table would be wrong.
-    if (
-        rope.get("rope_type", "default") not in {"default", "linear", "llama3"}
-        or rope.get("partial_rotary_factor", 1) != 1
-    ):
-        return False
-    linears = (model.model.layers[0].self_attn.o_proj, model.model.layers[0].mlp.down_proj, model.lm_head)
-    return all(type(linear) is torch.nn.Linear and linear.bias is None for linear in linears)
 
 
 class FusedLlamaRunner:
@@ -180,6 +165,7 @@ class FusedLlamaRunner:
     Attributes:
         weights, products, head: what it multiplies with.
         device: where they are.
+        length: positions in the cache; whoever writes to the cache by other means counts them here.
         cache: (capacity, 2 G, D) keys and values of each layer.
         rotary: cosines and signed sines, see `FusedLlamaWeights.rotary_table`.
     """
@@ -195,17 +181,17 @@ class FusedLlamaRunner:
         """
         Args:
             weights: the model's.
-            capacity: positions that the cache gets.
+            capacity: positions of the cache.
             products, head: others than the weights' own, of a draft that is quantised or proposes some ids only.
         """
         self.weights = weights
         self.products = products or weights.products
         self.head = head or weights.head
         self.device = weights.embedding.device
-        self._capacity = capacity
-        self._length = 0
+        self.capacity = capacity
+        self.length = 0
         dtype, device = weights.embedding.dtype, self.device
-        # (capacity, 2 G, D) a layer, keys before values, in the order in which the fused projection leaves them.
+        # Keys before values, in the order in which the fused projection leaves them.
         shape = (capacity, 2 * weights.num_kv_heads, weights.head_dim)
         self.cache = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(weights.num_layers)]
         self.rotary = weights.rotary_table(capacity)
@@ -215,7 +201,7 @@ class FusedLlamaRunner:
         self._causal = block.triu_(1)
         every = (*self.products, self.head)
         self._few = self._model(*every)
-        # int8 rows share one scale, which many rows are too different for; and many rows keep a processor busy anyway.
+        # int8 rows share one scale, for which many rows are too different.
         self._many = self._model(*map(in_full, every))
 
     def _model(self, qkv: Product, output: Product, gate_up: Product, down: Product, head: Product) -> FusedLlama:
@@ -236,21 +222,9 @@ class FusedLlamaRunner:
             weights.epsilon,
         )
 
-    @property
-    def length(self) -> int:
-        return self._length
-
-    @property
-    def capacity(self) -> int:
-        return self._capacity
-
     def rewind(self, length: int) -> None:
-        check_rewind(length, self._length)
-        self._length = length
-
-    def advance(self, count: int) -> None:
-        """Count `count` positions that were written to the cache by other means."""
-        self._length += count
+        check_rewind(length, self.length)
+        self.length = length
 
     @torch.inference_mode()
     def forward(self, ids: Tensor, *, num_logits: int, with_hidden: bool = False) -> ForwardOutput:
@@ -259,29 +233,24 @@ class FusedLlamaRunner:
 
     @torch.inference_mode()
     def draw_next(self, ids: Tensor, uniform: Tensor, temperature: float, limit: int) -> tuple[Tensor, Tensor]:
-        """Append `ids` (n,), n >= 1, and draw what follows them, without filters.
+        """Append `ids` (n,), n >= 1, and draw the token that follows them, without filters.
 
         Args:
             ids: to append.
             uniform: () float64 on the model's device, in [0, 1).
             temperature: of the draw.
-            limit: logits that count, from the first.
+            limit: number of logits that count, from the first.
 
         Returns:
-            () index among the logits, and the law (limit,) float32 that it was drawn from.
+            () index among the logits, and the distribution (limit,) float32 that it was drawn from.
         """
         return self._call(llama_forward.draw_next, ids, uniform, temperature, limit)
 
-    @torch.inference_mode()
-    def draw_likeliest(self, ids: Tensor, limit: int) -> tuple[Tensor, Tensor]:
-        """Append `ids`, and find the () index of the likeliest of the first `limit` logits, and its () probability."""
-        return self._call(llama_forward.draw_likeliest, ids, limit)
-
     def _call(self, function: Callable[..., tuple[Tensor, Tensor]], ids: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
-        count, start = ids.shape[0], self._length
+        count, start = ids.shape[0], self.length
         end = start + count
-        if end > self._capacity:
-            raise ValueError(f"The cache has room for {self._capacity} positions, not {end}.")
+        if end > self.capacity:
+            raise ValueError(f"The cache has room for {self.capacity} positions, not {end}.")
         cos, sin = (table[start:end] for table in self.rotary)
         is_block = count <= self._longest_block
         model = self._few if count <= MOST_BLOCKED else self._many
@@ -290,8 +259,8 @@ class FusedLlamaRunner:
             mask = self._causal[:count, :count]
         elif count > 1:
             mask = torch.full((count, end), -torch.inf, dtype=cos.dtype, device=cos.device).triu_(start + 1)
-        # The optimiser of scripts would compile each new number of positions anew; the interpreter is what is wanted.
+        # The optimiser of scripts would compile each new number of positions; only the interpreter is wanted.
         with torch.jit.optimized_execution(False), plain_errors():  # type: ignore[attr-defined]
             result = scripted(function)(ids.to(cos.device), *given, model, cos, sin, mask, is_block, start)
-        self._length = end
+        self.length = end
         return result

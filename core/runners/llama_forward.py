@@ -3,8 +3,6 @@
 Shapes: n tokens, H query heads, G key-value heads, D head size, L positions in the cache.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import logging
@@ -21,13 +19,15 @@ from core.sampling import draw_in_double, one_hot, unfiltered_probabilities
 
 # No postponed annotations here: TorchScript can't resolve those of a NamedTuple from another module.
 
+_log = logging.getLogger(__name__)
+
 
 class FusedLlama(NamedTuple):
-    """Lists hold a tensor a layer, and are empty where the model has no such weights.
+    """A model as the script reads it. Lists hold a tensor a layer, and are empty where the model has no such weights.
 
     Attributes:
         embedding: (V, hidden).
-        final_norm: twice its weight, as all norms here; see `core.runners.llama_forward.rms_norm`.
+        final_norm: twice its weight, as all norms here; see `rms_norm`.
         head: the logits' product.
         attention_norm, mlp_norm: of each layer.
         query_norm, key_norm: of each head's values.
@@ -56,15 +56,9 @@ class FusedLlama(NamedTuple):
     epsilon: float
 
 
-_log = logging.getLogger(__name__)
-
-
 @functools.cache
 def scripted(function: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., tuple[Tensor, Tensor]]:
-    """`forward`, or a function around it, as TorchScript, whose interpreter needs half of Python's time.
-
-    Where this torch, or this Python, has no TorchScript, the same function is run by Python.
-    """
+    """`forward` or `draw_next` as TorchScript, whose interpreter takes half of Python's time; Python where it fails."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -76,7 +70,7 @@ def scripted(function: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., tu
 
 @contextlib.contextmanager
 def plain_errors() -> Iterator[None]:
-    """Errors as Python would have raised them: the interpreter of scripts wraps their text, and loses their type."""
+    """Errors as Python would have raised them: the script interpreter wraps their text, and loses their type."""
     try:
         yield
     except RuntimeError as error:
@@ -102,8 +96,6 @@ def forward(
 
     Keys and values of all layers are written to the cache from `start` on. mask is (n, n) for a block, (n, L) for a
     chunk, None for one position.
-
-    Written in the part of Python that TorchScript reads.
     """
     hidden = functional.embedding(ids, model.embedding)
     count, size = hidden.size(0), cos.size(2)
@@ -137,6 +129,32 @@ def forward(
     return hidden, _product(hidden[count - num_logits :], model.head, 0)
 
 
+def draw_next(
+    ids: Tensor,
+    uniform: Tensor,
+    temperature: float,
+    limit: int,
+    model: FusedLlama,
+    cos: Tensor,
+    sin: Tensor,
+    mask: Optional[Tensor],  # noqa: UP045 - TorchScript reads no other form
+    is_block: bool,
+    start: int,
+) -> tuple[Tensor, Tensor]:
+    """A forward over ids (n,), a token () drawn behind them, and its distribution (limit,), without filters.
+
+    One script, because a small draft's time is the time between its operations. uniform () float64 in [0, 1); only the
+    first `limit` logits count.
+    """
+    _, logits = forward(ids, 1, model, cos, sin, mask, is_block, start)
+    row = logits[0, :limit].float()
+    if temperature == 0.0:
+        best = row.argmax(-1, keepdim=True)
+        return best[0], one_hot(row, best)
+    probs = unfiltered_probabilities(row, temperature)
+    return draw_in_double(probs, uniform), probs
+
+
 def _product(x: Tensor, product: Product, index: int) -> Tensor:
     if len(product.int8) > 0:
         return torch.ops.quantized.linear_dynamic(x, product.int8[index], False)
@@ -158,15 +176,9 @@ def _is_blocked(x: Tensor, product: Product) -> bool:
 
 
 def _attend_block(query: Tensor, keys: Tensor, values: Tensor, mask: Optional[Tensor]) -> Tensor:  # noqa: UP045
-    """Attention for a few positions.
+    """Attention for a few positions: query (H, n, D), keys and values (G, L, D), the block's own last -> (H, n, D).
 
-    Args:
-        query: (H, n, D).
-        keys, values: (G, L, D), the block's own positions last.
-        mask: (n, n), added to the scores between the block's own positions.
-
-    Returns:
-        (H, n, D).
+    mask (n, n) is added to the scores between the block's own positions.
     """
     heads, count, size = query.shape
     groups, length = keys.shape[:2]
@@ -179,7 +191,7 @@ def _attend_block(query: Tensor, keys: Tensor, values: Tensor, mask: Optional[Te
 
 
 def _attend_chunk(query: Tensor, keys: Tensor, values: Tensor, mask: Optional[Tensor]) -> Tensor:  # noqa: UP045
-    """The same for many positions, with a mask (n, L) over all that the cache holds."""
+    """The same for many positions, with a mask (n, L) over the whole cache."""
     mixed = functional.scaled_dot_product_attention(
         query.unsqueeze(0),
         keys.unsqueeze(0),
@@ -191,54 +203,10 @@ def _attend_chunk(query: Tensor, keys: Tensor, values: Tensor, mask: Optional[Te
 
 
 def rms_norm(x: Tensor, weight_twice: Tensor, epsilon: float) -> Tensor:
-    """Root-mean-square norm of the last dimension, through the layer norm of (x, -x).
+    """Root-mean-square norm of the last dimension, as the layer norm of (x, -x).
 
-    That vector's mean is 0 and its variance the mean square of x, so the two norms agree; torch has one kernel for the
-    layer norm on the CPU, and some ten small operations for the other.
+    That vector's mean is 0 and its variance the mean square of x, so the two agree; on the CPU torch has one kernel
+    for the layer norm, and some ten small operations for the other.
     """
     mirrored = torch.cat((x, -x), -1)
     return torch.layer_norm(mirrored, weight_twice.shape, weight_twice, None, epsilon)[..., : x.shape[-1]]
-
-
-def draw_next(
-    ids: Tensor,
-    uniform: Tensor,
-    temperature: float,
-    limit: int,
-    model: FusedLlama,
-    cos: Tensor,
-    sin: Tensor,
-    mask: Optional[Tensor],  # noqa: UP045 - TorchScript reads no other form
-    is_block: bool,
-    start: int,
-) -> tuple[Tensor, Tensor]:
-    """A forward over ids (n,), the law behind them at a temperature (limit,), and a token () drawn from it.
-
-    One script, because a small draft's time is the time between its operations. uniform () float64 in [0, 1); only the
-    first `limit` logits count. The other arguments are the forward's.
-    """
-    _, logits = forward(ids, 1, model, cos, sin, mask, is_block, start)
-    row = logits[0, :limit].float()
-    if temperature == 0.0:
-        # There is nothing to draw; looking for it in the law would cost as much as the law itself.
-        best = row.argmax(-1, keepdim=True)
-        return best[0], one_hot(row, best)
-    probs = unfiltered_probabilities(row, temperature)
-    return draw_in_double(probs, uniform), probs
-
-
-def draw_likeliest(
-    ids: Tensor,
-    limit: int,
-    model: FusedLlama,
-    cos: Tensor,
-    sin: Tensor,
-    mask: Optional[Tensor],  # noqa: UP045 - TorchScript reads no other form
-    is_block: bool,
-    start: int,
-) -> tuple[Tensor, Tensor]:
-    """As `draw_next` at temperature 0, but for the law: the token (), and the probability () that it has at 1."""
-    _, logits = forward(ids, 1, model, cos, sin, mask, is_block, start)
-    row = logits[0, :limit].float()
-    best = row.argmax(-1)
-    return best, torch.softmax(row, -1).max()

@@ -23,7 +23,7 @@ class ModuleRunner:
         """
         Args:
             model: of transformers.
-            capacity: positions that the text may get.
+            capacity: positions that the text may have.
             head_ids: (R,) ids whose logits are wanted, in this order; None for all.
         """
         if getattr(model.config, "is_encoder_decoder", False):
@@ -31,22 +31,14 @@ class ModuleRunner:
         self._model = model
         self._head_ids = head_ids
         self._device = model.get_input_embeddings().weight.device
-        self._capacity = capacity
         self._cache = DynamicCache()
-        self._length = 0
-
-    @property
-    def length(self) -> int:
-        return self._length
-
-    @property
-    def capacity(self) -> int:
-        return self._capacity
+        self.length = 0
+        self.capacity = capacity
 
     @torch.inference_mode()
     def forward(self, ids: Tensor, *, num_logits: int, with_hidden: bool = False) -> ForwardOutput:
         count = ids.shape[0]
-        positions = torch.arange(self._length, self._length + count, device=self._device)
+        positions = torch.arange(self.length, self.length + count, device=self._device)
         try:
             output = self._model(
                 input_ids=ids.to(self._device).unsqueeze(0),
@@ -59,9 +51,9 @@ class ModuleRunner:
             )
         except BaseException:
             # Some layers may have appended before the failure: cut them all back to where they agree.
-            self._cut(self._length)
+            self._cut(self.length)
             raise
-        self._length += count
+        self.length += count
         rows = output.logits[0]
         if self._head_ids is not None:
             rows = rows[:, self._head_ids]
@@ -71,9 +63,9 @@ class ModuleRunner:
         )
 
     def rewind(self, length: int) -> None:
-        check_rewind(length, self._length)
+        check_rewind(length, self.length)
         self._cut(length)
-        self._length = length
+        self.length = length
 
     def _cut(self, length: int) -> None:
         for layer in self._cache.layers:

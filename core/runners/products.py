@@ -1,10 +1,8 @@
 """Matrix products of a few rows on the CPU, by the kernel that is fastest for each shape: chosen by measurement.
 
-With one to a dozen rows a product's cost is reading its weights, once. On Intel's processors common libraries do so up
-to three rows; from four on they prepare the weights anew each time, and take up to twice as long (MKL, oneDNN). On an
-AMD EPYC they use one thread alone for one row, and read the weights twice for two rows, thrice for three. The same
-product as a batch over blocks of the weights' rows does neither. int8 weights are a quarter of the bytes, but the rows
-that come in must then be quantised as well, which small products don't pay back.
+A product of a few rows costs what reading its weights costs. Common libraries read them several times, or lay them out
+anew each time, from two to four rows on; the same product as a batch over blocks of the weights does neither. int8
+weights are a quarter of the bytes, but the rows must then be quantised too, which small products don't pay back.
 """
 
 # No postponed annotations here: TorchScript can't resolve those of a NamedTuple from another module.
@@ -29,29 +27,24 @@ try:
 except (RuntimeError, AttributeError):  # A torch without these kernels: nothing is ever packed.
     PackedWeight = Any
 
+_NO_KERNEL = (RuntimeError, AttributeError, NotImplementedError)
+
 MOST_BLOCKED = 16
 """With more rows no product is taken in blocks."""
 
+_ROWS = 5
 _FEWEST_BLOCKED = 4
 _FEWER_BLOCKED = (2, 1)
-"""So few rows are worth it on some processors: measured in this order, up to the first that is not. 3 are if 2 are."""
+"""Row counts for which blocks pay on some processors only: measured in this order, up to the first that does not."""
 _BLOCKS = (64, 32)
-_ROWS = 5
-_REPEATS, _FEWEST_REPEATS = 9, 4
-_ENOUGH_S = 0.2
-"""After so long in a comparison the fewest repeats do: what takes that long is told apart by them."""
+_REPEATS, _FEWEST_REPEATS, _ENOUGH_S = 9, 4, 0.2
 _CACHE_BYTES, _MOST_COPIES = 32 << 20, 8
 _GAIN = 0.9
-"""What replaces the plain way must take at most this share of its time, so that noise does not decide."""
+"""A replacement must take at most this share of the plain kernel's time, so that noise does not decide."""
 
 
 class Blocks(NamedTuple):
-    """How a weight's products are taken in blocks.
-
-    Attributes:
-        size: outputs in a block; 0 where none are.
-        fewest: the least number of rows n for which they are.
-    """
+    """How a weight's products are taken in blocks: outputs in a block (0: none), and from how many rows on."""
 
     size: int
     fewest: int
@@ -59,6 +52,22 @@ class Blocks(NamedTuple):
 
 NO_BLOCKS = Blocks(0, 0)
 _blocks: dict[tuple[int, int, torch.dtype], Blocks] = {}
+
+
+class Product(NamedTuple):
+    """What the layers' products of one kind are taken with. TorchScript reads it.
+
+    Attributes:
+        weights: (out, in), one a layer; empty where the packed ones take their place.
+        int8: copies of them, for `torch.ops.quantized.linear_dynamic`; empty where they are not used.
+        packed: the weights as oneDNN lays them out; empty where they are not used.
+        blocks: how products are taken in blocks.
+    """
+
+    weights: list[Tensor]
+    int8: list[PackedWeight]
+    packed: list[Tensor]
+    blocks: Blocks
 
 
 def blocks_of(weight: Tensor) -> Blocks:
@@ -73,7 +82,7 @@ def blocks_of(weight: Tensor) -> Blocks:
 
 def _best_blocks(weight: Tensor) -> Blocks:
     outputs, inputs = weight.shape
-    # Several copies, so that they come from where those of a model's layers do, and not from the nearest cache.
+    # Several copies, so that they are read from memory as a model's layers are, not from the nearest cache.
     number = max(1, min(_MOST_COPIES, _CACHE_BYTES // max(1, weight.nbytes)))
     copies = [weight.clone() for _ in range(number)] if number > 1 else [weight]
 
@@ -111,22 +120,6 @@ def in_blocks(x: Tensor, weight: Tensor, size: int) -> Tensor:
     return mixed.transpose(0, 1).reshape(x.size(0), outputs)
 
 
-class Product(NamedTuple):
-    """What the layers' products of one kind are taken with. TorchScript reads it.
-
-    Attributes:
-        weights: (out, in), one a layer; empty where the packed ones take their place.
-        int8: copies of them, for `torch.ops.quantized.linear_dynamic`; empty where they are not used.
-        packed: the weights as oneDNN lays them out; empty where they are not used.
-        blocks: how products are taken in blocks.
-    """
-
-    weights: list[Tensor]
-    int8: list[PackedWeight]
-    packed: list[Tensor]
-    blocks: Blocks
-
-
 def head_product(weight: Tensor) -> Product:
     """An output head's product with its weight (V, in), which stays there: rows of it may be wanted."""
     is_packed = is_faster_packed(weight)
@@ -134,14 +127,12 @@ def head_product(weight: Tensor) -> Product:
 
 
 def quantised(product: Product) -> Product:
-    """The same with int8 copies, where these are faster with one row.
+    """The same with int8 copies, where these are faster for one row.
 
-    Each output has a scale of its own; the rows that come in are quantised as they come, all with one scale.
+    Each output has a scale of its own; the incoming rows are quantised on the fly, all with one scale.
     """
-    if not product.weights:
-        return product
-    first = product.weights[0]
-    if first.device.type != "cpu" or first.dtype is not torch.float32:
+    first = product.weights[0] if product.weights else None
+    if first is None or first.device.type != "cpu" or first.dtype is not torch.float32:
         return product
     try:
         trial = _to_int8(first)
@@ -152,7 +143,7 @@ def quantised(product: Product) -> Product:
         if small >= _GAIN * plain:
             return product
         return product._replace(int8=[_to_int8(weight) for weight in product.weights])
-    except (RuntimeError, AttributeError, NotImplementedError):
+    except _NO_KERNEL:
         _log.debug("no int8 products here", exc_info=True)
         return product
 
@@ -163,17 +154,14 @@ def in_full(product: Product) -> Product:
 
 
 def is_faster_packed(weight: Tensor) -> bool:
-    """Whether a bfloat16 weight's product of one row is faster as oneDNN lays weights out for matrix units.
-
-    Such a product takes about two thirds of the plain one's time, and five rows cost what one does.
-    """
+    """Whether a bfloat16 weight's product of one row is faster in oneDNN's layout for matrix units."""
     if weight.device.type != "cpu" or weight.dtype is not torch.bfloat16:
         return False
     try:
         trial = pack(weight)
         row = torch.ones(1, weight.shape[1], dtype=weight.dtype)
         plain, packed = fastest_times([lambda: functional.linear(row, weight), lambda: in_packed(row, trial)])
-    except (RuntimeError, AttributeError, NotImplementedError):
+    except _NO_KERNEL:
         _log.debug("no packed products here", exc_info=True)
         return False
     return packed < _GAIN * plain
@@ -198,7 +186,7 @@ def _to_int8(weight: Tensor) -> Any:
 def largest_int8() -> int:
     """The largest weight that this processor's int8 products take: 127, or 63 without VNNI.
 
-    There two products of a row's 8 bits and a weight's are added in 16 bits, which 2 * 255 * 127 overflow.
+    Without it two products of 8 bits are added in 16 bits, which 2 * 255 * 127 overflows.
     """
     ones = torch.ones(64, 64)
     product = torch.ops.quantized.linear_dynamic(ones[:1], _pack_int8(ones, 127), False)
@@ -217,11 +205,7 @@ def _pack_int8(weight: Tensor, largest: int) -> Any:
 
 @torch.inference_mode()
 def fastest_times(candidates: Sequence[Callable[[], object]], *, num_threads: int = 1) -> list[float]:
-    """The shortest time in seconds that each took in some rounds, in turn so that a busy moment strikes all alike.
-
-    On several threads each candidate is run once before it is timed: to wake one that has fallen asleep costs more than
-    what is to be told apart.
-    """
+    """The shortest time of each in seconds over some alternating rounds, so that a busy moment hits all alike."""
     times: list[list[float]] = [[] for _ in candidates]
     threads = torch.get_num_threads()
     torch.set_num_threads(num_threads)
@@ -234,7 +218,7 @@ def fastest_times(candidates: Sequence[Callable[[], object]], *, num_threads: in
                 break
             for candidate, taken in zip(candidates, times, strict=True):
                 if num_threads > 1:
-                    candidate()
+                    candidate()  # Wakes the threads, which costs more than the difference to be measured.
                 start = time.perf_counter()
                 candidate()
                 taken.append(time.perf_counter() - start)

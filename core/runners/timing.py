@@ -1,4 +1,4 @@
-"""Time that belongs to the models: a stopwatch that waits for the device, and the memory at its peak."""
+"""Measures what the models cost: a stopwatch that waits for the device, and the peak memory."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def synchronize(device: torch.device) -> None:
 
 
 def is_asynchronous(device: torch.device) -> bool:
-    """Whether work goes on there while the host runs ahead, so that looking at a value means waiting for it."""
+    """Whether the host runs ahead of this device, so that reading a value means waiting for it."""
     return device.type != "cpu"
 
 
 class Stopwatch:
-    """Splits a stretch of work into laps, each ended only when the device is done."""
+    """Times laps, each ended only when the device is done."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -40,7 +40,7 @@ class Stopwatch:
 
 
 class StepClock:
-    """Times the parts of a step. On CUDA by events, so that nothing waits for the device until the times are read."""
+    """Times the parts of a step; on CUDA by events, so that nothing waits for the device until the times are read."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -52,7 +52,7 @@ class StepClock:
         self._started = self._now()
 
     def stop(self) -> None:
-        """End the part that was begun."""
+        """End the current part."""
         self._parts.append((self._started, self._now()))
 
     def read(self) -> list[float]:
@@ -72,13 +72,13 @@ class StepClock:
 
 
 def reset_peak_memory(device: torch.device) -> None:
-    """Start counting anew, where the device keeps count."""
+    """Start a new peak, where the device counts one."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
 
 
 def peak_memory_mb(device: torch.device) -> float | None:
-    """Most memory used, in MB of 10^6 bytes: on CUDA of the device since the reset, else of this process so far."""
+    """Peak memory in MB of 10^6 bytes: on CUDA of the device since the reset, else of this process so far."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 1e6
     if sys.platform == "win32":
