@@ -190,8 +190,8 @@ class RunController(QObject):
             self._controls.set_inspected(inspected)
 
     @Slot(object)
-    def set_num_draft_tokens(self, num_draft_tokens: DraftLength | None) -> None:
-        """Change K of the run that goes, from its next step, or who chooses it; None is auto."""
+    def set_num_draft_tokens(self, num_draft_tokens: DraftLength) -> None:
+        """Change K of the run that goes, from its next step, or the policy that chooses it."""
         if self._controls is not None:
             try:
                 self._controls.set_num_draft_tokens(num_draft_tokens)

@@ -1,8 +1,4 @@
-"""Choosing K within the block as well: drafting goes on as long as another token is likely to pay.
-
-How likely a drafted token is to stand shows in how probable the draft itself found it. What that probability is worth
-differs from pair to pair and from text to text, so the run's own tests tell.
-"""
+"""How many tokens a step drafts: K by hand, or chosen from what steps cost and how much was accepted lately."""
 
 from __future__ import annotations
 
@@ -15,7 +11,9 @@ from typing import Any, NamedTuple
 
 from core.analysis.expectation import expected_accepted, expected_tokens
 from core.errors import SettingsError
-from core.types import MAX_DRAFT_TOKENS, LengthPolicy, RunRequest, Step
+from core.types import MAX_DRAFT_TOKENS, LengthPolicy, Step
+
+# --- The setting ------------------------------------------------------------------------------------------------
 
 DraftLength = int | LengthPolicy
 """K, or AUTO or ADAPTIVE; never FIXED, which K itself says."""
@@ -23,15 +21,28 @@ DraftLength = int | LengthPolicy
 _CHOSEN = {str(policy): policy for policy in LengthPolicy if policy is not LengthPolicy.FIXED}
 
 
+def check_draft_length(length: DraftLength) -> DraftLength:
+    """The same length, for a step.
+
+    Raises:
+        SettingsError: neither a policy nor a whole number from 0 to the longest block.
+    """
+    if length is LengthPolicy.FIXED:
+        raise SettingsError("A fixed draft length needs a K.")
+    if not isinstance(length, LengthPolicy) and not 0 <= length <= MAX_DRAFT_TOKENS:
+        raise SettingsError(f"K must be a whole number from 0 to {MAX_DRAFT_TOKENS}, not {length!r}.")
+    return length
+
+
 def parse_draft_length(text: str, name: str = "K") -> DraftLength:
     """A draft length as it is written: "4", "auto", "adaptive".
 
     Args:
-        text: upper case and spaces around it don't matter.
+        text: case and surrounding spaces don't matter.
         name: of the setting or flag, for the sentence.
 
     Raises:
-        SettingsError: neither a policy nor a whole number from 1 to the longest block there is.
+        SettingsError: neither a policy nor a whole number from 1 to the longest block.
     """
     word = text.strip().lower()
     if word in _CHOSEN:
@@ -69,22 +80,14 @@ def parse_draft_lengths(text: str, name: str = "K") -> tuple[DraftLength, ...]:
 
 def request_fields(length: DraftLength) -> dict[str, Any]:
     """The fields of a `RunRequest` that a draft length sets: `RunRequest(..., **request_fields(length))`."""
-    if isinstance(length, str):
-        return {"num_draft_tokens": None, "length_policy": LengthPolicy(length)}
+    if isinstance(length, LengthPolicy):
+        return {"num_draft_tokens": None, "length_policy": length}
     return {"num_draft_tokens": length}
 
 
-def length_of(request: RunRequest) -> DraftLength:
-    """The draft length that a request asks for."""
-    return request.length_policy if request.num_draft_tokens is None else request.num_draft_tokens
-
-
 def config_fields(length: DraftLength) -> dict[str, Any]:
-    """The same of a run log's `config`.
-
-    `num_draft_tokens` says "auto" whichever policy chose, so that a reader from before there were two can go on.
-    """
-    if isinstance(length, str):
+    """The fields of a run log's `config`; `num_draft_tokens` says "auto" for either policy, as older readers expect."""
+    if isinstance(length, LengthPolicy):
         return {"num_draft_tokens": str(LengthPolicy.AUTO), "length_policy": str(length)}
     return {"num_draft_tokens": length, "length_policy": str(LengthPolicy.FIXED)}
 
@@ -95,16 +98,18 @@ def shown_draft_length(config: Mapping[str, Any]) -> Any:
     return policy if length == str(LengthPolicy.AUTO) and policy in _CHOSEN else length
 
 
+# --- What steps cost --------------------------------------------------------------------------------------------
+
 _NUM_KEPT = 5
-"""Latest steps of one K whose median counts, the lower one of two: what another process slowed down does not."""
+"""Latest steps of one K whose median counts, the lower one of two: so that slow moments don't."""
 
 _NUM_TRUSTED = 2
-"""So many steps of one K, and its time is known; a single one may have met a slow moment."""
+"""Steps of one K from which its time is known; a single one may have met a slow moment."""
 
 _SHORTEST_MS = 1e-6
 
 _FIRST_SLOPE = 0.1
-"""What a drafted token adds to a step, of a plain step's time, while nothing is known of it."""
+"""What a drafted token is assumed to add to a step, of a plain step's time, before it is measured."""
 
 LONG_GAP = 8
 """Behind a gap of this many tokens the draft's reading of them shows in the step's time, and is kept apart."""
@@ -113,67 +118,56 @@ LONG_GAP = 8
 class StepCosts:
     """T(K), a whole step's milliseconds: drafting, scoring K + 1 positions, sampling.
 
-    Measured where it was measured; between two such K on the line through them; beyond the longest on a line that is
-    as steep as the gentlest stretch before it: a step in the costs (a kernel that changes with the number of
-    positions) is met once. T grows with K: where a longer block took less, the shorter one's time was a slow moment's.
+    Between measured K on the line through them; beyond the longest on a line as steep as the gentlest stretch before
+    it. T grows with K: where a longer block took less, the shorter one met a slow moment.
     """
 
     def __init__(self, target_step_ms: float) -> None:
-        """Args: target_step_ms: time of a one-position forward of the target, for what a plain step takes."""
+        """Args: target_step_ms: time of a one-position forward of the target, the first guess at a plain step."""
         self._laps: dict[int, deque[float]] = {0: deque([max(target_step_ms, _SHORTEST_MS)], _NUM_KEPT)}
         self._catch_up_ms: deque[float] = deque(maxlen=_NUM_KEPT)
         self._tables: dict[bool, list[float]] = {}
 
     @property
     def plain_ms(self) -> float:
-        """T(0), as plain steps took."""
+        """T(0)."""
         return statistics.median_low(self._laps[0])
 
     @property
     def longest(self) -> int:
-        """The largest K that was measured."""
+        """The largest measured K."""
         return max(self._laps)
 
     def inferred(self) -> Iterator[tuple[int, float]]:
-        """Each K between two that are known, and T(K) at its least: as steep as the gentlest stretch, from below."""
+        """Each K between two known ones, with the least that T(K) may be: along the gentlest slope, from below."""
         stretches = [*itertools.pairwise(self._measured(_NUM_TRUSTED))]
         slope = min((_slope(left, right) for left, right in stretches), default=0.0)
         for left, right in stretches:
             for count in range(left[0] + 1, right[0]):
                 yield count, left[1] + slope * (count - left[0])
 
-    def step_ms(self, num_draft_tokens: int, *, hopeful: bool = False) -> float:
-        """T(K), measured or inferred; hopeful: what was measured but once is inferred as well."""
-        return self.table(hopeful=hopeful)[num_draft_tokens]
-
     def table(self, *, hopeful: bool = False) -> list[float]:
-        """T(K) for each K from 0 to the longest block there is."""
+        """T(K) for each K from 0 to the longest block; hopeful: what was measured only once is inferred as well."""
         found = self._tables.get(hopeful)
         if found is None:
             found = self._tables[hopeful] = _filled(self._measured(_NUM_TRUSTED if hopeful else 1))
         return found
 
     def catch_up_ms(self, num_missed: int) -> float:
-        """What the draft needs to read tokens that plain steps have added, beyond a step's own time."""
+        """What the draft needs to read tokens that plain steps have added."""
         return num_missed * statistics.median(self._catch_up_ms) if self._catch_up_ms else 0.0
 
     def record(self, num_draft_tokens: int, total_ms: float, num_missed: int) -> None:
-        """Take in a step.
-
-        Args:
-            num_draft_tokens: K.
-            total_ms: its time.
-            num_missed: tokens that the text had gained since the draft last read it, by plain steps.
-        """
+        """Take in a step; `num_missed` tokens were added by plain steps since the draft last read the text."""
         if num_draft_tokens and num_missed >= LONG_GAP and num_draft_tokens in self._laps:
-            extra = total_ms - self.step_ms(num_draft_tokens)
+            extra = total_ms - self.table()[num_draft_tokens]
             self._catch_up_ms.append(max(0.0, extra) / num_missed)
             return
         self._laps.setdefault(num_draft_tokens, deque(maxlen=_NUM_KEPT)).append(max(total_ms, _SHORTEST_MS))
         self._tables.clear()
 
     def _measured(self, least_laps: int) -> list[tuple[int, float]]:
-        """(K, T(K)) by K, of the K that have so many laps; plain decoding always, whose first figure is a median."""
+        """(K, T(K)) in order, of the K with at least this many laps; K = 0 always."""
         least, curve = float("inf"), []
         for count in sorted(self._laps, reverse=True):
             laps = self._laps[count]
@@ -184,7 +178,7 @@ class StepCosts:
 
 
 def _filled(curve: list[tuple[int, float]]) -> list[float]:
-    """The curve's times, with those between and behind its points."""
+    """T(K) for every K, from a curve of some."""
     if len(curve) == 1:
         return [curve[0][1] * (1.0 + _FIRST_SLOPE * count) for count in range(MAX_DRAFT_TOKENS + 1)]
     times = [curve[0][1]]
@@ -201,12 +195,13 @@ def _slope(left: tuple[int, float], right: tuple[int, float]) -> float:
     return (right[1] - left[1]) / (right[0] - left[0])
 
 
+# --- Auto -------------------------------------------------------------------------------------------------------
+
 _MEMORY = 0.95
 """Weight that tests keep with every drafted step: some 20 steps count."""
 
 _FORGETTING, _LEAST_KNOWN = 0.9925, 2.0
-"""Weight that they keep with every plain step, and how many are kept at least: how a draft did is the less certain the
-longer ago it was."""
+"""Weight that they keep with every plain step, and how many are kept at least."""
 
 _PRIOR, _POLICY_PRIOR_WEIGHT = 0.7, 1.0
 """An imagined test, so that the first real one doesn't decide alone."""
@@ -215,25 +210,25 @@ _ALLOWANCE = 0.02
 """Share of the time spent that trying drafts may cost."""
 
 _FIRST_ALLOWANCE, _MOST_SAVED, _DEEPEST_DEBT = 0.75, 8.0, 0.25
-"""In plain steps: what may be lost at once at the start; what a good stretch leaves for a bad one; what is owed."""
+"""In plain steps: the balance at the start, its upper limit, and its lower limit outside trials."""
 
 _HOPEFUL_EVERY = 8
-"""Drafted steps after which a K may be tried whose first steps were dear, perhaps by chance."""
+"""Drafted steps after which a K may be tried again whose first steps were expensive, perhaps by chance."""
 
 _LOOK_EVERY = 4
-"""Plain tokens after which a long pause may end: plain decoding itself should not wait for the policy."""
+"""Plain tokens between two trials at most."""
 
 _PLAIN_EVERY = 96
-"""Drafted steps after which a plain one tells what plain decoding costs now."""
+"""Drafted steps after which a plain one measures what plain decoding costs now."""
 
 
 class AutoDraftLength:
-    """Maximises expected tokens per millisecond, E[tokens] / T(K), and answers for its losses.
+    """Maximises expected tokens per millisecond, E[tokens] / T(K), within a budget for its losses.
 
-    The choice rests on earlier steps alone, never on the tokens about to be drafted, so it leaves the output's law as
-    it is. What drafting gained or lost against plain decoding is booked step by step. A draft that may pay, but has
-    not shown it, is tried with K = 1 while the account allows it; an account in the red means plain decoding. Thus a
-    hopeless draft costs a step or so at the start, and `_ALLOWANCE` of the time after it.
+    The choice rests on earlier steps alone, so it leaves the output's distribution as it is. What drafting gains or
+    loses against plain decoding goes into a balance. A draft that may pay, but has not shown it, is tried with K = 1
+    while the balance allows it; a negative balance means plain decoding. A hopeless draft thus costs about a step at
+    the start, and `_ALLOWANCE` of the time after it.
     """
 
     def __init__(self, target_step_ms: float) -> None:
@@ -264,13 +259,12 @@ class AutoDraftLength:
         if self._balance_ms >= self._price_of_a_trial():
             self._is_trial = self._best(self._first.optimistic(_PRIOR), hopeful=True) > 0
         elif self._balance_ms >= 0.0:
-            # What is expected to pay need not be paid for beforehand.
             self._is_trial = self._best(self._first.mean(_PRIOR)) > 0
         return int(self._is_trial)
 
     @property
     def _is_hopeful(self) -> bool:
-        """Whether it is time to try what was dear, perhaps by chance."""
+        """Whether it is time to try what was expensive, perhaps by chance."""
         return self._num_drafted_steps % _HOPEFUL_EVERY == 0
 
     def record(self, step: Step) -> None:
@@ -299,7 +293,7 @@ class AutoDraftLength:
         self._later.add(chances[1:])
 
     def _book(self, step: Step) -> None:
-        """What asking for a draft gained or lost."""
+        """Add what asking for a draft gained or lost."""
         plain_ms = self._costs.plain_ms
         if not step.num_draft_tokens:
             self._balance_ms -= step.draft_ms
@@ -310,7 +304,7 @@ class AutoDraftLength:
 
     def _price_of_a_trial(self) -> float:
         """What a rejected K = 1 loses."""
-        trial_ms = self._costs.step_ms(1, hopeful=True)
+        trial_ms = self._costs.table(hopeful=True)[1]
         return trial_ms - self._costs.plain_ms + self._costs.catch_up_ms(self._num_missed)
 
     def _best(self, alpha: float, *, hopeful: bool = False) -> int:
@@ -352,40 +346,35 @@ class _Acceptance:
         return min(mean + math.sqrt(mean * (1.0 - mean) / (self._tested + _POLICY_PRIOR_WEIGHT)), 1.0)
 
 
+# --- Adaptive ---------------------------------------------------------------------------------------------------
+
 _MEMORY_OF_TESTS = 0.99
-"""Weight that tests keep with every later one: some hundred count."""
+"""Weight that tests keep with every later one: about a hundred count."""
 
 _PRIOR_CONFIDENCE, _PRIOR_CHANCE, _PRIOR_WEIGHT = 0.5, 0.75, 2.0
-"""An imagined token and how it did, and for how many real ones it counts."""
+"""An imagined token, its chance of acceptance, and for how many real ones it counts."""
 
 _PRIOR_SLOPE, _SLOPE_WEIGHT = 0.4, 0.5
-"""By how much more a sure token stands than an unsure one, before it is seen; and how much of a spread says so."""
+"""The slope of acceptance over confidence before it is seen, and its weight."""
 
 _MEMORY_OF_BLOCKS = 0.95
 
 
 class BlockPlan(NamedTuple):
-    """How the next block is drafted: at most so many tokens, and what is asked after each of them, if anything."""
+    """How the next block is drafted: the most tokens, and what decides after each whether to go on, if anything."""
 
     most: int
     keep_drafting: Callable[[float], bool] | None = None
 
 
 class DraftLengthPolicy(AutoDraftLength):
-    """Plans each block by whichever policy is in force, and learns from every step alike.
+    """Plans each block by the current policy, and learns from every step alike.
 
-    ADAPTIVE leaves it to AUTO's account whether anything is drafted, so that a hopeless draft costs no more than there.
-    Within a block it goes on while a token more is expected to bring in more than its time does elsewhere:
-    P(all so far stand) x P(the next one stands) > (T(n + 1) - T(n)) x rate, the rate being the run's tokens a
-    millisecond; or while the next few together are, where T(K) has a steep place first. That is the rule of the best
-    stopping time of a renewal process, its rate learnt as it goes.
-
-    It looks at tokens that are in the block already, and never takes one back; so the text's law is the target's.
-    A drafter that tells no probabilities is drafted with as AUTO does.
-
-    A look at a probability waits for the device that has it. On the processor that is nothing; on CUDA it costs the
-    graph that drafts a whole block in one launch, so that a draft step there is one launch and one wait. That time is
-    in the steps' own, and weighed like any other.
+    ADAPTIVE drafts whenever AUTO would. Within a block it goes on while another token, or the next few together, are
+    expected to bring in more than their time does elsewhere: P(all so far accepted) x P(the next accepted) >
+    (T(n + 1) - T(n)) x rate, where the rate is the run's tokens per millisecond. It looks only at tokens that are
+    already in the block, and never takes one back, so the text follows the target's distribution. A drafter that
+    reports no probabilities is treated as by AUTO.
     """
 
     def __init__(self, target_step_ms: float) -> None:
@@ -412,7 +401,7 @@ class DraftLengthPolicy(AutoDraftLength):
             self._most = min(2 * self._costs.longest + 1, MAX_DRAFT_TOKENS)
             if self._is_hopeful:
                 self._most = self._promising() or self._most
-        # What doesn't change within the block is worked out once: it is asked after every drafted token.
+        # What doesn't change within the block is computed once.
         self._standing, self._next, self._price = 1.0, self._later.mean(self._first.mean(_PRIOR_CHANCE)), self._rate
         self._times = self._costs.table(hopeful=self._is_hopeful)
         return BlockPlan(self._most, self._keep_drafting)
@@ -427,20 +416,19 @@ class DraftLengthPolicy(AutoDraftLength):
         tested = min(step.num_accepted + 1, step.num_draft_tokens)
         for confidence, chance in zip(self._confidences[:tested], chances, strict=False):
             self._calibration.add(confidence, chance)
-        # Where tests are drawn, their chances say more than their outcome.
         accepted = expected_accepted(step.acceptance_probs, step.expected_acceptance) if step.uniforms else None
         tokens = len(step.emitted) if accepted is None else 1.0 + accepted
         self._tokens = _MEMORY_OF_BLOCKS * self._tokens + tokens
-        self._spent_ms = _MEMORY_OF_BLOCKS * self._spent_ms + self._costs.step_ms(step.num_draft_tokens)
+        self._spent_ms = _MEMORY_OF_BLOCKS * self._spent_ms + self._costs.table()[step.num_draft_tokens]
 
     @property
     def _rate(self) -> float:
-        """Tokens a millisecond of the blocks so far, and at least plain decoding's."""
+        """Tokens per millisecond of the blocks so far, and at least plain decoding's."""
         plain = 1.0 / self._costs.plain_ms
         return max(plain, self._tokens / self._spent_ms) if self._spent_ms else plain
 
     def _promising(self) -> int | None:
-        """A K that may beat the blocks so far, for all that is known: those that grow past it never show its time."""
+        """A K between measured ones that may beat the blocks so far."""
         first = self._first.mean(_PRIOR_CHANCE)
         later = self._later.mean(first)
         for count, least_ms in self._costs.inferred():
@@ -471,7 +459,7 @@ class DraftLengthPolicy(AutoDraftLength):
 
 
 class Calibration:
-    """The chance that a drafted token stands by how probable the draft found it: a line through the run's own tests.
+    """The chance of acceptance by the draft's own probability of a token: a line through the run's own tests.
 
     Least squares with older tests counting less, and a prior that a few tests outweigh.
     """
@@ -487,7 +475,7 @@ class Calibration:
         return min(max(self._chance + slope * (confidence - self._confidence), 0.0), 1.0)
 
     def add(self, confidence: float, chance: float) -> None:
-        """Take in a test: what the draft thought of a token, and how likely it was to stand."""
+        """Take in a test: the draft's probability of a token, and its chance of acceptance."""
         self._weight = _MEMORY_OF_TESTS * self._weight + 1.0
         away, off = confidence - self._confidence, chance - self._chance
         self._confidence += away / self._weight

@@ -1,6 +1,6 @@
-"""What the two models said at a place of a block: kept with its step, written to the log and read back from it.
+"""What the two models said at each position of a block: computed, kept with its step, logged and read back.
 
-Imports no torch, so that the window can show a saved run without the engine; `core.capture` makes these.
+torch is imported where evidence is computed, so that the window can show a saved run without the engine.
 """
 
 from __future__ import annotations
@@ -8,33 +8,47 @@ from __future__ import annotations
 import math
 import pickle
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from core.types import Draft, Inspected, Verification
 
 MAX_LISTED = 64
-"""Most tokens that a place lists; the others are one sum, so that a long run stays small."""
+"""Most tokens that a position lists; the others are one sum, so that a long run stays small."""
 
 LEAST_LISTED = 1e-6
-"""A token that neither law gives this much is not listed, unless it was drafted or drawn."""
+"""A token that neither distribution gives this much is not listed, unless it was drafted or drawn."""
+
+MAX_BYTES = 256 * 1024 * 1024
+"""Distributions that may wait to be looked at; beyond it the oldest block is looked at between two steps."""
+
+_GROUP = 64
+"""Neighbouring ids that are first searched by their largest probability alone."""
 
 Probs = Sequence[float]
 """Probabilities, four bytes each: `array("f")`, which holds what the models gave to the last bit."""
 
+Texts = Callable[[Sequence[int]], tuple[str, ...]]
+
 
 @dataclass(frozen=True, slots=True)
 class PositionEvidence:
-    """The laws at one place of a block, exact over the full vocabulary: the likeliest tokens, and the rest as sums.
+    """The distributions at one position of a block: the likeliest tokens, and the rest of the vocabulary as sums.
 
     Attributes:
         ids, texts: the listed tokens, by their larger probability from the top. The drafted token, and the one that
             was drawn here, are always among them. Texts are for display, and cut short.
         target_probs: of the listed tokens, after temperature and filters.
-        draft_probs: likewise; None where nothing was drafted: the bonus token's place, and plain steps.
+        draft_probs: likewise; None where nothing was drafted: at the bonus token, and in plain steps.
         target_tail, draft_tail: the mass of all tokens that are not listed.
         target_entropy, draft_entropy: in nats.
-        residual_mass: sum of max(0, target - draft): the total variation distance of the two laws, and the chance
-            that a token drafted here is rejected.
+        residual_mass: sum of max(0, target - draft): the total variation distance of the two, and the chance that a
+            token drafted here is rejected.
         residual_probs, residual_tail: of the normalised residual, where a token was drawn from it; None elsewhere.
     """
 
@@ -60,22 +74,18 @@ class PositionEvidence:
 
 
 class PackedEvidence(Sequence[PositionEvidence]):
-    """A block's places in one piece of memory, and unpacked again for who looks at them: 25 microseconds.
-
-    As objects a long run's places are hundreds of thousands, which Python's garbage collector walks over while the
-    window stands still, and take twice the memory.
-    """
+    """A block's positions in one piece of memory, unpacked on each access: a long run has hundreds of thousands."""
 
     __slots__ = ("_count", "_packed")
 
-    def __init__(self, places: Sequence[PositionEvidence]) -> None:
-        self._count = len(places)
-        self._packed = pickle.dumps(tuple(places), pickle.HIGHEST_PROTOCOL)
+    def __init__(self, positions: Sequence[PositionEvidence]) -> None:
+        self._count = len(positions)
+        self._packed = pickle.dumps(tuple(positions), pickle.HIGHEST_PROTOCOL)
 
     def _unpacked(self) -> tuple[PositionEvidence, ...]:
         # Not a file's bytes, which nobody should unpickle, but this object's own.
-        places: tuple[PositionEvidence, ...] = pickle.loads(self._packed)
-        return places
+        positions: tuple[PositionEvidence, ...] = pickle.loads(self._packed)
+        return positions
 
     def __len__(self) -> int:
         return self._count
@@ -93,12 +103,229 @@ class PackedEvidence(Sequence[PositionEvidence]):
     def __eq__(self, other: object) -> bool:
         return self._unpacked() == tuple(other) if isinstance(other, tuple | PackedEvidence) else NotImplemented
 
-    __hash__ = None  # type: ignore[assignment]  # as its places, whose numbers are arrays
+    __hash__ = None  # type: ignore[assignment]  # as its positions, whose numbers are arrays
 
 
-def packed(places: Sequence[PositionEvidence]) -> Sequence[PositionEvidence]:
-    """The same places, packed; none as they are."""
-    return PackedEvidence(places) if places and not isinstance(places, PackedEvidence) else places
+def packed(positions: Sequence[PositionEvidence]) -> Sequence[PositionEvidence]:
+    """The same positions, packed; none as they are."""
+    return PackedEvidence(positions) if positions and not isinstance(positions, PackedEvidence) else positions
+
+
+# --- Computed from a block's tensors ----------------------------------------------------------------------------
+
+
+class _Block(NamedTuple):
+    step: int
+    draft_tokens: Tensor
+    draft_probs: Tensor | None
+    target_probs: Tensor
+    outcome: Verification
+
+    @property
+    def num_bytes(self) -> int:
+        return self.target_probs.nbytes + (0 if self.draft_probs is None else self.draft_probs.nbytes)
+
+
+class EvidenceBacklog:
+    """Copies each block's distributions, and computes their evidence when it is asked to.
+
+    Computing it between two steps would take a fifth of a small model's step, and evict what the next forward needs
+    from the caches; copying takes a fiftieth.
+    """
+
+    def __init__(self, tokenizer: Any, max_bytes: int = MAX_BYTES) -> None:
+        """Args: tokenizer: for the listed tokens' texts. max_bytes: from which it is full."""
+        from core.text import TokenTexts
+
+        self._texts = TokenTexts(tokenizer)
+        self._max_bytes = max_bytes
+        self._num_bytes = 0
+        self._blocks: deque[_Block] = deque()
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether more waits than should."""
+        return self._num_bytes > self._max_bytes
+
+    def put(
+        self,
+        step: int,
+        draft: Draft,
+        target_probs: Tensor,
+        outcome: Verification,
+        num_drafted: int,
+        *,
+        has_bonus: bool,
+    ) -> None:
+        """Keep a round's distributions, of which an end within the block has left `num_drafted` positions."""
+        # Copied here, where nothing is timed: a drafter may use its buffers again.
+        probs = None if draft.probs is None else draft.probs[:num_drafted].clone()
+        target_probs = target_probs[: num_drafted + has_bonus].clone()
+        block = _Block(step, draft.tokens[:num_drafted].clone(), probs, target_probs, outcome)
+        self._blocks.append(block)
+        self._num_bytes += block.num_bytes
+
+    def look(self) -> Inspected:
+        """Compute the evidence of the block that has waited longest.
+
+        Raises:
+            IndexError: none waits.
+        """
+        from core.types import Inspected
+
+        block = self._blocks.popleft()
+        self._num_bytes -= block.num_bytes
+        step, tokens, draft_probs, target_probs, outcome = block
+        return Inspected(step, capture(tokens, draft_probs, target_probs, outcome, self._texts))
+
+
+def capture(
+    draft_tokens: Tensor, draft_probs: Tensor | None, target_probs: Tensor, outcome: Verification, texts: Texts
+) -> tuple[PositionEvidence, ...]:
+    """The evidence of a block: computed for all its positions at once, and brought to the CPU once.
+
+    Args:
+        draft_tokens: (K,) drafted ids.
+        draft_probs: (K, V) the distributions that they were drawn from; None for a one-hot at each.
+        target_probs: (K, V) the target's, or (K + 1, V) with that of the bonus token's position.
+        outcome: the block's verdict.
+        texts: ids to what is shown of them.
+    """
+    import torch
+    from torch.nn import functional
+
+    with torch.inference_mode():
+        num_drafted, at = draft_tokens.shape[0], outcome.num_accepted
+        draft_tokens = draft_tokens.to(target_probs.device)
+        tokens = draft_tokens.unsqueeze(1)
+        if draft_probs is None:
+            draft = torch.zeros_like(target_probs[:num_drafted]).scatter_(1, tokens, 1.0)
+        else:
+            draft = draft_probs
+        drawn_from = _residual_drawn_from(draft_tokens, draft_probs, target_probs, outcome)
+        ids, num_listed = _likeliest(tokens, draft, target_probs, drawn_from, outcome)
+        drafted_ids, surplus = ids[:num_drafted], target_probs.shape[0] - num_drafted
+        residual_mass = (target_probs[:num_drafted] - draft).clamp_(min=0.0).sum(-1, keepdim=True)
+        residual_part = torch.zeros(len(ids), ids.shape[1] + 1, device=ids.device)
+        if drawn_from is not None:
+            residual_part[at] = _split(drawn_from.unsqueeze(0), ids[at].unsqueeze(0))[0]
+        table = torch.cat(
+            (
+                ids.float(),  # Whole numbers up to 2^24 stay what they are.
+                _split(target_probs, ids),
+                functional.pad(_split(draft, drafted_ids), (0, 0, 0, surplus)),
+                residual_part,
+                _entropy(target_probs),
+                functional.pad(_entropy(draft), (0, 0, 0, surplus)),
+                functional.pad(residual_mass, (0, 0, 0, surplus)),
+                num_listed,
+            ),
+            dim=1,
+        )
+        return tuple(
+            _position(
+                row,
+                ids.shape[1],
+                has_draft=slot < num_drafted,
+                has_residual=drawn_from is not None and slot == at,
+                texts=texts,
+            )
+            for slot, row in enumerate(table.tolist())
+        )
+
+
+def _likeliest(
+    tokens: Tensor, draft: Tensor, target_probs: Tensor, drawn_from: Tensor | None, outcome: Verification
+) -> tuple[Tensor, Tensor]:
+    """(N, at most MAX_LISTED) ids, likeliest first, and (N, 1) how many of them are to be listed."""
+    import torch
+    from torch.nn import functional
+
+    num_drafted, at = draft.shape[0], outcome.num_accepted
+    num_positions, vocab_size = target_probs.shape
+    score = functional.pad(target_probs, (0, -vocab_size % _GROUP), value=-1.0)
+    real = score[:, :vocab_size]
+    torch.maximum(real[:num_drafted], draft, out=real[:num_drafted])
+    if drawn_from is not None:
+        torch.maximum(real[at], drawn_from, out=real[at])
+    # What happened here is shown, however unlikely it was.
+    real[:num_drafted].scatter_(1, tokens, torch.inf)
+    if at < num_positions:
+        real[at, outcome.next_token] = torch.inf
+    # The n largest of a row lie in n groups at most, and those have the largest maxima: less work than a whole row.
+    count = min(MAX_LISTED, vocab_size)
+    groups = score.view(num_positions, -1, _GROUP)
+    best = groups.amax(-1).topk(min(count, groups.shape[1]), sorted=False).indices
+    found = groups.gather(1, best.unsqueeze(-1).expand(-1, -1, _GROUP)).flatten(1).topk(count, sorted=False)
+    ids = best.gather(1, found.indices // _GROUP) * _GROUP + found.indices % _GROUP
+    larger = target_probs.gather(1, ids)
+    larger[:num_drafted] = torch.maximum(larger[:num_drafted], draft.gather(1, ids[:num_drafted]))
+    is_listed = found.values >= LEAST_LISTED
+    order = larger.masked_fill(~is_listed, -1.0).argsort(1, descending=True)
+    return ids.gather(1, order), is_listed.sum(1, keepdim=True).float()
+
+
+def _split(probs: Tensor, ids: Tensor) -> Tensor:
+    """(N, L + 1): of (N, V), the probabilities of the ids (N, L), and the sum of all others."""
+    import torch
+
+    # Added up by itself: taken as the difference to 1, a small tail would be mostly rounding.
+    rest = probs.scatter(1, ids, 0.0).sum(-1, keepdim=True)
+    return torch.cat((probs.gather(1, ids), rest), dim=1)
+
+
+def _residual_drawn_from(
+    draft_tokens: Tensor, draft_probs: Tensor | None, target_probs: Tensor, outcome: Verification
+) -> Tensor | None:
+    """(V,) what the correction was drawn from; None where there is none, or where the coupling draws from none."""
+    from core.types import TokenKind
+    from core.verify import residual
+
+    at = outcome.num_accepted
+    is_correction = outcome.next_kind is TokenKind.CORRECTION and at < draft_tokens.shape[0]
+    if not is_correction or outcome.next_uniform is None:
+        return None
+    weights = residual(target_probs[at], None if draft_probs is None else draft_probs[at], draft_tokens[at])
+    return weights / weights.sum()
+
+
+def _entropy(probs: Tensor) -> Tensor:
+    """(N, 1) entropies of (N, V) in nats; an impossible token adds 0."""
+    import torch
+
+    return -(probs.clamp_min(torch.finfo(probs.dtype).tiny).log_().mul_(probs)).sum(-1, keepdim=True)
+
+
+def _position(row: list[float], width: int, *, has_draft: bool, has_residual: bool, texts: Texts) -> PositionEvidence:
+    target_entropy, draft_entropy, residual_mass, num_listed = row[-4:]
+    count = int(num_listed)
+    ids = array("i", map(int, row[:count]))
+
+    def split(start: int) -> tuple[array[float], float]:
+        return array("f", row[start : start + count]), sum(row[start + count : start + width + 1])
+
+    target_probs, target_tail = split(width)
+    draft_probs, draft_tail = split(2 * width + 1)
+    residual_probs, residual_tail = split(3 * width + 2)
+    return PositionEvidence(
+        ids=ids,
+        texts=texts(ids),
+        target_probs=target_probs,
+        target_tail=target_tail,
+        target_entropy=max(0.0, target_entropy),
+        draft_probs=draft_probs if has_draft else None,
+        draft_tail=draft_tail if has_draft else None,
+        draft_entropy=max(0.0, draft_entropy) if has_draft else None,
+        residual_mass=min(1.0, residual_mass) if has_draft else None,
+        residual_probs=residual_probs if has_residual else None,
+        residual_tail=residual_tail if has_residual else None,
+    )
+
+
+# --- In a log ---------------------------------------------------------------------------------------------------
 
 
 def to_record(evidence: PositionEvidence) -> dict[str, Any]:
@@ -121,29 +348,26 @@ def to_record(evidence: PositionEvidence) -> dict[str, Any]:
 
 
 def packed_from_record(record: Mapping[str, Any]) -> Sequence[PositionEvidence]:
-    """As `evidence_from_record`, packed: for who reads the log of a whole run."""
+    """As `evidence_from_record`, packed: to read the log of a whole run."""
     return packed(evidence_from_record(record))
 
 
 def evidence_from_record(record: Mapping[str, Any]) -> Sequence[PositionEvidence]:
-    """The evidence of a log's line; empty where it has none, or where any of it is damaged.
-
-    The places of a block count from its front, so that one that can't be read would move all the others.
-    """
-    places = record.get("evidence")
-    if isinstance(places, PackedEvidence):
-        return places
-    if not isinstance(places, list):
+    """The evidence of a log's line; empty where it has none, or where any of it is damaged."""
+    positions = record.get("evidence")
+    if isinstance(positions, PackedEvidence):
+        return positions
+    if not isinstance(positions, list):
         return ()
     try:
-        return tuple(map(_from_record, places))
+        return tuple(map(_from_record, positions))
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         return ()
 
 
 def _from_record(record: Mapping[str, Any]) -> PositionEvidence:
-    ids, texts = array("i", record["ids"]), tuple(map(_text, record["texts"]))
-    if not len(ids) == len(texts) <= MAX_LISTED:
+    ids, texts = array("i", record["ids"]), tuple(record["texts"])
+    if not len(ids) == len(texts) <= MAX_LISTED or not all(isinstance(text, str) for text in texts):
         raise ValueError("ids and texts don't fit")
     if any(token < 0 for token in ids):
         raise ValueError("an id is negative")
@@ -162,12 +386,6 @@ def _from_record(record: Mapping[str, Any]) -> PositionEvidence:
         residual_probs=_probs(record["residual_probs"], len(ids)) if has_residual else None,
         residual_tail=_number(record["residual_tail"], 1.0) if has_residual else None,
     )
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError("not a text")
-    return value
 
 
 def _probs(values: Any, count: int) -> Probs:

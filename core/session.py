@@ -1,4 +1,4 @@
-"""Carries out run requests: loads what they name, decodes, and measures the baseline where it is wanted."""
+"""Carries out run requests: loads the models they name, decodes, and measures the baseline where it is wanted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 import os
 import platform
 import uuid
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -17,25 +17,23 @@ from typing import Any
 import torch
 
 from core.controls import Cancelled, RunControls
-from core.decode import Continuation, autoregressive, continue_prompt, speculative
+from core.decode import TargetScorer, autoregressive, speculative
 from core.draft_shape import config_fields
 from core.drafters.registry import build_drafter, get_method
-from core.errors import OutOfMemoryError, OutriderError, first_line
+from core.errors import OutOfMemoryError, OutriderError, PromptError, first_line
 from core.machine import ThreadGovernor, num_processors
 from core.models.devices import device_name, free_memory, is_out_of_memory, release_memory, resolve_device
 from core.models.language_model import LanguageModel
 from core.models.loading import run_does_not_fit
-from core.models.prompting import EncodedPrompt, encode_prompt
+from core.models.prompting import EncodedPrompt, check_prompt_length, encode_prompt
 from core.models.shelf import ModelShelf, load_models
-from core.rounds import TargetScorer
 from core.runlog.tally import Tally
+from core.text import TextStream
 from core.types import (
     BaselineStep,
-    Drafted,
     Event,
     Finished,
     FinishReason,
-    Inspected,
     PrefillDone,
     RunRequest,
     RunStarted,
@@ -44,78 +42,25 @@ from core.types import (
     Summary,
 )
 
-
-def run_started(
-    request: RunRequest, target: LanguageModel, prompt: EncodedPrompt, continuation: Continuation
-) -> RunStarted:
-    """A run's settings as they came out, and the machine and versions that it runs with."""
-    started_at = datetime.now(UTC)
-    sampling = request.sampling
-    return RunStarted(
-        run_id=f"{started_at:%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}",
-        started_at=started_at.isoformat(timespec="milliseconds"),
-        version=_version("outrider"),
-        config={
-            "target": request.target,
-            "draft": request.draft,
-            "method": request.method,
-            "method_options": asdict(get_method(request.method).options(**request.method_options)),
-            "revision": target.revision,
-            "device": str(target.device),
-            "dtype": str(target.dtype).removeprefix("torch."),
-            **config_fields(request.draft_length),
-            "temperature": sampling.temperature,
-            "top_k": sampling.top_k,
-            "top_p": sampling.top_p,
-            "min_p": sampling.min_p,
-            "seed": request.seed,
-            "coupling": str(request.coupling),
-            "max_new_tokens": request.max_new_tokens,
-            "stop": list(request.stop),
-            "prompt": request.prompt,
-            "prompt_token_ids": prompt.ids,
-            "chat": prompt.is_chat,
-            "requested_device": str(request.device),
-            "requested_dtype": str(request.dtype),
-            "baseline": request.baseline,
-            **continuation.as_config(),
-        },
-        environment={
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "transformers": _version("transformers"),
-            "platform": platform.platform(),
-            "device_name": device_name(target.device),
-            "threads": torch.get_num_threads(),
-            "process": os.getpid(),
-        },
-    )
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "unknown"
-
-
 _log = logging.getLogger(__name__)
+
+_LINE = "\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Models made ready for other work than a run, such as a check or a probe."""
+    """Models ready for other work than a run, such as a check or a probe."""
 
     target: LanguageModel
     draft: LanguageModel | None
     governor: ThreadGovernor | None
 
     def record(self, step: Step) -> None:
-        """Keep an eye on the number of threads."""
+        """Adapt the number of threads."""
         _govern(self.governor, step)
 
     def look_again(self) -> None:
-        """Choose the number of threads anew: work of minutes must not hang on one look at its beginning."""
+        """Choose the number of threads anew: work of minutes must not depend on one measurement at its start."""
         if self.governor is not None:
             self.governor.settle()
 
@@ -128,12 +73,7 @@ class Session:
         shelf: ModelShelf | None = None,
         while_loading: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
     ) -> None:
-        """
-        Args:
-            shelf: what keeps the models.
-            while_loading: entered while models are brought there, whatever they are wanted for: long lists of words
-                are read then, in Python.
-        """
+        """Args: shelf: keeps the models. while_loading: entered while models are loaded."""
         self._shelf = shelf or ModelShelf()
         self._while_loading = while_loading
 
@@ -142,11 +82,11 @@ class Session:
         self._shelf.clear()
 
     def held_bytes(self, device: str = "auto") -> int:
-        """What the weights of the models that are kept take on a device. Another run may have it: they make room."""
+        """Size of the weights that are kept on a device; they make room for another run."""
         return self._shelf.held_bytes(device_type=resolve_device(device).type)
 
     def load(self, request: RunRequest, controls: RunControls) -> Generator[StageChanged, None, Loaded]:
-        """Bring a request's models to where a run would use them, with the threads that it would use.
+        """Load a request's models as a run would, with the threads that it would use.
 
         Yields:
             What is being done.
@@ -166,10 +106,9 @@ class Session:
             controls: live settings and the way to stop; made from the request if None.
 
         Yields:
-            `StageChanged` while something is prepared, then `RunStarted`, `PrefillDone`, a `Step` each round, behind
-            a `Drafted` while a person follows the single steps, an `Inspected` for each where evidence is kept, a
-            `BaselineStep` each token where the baseline was asked for, and `Finished`. A failure after `RunStarted`
-            ends the run with a `Finished` that names it.
+            `StageChanged` while something is prepared, then `RunStarted`, the events of `speculative`, a
+            `BaselineStep` for each token where the baseline was asked for, and `Finished`. A failure after
+            `RunStarted` ends the run with a `Finished` that names it.
 
         Raises:
             OutriderError: before `RunStarted`: the request can't be carried out, in one sentence.
@@ -177,33 +116,17 @@ class Session:
         controls = controls or RunControls.from_request(request)
         try:
             target, draft = yield from self._load(request, controls)
-        except Cancelled:
-            yield _stopped()
-            return
-        yield from self._run(request, controls, target, draft)
-
-    def _load(
-        self, request: RunRequest, controls: RunControls
-    ) -> Generator[StageChanged, None, tuple[LanguageModel, LanguageModel | None]]:
-        with self._while_loading():
-            return (yield from load_models(self._shelf, request, controls.check_cancelled))
-
-    def _run(
-        self,
-        request: RunRequest,
-        controls: RunControls,
-        target: LanguageModel,
-        draft: LanguageModel | None,
-    ) -> Generator[Event, None, None]:
-        prompt = encode_prompt(target, request.prompt, request.chat)
-        continuation = continue_prompt(target, prompt.ids, request)
-        ids = [*prompt.ids, *continuation.ids]
-        capacity = len(ids) + request.max_new_tokens
-        try:
+            prompt = encode_prompt(target, request.prompt, request.chat)
+            continuation = continue_prompt(target, prompt.ids, request)
             governor = _thread_governor(target, controls)
         except Cancelled:
-            yield _stopped()
+            summary = Tally().summary(
+                FinishReason.CANCELLED, "", prefill_ms=0.0, target_step_ms=None, peak_memory_mb=None
+            )
+            yield Finished(summary)
             return
+        ids = [*prompt.ids, *continuation.ids]
+        capacity = len(ids) + request.max_new_tokens
         drafter: Any = build_drafter(
             request.method,
             draft=draft,
@@ -221,7 +144,10 @@ class Session:
         except Exception as error:
             # Whatever torch, or any architecture's code, throws amid a forward; its traceback belongs in a debugger.
             _log.debug("the run failed", exc_info=True)
-            failure = _failure(error)
+            if isinstance(error, OutriderError):
+                failure = str(error)
+            else:
+                failure = f"The run failed in the model: {first_line(error)}. Try another device or precision."
             has_room = not isinstance(error, OutOfMemoryError) and not is_out_of_memory(error)
         if failure is not None:
             # The error is gone by now, and with it the frames that held the caches; the drafter holds its own.
@@ -233,6 +159,12 @@ class Session:
                 failure = run_does_not_fit(models, capacity, free_memory(target.device))
             summary = progress.failed(failure)
         yield Finished(summary)
+
+    def _load(
+        self, request: RunRequest, controls: RunControls
+    ) -> Generator[StageChanged, None, tuple[LanguageModel, LanguageModel | None]]:
+        with self._while_loading():
+            return (yield from load_models(self._shelf, request, controls.check_cancelled))
 
     def _decode(
         self,
@@ -256,9 +188,10 @@ class Session:
             if isinstance(event, Finished):
                 summary = event.summary
                 break
-            if not isinstance(event, Drafted | Inspected):
-                progress.add(event)
+            if isinstance(event, PrefillDone):
+                progress.prefill = event
             if isinstance(event, Step):
+                progress.add(event)
                 _govern(governor, event)
             yield event
         assert summary is not None, "decoding ends with Finished"
@@ -266,82 +199,16 @@ class Session:
         if not request.baseline or summary.finish_reason is FinishReason.CANCELLED:
             return summary
         yield StageChanged("Measuring the baseline…")
-        # With the settings that the run ended with, should K or the temperature have been moved meanwhile.
+        # With the settings that the run ended with, in case K or the temperature was changed.
         plainly = autoregressive(target, ids, controls=controls.plain(), **shared)
         try:
             return (yield from _with_baseline(summary, plainly, governor))
         except Exception as error:
-            # The run itself is whole; what it was to be held against is not.
+            # The run itself is complete; what it was to be compared with is not.
             _log.debug("the baseline failed", exc_info=True)
             failure = first_line(error)
         release_memory()
         return replace(summary, error=f"The run is whole, but its baseline failed: {failure}.")
-
-
-class _Progress:
-    """What a run has come to so far, should it fail before its own summary."""
-
-    def __init__(self) -> None:
-        self._tally = Tally()
-        self._texts: list[str] = []
-        self._prefill: PrefillDone | None = None
-
-    def add(self, event: PrefillDone | Step) -> None:
-        if isinstance(event, PrefillDone):
-            self._prefill = event
-        else:
-            self._tally.add(event)
-            self._texts.append(event.emitted_text)
-
-    def failed(self, error: str) -> Summary:
-        return self._tally.summary(
-            FinishReason.ERROR,
-            "".join(self._texts),
-            prefill_ms=self._prefill.prefill_ms if self._prefill else 0.0,
-            target_step_ms=self._prefill.target_step_ms if self._prefill else None,
-            peak_memory_mb=None,
-            error=error,
-        )
-
-
-def _stopped() -> Finished:
-    """The end of a run that was stopped before it started."""
-    reason = FinishReason.CANCELLED
-    return Finished(Tally().summary(reason, "", prefill_ms=0.0, target_step_ms=None, peak_memory_mb=None))
-
-
-def _failure(error: Exception) -> str:
-    if isinstance(error, OutriderError):
-        return str(error)
-    return f"The run failed in the model: {first_line(error)}. Try another device or precision."
-
-
-def _govern(governor: ThreadGovernor | None, step: Step) -> None:
-    if governor is not None:
-        # A stop while threads are timed is for decoding to see, which ends the run in order.
-        with contextlib.suppress(Cancelled):
-            governor.record(step)
-
-
-def _thread_governor(target: LanguageModel, controls: RunControls) -> ThreadGovernor | None:
-    """Settles the number of threads for a run on the CPU, and tells it; None where there is no choice."""
-    if target.device.type != "cpu":
-        return None
-    most = num_processors()
-    if "OMP_NUM_THREADS" in os.environ or most == 1:
-        return None
-    scorer = TargetScorer(target, capacity=8)
-
-    governor = ThreadGovernor(lambda: scorer.time_one_step(0, controls.check_cancelled), torch.set_num_threads, most)
-    try:
-        governor.settle()
-    except Cancelled:
-        raise
-    except Exception:
-        # A model that fails here fails in the run as well, which says so.
-        torch.set_num_threads(most)
-        return None
-    return governor
 
 
 def _with_baseline(
@@ -361,3 +228,162 @@ def _with_baseline(
                 measured_speedup=ours / plain if ours and plain else None,
             )
     return summary
+
+
+class _Progress:
+    """The results of a run so far, in case it fails before its own summary."""
+
+    def __init__(self) -> None:
+        self.prefill: PrefillDone | None = None
+        self._tally = Tally()
+        self._texts: list[str] = []
+
+    def add(self, step: Step) -> None:
+        self._tally.add(step)
+        self._texts.append(step.emitted_text)
+
+    def failed(self, error: str) -> Summary:
+        return self._tally.summary(
+            FinishReason.ERROR,
+            "".join(self._texts),
+            prefill_ms=self.prefill.prefill_ms if self.prefill else 0.0,
+            target_step_ms=self.prefill.target_step_ms if self.prefill else None,
+            peak_memory_mb=None,
+            error=error,
+        )
+
+
+def _govern(governor: ThreadGovernor | None, step: Step) -> None:
+    if governor is not None:
+        # A stop while threads are timed is for decoding to see, which ends the run in order.
+        with contextlib.suppress(Cancelled):
+            governor.record(step)
+
+
+def _thread_governor(target: LanguageModel, controls: RunControls) -> ThreadGovernor | None:
+    """Chooses the number of threads for a run on the CPU; None where there is no choice."""
+    most = num_processors()
+    if target.device.type != "cpu" or "OMP_NUM_THREADS" in os.environ or most == 1:
+        return None
+    scorer = TargetScorer(target, capacity=8)
+    governor = ThreadGovernor(lambda: scorer.time_one_step(0, controls.check_cancelled), torch.set_num_threads, most)
+    try:
+        governor.settle()
+    except Cancelled:
+        raise
+    except Exception:
+        # A model that fails here fails in the run as well, which says so.
+        torch.set_num_threads(most)
+        return None
+    return governor
+
+
+# --- What a run starts from -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """Ids that count as already written, and their text: `kept_text` of the run before, then `forced_text`."""
+
+    ids: tuple[int, ...] = ()
+    kept_text: str = ""
+    forced_text: str = ""
+
+
+def continue_prompt(target: LanguageModel, prompt_ids: Sequence[int], request: RunRequest) -> Continuation:
+    """The ids behind the prompt, checked, and their text. A part of a character at the end is left to what follows.
+
+    Raises:
+        PromptError: an id that the target doesn't have, a forced token that ends the text, or no room left.
+    """
+    forced = request.forced or _ids_of(request.forced_text, target.tokenizer, [*prompt_ids, *request.continuation])
+    ids = (*request.continuation, *forced)
+    if not ids:
+        return Continuation()
+    if any(token >= target.vocab_size for token in ids):
+        raise PromptError("A token to continue from is none of the target's. Branch from a run of the same target.")
+    if target.eos_ids.intersection(ids):
+        raise PromptError("That token ends the text, so nothing can follow it. Force another one.")
+    check_prompt_length(len(prompt_ids) + len(ids), target)
+    stream = TextStream(target.tokenizer, prompt_ids)
+    kept_text = "".join([stream.push(token) for token in request.continuation])
+    return Continuation(ids, kept_text, "".join([stream.push(token) for token in forced]))
+
+
+def _ids_of(text: str, tokenizer: Any, before: Sequence[int]) -> tuple[int, ...]:
+    """A typed text as tokens that read the same behind what is there already."""
+    if not text:
+        return ()
+
+    def encode(text: str) -> list[int]:
+        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    # Some tokenizers put a space before what they take for the start of a text, so it is tried behind a line as well.
+    text = text.encode("utf-8", "replace").decode("utf-8")
+    alone, line, behind = encode(text), encode(_LINE), encode(_LINE + text)
+    ways = [alone, behind[len(line) :]] if behind[: len(line)] == line else [alone]
+    for ids in ways:
+        stream = TextStream(tokenizer, before)
+        if "".join([stream.push(token) for token in ids]) == text:
+            return tuple(ids)
+    return tuple(alone)
+
+
+def run_started(
+    request: RunRequest, target: LanguageModel, prompt: EncodedPrompt, continuation: Continuation
+) -> RunStarted:
+    """A run's resolved settings, and the machine and versions that it runs with."""
+    started_at = datetime.now(UTC)
+    sampling = request.sampling
+    config = {
+        "target": request.target,
+        "draft": request.draft,
+        "method": request.method,
+        "method_options": asdict(get_method(request.method).options(**request.method_options)),
+        "revision": target.revision,
+        "device": str(target.device),
+        "dtype": str(target.dtype).removeprefix("torch."),
+        **config_fields(request.draft_length),
+        "temperature": sampling.temperature,
+        "top_k": sampling.top_k,
+        "top_p": sampling.top_p,
+        "min_p": sampling.min_p,
+        "seed": request.seed,
+        "coupling": str(request.coupling),
+        "max_new_tokens": request.max_new_tokens,
+        "stop": list(request.stop),
+        "prompt": request.prompt,
+        "prompt_token_ids": prompt.ids,
+        "chat": prompt.is_chat,
+        "requested_device": str(request.device),
+        "requested_dtype": str(request.dtype),
+        "baseline": request.baseline,
+    }
+    if continuation.ids:
+        config |= {
+            "continuation_token_ids": list(continuation.ids),
+            "continuation_text": continuation.kept_text,
+            "forced_text": continuation.forced_text,
+        }
+    return RunStarted(
+        run_id=f"{started_at:%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}",
+        started_at=started_at.isoformat(timespec="milliseconds"),
+        version=_version("outrider"),
+        config=config,
+        environment={
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "transformers": _version("transformers"),
+            "platform": platform.platform(),
+            "device_name": device_name(target.device),
+            "threads": torch.get_num_threads(),
+            "process": os.getpid(),
+        },
+    )
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "unknown"

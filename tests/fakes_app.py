@@ -17,6 +17,7 @@ from core.types import (
     Event,
     Finished,
     FinishReason,
+    LengthPolicy,
     PrefillDone,
     RunRequest,
     RunStarted,
@@ -213,7 +214,7 @@ class FakeSession:
                 return
             if self.pace_s:
                 threading.Event().wait(self.pace_s)
-            k = 3 if controls.num_draft_tokens is None else controls.num_draft_tokens
+            k = 3 if isinstance(controls.num_draft_tokens, LengthPolicy) else controls.num_draft_tokens
             k = min(k, room - (position - first) - 1)
             accepted = next((i for i in range(k) if random_source.random() > 0.8), k)
             step = make_step(

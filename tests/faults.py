@@ -140,7 +140,7 @@ def strike(monkeypatch, at: int, action: Callable[[], None]) -> list[int]:
 
         return forward
 
-    fused = ((FusedLlamaRunner, name) for name in ("forward", "draw_next", "draw_likeliest"))
+    fused = ((FusedLlamaRunner, name) for name in ("forward", "draw_next"))
     for runner_type, name in ((ModuleRunner, "forward"), *fused):
         monkeypatch.setattr(runner_type, name, struck(getattr(runner_type, name)))
     return since

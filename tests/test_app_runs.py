@@ -157,7 +157,7 @@ def test_k_and_temperature_are_live(window, qtbot, gated, session):
     assert (step["num_draft_tokens"], step["temperature"]) == (9, 0.25)
     for policy in (LengthPolicy.AUTO, LengthPolicy.ADAPTIVE):
         window.controls.draft_length.policy.choose(policy)
-        assert session.controls[0].draft_length is policy
+        assert session.controls[0].num_draft_tokens is policy
 
 
 def test_a_failure_before_the_start_shows_one_sentence_and_the_next_run_works(window, session, run_to_end):

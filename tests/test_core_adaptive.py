@@ -36,7 +36,7 @@ def tables():
 def test_adaptive_drafts_and_the_text_is_that_of_plain_decoding(settings):
     target, draft = tables()
     plain = play(autoregressive(target, [0], max_new_tokens=150, **settings))
-    length = {"num_draft_tokens": None, "length_policy": LengthPolicy.ADAPTIVE, "max_new_tokens": 150}
+    length = {"num_draft_tokens": LengthPolicy.ADAPTIVE, "max_new_tokens": 150}
     run = play(speculative(target, draft, [0], **length, **settings))
     assert run.ids == plain.ids
     assert run.summary.num_drafts > 0
@@ -70,6 +70,6 @@ def test_the_policy_may_change_in_the_middle_of_a_run():
 def test_a_draft_that_says_no_number_is_named_for_it(temperature):
     target, _ = tables()
     draft = table_model(fixed_law([float("nan")] * 8), 8)
-    length = {"num_draft_tokens": None, "length_policy": LengthPolicy.ADAPTIVE}
+    length = {"num_draft_tokens": LengthPolicy.ADAPTIVE}
     with pytest.raises(GenerationError, match="draft's logits"):
         play(speculative(target, draft, [0], sampling=SamplingParams(temperature), **length))

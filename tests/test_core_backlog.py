@@ -7,12 +7,11 @@ import pytest
 import torch
 
 import core.decode
-from core.capture import EvidenceBacklog
 from core.controls import RunControls
 from core.decode import speculative
 from core.drafters.base import chain
 from core.errors import GenerationError, OutOfMemoryError
-from core.rounds import Round
+from core.evidence import EvidenceBacklog
 from core.types import Drafted, Finished, Inspected, SamplingParams, Step, TokenKind, Verification
 from tests.fakes import LetterTokenizer, ScriptDrafter, play
 from tests.test_core_evidence import a_run, pair
@@ -56,7 +55,7 @@ def test_what_is_left_when_somebody_begins_to_look_comes_in_portions():
 
 
 def test_too_much_that_waits_is_looked_at_between_steps(monkeypatch):
-    monkeypatch.setattr(core.decode, "EvidenceBacklog", lambda tokenizer, **_room: EvidenceBacklog(tokenizer, 1))
+    monkeypatch.setattr(core.decode, "EvidenceBacklog", lambda tokenizer: EvidenceBacklog(tokenizer, 1))
     told = kinds(events(RunControls(SamplingParams())))
     assert told[:4] == [("Step", 0), ("Inspected", 0), ("Step", 1), ("Inspected", 1)]
 
@@ -98,14 +97,14 @@ def collect(run, told: list) -> None:
 
 
 def failing_at(monkeypatch, index: int, error: Exception):
-    judge = core.decode._Run._judge
+    verify = core.decode._Run._score_and_verify
 
     def fail(run, block):
         if run._tally.num_steps == index:
             raise error
-        return judge(run, block)
+        return verify(run, block)
 
-    monkeypatch.setattr(core.decode._Run, "_judge", fail)
+    monkeypatch.setattr(core.decode._Run, "_score_and_verify", fail)
 
 
 def test_a_run_that_fails_tells_what_was_said_before(monkeypatch):
@@ -159,8 +158,8 @@ def test_a_backlog_that_was_looked_at_holds_nothing_and_is_not_full(monkeypatch)
     backlog = EvidenceBacklog(LetterTokenizer(40), max_bytes=0)
     full = []
     put = backlog.put
-    monkeypatch.setattr(backlog, "put", lambda *block: (put(*block), full.append(backlog.is_full)))
-    monkeypatch.setattr(core.decode, "EvidenceBacklog", lambda _tokenizer, **_room: backlog)
+    monkeypatch.setattr(backlog, "put", lambda *block, **bonus: (put(*block, **bonus), full.append(backlog.is_full)))
+    monkeypatch.setattr(core.decode, "EvidenceBacklog", lambda _tokenizer: backlog)
     a_run(inspect=True)
     assert full
     assert all(full)
@@ -170,37 +169,28 @@ def test_a_backlog_that_was_looked_at_holds_nothing_and_is_not_full(monkeypatch)
         backlog.look()
 
 
-def a_round(vocab_size: int) -> Round:
+def put(backlog: EvidenceBacklog, vocab_size: int) -> tuple[torch.Tensor, ...]:
+    """Put a rejected token into it, and return the tensors that it was given."""
     rejected = Verification(num_accepted=0, next_token=1, next_kind=TokenKind.CORRECTION)
     target_probs = torch.full((2, vocab_size), 1 / vocab_size)
-    return Round(chain(torch.tensor([0]), target_probs[:1].clone()), target_probs, rejected, 1.0, 0, 0, 0, 0)
+    draft = chain(torch.tensor([0]), target_probs[:1].clone())
+    backlog.put(0, draft, target_probs, rejected, 1, has_bonus=False)
+    return draft.tokens, draft.probs, target_probs
 
 
 def test_a_row_that_is_not_looked_at_is_not_held():
     row = 1000 * 4
     backlog = EvidenceBacklog(LetterTokenizer(40), max_bytes=2 * row)
-    backlog.put(0, a_round(1000), 1, 1)
+    put(backlog, 1000)
     assert not backlog.is_full
-    backlog.put(1, a_round(1000), 1, 1)
+    put(backlog, 1000)
     assert backlog.is_full
-
-
-def test_blocks_that_come_when_the_memory_taken_for_them_is_full_are_kept_as_well():
-    def seen(num_tokens: int):
-        backlog = EvidenceBacklog(LetterTokenizer(40), num_tokens=num_tokens, vocab_size=40)
-        for index in range(9):
-            backlog.put(index, a_round(40), 1, 1)
-        return [backlog.look() for _ in range(9)]
-
-    assert seen(2) == seen(0) == seen(100)
 
 
 def test_what_writes_to_a_rounds_tensors_afterwards_changes_no_evidence():
     expected, backlog = (EvidenceBacklog(LetterTokenizer(40)) for _ in range(2))
-    expected.put(0, a_round(40), 1, 1)
-    done = a_round(40)
-    backlog.put(0, done, 1, 1)
-    for tensor in (done.target_probs, done.draft.probs, done.draft.tokens):
+    put(expected, 40)
+    for tensor in put(backlog, 40):
         tensor.fill_(0)
     assert backlog.look() == expected.look()
 

@@ -160,8 +160,8 @@ def test_a_target_whose_filters_are_forgotten_gives_impossible_tokens(monkeypatc
 
 
 def test_a_cache_that_keeps_what_was_rejected_is_found_in_the_greedy_text(monkeypatch):
-    monkeypatch.setattr("core.rounds.TargetScorer.rewind", lambda self, length: None)
-    monkeypatch.setattr("core.rounds.TargetScorer.__init__", _roomy(core.rounds.TargetScorer.__init__))
+    monkeypatch.setattr("core.decode.TargetScorer.rewind", lambda self, length: None)
+    monkeypatch.setattr("core.decode.TargetScorer.__init__", _roomy(core.decode.TargetScorer.__init__))
     report = checked(make_check(sampling=SamplingParams(0.0)))
     assert report.verdict is Verdict.NOT_EXACT
     assert not report.identities[0].divergences[0].is_near_tie

@@ -5,7 +5,7 @@ import pytest
 from core.decode import autoregressive, speculative
 from core.drafters.prompt_lookup import PromptLookupDrafter
 from core.errors import PromptError
-from core.types import FinishReason
+from core.types import FinishReason, LengthPolicy
 from tests.exactness import always
 from tests.fakes import is_sentence, language_model, oracle, play, table_model, tiny_module
 from tests.fakes_decode import GREEDY, PROMPT, check_counts, countdown, plain_ids, tables
@@ -76,7 +76,9 @@ def test_a_draft_with_a_shorter_context_goes_quiet_and_the_target_goes_on():
         run = play(speculative(target, draft, prompt, num_draft_tokens=4, sampling=GREEDY, max_new_tokens=30))
         assert run.ids == plain_ids(target, prompt, 30, sampling=GREEDY)
         assert all(step.num_draft_tokens == 0 for step in run.steps if step.position > 12)
-    run = play(speculative(target, draft, [0] * 4, num_draft_tokens=None, sampling=GREEDY, max_new_tokens=30))
+    run = play(
+        speculative(target, draft, [0] * 4, num_draft_tokens=LengthPolicy.AUTO, sampling=GREEDY, max_new_tokens=30)
+    )
     assert run.ids == plain_ids(target, [0] * 4, 30, sampling=GREEDY)
 
 

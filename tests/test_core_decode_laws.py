@@ -5,7 +5,7 @@ import pytest
 from core.decode import speculative
 from core.drafters.prompt_lookup import PromptLookupDrafter
 from core.sampling import probabilities
-from core.types import Coupling, SamplingParams
+from core.types import LengthPolicy, Coupling, SamplingParams
 from tests.exactness import SIGNIFICANCE, engine_law_p_value, global_generator_untouched
 from tests.fakes import play, tiny_model
 from tests.fakes_decode import PROMPT, plain_ids, tables
@@ -46,7 +46,7 @@ def test_gumbel_coupled_text_is_that_of_plain_sampling_with_the_same_seed(method
     for seed in range(3):
         settings = {"sampling": sampling, "seed": seed, "coupling": Coupling.GUMBEL}
         expected = plain_ids(target, count=60, **settings)
-        for num_draft_tokens in (1, 2, 5, 16, None):
+        for num_draft_tokens in (1, 2, 5, 16, LengthPolicy.AUTO):
             drafter = {"draft model": draft, "n-gram": PromptLookupDrafter(), "equal": target}[method]
             run = play(
                 speculative(target, drafter, [0], num_draft_tokens=num_draft_tokens, max_new_tokens=60, **settings)

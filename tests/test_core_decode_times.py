@@ -6,7 +6,7 @@ import pytest
 
 from core.decode import speculative
 from core.drafters.prompt_lookup import PromptLookupDrafter
-from core.types import SamplingParams
+from core.types import LengthPolicy, SamplingParams
 from tests.exactness import SIGNIFICANCE, always, engine_law_p_value
 from tests.fakes import play, table_model
 from tests.fakes_decode import GREEDY, plain_ids, tables
@@ -44,7 +44,7 @@ def clock(monkeypatch):
     Clock.charge = staticmethod(charge)
     monkeypatch.setattr("core.decode.Stopwatch", Clock)
     monkeypatch.setattr("core.decode.StepClock", Clock)
-    monkeypatch.setattr("core.rounds.Stopwatch", Clock)
+    monkeypatch.setattr("core.decode.Stopwatch", Clock)
     return Clock
 
 
@@ -52,10 +52,12 @@ def test_the_chosen_length_keeps_the_text_exact():
     target, draft = tables()
     expected = plain_ids(target, count=120, sampling=GREEDY)
     for drafter in (draft, table_model(target.law, 8), PromptLookupDrafter(), always([1, 2])):
-        run = play(speculative(target, drafter, [0], num_draft_tokens=None, sampling=GREEDY, max_new_tokens=120))
+        run = play(
+            speculative(target, drafter, [0], num_draft_tokens=LengthPolicy.AUTO, sampling=GREEDY, max_new_tokens=120)
+        )
         assert run.ids == expected
     p_value = engine_law_p_value(
-        speculative, sampling=SamplingParams(0.9, top_k=5), num_draft_tokens=None, blocks=1_000
+        speculative, sampling=SamplingParams(0.9, top_k=5), num_draft_tokens=LengthPolicy.AUTO, blocks=1_000
     )
     assert p_value > SIGNIFICANCE
 
@@ -65,7 +67,7 @@ def test_a_hopeless_and_costly_draft_is_soon_left_alone(clock):
     wrong = table_model(lambda ids: -target.law(ids) * 4, 8)
     clock.charge(target, 10.0)
     clock.charge(wrong, 9.0)
-    run = play(speculative(target, wrong, [0], num_draft_tokens=None, sampling=GREEDY, max_new_tokens=400))
+    run = play(speculative(target, wrong, [0], num_draft_tokens=LengthPolicy.AUTO, sampling=GREEDY, max_new_tokens=400))
     lengths = [step.num_draft_tokens for step in run.steps]
     assert lengths[0] > 0
     assert lengths[1:10] == [0] * 9
@@ -81,7 +83,7 @@ def test_a_free_and_perfect_draft_is_used_in_full(clock):
     clock.charge(target, 10.0)
     draft = table_model(target.law, 8)
     clock.charge(draft, 0.1)
-    run = play(speculative(target, draft, [0], num_draft_tokens=None, max_new_tokens=400))
+    run = play(speculative(target, draft, [0], num_draft_tokens=LengthPolicy.AUTO, max_new_tokens=400))
     assert max(step.num_draft_tokens for step in run.steps) >= 12
     assert run.summary.block_efficiency > 8
 

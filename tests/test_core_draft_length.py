@@ -23,8 +23,8 @@ def test_a_length_survives_the_way_through_request_and_log(text):
     length = parse_draft_length(text)
     assert length == WRITTEN[text]
     request = RunRequest("t", "d", "p", **request_fields(length))
-    assert request.draft_length == RunControls.from_request(request).draft_length == length
-    config = {"target": "t", "draft": "d", "prompt": "p", "seed": 0, **config_fields(request.draft_length)}
+    assert RunControls.from_request(request).num_draft_tokens == length
+    config = {"target": "t", "draft": "d", "prompt": "p", "seed": 0, **config_fields(length)}
     assert request_from_config(config) == request
     assert shown_draft_length(config) == length
 
@@ -62,12 +62,12 @@ def test_a_log_from_before_there_were_policies_is_read_as_it_was(written, length
 
 def test_controls_take_a_policy_in_the_middle_of_a_run_and_refuse_what_is_none():
     controls = RunControls()
-    for length, asked in ((LengthPolicy.ADAPTIVE, None), (None, None), (0, 0), (16, 16)):
+    for length in (LengthPolicy.ADAPTIVE, LengthPolicy.AUTO, 0, 16):
         controls.set_num_draft_tokens(length)
-        assert controls.num_draft_tokens == asked
+        assert controls.num_draft_tokens == length
     for length in (17, -1, LengthPolicy.FIXED):
         with pytest.raises(SettingsError):
             controls.set_num_draft_tokens(length)
-    assert controls.draft_length == 16
+    assert controls.num_draft_tokens == 16
     with pytest.raises(SettingsError, match="fixed"):
         RunRequest("t", "d", "p", num_draft_tokens=None, length_policy=LengthPolicy.FIXED)

@@ -7,11 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import core.capture
 import core.decode
-from core.capture import capture
+import core.evidence
 from core.decode import autoregressive, speculative
-from core.evidence import LEAST_LISTED, MAX_LISTED
+from core.evidence import LEAST_LISTED, MAX_LISTED, capture
 from core.sampling import draw, probabilities
 from core.text import TokenTexts
 from core.types import Coupling, SamplingParams, TokenKind, Verification
@@ -253,7 +252,7 @@ def test_evidence_is_captured_outside_everything_timed(monkeypatch):
             running.pop()
             super().stop()
 
-    original = core.capture.capture
+    original = core.evidence.capture
 
     def watched(*arguments):
         assert not running
@@ -261,7 +260,7 @@ def test_evidence_is_captured_outside_everything_timed(monkeypatch):
         return original(*arguments)
 
     monkeypatch.setattr(core.decode, "StepClock", Watched)
-    monkeypatch.setattr(core.capture, "capture", watched)
+    monkeypatch.setattr(core.evidence, "capture", watched)
     a_run(inspect=False)
     assert not calls
     steps = a_run(inspect=True).steps

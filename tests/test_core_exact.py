@@ -11,7 +11,6 @@ import core.decode
 import core.verify
 from core.controls import RunControls
 from core.decode import autoregressive, speculative
-from core.draft_shape import request_fields
 from core.drafters.draft_model import DraftModelDrafter
 from core.drafters.registry import METHODS
 from core.types import Coupling, FinishReason, LengthPolicy, PrefillDone, SamplingParams, Step, TokenKind
@@ -113,7 +112,7 @@ def test_with_shared_noise_the_text_is_that_of_plain_sampling(method, is_fused):
     for seed, (name, sampling) in enumerate(FILTERS.items()):
         settings = {"sampling": sampling, "seed": seed, "coupling": Coupling.GUMBEL}
         for length in (1 + seed, LengthPolicy.AUTO, LengthPolicy.ADAPTIVE):
-            run = spoken(method, target, draft, **request_fields(length), **settings)
+            run = spoken(method, target, draft, num_draft_tokens=length, **settings)
             assert run.ids == plain(target, **settings).ids, name
 
 
@@ -130,7 +129,7 @@ def test_greedy_text_is_plain_and_ends_where_it_is_told_to(method, is_fused):
         if length in {1, 4}:
             counts |= {length, length + 1, length + 2}
         for count in counts:
-            run = spoken(method, target, draft, count, **request_fields(length), sampling=GREEDY)
+            run = spoken(method, target, draft, count, num_draft_tokens=length, sampling=GREEDY)
             assert run.ids == expected[:count]
             summary = run.summary
             assert summary.finish_reason is FinishReason.LENGTH

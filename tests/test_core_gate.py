@@ -162,7 +162,7 @@ def test_no_wait_counts_in_any_time(monkeypatch):
 def test_slow_motion_begins_steps_no_closer_than_its_delay(monkeypatch):
     now, waits = [100.0], []
     monkeypatch.setattr(core.controls.time, "monotonic", lambda: now[0])
-    gate = core.controls.StepGate(threading.Event())
+    gate = RunControls()
 
     def wait(seconds=None):
         waits.append(seconds)

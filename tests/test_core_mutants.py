@@ -64,20 +64,20 @@ CERTAIN_VERIFIERS = {
 
 DRAFTERS = {
     "drafts by argmax, tested with the softmax": (
-        "return draw(row, uniform), row",
-        "return row.argmax(), row",
+        "drawn = draw(row, uniform)",
+        "drawn = row.argmax()",
     ),
     "draws from the top 2, tested with the raw draft": (
-        "return draw(row, uniform), row",
-        "return draw(row.where(row >= row.topk(2).values[-1], 0), uniform), row",
+        "drawn = draw(row, uniform)",
+        "drawn = draw(row.where(row >= row.topk(2).values[-1], 0), uniform)",
     ),
     "drops a token that came out improbable": (
         "            tokens.append(token)",
         "            if index and float(row[token]) < 0.4: break\n            tokens.append(token)",
     ),
     "draws colder than it says": (
-        "return draw(row, uniform), row",
-        "return draw(row ** 1.5, uniform), row",
+        "drawn = draw(row, uniform)",
+        "drawn = draw(row ** 1.5, uniform)",
     ),
     "says a smoother law than it draws from": (
         "rows.append(row)",
@@ -87,13 +87,13 @@ DRAFTERS = {
         "rows.append(row)",
         "rows.append(rows[-1] if rows else row)",
     ),
-    "one draw for the whole draft": ("context, uniforms[index])", "context, uniforms[0])"),
+    "one draw for the whole draft": ("else uniforms[index]", "else uniforms[0]"),
 }
 
 STOPPING_DRAFTERS = {
     "drops the token that made it stop": (
-        "not keep(float(row[drawn])):",
-        "not keep(float(row[drawn])):\n                del rows[max(1, index) :], tokens[max(1, index) :]",
+        "not keep(float(confidence)):",
+        "not keep(float(confidence)):\n                del rows[max(1, index) :], tokens[max(1, index) :]",
     ),
     "stops before a token that it has seen": (
         "            tokens.append(token)",

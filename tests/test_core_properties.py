@@ -14,7 +14,7 @@ import core.verify
 from core.decode import autoregressive, speculative
 from core.drafters.registry import METHODS
 from core.sampling import draw, probabilities
-from core.types import SamplingParams, TokenKind
+from core.types import LengthPolicy, SamplingParams, TokenKind
 from core.verify import decide, residual, verify, verify_block
 from tests.fakes import play, random_law, table_model
 from tests.faults import build_method
@@ -317,7 +317,7 @@ def test_a_tighter_filter_keeps_a_part_of_what_a_looser_one_keeps(row, data):
     st.integers(2, 12),
     st.integers(0, 1_000),
     st.lists(st.integers(0, 11), min_size=1, max_size=20),
-    st.sampled_from([0, 1, 2, 3, 8, 16, None]),
+    st.sampled_from([0, 1, 2, 3, 8, 16, LengthPolicy.AUTO]),
     st.integers(1, 40),
     st.booleans(),
 )

@@ -5,10 +5,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.rounds import PREFILL_CHUNK, TargetScorer, prefill
+from core.decode import TargetScorer
 from core.runners import llama, llama_forward, products
 from core.runners import llama as fused_weights
-from core.runners.base import Runner
+from core.runners.base import PREFILL_CHUNK, Runner, prefill
 from core.runners.llama import FusedLlamaRunner, FusedLlamaWeights
 from core.runners.module import ModuleRunner
 from core.sampling import draw, probabilities
@@ -168,7 +168,7 @@ def test_the_fused_forward_computes_the_variants_it_takes(family, changes):
     assert torch.allclose(again, expected, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("function", [llama_forward.forward, llama_forward.draw_next, llama_forward.draw_likeliest])
+@pytest.mark.parametrize("function", [llama_forward.forward, llama_forward.draw_next])
 def test_the_fused_forward_is_a_script(function):
     assert isinstance(llama.scripted(function), torch.jit.ScriptFunction)
 
@@ -203,16 +203,6 @@ def test_a_draw_in_one_script_is_the_draw_in_steps(family, temperature):
             assert int(token) == int(draw(law, uniform))
         assert torch.allclose(row, law, atol=1e-6)
         assert fused.length == stepwise.length
-
-
-@pytest.mark.parametrize("family", FUSED)
-def test_the_likeliest_token_comes_with_how_likely_it_is(family):
-    stepwise, fused = runner_of(family, True), runner_of(family, True)
-    for part in (IDS[:7], IDS[7:8], IDS[8:10]):
-        logits = stepwise.forward(part, num_logits=1).logits[0, :200]
-        token, probability = fused.draw_likeliest(part, 200)
-        assert int(token) == int(logits.argmax())
-        assert float(probability) == pytest.approx(float(logits.softmax(-1).max()), rel=1e-5)
 
 
 @pytest.mark.parametrize("count", [1, 3, 4, 5, 9, 16, 17])

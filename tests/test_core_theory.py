@@ -18,7 +18,7 @@ from core.analysis.calibration import (
 from core.analysis.diagnosis import COLUMNS, PlainStep, StepSums, diagnose, verify_costs
 from core.analysis.expectation import expected_tokens, predicted_speedup
 from core.analysis.theory import resampled, speedup_theory, weighted_medians
-from core.capture import capture
+from core.evidence import capture
 from core.types import TokenKind
 from tests.test_core_analysis import make_step
 from tests.test_core_diagnosis import drawn

@@ -31,7 +31,6 @@ from app.widgets.fields import (
 )
 from app.window_layout import open_at
 from core.controls import RunControls
-from core.draft_shape import length_of
 from core.errors import OutriderError
 from core.experiments.check import (
     DEFAULT_SAMPLES,
@@ -96,7 +95,7 @@ def subject_of(run: RunRequest) -> str:
     sampling = run.sampling
     parts = [
         f"{run.draft} for {run.target}" if run.draft else f"{run.method} for {run.target}",
-        f"K = {length_of(run)}",
+        f"K = {run.draft_length}",
         f"temperature {sampling.temperature:g}",
     ]
     if not sampling.is_unfiltered:

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from core.errors import GenerationError, PromptError, SettingsError
-from core.rounds import prefill
-from core.runners.base import Runner
+from core.runners.base import Runner, prefill
 
 if TYPE_CHECKING:
     from core.models.language_model import LanguageModel

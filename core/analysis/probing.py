@@ -23,8 +23,7 @@ from core.errors import GenerationError, OutOfMemoryError, OutriderError, Prompt
 from core.models.catalogue import resolve
 from core.models.language_model import LanguageModel
 from core.models.prompting import encode_prompt
-from core.rounds import prefill
-from core.runners.base import Runner
+from core.runners.base import Runner, prefill
 from core.runners.timing import Stopwatch
 from core.sampling import probabilities
 from core.types import DraftContext, RunRequest, SamplingParams, StageChanged, Step, TokenKind, Verification

@@ -116,30 +116,28 @@ class DraftModelDrafter:
         """Read `pending`, and draw the token at `position`.
 
         Returns:
-            () index among the logits; the distribution (R,) that it was drawn from; and its () probability there, or
-            at temperature 1 where sampling is greedy.
+            () index among the logits; the distribution (R,) that it was drawn from; and, where `keep_drafting` asks,
+            its () probability there, at temperature 1 where sampling is greedy.
         """
         runner, sampling, limit = self._runner, context.sampling, self._num_proposed(context)
         assert runner is not None, "propose() before start()"
         is_asked = context.keep_drafting is not None
-        has_fused_draw = uniform is not None and uniform.is_floating_point() and is_plain(sampling)
-        if isinstance(runner, FusedLlamaRunner) and has_fused_draw and not (is_asked and sampling.is_greedy):
+        can_fuse = is_plain(sampling) and not (is_asked and sampling.is_greedy)
+        if isinstance(runner, FusedLlamaRunner) and can_fuse and uniform is not None and uniform.is_floating_point():
             drawn, row = runner.draw_next(pending, uniform, sampling.temperature, limit)
             return drawn, row, row[drawn] if is_asked else row
         logits = runner.forward(pending, num_logits=1).logits[0, :limit]
         row = probabilities(logits, sampling)
-        if is_asked and sampling.is_greedy:
-            return row.argmax(-1), row, torch.softmax(logits.float(), -1).max()
-        drawn = self._draw_from(row, context, position, uniform)
+        if sampling.is_greedy:
+            return row.argmax(-1), row, torch.softmax(logits.float(), -1).max() if is_asked else row
+        drawn = draw(row, uniform) if uniform is not None else draw_gumbel(row, self._noise(context, position))
         return drawn, row, row[drawn] if is_asked else row
 
-    def _draw_from(self, row: Tensor, context: DraftContext, position: int, uniform: Tensor | None) -> Tensor:
-        if uniform is not None:
-            return draw(row, uniform)
+    def _noise(self, context: DraftContext, position: int) -> Tensor:
+        """Gumbel noise (R,) of the ids that are proposed."""
         assert context.gumbel is not None
-        noise = context.gumbel(position).to(row.device)
-        proposed = self.model.draft_ids
-        return draw_gumbel(row, noise[: len(row)] if proposed is None else noise[proposed])
+        noise, proposed = context.gumbel(position), self.model.draft_ids
+        return noise[: self._num_proposed(context)] if proposed is None else noise.to(proposed.device)[proposed]
 
     def _num_proposed(self, context: DraftContext) -> int:
         """Logits that count: of all that a padded head gives, or of a trimmed head all."""

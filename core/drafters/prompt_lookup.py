@@ -1,4 +1,4 @@
-"""Drafting without a model: what followed the last few tokens the last time they stood in the text.
+"""Drafting without a model: what followed the last few tokens when they last occurred in the text.
 
 Prompt lookup decoding (Saxena, 2023), also called n-gram speculation.
 """

@@ -1,4 +1,4 @@
-"""Builds the drafter that a request names."""
+"""The drafting methods: what each is called, its options, and how its drafter is built. Imports no torch."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NoOptions:
-    """Parameters of a method that has none."""
+    """Options of a method that has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class DraftModelOptions:
-    """Parameters of drafting with a model."""
+    """Options of drafting with a model."""
 
     int8: bool = field(
         default=True,
         metadata={
             "label": "Draft in int8",
-            "help": "On the processor, the draft's products run in int8 where that is faster. "
-            "The text follows the target's law exactly all the same.",
+            "help": "On the CPU, compute the draft in int8 where that is faster. The output still follows the target's "
+            "distribution exactly.",
         },
     )
 
 
 @dataclass(frozen=True, slots=True)
 class PromptLookupOptions:
-    """Parameters of prompt lookup. A field's metadata builds its form in the window and its command-line flag."""
+    """Options of prompt lookup. A field's metadata builds its form in the window and its command-line flag."""
 
     max_ngram: int = field(
         default=3,
         metadata={
             "label": "Longest n-gram",
-            "help": "How many of the last tokens are looked up first; shorter ones are tried when they are not found.",
+            "help": "How many of the last tokens to look up first. Shorter n-grams are tried if they are not found.",
             "min": 1,
             "max": 10,
             "step": 1,
@@ -74,9 +74,9 @@ class Method:
         title: what the window calls it.
         summary: one sentence for a tooltip.
         needs_draft_model: whether a second model has to be chosen.
-        needs_target: whether it drafts with the target itself.
-        options: dataclass of the method's parameters.
+        options: dataclass of the method's options.
         factory: "module:Class" of its `Drafter`, imported when a run needs it.
+        needs_target: whether it drafts with the target itself.
     """
 
     name: str
@@ -110,7 +110,7 @@ METHODS: dict[str, Method] = {
         Method(
             "self-draft",
             "Self-draft (int8)",
-            "The target itself proposes the next K tokens, from an int8 copy of its weights. On the processor only.",
+            "The target itself proposes the next K tokens, from an int8 copy of its weights. CPU only.",
             False,
             NoOptions,
             "core.drafters.self_draft:SelfDraftDrafter",
@@ -121,8 +121,10 @@ METHODS: dict[str, Method] = {
 
 
 def get_method(name: str) -> Method:
-    """Raises:
-    SettingsError: if there is no such method, with the names that there are.
+    """The method called `name`.
+
+    Raises:
+        SettingsError: there is none, with the names that there are.
     """
     try:
         return METHODS[name]
@@ -142,11 +144,11 @@ def build_drafter(
     """Make a drafter of the method called `name`.
 
     Args:
-        name: of a method in `core.drafters.registry.METHODS`.
+        name: of a method in `METHODS`.
         draft: the draft model, for methods that need one.
         target: the target, for methods that draft with it.
         options: values for the method's options dataclass.
-        capacity: positions that a draft model's cache gets.
+        capacity: positions of a draft model's cache.
         check_cancelled: raises to abandon the drafter's work between two forwards.
 
     Raises:

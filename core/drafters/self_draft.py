@@ -1,7 +1,6 @@
-"""The target drafts for itself, in int8: any target is sped up with no second model.
+"""Drafting with the target itself, in int8: any target is sped up with no second model.
 
 Its quantised copy is a quarter of the bytes, and so nearly the same model that most of what it proposes is accepted.
-What it proposes is tested against the target in full precision, like any other draft: exact all the same.
 """
 
 from __future__ import annotations
@@ -22,8 +21,10 @@ if TYPE_CHECKING:
 class SelfDraftDrafter(DraftModelDrafter):
     """Samples K tokens in a row from the target's int8 copy, which has a cache of its own.
 
-    Where int8 products are not faster than the plain ones, as with very small models, these are used: the drafts are
-    then the target's own, at the target's own price.
+    Where int8 products are not faster, as with very small models, the plain ones are used.
+
+    Raises:
+        SettingsError: there are no int8 products for this target here.
     """
 
     def __init__(
@@ -34,18 +35,9 @@ class SelfDraftDrafter(DraftModelDrafter):
         capacity: int | None = None,
         check_cancelled: Callable[[], None] = lambda: None,
     ) -> None:
-        """
-        Args:
-            target: the model that drafts for itself.
-            options: none are known.
-            capacity, check_cancelled: see `DraftModelDrafter`.
-
-        Raises:
-            SettingsError: there are no int8 products for it here.
-        """
         if target.device.type != "cpu" or target.dtype is not torch.float32:
             raise SettingsError(
-                f"Self-draft runs in int8 beside float32 on the processor, and {target.ref} is on {target.device} in "
+                f"Self-draft runs in int8 beside float32 on the CPU, and {target.ref} is on {target.device} in "
                 f"{str(target.dtype).removeprefix('torch.')}. Choose these, or another method."
             )
         super().__init__(target, DraftModelOptions(int8=True), capacity=capacity, check_cancelled=check_cancelled)

@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from core.draft_shape import length_of
 from core.errors import SettingsError
 from core.experiments.prompt_suites import Prompt
 from core.text import percent_text, significant_text
@@ -396,7 +395,7 @@ def _settings_line(report: CheckReport) -> str:
         f"target {run.target}",
         f"draft {run.draft}" if run.draft else "",
         run.method,
-        f"K {length_of(run)}",
+        f"K {run.draft_length}",
         f"temperature {sampling.temperature:g}",
         f"top-k {sampling.top_k}" if sampling.top_k else "",
         f"top-p {sampling.top_p:g}" if sampling.top_p < 1 else "",

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from core.decode import sample_blocks
-from core.draft_shape import DraftLength, length_of
+from core.draft_shape import DraftLength
 from core.experiments.check import CheckProgress, DistributionResult, DistributionTest, FirstTokens, TokenCount
 from core.experiments.prompt_suites import Prompt
 from core.models.language_model import LanguageModel
-from core.rounds import prefill
+from core.runners.base import prefill
 from core.sampling import probabilities
 from core.text import display_texts
 from core.types import MAX_DRAFT_TOKENS, DraftContext, LengthPolicy, SamplingParams
@@ -358,7 +358,7 @@ def _sampled(
     context: CheckContext, count: int, seeds: torch.Generator, title: str
 ) -> Generator[CheckProgress, None, DistributionResult]:
     tally = _Tally()
-    asked = length_of(context.request.run)
+    asked = context.request.run.draft_length
     # K = 1 as well: behind a long block the bonus token is too rare to be tested.
     lengths: list[DraftLength] = [asked] if asked == 1 else [asked, 1]
     series = [(prompt, length) for prompt in context.prompts for length in lengths]
@@ -418,7 +418,7 @@ def _compare(context: CheckContext, prompt: Prompt, length: DraftLength, followe
             continue
         probs, draft_probs = target.after(block), draft.after(block)
         tally.add(BONUS if is_bonus else len(block) + 1, counts, probs, probs if draft_probs is None else draft_probs)
-        if not block and length == length_of(context.request.run):
+        if not block and length == context.request.run.draft_length:
             tally.first_tokens.append(FirstTokens(prompt.name, _shown(context, counts, probs)))
     tally.rounding = max(tally.rounding, target.rounding)
 

@@ -14,7 +14,6 @@ from torch import Tensor
 from core.analysis.near_ties import find_near_ties, replay_margin
 from core.controls import Cancelled, RunControls
 from core.decode import autoregressive, speculative
-from core.draft_shape import length_of
 from core.drafters.base import Drafter
 from core.drafters.registry import build_drafter
 from core.experiments.bench import num_equal
@@ -96,7 +95,7 @@ def check(session: Session, request: CheckRequest, controls: RunControls) -> Gen
 
 def _context(request: CheckRequest, loaded: Loaded, controls: RunControls) -> CheckContext:
     run, target = request.run, loaded.target
-    own = controls.sharing_stop(run.sampling, length_of(run))
+    own = controls.sharing_stop(run.sampling, run.draft_length)
 
     def make_drafter(capacity: int) -> Drafter:
         return build_drafter(
@@ -186,7 +185,7 @@ def _decode_both(context: CheckContext, comparison: Comparison, prompt: Prompt) 
         ids = Generate(Pair(target, None), room).run(prompt.ids, temperature=0.0, seed=0).ids
         end = next((index + 1 for index, token in enumerate(ids) if token in target.eos_ids), len(ids))
         return _Text(ids[:end]), plain
-    controls = context.controls.sharing_stop(sampling, length_of(run))
+    controls = context.controls.sharing_stop(sampling, run.draft_length)
     drafter = context.make_drafter(len(prompt.ids) + num_tokens)
     return plain, _decoded(context, speculative(target, drafter, prompt.ids, controls=controls, **shared))
 

@@ -194,7 +194,7 @@ def _estimate(folder: Path, _modified_ns: int, dtype: torch.dtype) -> int | None
 
 def _working_bytes(model: ModelDetails, positions: int, item_bytes: int) -> int:
     """The larger of a prefill chunk's activations and a step's logits, with its probabilities."""
-    from core.rounds import PREFILL_CHUNK
+    from core.runners.base import PREFILL_CHUNK
 
     chunk = min(PREFILL_CHUNK, positions)
     attention = model.num_heads * model.head_dim

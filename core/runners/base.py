@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
+import torch
 from torch import Tensor
+
+PREFILL_CHUNK = 512
+"""Positions in one forward of the prefill: a stop takes effect within one of them."""
 
 
 class ForwardOutput(NamedTuple):
@@ -49,3 +54,11 @@ def check_rewind(length: int, current: int) -> None:
     """Raise ValueError where a cache of `current` positions can't be cut to `length`."""
     if not 0 <= length <= current:
         raise ValueError(f"Can't rewind a cache of {current} positions to {length}.")
+
+
+def prefill(runner: Runner, ids: Sequence[int], check_cancelled: Callable[[], None]) -> None:
+    """Extend a runner's cache to `ids`, of which it holds the first `runner.length` already."""
+    while runner.length < len(ids):
+        check_cancelled()
+        chunk = ids[runner.length : runner.length + PREFILL_CHUNK]
+        runner.forward(torch.tensor(chunk), num_logits=0)
