@@ -5,7 +5,7 @@ import pytest
 from core.decode import speculative
 from core.drafters.prompt_lookup import PromptLookupDrafter
 from core.sampling import probabilities
-from core.types import LengthPolicy, Coupling, SamplingParams
+from core.types import Coupling, LengthPolicy, SamplingParams
 from tests.exactness import SIGNIFICANCE, engine_law_p_value, global_generator_untouched
 from tests.fakes import play, tiny_model
 from tests.fakes_decode import PROMPT, plain_ids, tables
