@@ -35,8 +35,7 @@ from core.experiments.bench_memory import Memory
 from core.experiments.contenders import PACKAGE, Contender, Outrider, Pair, Timed
 from core.experiments.prompt_suites import Prompt
 from core.models.prompting import encode_prompt
-from core.runners.base import prefill
-from core.runners.base import Runner
+from core.runners.base import Runner, prefill
 from core.runners.timing import Stopwatch
 from core.types import SamplingParams, Step
 

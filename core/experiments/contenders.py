@@ -31,7 +31,7 @@ from core.experiments.bench import (
 from core.models.fit import pair_problem
 from core.models.loading import check_pair, load, prepare
 from core.runners.timing import Stopwatch
-from core.types import SamplingParams, Step
+from core.types import LengthPolicy, SamplingParams, Step
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig
@@ -128,7 +128,7 @@ class Outrider:
         }
         if self.method:
             self.drafter = self._build(len(prompt_ids))
-            settings["num_draft_tokens"] = self.num_draft_tokens
+            settings["num_draft_tokens"] = LengthPolicy.AUTO if self.num_draft_tokens is None else self.num_draft_tokens
         watch = Stopwatch(target.device)
         if self.drafter is None:
             events = autoregressive(target, prompt_ids, **settings)
