@@ -6,7 +6,8 @@ import pytest
 from PySide6.QtCore import Qt
 
 from app.settings import SettingsStore, WindowSettings
-from app.setup.models_form import OPEN_TITLES, REASON_ROLE, ModelRole, OpenKind
+from app.setup.models_form import OPEN_TITLES, ModelRole, OpenKind
+from app.widgets.title_delegate import SUBTITLE_ROLE
 from core.errors import ModelUnreadableError
 from tests.fakes_models import DRAFT, MISMATCH, STRANGER, TARGET, until
 
@@ -43,7 +44,7 @@ def test_a_draft_that_does_not_fit_comes_last_disabled_with_the_reason(window, q
     for row in (1, 2):
         assert not model.item(row).isEnabled()
         assert "doesn't fit" in model.item(row).text()
-        assert model.item(row).data(REASON_ROLE) == MISMATCH
+        assert model.item(row).data(SUBTITLE_ROLE) == MISMATCH
         assert MISMATCH in model.item(row).data(Qt.ItemDataRole.AccessibleTextRole)
 
 

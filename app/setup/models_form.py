@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
-from PySide6.QtCore import QModelIndex, QPersistentModelIndex, QRect, QSignalBlocker, QSize, Qt, QTimer, Signal, Slot
-from PySide6.QtGui import QFont, QPainter, QPalette, QStandardItem, QStandardItemModel
+from PySide6.QtCore import QSignalBlocker, QSize, Qt, QTimer, Signal, Slot
+from PySide6.QtGui import QPainter, QPalette, QStandardItem, QStandardItemModel
 from PySide6.QtWidgets import (
     QApplication,
     QComboBox,
-    QStyle,
-    QStyledItemDelegate,
     QStyleOptionViewItem,
     QVBoxLayout,
     QWidget,
@@ -22,65 +20,36 @@ from app.setup.model_library import describe as describe_model
 from app.setup.pair import VerdictLine
 from app.theme import scaled
 from app.widgets.fields import WheelGuard, labelled, text_label
+from app.widgets.title_delegate import NOTE_ROLE, SUBTITLE_ROLE, Index, TitleDelegate
 from core.models.catalogue import ModelEntry
 
-NOTE_ROLE = Qt.ItemDataRole.UserRole + 2
-"""A short text at the right end."""
-REASON_ROLE = Qt.ItemDataRole.UserRole + 3
-"""A sentence on a second line."""
-LINE_HEIGHT, REASON_HEIGHT, SEPARATOR_HEIGHT, INSET = 28, 18, 9, 8
-SMALL_PX = 11
+LINE_HEIGHT, REASON_HEIGHT, SEPARATOR_HEIGHT = 28, 18, 9
 
 
-class ModelItemDelegate(QStyledItemDelegate):
-    """Draws title and note on one line, and a reason on a second."""
+class ModelItemDelegate(TitleDelegate):
+    """A model of a dropdown: title and size, and below them why it can't be chosen."""
 
-    def sizeHint(self, option: QStyleOptionViewItem, index: QModelIndex | QPersistentModelIndex) -> QSize:
+    inset = 8
+
+    def sizeHint(self, option: QStyleOptionViewItem, index: Index) -> QSize:
         """One line, or two."""
-        size = super().sizeHint(option, index)
-        if index.data(Qt.ItemDataRole.AccessibleDescriptionRole) == "separator":
-            return QSize(size.width(), SEPARATOR_HEIGHT)
-        size.setHeight(scaled(LINE_HEIGHT + (REASON_HEIGHT if index.data(REASON_ROLE) else 0)))
-        return size
+        width = super().sizeHint(option, index).width()
+        if _is_separator(index):
+            return QSize(width, SEPARATOR_HEIGHT)
+        return QSize(width, scaled(LINE_HEIGHT + (REASON_HEIGHT if index.data(SUBTITLE_ROLE) else 0)))
 
-    def paint(
-        self, painter: QPainter, option: QStyleOptionViewItem, index: QModelIndex | QPersistentModelIndex
-    ) -> None:
-        """Draw the background as the style does, and the texts on it."""
-        if index.data(Qt.ItemDataRole.AccessibleDescriptionRole) == "separator":
-            painter.setPen(QApplication.palette().color(QPalette.ColorRole.AlternateBase))
-            middle = option.rect.center().y()
-            painter.drawLine(option.rect.left() + INSET, middle, option.rect.right() - INSET, middle)
+    def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: Index) -> None:
+        """Draw a model, or a line between models and actions."""
+        if not _is_separator(index):
+            super().paint(painter, option, index)
             return
-        item = QStyleOptionViewItem(option)
-        self.initStyleOption(item, index)
-        text, item.text = item.text, ""
-        style = item.widget.style() if item.widget is not None else QApplication.style()
-        style.drawControl(QStyle.ControlElement.CE_ItemViewItem, item, painter, item.widget)
-        enabled = bool(index.flags() & Qt.ItemFlag.ItemIsEnabled)
-        group = QPalette.ColorGroup.Active if enabled else QPalette.ColorGroup.Disabled
-        row = option.rect.adjusted(INSET, 0, -INSET, 0)
-        line = QRect(row.left(), row.top(), row.width(), scaled(LINE_HEIGHT))
-        painter.save()
-        painter.setPen(QApplication.palette().color(group, QPalette.ColorRole.Text))
-        painter.setFont(item.font)
-        note = index.data(NOTE_ROLE) or ""
-        note_width = painter.fontMetrics().horizontalAdvance(note) + INSET if note else 0
-        _draw(painter, line.adjusted(0, 0, -note_width, 0), text, Qt.AlignmentFlag.AlignLeft)
-        painter.setPen(QApplication.palette().color(QPalette.ColorRole.PlaceholderText))
-        _draw(painter, line, note, Qt.AlignmentFlag.AlignRight)
-        if reason := index.data(REASON_ROLE):
-            small = QFont(item.font)
-            small.setPixelSize(scaled(SMALL_PX))
-            painter.setFont(small)
-            below = QRect(row.left(), row.top() + scaled(LINE_HEIGHT) - 5, row.width(), scaled(REASON_HEIGHT))
-            _draw(painter, below, reason, Qt.AlignmentFlag.AlignLeft)
-        painter.restore()
+        painter.setPen(QApplication.palette().color(QPalette.ColorRole.AlternateBase))
+        middle = option.rect.center().y()
+        painter.drawLine(option.rect.left() + self.inset, middle, option.rect.right() - self.inset, middle)
 
 
-def _draw(painter: QPainter, place: QRect, text: str, side: Qt.AlignmentFlag) -> None:
-    elided = painter.fontMetrics().elidedText(text, Qt.TextElideMode.ElideRight, place.width())
-    painter.drawText(place, side | Qt.AlignmentFlag.AlignVCenter, elided)
+def _is_separator(index: Index) -> bool:
+    return bool(index.data(Qt.ItemDataRole.AccessibleDescriptionRole) == "separator")
 
 
 REF_ROLE = Qt.ItemDataRole.UserRole
@@ -245,7 +214,7 @@ def _model_item(entry: ModelEntry, problem: str | None) -> QStandardItem:
     item = _plain_item(entry.title if problem is None else f"{entry.title} (doesn't fit)", enabled=problem is None)
     item.setData(entry.ref, REF_ROLE)
     item.setData(bytes_text(entry.size_bytes), NOTE_ROLE)
-    item.setData(problem or "", REASON_ROLE)
+    item.setData(problem or "", SUBTITLE_ROLE)
     item.setToolTip(problem or describe_model(entry))
     item.setData(item.text() if problem is None else f"{item.text()}: {problem}", Qt.ItemDataRole.AccessibleTextRole)
     return item

@@ -5,28 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from PySide6.QtCore import (
-    QItemSelectionModel,
-    QModelIndex,
-    QPersistentModelIndex,
-    QRect,
-    QRectF,
-    QSortFilterProxyModel,
-    Qt,
-    Signal,
-    Slot,
-)
-from PySide6.QtGui import QFont, QFontMetrics, QPainter, QPalette
-from PySide6.QtWidgets import (
-    QAbstractItemView,
-    QApplication,
-    QHeaderView,
-    QStyle,
-    QStyledItemDelegate,
-    QStyleOptionViewItem,
-    QTableView,
-    QWidget,
-)
+from PySide6.QtCore import QItemSelectionModel, QSortFilterProxyModel, Qt, Signal, Slot
+from PySide6.QtWidgets import QAbstractItemView, QHeaderView, QTableView, QWidget
 
 from app.setup.model_library import (
     ORIGINS,
@@ -40,79 +20,8 @@ from app.setup.model_library import (
 )
 from app.theme import scaled
 from app.widgets.tables import Index, Role, RowsModel, prepare_rows
+from app.widgets.title_delegate import BADGE_ROLE, SUBTITLE_ROLE, TitleDelegate
 from core.models.catalogue import ModelEntry, ModelOrigin
-
-BADGE_ROLE = Qt.ItemDataRole.UserRole + 20
-SUBTITLE_ROLE = Qt.ItemDataRole.UserRole + 21
-INSET, GAP = 10, 8
-TITLE_HEIGHT, SUBTITLE_HEIGHT = 20, 16
-BADGE_HEIGHT, BADGE_PADDING, BADGE_RADIUS = 16, 6, 4
-SMALL_PX, TINY_PX = 12, 11
-
-
-class NameDelegate(QStyledItemDelegate):
-    """Draws title, badge and subtitle."""
-
-    def paint(
-        self, painter: QPainter, option: QStyleOptionViewItem, index: QModelIndex | QPersistentModelIndex
-    ) -> None:
-        """Draw the background as the style does, and the texts on it."""
-        item = QStyleOptionViewItem(option)
-        self.initStyleOption(item, index)
-        title, item.text = item.text, ""
-        style = item.widget.style() if item.widget is not None else QApplication.style()
-        style.drawControl(QStyle.ControlElement.CE_ItemViewItem, item, painter, item.widget)
-        top = option.rect.center().y() - scaled(TITLE_HEIGHT + SUBTITLE_HEIGHT) // 2 + 1
-        width = option.rect.width() - 2 * INSET
-        line = QRect(option.rect.left() + INSET, top, width, scaled(TITLE_HEIGHT))
-        below = QRect(line.left(), line.bottom() + 1, width, scaled(SUBTITLE_HEIGHT))
-        is_selected = bool(option.state & QStyle.StateFlag.State_Selected)
-        painter.save()
-        badge = str(index.data(BADGE_ROLE) or "")
-        font = QFont(item.font)
-        font.setWeight(QFont.Weight.Medium)
-        painter.setFont(font)
-        room = width - (_badge_width(badge, item.font) + GAP if badge else 0)
-        shown = painter.fontMetrics().elidedText(title, Qt.TextElideMode.ElideRight, room)
-        painter.setPen(option.palette.color(QPalette.ColorRole.Text))
-        painter.drawText(line, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter, shown)
-        if badge:
-            left = line.left() + painter.fontMetrics().horizontalAdvance(shown) + GAP
-            _draw_badge(painter, left, line.center().y(), badge, QApplication.palette(), is_selected)
-        small = QFont(item.font)
-        small.setPixelSize(scaled(SMALL_PX))
-        painter.setFont(small)
-        # A subtitle's faint colour would be too faint on a selected row.
-        ink = QPalette.ColorRole.Text if is_selected else QPalette.ColorRole.PlaceholderText
-        painter.setPen(QApplication.palette().color(ink))
-        text = painter.fontMetrics().elidedText(str(index.data(SUBTITLE_ROLE)), Qt.TextElideMode.ElideMiddle, width)
-        painter.drawText(below, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter, text)
-        painter.restore()
-
-
-def _badge_font(font: QFont) -> QFont:
-    tiny = QFont(font)
-    tiny.setPixelSize(scaled(TINY_PX))
-    tiny.setWeight(QFont.Weight.Medium)
-    return tiny
-
-
-def _badge_width(text: str, font: QFont) -> int:
-    return QFontMetrics(_badge_font(font)).horizontalAdvance(text) + 2 * BADGE_PADDING
-
-
-def _draw_badge(painter: QPainter, left: int, middle: int, text: str, palette: QPalette, is_selected: bool) -> None:
-    painter.setFont(_badge_font(painter.font()))
-    width = painter.fontMetrics().horizontalAdvance(text) + 2 * BADGE_PADDING
-    place = QRectF(left, middle - scaled(BADGE_HEIGHT) / 2 + 1, width, scaled(BADGE_HEIGHT))
-    role = QPalette.ColorRole
-    painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-    painter.setPen(Qt.PenStyle.NoPen)
-    painter.setBrush(palette.color(role.Base if is_selected else role.AlternateBase))
-    painter.drawRoundedRect(place, BADGE_RADIUS, BADGE_RADIUS)
-    painter.setPen(palette.color({"Damaged": role.BrightText, "Base": role.PlaceholderText}.get(text, role.Link)))
-    painter.drawText(place, Qt.AlignmentFlag.AlignCenter, text)
-
 
 SORT_ROLE = Role.UserRole + 10
 REF_ROLE = Role.UserRole + 11
@@ -123,13 +32,7 @@ ROW_HEIGHT = 46
 class Column(IntEnum):
     """The columns, from left to right."""
 
-    NAME = 0
-    PARAMETERS = 1
-    PRECISION = 2
-    CONTEXT = 3
-    VOCABULARY = 4
-    SIZE = 5
-    USED = 6
+    NAME, PARAMETERS, PRECISION, CONTEXT, VOCABULARY, SIZE, USED = range(7)
 
 
 TITLES = ("Model", "Parameters", "Precision", "Context", "Vocabulary", "Size", "Last used")
@@ -248,7 +151,7 @@ class ModelsTable(QTableView):
         self._proxy.setFilterKeyColumn(Column.NAME)
         self._proxy.setFilterCaseSensitivity(Qt.CaseSensitivity.CaseInsensitive)
         self.setModel(self._proxy)
-        self.setItemDelegateForColumn(Column.NAME, NameDelegate(self))
+        self.setItemDelegateForColumn(Column.NAME, TitleDelegate(self))
         prepare_rows(self)
         self.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
         self.setSortingEnabled(True)

@@ -18,9 +18,9 @@ from PySide6.QtWidgets import (
 )
 
 from app.theme import scaled
-from app.tools.models.table import BADGE_ROLE, SUBTITLE_ROLE, NameDelegate
 from app.tools.runs.rows import HELP, TEXT_COLUMNS, TITLES, RunColumn, RunRow
 from app.widgets.tables import Index, Role, RowsModel, prepare_rows
+from app.widgets.title_delegate import BADGE_ROLE, SUBTITLE_ROLE, TitleDelegate
 from core.runlog.store import MAX_NAME, KeptRun, matches
 
 
@@ -104,7 +104,7 @@ class RunsTableModel(RowsModel[RunRow]):
         return flags | Qt.ItemFlag.ItemIsEditable if index.column() == RunColumn.NAME else flags
 
 
-class RunNameDelegate(NameDelegate):
+class RunNameDelegate(TitleDelegate):
     """Draws a run's name above its subtitle, and edits the name in place."""
 
     def createEditor(self, parent: QWidget, option: QStyleOptionViewItem, index: Index) -> QWidget:
