@@ -39,7 +39,7 @@ from app.theme import DEFAULT_SCALE, LIGHT, RESOURCES, Appearance, Theme, ThemeM
 from app.threads import Threads
 from app.tools.check import CheckWindow
 from app.tools.export import Exports
-from app.tools.help import HelpDesk
+from app.tools.help import Help
 from app.tools.models.window import Models
 from app.tools.probe import ProbeWindow
 from app.tools.runs.kept import KeptRuns
@@ -150,7 +150,7 @@ class MainWindow(QMainWindow):
         self.banner = Banner()
         self.status = StatusStrip()
         self.menus = Menus(self)
-        self.help = HelpDesk(self, self.menus, self.run_view, self.controller, self.status, self._dialogs)
+        self.help = Help(self, self.menus, self.run_view, self.controller, self.status, self._dialogs)
         self.live = LiveView(
             self.controller, self.run_view, self.transcript, self.measurements, self.status, parent=self
         )

@@ -1,29 +1,29 @@
-"""The Help window, the picture of one real step, About, the first hint, and one list of all keys."""
+"""The Help window, the picture of one real step, the formulas, About, the first hint, and one list of all keys."""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from dataclasses import replace
 
 import pytest
 from PySide6.QtCore import Qt
-from PySide6.QtGui import QAction, QGuiApplication, QTextTable
-from PySide6.QtWidgets import QLabel
+from PySide6.QtGui import QAction, QGuiApplication, QTextDocument, QTextTable
 
 from app.dialogs import AboutDialog, versions
-from app.menus import PANEL_KEYS, key_groups, menu_actions
+from app.menus import PANEL_KEYS, menu_actions
+from app.run.pages.theory import study_of, whole_report
 from app.settings import SettingsStore
 from app.theme import DARK, LIGHT, ThemeMode
-from app.tools.help import PAPERS, FormulaPage, HelpPage, _document
-from app.tools.step_picture import MOST_SLOTS, Verdict, example, picture_of
+from app.tools.help import FORMULAS_FILE, MISSING, PAPERS, HelpWindow, page_text
+from app.tools.step_picture import MAX_SLOTS, Verdict, example, picture_of
+from core.analysis.calibration import Predictor
+from core.runlog.log import BASELINE_FIELDS, STEP_FIELDS, SUMMARY_FIELDS
 from core.types import TokenKind
 from tests.fakes_app import fake_services, make_step
-
-
-def shown_texts(widget):
-    return [label.text() for label in widget.findChildren(QLabel) if not label.isHidden()]
-
+from tests.test_app_why import view
+from tests.test_core_diagnosis import drawn
 
 # --- Keys ---
 
@@ -56,26 +56,20 @@ def test_the_keys_are_those_that_are_expected(window, action, key):
     assert key in [keys.toString() for keys in window.findChild(QAction, action).shortcuts()]
 
 
-def test_the_list_of_keys_is_what_the_menus_offer_and_nothing_is_left_out(window):
+def test_the_list_of_keys_is_what_the_menus_offer_now_and_nothing_is_left_out(window):
     window.menus.keys.trigger()
-    texts = shown_texts(window.help.page.tabs.widget(2))
-    for title, actions in menu_actions(window.menuBar()):
-        assert title in texts
-        for action in actions:
-            assert action.text().replace("&", "") in texts, action.text()
-            for keys in action.shortcuts():
-                assert any(keys.toString() in text for text in texts), keys.toString()
-    assert all(row.title in texts for row in PANEL_KEYS)
-
-
-def test_an_action_that_comes_later_is_listed_when_the_list_is_opened_again(window, qtbot):
-    window.menus.keys.trigger()
-    action = QAction("Pause", window)
-    action.setShortcut("Space")
+    action = QAction("Something new", window)
+    action.setShortcut("Ctrl+Alt+N")
     window.menuBar().actions()[1].menu().addAction(action)
     window.menus.keys.trigger()
-    qtbot.waitUntil(lambda: "Pause" in shown_texts(window.help.page.tabs.widget(2)))
-    assert any(row.keys == ("Space",) for _, rows in key_groups(window.menuBar()) for row in rows)
+    text = window.help.page.keys.toPlainText()
+    assert "Something new" in text
+    for title, actions in menu_actions(window.menuBar()):
+        assert title in text
+        for action in actions:
+            assert action.text().replace("&", "") in text
+            assert all(keys.toString() in text for keys in action.shortcuts())
+    assert all(row.title in text for row in PANEL_KEYS)
 
 
 # --- The picture ---
@@ -102,22 +96,19 @@ def test_the_picture_is_of_the_latest_step_that_shows_all():
     assert picture.caption == "Step 1 of this run"
     assert [slot.verdict for slot in picture.slots] == [Verdict.KEPT, Verdict.REJECTED, *[Verdict.UNTESTED] * 2]
     assert "Step 2" in picture_of(steps[2:]).caption
-    assert picture_of(steps[3:]) == example()
-    assert picture_of([]) == example()
+    assert picture_of(steps[3:]) == picture_of([]) == example()
 
 
 def test_a_whole_block_ends_with_a_bonus_and_a_long_one_says_what_is_not_shown():
     picture = picture_of([make_step(0, 9, num_draft_tokens=8, num_accepted=8)])
-    assert len(picture.slots) == MOST_SLOTS
-    assert picture.num_hidden == 8 - MOST_SLOTS
+    assert (len(picture.slots), picture.num_hidden) == (MAX_SLOTS, 8 - MAX_SLOTS)
     assert picture.next_kind is TokenKind.BONUS
     assert "bonus" in picture.words
 
 
 def test_a_step_whose_figures_are_missing_or_that_drew_no_u_does_no_harm():
     whole = make_step(0, 9, num_accepted=2)
-    nan = replace(whole, draft_probs=(float("nan"),) * 4)
-    assert picture_of([nan]) == example()
+    assert picture_of([replace(whole, draft_probs=(float("nan"),) * 4)]) == example()
     assert all(slot.uniform is None for slot in picture_of([replace(whole, uniforms=())]).slots)
 
 
@@ -129,74 +120,97 @@ def test_help_shows_a_step_of_the_run_and_the_recorded_one_before_it(window, run
     page = window.help.page
     assert page.isVisible()
     assert not page.isModal()
-    assert page.picture.picture == example()
+    assert page.picture == example()
     run_to_end(window)
     window.menus.help.trigger()
-    assert page.picture.picture.caption.endswith("of this run")
+    assert page.picture.caption in page.method.toPlainText()
+    assert page.picture.caption.endswith("of this run")
+    assert "accepted" in page.method.accessibleDescription()
     qtbot.keyClick(page, Qt.Key.Key_Escape)
     assert not page.isVisible()
 
 
-def test_help_is_drawn_in_the_theme_also_when_that_changes(window, qtbot):
+def test_help_is_drawn_in_the_theme_also_when_that_changes(window):
     window.menus.help.trigger()
     page = window.help.page
     for mode, theme in ((ThemeMode.DARK, DARK), (ThemeMode.LIGHT, LIGHT)):
         window.menus.theme_actions[mode].trigger()
-        assert theme.correction in page.colours.text()
-        assert theme.accent in page.papers.text()
+        html = page.method.toHtml()
+        assert theme.correction in html
+        assert theme.accent in html
         assert not page.grab().isNull()
 
 
-def test_help_has_the_papers_and_fits_a_small_screen(qtbot, window):
-    window.menus.help.trigger()
-    page = window.help.page
-    assert all(number in page.papers.text() for _, number in PAPERS)
-    page.resize(560, 480)
-    area = page.tabs.widget(0)
-    assert area.widget().minimumSizeHint().width() <= area.viewport().width()
-
-
-def test_help_can_be_made_without_a_run_or_a_window(qtbot, window):
-    page = HelpPage(window.menuBar())
+@pytest.mark.parametrize("width", [560, 760])
+def test_help_has_every_paper_and_fits_a_small_screen(window, qtbot, width):
+    page = HelpWindow(window.menuBar())
     qtbot.addWidget(page)
-    page.open_method([])
-    assert "kept" in page.picture.accessibleDescription()
+    page.set_theme(LIGHT)
+    page.open_page(page.method, [])
+    page.resize(width, 480)
+    for tab in page.pages:
+        page.tabs.setCurrentWidget(tab)
+        qtbot.waitUntil(lambda tab=tab: tab.horizontalScrollBar().maximum() == 0)
+        assert tab.toPlainText()
+    assert all(number in page.method.toHtml() for _, number in PAPERS)
 
 
-def test_help_on_screen_is_made_in_turns_and_is_whole_when_it_is_seen(make_window, qtbot):
-    window = make_window(is_shown=True)
+def test_a_placeholder_of_the_methods_page_is_always_filled(window):
     window.menus.help.trigger()
+    assert "$" not in window.help.page.method.toPlainText()
+
+
+# --- Formulas ---
+
+TEXT = page_text(FORMULAS_FILE)
+NO_FIGURES = {"index", "position", "temperature", "drafted", "emitted", "emitted_kinds", "emitted_text",
+              "finish_reason", "text"}  # fmt: skip
+"""Fields of the log that are settings, positions and texts."""
+
+
+@pytest.mark.parametrize("name", [*STEP_FIELDS, *SUMMARY_FIELDS, *BASELINE_FIELDS])
+def test_every_figure_of_the_log_has_a_formula_by_its_name(name):
+    assert name in NO_FIGURES or f"`{name}`" in TEXT
+
+
+def test_every_figure_of_the_page_theory_and_every_predictor_has_a_formula():
+    run = view(drawn(0.8, 4, count=40))
+    for row in whole_report(run, study_of(run)()).rows:
+        assert re.split(r"[ ,(]", row.title)[0].lower() in TEXT.lower(), row.title
+    assert all(predictor.value.replace("||", r"\|\|") in TEXT for predictor in Predictor)
+
+
+def test_every_table_row_has_a_formula_and_a_unit():
+    rows = [line for line in TEXT.splitlines() if line.startswith("| ") and "Formula" not in line]
+    assert len(rows) > 50
+    for row in rows:
+        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]]
+        assert len(cells) == 4, row
+        assert cells[0], row
+        assert cells[1], row
+
+
+def test_the_page_of_formulas_has_every_block_of_the_text_in_tables_of_the_theme(window):
+    window.menus.formulas.trigger()
     page = window.help.page
-    assert not page.isVisible()
-    qtbot.waitUntil(lambda: page.isVisible() and page.updatesEnabled(), timeout=30_000)
-    assert {label.text() for label in (page.colours, page.papers)} <= set(shown_texts(page.tabs.widget(0)))
-    assert page.picture.picture == example()
+    assert page.tabs.currentWidget() is page.formulas
+    whole = QTextDocument()
+    whole.setMarkdown(TEXT)
+
+    def blocks(document):
+        found = (document.findBlockByNumber(index) for index in range(document.blockCount()))
+        return [(block.blockFormat().headingLevel(), block.text()) for block in found]
+
+    assert blocks(page.formulas.document()) == blocks(whole)
+    for theme in (DARK, LIGHT):
+        page.set_theme(theme)
+        frames = page.formulas.document().rootFrame().childFrames()
+        tables = [frame for frame in frames if isinstance(frame, QTextTable)]
+        assert {table.format().borderBrush().color().name() for table in tables} == {theme.border}
 
 
-def test_the_last_page_that_was_asked_for_is_the_one_that_opens(make_window, qtbot):
-    window = make_window(is_shown=True)
-    window.menus.help.trigger()
-    window.menus.keys.trigger()
-    page = window.help.page
-    qtbot.waitUntil(page.isVisible, timeout=30_000)
-    assert page.tabs.tabText(page.tabs.currentIndex()) == "Keyboard shortcuts"
-    page.tabs.setCurrentIndex(0)
-    qtbot.waitUntil(lambda: page.papers.text() in shown_texts(page.tabs.widget(0)), timeout=30_000)
-
-
-def test_the_keys_are_listed_also_for_who_comes_by_the_tab(window, qtbot):
-    window.menus.help.trigger()
-    window.help.page.tabs.setCurrentIndex(2)
-    qtbot.waitUntil(lambda: "Run" in shown_texts(window.help.page.tabs.widget(2)))
-
-
-def test_a_window_that_closes_while_help_is_made_opens_none(make_window, qtbot):
-    window = make_window(is_shown=True)
-    window.menus.help.trigger()
-    window.close()
-    qtbot.waitUntil(lambda: window.threads.is_closed, timeout=30_000)
-    assert not window.help._turns.is_going
-    assert not window.help.page.isVisible()
+def test_an_installation_without_a_page_says_so(tmp_path):
+    assert page_text(tmp_path / "none.md") == MISSING
 
 
 # --- About ---
@@ -229,49 +243,19 @@ def test_about_says_what_the_last_run_was_on(window, dialogs, run_to_end):
 # --- The first hint ---
 
 
-def test_the_hint_comes_on_the_first_start_and_never_after_it_was_dismissed(make_window, session, tmp_path):
+@pytest.mark.parametrize("way", ["dismiss", "run", "look"])
+def test_the_hint_goes_for_good_when_it_is_dismissed_or_a_run_starts(make_window, session, tmp_path, run_to_end, way):
     window = make_window()
-    assert not window.help.hint.isHidden()
-    window.help.hint.close_button.click()
-    assert window.help.hint.isHidden()
+    hint = window.help.hint
+    assert not hint.isHidden()
+    if way == "run":
+        run_to_end(window)
+    elif way == "dismiss":
+        hint.close_button.click()
+    else:
+        hint.help_button.click()
+        assert window.help.page.isVisible()
+    assert hint.isHidden() is (way != "look")
     window.close()
-    assert SettingsStore(tmp_path / "settings.json").load().hint_seen
-    assert make_window(fake_services(session, tmp_path)).help.hint.isHidden()
-
-
-def test_the_hint_goes_with_the_first_run(make_window, session, tmp_path, run_to_end):
-    window = make_window()
-    run_to_end(window)
-    assert window.help.hint.isHidden()
-    window.close()
-    assert make_window(fake_services(session, tmp_path)).help.hint.isHidden()
-
-
-def test_the_hint_stays_for_who_only_looked(make_window, session, tmp_path):
-    make_window().close()
-    again = make_window(fake_services(session, tmp_path))
-    assert not again.help.hint.isHidden()
-    again.help.hint.help_button.click()
-    assert again.help.page.isVisible()
-
-
-def test_a_theme_that_changes_while_the_formulas_are_drawn_is_the_one_they_are_drawn_in(qtbot, monkeypatch):
-    made = []
-
-    def noted(markdown, theme):
-        made.append(theme)
-        return _document(markdown, theme)
-
-    monkeypatch.setattr("app.tools.help._document", noted)
-    page = FormulaPage()
-    qtbot.addWidget(page)
-    page.show()
-    pieces = page._turns._pieces
-    while not made:
-        next(pieces)
-    page.set_theme(DARK)
-    qtbot.waitUntil(lambda: not page._turns.is_going)
-    tables = [frame for frame in page.document().rootFrame().childFrames() if isinstance(frame, QTextTable)]
-    assert {table.format().borderBrush().color().name() for table in tables} == {DARK.border.lower()}
-    assert len(made) > len(set(made)) > 1
-    assert page.toPlainText().count("Every figure and its formula") == 1
+    assert SettingsStore(tmp_path / "settings.json").load().hint_seen is (way != "look")
+    assert make_window(fake_services(session, tmp_path)).help.hint.isHidden() is (way != "look")

@@ -9,25 +9,29 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from PySide6.QtCore import QPointF, QRectF, QSize, Qt
-from PySide6.QtGui import QColor, QFont, QFontMetrics, QPainter, QPaintEvent, QPen, QPolygonF
-from PySide6.QtWidgets import QSizePolicy, QWidget
+from PySide6.QtGui import QColor, QFont, QFontMetrics, QPainter, QPen, QPolygonF
 
-from app.theme import LIGHT, RESOURCES, Theme, mono_font, scaled, ui_font
+from app.theme import RESOURCES, Theme, mono_font, scaled, ui_font
 from core.runlog.replay import step_from_record
 from core.types import Step, TokenKind
 
-MOST_SLOTS = 5
-"""Drafted tokens that a picture has room for; what lies behind is said in a word."""
+# --- What is shown ---
+
+MAX_SLOTS = 5
+"""Drafted tokens that a picture has room for."""
 EXAMPLE = RESOURCES / "help" / "example_step.json"
 VISIBLE = str.maketrans({"\n": "↵", "\r": "↵", "\t": "⇥", " ": "·"})
 
 
 class Verdict(StrEnum):
-    """What became of a drafted token. On screen as it stands."""
+    """What became of a drafted token, as it is shown."""
 
-    KEPT = "kept"
+    KEPT = "accepted"
     REJECTED = "rejected"
     UNTESTED = "not tested"
+
+
+MARKS = {Verdict.KEPT: "✓", Verdict.REJECTED: "✗", Verdict.UNTESTED: "–"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +48,11 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class StepPicture:
-    """A step.
+    """A step to draw.
 
     Attributes:
-        caption: where it is from.
-        num_hidden: drafted tokens beyond the picture's room.
+        caption: which step it is.
+        num_hidden: drafted tokens that the picture has no room for.
         next_text, next_kind: the token that followed; None where the text ended within the block.
     """
 
@@ -60,7 +64,7 @@ class StepPicture:
 
     @property
     def words(self) -> str:
-        """The picture for who can't see it."""
+        """The picture as a sentence, for assistive technology."""
         said = [f"{slot.text!r} {slot.verdict.value}" for slot in self.slots]
         if self.next_text is not None:
             kind = "resampled" if self.next_kind is TokenKind.CORRECTION else "bonus"
@@ -69,20 +73,18 @@ class StepPicture:
 
 
 def picture_of(steps: Sequence[Step]) -> StepPicture:
-    """The latest step that shows most; a recorded one where there is none."""
-    shown = next((step for step in reversed(steps) if _shows_all(step)), None)
-    shown = shown or next((step for step in reversed(steps) if _is_whole(step)), None)
-    if shown is None:
-        return example()
-    return _picture(shown, f"Step {shown.index} of this run")
+    """The latest step that shows all of the method; else the latest one that can be drawn; else a recorded one."""
+    whole = [step for step in reversed(steps) if _is_whole(step)]
+    shown = next((step for step in whole if _shows_all(step)), whole[0] if whole else None)
+    return example() if shown is None else _picture(shown, f"Step {shown.index} of this run")
 
 
 def example() -> StepPicture:
-    """A step of the embedded pair, recorded."""
+    """A recorded step of the embedded pair."""
     step = step_from_record(json.loads(EXAMPLE.read_text("utf-8"))["step"])
     if step is None:
         raise ValueError(f"{EXAMPLE} holds no step.")
-    return _picture(step, "A step of the pair that ships with Outrider")
+    return _picture(step, "A step of the pair that comes with Outrider")
 
 
 def _is_whole(step: Step) -> bool:
@@ -91,13 +93,12 @@ def _is_whole(step: Step) -> bool:
 
 
 def _shows_all(step: Step) -> bool:
-    """Whether it has a kept, a rejected and a resampled token, and fits."""
     is_resampled = bool(step.emitted_kinds) and step.emitted_kinds[-1] is TokenKind.CORRECTION
-    return is_resampled and step.num_accepted > 0 and len(step.drafted) <= MOST_SLOTS and _is_whole(step)
+    return is_resampled and step.num_accepted > 0 and len(step.drafted) <= MAX_SLOTS
 
 
 def _picture(step: Step, caption: str) -> StepPicture:
-    is_rejected = TokenKind.CORRECTION in step.emitted_kinds
+    rejected = step.num_accepted if TokenKind.CORRECTION in step.emitted_kinds else -1
     slots = tuple(
         Slot(
             text=step.drafted_texts[place].translate(VISIBLE),
@@ -105,214 +106,157 @@ def _picture(step: Step, caption: str) -> StepPicture:
             target_prob=step.target_probs[place],
             acceptance=step.acceptance_probs[place],
             uniform=step.uniforms[place] if step.uniforms else None,
-            verdict=_verdict(place, step.num_accepted, is_rejected=is_rejected),
+            verdict=Verdict.KEPT
+            if place < step.num_accepted
+            else (Verdict.REJECTED if place == rejected else Verdict.UNTESTED),
         )
-        for place in range(min(len(step.drafted), MOST_SLOTS))
+        for place in range(min(len(step.drafted), MAX_SLOTS))
     )
-    has_next = bool(step.emitted_kinds) and step.emitted_kinds[-1] is not TokenKind.ACCEPTED
+    last = step.emitted_kinds[-1] if step.emitted_kinds else TokenKind.ACCEPTED
     return StepPicture(
         caption=caption,
         slots=slots,
         num_hidden=len(step.drafted) - len(slots),
-        next_text=step.emitted_texts[-1].translate(VISIBLE) if has_next else None,
-        next_kind=step.emitted_kinds[-1] if step.emitted_kinds else TokenKind.BONUS,
+        next_text=None if last is TokenKind.ACCEPTED else step.emitted_texts[-1].translate(VISIBLE),
+        next_kind=last,
     )
 
 
-def _verdict(place: int, num_accepted: int, *, is_rejected: bool) -> Verdict:
-    if place < num_accepted:
-        return Verdict.KEPT
-    return Verdict.REJECTED if is_rejected and place == num_accepted else Verdict.UNTESTED
-
+# --- Drawing ---
 
 LABELS = 74
-"""Width of the words at the left."""
-CHIP, BARS, TRACK, WIDEST = 26, 52, 8, 128
-MARKS = {Verdict.KEPT: "✓", Verdict.REJECTED: "✗", Verdict.UNTESTED: "–"}
+"""Width of the labels at the left."""
+CHIP, BARS, TRACK = 26, 52, 8
+MIN_COLUMN, MAX_COLUMN = 56, 128
 CENTRE = Qt.AlignmentFlag.AlignCenter
 
 
-class StepPictureView(QWidget):
-    """Paints a `StepPicture`; a column a token, a row a stage of the method."""
+def picture_size(picture: StepPicture, width: int) -> QSize:
+    """The picture's size where there is room for this width; no smaller than can be read."""
+    count = len(picture.slots) + (picture.next_text is not None)
+    least, most = (scaled(LABELS) + count * scaled(column) for column in (MIN_COLUMN, MAX_COLUMN))
+    return QSize(max(least, min(width, most)), round(_rows()[-1]))
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.setObjectName("stepPicture")
-        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
-        self._theme = LIGHT
-        self._picture: StepPicture | None = None
-        self._scale = 1.0
 
-    def set_theme(self, theme: Theme) -> None:
-        """Draw in a theme's colours."""
-        self._theme = theme
-        self.updateGeometry()
-        self.update()
+def _rows() -> tuple[float, float, float, float, float]:
+    """Where chips, bars, tests and verdicts begin, and where all ends."""
+    line = QFontMetrics(ui_font(11)).height()
+    bars = scaled(CHIP) + 12
+    test = bars + scaled(BARS) + line + 14
+    verdict = test + scaled(TRACK) + line + 14
+    return 0, bars, test, verdict, verdict + 2 * line + 4
 
-    def show_picture(self, picture: StepPicture) -> None:
-        """Show a step."""
-        self._picture = picture
-        # Where all are improbable, bars of the full height would be too low to compare.
-        self._scale = max((max(slot.draft_prob, slot.target_prob) for slot in picture.slots), default=1.0) or 1.0
-        self.setAccessibleName("One step in a picture")
-        self.setAccessibleDescription(picture.words)
-        self.update()
 
-    @property
-    def picture(self) -> StepPicture | None:
-        """What is shown."""
-        return self._picture
+def draw_step(painter: QPainter, picture: StepPicture, width: int, theme: Theme) -> None:
+    """Draw a column for each token, a row for each stage of the method."""
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+    _Drawing(painter, picture, width, theme).draw()
 
-    def sizeHint(self) -> QSize:
-        """Room for six columns."""
-        return QSize(scaled(LABELS) + 6 * scaled(84), self._rows()[-1])
 
-    def minimumSizeHint(self) -> QSize:
-        """Columns can be narrower than they like to be."""
-        return QSize(scaled(LABELS) + 6 * scaled(56), self._rows()[-1])
+class _Drawing:
+    def __init__(self, painter: QPainter, picture: StepPicture, width: int, theme: Theme) -> None:
+        self._painter, self._picture, self._theme = painter, picture, theme
+        count = len(picture.slots) + (picture.next_text is not None)
+        self._width = (width - scaled(LABELS)) / max(1, count)
+        self._chips, self._bars, self._test, self._verdict, self._end = _rows()
+        self._line = QFontMetrics(ui_font(11)).height()
+        # Where all tokens are improbable, bars on a scale to 1 would be too low to compare.
+        self._most = max((max(slot.draft_prob, slot.target_prob) for slot in picture.slots), default=1.0) or 1.0
 
-    def _rows(self) -> tuple[int, int, int, int, int]:
-        """Where chips, bars, tests and verdicts begin, and where all ends."""
-        line = QFontMetrics(ui_font(11)).height()
-        bars = scaled(CHIP) + 12
-        test = bars + scaled(BARS) + line + 14
-        verdict = test + scaled(TRACK) + line + 14
-        return 0, bars, test, verdict, verdict + 2 * line + 4
-
-    def paintEvent(self, _event: QPaintEvent) -> None:
-        """Draw the step."""
-        if self._picture is None:
-            return
-        painter = QPainter(self)
-        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+    def draw(self) -> None:
         left = scaled(LABELS)
-        count = len(self._picture.slots) + (self._picture.next_text is not None)
-        width = min(scaled(WIDEST), (self.width() - left) / max(1, count))
-        self._draw_labels(painter)
-        for index, slot in enumerate(self._picture.slots):
-            self._draw_slot(painter, slot, left + index * width, width)
-        if self._picture.next_text is not None:
-            self._draw_next(painter, self._picture, left + len(self._picture.slots) * width, width)
-        painter.end()
-
-    def _draw_labels(self, painter: QPainter) -> None:
-        chips, bars, test, verdict, _ = self._rows()
-        painter.setFont(ui_font(11))
-        line = painter.fontMetrics().height()
         for top, height, text in (
-            (chips, scaled(CHIP), "drafted"),
-            (bars, scaled(BARS), "q and p"),
-            (test - 5, scaled(TRACK) + 10, "p / q and u"),
-            (verdict, line, "verdict"),
+            (self._chips, scaled(CHIP), "drafted"),
+            (self._bars, scaled(BARS), "q and p"),
+            (self._test - 5, scaled(TRACK) + 10, "p / q and u"),
+            (self._verdict, self._line, "verdict"),
         ):
-            self._write(
-                painter, QRectF(0, top, scaled(LABELS), height), text, self._theme.muted, Qt.AlignmentFlag.AlignVCenter
-            )
+            place = QRectF(0, top, left, height)
+            self._write(place, text, self._theme.muted, Qt.AlignmentFlag.AlignVCenter)
+        for index, slot in enumerate(self._picture.slots):
+            self._draw_slot(slot, left + index * self._width)
+        if self._picture.next_text is not None:
+            self._draw_next(self._picture.next_text, left + len(self._picture.slots) * self._width)
 
-    def _draw_slot(self, painter: QPainter, slot: Slot, left: float, width: float) -> None:
+    def _draw_slot(self, slot: Slot, left: float) -> None:
         theme = self._theme
-        chips, bars, test, verdict, end = self._rows()
-        ink = {
-            Verdict.KEPT: theme.accepted,
-            Verdict.REJECTED: theme.correction,
-            Verdict.UNTESTED: theme.faint,
-        }[slot.verdict]
-        self._chip(painter, QRectF(left + 3, chips + 1, width - 6, scaled(CHIP) - 2), slot.text, ink, slot.verdict)
-        self._bars(painter, slot, left, width, bars)
-        self._test(painter, slot, QRectF(left + 8, test, width - 16, scaled(TRACK)), ink)
-        painter.setFont(ui_font(11, weight=QFont.Weight.DemiBold))
-        place = QRectF(left, verdict, width, painter.fontMetrics().height())
-        self._write(painter, place, f"{MARKS[slot.verdict]} {slot.verdict.value}", ink, CENTRE)
-        painter.setFont(ui_font(11))
+        colors = {Verdict.KEPT: theme.accepted, Verdict.REJECTED: theme.correction, Verdict.UNTESTED: theme.faint}
+        ink = colors[slot.verdict]
+        self._draw_chip(left, slot.text, ink, slot.verdict)
+        self._draw_bars(slot, left)
+        self._draw_test(slot, QRectF(left + 8, self._test, self._width - 16, scaled(TRACK)), ink)
+        place = QRectF(left, self._verdict, self._width, self._line)
+        self._write(place, f"{MARKS[slot.verdict]} {slot.verdict.value}", ink, is_strong=True)
         if slot.uniform is not None and slot.verdict is not Verdict.UNTESTED:
             relation = "<" if slot.verdict is Verdict.KEPT else "≥"
-            place = QRectF(left, place.bottom() + 2, width, end - place.bottom())
-            self._write(
-                painter, place, f"u {relation} {_share(slot.acceptance)}", theme.muted, Qt.AlignmentFlag.AlignHCenter
-            )
+            place.translate(0, self._line + 2)
+            self._write(place, f"u {relation} {_share(slot.acceptance)}", theme.muted)
 
-    def _chip(self, painter: QPainter, place: QRectF, text: str, ink: str, verdict: Verdict | None) -> None:
-        painter.setBrush(QColor(self._theme.field))
-        pen = QPen(QColor(ink), 1)
-        if verdict is Verdict.UNTESTED:
-            pen.setStyle(Qt.PenStyle.DashLine)
-        painter.setPen(pen)
-        painter.drawRoundedRect(place, 5, 5)
+    def _draw_chip(self, left: float, text: str, ink: str, verdict: Verdict | None) -> None:
+        place = QRectF(left + 3, self._chips + 1, self._width - 6, scaled(CHIP) - 2)
+        style = Qt.PenStyle.DashLine if verdict is Verdict.UNTESTED else Qt.PenStyle.SolidLine
+        self._painter.setBrush(QColor(self._theme.field))
+        self._painter.setPen(QPen(QColor(ink), 1, style))
+        self._painter.drawRoundedRect(place, 5, 5)
         font = mono_font(13)
         font.setStrikeOut(verdict is Verdict.REJECTED)
-        painter.setFont(font)
-        shown = painter.fontMetrics().elidedText(text, Qt.TextElideMode.ElideRight, int(place.width() - 8))
-        self._write(painter, place, shown, ink, CENTRE)
+        self._painter.setFont(font)
+        shown = QFontMetrics(font).elidedText(text, Qt.TextElideMode.ElideRight, int(place.width() - 8))
+        self._painter.setPen(QColor(ink))
+        self._painter.drawText(place, CENTRE, shown)
 
-    def _bars(self, painter: QPainter, slot: Slot, left: float, width: float, top: int) -> None:
-        theme, height, bar = self._theme, scaled(BARS), scaled(14)
-        painter.setFont(ui_font(11))
-        line = painter.fontMetrics().height()
-        half = width / 2
-        painter.setPen(QPen(QColor(theme.border), 1))
-        painter.drawLine(QPointF(left + 6, top + height), QPointF(left + width - 6, top + height))
+    def _draw_bars(self, slot: Slot, left: float) -> None:
+        theme, half, bar = self._theme, self._width / 2, scaled(14)
+        bottom = self._bars + scaled(BARS)
+        self._painter.setPen(QPen(QColor(theme.border), 1))
+        self._painter.drawLine(QPointF(left + 6, bottom), QPointF(left + self._width - 6, bottom))
         for name, share, color, x in (
             ("q", slot.draft_prob, theme.draft_bar, left),
             ("p", slot.target_prob, theme.target_bar, left + half),
         ):
-            filled = max(1.0, height * share / self._scale)
-            painter.setPen(Qt.PenStyle.NoPen)
-            painter.setBrush(QColor(color))
-            painter.drawRoundedRect(QRectF(x + half / 2 - bar / 2, top + height - filled, bar, filled), 2, 2)
-            self._write(painter, QRectF(x, top + height + 2, half, line), f"{name} {_share(share)}", theme.text, CENTRE)
+            filled = max(1.0, scaled(BARS) * share / self._most)
+            self._fill(QRectF(x + half / 2 - bar / 2, bottom - filled, bar, filled), QColor(color), 2)
+            self._write(QRectF(x, bottom + 2, half, self._line), f"{name} {_share(share)}", theme.text)
 
-    def _test(self, painter: QPainter, slot: Slot, track: QRectF, ink: str) -> None:
-        theme = self._theme
-        painter.setPen(Qt.PenStyle.NoPen)
-        painter.setBrush(QColor(theme.track))
-        painter.drawRoundedRect(track, 3, 3)
+    def _draw_test(self, slot: Slot, track: QRectF, ink: str) -> None:
+        theme, is_tested = self._theme, slot.verdict is not Verdict.UNTESTED
+        self._fill(track, QColor(theme.track), 3)
         color = QColor(ink)
-        color.setAlphaF(0.35 if slot.verdict is Verdict.UNTESTED else 0.8)
-        painter.setBrush(color)
-        painter.drawRoundedRect(
-            QRectF(track.left(), track.top(), track.width() * slot.acceptance, track.height()), 3, 3
-        )
-        if slot.uniform is None or slot.verdict is Verdict.UNTESTED:
+        color.setAlphaF(0.8 if is_tested else 0.35)
+        self._fill(QRectF(track.left(), track.top(), track.width() * slot.acceptance, track.height()), color, 3)
+        if slot.uniform is None or not is_tested:
             return
-        x = track.left() + track.width() * slot.uniform
-        painter.setBrush(QColor(theme.text))
-        tip, size = track.bottom() - 1, scaled(5)
-        painter.drawPolygon(
-            QPolygonF([QPointF(x, tip - 2), QPointF(x - size, tip + size), QPointF(x + size, tip + size)])
-        )
-        painter.setFont(ui_font(11))
-        line = painter.fontMetrics().height()
-        place = QRectF(track.left() - 8, tip + size, track.width() + 16, line)
-        self._write(painter, place, f"u = {_share(slot.uniform)}", theme.text, CENTRE)
+        x, tip, size = track.left() + track.width() * slot.uniform, track.bottom() - 1, scaled(5)
+        self._painter.setBrush(QColor(theme.text))
+        corners = [QPointF(x, tip - 2), QPointF(x - size, tip + size), QPointF(x + size, tip + size)]
+        self._painter.drawPolygon(QPolygonF(corners))
+        place = QRectF(track.left() - 8, tip + size, track.width() + 16, self._line)
+        self._write(place, f"u = {_share(slot.uniform)}", theme.text)
 
-    def _draw_next(self, painter: QPainter, picture: StepPicture, left: float, width: float) -> None:
-        theme = self._theme
-        chips, bars, _, verdict, end = self._rows()
-        is_resampled = picture.next_kind is TokenKind.CORRECTION
-        style = theme.kind(picture.next_kind)
-        self._chip(
-            painter,
-            QRectF(left + 3, chips + 1, width - 6, scaled(CHIP) - 2),
-            picture.next_text or "",
-            style.color,
-            None,
-        )
-        painter.setFont(ui_font(11))
+    def _draw_next(self, text: str, left: float) -> None:
+        style = self._theme.kind(self._picture.next_kind)
+        self._draw_chip(left, text, style.color, None)
+        is_resampled = self._picture.next_kind is TokenKind.CORRECTION
+        said = "drawn in its place, from max(0, p − q)" if is_resampled else "drawn from p, after a whole block"
         flags = Qt.AlignmentFlag.AlignHCenter | Qt.TextFlag.TextWordWrap
-        said = "drawn in its place, from max(0, p − q)" if is_resampled else "drawn from p, behind a whole block"
-        painter.setPen(QColor(theme.text))
-        painter.drawText(QRectF(left + 4, bars, width - 8, verdict - bars), flags, said)
-        painter.setFont(ui_font(11, weight=QFont.Weight.DemiBold))
-        painter.setPen(QColor(style.color))
-        painter.drawText(QRectF(left, verdict, width, end - verdict), flags, f"+ {style.label}")
+        place = QRectF(left + 4, self._bars, self._width - 8, self._verdict - self._bars)
+        self._write(place, said, self._theme.text, flags)
+        place = QRectF(left, self._verdict, self._width, self._end - self._verdict)
+        self._write(place, f"+ {style.label}", style.color, flags, is_strong=True)
 
-    def _write(self, painter: QPainter, place: QRectF, text: str, ink: str, flags: Qt.AlignmentFlag) -> None:
-        painter.setPen(QColor(ink))
-        painter.drawText(place, flags, text)
+    def _fill(self, place: QRectF, color: QColor, radius: float) -> None:
+        self._painter.setPen(Qt.PenStyle.NoPen)
+        self._painter.setBrush(color)
+        self._painter.drawRoundedRect(place, radius, radius)
+
+    def _write(self, place: QRectF, text: str, ink: str, flags: int = CENTRE, *, is_strong: bool = False) -> None:
+        self._painter.setFont(ui_font(11, weight=QFont.Weight.DemiBold if is_strong else QFont.Weight.Normal))
+        self._painter.setPen(QColor(ink))
+        self._painter.drawText(place, flags, text)
 
 
 def _share(value: float) -> str:
-    """A probability in three characters or four."""
+    """A probability in three or four characters."""
     if 0 < value < 0.005:
         return "<.01"
     if 0.995 <= value < 1:

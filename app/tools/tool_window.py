@@ -148,12 +148,15 @@ class ResultRow:
 class ResultTable(QTableWidget):
     """Rows to look at and choose from; figures at the right, texts at the left."""
 
-    def __init__(self, name: str, title: str, columns: Iterable[tuple[str, str, bool]], empty: str) -> None:
+    def __init__(
+        self, name: str, title: str, columns: Iterable[tuple[str, str, bool]], empty: str, stretched: int = 0
+    ) -> None:
         """
         Args:
             name, title: the object's name, and what assistive technology calls it.
             columns: heading, its explanation, and whether the column holds figures.
             empty: what the table says while it has no rows.
+            stretched: the column that takes the remaining width.
         """
         columns = list(columns)
         super().__init__(0, len(columns))
@@ -173,7 +176,7 @@ class ResultTable(QTableWidget):
         header = self.horizontalHeader()
         header.setHighlightSections(False)
         header.setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
-        header.setSectionResizeMode(0, QHeaderView.ResizeMode.Stretch)
+        header.setSectionResizeMode(stretched, QHeaderView.ResizeMode.Stretch)
         EmptyHint(self, empty)
 
     def show_rows(self, rows: Sequence[ResultRow]) -> None:

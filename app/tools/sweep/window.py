@@ -264,7 +264,7 @@ class SweepWindow(ToolWindow):
         self.cell_title = text_label(CHOOSE, "strong")
         self.cell_title.setObjectName("sweepCellTitle")
         self.cell_problem = wrapped_label("sweepCellProblem", "problem")
-        self.runs = ResultTable("sweepRuns", "Runs of the cell", RUN_COLUMNS, "")
+        self.runs = ResultTable("sweepRuns", "Runs of the cell", RUN_COLUMNS, "", stretched=len(RUN_COLUMNS) - 1)
         use_help = "Set its K, temperature and draft in the main window"
         self.use_button = push_button("Use this cell", "sweepUseButton", use_help)
         run_help = "Show the selected run in the main window (Enter)"
@@ -298,6 +298,7 @@ class SweepWindow(ToolWindow):
         self._pages.addWidget(empty)
         self._pages.addWidget(self.heatmap)
         self._head = row((self.figures, 1), self.legend)
+        self._head.setAlignment(self.legend, Qt.AlignmentFlag.AlignRight)
         grid, _ = card(self._head, (self._pages, 1))
         title = row((self.cell_title, 1), self.open_run_button, self.use_button)
         self._below, _ = card(title, self.cell_problem, (self.runs, 1))
