@@ -1,25 +1,28 @@
-"""Turns intents into a run: owns the engine's thread and the run's state, and knows no widget."""
+"""Starts, steers and stops runs: owns the engine's thread and the run's state, and knows no widget."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject, QThread, Signal, Slot
 
-from app.services import Services
-from app.worker import EngineTask, EngineWorker, EventInbox, Work
+from app.worker import EngineTask, EngineWorker, Inbox, Work, open_session
 from core.controls import RunControls
 from core.draft_shape import DraftLength
 from core.errors import SettingsError
 from core.types import Event, RunRequest
 
-BUSY_SENTENCE = "A run is going. Stop it, or wait for its end, before you start another."
-BUSY_TASK_SENTENCE = "{} is going. Stop it, or wait for its end, before you start anything else."
+if TYPE_CHECKING:
+    from core.session import Session
+
+BUSY_SENTENCE = "A run is in progress. Stop it, or wait for it to end, before you start another."
+BUSY_TASK_SENTENCE = "{} is in progress. Stop it, or wait for it to end, before you start anything else."
 
 SWITCH_S = 0.0005
-"""After so long a thread that computes in Python lets another one in."""
+"""After this long, a thread that computes in Python lets another one in."""
 
 
 class RunState(StrEnum):
@@ -38,8 +41,8 @@ class RunController(QObject):
         state_changed: the new `RunState`.
         run_requested: a `RunRequest` is on its way to the engine.
         engine_ready: the engine is imported, or could not be.
-        memory_held: a device, and the bytes of it that the kept models would make room with.
-        failed: one sentence for a person.
+        memory_held: a device, and the bytes of it that the kept models would free.
+        failed: one sentence.
         run_ended: the run is over, however it ended; all its events can be taken now.
         closed: the engine's thread has ended.
     """
@@ -57,7 +60,7 @@ class RunController(QObject):
     _task_wanted = Signal(object)
     _shut_down_wanted = Signal()
 
-    def __init__(self, services: Services, parent: QObject | None = None) -> None:
+    def __init__(self, open_session: Callable[[], Session] = open_session, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self._state = RunState.IDLE
         self._controls: RunControls | None = None
@@ -66,8 +69,8 @@ class RunController(QObject):
         self._delay_ms = 0.0
         self._starts_paused = False
         self._is_inspected = False
-        self._inbox = EventInbox()
-        self._worker = EngineWorker(services, self._inbox)
+        self._inbox = Inbox()
+        self._worker = EngineWorker(self._inbox, open_session)
         self._thread = QThread()
         self._thread.setObjectName("engine")
         self._worker.moveToThread(self._thread)
@@ -77,8 +80,7 @@ class RunController(QObject):
         self._shut_down_wanted.connect(self._worker.shut_down)
         self._worker.ready.connect(self.engine_ready)
         self._worker.memory_held.connect(self.memory_held)
-        self._worker.failed.connect(self._on_failed)
-        self._worker.log_failed.connect(self._on_failed)
+        self._worker.failed.connect(self.failed)
         self._worker.finished.connect(self._on_finished)
         self._worker.task_failed.connect(self._on_task_failed)
         self._worker.task_finished.connect(self._on_task_finished)
@@ -103,7 +105,7 @@ class RunController(QObject):
 
     @property
     def has_events(self) -> bool:
-        """Whether any event is still to be taken, of a run that may be over by now."""
+        """Whether there are events to take, perhaps of a run that is over."""
         return len(self._inbox) > 0
 
     @Slot()
@@ -113,13 +115,13 @@ class RunController(QObject):
             self._warm_up_wanted.emit()
 
     def busy_sentence(self) -> str:
-        """What keeps anything else from being started; empty where nothing does."""
+        """Why nothing else can be started; empty if something can."""
         if self._state is not RunState.IDLE:
             return BUSY_SENTENCE
         return BUSY_TASK_SENTENCE.format(self._task.title) if self._task is not None else ""
 
     def start_task(self, title: str, work: Work) -> EngineTask | None:
-        """Start other work than a run in the engine's thread; None, with nothing started, while anything goes there.
+        """Start other work than a run in the engine's thread; None, with nothing started, while the engine is busy.
 
         Args:
             title: see `EngineTask`.
@@ -132,7 +134,7 @@ class RunController(QObject):
         return self._task
 
     def start(self, request: RunRequest) -> bool:
-        """Start a run; refused, with a sentence, while another one goes, or other work."""
+        """Start a run. False, with a sentence in `failed`, while the engine is busy."""
         if self._is_closing:
             return False
         if sentence := self.busy_sentence():
@@ -159,14 +161,14 @@ class RunController(QObject):
 
     @Slot()
     def pause(self) -> None:
-        """Hold the run before its next step; its baseline is not held. With nothing to hold, does nothing."""
+        """Hold the run before its next step. The baseline is never held."""
         if self._controls is not None and self._state is RunState.RUNNING:
             self._controls.pause()
             self._set_state(RunState.PAUSED)
 
     @Slot()
     def resume(self) -> None:
-        """Let a paused run go on."""
+        """Continue a paused run."""
         if self._controls is not None and self._state is RunState.PAUSED:
             self._controls.resume()
             self._set_state(RunState.RUNNING)
@@ -178,20 +180,20 @@ class RunController(QObject):
             self._controls.step_once()
 
     def set_pace(self, delay_ms: float, *, starts_paused: bool = False) -> None:
-        """How far apart steps begin, in the run that goes and those to come; and whether those begin with a pause."""
+        """Set the time between steps, now and in later runs, and whether later runs begin paused."""
         self._delay_ms, self._starts_paused = delay_ms, starts_paused
         if self._controls is not None:
             self._controls.set_delay(delay_ms)
 
     def set_inspected(self, inspected: bool) -> None:
-        """Whether each step's evidence is wanted at once, in the run that goes and those to come."""
+        """Set whether each step's evidence is wanted at once, now and in later runs."""
         self._is_inspected = inspected
         if self._controls is not None:
             self._controls.set_inspected(inspected)
 
     @Slot(object)
     def set_num_draft_tokens(self, num_draft_tokens: DraftLength) -> None:
-        """Change K of the run that goes, from its next step, or the policy that chooses it."""
+        """Change K, or the policy that chooses it, from the next step on."""
         if self._controls is not None:
             try:
                 self._controls.set_num_draft_tokens(num_draft_tokens)
@@ -200,7 +202,7 @@ class RunController(QObject):
 
     @Slot(float)
     def set_temperature(self, temperature: float) -> None:
-        """Change the temperature of the run that goes, from its next step."""
+        """Change the temperature from the next step on."""
         if self._controls is not None:
             try:
                 self._controls.set_temperature(temperature)
@@ -219,12 +221,8 @@ class RunController(QObject):
         self._shut_down_wanted.emit()
 
     def join(self, milliseconds: int) -> bool:
-        """Wait for the thread after `begin_close`; true when it has ended."""
+        """Wait for the thread after `begin_close`; True if it has ended."""
         return self._thread.wait(milliseconds)
-
-    @Slot(str)
-    def _on_failed(self, sentence: str) -> None:
-        self.failed.emit(sentence)
 
     @Slot()
     def _on_finished(self) -> None:

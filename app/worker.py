@@ -1,7 +1,6 @@
 """The engine's side of the thread boundary: the one place in the window's process that runs models.
 
-Events go into an `EventInbox` instead of one signal each: the window empties it 30 times a second, so a fast model
-doesn't flood the window's event loop, and the engine never waits for the window.
+Events wait in an `Inbox` until the window's timer takes them, so the engine never waits for the window.
 """
 
 from __future__ import annotations
@@ -11,28 +10,61 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QObject, QThread, Signal, Slot
 
-from app.services import LogWriter, Services, Session
+from app.settings import runs_folder
 from core.controls import RunControls
 from core.errors import OutriderError, sentence_of
 from core.evidence import packed
-from core.machine import without_collection
+from core.machine import limit_spinning, without_collection
+from core.runlog.log import RunLogWriter
 from core.types import Event, Finished, FinishReason, Inspected, RunRequest, RunStarted, StageChanged, Summary
 
-Work = Callable[[Session, RunControls], Iterator[Any]]
-"""From the engine and the way to stop to what comes of it, bit by bit; only CPU scalars, strings and the like."""
+if TYPE_CHECKING:
+    from core.session import Session
+
+Work = Callable[["Session", RunControls], Iterator[Any]]
+"""Other work than a run: from the engine and the way to stop, to its events; CPU scalars, strings and the like."""
+
+WARM_UP_STAGE = "Starting the engine…"
+
+
+def open_session() -> Session:
+    """Import the engine, torch included. Takes seconds the first time; for the worker's thread only."""
+    limit_spinning()
+    from core.session import Session
+
+    return Session()
+
+
+class Inbox:
+    """Events on their way from the engine's thread to the window's. A deque's ends are thread-safe."""
+
+    def __init__(self) -> None:
+        self._events: deque[Any] = deque()
+
+    def put(self, event: Any) -> None:
+        """Called in the engine's thread."""
+        self._events.append(event)
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def take_all(self) -> Iterator[Any]:
+        """The events since the last call. Called in the window's thread."""
+        for _ in range(len(self._events)):
+            yield self._events.popleft()
 
 
 class EngineTask(QObject):
-    """One piece of such work, from the window's side. `RunController.start_task` makes and starts it.
+    """Work for the engine other than a run, as the window sees it. `RunController.start_task` makes and starts it.
 
     Signals:
         stop_asked: it is to end; for work with a way to stop of its own.
-        failed: one sentence for a person; `ended` follows.
-        ended: it is over, however it ended; all its events can be taken now.
+        failed: one sentence; `ended` follows.
+        ended: it is over; all its events can be taken now.
     """
 
     stop_asked = Signal()
@@ -42,15 +74,14 @@ class EngineTask(QObject):
     def __init__(self, title: str, work: Work, parent: QObject | None = None) -> None:
         """
         Args:
-            title: what it is called in a sentence, with its article: "A check".
-            work: called and gone through in the engine's thread.
-            parent: that keeps it.
+            title: its name in a sentence, with its article: "A check".
+            work: called and iterated in the engine's thread.
         """
         super().__init__(parent)
         self.title = title
+        self.work = work
         self.controls = RunControls()
-        self._work = work
-        self._events: deque[Any] = deque()
+        self.inbox = Inbox()
 
     def stop(self) -> None:
         """Ask it to end; asking twice does nothing."""
@@ -58,36 +89,8 @@ class EngineTask(QObject):
         self.stop_asked.emit()
 
     def take_events(self) -> Iterator[Any]:
-        """What has come since the last call. Called in the window's thread."""
-        for _ in range(len(self._events)):
-            yield self._events.popleft()
-
-    def perform(self, session: Session) -> None:
-        """Do it. Called in the engine's thread."""
-        for event in self._work(session, self.controls):
-            self._events.append(event)
-
-
-WARM_UP_STAGE = "Starting the engine…"
-
-
-class EventInbox:
-    """Events on their way from the engine's thread to the window's. A deque's ends are thread-safe by themselves."""
-
-    def __init__(self) -> None:
-        self._events: deque[Event] = deque()
-
-    def put(self, event: Event) -> None:
-        """Called in the engine's thread."""
-        self._events.append(event)
-
-    def __len__(self) -> int:
-        return len(self._events)
-
-    def take_all(self) -> Iterator[Event]:
-        """What has come since the last call. Called in the window's thread."""
-        for _ in range(len(self._events)):
-            yield self._events.popleft()
+        """The events since the last call. Called in the window's thread."""
+        return self.inbox.take_all()
 
 
 class EngineWorker(QObject):
@@ -95,27 +98,25 @@ class EngineWorker(QObject):
 
     Signals:
         ready: the engine is imported, or could not be.
-        failed: one sentence for a person: a run, or the start of the engine, went wrong.
-        memory_held: a device, and the bytes of it that the kept models would make room with. Sent before `finished`.
-        log_failed: one sentence: the run goes on, but its log can't be kept.
+        failed: one sentence: a run, its log, or the start of the engine went wrong.
+        memory_held: a device, and the bytes of it that the kept models would free. Sent before `finished`.
         finished: a run is over, however it ended. Always sent.
         task_failed, task_finished: the same for other work than runs.
     """
 
     ready = Signal()
     failed = Signal(str)
-    log_failed = Signal(str)
     memory_held = Signal(str, object)
     finished = Signal()
     task_failed = Signal(str)
     task_finished = Signal()
 
-    def __init__(self, services: Services, inbox: EventInbox) -> None:
+    def __init__(self, inbox: Inbox, open_session: Callable[[], Session] = open_session) -> None:
         super().__init__()
-        self._services = services
         self._inbox = inbox
+        self._open_session = open_session
         self._session: Session | None = None
-        self._log: LogWriter | None = None
+        self._log: RunLogWriter | None = None
 
     @Slot()
     def warm_up(self) -> None:
@@ -124,74 +125,83 @@ class EngineWorker(QObject):
             self._opened_session()
         except Exception as error:
             self.failed.emit(sentence_of(error, "The engine could not be started"))
-            self._tell_ready()
+            self._report_ready()
 
     @Slot(object, object)
     def run(self, request: RunRequest, controls: RunControls) -> None:
-        """Run a request to its end, its failure or its cancellation."""
+        """Run a request until it ends, fails or is cancelled."""
         try:
-            self._run(request, controls)
+            for event in self._opened_session().run(request, controls):
+                self._take(event)
         except Exception as error:
             self.failed.emit(sentence_of(error, "The run failed"))
         finally:
             self._close_log()
-            # A run that failed while it loaded is loading no more.
-            self._inbox.put(StageChanged(""))
-            self._tell_memory(str(request.device))
+            self._inbox.put(StageChanged(""))  # A run that failed while loading is not loading any more.
+            self._report_memory(str(request.device))
             self.finished.emit()
 
     @Slot(object)
     def perform(self, task: EngineTask) -> None:
-        """Do other work than a run, to its end, its failure or its cancellation."""
+        """Do other work than a run until it ends, fails or is cancelled."""
         try:
-            task.perform(self._opened_session())
+            for event in task.work(self._opened_session(), task.controls):
+                task.inbox.put(event)
         except Exception as error:
             self.task_failed.emit(sentence_of(error, f"{task.title} failed"))
         finally:
             self._inbox.put(StageChanged(""))
             self.task_finished.emit()
 
+    @Slot()
+    def shut_down(self) -> None:
+        """Drop the models and end this thread's event loop."""
+        session, self._session = self._session, None
+        try:
+            if session is not None:
+                session.close()
+        finally:
+            QThread.currentThread().quit()
+
     def _opened_session(self) -> Session:
         if self._session is None:
             self._inbox.put(StageChanged(WARM_UP_STAGE))
             with without_collection():
-                self._services.load_libraries()
-                self._session = self._services.open_session()
-            self._tell_ready()
+                self._session = self._open_session()
+            self._report_ready()
         return self._session
 
-    def _tell_ready(self) -> None:
-        # First the stage: who hears that the engine is ready looks into the inbox once more, and then no longer.
+    def _report_ready(self) -> None:
+        # The stage first: on `ready` the window looks into the inbox for the last time.
         self._inbox.put(StageChanged(""))
         self.ready.emit()
 
-    def _run(self, request: RunRequest, controls: RunControls) -> None:
-        for event in self._opened_session().run(request, controls):
-            if isinstance(event, RunStarted):
-                self._open_log(event)
-            self._write_log(event)
-            # The window keeps all of a run's evidence, and shows one step's at a time.
-            self._inbox.put(replace(event, evidence=packed(event.evidence)) if isinstance(event, Inspected) else event)
-            if isinstance(event, Finished):
-                self._tell_error(event.summary)
-
-    def _tell_memory(self, device: str) -> None:
-        with contextlib.suppress(Exception):  # Only for forecasts; a device that isn't there was told by the run.
+    def _report_memory(self, device: str) -> None:
+        with contextlib.suppress(Exception):  # Only for forecasts; the run itself says if there is no such device.
             if self._session is not None:
                 self.memory_held.emit(device, self._session.held_bytes(device))
 
-    def _tell_error(self, summary: Summary) -> None:
-        # A run that is whole may still have an error to tell: that of its baseline.
+    def _take(self, event: Event) -> None:
+        if isinstance(event, RunStarted):
+            self._open_log(event)
+        self._write_log(event)
+        # The window keeps all of a run's evidence, and shows one step's at a time.
+        self._inbox.put(replace(event, evidence=packed(event.evidence)) if isinstance(event, Inspected) else event)
+        if isinstance(event, Finished):
+            self._report_error(event.summary)
+
+    def _report_error(self, summary: Summary) -> None:
+        # A complete run may still report an error: that of its baseline.
         if summary.error is not None:
             self.failed.emit(summary.error)
         elif summary.finish_reason is FinishReason.ERROR:
             self.failed.emit("The run failed, and the engine did not say why.")
 
     def _open_log(self, event: RunStarted) -> None:
-        folder = self._services.runs_folder()
+        folder = runs_folder()
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._log = self._services.open_log(folder / f"{Path(event.run_id).name}.jsonl")
+            self._log = RunLogWriter(folder / f"{Path(event.run_id).name}.jsonl")
         except (OSError, OutriderError) as error:
             self._give_up_log(error)
 
@@ -204,9 +214,9 @@ class EngineWorker(QObject):
             self._give_up_log(error)
 
     def _give_up_log(self, error: Exception) -> None:
-        # A full disk is no reason to stop a run that a person is watching.
+        # A full disk is no reason to stop a run that somebody is watching.
         self._close_log()
-        self.log_failed.emit(f"{sentence_of(error, 'The log of this run can not be kept')} The run goes on without it.")
+        self.failed.emit(f"{sentence_of(error, 'The log of this run can not be kept')} The run goes on without it.")
 
     def _close_log(self) -> None:
         log, self._log = self._log, None
@@ -215,14 +225,4 @@ class EngineWorker(QObject):
         try:
             log.close()
         except (OSError, OutriderError) as error:
-            self.log_failed.emit(sentence_of(error, "The log of this run could not be closed"))
-
-    @Slot()
-    def shut_down(self) -> None:
-        """Drop the models and end this thread's event loop."""
-        session, self._session = self._session, None
-        try:
-            if session is not None:
-                session.close()
-        finally:
-            QThread.currentThread().quit()
+            self.failed.emit(sentence_of(error, "The log of this run could not be closed"))
