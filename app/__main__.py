@@ -7,11 +7,12 @@ The commands, which take a fifth of a second, are imported within `guard`, so th
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from app import __version__
 from app.cli.errors import Exit, guard, say
@@ -75,21 +76,46 @@ def open_window() -> int:
         say(f"PySide6, which draws the window, can't be loaded ({error}); install Outrider again.")
         return Exit.FAILED
 
-    from app.collecting import collecting_here
     from app.main_window import MainWindow
 
     application = QApplication(sys.argv[:1])
     with collecting_here():
         window = MainWindow()
-        # A window that was hidden while a thread was busy is no last window that Qt would see closing.
-        window.threads.closed.connect(application.quit)
+        # Qt does not notice the end of a window that was hidden while its threads ended.
+        window.controller.closed.connect(application.quit)
         window.show()
         with _closing_on_interrupt(application):
             return application.exec()
 
 
 @contextlib.contextmanager
-def _closing_on_interrupt(application: QApplication) -> Any:
+def collecting_here() -> Iterator[None]:
+    """Within it, garbage is collected by a timer in the calling thread only, which runs Qt's event loop.
+
+    Collecting Qt objects in another thread ends the process.
+    """
+    from PySide6.QtCore import QTimer
+
+    gc.disable()
+    timer = QTimer(interval=1000)
+    timer.timeout.connect(collect_due)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.stop()
+        gc.enable()
+
+
+def collect_due() -> None:
+    """Collect the generations that Python would collect by now."""
+    due = [generation for generation, most in enumerate(gc.get_threshold()) if gc.get_count()[generation] > most > 0]
+    if due:
+        gc.collect(due[-1])
+
+
+@contextlib.contextmanager
+def _closing_on_interrupt(application: QApplication) -> Iterator[None]:
     """Let Ctrl-C in the terminal close the window as a click does, so that a run's log is finished.
 
     Python runs a signal's handler only when Python code runs, which may be never while Qt waits; so the signal also

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject, QThread, Signal, Slot
 
-from app.worker import EngineTask, EngineWorker, Inbox, Work, open_session
+from app.worker import EngineTask, EngineWorker, Inbox, OpenSession, Work, open_session
 from core.controls import RunControls
 from core.draft_shape import DraftLength
 from core.errors import SettingsError
 from core.types import Event, RunRequest
-
-if TYPE_CHECKING:
-    from core.session import Session
 
 BUSY_SENTENCE = "A run is in progress. Stop it, or wait for it to end, before you start another."
 BUSY_TASK_SENTENCE = "{} is in progress. Stop it, or wait for it to end, before you start anything else."
@@ -60,7 +56,7 @@ class RunController(QObject):
     _task_wanted = Signal(object)
     _shut_down_wanted = Signal()
 
-    def __init__(self, open_session: Callable[[], Session] = open_session, parent: QObject | None = None) -> None:
+    def __init__(self, open_session: OpenSession = open_session, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self._state = RunState.IDLE
         self._controls: RunControls | None = None

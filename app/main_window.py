@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cached_property, partial
-from typing import TypeVar
 
 from PySide6.QtCore import QCoreApplication, QEvent, Qt, QTimer, Slot
 from PySide6.QtGui import QAction, QCloseEvent, QGuiApplication, QIcon, QKeyEvent, QShowEvent
@@ -27,90 +25,26 @@ from app.run.step_plots import StepPlot
 from app.run.tiles import MeasurementsPanel, StatusStrip
 from app.run.tokens import Selection
 from app.run.transcript import TranscriptPanel
-from app.services import Services
-from app.settings import remember_model
+from app.settings import SettingsStore, remember_model, runs_folder
 from app.setup.controls import ControlsPanel, settings_of
 from app.setup.model_library import ModelLibrary
 from app.setup.models_form import OpenKind
 from app.setup.pair import PairForecast
 from app.setup.presets import load_presets
 from app.setup.prompt import PromptEditor, PromptReader
-from app.theme import DEFAULT_SCALE, LIGHT, RESOURCES, Appearance, Theme, ThemeMode, next_scale, text_scale
-from app.threads import Threads
-from app.tools.check import CheckWindow
+from app.theme import DEFAULT_SCALE, RESOURCES, Appearance, ThemeMode, next_scale, text_scale
 from app.tools.export import Exports
 from app.tools.help import Help
 from app.tools.models.window import Models
-from app.tools.probe import ProbeWindow
 from app.tools.runs.kept import KeptRuns
-from app.tools.sweep.window import SweepWindow
-from app.tools.tool_window import ToolWindow
+from app.tools.windows import ToolWindows
 from app.widgets.labels import Banner, SidePanel
 from app.widgets.plot_card import PlotDesk
 from app.window_layout import below, centre, fit_columns, from_text, splitter, to_text
+from app.worker import OpenSession, open_session
 from core.errors import OutriderError
 from core.models import catalogue
 from core.types import RunRequest
-
-T = TypeVar("T", bound=ToolWindow)
-
-
-class ToolWindows:
-    """The windows that follow a task of the engine. Each is made when it is first asked for."""
-
-    def __init__(
-        self,
-        window: QMainWindow,
-        menus: Menus,
-        controller: RunController,
-        controls: ControlsPanel,
-        prompt: PromptEditor,
-        runs: KeptRuns,
-        jobs: Jobs,
-        dialogs: Dialogs,
-    ) -> None:
-        self._make_probe = partial(ProbeWindow, window, controller, controls, prompt)
-        self._make_check = partial(CheckWindow, window, controller, controls, jobs, dialogs)
-        self._make_sweep = partial(SweepWindow, window, controller, controls, prompt, runs, jobs, dialogs)
-        self._theme = LIGHT
-        self._made: list[ToolWindow] = []
-        for name, action in {"probe": menus.probe, "check": menus.check, "sweep": menus.sweep}.items():
-            action.triggered.connect(partial(self._open, name))
-
-    @cached_property
-    def probe(self) -> ProbeWindow:
-        """Ranks drafts."""
-        return self._prepared(self._make_probe())
-
-    @cached_property
-    def check(self) -> CheckWindow:
-        """Checks exactness."""
-        return self._prepared(self._make_check())
-
-    @cached_property
-    def sweep(self) -> SweepWindow:
-        """Measures a grid of settings."""
-        return self._prepared(self._make_sweep())
-
-    def _open(self, name: str, _checked: bool = False) -> None:
-        getattr(self, name).open()
-
-    def _prepared(self, window: T) -> T:
-        window.set_theme(self._theme)
-        self._made.append(window)
-        return window
-
-    def set_theme(self, theme: Theme) -> None:
-        """Draw in a theme's colours."""
-        self._theme = theme
-        for window in self._made:
-            window.set_theme(theme)
-
-    def close(self) -> None:
-        """Close all of them."""
-        for window in self._made:
-            window.close()
-
 
 WARM_UP_DELAY_MS = 250
 CLOSE_WAIT_MS = 200
@@ -120,17 +54,17 @@ FINAL_WAIT_MS = 120_000
 class MainWindow(QMainWindow):
     """Outrider's window. Building it loads no model and imports no torch."""
 
-    def __init__(self, *, services: Services | None = None, dialogs: Dialogs | None = None) -> None:
+    def __init__(self, *, open_session: OpenSession = open_session, dialogs: Dialogs | None = None) -> None:
         super().__init__()
-        self._services = services or Services()
         self._dialogs = dialogs or Dialogs()
-        self._settings = self._services.store.load()
+        self._store = SettingsStore()
+        self._settings = self._store.load()
         self._was_shown = False
         self._is_leaving = False
         self.jobs = Jobs(self)
         self.appearance = Appearance(self._settings.theme, self._settings.text_scale, self)
         self.run_view = RunView()
-        self.controller = RunController(self._services, self)
+        self.controller = RunController(open_session, self)
         library = ModelLibrary(catalogue.embedded_models())
         self.controls = ControlsPanel(library)
         self.models = Models(self.jobs, library, self.controls.models, self.controller, self._dialogs, self)
@@ -156,8 +90,7 @@ class MainWindow(QMainWindow):
         )
         self.live.attach(self.plots, self.race, self.why, self.theory, self.inspector)
         self.live.send_evidence_to(self.inspector)
-        folder = self._services.runs_folder()
-        self.runs = KeptRuns(folder, self.jobs, self.controller, self.live, self.run_view, self._dialogs, self)
+        self.runs = KeptRuns(runs_folder(), self.jobs, self.controller, self.live, self.run_view, self._dialogs, self)
         self.exports = Exports(
             self,
             self.menus,
@@ -179,7 +112,6 @@ class MainWindow(QMainWindow):
             self.jobs,
             self._dialogs,
         )
-        self.threads = Threads((self.controller,), self)
         cards = (*self.measurements.cards, *self.plots.cards, *self.theory.cards)
         self.plot_desk = PlotDesk(self, self._dialogs, self.run_view, self.jobs, cards)
         view, bar = self.transcript.view, self.transcript.playback
@@ -238,7 +170,7 @@ class MainWindow(QMainWindow):
         self.runs.told.connect(self.status.show_stage)
         self.runs.opened.connect(self._on_run_opened)
         self.runs.replay_wanted.connect(self._on_replay_wanted)
-        self.threads.closed.connect(self.close)
+        self.controller.closed.connect(self.close)
         self.jobs.became_idle.connect(self._on_jobs_done)
         self.transcript.view.place_clicked.connect(self._on_token_clicked)
         self.transcript.ghosts_toggled.connect(self.menus.show_ghosts.setChecked)
@@ -394,9 +326,9 @@ class MainWindow(QMainWindow):
             self._save()
             for desk in (self.models, self.runs, self.tools, self.help):
                 desk.close()
-            self.threads.begin_close()
+            self.controller.begin_close()
             self.jobs.close()
-        if (self.threads.is_closed or self.threads.join(CLOSE_WAIT_MS)) and self.jobs.is_idle:
+        if (self.controller.is_closed or self.controller.join(CLOSE_WAIT_MS)) and self.jobs.is_idle:
             event.accept()
         else:
             # A forward or the load of a file is under way; `closed` calls again when it is over.
@@ -411,8 +343,8 @@ class MainWindow(QMainWindow):
     @Slot()
     def _on_about_to_quit(self) -> None:
         # The event loop ends without asking the window, such as at the end of a desktop session.
-        self.threads.begin_close()
-        self.threads.join(FINAL_WAIT_MS)
+        self.controller.begin_close()
+        self.controller.join(FINAL_WAIT_MS)
         self.jobs.finish(FINAL_WAIT_MS)
 
     def _save(self) -> None:
@@ -427,5 +359,5 @@ class MainWindow(QMainWindow):
             splitters={item.objectName(): to_text(item.saveState()) for item in self.findChildren(QSplitter)},
             run=self.controls.settings(self.prompt.text()),
         )
-        if sentence := self._services.store.save(self._settings):
+        if sentence := self._store.save(self._settings):
             self.banner.show_sentence(sentence)

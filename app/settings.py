@@ -36,14 +36,19 @@ def config_file() -> Path:
     return Path(platformdirs.user_config_dir(APP_NAME, appauthor=False)) / "settings.json"
 
 
+def data_folder() -> Path:
+    """Where runs and sweeps are kept."""
+    return Path(platformdirs.user_data_dir(APP_NAME, appauthor=False))
+
+
 def runs_folder() -> Path:
-    """Where every run's log is kept as it goes."""
-    return Path(platformdirs.user_data_dir(APP_NAME, appauthor=False)) / "runs"
+    """Where every run's log is written during the run."""
+    return data_folder() / "runs"
 
 
 def sweeps_folder() -> Path:
-    """Where every sweep's file is kept as it goes, and the logs of its runs in a folder beside it."""
-    return Path(platformdirs.user_data_dir(APP_NAME, appauthor=False)) / "sweeps"
+    """Where every sweep's file is written, and the logs of its runs in a folder beside it."""
+    return data_folder() / "sweeps"
 
 
 class ChatTemplate(StrEnum):

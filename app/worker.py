@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 Work = Callable[["Session", RunControls], Iterator[Any]]
 """Other work than a run: from the engine and the way to stop, to its events; CPU scalars, strings and the like."""
 
+OpenSession = Callable[[], "Session"]
+"""How the engine is imported and started; tests give a scripted one."""
+
 WARM_UP_STAGE = "Starting the engine…"
 
 
@@ -111,7 +114,7 @@ class EngineWorker(QObject):
     task_failed = Signal(str)
     task_finished = Signal()
 
-    def __init__(self, inbox: Inbox, open_session: Callable[[], Session] = open_session) -> None:
+    def __init__(self, inbox: Inbox, open_session: OpenSession = open_session) -> None:
         super().__init__()
         self._inbox = inbox
         self._open_session = open_session

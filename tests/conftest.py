@@ -45,7 +45,7 @@ def pytest_runtest_setup(item):
 @pytest.fixture(scope="session")
 def qapp(qapp):
     """As in a window's process, rubbish is collected in one thread, and not in the middle of what Qt does."""
-    from app.collecting import collecting_here
+    from app.__main__ import collecting_here
 
     with collecting_here():
         yield qapp
@@ -53,8 +53,8 @@ def qapp(qapp):
 
 def pytest_runtest_logfinish():
     """Collect what the test has left, once there has been a window: see `qapp`."""
-    if collecting := sys.modules.get("app.collecting"):
-        collecting.collect_due()
+    if main := sys.modules.get("app.__main__"):
+        main.collect_due()
 
 
 @pytest.fixture(autouse=True)
@@ -195,15 +195,16 @@ def hub(monkeypatch):
 
 
 @pytest.fixture
-def make_window(sound_binding, qtbot, session, dialogs, hub, tmp_path):
+def make_window(sound_binding, qtbot, session, dialogs, hub, tmp_path, monkeypatch):
     """Builds windows over the scripted session; closes them and joins their threads at the end."""
     from app.main_window import MainWindow
-    from tests.fakes_app import fake_services
+    from tests.fakes_app import keep_files_in
 
+    keep_files_in(tmp_path, monkeypatch)
     windows = []
 
-    def make(services=None, *, is_shown: bool = False):
-        window = MainWindow(services=services or fake_services(session, tmp_path), dialogs=dialogs)
+    def make(open_session=lambda: session, *, is_shown: bool = False):
+        window = MainWindow(open_session=open_session, dialogs=dialogs)
         windows.append(window)
         if is_shown:
             with qtbot.waitExposed(window):
@@ -240,8 +241,8 @@ def open_runs(make_window, qtbot):
     """Opens the window of kept runs, and waits until it has listed all."""
     from tests.fakes_runs import until
 
-    def build(count, services=None):
-        window = make_window(services)
+    def build(count):
+        window = make_window()
         window.runs.open()
         panel = window.runs.window
         until(qtbot, lambda: panel._is_complete and panel.table.count() == count)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from app.services import Services
-from app.settings import SettingsStore
+import pytest
+
 from core.controls import Cancelled, RunControls
 from core.types import (
     BaselineStep,
@@ -279,12 +279,7 @@ class FakeSession:
         )
 
 
-def fake_services(session: FakeSession, folder: Path) -> Services:
-    """Services around a session, with every file under a folder."""
-    return Services(
-        load_libraries=lambda: None,
-        open_session=lambda: session,
-        runs_folder=lambda: folder / "runs",
-        sweeps_folder=lambda: folder / "sweeps",
-        store=SettingsStore(folder / "settings.json"),
-    )
+def keep_files_in(folder: Path, patches: pytest.MonkeyPatch) -> None:
+    """Have settings, runs and sweeps kept in a folder until the patches are undone."""
+    patches.setattr("app.settings.data_folder", lambda: folder)
+    patches.setattr("app.settings.config_file", lambda: folder / "settings.json")

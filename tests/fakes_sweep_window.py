@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from app.main_window import MainWindow
@@ -10,7 +10,6 @@ from app.tools.sweep.window import SweepWindow
 from core.errors import GenerationError
 from core.experiments.sweep import sweep
 from core.experiments.sweep_plan import SweepPlan
-from tests.fakes_app import FakeSession, fake_services
 from tests.fakes_sweep import FakeSweepSession, plan_of
 
 
@@ -24,11 +23,6 @@ class FakeSweepEngine(FakeSweepSession):
 
     def close(self) -> None:
         """Nothing is to be dropped."""
-
-
-def sweep_services(engine: FakeSweepEngine, folder: Path):
-    """Services around such an engine."""
-    return replace(fake_services(FakeSession(), folder), open_session=lambda: engine)
 
 
 def choose_small(window: MainWindow, *, lengths: str = "1, 2", temperatures: str = "0") -> SweepWindow:

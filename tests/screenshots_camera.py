@@ -9,12 +9,15 @@ from pathlib import Path
 
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 
+import pytest
 from PySide6.QtCore import QEventLoop, QTimer
 from PySide6.QtWidgets import QApplication, QWidget
 
 from app.main_window import MainWindow
-from app.services import Services
 from app.theme import ThemeMode
+from app.worker import OpenSession
+from tests.fakes_app import keep_files_in
+from tests.fakes_models import FakeHub
 
 SIZES = ((1280, 800), (1920, 1080))
 LOOKS = tuple((mode, size) for mode in (ThemeMode.LIGHT, ThemeMode.DARK) for size in SIZES)
@@ -70,15 +73,20 @@ class Camera:
 
 
 @contextmanager
-def opened(services: Services) -> Iterator[MainWindow]:
-    """A window that has been drawn; closed afterwards."""
-    window = MainWindow(services=services)
+def opened(open_session: OpenSession, folder: Path, hub: FakeHub | None = None) -> Iterator[MainWindow]:
+    """A window that has been drawn, with its files in a folder; closed afterwards. Without a hub, models are real."""
+    patches = pytest.MonkeyPatch()
+    keep_files_in(folder, patches)
+    if hub is not None:
+        hub.install(patches)
+    window = MainWindow(open_session=open_session)
     window.show()
     wait(700)
     try:
         yield window
     finally:
         window.close()
-        wait(10_000, lambda: window.threads.is_closed)
+        wait(10_000, lambda: window.controller.is_closed)
         window.deleteLater()
         QApplication.processEvents()
+        patches.undo()

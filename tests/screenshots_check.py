@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from dataclasses import replace
 from pathlib import Path
 
-from tests.fakes_app import FakeSession, fake_services
+import pytest
+
+from tests.fakes_app import FakeSession
 from tests.fakes_check import FakeCheck
+from tests.fakes_models import FakeHub
 from tests.screenshots_camera import TIMEOUT_MS, Camera, opened, wait
 
 
@@ -16,8 +18,9 @@ def photograph_check(folder: Path, only: str) -> None:
     """Take its pictures."""
     with tempfile.TemporaryDirectory() as scratch:
         fake = FakeCheck()
-        services = replace(fake_services(FakeSession(), Path(scratch)), check=fake)
-        with opened(services) as window:
+        patches = pytest.MonkeyPatch()
+        patches.setattr("core.experiments.checking.check", fake)
+        with opened(FakeSession, Path(scratch), FakeHub()) as window:
             camera = Camera(folder, window, only)
             window.menus.check.trigger()
             panel = window.tools.check

@@ -6,11 +6,9 @@ import tempfile
 import threading
 from pathlib import Path
 
-import pytest
-
 from app.setup.models_form import ModelRole
 from app.tools.models.downloads import DownloadRow
-from tests.fakes_app import FakeSession, fake_services
+from tests.fakes_app import FakeSession
 from tests.fakes_models import FakeHub, hub_entry, make_details
 from tests.screenshots_camera import Camera, opened, wait
 
@@ -39,8 +37,7 @@ def photograph_models(folder: Path, only: str) -> None:
     """Models that are here, that can be had, and that come."""
     with tempfile.TemporaryDirectory() as scratch:
         hub = scripted_hub()
-        hub.install(pytest.MonkeyPatch())  # This process ends with the pictures.
-        with opened(fake_services(FakeSession(), Path(scratch))) as window:
+        with opened(FakeSession, Path(scratch), hub) as window:
             camera = Camera(folder, window, only)
             desk = window.models
             desk.open()

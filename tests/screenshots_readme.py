@@ -19,9 +19,8 @@ from PySide6.QtWidgets import QApplication, QWidget
 from app.controller import RunState
 from app.main_window import MainWindow
 from app.run.tokens import Place
-from app.services import Services
-from app.settings import SettingsStore
 from app.theme import ThemeMode
+from app.worker import open_session
 from core.types import Step
 from tests.screenshots_camera import TIMEOUT_MS, opened, wait
 
@@ -59,12 +58,7 @@ def main() -> int:
         # A home of its own: no picture tells whose computer this is.
         os.environ["HOME"] = scratch
         place = Path(scratch) / ".local" / "share" / "outrider"
-        services = Services(
-            runs_folder=lambda: place / "runs",
-            sweeps_folder=lambda: place / "sweeps",
-            store=SettingsStore(place / "settings.json"),
-        )
-        with opened(services) as window:
+        with opened(open_session, place) as window:
             window.resize(*SIZE)
             album = _Album(folder, window)
             album.turn(ThemeMode.LIGHT)

@@ -14,9 +14,9 @@ from app.dialogs import AboutDialog
 from app.main_window import MainWindow
 from app.run.playback import Pace
 from app.run.tokens import Place
-from app.services import Services
-from app.settings import SettingsStore
-from tests.fakes_app import FakeSession, fake_services
+from app.worker import open_session
+from tests.fakes_app import FakeSession
+from tests.fakes_models import FakeHub
 from tests.screenshots_camera import TIMEOUT_MS, Camera, opened, wait
 
 PAGES = ("Live", "Plots", "Inspector", "Why", "Theory")
@@ -27,12 +27,7 @@ def photograph_runs(folder: Path, only: str, *, real: bool) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         session = FakeSession(gate=threading.Semaphore(0), step_ms=11.0)
         place = Path(scratch)
-        services = (
-            Services(runs_folder=lambda: place / "runs", store=SettingsStore(place / "settings.json"))
-            if real
-            else fake_services(session, place)
-        )
-        with opened(services) as window:
+        with opened(open_session if real else lambda: session, place, None if real else FakeHub()) as window:
             camera = Camera(folder, window, only)
             _pages(camera, window, "empty")
             window.prompt.run_button.click()
@@ -59,7 +54,7 @@ def photograph_errors(folder: Path, only: str) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         sentence = "The model returned numbers that can't be sampled (NaN). Try float32."
         session = FakeSession(fail_after=(9, sentence))
-        with opened(fake_services(session, Path(scratch))) as window:
+        with opened(lambda: session, Path(scratch), FakeHub()) as window:
             camera = Camera(folder, window, only)
             window.prompt.run_button.click()
             _finish(window, session)

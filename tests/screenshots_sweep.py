@@ -7,7 +7,8 @@ import threading
 from pathlib import Path
 
 from app.main_window import MainWindow
-from tests.fakes_sweep_window import FakeSweepEngine, choose_small, fails_at, sweep_services
+from tests.fakes_models import FakeHub
+from tests.fakes_sweep_window import FakeSweepEngine, choose_small, fails_at
 from tests.screenshots_camera import Camera, opened, wait
 
 SIZE = (1280, 800)
@@ -33,7 +34,7 @@ def photograph_sweeps(folder: Path, only: str) -> None:
     """Take the pictures."""
     with tempfile.TemporaryDirectory() as scratch:
         engine = _Engine()
-        with opened(sweep_services(engine, Path(scratch))) as window:
+        with opened(lambda: engine, Path(scratch), FakeHub()) as window:
             camera = Camera(folder, window, only)
             window.menus.sweep.trigger()
             _shoot(camera, window, "empty")

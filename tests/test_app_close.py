@@ -5,13 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from core.runlog.log import read_run_log
-from tests.fakes_app import fake_services
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -59,7 +57,7 @@ def test_an_engine_that_does_not_answer_hides_the_window_at_once(make_window, qt
         was_released.append(release.wait(10))
         return session
 
-    window = make_window(replace(fake_services(session, tmp_path), open_session=open_slowly), is_shown=True)
+    window = make_window(open_slowly, is_shown=True)
     qtbot.waitUntil(importing.is_set)
     window.close()
     assert was_released == [], "the window waited for the engine"
@@ -98,7 +96,6 @@ def test_closing_again_and_again_is_closing_once(make_window, qtbot, times):
 
 BUSY_CLOSE = """
 import os, signal, sys, threading
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -107,7 +104,7 @@ from PySide6.QtCore import QTimer
 import app.main_window
 from app.__main__ import open_window
 from core.controls import Cancelled
-from tests.fakes_app import FakeSession, fake_services
+from tests.fakes_app import FakeSession
 from tests.fakes_models import FakeHub
 
 folder, close = Path(sys.argv[1]), sys.argv[2]
@@ -124,14 +121,14 @@ def download_slowly(ref, **_):
     open_slowly()
     raise Cancelled
 
-busy = {} if close == "download" else {"open_session": open_slowly}
 hub = FakeHub()
 hub.download = download_slowly
 hub.install(pytest.MonkeyPatch())
+keep_files_in(folder, pytest.MonkeyPatch())
 
 class Window(app.main_window.MainWindow):
     def __init__(self):
-        super().__init__(services=replace(fake_services(session, folder), **busy))
+        super().__init__(open_session=(lambda: session) if close == "download" else open_slowly)
         if close == "download":
             self.models.downloads.get("owner/model")
         if close != "interrupt":
@@ -144,7 +141,7 @@ class Window(app.main_window.MainWindow):
         hidden.set()
 
     def _on_about_to_quit(self):
-        print(self.threads.is_closed)
+        print(self.controller.is_closed and self.jobs.is_idle)
         super()._on_about_to_quit()
 
 def interrupt():

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from app.services import Services
-from app.settings import SettingsStore
+from app.worker import open_session
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, SMOLLM2_DRAFTER, embedded_models
 from core.runlog.log import read_run_log
 from core.types import FinishReason
+from tests.fakes_app import keep_files_in
 
 pytestmark = pytest.mark.slow
 
@@ -21,8 +21,8 @@ def test_the_pair_and_the_drafter_are_here():
 
 @pytest.fixture
 def window(make_window, tmp_path):
-    store = SettingsStore(tmp_path / "settings.json")
-    window = make_window(Services(runs_folder=lambda: tmp_path / "runs", store=store))
+    keep_files_in(tmp_path)
+    window = make_window(open_session)
     window.controls.run.length.setValue(24)
     return window
 
@@ -77,16 +77,12 @@ def test_a_prompt_beyond_the_context_is_explained_and_kept(window, run_to_end):
     assert window.banner.sentence() == ""
 
 
-def test_a_model_that_disappeared_is_one_sentence(make_window, run_to_end, tmp_path):
+def test_a_model_that_disappeared_is_one_sentence(make_window, run_to_end, tmp_path, monkeypatch):
     target, draft, *_ = embedded_models()
     gone = replace(draft, ref=str(tmp_path / "gone"), path=tmp_path / "gone")
-    window = make_window(
-        Services(
-            embedded_models=lambda: (target, gone),
-            runs_folder=lambda: tmp_path / "runs",
-            store=SettingsStore(tmp_path / "settings.json"),
-        )
-    )
+    keep_files_in(tmp_path)
+    monkeypatch.setattr("app.main_window.embedded_models", lambda: (target, gone))
+    window = make_window(open_session)
     window.controls.draft.want(gone.ref)
     window.controls._show_models()
     run_to_end(window, timeout=120_000)

@@ -21,7 +21,7 @@ from app.tools.step_picture import MAX_SLOTS, Verdict, example, picture_of
 from core.analysis.calibration import Predictor
 from core.runlog.log import BASELINE_FIELDS, STEP_FIELDS, SUMMARY_FIELDS
 from core.types import TokenKind
-from tests.fakes_app import fake_services, make_step
+from tests.fakes_app import make_step
 from tests.test_app_why import view
 from tests.test_core_diagnosis import drawn
 
@@ -258,4 +258,4 @@ def test_the_hint_goes_for_good_when_it_is_dismissed_or_a_run_starts(make_window
     assert hint.isHidden() is (way != "look")
     window.close()
     assert SettingsStore(tmp_path / "settings.json").load().hint_seen is (way != "look")
-    assert make_window(fake_services(session, tmp_path)).help.hint.isHidden() is (way != "look")
+    assert make_window().help.hint.isHidden() is (way != "look")

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QAbstractButton, QAbstractItemView, QLineEdit
 
 from app.tools.runs.rows import RunColumn
 from app.tools.runs.window import COMPARE, LIST, NO_MATCH, NO_RUN
-from tests.fakes_app import fake_services
 from tests.fakes_runs import cells, keep_run, names, until
 
 
@@ -138,10 +135,9 @@ def test_deleted_runs_come_back_one_deletion_at_a_time(open_runs, folder, qtbot)
     assert len(list(folder.glob("**/*.jsonl"))) == 3
 
 
-def test_a_folder_that_can_not_be_listed_is_explained(open_runs, session, tmp_path):
-    (tmp_path / "file").write_text("")
-    services = replace(fake_services(session, tmp_path), runs_folder=lambda: tmp_path / "file")
-    _, panel = open_runs(0, services)
+def test_a_folder_that_can_not_be_listed_is_explained(open_runs, tmp_path):
+    (tmp_path / "runs").write_text("")
+    _, panel = open_runs(0)
     assert "can't be read" in panel.banner.sentence()
 
 

@@ -200,10 +200,6 @@ def test_an_unforeseen_exception_becomes_one_line_without_a_traceback(window, se
 
 
 def test_an_engine_that_can_not_start_is_explained_and_tried_again(make_window, session, tmp_path, run_to_end):
-    from dataclasses import replace
-
-    from tests.fakes_app import fake_services
-
     answers = [ImportError("No module named 'torch'"), session]
 
     def open_session():
@@ -212,7 +208,7 @@ def test_an_engine_that_can_not_start_is_explained_and_tried_again(make_window, 
             raise answer
         return answer
 
-    window = make_window(replace(fake_services(session, tmp_path), open_session=open_session))
+    window = make_window(open_session)
     run_to_end(window)
     assert "torch" in window.banner.sentence()
     run_to_end(window)
@@ -244,14 +240,9 @@ def test_the_engine_is_imported_once_the_window_is_up_and_no_model_is_loaded(mak
     qtbot.waitUntil(lambda: window.status.stage.text() == "Ready")
 
 
-def test_a_log_that_can_not_be_kept_is_said_once_and_the_run_goes_on(make_window, session, tmp_path, run_to_end):
-    from dataclasses import replace
-
-    from tests.fakes_app import fake_services
-
-    blocker = tmp_path / "file"
-    blocker.write_text("")
-    window = make_window(replace(fake_services(session, tmp_path), runs_folder=lambda: blocker / "runs"))
+def test_a_log_that_can_not_be_kept_is_said_once_and_the_run_goes_on(make_window, tmp_path, run_to_end):
+    (tmp_path / "runs").write_text("")
+    window = make_window()
     run_to_end(window)
     assert "log" in window.banner.sentence()
     assert window.run_view.summary.finish_reason is FinishReason.LENGTH

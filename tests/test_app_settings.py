@@ -22,7 +22,6 @@ from app.settings import (
 from app.setup.models_form import ModelRole
 from app.theme import ThemeMode
 from core.types import Coupling, Device, DType, LengthPolicy
-from tests.fakes_app import fake_services
 
 UNUSUAL = WindowSettings(
     theme=ThemeMode.DARK,
@@ -159,7 +158,7 @@ def test_the_window_comes_back_as_it_was_left(make_window, qtbot, session, tmp_p
     window.resize(1040, 700)
     sizes = window.text_splitter.sizes()
     window.close()
-    again = make_window(fake_services(session, tmp_path))
+    again = make_window()
     request = again.controls.request(again.prompt.text())
     assert (request.num_draft_tokens, request.seed, request.dtype) == (11, 1234, DType.FLOAT32)
     assert (request.method, request.prompt) == ("prompt-lookup", "a prompt\nof mine")
@@ -177,7 +176,7 @@ def test_the_pair_and_the_sampling_are_remembered(make_window, session, tmp_path
     window.controls.sampling.temperature.set_value(1.25)
     window.controls.run.baseline.setChecked(False)
     window.close()
-    again = make_window(fake_services(session, tmp_path))
+    again = make_window()
     assert again.controls.target.ref == "tiny-draft"
     request = again.controls.request("x")
     assert (request.sampling.temperature, request.baseline) == (1.25, False)

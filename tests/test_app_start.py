@@ -6,8 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[1]
 HEAVY = ("torch", "transformers", "scipy", "accelerate", "huggingface_hub")
 
@@ -35,7 +33,6 @@ window.controller.join(5000)
 
 
 def test_checking_a_pair_imports_no_engine_either():
-    pytest.importorskip("core.models.fit")
     code = f"""
 import sys
 from app.tools.models.window import find_problem

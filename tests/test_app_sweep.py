@@ -12,7 +12,7 @@ from app.settings import sweeps_folder
 from app.tools.sweep import files, sweep_view
 from core.experiments.sweep_file import read_sweep
 from core.types import LengthPolicy
-from tests.fakes_sweep_window import FakeSweepEngine, choose_small, fails_at, sweep_services
+from tests.fakes_sweep_window import FakeSweepEngine, choose_small, fails_at
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def engine():
 
 @pytest.fixture
 def window(make_window, engine, tmp_path):
-    return make_window(sweep_services(engine, tmp_path))
+    return make_window(lambda: engine)
 
 
 def start(window, **choices):

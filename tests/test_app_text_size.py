@@ -114,13 +114,12 @@ def test_a_size_from_elsewhere_steps_to_a_known_one():
 
 
 def test_the_size_is_remembered(make_window, session, tmp_path):
-    from tests.fakes_app import fake_services
 
     window = make_window()
     press(window, "larger", 2)
     window.close()
     press(window, "default_size")
-    again = make_window(fake_services(session, tmp_path))
+    again = make_window()
     assert text_scale() == 1.25
     assert again.transcript.view.font().pixelSize() == round(14 * 1.25)
 
