@@ -141,8 +141,8 @@ class Window(app.main_window.MainWindow):
         hidden.set()
 
     def _on_about_to_quit(self):
-        print(self.controller.is_closed and self.jobs.is_idle)
         super()._on_about_to_quit()
+        print(self.controller.is_closed and self.jobs.is_idle)
 
 def interrupt():
     importing.wait(20)

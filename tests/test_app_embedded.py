@@ -10,7 +10,6 @@ from app.worker import open_session
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, SMOLLM2_DRAFTER, embedded_models
 from core.runlog.log import read_run_log
 from core.types import FinishReason
-from tests.fakes_app import keep_files_in
 
 pytestmark = pytest.mark.slow
 
@@ -20,8 +19,12 @@ def test_the_pair_and_the_drafter_are_here():
 
 
 @pytest.fixture
+def hub():
+    """The models are real."""
+
+
+@pytest.fixture
 def window(make_window, tmp_path):
-    keep_files_in(tmp_path)
     window = make_window(open_session)
     window.controls.run.length.setValue(24)
     return window
@@ -80,8 +83,7 @@ def test_a_prompt_beyond_the_context_is_explained_and_kept(window, run_to_end):
 def test_a_model_that_disappeared_is_one_sentence(make_window, run_to_end, tmp_path, monkeypatch):
     target, draft, *_ = embedded_models()
     gone = replace(draft, ref=str(tmp_path / "gone"), path=tmp_path / "gone")
-    keep_files_in(tmp_path)
-    monkeypatch.setattr("app.main_window.embedded_models", lambda: (target, gone))
+    monkeypatch.setattr("core.models.catalogue.embedded_models", lambda: (target, gone))
     window = make_window(open_session)
     window.controls.draft.want(gone.ref)
     window.controls._show_models()

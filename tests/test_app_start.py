@@ -40,12 +40,3 @@ find_problem("nowhere", "elsewhere")
 print([name for name in {HEAVY!r} if name in sys.modules])
 """
     assert run_python(code) == "[]"
-
-
-def test_modules_stay_small():
-    long = {
-        path.name: count
-        for path in (ROOT / "app").rglob("*.py")
-        if (count := len(path.read_text("utf-8").splitlines())) > 330
-    }
-    assert long == {}
