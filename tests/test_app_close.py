@@ -104,7 +104,7 @@ from PySide6.QtCore import QTimer
 import app.main_window
 from app.__main__ import open_window
 from core.controls import Cancelled
-from tests.fakes_app import FakeSession
+from tests.fakes_app import FakeSession, keep_files_in
 from tests.fakes_models import FakeHub
 
 folder, close = Path(sys.argv[1]), sys.argv[2]
