@@ -7,24 +7,18 @@ import torch
 
 from core.distill.pipeline import DistillSettings
 from core.distill.self_play import PlaySettings, Script, write_texts
-from core.distill.texts import Part, Texts
+from core.distill.texts import Part
 from core.training.train import Budget, Schedule, TrainSettings
-from core.types import SamplingParams
 from tests.fakes import byte_tokenizer, save_model, tiny_module
 
 TEMPLATE = "{% for m in messages %}<u>{{ m['content'] }}</u>{% endfor %}{% if add_generation_prompt %}<a>{% endif %}"
 END = 256
-GREEDY = SamplingParams(temperature=0.0)
 
 
 def chat_tokenizer():
     tokenizer = copy.deepcopy(byte_tokenizer())
     tokenizer.chat_template = TEMPLATE
     return tokenizer
-
-
-def quiet(line: str) -> None:
-    pass
 
 
 def training_settings(**changes) -> TrainSettings:
@@ -40,10 +34,6 @@ def settings(**changes) -> DistillSettings:
 def play_part(script: Script, seed: int = 0, **changes) -> Part:
     rows = PlaySettings(**{"rows": 12, "length": 40, "longest_prompt": 9, "temperatures": (1.0, 0.0), **changes})
     return write_texts(tiny_module("llama"), script, rows, torch.Generator().manual_seed(seed), dtype=torch.float32)
-
-
-def play_texts(script: Script, seed: int = 0, **changes) -> Texts:
-    return play_part(script, seed, **changes).texts
 
 
 def save_target(folder: Path) -> Path:

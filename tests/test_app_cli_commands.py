@@ -1,6 +1,5 @@
-"""The other commands, and what holds for all of them."""
+"""What holds for all commands: the version, the window, Ctrl-C, and what parsing imports."""
 
-import csv
 import subprocess
 import sys
 
@@ -10,59 +9,6 @@ import app.__main__ as entry
 from app import __version__
 from app.__main__ import main
 from core.machine import limit_spinning
-from core.runlog.log import event_line, read_run_log
-from tests.fakes_cli import STARTED, finished, step
-
-
-@pytest.fixture
-def log(tmp_path):
-    path = tmp_path / "run.jsonl"
-    events = (STARTED, step("a", "b"), step("c", index=1), finished("abc"))
-    path.write_bytes(b"".join(map(event_line, events)))
-    return path
-
-
-# --- export -----------------------------------------------------------------------------------------------------
-
-
-def test_export_writes_csv_and_jsonl(log, tmp_path, capsys):
-    assert main(["export", str(log), "--csv", str(tmp_path / "run.csv")]) == 0
-    assert main(["export", str(log), "--jsonl", str(tmp_path / "copy.jsonl")]) == 0
-    assert capsys.readouterr() == ("", "")
-    with (tmp_path / "run.csv").open(newline="", encoding="utf-8") as file:
-        assert [row["emitted_text"] for row in csv.DictReader(file)] == ["ab", "c"]
-    assert (tmp_path / "copy.jsonl").read_bytes() == log.read_bytes()
-
-
-def test_export_mends_a_torn_log_and_says_so(log, tmp_path, capsys):
-    log.write_bytes(log.read_bytes()[:-20])
-    assert main(["export", str(log), "--jsonl", str(log)]) == 0
-    assert "Line 4 is cut off" in capsys.readouterr().err
-    assert len(read_run_log(log).steps) == 2
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["missing.jsonl", "--csv", "out.csv"],
-        ["{log}"],
-        ["{log}", "--csv", "a", "--jsonl", "b"],
-        ["{log}", "--csv", "missing/out.csv"],
-        ["{log}", "--csv", "."],
-        [".", "--csv", "out.csv"],
-    ],
-    ids=" ".join,
-)
-def test_export_refuses_in_one_sentence(log, tmp_path, monkeypatch, capsys, arguments):
-    monkeypatch.chdir(tmp_path)
-    assert main(["export", *(word.format(log=log) for word in arguments)]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.count("\n") == 1
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["run.jsonl"]
-
-
-# --- All of them ------------------------------------------------------------------------------------------------
 
 
 def test_the_version_is_the_packages(capsys):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import shlex
 
 import pytest
 
 from app.__main__ import main
-from core.runlog.log import to_line, to_record
+from core.runlog.log import read_run_log, to_line, to_record
 from tests.fakes_cli import STARTED, finished, step
 
 CONFIG = {
@@ -42,6 +43,19 @@ def test_a_report_is_written_whole(log, tmp_path, capsys):
     assert source.rstrip().endswith("</html>")
     assert "&lt;b&gt;" in source
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_log_becomes_csv_and_its_own_whole_lines(log, tmp_path, capsys):
+    assert main(["export", str(log), "--csv", str(tmp_path / "run.csv")]) == 0
+    assert main(["export", str(log), "--jsonl", str(tmp_path / "copy.jsonl")]) == 0
+    assert capsys.readouterr() == ("", "")
+    with (tmp_path / "run.csv").open(newline="", encoding="utf-8") as file:
+        assert [row["emitted_text"] for row in csv.DictReader(file)] == ["a<b>", "c"]
+    assert (tmp_path / "copy.jsonl").read_bytes() == log.read_bytes()
+    log.write_bytes(log.read_bytes()[:-20])
+    assert main(["export", str(log), "--jsonl", str(log)]) == 0
+    assert "Line 4 is cut off" in capsys.readouterr().err
+    assert len(read_run_log(log).steps) == 2
 
 
 def test_several_runs_make_one_report_and_nothing_else(log, tmp_path, capsys):
@@ -165,6 +179,12 @@ def test_settings_stand_in_for_a_run(capsys):
         ["{log}", "{log}", "--config", "vllm"],
         ["{log}", "--csv", "x.csv", "--temperature", "1"],
         ["--html", "x.html"],
+        ["missing.jsonl", "--csv", "out.csv"],
+        ["{log}"],
+        ["{log}", "--csv", "a", "--jsonl", "b"],
+        ["{log}", "--csv", "missing/out.csv"],
+        ["{log}", "--csv", "."],
+        [".", "--csv", "out.csv"],
     ],
     ids=" ".join,
 )

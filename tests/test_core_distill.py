@@ -1,25 +1,38 @@
-"""Distilling a draft: it gains acceptance, serves its target exactly, and goes on where it was stopped."""
+"""Distilling a draft: the texts follow the script, the draft gains acceptance and stays exact, stopped work resumes."""
 
 import shutil
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from core.controls import Cancelled
 from core.decode import speculative
 from core.distill.pipeline import distill
 from core.distill.self_play import PlaySettings, Script, script_of
-from core.distill.student import check_target, export_student, held_out_acceptance, new_student, train_student
-from core.distill.texts import frequent_ids, parts_in, read_part, split, write_part
+from core.distill.student import check_target, export_student, held_out_acceptance, make_batch, new_student
+from core.distill.texts import (
+    Part,
+    Texts,
+    frequent_ids,
+    in_parts,
+    parts_in,
+    read_part,
+    read_texts,
+    split,
+    target_log_probs,
+    write_part,
+)
 from core.errors import ModelUnreadableError, SettingsError
 from core.models import load
 from core.models.catalogue import resolve
 from core.models.fit import pair_problem
 from core.models.shared_draft import BORROWED
 from core.training.train import Budget, Optimizers, Progress, load_checkpoint, save_checkpoint
-from tests.fakes import greedy_reference, is_sentence, play, save_model, tiny_module
-from tests.fakes_distill import END, GREEDY, chat_tokenizer, play_texts, quiet, save_target, settings, training_settings
+from core.types import SamplingParams
+from tests.fakes import byte_tokenizer, greedy_reference, is_sentence, play, save_model, tiny_model, tiny_module
+from tests.fakes_distill import END, chat_tokenizer, play_part, save_target, settings, training_settings
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +43,140 @@ def target_folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def target(target_folder):
     return load(str(target_folder), "cpu", "float32")
+
+
+def quiet(line):
+    pass
+
+
+def play_texts(script, seed=0, **changes):
+    return play_part(script, seed, **changes).texts
+
+
+def texts_of(ids, start, end):
+    rows = len(ids)
+    return Texts(np.array(ids, dtype=np.int32), np.full(rows, start), np.full(rows, end), np.ones(rows, np.float32))
+
+
+# --- The texts --------------------------------------------------------------------------------------------------
+
+
+def test_the_script_comes_from_the_chat_template_and_the_tokenizer():
+    tokenizer = chat_tokenizer()
+    script = script_of(tokenizer, frozenset({END}))
+    assert (tokenizer.decode(list(script.opening)), tokenizer.decode(list(script.bridge))) == ("<u>", "</u><a>")
+    assert "What is" in [tokenizer.decode(list(words)) for words in script.first_words]
+    assert {tokenizer.decode([token]) for token in script.sentence_ends} >= {".", "?", "!"}
+    assert not any(tokenizer.decode([token]).endswith("a") for token in script.sentence_ends)
+    base = script_of(byte_tokenizer(), frozenset({END}))
+    assert (base.opening, base.bridge) == ((END,), ())
+
+
+def test_a_template_that_drops_what_the_user_says_is_refused():
+    tokenizer = chat_tokenizer()
+    tokenizer.chat_template = "hello"
+    with pytest.raises(ModelUnreadableError, match="chat template"):
+        script_of(tokenizer, frozenset({END}))
+
+
+def test_every_text_follows_the_script():
+    script = Script((7, 8), (3, 4, 5), frozenset({9, 11, 13, 17}))
+    texts = play_texts(script)
+    assert texts.ids[:, :2].tolist() == [[7, 8]] * 12
+    assert texts.temperature.tolist() == [1.0, 0.0] * 6
+    for ids, start, end in zip(texts.ids.tolist(), texts.answer_start.tolist(), texts.end.tolist(), strict=True):
+        assert start <= 2 + 9 + 3
+        assert ids[start - 3 : start] == [3, 4, 5]
+        assert not script.end_ids & set(ids[2 : start - 3])
+        assert not script.end_ids & set(ids[start : end - 1])
+        assert end == 40 or ids[end - 1] in script.end_ids
+    assert len(set(texts.end.tolist())) > 1
+    base = play_texts(Script((5,), (), frozenset()))
+    assert (set(base.answer_start.tolist()), set(base.end.tolist())) == ({1}, {40})
+
+
+def test_a_turn_that_is_begun_for_the_user_ends_with_its_first_sentence():
+    words = ((50, 51, 52), (60,))
+    script = Script((7, 8), (3, 4), frozenset({9}), words, frozenset(range(0, 256, 5)))
+    texts = play_texts(script, rows=40, begun_share=0.5)
+    begun = [row for row in range(40) if any(texts.ids[row, 2 : 2 + len(w)].tolist() == list(w) for w in words)]
+    assert 8 < len(begun) < 32
+    for row in begun:
+        turn = texts.ids[row, 2 : texts.answer_start[row] - 2].tolist()
+        # The tiny model's sentences have random lengths; one that never ends is cut like any other turn.
+        assert not set(turn[3:-1]) & script.sentence_ends
+        assert turn[-1] in script.sentence_ends or len(turn) == 9 or turn[:1] == [60]
+    assert not [row for row in play_texts(script, begun_share=0.0).ids.tolist() if row[2:5] == [50, 51, 52]]
+
+
+def test_states_and_greedy_answers_are_the_targets_own_and_a_seed_repeats_the_texts():
+    script = Script((7, 8), (3,), frozenset())
+    part = play_part(script)
+    with torch.inference_mode():
+        output = tiny_module("llama")(torch.from_numpy(part.texts.ids).long(), output_hidden_states=True)
+    counted = slice(1, 39)  # what training reads: from the opening's last position to the one before the end
+    assert np.allclose(part.states[:, counted], output.hidden_states[-1][:, counted], atol=4e-3)
+    assert np.allclose(part.log_norms[:, counted], output.logits.logsumexp(-1)[:, counted], atol=1e-3)
+    row, start = part.texts.ids[1].tolist(), int(part.texts.answer_start[1])
+    assert row[start:] == greedy_reference(tiny_model(), row[:start], 40 - start)
+    assert play_texts(script).ids.tolist() == part.texts.ids.tolist()
+    assert play_texts(script, seed=1).ids.tolist() != part.texts.ids.tolist()
+
+
+def test_existing_texts_are_read(tmp_path):
+    ids = np.array([[1, 2, 3, 9, 0], [1, 2, 3, 4, 5]], dtype=np.uint16)
+    file = tmp_path / "texts.npz"
+    np.savez(file, ids=ids, answer_start=np.array([2, 2]), answer_temperature=np.array([0.01, 1.0], dtype=np.float16))
+    texts = read_texts(file, frozenset({9}))
+    assert texts.end.tolist() == [4, 5]
+    assert texts.temperature.tolist() == [0.0, 1.0]
+    for damaged in (file.read_bytes()[:-30], b"no archive", b""):
+        file.write_bytes(damaged)
+        with pytest.raises(ModelUnreadableError, match=r"texts\.npz"):
+            read_texts(file, frozenset({9}))
+
+
+def test_the_last_texts_come_first_and_are_held_out():
+    column = np.arange(1000, dtype=np.int32)
+    texts = Texts(column[:, None], column, column, np.ones(1000, dtype=np.float32))
+    parts = in_parts(texts, 192)
+    assert sorted(i for part in parts for i in part.ids[:, 0].tolist()) == list(range(1000))
+    train, held_out = split([Part(part, np.zeros((len(part), 1, 1)), np.zeros((len(part), 1))) for part in parts])
+    assert held_out.texts.ids[:, 0].tolist() == list(range(800, 1000))
+    assert not set(held_out.texts.end.tolist()) & {i for part in train for i in part.texts.end.tolist()}
+
+
+def test_a_part_gives_the_targets_probabilities(target, tmp_path):
+    texts = texts_of(np.arange(5 * 24).reshape(5, 24) % 250, 24, 24)
+    write_part(target.model, texts, tmp_path / "part-0000", rows_per_pass=2, compiled=False)
+    part = read_part(tmp_path / "part-0000")
+    wanted = torch.tensor([3, 200, 17])
+    logits = target.model(torch.from_numpy(texts.ids).long()).logits
+    head = target.model.lm_head.weight[wanted]
+    ours = target_log_probs(torch.from_numpy(np.array(part.states)).float(), torch.from_numpy(part.log_norms), head)
+    # The states are computed in bfloat16.
+    assert float((ours - logits.log_softmax(-1)[..., wanted]).abs().mean()) < 0.05
+    assert parts_in(tmp_path) == [tmp_path / "part-0000"]
+
+
+def test_a_stopped_part_leaves_nothing(target, tmp_path):
+    def stop():
+        raise Cancelled
+
+    texts = texts_of(np.zeros((4, 8)), 8, 8)
+    with pytest.raises(Cancelled):
+        write_part(target.model, texts, tmp_path / "part-0000", compiled=False, check_cancelled=stop)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_positions_from_the_opening_to_the_end_count():
+    assert frequent_ids([texts_of([[5, 5, 6, 7, 7, 7]], 0, 3)], 3, 10, frozenset({9})) == [5, 6, 9]
+    texts = Texts(np.zeros((2, 6), dtype=np.int32), np.array([3, 3]), np.array([6, 4]), np.ones(2, dtype=np.float32))
+    batch = make_batch(Part(texts, np.zeros((2, 6, 4), dtype=np.float16), np.zeros((2, 6))), [1, 0], first=2)
+    assert batch.counts.tolist() == [[0, 1, 1, 0, 0, 0], [0, 1, 1, 1, 1, 0]]
+
+
+# --- The draft --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("family", ["qwen2", "gpt2"])
@@ -50,77 +197,70 @@ def test_a_student_borrows_the_tables_and_begins_with_the_targets_layers(target)
 
 def test_a_distilled_draft_gains_acceptance_and_serves_its_target_exactly(target, target_folder, tmp_path):
     plan = settings(num_texts=48, training=training_settings(budget=Budget(tokens=24000)))
-    lines: list[str] = []
+    lines = []
     figures = distill(target, plan, tmp_path / "work", tmp_path / "draft", lines.append)
     assert any("texts" in line for line in lines)
-    parts = [read_part(path) for path in parts_in(tmp_path / "work")]
-    train, held_out = split(parts)
+    train, held_out = split([read_part(path) for path in parts_in(tmp_path / "work")])
     first = len(script_of(target.tokenizer, target.eos_ids).opening)
     draft = load(str(tmp_path / "draft"), target=target)
-    assert draft.draft_ids is not None
     untrained = held_out_acceptance(new_student(target.model, 1), held_out, draft.draft_ids, first)
     assert figures["acceptance at 1"] > untrained + 0.02
     assert 0 <= figures["acceptance at 0"] <= 1
-
     assert draft.draft_ids.tolist() == frequent_ids((p.texts for p in train), 80, target.vocab_size, target.eos_ids)
     assert draft.model.get_input_embeddings().weight is target.model.get_input_embeddings().weight
-    assert draft.fused_weights is not None
     prompt = list(b"once upon a time")
-    run = play(speculative(target, draft, prompt, num_draft_tokens=3, max_new_tokens=30, sampling=GREEDY))
+    greedy = SamplingParams(temperature=0.0)
+    run = play(speculative(target, draft, prompt, num_draft_tokens=3, max_new_tokens=30, sampling=greedy))
     assert run.ids == greedy_reference(target, prompt, 30)[: len(run.ids)]
     assert pair_problem(str(tmp_path / "draft"), str(target_folder)) is None
 
 
-def test_a_stopped_training_goes_on_where_it_was(target, tmp_path):
+def test_a_stopped_training_resumes_where_it_was(target, tmp_path):
     whole = distill(target, settings(), tmp_path / "a", tmp_path / "a-out", quiet)
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     (tmp_path / "b" / "student.pt").unlink()
-    count = 0
+    calls = iter(range(100))
 
-    def stop_at_the_third() -> None:
-        nonlocal count
-        count += 1
-        if count > 3:
+    def stop_at_the_fourth():
+        if next(calls) == 3:
             raise Cancelled
 
     with pytest.raises(Cancelled):
-        distill(target, settings(), tmp_path / "b", tmp_path / "b-out", quiet, stop_at_the_third)
+        distill(target, settings(), tmp_path / "b", tmp_path / "b-out", quiet, stop_at_the_fourth)
     assert not (tmp_path / "b-out").exists()
     assert (tmp_path / "b" / "student.pt").is_file()
     again = distill(target, settings(), tmp_path / "b", tmp_path / "b-out", quiet)
     assert again == pytest.approx(whole)
 
 
-def test_too_few_texts_are_told(target, tmp_path):
+def test_too_few_texts_are_a_sentence(target, tmp_path):
     plan = settings(num_texts=1, play=PlaySettings(rows=1, length=24, longest_prompt=4))
     with pytest.raises(SettingsError, match="too few texts"):
         distill(target, plan, tmp_path / "work", tmp_path / "draft", quiet)
 
 
-def test_work_of_another_kind_is_not_gone_on_with(target, tmp_path):
+def test_work_of_another_kind_is_refused(target, tmp_path):
     work, out = tmp_path / "work", tmp_path / "draft"
 
-    def told(**changes) -> str:
-        model = changes.pop("target", target)
-        with pytest.raises(SettingsError) as caught:
+    def refused(model=target, **changes):
+        with pytest.raises((SettingsError, ModelUnreadableError)) as caught:
             distill(model, settings(**changes), work, out, quiet)
         assert is_sentence(str(caught.value))
         return str(caught.value)
 
     distill(target, settings(), work, out, quiet)
-    assert "another model" in told(num_layers=2)
+    assert "another model" in refused(num_layers=2)
     other = load(str(save_model(tmp_path / "other", tokenizer=chat_tokenizer(), eos_token_id=END)), "cpu")
     torch.nn.init.constant_(other.model.model.norm.weight, 2.0)
-    assert "another target" in told(target=other)
+    assert "another target" in refused(other)
     file = tmp_path / "texts.npz"
     ids = np.full((9, 20), 5)
     np.savez(file, ids=ids, answer_start=np.ones(9), answer_temperature=np.ones(9))
-    assert "another length" in told(start_from=file)
+    assert "another length" in refused(start_from=file)
     np.savez(file, ids=ids + 9_999, answer_start=np.ones(9), answer_temperature=np.ones(9))
-    assert "outside the target's vocabulary" in told(start_from=file)
+    assert "outside the target's vocabulary" in refused(start_from=file)
     (work / "part-0000" / "ids.npy").write_bytes(b"")
-    with pytest.raises(ModelUnreadableError, match="part-0000"):
-        distill(target, settings(), work, out, quiet)
+    assert "part-0000" in refused()
 
 
 def test_texts_that_are_written_are_as_long_as_those_that_were_given(target, tmp_path):
@@ -131,22 +271,22 @@ def test_texts_that_are_written_are_as_long_as_those_that_were_given(target, tmp
 
 
 def test_a_checkpoint_that_cannot_be_written_leaves_nothing_half_written(target, tmp_path, monkeypatch):
-    student = new_student(target.model, 1)
+    student, path = new_student(target.model, 1), tmp_path / "student.pt"
     optimizers = Optimizers(student)
-    save_checkpoint(tmp_path / "student.pt", student, optimizers, Progress(step=3), BORROWED)
+    save_checkpoint(path, student, optimizers, Progress(step=3), BORROWED)
 
-    def fill_up(_state, path) -> None:
+    def fill_up(_state, path):
         path.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(torch, "save", fill_up)
     with pytest.raises(OSError, match="No space"):
-        save_checkpoint(tmp_path / "student.pt", student, optimizers, Progress(step=4), BORROWED)
-    assert [path.name for path in tmp_path.iterdir()] == ["student.pt"]
-    assert load_checkpoint(tmp_path / "student.pt", student, optimizers, BORROWED).step == 3
+        save_checkpoint(path, student, optimizers, Progress(step=4), BORROWED)
+    assert list(tmp_path.iterdir()) == [path]
+    assert load_checkpoint(path, student, optimizers, BORROWED).step == 3
 
 
-def test_a_folder_of_somebody_elses_is_not_replaced(target, tmp_path):
+def test_a_folder_that_is_no_draft_is_not_replaced(target, tmp_path):
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "dear.txt").write_text("kept")
     with pytest.raises(SettingsError, match="letters"):
@@ -155,27 +295,13 @@ def test_a_folder_of_somebody_elses_is_not_replaced(target, tmp_path):
     assert not (tmp_path / "work").exists()
 
 
-def test_checkpoints_and_drafts_hold_the_layers_alone(target, tmp_path):
-    student = new_student(target.model, 1)
-    export_student(student, target.tokenizer, "owner/target", [1, 2, 3], tmp_path / "draft")
-    from safetensors.torch import load_file
-
-    names = set(load_file(tmp_path / "draft" / "model.safetensors"))
+def test_an_exported_draft_holds_the_layers_alone_and_keeps_its_card(target, tmp_path):
+    student, folder = new_student(target.model, 1), tmp_path / "draft"
+    export_student(student, target.tokenizer, "owner/target", [1, 2, 3], folder)
+    names = set(load_file(folder / "model.safetensors"))
     assert names
     assert not names & BORROWED
-    (tmp_path / "draft" / "README.md").write_text("card")
-    export_student(student, target.tokenizer, "owner/target", [1, 2, 3], tmp_path / "draft")
-    assert (tmp_path / "draft" / "README.md").read_text() == "card"
-    assert resolve(str(tmp_path / "draft")).serves == "owner/target"
-
-
-def test_training_reads_the_same_rows_at_the_same_step(target, tmp_path):
-    texts = play_texts(Script((7,), (3,), frozenset()))
-    write_part(target.model, texts, tmp_path / "part-0000", compiled=False)
-    part = read_part(tmp_path / "part-0000")
-    students = [new_student(target.model, 1) for _ in range(2)]
-    for index, student in enumerate(students):
-        arguments = (student, [part], part, torch.arange(50), 1, training_settings(), tmp_path / f"{index}.pt", quiet)
-        train_student(*arguments)
-    for ours, theirs in zip(*(student.parameters() for student in students), strict=True):
-        assert torch.equal(ours, theirs)
+    (folder / "README.md").write_text("card")
+    export_student(student, target.tokenizer, "owner/target", [1, 2, 3], folder)
+    assert (folder / "README.md").read_text() == "card"
+    assert resolve(str(folder)).serves == "owner/target"

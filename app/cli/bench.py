@@ -88,11 +88,7 @@ def add_parser(commands: Any) -> None:
 
 
 def build_settings(args: argparse.Namespace) -> BenchSettings:
-    """The bench that the arguments ask for.
-
-    Raises:
-        SettingsError, UsageError: a value out of range, or arguments that don't go together.
-    """
+    """The bench that the arguments ask for."""
     if args.draft is not None and args.draft_layers is not None:
         raise UsageError("--draft names a draft and --draft-layers makes one; leave out one of the two.")
     draft = args.draft
@@ -113,11 +109,7 @@ def build_settings(args: argparse.Namespace) -> BenchSettings:
 
 
 def check_out(path: str) -> None:
-    """Find out before minutes of measuring that a file can't be written.
-
-    Raises:
-        RunLogError: with the sentence that writing it would end in.
-    """
+    """Find out before minutes of measuring that a file can't be written."""
     real = os.path.realpath(path)
     try:
         if os.path.isdir(real):
@@ -132,11 +124,7 @@ def check_out(path: str) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Measure, print, and return the exit code.
-
-    Raises:
-        OutriderError: bad input, or our own engine can't run it.
-    """
+    """Measure, print, and return the exit code."""
     settings = build_settings(args)
     if args.out is not None:
         check_out(args.out)
@@ -152,11 +140,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def run_bench(settings: BenchSettings, *, prompts_file: str | None, measures_memory: bool) -> Report:
-    """Load the models, measure every contender, and return the figures.
-
-    Raises:
-        OutriderError: as `execute`.
-    """
+    """Load the models, measure every contender, and return the figures."""
     import torch
 
     from core.experiments.bench_memory import memory_of
@@ -187,11 +171,7 @@ def run_bench(settings: BenchSettings, *, prompts_file: str | None, measures_mem
 
 
 def write_report(report: Report) -> None:
-    """Print a table for each temperature, what the figures mean, and what was different.
-
-    Raises:
-        OutputClosed, OutputError: standard output can't be written.
-    """
+    """Print a table for each temperature, what the figures mean, and what was different."""
     config, place = report.config, report.environment
     prompts = ", ".join(f"{item['name']} ({item['num_tokens']} tokens)" for item in config["prompts"])
     flashspec = f", flashspec {place['flashspec']}" if place["flashspec"] else ""

@@ -74,11 +74,7 @@ def add_parser(commands: Any) -> None:
 
 
 def build_request(args: argparse.Namespace) -> CheckRequest:
-    """The check that the arguments ask for.
-
-    Raises:
-        SettingsError, UsageError, PromptError: a value out of range, arguments that don't go together, or no prompts.
-    """
+    """The check that the arguments ask for."""
     draft, target = (None, args.draft) if args.target is None else (args.draft, args.target)
     method, target, draft = choose_models(args.method, target, draft)
     run = RunRequest(
@@ -100,11 +96,7 @@ def build_request(args: argparse.Namespace) -> CheckRequest:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Check, and return the exit code.
-
-    Raises:
-        OutriderError: bad input, or a failure while running.
-    """
+    """Check, and return the exit code."""
     request = build_request(args)
     if args.json is not None:
         check_out(args.json)

@@ -58,11 +58,7 @@ class Printer:
 
 @contextlib.contextmanager
 def printing() -> Iterator[Printer]:
-    """A printer whose output is flushed at the end.
-
-    Raises:
-        OutputClosed, OutputError: standard output can't be written.
-    """
+    """A printer whose output is flushed at the end."""
     with writing_output():
         yield Printer()
         if sys.stdout is not None:

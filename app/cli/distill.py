@@ -39,11 +39,7 @@ def add_parser(commands: Any) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Distil, and return the exit code.
-
-    Raises:
-        OutriderError: the target can't be loaded or is of an unsupported kind, or a folder can't be written.
-    """
+    """Distil, and return the exit code."""
     import torch
 
     from core.distill.pipeline import DistillSettings, check_destination, distill

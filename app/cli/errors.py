@@ -79,12 +79,7 @@ def _show_traceback() -> bool:
 
 @contextlib.contextmanager
 def writing_output() -> Iterator[None]:
-    """Around every write to standard output.
-
-    Raises:
-        OutputClosed: the reader has gone.
-        OutputError: the text can't be written.
-    """
+    """Around every write to standard output; raises OutputClosed or OutputError."""
     try:
         yield
     except OSError as error:

@@ -198,12 +198,7 @@ def common_fields(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def choose_models(name: str | None, target: str | None, draft: str | None) -> tuple[Method, str, str | None]:
-    """Method, target and draft, with defaults for those that are None.
-
-    Raises:
-        SettingsError: there is no such method.
-        UsageError: they don't go together.
-    """
+    """Method, target and draft, with defaults for those that are None."""
     if draft is None and target is not None and name in {None, "draft-model"}:
         draft = embedded_drafter(target)
     if name is None:
@@ -234,11 +229,7 @@ def embedded_drafter(target: str) -> str | None:
 
 
 def read_prompt(text: str | None, file: str | None, *, quiet: bool) -> str:
-    """The prompt from --prompt, --prompt-file or a pipe, without one line end at the end of a file or pipe.
-
-    Raises:
-        UsageError: there is none, or it can't be read.
-    """
+    """The prompt from --prompt, --prompt-file or a pipe, without one line end at the end of a file or pipe."""
     if text is not None:
         return text
     if file is not None and file != "-":
@@ -257,11 +248,7 @@ def read_prompt(text: str | None, file: str | None, *, quiet: bool) -> str:
 
 
 def read_text_file(file: str, *, quiet: bool) -> str:
-    """The text of a file; - is standard input.
-
-    Raises:
-        UsageError: it is empty, or can't be read.
-    """
+    """The text of a file; - is standard input."""
     text = read_prompt(None, file, quiet=quiet)
     if not text.strip():
         raise UsageError(f"There is no text in {file!r}; name a file that has some.")

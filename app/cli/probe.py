@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from app.cli.bench import check_out
-from app.cli.console import NONE, figure_table, figure_text, make_engine, printing
+from app.cli.console import figure_table, figure_text, make_engine, printing
 from app.cli.errors import Exit, UsageError, say, stop_on_interrupt
 from app.cli.parsing import (
     REF_HELP,
@@ -98,11 +98,7 @@ def add_parser(commands: Any) -> None:
 
 
 def build_request(args: argparse.Namespace) -> ProbeRequest:
-    """The probe that the arguments ask for.
-
-    Raises:
-        OutriderError: a value is out of range, a file can't be read, or there is no draft.
-    """
+    """The probe that the arguments ask for."""
     target, sampling = args.target, SamplingParams()
     texts: tuple[ProbeText, ...]
     if args.log is not None:
@@ -156,11 +152,7 @@ def _is_instruct(target: str) -> bool:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Probe, and return the exit code.
-
-    Raises:
-        OutriderError: bad input, before a model was loaded; or nothing could be probed.
-    """
+    """Probe, and return the exit code."""
     request = build_request(args)
     if args.json is not None:
         check_out(args.json)
@@ -194,20 +186,16 @@ def _report(event: StageChanged | DraftProbed, request: ProbeRequest) -> None:
 
 
 def write_probe(request: ProbeRequest, done: ProbeDone) -> None:
-    """Print the ranking, what its figures mean, and what to do.
-
-    Raises:
-        OutputClosed, OutputError: standard output can't be written.
-    """
-    found = [probe for probe in done.probes if not probe.problem]
-    places = found[0].agreement.num_places if found and found[0].agreement else 0
+    """Print the ranking, what its figures mean, and what to do."""
+    found = [(probe, probe.agreement, probe.costs) for probe in done.probes if probe.agreement and probe.costs]
+    num_positions = found[0][1].num_places if found else 0
     with printing() as show:
-        show(f"{request.target}, {places:,} positions, {_sampling(request.sampling)}")
+        show(f"{request.target}, {num_positions:,} positions, {_sampling(request.sampling)}")
         if found:
             show()
             show(figure_table(found, _COLUMNS))
             show()
-            is_own = all(probe.agreement is not None and probe.agreement.is_own_text for probe in found)
+            is_own = all(agreement.is_own_text for _, agreement, _ in found)
             for line in (*done.notes, _LEGEND, _OWN if is_own else _CHAIN):
                 show(line, "dim")
         for probe in done.probes:
@@ -226,14 +214,10 @@ def _sampling(sampling: SamplingParams) -> str:
     return ", ".join(parts)
 
 
-def _column(show: Callable[[DraftProbe, Agreement, Costs], str]) -> Callable[[DraftProbe], str]:
-    def shown(probe: DraftProbe) -> str:
-        return NONE if probe.agreement is None or probe.costs is None else show(probe, probe.agreement, probe.costs)
-
-    return shown
+Row = tuple[DraftProbe, Agreement, Costs]
 
 
-def _acceptance(probe: DraftProbe, found: Agreement, costs: Costs) -> str:
+def _acceptance(found: Agreement) -> str:
     first = found.acceptance
     text = percent_text(first.value, 1)
     if first.low is None or first.high is None:
@@ -248,17 +232,17 @@ def _speedup(probe: DraftProbe) -> str:
     return f"{found.value:.2f}× ({found.low:.2f}–{found.high:.2f})"
 
 
-_COLUMNS: tuple[tuple[str, Callable[[DraftProbe], str]], ...] = (
-    ("draft", lambda probe: probe.draft),
-    ("acceptance", _column(_acceptance)),
-    ("top-1", _column(lambda probe, found, costs: percent_text(found.top_1))),
-    ("KL, nats", _column(lambda probe, found, costs: figure_text(found.kl_target_draft, ".2f"))),
-    ("c", _column(lambda probe, found, costs: f"{costs.cost:.3f}")),
-    ("v(5)", lambda probe: f"{probe.verify.values[4]:.2f}"),
-    ("τ at best K", _column(lambda probe, found, costs: f"{found.tokens.values[probe.best_k]:.2f}")),
-    ("best K", lambda probe: str(probe.best_k) if probe.best_k else "none"),
-    ("expected", _speedup),
-    ("seconds", lambda probe: f"{probe.seconds:.1f}"),
+_COLUMNS: tuple[tuple[str, Callable[[Row], str]], ...] = (
+    ("draft", lambda row: row[0].draft),
+    ("acceptance", lambda row: _acceptance(row[1])),
+    ("top-1", lambda row: percent_text(row[1].top_1)),
+    ("KL, nats", lambda row: figure_text(row[1].kl_target_draft, ".2f")),
+    ("c", lambda row: f"{row[2].cost:.3f}"),
+    ("v(5)", lambda row: f"{row[0].verify.values[4]:.2f}"),
+    ("τ at best K", lambda row: f"{row[1].tokens.values[row[0].best_k]:.2f}"),
+    ("best K", lambda row: str(row[0].best_k) if row[0].best_k else "none"),
+    ("expected", lambda row: _speedup(row[0])),
+    ("seconds", lambda row: f"{row[0].seconds:.1f}"),
 )
 
 

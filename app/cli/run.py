@@ -104,12 +104,7 @@ def _add_method_options(parser: argparse.ArgumentParser) -> None:
 
 
 def build_request(args: argparse.Namespace) -> RunRequest:
-    """The run that the arguments ask for.
-
-    Raises:
-        SettingsError: a value is out of range, or there is no such method.
-        UsageError: arguments that don't go together, or no prompt.
-    """
+    """The run that the arguments ask for."""
     method, target, draft = choose_models(args.method, args.target, args.draft)
     options = _method_options(method, args)
     if args.inspect and args.log is None:
@@ -147,11 +142,7 @@ def _method_options(method: Method, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Run, and return the exit code.
-
-    Raises:
-        OutriderError: bad input, before anything was printed.
-    """
+    """Run, and return the exit code."""
     request = build_request(args)
     log = _Log(RunLogWriter(args.log)) if args.log is not None else None
     try:

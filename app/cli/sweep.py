@@ -107,11 +107,7 @@ def add_parser(commands: Any) -> None:
 
 
 def build_plan(args: argparse.Namespace) -> SweepPlan:
-    """The sweep that the arguments ask for.
-
-    Raises:
-        OutriderError: a value out of range, arguments that don't go together, or prompts that can't be read.
-    """
+    """The sweep that the arguments ask for."""
     target = args.target or DEFAULT_TARGET
     return SweepPlan(
         target=target,
@@ -159,11 +155,7 @@ def _prompts(target: str, suites: list[str], most: int | None) -> list[Prompt]:
 
 
 def check_files(args: argparse.Namespace) -> None:
-    """Find out before hours of measuring that a file can't be written.
-
-    Raises:
-        OutriderError: with the sentence that writing it would end in.
-    """
+    """Find out before hours of measuring that a file can't be written."""
     for flag, name in (("--out", args.out), ("--csv", args.csv), ("--logs", args.logs)):
         if name is not None and not name.strip():
             raise UsageError(f"{flag} names no {'folder' if flag == '--logs' else 'file'}; name one after it.")
@@ -175,11 +167,7 @@ def check_files(args: argparse.Namespace) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Measure, print, and return the exit code.
-
-    Raises:
-        OutriderError: bad input, or a target that can't be loaded.
-    """
+    """Measure, print, and return the exit code."""
     plan = build_plan(args)
     check_files(args)
     check_models(plan)
@@ -325,11 +313,7 @@ _LEGEND = (
 
 
 def write_results(results: SweepResults, verdicts: Sequence[Verdict]) -> None:
-    """Print a table for each temperature, and what follows from it.
-
-    Raises:
-        OutputClosed, OutputError: standard output can't be written.
-    """
+    """Print a table for each temperature, and what follows from it."""
     plan = results.plan
     with printing() as show:
         prompts, repeats = count_text(len(plan.prompts), "prompt"), count_text(plan.repeats, "repeat")
