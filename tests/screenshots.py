@@ -1,42 +1,249 @@
-"""Photograph every panel in each of its states: `python -m tests.screenshots FOLDER`.
+"""Take the README's pictures: `python -m tests.screenshots resources/screenshots`, on a machine that does nothing else.
 
-The session is the tests' scripted one, so that the pictures are the same every time and need no weights; `--real`
-uses the engine and the embedded pair for the runs instead. What fails, and the models, are always scripted.
+The engine and the embedded pair at the settings that the window opens with, so that the figures are this machine's.
+With `--gallery`, every page of the window instead, in its states and in both themes.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
-from PySide6.QtWidgets import QApplication
+os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 
-from tests.screenshots_check import photograph_check
-from tests.screenshots_models import photograph_models
-from tests.screenshots_runs import photograph_errors, photograph_runs
-from tests.screenshots_sweep import photograph_sweeps
+from PySide6.QtCore import QEventLoop, QItemSelectionModel, QTimer
+from PySide6.QtWidgets import QApplication, QWidget
+
+from app.controller import RunState
+from app.main_window import MainWindow
+from app.run.playback import Pace
+from app.run.tokens import Place
+from app.theme import ThemeMode
+from core.types import Step
+
+SIZE, COMPARE_SIZE = (1280, 800), (1200, 720)
+COMPARED = (2, 8)
+"""K of the runs beside the one at the default settings."""
+RACE_AT = 0.6
+TIMEOUT_MS = 600_000
+PAGES = ("Live", "Plots", "Inspector", "Why", "Theory")
 
 
 def main() -> int:
     """Take the pictures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--real", action="store_true", help="the engine and the embedded pair")
-    parser.add_argument("--models", action="store_true", help="only the models window")
-    parser.add_argument("--only", default="", metavar="WORD", help="only pictures that have this in their name")
+    parser.add_argument("--gallery", action="store_true", help="every page in its states and in both themes")
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    application = QApplication.instance() or QApplication(sys.argv[:1])
-    if not arguments.models:
-        photograph_runs(arguments.folder, arguments.only, real=arguments.real)
-        photograph_errors(arguments.folder, arguments.only)
-        photograph_check(arguments.folder, arguments.only)
-    photograph_models(arguments.folder, arguments.only)
-    if not arguments.models:
-        photograph_sweeps(arguments.folder, arguments.only)
-    del application
+    with tempfile.TemporaryDirectory() as home:
+        # A home of its own: no picture shows whose computer this is.
+        os.environ.update(HOME=home, XDG_DATA_HOME=f"{home}/data", XDG_CONFIG_HOME=f"{home}/config")
+        application = QApplication.instance() or QApplication(sys.argv[:1])
+        window = MainWindow()
+        window.resize(*SIZE)
+        window.show()
+        wait(700)
+        camera = Camera(arguments.folder, window)
+        (gallery if arguments.gallery else readme)(camera, window)
+        window.close()
+        wait(10_000, lambda: window.threads.is_closed)
+        del application
     return 0
+
+
+def wait(milliseconds: int, until: Callable[[], bool] = lambda: False) -> None:
+    """Let the window live until something holds, or for a while."""
+    loop, deadline, poll = QEventLoop(), QTimer(), QTimer()
+    deadline.setSingleShot(True)
+    deadline.timeout.connect(loop.quit)
+    poll.timeout.connect(lambda: loop.quit() if until() else None)
+    deadline.start(milliseconds)
+    poll.start(20)
+    loop.exec()
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    """Wait for something without which there is no picture."""
+    wait(TIMEOUT_MS, holds)
+    if not holds():
+        raise SystemExit("The window has not come to where the next picture is to be taken.")
+
+
+class Camera:
+    """Takes pictures of the main window and of others."""
+
+    def __init__(self, folder: Path, window: MainWindow) -> None:
+        self._folder, self._window = folder, window
+
+    def take(self, name: str, widget: QWidget | None = None) -> None:
+        """Take one picture, once the window stands still."""
+        wait(400)
+        path = self._folder / f"{name}.png"
+        (widget or self._window).grab().save(str(path))
+        print(path, flush=True)
+
+    def turn(self, mode: ThemeMode) -> None:
+        """Change the theme."""
+        self._window.menus.theme_actions[mode].trigger()
+
+    def take_both(self, name: str, widget: QWidget | None = None) -> None:
+        """Take a picture in each theme."""
+        for mode in (ThemeMode.DARK, ThemeMode.LIGHT):
+            self.turn(mode)
+            self.take(f"{name}-{mode.value}", widget)
+
+    def take_pages(self, state: str) -> None:
+        """Take every page of the main window."""
+        for title in PAGES:
+            self._window.side.show_title(title)
+            self.take_both(f"{state}-{title.lower()}")
+        self._window.text_pages.show_title("Race")
+        self.take_both(f"{state}-race")
+        self._window.text_pages.show_title("Transcript")
+        self._window.side.show_title(PAGES[0])
+
+
+def run_once(window: MainWindow) -> None:
+    """Run with the settings as they are."""
+    window.prompt.run_button.click()
+    wait(1_000, lambda: window.controller.state is not RunState.IDLE)
+    wait_until(lambda: window.controller.state is RunState.IDLE)
+    wait(1_000)
+
+
+def select_rejection(window: MainWindow) -> None:
+    """Select the rejected token that the draft held most likely, behind a token that was kept."""
+    step = max(window.run_view.steps, key=_shows_much)
+    window.selection.select(Place(step.index, step.num_accepted))
+
+
+def _shows_much(step: Step) -> float:
+    at = step.num_accepted
+    is_telling = 0 < at < len(step.drafted) and step.drafted_texts[at].strip() and step.emitted_texts[at].strip()
+    return step.draft_probs[at] if is_telling else 0.0
+
+
+def readme(camera: Camera, window: MainWindow) -> None:
+    """The README's pictures."""
+    camera.turn(ThemeMode.LIGHT)
+    for _ in range(2):  # The first run loads the models, the second is like all others.
+        run_once(window)
+    camera.take("window-light")
+    camera.turn(ThemeMode.DARK)
+    camera.take("window-dark")
+    camera.turn(ThemeMode.LIGHT)
+    for title in ("Why", "Theory"):
+        window.side.show_title(title)
+        wait(2_000)
+        camera.take(title.lower())
+    select_rejection(window)
+    window.side.show_title("Inspector")
+    camera.take("inspector")
+    window.side.show_title("Live")
+    window.text_pages.show_title("Race")
+    window.race.clock.seek(window.race.clock.end_ms * RACE_AT)
+    camera.take("race")
+    window.text_pages.show_title("Transcript")
+    for num_draft_tokens in COMPARED:
+        window.controls.draft_length.number.set_value(num_draft_tokens)
+        run_once(window)
+    take_comparison(camera, window)
+    window.controls.draft_length.number.set_value(4)
+    take_check(camera, window)
+    take_sweep(camera, window)
+
+
+def take_comparison(camera: Camera, window: MainWindow) -> None:
+    """The latest runs side by side."""
+    count = 1 + len(COMPARED)
+    window.menus.runs.trigger()
+    wait_until(lambda: window.runs.window is not None and window.runs.window.table.count() >= count)
+    runs = window.runs.window
+    assert runs is not None
+    runs.resize(*COMPARE_SIZE)
+    wait(500)
+    flag = QItemSelectionModel.SelectionFlag
+    for row in range(count):
+        runs.table.selectionModel().select(runs.table.model().index(row, 0), flag.Select | flag.Rows)
+    runs.compare_button.click()
+    wait_until(lambda: runs.pages.currentWidget() is runs.compare_page)
+    camera.take("compare", runs)
+    runs.close()
+
+
+def take_check(camera: Camera, window: MainWindow) -> None:
+    """A check of the pair."""
+    window.menus.check.trigger()
+    panel = window.tools.checks.window
+    assert panel is not None
+    panel.check_button.click()
+    wait_until(panel.check_button.isEnabled)
+    # The last prompt has the most varied first tokens.
+    panel.prompts.setCurrentIndex(panel.prompts.count() - 1)
+    camera.take("check", panel)
+    panel.close()
+
+
+def take_sweep(camera: Camera, window: MainWindow) -> None:
+    """A sweep over K, temperature and two methods."""
+    window.menus.sweep.trigger()
+    sweeps = window.tools.sweeps.window
+    assert sweeps is not None
+    sweeps.resize(*SIZE)
+    sweeps.form.methods.box("prompt-lookup").setChecked(True)
+    sweeps.form.lengths.setText("1-6, 8")
+    sweeps.form.temperatures.setText("0, 0.8, 1.2")
+    sweeps.form.length.setValue(96)
+    sweeps.form.start_button.click()
+    wait(1_000, lambda: not sweeps.form.start_button.isEnabled())
+    wait_until(sweeps.form.start_button.isEnabled)
+    sweeps.heatmap.choose(2, 3)
+    camera.take("sweep", sweeps)
+    sweeps.close()
+
+
+def gallery(camera: Camera, window: MainWindow) -> None:
+    """Every page and tool window: empty, in a run, paused, finished, with a selection."""
+    camera.take_pages("empty")
+    window.prompt.run_button.click()
+    wait_until(lambda: window.run_view.tokens.num_tokens > 40)
+    window.transcript.playback.pause_button.click()
+    camera.take_pages("paused")
+    window.transcript.playback.pause_button.click()
+    wait_until(lambda: window.controller.state is RunState.IDLE)
+    wait(1_000)
+    camera.take_pages("finished")
+    select_rejection(window)
+    window.menus.show_ghosts.setChecked(True)
+    camera.take_pages("selected")
+    window.race.clock.seek(window.race.clock.end_ms * RACE_AT)
+    for name, action in (
+        ("models", window.menus.models),
+        ("runs", window.menus.runs),
+        ("probe", window.menus.probe),
+        ("check", window.menus.check),
+        ("sweep", window.menus.sweep),
+        ("formulas", window.menus.formulas),
+    ):
+        before = set(QApplication.topLevelWidgets())
+        action.trigger()
+        wait(1_000)
+        for opened in set(QApplication.topLevelWidgets()) - before:
+            if opened.isVisible() and opened.isWindow():
+                camera.take_both(name, opened)
+                opened.close()
+    window.transcript.playback.pace.choose(Pace.STEPWISE)
+    window.transcript.playback.pace.activated.emit(0)
+    window.prompt.run_button.click()
+    wait_until(lambda: window.controller.state is RunState.PAUSED and window.run_view.prefill is not None)
+    camera.take_both("stepwise")
+    window.controller.stop()
+    wait_until(lambda: window.controller.state is RunState.IDLE)
 
 
 if __name__ == "__main__":

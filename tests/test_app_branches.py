@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from PySide6.QtWidgets import QMenu
 
@@ -10,6 +12,7 @@ from app.controller import RunState
 from app.run.branches import branch, can_branch, choices
 from app.run.playback import Pace
 from app.run.tokens import Place
+from core.evidence import PositionEvidence
 from core.types import FinishReason
 
 
@@ -55,18 +58,11 @@ def test_a_token_is_drawn_again_with_a_new_seed_behind_what_is_kept(finished, qt
     assert (new.forced, new.forced_text) == ((), "")
     assert new.seed != old.seed
     assert new.max_new_tokens == old.max_new_tokens - len(kept)
-    assert finished.run_view.summary.finish_reason is FinishReason.LENGTH
-
-
-def test_the_kept_text_stands_behind_the_prompt_and_the_new_text_behind_it(finished, qtbot):
-    finished.transcript.view.choose(Place(3, 0))
-    take(finished, qtbot, "Draw again")
     run, view = finished.run_view, finished.transcript.view
-    kept = run.started.config["continuation_text"]
-    assert kept
-    assert view.toPlainText() == finished.prompt.text() + kept + run.summary.text
-    view.selectAll()
-    assert view.createMimeDataFromSelection().text() == finished.prompt.text() + kept + run.summary.text
+    assert run.summary.finish_reason is FinishReason.LENGTH
+    text = run.started.config["continuation_text"]
+    assert text
+    assert view.toPlainText() == finished.prompt.text() + text + run.summary.text
 
 
 def test_a_drafted_token_can_be_forced_in_place_of_the_one_that_was_drawn_instead(finished, qtbot, session):
@@ -161,10 +157,6 @@ def test_the_context_menu_offers_the_same_as_the_button(finished):
 
 
 def test_what_the_target_was_seen_to_weigh_is_offered_likeliest_first(finished):
-    from dataclasses import replace
-
-    from core.evidence import PositionEvidence
-
     seen = PositionEvidence((5, 7, 9), (" a", " b", " c"), (0.1, 0.6, 0.3), 0.0, 0.9)
     step = finished.run_view.steps[1]
     finished.run_view.steps[1] = replace(step, evidence=(seen,) * len(step.emitted))

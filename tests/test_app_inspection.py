@@ -84,16 +84,10 @@ def test_a_block_is_shown_with_each_tokens_fate():
     assert [chip.slot for chip in block] == [0, 1, 2, 3, 2]
     assert [chip.is_current for chip in block] == [True, False, False, False, False]
     assert block[-1].text == "␣last"
-
-
-def test_the_rejected_token_and_the_one_drawn_instead_are_one_place():
     assert [chip.fate for chip in inspect(STEPS, Place(0, 2)).chips if chip.is_current] == [
         Fate.REJECTED,
         Fate.RESAMPLED,
     ]
-
-
-def test_a_full_block_ends_with_its_bonus_token():
     assert [chip.fate for chip in inspect(STEPS, Place(1, 3)).chips] == [Fate.ACCEPTED] * 3 + [Fate.BONUS]
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from PySide6.QtCore import QPoint, Qt
 
-from app.run.inspection import NOT_KEPT, NOT_YET, inspect
+from app.run.inspection import NOT_KEPT, NOT_YET
 from app.run.inspector import FEW_ROWS, InspectorPanel
 from app.run.run_view import RunView
 from app.run.tokens import Place, Selection
@@ -55,7 +55,7 @@ def test_keys_go_from_token_to_token_and_from_step_to_step(qtbot, panel):
 def test_a_click_on_a_chip_selects_its_place(qtbot, panel):
     panel._selection.select(Place(0, 0))
     for index, slot in ((4, 2), (3, 3), (1, 1)):
-        point = panel.block.box_of(index).center().toPoint()
+        point = panel.block.boxes()[index].center().toPoint()
         qtbot.mouseClick(panel.block, Qt.MouseButton.LeftButton, pos=point)
         assert panel._selection.place == Place(0, slot)
     qtbot.mouseClick(panel.block, Qt.MouseButton.LeftButton, pos=QPoint(panel.block.width() - 1, 1))
@@ -81,32 +81,6 @@ def test_the_other_listed_tokens_are_a_click_away(qtbot, panel):
     assert panel.bars.sizeHint().height() == few
 
 
-def test_a_hidden_inspector_does_no_work_until_it_is_shown(panel, monkeypatch):
-    calls = []
-    original = inspect
-
-    def noted(*args, **options):
-        calls.append(args)
-        return original(*args, **options)
-
-    monkeypatch.setattr("app.run.inspector.inspect", noted)
-    panel.hide()
-    for slot in range(4):
-        panel._selection.select(Place(0, slot))
-    assert not calls
-    panel.show()
-    assert len(calls) == 1
-    assert panel.title.text() == "Step 0 · draft 4 of 4"
-
-
-def test_a_run_without_evidence_says_so(panel, run):
-    run.begin(RunRequest(target="t", draft="d", prompt="x"))
-    run.apply(make_step(0, 9))
-    panel._selection.select(Place(0, 0))
-    assert panel.note.text() == NOT_KEPT
-    assert not panel.bars.isVisible()
-
-
 @pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [340, 384, 620])
 def test_nothing_is_wider_than_the_panel(qtbot, panel, theme, width):
@@ -119,7 +93,7 @@ def test_nothing_is_wider_than_the_panel(qtbot, panel, theme, width):
         body = panel.scroll_area.widget()
         qtbot.waitUntil(lambda body=body: body.width() <= panel.scroll_area.viewport().width())
         assert body.minimumSizeHint().width() <= 340 - 12
-        assert all(panel.block.box_of(i).right() <= panel.block.width() for i in range(len(panel.block._chips)))
+        assert all(panel.block.boxes()[i].right() <= panel.block.width() for i in range(len(panel.block._chips)))
         panel.grab()
 
 

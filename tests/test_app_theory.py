@@ -58,18 +58,6 @@ def test_every_figure_has_its_formula_and_an_interval_where_there_is_one(qtbot, 
     assert page.headline.text().startswith("K = ")
 
 
-@pytest.mark.parametrize("width", [300, 384, 640])
-def test_no_name_of_a_figure_is_cut(qtbot, steps, width):
-    page = page_of(qtbot, view(steps))
-    page.resize(width, 800)
-    page.show()
-    qtbot.waitExposed(page)
-    qtbot.waitUntil(lambda: page.figures.rows[0][0].width() > 0)
-    shown = [labels[0] for labels in page.figures.rows if labels[0].isVisible()]
-    assert any(label.text() == "Observed acceptance" for label in shown)
-    assert all(label.height() >= label.heightForWidth(label.width()) for label in shown)
-
-
 def test_the_curves_pass_through_one_at_k_0_and_the_point_stands_at_the_runs_own_k(qtbot, steps):
     page = page_of(qtbot, view(steps))
     x, y = page.plot.line.getData()
@@ -81,17 +69,13 @@ def test_the_curves_pass_through_one_at_k_0_and_the_point_stands_at_the_runs_own
     assert np.all(page.plot.edges[0].getData()[1] <= page.plot.edges[1].getData()[1])
 
 
-def test_the_switch_shows_block_efficiency_with_its_own_names(qtbot, steps):
+def test_the_switches_show_block_efficiency_and_groups_by_prediction(qtbot, steps):
     page = page_of(qtbot, view(steps))
     page.quantity.group.button(1).click()
     assert page.plot.quantity is Quantity.TOKENS
     assert page.plot.readout(0) == "K 0: 1.00"
     assert page.plot.line.getData()[0][-1] == 16
     assert "place by place" in page.plot.legend()[1].accessibleName()
-
-
-def test_predictions_are_gathered_by_position_or_by_what_was_predicted(qtbot, steps):
-    page = page_of(qtbot, view(steps))
     assert [group.title for group in page.calibration.groups] == ["1", "2", "3", "4"]
     page.grouping.group.button(1).click()
     assert page.calibration.grouping is Grouping.TENTHS

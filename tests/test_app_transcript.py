@@ -101,15 +101,6 @@ def test_ghosts_break_no_lines_and_are_not_copied(view, stream):
     assert select_all_and_copy(view) == "Once upon t2 t3"
 
 
-def test_a_part_that_cuts_through_a_ghost_copies_only_what_was_emitted(view, stream):
-    view.set_ghosts_shown(True)
-    add(view, stream, make_step(0, 2, num_accepted=1))
-    ghost_start = len("Once upon t2")
-    assert view.plain_text(ghost_start + 1, view.document().characterCount() - 1) == " t3"
-    assert view.plain_text(5, ghost_start + 2) == "upon t2"
-    assert view.plain_text(ghost_start + 1, ghost_start + 2) == ""
-
-
 def test_with_shared_gumbel_noise_the_tooltip_tells_of_the_targets_own_draw(view, stream, monkeypatch):
     stream.clear(PROMPT, Coupling.GUMBEL)
     view.set_stream(stream)
@@ -124,19 +115,6 @@ def test_with_shared_gumbel_noise_the_tooltip_tells_of_the_targets_own_draw(view
     monkeypatch.setattr(view, "span_at", lambda _point: at(stream, 2))
     view.viewportEvent(QHelpEvent(QEvent.Type.ToolTip, QPoint(5, 5), QPoint(5, 5)))
     assert shown == told[:1]
-
-
-def test_the_legend_explains_the_coupling_of_the_run(window, run_to_end):
-    resampled = window.transcript._samples[TokenKind.CORRECTION]
-    assert "residual" in resampled.toolTip()
-    window.controls.sampling.coupling.choose(Coupling.GUMBEL)
-    run_to_end(window)
-    assert window.run_view.tokens.coupling is Coupling.GUMBEL
-    assert "residual" not in resampled.toolTip()
-    assert "differs" in resampled.accessibleName()
-    window.controls.sampling.coupling.choose(Coupling.REJECTION)
-    run_to_end(window)
-    assert "residual" in resampled.toolTip()
 
 
 def test_every_token_is_found_under_the_pointer(view, stream):
@@ -234,14 +212,6 @@ def test_copies_are_exactly_what_was_emitted(view, stream, name, ghosts):
     write(view, stream, PIECES[name])
     view.selectAll()
     assert view.createMimeDataFromSelection().text() == PROMPT + "".join(PIECES[name])
-
-
-@pytest.mark.parametrize("ghosts", [False, True])
-def test_long_lines_wrap_also_where_nothing_parts_them(view, stream, qtbot, ghosts):
-    view.set_ghosts_shown(ghosts)
-    write(view, stream, ["x" * 500, " word" * 100, "中" * 300])
-    qtbot.waitUntil(lambda: view.verticalScrollBar().maximum() > 0)
-    assert view.horizontalScrollBar().maximum() == 0
 
 
 @pytest.mark.parametrize("name", PIECES)
@@ -391,13 +361,6 @@ def test_in_another_theme_a_long_text_stays_at_its_place(long_view):
     long_view.set_theme(DARK)
     assert format_at(long_view, len(PROMPT)).foreground().color().name() == DARK.accepted
     assert abs(long_view.cursorForPosition(QPoint(0, 0)).position() - top) < 40
-
-
-def test_with_and_without_ghosts_the_same_token_stays_at_the_top(long_view):
-    long_view.verticalScrollBar().setValue(300)
-    top = long_view.span_at(QPoint(6, 6))
-    long_view.set_ghosts_shown(True)
-    assert top.place.step - 12 <= long_view.span_at(QPoint(6, 6)).place.step <= top.place.step
 
 
 def test_scrubbing_shows_the_first_steps_and_then_all_again(long_view):

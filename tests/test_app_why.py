@@ -10,7 +10,6 @@ import pytest
 from app.run.pages.why import EMPTY, why_report
 from app.run.pages.why_page import WhyPanel
 from app.run.run_view import RunView
-from app.theme import DARK, LIGHT, ThemeMode
 from core.types import BaselineStep, Finished, FinishReason, PrefillDone, RunRequest
 from tests.fakes_app import FakeSession, make_step, make_summary
 from tests.test_core_diagnosis import LIMITED, drawn
@@ -121,30 +120,6 @@ def test_the_page_follows_a_run_only_while_it_is_open(make_window, qtbot, sessio
     summary = window.run_view.summary
     assert window.why.headline.text().startswith(f"{summary.measured_speedup:.2f}×")
     assert window.why.advice.text()
-
-
-def test_a_run_that_ended_behind_another_page_is_read_when_the_page_is_opened(make_window, run_to_end):
-    window = make_window(is_shown=True)
-    run_to_end(window)
-    assert window.why.headline.text() == EMPTY
-    window.side.show_page(window.why)
-    assert window.why.headline.text() != EMPTY
-
-
-def test_the_page_changes_its_theme_in_the_middle_of_a_run(make_window, qtbot, session):
-    session.gate = threading.Semaphore(25)
-    window = make_window(is_shown=True)
-    window.side.show_page(window.why)
-    window.prompt.run_button.click()
-    qtbot.waitUntil(lambda: window.run_view.metrics.totals.steps == 25)
-    for mode, theme in ((ThemeMode.DARK, DARK), (ThemeMode.LIGHT, LIGHT)):
-        window.menus.theme_actions[mode].trigger()
-        assert window.why.step_bar._theme == theme
-        window.why.begin()
-        assert all(bar._theme == theme for bar in window.why.gain_bars)
-    session.gate.release(1000)
-    with qtbot.waitSignal(window.live.run_shown):
-        pass
 
 
 def test_what_the_pointer_is_on_is_explained(qtbot):

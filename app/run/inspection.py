@@ -25,6 +25,15 @@ class Fate(StrEnum):
     BONUS = "bonus"
 
 
+FATE_HELP = {
+    Fate.ACCEPTED: "Drafted, tested and kept.",
+    Fate.REJECTED: "Drafted, tested and rejected.",
+    Fate.DISCARDED: "Drafted behind the rejected token: never tested.",
+    Fate.RESAMPLED: "The target's own, in place of the rejected token.",
+    Fate.BONUS: "The target's own, behind a fully accepted block, or where nothing was drafted.",
+}
+
+
 def num_places(step: Step) -> int:
     """The drafted tokens' places, and one for a bonus token."""
     return len(step.drafted) + (step.emitted_kinds[-1:] == (TokenKind.BONUS,))
@@ -161,6 +170,18 @@ def percent(value: float) -> str:
     if value == 0:
         return "0"
     return f"<{percent_text(1e-4, 2)}" if value < 1e-4 else percent_text(value, 1 if value >= 0.1 else 2)
+
+
+def share_text(share: Share) -> str:
+    """A row in words."""
+    name = share.text if share.token is None else f"“{share.text}” (id {share.token})"
+    parts = [f"target {number(share.target)}"]
+    if share.draft is not None:
+        parts.append(f"draft {number(share.draft)}")
+    if share.residual is not None:
+        parts.append(f"residual {number(share.residual)}")
+    fate = f", {share.fate.value} here" if share.fate is not None else ""
+    return f"{name}{fate}: {', '.join(parts)}"
 
 
 NOT_KEPT = "The distributions of this run were not kept."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 
 from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt, Signal, Slot
 from PySide6.QtGui import (
@@ -11,30 +10,19 @@ from PySide6.QtGui import (
     QFocusEvent,
     QFont,
     QFontMetrics,
-    QHelpEvent,
     QKeyEvent,
     QMouseEvent,
     QPainter,
-    QPaintEvent,
     QPen,
     QResizeEvent,
     QShowEvent,
     QTextCharFormat,
     QTextLayout,
 )
-from PySide6.QtWidgets import (
-    QFrame,
-    QHBoxLayout,
-    QLabel,
-    QSizePolicy,
-    QStackedLayout,
-    QToolButton,
-    QToolTip,
-    QVBoxLayout,
-    QWidget,
-)
+from PySide6.QtWidgets import QHBoxLayout, QStackedLayout, QToolButton, QVBoxLayout, QWidget
 
 from app.run.inspection import (
+    FATE_HELP,
     Chip,
     Fate,
     Inspection,
@@ -42,57 +30,43 @@ from app.run.inspection import (
     inspect,
     next_slot,
     next_step,
-    number,
     percent,
+    share_text,
     shorten,
 )
 from app.run.run_view import RunView
 from app.run.tokens import Place, Selection
-from app.theme import LIGHT, Theme, mono_font, scaled, ui_font
-from app.widgets.fields import card, describe, scrolled, text_label
+from app.theme import Theme, mono_font, scaled, ui_font
+from app.widgets.fields import card, describe, scrolled, text_label, wrapped_label
+from app.widgets.painted import PaintedWidget
 from app.widgets.tables import FigureTable
 from core.types import TokenKind
 
-CHIP_PX = 40
-GAP_PX = 5
-PADDING_PX = 6
-MOST_TEXT_PX = 120
-
+CHIP_PX, GAP_PX, PADDING_PX, MOST_TEXT_PX = 40, 5, 6, 120
 KINDS = {Fate.ACCEPTED: TokenKind.ACCEPTED, Fate.RESAMPLED: TokenKind.CORRECTION, Fate.BONUS: TokenKind.BONUS}
 
-HELP = {
-    Fate.ACCEPTED: "Drafted, tested and kept.",
-    Fate.REJECTED: "Drafted, tested and rejected.",
-    Fate.DISCARDED: "Drafted behind the rejected token: never tested.",
-    Fate.RESAMPLED: "The target's own, in place of the rejected token.",
-    Fate.BONUS: "The target's own, behind a fully accepted block, or where nothing was drafted.",
-}
 
-
-def format_of(theme: Theme, fate: Fate | None, *, is_sum: bool = False) -> QTextCharFormat:
-    """The text format of a token of this fate, as the transcript has it."""
-    if fate in KINDS:
-        return theme.token_format(KINDS[fate])
-    if fate is not None:
-        return theme.ghost_format()
-    text_format = QTextCharFormat()
-    text_format.setForeground(QColor(theme.muted if is_sum else theme.text))
-    return text_format
-
-
-def draw_text(painter: QPainter, text: str, font: QFont, x: float, y: float, text_format: QTextCharFormat) -> None:
-    """Draw a line of text in a format, line style included."""
-    layout = QTextLayout(text, font)
+def draw_token(
+    painter: QPainter, theme: Theme, text: str, fate: Fate | None, place: QRectF, font: QFont, color: str = ""
+) -> None:
+    """Draw a token's text at a rectangle's top left, in the format of its fate, cut to the rectangle's width."""
+    if fate is None:
+        text_format = QTextCharFormat()
+        text_format.setForeground(QColor(color or theme.text))
+    else:
+        text_format = theme.token_format(KINDS[fate]) if fate in KINDS else theme.ghost_format()
+    shown = QFontMetrics(font).elidedText(text, Qt.TextElideMode.ElideRight, int(place.width()))
+    layout = QTextLayout(shown, font)
     span = QTextLayout.FormatRange()
-    span.start, span.length, span.format = 0, len(text.encode("utf-16-le", "surrogatepass")) // 2, text_format
+    span.start, span.length, span.format = 0, len(shown.encode("utf-16-le", "surrogatepass")) // 2, text_format
     layout.setFormats([span])
     layout.beginLayout()
     layout.createLine()
     layout.endLayout()
-    layout.draw(painter, QPointF(x, y))
+    layout.draw(painter, place.topLeft())
 
 
-class BlockRow(QWidget):
+class BlockRow(PaintedWidget):
     """Draws `Chip`s, in as many lines as needed.
 
     Signals:
@@ -102,31 +76,18 @@ class BlockRow(QWidget):
     chosen = Signal(int)
 
     def __init__(self) -> None:
-        super().__init__()
-        self.setObjectName("inspectorBlock")
-        self.setAccessibleName("Drafted block")
+        super().__init__("inspectorBlock", "Drafted block")
         self.setMouseTracking(True)
-        self._theme = LIGHT
         self._chips: tuple[Chip, ...] = ()
-        self._boxes: list[QRectF] = []
         self._hovered: int | None = None
         self._has_focus = False
-        self._mono, self._small, self._height = mono_font(12), ui_font(11), scaled(CHIP_PX)
-        policy = QSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
+        policy = self.sizePolicy()
         policy.setHeightForWidth(True)
         self.setSizePolicy(policy)
 
-    def set_theme(self, theme: Theme) -> None:
-        """Draw in a theme's colours."""
-        self._theme = theme
-        self._mono, self._small, self._height = mono_font(12), ui_font(11), scaled(CHIP_PX)
-        self.show_chips(self._chips)
-
     def show_chips(self, chips: Sequence[Chip]) -> None:
         """Show these tokens."""
-        self._chips = tuple(chips)
-        self._hovered = None
-        self._boxes = self._lay_out(self.width())
+        self._chips, self._hovered = tuple(chips), None
         words = ", ".join(f"“{chip.text}” {chip.fate.value}{' (shown)' * chip.is_current}" for chip in chips)
         self.setAccessibleDescription(words)
         self.updateGeometry()
@@ -137,13 +98,11 @@ class BlockRow(QWidget):
         self._has_focus = shown
         self.update()
 
-    def chip_at(self, point: QPointF) -> int | None:
-        """The index of the chip under a point."""
-        return next((index for index, box in enumerate(self._boxes) if box.contains(point)), None)
-
-    def box_of(self, index: int) -> QRectF:
-        """Where a chip stands."""
-        return self._boxes[index]
+    def tip_at(self, point: QPointF) -> str:
+        """What a chip's fate means."""
+        index = self._chip_at(point)
+        chip = None if index is None else self._chips[index]
+        return "" if chip is None else f"“{chip.text}”, {chip.fate.value}. {FATE_HELP[chip.fate]}"
 
     def hasHeightForWidth(self) -> bool:
         """Chips wrap."""
@@ -151,8 +110,8 @@ class BlockRow(QWidget):
 
     def heightForWidth(self, width: int) -> int:
         """The height of all lines."""
-        boxes = self._lay_out(width)
-        return int(boxes[-1].bottom()) + 2 if boxes else self._height + 2
+        boxes = self.boxes(width)
+        return int(boxes[-1].bottom() if boxes else scaled(CHIP_PX)) + 2
 
     def sizeHint(self) -> QSize:
         """As it is now."""
@@ -160,76 +119,59 @@ class BlockRow(QWidget):
 
     def minimumSizeHint(self) -> QSize:
         """One chip a line, at worst."""
-        return QSize(MOST_TEXT_PX + 2 * PADDING_PX, self.heightForWidth(max(self.width(), 200)))
+        return QSize(MOST_TEXT_PX + 2 * PADDING_PX, self.sizeHint().height())
 
     def resizeEvent(self, event: QResizeEvent) -> None:
-        """Wrap anew, and ask for the height of the lines that there are now."""
+        """Ask for the height of the lines that there are now."""
         super().resizeEvent(event)
-        self._boxes = self._lay_out(self.width())
         if event.size().width() != event.oldSize().width():
             self.updateGeometry()
 
-    def _lay_out(self, width: int) -> list[QRectF]:
-        boxes, x, y = [], 1.0, 1.0
+    def boxes(self, width: int = 0) -> list[QRectF]:
+        """Where the chips are, at a width or at its own."""
+        boxes, x, y, height = [], 1.0, 1.0, scaled(CHIP_PX)
+        mono, small = QFontMetrics(mono_font(12)), QFontMetrics(ui_font(11))
         for chip in self._chips:
-            wide = self._width_of(chip)
-            if x > 1 and x + wide > width - 1:
-                x, y = 1.0, y + self._height + GAP_PX
-            boxes.append(QRectF(x, y, wide, self._height))
+            text = min(scaled(MOST_TEXT_PX), mono.horizontalAdvance(chip.text))
+            wide = max(text, small.horizontalAdvance(chip.fate.value)) + 2 * PADDING_PX + 2
+            if x > 1 and x + wide > (width or self.width()) - 1:
+                x, y = 1.0, y + height + GAP_PX
+            boxes.append(QRectF(x, y, wide, height))
             x += wide + GAP_PX
         return boxes
 
-    def _width_of(self, chip: Chip) -> float:
-        text = min(scaled(MOST_TEXT_PX), QFontMetrics(self._mono).horizontalAdvance(chip.text))
-        return max(text, QFontMetrics(self._small).horizontalAdvance(chip.fate.value)) + 2 * PADDING_PX + 2
+    def _paint(self, painter: QPainter) -> None:
+        theme, mono, small = self._theme, mono_font(12), ui_font(11)
+        for index, (chip, box) in enumerate(zip(self._chips, self.boxes(), strict=True)):
+            painter.setPen(QPen(QColor(theme.accent), 2) if chip.is_current else QPen(QColor(theme.field_border), 1))
+            is_filled = index == self._hovered or (chip.is_current and self._has_focus)
+            painter.setBrush(QColor(theme.hover if is_filled else theme.surface))
+            painter.drawRoundedRect(box.adjusted(0.5, 0.5, -0.5, -0.5), 6, 6)
+            inside = box.adjusted(PADDING_PX, 3, 1 - PADDING_PX, 0)
+            draw_token(painter, theme, chip.text, chip.fate, inside, mono)
+            painter.setFont(small)
+            painter.setPen(QColor(theme.kind(KINDS[chip.fate]).color if chip.fate in KINDS else theme.muted))
+            below = QRectF(inside.left(), box.top() + scaled(20), inside.width() + 1, scaled(17))
+            painter.drawText(below, Qt.AlignmentFlag.AlignVCenter, chip.fate.value)
 
-    def paintEvent(self, _event: QPaintEvent) -> None:
-        """Draw the chips."""
-        painter = QPainter(self)
-        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        for index, (chip, box) in enumerate(zip(self._chips, self._boxes, strict=True)):
-            self._paint_chip(painter, chip, box, is_hovered=index == self._hovered)
-        painter.end()
-
-    def _paint_chip(self, painter: QPainter, chip: Chip, box: QRectF, *, is_hovered: bool) -> None:
-        theme = self._theme
-        painter.setPen(QPen(QColor(theme.accent), 2) if chip.is_current else QPen(QColor(theme.field_border), 1))
-        is_filled = is_hovered or (chip.is_current and self._has_focus)
-        painter.setBrush(QColor(theme.hover if is_filled else theme.surface))
-        painter.drawRoundedRect(box.adjusted(0.5, 0.5, -0.5, -0.5), 6, 6)
-        room = int(box.width() - 2 * PADDING_PX)
-        text = QFontMetrics(self._mono).elidedText(chip.text, Qt.TextElideMode.ElideRight, room + 1)
-        draw_text(painter, text, self._mono, box.left() + PADDING_PX, box.top() + 3, format_of(theme, chip.fate))
-        painter.setFont(self._small)
-        painter.setPen(QColor(theme.kind(KINDS[chip.fate]).color if chip.fate in KINDS else theme.muted))
-        below = QRectF(box.left() + PADDING_PX, box.top() + scaled(20), room + 2, scaled(17))
-        painter.drawText(below, Qt.AlignmentFlag.AlignVCenter, chip.fate.value)
+    def _chip_at(self, point: QPointF) -> int | None:
+        return next((index for index, box in enumerate(self.boxes()) if box.contains(point)), None)
 
     def mouseMoveEvent(self, event: QMouseEvent) -> None:
         """Show that a chip can be clicked."""
-        self._hover(self.chip_at(event.position()))
+        self._hover(self._chip_at(event.position()))
 
     def leaveEvent(self, event: QEvent) -> None:
-        """Nothing is hovered any more."""
+        """Nothing is under the pointer any more."""
         super().leaveEvent(event)
         self._hover(None)
 
     def mousePressEvent(self, event: QMouseEvent) -> None:
         """Choose a chip."""
-        index = self.chip_at(event.position())
+        index = self._chip_at(event.position())
         if event.button() is Qt.MouseButton.LeftButton and index is not None:
             self.chosen.emit(self._chips[index].slot)
         event.ignore()  # The panel takes the focus.
-
-    def event(self, event: QEvent) -> bool:
-        """A chip's tooltip says what its fate means."""
-        if isinstance(event, QHelpEvent) and event.type() is QEvent.Type.ToolTip:
-            index = self.chip_at(QPointF(event.pos()))
-            chip = None if index is None else self._chips[index]
-            text = "" if chip is None else f"<span>“{escape(chip.text)}”, {chip.fate.value}. {HELP[chip.fate]}</span>"
-            QToolTip.showText(event.globalPos(), text, self)
-            return True
-        return super().event(event)
 
     def _hover(self, index: int | None) -> None:
         if index != self._hovered:
@@ -238,132 +180,73 @@ class BlockRow(QWidget):
             self.update()
 
 
-HEADER_PX = 24
-ROW_PX = 20
-COLUMN_GAP_PX = 10
-NUMBER_PX = 44
+HEADER_PX, ROW_PX, COLUMN_GAP_PX, NUMBER_PX = 24, 20, 10, 44
 LEAST_BAR_PX = 1.5
 """A bar above 0 stays visible."""
+COLUMNS = (("draft q", "draft_bar", "draft"), ("target p", "target_bar", "target"), ("residual", "sample_bar", "residual"))
 
 
-class DistributionBars(QWidget):
+class DistributionBars(PaintedWidget):
     """Draws `Share`s. All columns share one scale, so that lengths can be compared."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.setObjectName("distributionBars")
-        self.setAccessibleName("Probabilities at this place")
+        super().__init__("distributionBars", "Probabilities at this place")
         self._shares: tuple[Share, ...] = ()
-        self._columns: list[tuple[str, str, list[float | None]]] = []
-        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
-        self.set_theme(LIGHT)
-
-    def set_theme(self, theme: Theme) -> None:
-        """Draw in a theme's colours."""
-        self._theme = theme
-        self._header, self._row, self._number = scaled(HEADER_PX), scaled(ROW_PX), scaled(NUMBER_PX)
-        self.updateGeometry()
-        self.update()
 
     def show_shares(self, shares: Sequence[Share]) -> None:
         """Show these rows."""
         self._shares = tuple(shares)
-        columns: list[tuple[str, str, list[float | None]]] = [
-            ("draft q", "draft_bar", [share.draft for share in shares]),
-            ("target p", "target_bar", [share.target for share in shares]),
-            ("residual", "sample_bar", [share.residual for share in shares]),
-        ]
-        self._columns = [column for column in columns if any(value is not None for value in column[2])]
-        self.setAccessibleDescription("; ".join(_spoken(share) for share in shares))
+        self.setAccessibleDescription("; ".join(map(share_text, shares)))
         self.updateGeometry()
         self.update()
 
     def sizeHint(self) -> QSize:
         """As high as its rows."""
-        return QSize(280, self._header + self._row * len(self._shares) + 2)
+        return QSize(280, scaled(HEADER_PX) + scaled(ROW_PX) * len(self._shares) + 2)
 
     def minimumSizeHint(self) -> QSize:
         """Rows are never cut."""
         return QSize(200, self.sizeHint().height())
 
-    def row_at(self, y: float) -> int | None:
-        """The row at a height."""
-        row = int((y - self._header) // self._row)
-        return row if y >= self._header and row < len(self._shares) else None
+    def tip_at(self, point: QPointF) -> str:
+        """A row's probabilities in full."""
+        row = int((point.y() - scaled(HEADER_PX)) // scaled(ROW_PX))
+        return share_text(self._shares[row]) if 0 <= row < len(self._shares) else ""
 
-    def event(self, event: QEvent) -> bool:
-        """A row's tooltip has its figures in full."""
-        if isinstance(event, QHelpEvent) and event.type() is QEvent.Type.ToolTip:
-            row = self.row_at(event.pos().y())
-            text = "" if row is None else f"<span>{escape(_spoken(self._shares[row]))}</span>"
-            QToolTip.showText(event.globalPos(), text, self)
-            return True
-        return super().event(event)
-
-    def _text_width(self) -> float:
-        return min(scaled(180), max(scaled(72), 0.26 * self.width()))
-
-    def paintEvent(self, _event: QPaintEvent) -> None:
-        """Draw the columns' names, then the rows."""
-        painter = QPainter(self)
-        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        first = self._text_width() + COLUMN_GAP_PX
-        count = max(1, len(self._columns))
-        width = (self.width() - first - COLUMN_GAP_PX * (count - 1)) / count
-        most = max((value or 0.0 for *_, values in self._columns for value in values), default=0.0) or 1.0
-        self._paint_texts(painter)
-        for index, (title, token, values) in enumerate(self._columns):
-            left = first + index * (width + COLUMN_GAP_PX)
-            self._paint_column(painter, title, QColor(getattr(self._theme, token)), values, left, width, most)
-        painter.end()
-
-    def _paint_texts(self, painter: QPainter) -> None:
-        mono, plain = mono_font(12), ui_font(12)
+    def _paint(self, painter: QPainter) -> None:
+        theme, header, height = self._theme, scaled(HEADER_PX), scaled(ROW_PX)
+        text_width = min(scaled(180), max(scaled(72), 0.26 * self.width()))
         for row, share in enumerate(self._shares):
-            top = self._header + row * self._row
+            top = header + row * height
             if share.fate is not None:
-                painter.fillRect(QRectF(0, top, self.width(), self._row), QColor(self._theme.hover))
-            font = plain if share.token is None else mono
-            text = QFontMetrics(font).elidedText(share.text, Qt.TextElideMode.ElideRight, int(self._text_width()) - 4)
-            draw_text(painter, text, font, 4, top + 2, format_of(self._theme, share.fate, is_sum=share.token is None))
+                painter.fillRect(QRectF(0, top, self.width(), height), QColor(theme.hover))
+            font, color = (ui_font(12), theme.muted) if share.token is None else (mono_font(12), theme.text)
+            draw_token(painter, theme, share.text, share.fate, QRectF(4, top + 2, text_width - 4, height), font, color)
+        shown = [(title, token, [getattr(share, field) for share in self._shares]) for title, token, field in COLUMNS]
+        shown = [column for column in shown if any(value is not None for value in column[2])]
+        most = max((value or 0.0 for *_, values in shown for value in values), default=0.0) or 1.0
+        width = (self.width() - text_width) / max(1, len(shown)) - COLUMN_GAP_PX
+        painter.setFont(ui_font(11))
+        for index, (title, token, values) in enumerate(shown):
+            left = text_width + COLUMN_GAP_PX + index * (width + COLUMN_GAP_PX)
+            self._paint_column(painter, title, QColor(getattr(theme, token)), values, QRectF(left, 0, width, header), most)
 
     def _paint_column(
-        self,
-        painter: QPainter,
-        title: str,
-        color: QColor,
-        values: list[float | None],
-        left: float,
-        width: float,
-        most: float,
+        self, painter: QPainter, title: str, color: QColor, values: list[float | None], head: QRectF, most: float
     ) -> None:
-        painter.setFont(ui_font(11))
+        align, left = Qt.AlignmentFlag.AlignVCenter, head.left()
         painter.setPen(QColor(self._theme.muted))
-        align = Qt.AlignmentFlag.AlignVCenter
-        painter.fillRect(QRectF(left, self._header / 2 - 5, 8, 8), color)
-        painter.drawText(QRectF(left + 12, 0, width - 12, self._header - 2), align, title)
-        room = max(8.0, width - self._number)
+        painter.fillRect(QRectF(left, head.height() / 2 - 5, 8, 8), color)
+        painter.drawText(head.adjusted(12, 0, 0, -2), align, title)
+        room, height = max(8.0, head.width() - scaled(NUMBER_PX)), scaled(ROW_PX)
         for row, value in enumerate(values):
             if value is None:
                 continue
-            top = self._header + row * self._row
-            length = room * value / most
+            top, length = head.height() + row * height, max(LEAST_BAR_PX, room * value / most)
             if value > 0:
-                painter.fillRect(QRectF(left, top + 5, max(LEAST_BAR_PX, length), self._row - 10), color)
+                painter.fillRect(QRectF(left, top + 5, length, height - 10), color)
             painter.setPen(QColor(self._theme.text if value > 0 else self._theme.faint))
-            place = QRectF(left + max(LEAST_BAR_PX, length) + 4, top, self._number, self._row)
-            painter.drawText(place, align, percent(value))
-
-
-def _spoken(share: Share) -> str:
-    name = share.text if share.token is None else f"“{share.text}” (id {share.token})"
-    parts = [f"target {number(share.target)}"]
-    if share.draft is not None:
-        parts.append(f"draft {number(share.draft)}")
-    if share.residual is not None:
-        parts.append(f"residual {number(share.residual)}")
-    fate = f", {share.fate.value} here" if share.fate is not None else ""
-    return f"{name}{fate}: {', '.join(parts)}"
+            painter.drawText(QRectF(left + length + 4, top, scaled(NUMBER_PX), height), align, percent(value))
 
 
 FEW_ROWS = 12
@@ -393,14 +276,14 @@ class InspectorPanel(QWidget):
         self.before = _step_button("‹", "stepBefore", "The step before (Up)")
         self.behind = _step_button("›", "stepBehind", "The next step (Down)")
         self.block = BlockRow()
-        self.verdict = _wrapped("plain")
+        self.verdict = wrapped_label("inspectorVerdict", "plain")
         self.facts = FigureTable("inspectorFacts")
         self.bars = DistributionBars()
-        self.note = _wrapped("hint")
+        self.note = wrapped_label("inspectorNote", "hint")
         self.more = QToolButton()
         self.more.setObjectName("showAllTokens")
         self.more.setProperty("role", "link")
-        self._empty = _wrapped("hint")
+        self._empty = wrapped_label("inspectorEmpty", "hint")
         self._empty.setText(EMPTY)
         self._empty.setAlignment(Qt.AlignmentFlag.AlignCenter)
         self._lay_out()
@@ -411,45 +294,36 @@ class InspectorPanel(QWidget):
         selection.changed.connect(self._on_selection_changed)
 
     def _lay_out(self) -> None:
-        body = QWidget()
-        layout = QVBoxLayout(body)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(8)
-        layout.addWidget(self._block_card())
-        layout.addWidget(self._probabilities_card())
-        layout.addStretch(1)
-        self.scroll_area = scrolled(body, "inspectorScroll")
-        empty, empty_layout = card()
-        empty_layout.addWidget(self._empty, 1)
-        self._pages = QStackedLayout(self)
-        self._pages.addWidget(empty)
-        self._pages.addWidget(self.scroll_area)
-
-    def _block_card(self) -> QFrame:
-        frame, layout = card()
-        header = QHBoxLayout()
+        header, titles = QHBoxLayout(), QVBoxLayout()
         header.setSpacing(2)
-        titles = QVBoxLayout()
         titles.setSpacing(0)
         titles.addWidget(self.title)
         titles.addWidget(self.subtitle)
         header.addLayout(titles, 1)
         header.addWidget(self.before)
         header.addWidget(self.behind)
-        layout.addLayout(header)
-        layout.addWidget(self.block)
-        layout.addWidget(self.verdict)
-        layout.addWidget(self.facts)
-        return frame
-
-    def _probabilities_card(self) -> QFrame:
-        frame, layout = card()
-        layout.setSpacing(4)
-        layout.addWidget(text_label("Probabilities", "section"))
-        layout.addWidget(self.note)
-        layout.addWidget(self.bars)
-        layout.addWidget(self.more, 0, Qt.AlignmentFlag.AlignLeft)
-        return frame
+        block_card, block_layout = card()
+        block_layout.addLayout(header)
+        for widget in (self.block, self.verdict, self.facts):
+            block_layout.addWidget(widget)
+        bars_card, bars_layout = card()
+        bars_layout.setSpacing(4)
+        for widget in (text_label("Probabilities", "section"), self.note, self.bars):
+            bars_layout.addWidget(widget)
+        bars_layout.addWidget(self.more, 0, Qt.AlignmentFlag.AlignLeft)
+        body = QWidget()
+        layout = QVBoxLayout(body)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.setSpacing(8)
+        layout.addWidget(block_card)
+        layout.addWidget(bars_card)
+        layout.addStretch(1)
+        self.scroll_area = scrolled(body, "inspectorScroll")
+        empty_card, empty_layout = card()
+        empty_layout.addWidget(self._empty, 1)
+        self._pages = QStackedLayout(self)
+        self._pages.addWidget(empty_card)
+        self._pages.addWidget(self.scroll_area)
 
     def set_theme(self, theme: Theme) -> None:
         """Draw in a theme's colours."""
@@ -561,11 +435,3 @@ def _step_button(text: str, object_name: str, help_text: str) -> QToolButton:
     button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
     describe(button, help_text.partition(" (")[0], help_text)
     return button
-
-
-def _wrapped(role: str) -> QLabel:
-    label = text_label("", role)
-    label.setWordWrap(True)
-    # What models say is text, not markup.
-    label.setTextFormat(Qt.TextFormat.PlainText)
-    return label
