@@ -149,12 +149,12 @@ def test_a_run_sends_its_evidence_at_once_while_the_inspector_is_seen_and_only_t
         (window.why, False),
     ):
         window.side.show_page(page)
-        window.live._on_frame()
+        window.live._on_text_due()
         assert controls.is_inspected is is_wanted
     window.side.show_page(window.inspector)
     for put_away, is_wanted in ((window.showMinimized, False), (window.showNormal, True)):
         # In a minimised window nobody looks.
         put_away()
-        window.live._on_frame()
+        window.live._on_text_due()
         assert controls.is_inspected is is_wanted
     window.controller.stop()

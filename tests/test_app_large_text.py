@@ -119,7 +119,7 @@ def test_chips_that_wrap_get_the_height_of_their_lines(qtbot):
     one_line = row.height()
     parent.resize(220, 400)
     qtbot.waitUntil(lambda: row.height() == row.heightForWidth(row.width()) > one_line)
-    assert row.box_of(5).bottom() <= row.height()
+    assert row.boxes()[5].bottom() <= row.height()
 
 
 def test_the_settings_fit_a_window_of_the_usual_size(make_window, qtbot):

@@ -6,6 +6,7 @@ import threading
 from dataclasses import replace
 
 import pytest
+from PySide6.QtCore import QPointF
 
 from app.run.pages.why import EMPTY, why_report
 from app.run.pages.why_page import WhyPanel
@@ -132,8 +133,8 @@ def test_what_the_pointer_is_on_is_explained(qtbot):
     places = panel.step_bar.parts()
     assert [part.title for part, _ in places] == ["draft", "plain forward", "scoring more", "overhead"]
     for part, place in places:
-        assert panel.step_bar.explanation(place.center().toPoint()).startswith(part.title)
-    assert panel.step_bar.explanation(panel.step_bar.rect().topLeft()) == ""
+        assert panel.step_bar.tip_at(place.center()).startswith(part.title)
+    assert panel.step_bar.tip_at(QPointF(0, 0)) == ""
 
 
 @pytest.mark.parametrize("width", [340, 384, 620])

@@ -19,7 +19,7 @@ from PySide6.QtGui import (
     QTextCharFormat,
     QTextLayout,
 )
-from PySide6.QtWidgets import QHBoxLayout, QStackedLayout, QToolButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QStackedLayout, QToolButton, QWidget
 
 from app.run.inspection import (
     FATE_HELP,
@@ -37,7 +37,7 @@ from app.run.inspection import (
 from app.run.run_view import RunView
 from app.run.tokens import Place, Selection
 from app.theme import Theme, mono_font, scaled, ui_font
-from app.widgets.fields import card, describe, scrolled, text_label, wrapped_label
+from app.widgets.fields import boxed, card, column, quiet_button, row, scrolled, text_label, wrapped_label
 from app.widgets.painted import PaintedWidget
 from app.widgets.tables import FigureTable
 from core.types import TokenKind
@@ -183,7 +183,11 @@ class BlockRow(PaintedWidget):
 HEADER_PX, ROW_PX, COLUMN_GAP_PX, NUMBER_PX = 24, 20, 10, 44
 LEAST_BAR_PX = 1.5
 """A bar above 0 stays visible."""
-COLUMNS = (("draft q", "draft_bar", "draft"), ("target p", "target_bar", "target"), ("residual", "sample_bar", "residual"))
+COLUMNS = (
+    ("draft q", "draft_bar", "draft"),
+    ("target p", "target_bar", "target"),
+    ("residual", "sample_bar", "residual"),
+)
 
 
 class DistributionBars(PaintedWidget):
@@ -210,14 +214,14 @@ class DistributionBars(PaintedWidget):
 
     def tip_at(self, point: QPointF) -> str:
         """A row's probabilities in full."""
-        row = int((point.y() - scaled(HEADER_PX)) // scaled(ROW_PX))
-        return share_text(self._shares[row]) if 0 <= row < len(self._shares) else ""
+        index = int((point.y() - scaled(HEADER_PX)) // scaled(ROW_PX))
+        return share_text(self._shares[index]) if 0 <= index < len(self._shares) else ""
 
     def _paint(self, painter: QPainter) -> None:
         theme, header, height = self._theme, scaled(HEADER_PX), scaled(ROW_PX)
         text_width = min(scaled(180), max(scaled(72), 0.26 * self.width()))
-        for row, share in enumerate(self._shares):
-            top = header + row * height
+        for index, share in enumerate(self._shares):
+            top = header + index * height
             if share.fate is not None:
                 painter.fillRect(QRectF(0, top, self.width(), height), QColor(theme.hover))
             font, color = (ui_font(12), theme.muted) if share.token is None else (mono_font(12), theme.text)
@@ -229,7 +233,9 @@ class DistributionBars(PaintedWidget):
         painter.setFont(ui_font(11))
         for index, (title, token, values) in enumerate(shown):
             left = text_width + COLUMN_GAP_PX + index * (width + COLUMN_GAP_PX)
-            self._paint_column(painter, title, QColor(getattr(theme, token)), values, QRectF(left, 0, width, header), most)
+            self._paint_column(
+                painter, title, QColor(getattr(theme, token)), values, QRectF(left, 0, width, header), most
+            )
 
     def _paint_column(
         self, painter: QPainter, title: str, color: QColor, values: list[float | None], head: QRectF, most: float
@@ -239,10 +245,10 @@ class DistributionBars(PaintedWidget):
         painter.fillRect(QRectF(left, head.height() / 2 - 5, 8, 8), color)
         painter.drawText(head.adjusted(12, 0, 0, -2), align, title)
         room, height = max(8.0, head.width() - scaled(NUMBER_PX)), scaled(ROW_PX)
-        for row, value in enumerate(values):
+        for index, value in enumerate(values):
             if value is None:
                 continue
-            top, length = head.height() + row * height, max(LEAST_BAR_PX, room * value / most)
+            top, length = head.height() + index * height, max(LEAST_BAR_PX, room * value / most)
             if value > 0:
                 painter.fillRect(QRectF(left, top + 5, length, height - 10), color)
             painter.setPen(QColor(self._theme.text if value > 0 else self._theme.faint))
@@ -273,8 +279,8 @@ class InspectorPanel(QWidget):
         self._shows_all = False
         self.title = text_label("", "title")
         self.subtitle = text_label("", "hint")
-        self.before = _step_button("‹", "stepBefore", "The step before (Up)")
-        self.behind = _step_button("›", "stepBehind", "The next step (Down)")
+        self.before = quiet_button("‹", "stepBefore", "The step before", "The step before (Up)")
+        self.behind = quiet_button("›", "stepBehind", "The next step", "The next step (Down)")
         self.block = BlockRow()
         self.verdict = wrapped_label("inspectorVerdict", "plain")
         self.facts = FigureTable("inspectorFacts")
@@ -294,33 +300,14 @@ class InspectorPanel(QWidget):
         selection.changed.connect(self._on_selection_changed)
 
     def _lay_out(self) -> None:
-        header, titles = QHBoxLayout(), QVBoxLayout()
-        header.setSpacing(2)
-        titles.setSpacing(0)
-        titles.addWidget(self.title)
-        titles.addWidget(self.subtitle)
-        header.addLayout(titles, 1)
-        header.addWidget(self.before)
-        header.addWidget(self.behind)
-        block_card, block_layout = card()
-        block_layout.addLayout(header)
-        for widget in (self.block, self.verdict, self.facts):
-            block_layout.addWidget(widget)
-        bars_card, bars_layout = card()
+        titles = column(self.title, self.subtitle, spacing=0)
+        header = row((titles, 1), self.before, self.behind, spacing=2)
+        block_card, _ = card(header, self.block, self.verdict, self.facts)
+        more = row(self.more, None)
+        bars_card, bars_layout = card(text_label("Probabilities", "section"), self.note, self.bars, more)
         bars_layout.setSpacing(4)
-        for widget in (text_label("Probabilities", "section"), self.note, self.bars):
-            bars_layout.addWidget(widget)
-        bars_layout.addWidget(self.more, 0, Qt.AlignmentFlag.AlignLeft)
-        body = QWidget()
-        layout = QVBoxLayout(body)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(8)
-        layout.addWidget(block_card)
-        layout.addWidget(bars_card)
-        layout.addStretch(1)
-        self.scroll_area = scrolled(body, "inspectorScroll")
-        empty_card, empty_layout = card()
-        empty_layout.addWidget(self._empty, 1)
+        self.scroll_area = scrolled(boxed(column(block_card, bars_card, None)), "inspectorScroll")
+        empty_card, _ = card((self._empty, 1))
         self._pages = QStackedLayout(self)
         self._pages.addWidget(empty_card)
         self._pages.addWidget(self.scroll_area)
@@ -425,13 +412,3 @@ class InspectorPanel(QWidget):
     def _on_more(self) -> None:
         self._shows_all = not self._shows_all
         self._show_shares()
-
-
-def _step_button(text: str, object_name: str, help_text: str) -> QToolButton:
-    button = QToolButton()
-    button.setText(text)
-    button.setObjectName(object_name)
-    button.setProperty("role", "quiet")
-    button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
-    describe(button, help_text.partition(" (")[0], help_text)
-    return button

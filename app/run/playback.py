@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject, QSignalBlocker, QSize, Qt, Slot
 from PySide6.QtGui import QIcon, QPixmap, QResizeEvent
-from PySide6.QtWidgets import QComboBox, QHBoxLayout, QMenu, QSizePolicy, QSlider, QToolButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QComboBox, QMenu, QSizePolicy, QSlider, QToolButton, QWidget
 
 from app.controller import RunController, RunState
 from app.menus import Menus
@@ -16,7 +16,7 @@ from app.run.run_view import RunView
 from app.run.step_plots import StepPlot
 from app.run.tokens import Place, Selection
 from app.theme import LIGHT, RESOURCES, Theme, hold, scaled, text_scale
-from app.widgets.fields import EnumCombo, describe, text_label
+from app.widgets.fields import EnumCombo, column, describe, quiet_button, row, text_label
 
 if TYPE_CHECKING:
     from app.run.transcript import TranscriptView
@@ -92,19 +92,13 @@ class PlaybackBar(QWidget):
         self.place.setObjectName("scrubPlace")
         self.place.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
         hold(self.place, least_width=56)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(2)
-        self._row, self._second_row = QHBoxLayout(), QHBoxLayout()
-        for row in (self._row, self._second_row):
-            row.setSpacing(4)
-            layout.addLayout(row)
-        for widget in (self.pause_button, self.step_button, self.pace):
-            self._row.addWidget(widget)
-        self._row.addWidget(self.slider, 1)
-        self._row.addWidget(self.place)
+        self._row = row(self.pause_button, self.step_button, self.pace, (self.slider, 1), self.place, spacing=4)
         self._row.addStretch()
         self._row.addWidget(self.branch_button)
+        self._second_row = row(spacing=4)
+        layout = column(self._row, self._second_row, spacing=2)
+        layout.setContentsMargins(0, 0, 0, 0)
+        self.setLayout(layout)
         self.slider.valueChanged.connect(self._show_place)
         self.show_steps(0, can_scrub=False)
         self.show_actions(can_pause=False, is_paused=False)
@@ -150,10 +144,10 @@ class PlaybackBar(QWidget):
         needed = sum(widget.sizeHint().width() + self._row.spacing() for widget in others)
         has_room = self.width() >= needed + scaled(NARROW_PACE + LEAST_SLIDER)
         self.pace.setMaximumWidth(self.pace.sizeHint().width() if with_words or not has_room else scaled(NARROW_PACE))
-        row, first = (self._row, 3) if has_room else (self._second_row, 0)
-        if row.indexOf(self.slider) < 0:
-            row.insertWidget(first, self.slider, 1)
-            row.insertWidget(first + 1, self.place)
+        wanted, first = (self._row, 3) if has_room else (self._second_row, 0)
+        if wanted.indexOf(self.slider) < 0:
+            wanted.insertWidget(first, self.slider, 1)
+            wanted.insertWidget(first + 1, self.place)
 
     @Slot()
     def _show_place(self) -> None:
@@ -174,12 +168,8 @@ def playback_icon(name: str, theme: Theme) -> QIcon:
 
 
 def _button(object_name: str, title: str, help_text: str) -> QToolButton:
-    button = QToolButton()
-    button.setObjectName(object_name)
-    button.setProperty("role", "quiet")
+    button = quiet_button("", object_name, title, help_text)
     button.setIconSize(QSize(16, 16))
-    button.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
-    describe(button, title, help_text)
     return button
 
 

@@ -7,19 +7,17 @@ from PySide6.QtGui import QFont, QShowEvent
 from PySide6.QtWidgets import (
     QFrame,
     QGridLayout,
-    QHBoxLayout,
     QLabel,
     QProgressBar,
     QSizePolicy,
     QToolButton,
-    QVBoxLayout,
     QWidget,
 )
 
 from app.run.run_view import RunView, TileValues
 from app.run.step_plots import AcceptancePlot, LatencyPlot
 from app.theme import Theme, hold, hold_font
-from app.widgets.fields import text_label
+from app.widgets.fields import column, row, text_label
 from app.widgets.labels import STEPS, ElidedLabel, show_share
 from app.widgets.plot_card import PlotCard
 from app.window_layout import splitter
@@ -41,12 +39,9 @@ class Tile(QFrame):
         self.value.setObjectName(object_name)
         hold_font(self.value, 22, weight=QFont.Weight.DemiBold)
         self.note = ElidedLabel("", "tileNote", takes_all=True)
-        layout = QVBoxLayout(self)
+        layout = column(text_label(title, "tileTitle"), self.value, self.note, spacing=1)
         layout.setContentsMargins(12, 8, 8, 8)
-        layout.setSpacing(1)
-        layout.addWidget(text_label(title, "tileTitle"))
-        layout.addWidget(self.value)
-        layout.addWidget(self.note)
+        self.setLayout(layout)
         for label in self.findChildren(QLabel):
             label.setTextInteractionFlags(Qt.TextInteractionFlag.NoTextInteraction)
 
@@ -151,11 +146,9 @@ class MeasurementsPanel(QWidget):
         self.latency = LatencyPlot(run.metrics)
         self.cards = (PlotCard("Acceptance", self.acceptance), PlotCard("Latency", self.latency))
         self.splitter = splitter(Qt.Orientation.Vertical, "plotSplitter", *((card, 0) for card in self.cards))
-        layout = QVBoxLayout(self)
+        layout = column(self.tiles, (self.splitter, 1))
         layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(8)
-        layout.addWidget(self.tiles)
-        layout.addWidget(self.splitter, 1)
+        self.setLayout(layout)
 
     def begin(self) -> None:
         """A run starts."""
@@ -238,14 +231,9 @@ class StatusStrip(QFrame):
         self.bar.setTextVisible(False)
         self.bar.setFixedWidth(200)
         self.bar.setRange(0, STEPS)
-        layout = QHBoxLayout(self)
+        layout = row((self.stage, 1), self.download, self.place, self.count, self.bar, spacing=16)
         layout.setContentsMargins(16, 0, 16, 0)
-        layout.setSpacing(16)
-        layout.addWidget(self.stage, 1)
-        layout.addWidget(self.download)
-        layout.addWidget(self.place)
-        layout.addWidget(self.count)
-        layout.addWidget(self.bar)
+        self.setLayout(layout)
 
     def show_stage(self, text: str) -> None:
         """Say what the engine is doing."""

@@ -15,14 +15,14 @@ from PySide6.QtGui import (
     QResizeEvent,
     QTextCursor,
 )
-from PySide6.QtWidgets import QBoxLayout, QHBoxLayout, QMenu, QTextEdit, QToolButton, QToolTip, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QBoxLayout, QMenu, QTextEdit, QToolTip, QWidget
 
 from app.run.playback import PlaybackBar
 from app.run.token_notes import GHOST_HELP, LEGEND, spoken, tooltip
 from app.run.token_text import TokenText
 from app.run.tokens import Ghost, Place, Span, Token, TokenStream
 from app.theme import LIGHT, Theme
-from app.widgets.fields import card, describe
+from app.widgets.fields import card, column, quiet_button, row
 from app.widgets.plots import FormatSample
 from core.types import Coupling, TokenKind
 
@@ -235,30 +235,18 @@ class TranscriptPanel(QWidget):
             for kind in (TokenKind.ACCEPTED, TokenKind.CORRECTION, TokenKind.BONUS)
         }
         self._ghost_sample = FormatSample("rejected", GHOST_HELP)
-        self.ghosts_button = QToolButton()
-        self.ghosts_button.setObjectName("ghostsButton")
-        self.ghosts_button.setText("Show rejected")
+        help_text = "Show the draft's tokens that were not kept"
+        self.ghosts_button = quiet_button("Show rejected", "ghostsButton", "Show rejected drafts", help_text)
         self.ghosts_button.setCheckable(True)
-        self.ghosts_button.setProperty("role", "quiet")
-        self.ghosts_button.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
-        describe(self.ghosts_button, "Show rejected drafts", "Show the draft's tokens that were not kept")
-        frame, layout = card()
+        self._header = QBoxLayout(QBoxLayout.Direction.LeftToRight)
+        self._header.setSpacing(HEADER_SPACING // 2)
+        self._header.addLayout(row(*self._samples.values(), self._ghost_sample, None, spacing=HEADER_SPACING), 1)
+        self._header.addWidget(self.ghosts_button)
+        frame, layout = card(self._header, (self.view, 1), self.playback)
         layout.setContentsMargins(12, 10, 12, 8)
-        legend = QHBoxLayout()
-        legend.setSpacing(HEADER_SPACING)
-        for sample in (*self._samples.values(), self._ghost_sample):
-            legend.addWidget(sample)
-        legend.addStretch(1)
-        self._header = header = QBoxLayout(QBoxLayout.Direction.LeftToRight)
-        header.setSpacing(HEADER_SPACING // 2)
-        header.addLayout(legend, 1)
-        header.addWidget(self.ghosts_button)
-        layout.addLayout(header)
-        layout.addWidget(self.view, 1)
-        layout.addWidget(self.playback)
-        outer = QVBoxLayout(self)
+        outer = column(frame)
         outer.setContentsMargins(0, 0, 0, 0)
-        outer.addWidget(frame)
+        self.setLayout(outer)
         self._shows_ghosts = False
         self._fit_header()
         self.ghosts_button.toggled.connect(self.set_ghosts_shown)

@@ -12,7 +12,6 @@ from PySide6.QtWidgets import (
     QSizePolicy,
     QSlider,
     QStackedWidget,
-    QVBoxLayout,
     QWidget,
 )
 
@@ -22,7 +21,7 @@ from app.run.run_view import RunView
 from app.run.token_text import TokenText
 from app.run.tokens import StepText, TokenStream
 from app.theme import Theme, hold, scaled
-from app.widgets.fields import WheelGuard, card, describe, scrolled, text_label, wrapped_label
+from app.widgets.fields import WheelGuard, boxed, card, column, describe, row, scrolled, text_label, wrapped_label
 from app.window_layout import splitter
 
 FRAME_MS = 33
@@ -173,16 +172,9 @@ class RaceLane(QWidget):
         describe(self.bar, f"{title} progress", BAR_HELP)
         heading = text_label(title, "section")
         heading.setToolTip(help_text)
-        header = QHBoxLayout()
-        header.setSpacing(8)
-        header.addWidget(heading)
-        header.addWidget(self.count, 1)
-        layout = QVBoxLayout(self)
+        layout = column(row(heading, (self.count, 1)), self.bar, (self.text, 1), spacing=4)
         layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(4)
-        layout.addLayout(header)
-        layout.addWidget(self.bar)
-        layout.addWidget(self.text, 1)
+        self.setLayout(layout)
 
     def set_run(self, timeline: Timeline, steps: list[StepText], most_tokens: int) -> None:
         """Show a run; the bar is full at `most_tokens`."""
@@ -241,32 +233,19 @@ class RacePage(QWidget):
 
     def _lay_out(self) -> None:
         self.lanes = splitter(Qt.Orientation.Vertical, "raceSplitter", (self.ours, 0), (self.plain, 0))
-        head = QHBoxLayout()
-        head.setSpacing(10)
-        head.addWidget(self.speedup)
-        head.addWidget(self.lead, 1)
-        head.addWidget(self.clock.time)
-        race = QWidget()
-        column = QVBoxLayout(race)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(8)
-        column.addLayout(head)
-        for label in (self.source, self.texts):
-            column.addWidget(label)
-        column.addWidget(self.clock)
-        column.addWidget(self.lanes, 1)
+        head = row(self.speedup, (self.lead, 1), self.clock.time, spacing=10)
+        race = boxed(column(head, self.source, self.texts, self.clock, (self.lanes, 1)))
         # In a low window the page scrolls, so that its least height doesn't limit the prompt's.
-        area = scrolled(race, "raceScroll")
         race.setObjectName("raceBody")
+        area = scrolled(race, "raceScroll")
         self.stack = QStackedWidget()
         self.stack.addWidget(self.empty)
         self.stack.addWidget(area)
-        frame, layout = card()
+        frame, layout = card(self.stack)
         layout.setContentsMargins(12, 10, 12, 10)
-        layout.addWidget(self.stack)
-        outer = QVBoxLayout(self)
+        outer = column(frame)
         outer.setContentsMargins(0, 0, 0, 0)
-        outer.addWidget(frame)
+        self.setLayout(outer)
 
     def begin(self) -> None:
         """A run starts; its race comes when it is over."""

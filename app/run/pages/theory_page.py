@@ -43,16 +43,10 @@ class TheoryPage(ReportPage):
         self._show(TheoryReport(EMPTY))
 
     def _make_cards(self) -> tuple[QWidget, ...]:
-        head, head_layout = card()
-        for widget in (self.headline, self.basis):
-            head_layout.addWidget(widget)
-        figures, figures_layout = card()
-        figures_layout.addWidget(text_label("Figures", "section"))
-        figures_layout.addWidget(self.figures)
-        predictors, predictors_layout = card()
-        predictors_layout.addWidget(text_label("Cheaper predictors of acceptance", "section"))
-        predictors_layout.addWidget(self.predictors)
-        predictors_layout.addWidget(self.predictors_note)
+        head, _ = card(self.headline, self.basis)
+        figures, _ = card(text_label("Figures", "section"), self.figures)
+        title = text_label("Cheaper predictors of acceptance", "section")
+        predictors, _ = card(title, self.predictors, self.predictors_note)
         self._figures_card, self._predictors_card = figures, predictors
         return head, self.cards[0], figures, self.cards[1], predictors
 

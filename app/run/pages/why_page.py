@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from PySide6.QtCore import QEvent, QPoint, QRectF, QSize, Qt
-from PySide6.QtGui import QBrush, QColor, QFontMetrics, QHelpEvent, QPainter, QPaintEvent, QPen
-from PySide6.QtWidgets import QGridLayout, QLabel, QSizePolicy, QToolTip, QWidget
+from PySide6.QtCore import QPoint, QPointF, QRectF, QSize, Qt
+from PySide6.QtGui import QBrush, QColor, QFontMetrics, QPainter, QPen
+from PySide6.QtWidgets import QGridLayout, QLabel, QWidget
 
 from app.run.pages.report_page import ReportPage, column_label
 from app.run.pages.why import EMPTY, Gain, Part, WhyReport, why_report
 from app.run.run_view import NamedValue, RunView
 from app.theme import LIGHT, Theme, scaled, ui_font
-from app.widgets.fields import card, describe, text_label
+from app.widgets.fields import card, describe, row, text_label, wrapped_label
+from app.widgets.painted import PaintedWidget
 from app.widgets.plots import Mark, SeriesSample
 
 BAR_HEIGHT, GAIN_HEIGHT = 18, 8
@@ -21,30 +22,19 @@ RADIUS = 3
 GAP = 2
 
 
-class TimeBar(QWidget):
+class TimeBar(PaintedWidget):
     """A title, milliseconds, and below them a bar in parts. Bars with the same `full_ms` can be compared."""
 
     def __init__(self, object_name: str) -> None:
-        super().__init__()
-        self.setObjectName(object_name)
-        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
-        self._theme = LIGHT
-        self._title = ""
+        super().__init__(object_name)
+        self._title, self._full_ms = "", 1.0
         self._parts: tuple[Part, ...] = ()
-        self._full_ms = 1.0
-
-    def set_theme(self, theme: Theme) -> None:
-        """Draw in a theme's colours."""
-        self._theme = theme
-        self.updateGeometry()
-        self.update()
 
     def show_parts(self, title: str, parts: Sequence[Part], full_ms: float) -> None:
         """Show a time, on a scale that ends at `full_ms`."""
         self._title, self._parts, self._full_ms = title, tuple(parts), max(full_ms, 1e-9)
-        spoken = ", ".join(f"{part.title} {part.milliseconds:.2f} ms" for part in parts)
         self.setAccessibleName(f"{title}: {self.total_ms:.2f} ms")
-        self.setAccessibleDescription(spoken)
+        self.setAccessibleDescription(", ".join(f"{part.title} {part.milliseconds:.2f} ms" for part in parts))
         self.update()
 
     @property
@@ -54,44 +44,27 @@ class TimeBar(QWidget):
 
     def parts(self) -> list[tuple[Part, QRectF]]:
         """Each part and its rectangle."""
-        top, left = self._line() + 3, 0.0
-        found = []
+        found, left = [], 0.0
         for part in self._parts:
             width = self.width() * part.milliseconds / self._full_ms
-            found.append((part, QRectF(left, top, width, scaled(BAR_HEIGHT))))
+            found.append((part, QRectF(left, _line_height() + 3, width, scaled(BAR_HEIGHT))))
             left += width
         return found
 
     def sizeHint(self) -> QSize:
         """A line of text and the bar."""
-        return QSize(200, self._line() + 4 + scaled(BAR_HEIGHT))
+        return QSize(200, _line_height() + 4 + scaled(BAR_HEIGHT))
 
-    def _line(self) -> int:
-        return QFontMetrics(ui_font(12)).height()
-
-    def event(self, event: QEvent) -> bool:
-        """Say what the part under the pointer is."""
-        if event.type() is QEvent.Type.ToolTip and isinstance(event, QHelpEvent):
-            QToolTip.showText(event.globalPos(), self.explanation(event.pos()), self)
-            return True
-        return super().event(event)
-
-    def explanation(self, point: QPoint) -> str:
+    def tip_at(self, point: QPointF) -> str:
         """The part at a point, in a sentence; empty beside the bar."""
-        for part, place in self.parts():
-            if place.contains(point):
-                return f"{part.title}: {part.milliseconds:.2f} ms. {part.how}"
-        return ""
+        found = next((part for part, place in self.parts() if place.contains(point)), None)
+        return f"{found.title}: {found.milliseconds:.2f} ms. {found.how}" if found is not None else ""
 
-    def paintEvent(self, _event: QPaintEvent) -> None:
-        """Draw title, figure and bar."""
-        painter = QPainter(self)
-        _draw_line(painter, self._theme, self.width(), self._line(), self._title, f"{self.total_ms:.2f} ms")
-        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+    def _paint(self, painter: QPainter) -> None:
+        _draw_line(painter, self._theme, self.width(), self._title, f"{self.total_ms:.2f} ms")
         for part, place in self.parts():
             if place.width() >= 0.5:
                 _fill(painter, place.adjusted(0, 0, -min(GAP, place.width() / 2), 0), self._theme, part)
-        painter.end()
 
 
 def _fill(painter: QPainter, place: QRectF, theme: Theme, part: Part) -> None:
@@ -107,65 +80,45 @@ def _fill(painter: QPainter, place: QRectF, theme: Theme, part: Part) -> None:
     painter.drawRoundedRect(place.adjusted(0.5, 0.5, -0.5, -0.5), RADIUS, RADIUS)
 
 
-class GainBar(QWidget):
+class GainBar(PaintedWidget):
     """A title, a speedup, and below them a bar with a mark at plain decoding."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
-        self._theme = LIGHT
+        super().__init__("whyGainBar")
         self._gain = Gain("", 0.0, False, "")
         self._ran, self._full = 0.0, 1.0
 
-    def set_theme(self, theme: Theme) -> None:
-        """Draw in a theme's colours."""
-        self._theme = theme
-        self.updateGeometry()
-        self.update()
-
     def show_gain(self, gain: Gain, ran: float, full: float) -> None:
-        """Show a speedup.
-
-        Args:
-            ran: the speedup as it ran; the bar changes its colour there.
-            full: where the scale ends.
-        """
+        """Show a speedup, with another colour beyond the one that `ran`, on a scale that ends at `full`."""
         self._gain, self._ran, self._full = gain, ran, full
-        self.setToolTip(gain.how)
-        self.setAccessibleName(f"{gain.title}: {speedup_text(gain.speedup)}")
-        self.setAccessibleDescription(gain.how)
+        describe(self, f"{gain.title}: {speedup_text(gain.speedup)}", gain.how)
         self.update()
 
     def sizeHint(self) -> QSize:
         """A line of text and the bar."""
-        return QSize(200, QFontMetrics(ui_font(12)).height() + 4 + scaled(GAIN_HEIGHT))
+        return QSize(200, _line_height() + 4 + scaled(GAIN_HEIGHT))
 
-    def paintEvent(self, _event: QPaintEvent) -> None:
-        """Draw title, figure and bar."""
-        painter, theme, gain = QPainter(self), self._theme, self._gain
-        line = QFontMetrics(ui_font(12)).height()
-        _draw_line(painter, theme, self.width(), line, gain.title, speedup_text(gain.speedup), is_strong=gain.is_main)
-        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        painter.setPen(Qt.PenStyle.NoPen)
-        top, height = line + 3, scaled(GAIN_HEIGHT)
-        reached, ran = self._x(gain.speedup), self._x(self._ran)
-        painter.setBrush(QColor(theme.track))
-        painter.drawRoundedRect(QRectF(0, top, self.width(), height), RADIUS, RADIUS)
+    def tip_at(self, _point: QPointF) -> str:
+        """How the speedup is computed."""
+        return self._gain.how
+
+    def _paint(self, painter: QPainter) -> None:
+        theme, gain, top, height = self._theme, self._gain, _line_height() + 3, scaled(GAIN_HEIGHT)
+        value = speedup_text(gain.speedup)
+        _draw_line(painter, theme, self.width(), gain.title, value, is_strong=gain.is_main)
+        reached, ran, plain = (
+            self.width() * min(1.0, speedup / self._full) for speedup in (gain.speedup, self._ran, 1.0)
+        )
         more = QColor(theme.accent)
         more.setAlphaF(1.0 if gain.is_main else 0.45)
-        painter.setBrush(more)
-        painter.drawRoundedRect(QRectF(0, top, reached, height), RADIUS, RADIUS)
-        painter.setBrush(QColor(theme.muted))
-        painter.drawRoundedRect(QRectF(0, top, min(ran, reached), height), RADIUS, RADIUS)
+        painter.setPen(Qt.PenStyle.NoPen)
+        for width, color in ((self.width(), theme.track), (reached, more), (min(ran, reached), theme.muted)):
+            painter.setBrush(QColor(color))
+            painter.drawRoundedRect(QRectF(0, top, width, height), RADIUS, RADIUS)
         pen = QPen(QColor(theme.text), 2)
         pen.setDashPattern([1.5, 1])
         painter.setPen(pen)
-        plain = self._x(1.0)
         painter.drawLine(QPoint(round(plain), top - 2), QPoint(round(plain), top + height + 2))
-        painter.end()
-
-    def _x(self, speedup: float) -> float:
-        return self.width() * min(1.0, speedup / self._full)
 
 
 def speedup_text(speedup: float) -> str:
@@ -173,18 +126,19 @@ def speedup_text(speedup: float) -> str:
     return f"{speedup:.2f}×" if math.isfinite(speedup) else "–"
 
 
-def _draw_line(
-    painter: QPainter, theme: Theme, width: int, height: int, title: str, value: str, *, is_strong: bool = True
-) -> None:
+def _line_height() -> int:
+    return QFontMetrics(ui_font(12)).height()
+
+
+def _draw_line(painter: QPainter, theme: Theme, width: int, title: str, value: str, *, is_strong: bool = True) -> None:
     painter.setFont(ui_font(12))
-    metrics = painter.fontMetrics()
+    metrics, height = painter.fontMetrics(), _line_height()
     room = width - metrics.horizontalAdvance(value) - 8
-    flags = Qt.AlignmentFlag.AlignVCenter
+    middle = Qt.AlignmentFlag.AlignVCenter
     painter.setPen(QColor(theme.text if is_strong else theme.muted))
-    shown = metrics.elidedText(title, Qt.TextElideMode.ElideRight, room)
-    painter.drawText(QRectF(0, 0, room, height), flags | Qt.AlignmentFlag.AlignLeft, shown)
+    painter.drawText(QRectF(0, 0, room, height), middle, metrics.elidedText(title, Qt.TextElideMode.ElideRight, room))
     painter.setPen(QColor(theme.text))
-    painter.drawText(QRectF(0, 0, width, height), flags | Qt.AlignmentFlag.AlignRight, value)
+    painter.drawText(QRectF(0, 0, width, height), middle | Qt.AlignmentFlag.AlignRight, value)
 
 
 class WhyPanel(ReportPage):
@@ -208,39 +162,26 @@ class WhyPanel(ReportPage):
         self._show(WhyReport(EMPTY))
 
     def _make_cards(self) -> tuple[QWidget, ...]:
-        head, head_layout = card()
-        for widget in (self.headline, self.basis, self.figures):
-            head_layout.addWidget(widget)
-        time, time_layout = card()
-        time_layout.addWidget(text_label("Where an average step's time goes", "section"))
-        legend = QGridLayout()
-        legend.setHorizontalSpacing(14)
-        for index, sample in enumerate(self.samples):
-            legend.addWidget(sample, 0, index)
-        legend.setColumnStretch(len(self.samples), 1)
-        time_layout.addLayout(legend)
-        time_layout.addWidget(self.step_bar)
-        time_layout.addWidget(self.plain_bar)
-        gains, self._gains_layout = card()
-        self._gains_layout.addWidget(text_label("If one thing were ideal", "section"))
-        hint = text_label("Each alone, the rest unchanged. Mark: plain decoding, 1×.", "hint")
-        hint.setWordWrap(True)
-        self._gains_layout.addWidget(hint)
-        change, change_layout = card()
-        change_layout.addWidget(text_label("What to change", "section"))
-        change_layout.addWidget(self.advice)
+        head, _ = card(self.headline, self.basis, self.figures)
+        time, _ = card(
+            text_label("Where an average step's time goes", "section"),
+            row(*self.samples, None, spacing=14),
+            self.step_bar,
+            self.plain_bar,
+        )
+        hint = wrapped_label("whyGainsHint", "hint", "Each alone, the rest unchanged. Mark: plain decoding, 1×.")
+        gains, self._gains_layout = card(text_label("If one thing were ideal", "section"), hint)
+        change, _ = card(text_label("What to change", "section"), self.advice)
         self._cards = (time, gains, change)
         return head, *self._cards
 
     def set_theme(self, theme: Theme) -> None:
         """Draw in a theme's colours."""
         self._theme = theme
-        for bar in (self.step_bar, self.plain_bar):
+        for bar in (self.step_bar, self.plain_bar, *self.gain_bars):
             bar.set_theme(theme)
         for sample in self.samples:
             sample.set_theme(theme)
-        for gain_bar in self.gain_bars:
-            gain_bar.set_theme(theme)
 
     def _show_run(self) -> None:
         self._show(why_report(self._run))
@@ -287,8 +228,8 @@ class FigureRow(QWidget):
         """Show these values."""
         while len(self.labels) < len(figures):
             pair = text_label("", "field"), text_label("", "strong")
-            for row, label in enumerate(pair):
-                self._layout.addWidget(label, row, len(self.labels))
+            self._layout.addWidget(pair[0], 0, len(self.labels))
+            self._layout.addWidget(pair[1], 1, len(self.labels))
             self._layout.setColumnStretch(len(self.labels), 1)
             self.labels.append(pair)
         for figure, (title, value) in zip(figures, self.labels, strict=False):
