@@ -165,7 +165,7 @@ def test_the_next_step_shows_the_whole_text_again(stepwise, qtbot):
     bar(stepwise).step_button.click()
     qtbot.waitUntil(lambda: num_steps(stepwise) == 4)
     assert stepwise.transcript.view.toPlainText() == stepwise.prompt.text() + stepwise.run_view.tokens.text
-    assert bar(stepwise).slider.value() == 4
+    qtbot.waitUntil(lambda: bar(stepwise).slider.value() == 4)
 
 
 # --- Text and plots are one ---
