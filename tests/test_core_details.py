@@ -1,4 +1,4 @@
-"""What a model is, told from its files' headers: the figures are those of the loaded model, and no file hangs it."""
+"""What a model is, from its files' headers: the figures are those of the loaded model, and no file hangs it."""
 
 import json
 import struct
@@ -36,9 +36,6 @@ def saved(tmp_path_factory):
 @pytest.fixture
 def folder(tmp_path):
     return save_model(tmp_path / "model")
-
-
-# --- Folders ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gpt2", "gpt_neox", "gemma3_text", "opt", "phi"])
@@ -128,9 +125,6 @@ def test_a_drafter_that_borrows_its_tables_has_their_head_in_its_cost(folder):
     assert found.parameters_per_step(drafting=True) == own + 100 * 32
 
 
-# --- Base and instruct ------------------------------------------------------------------------------------------
-
-
 def test_a_model_with_a_chat_template_is_an_instruct_model(folder):
     (folder / "chat_template.jinja").write_text(TEMPLATE + "{{ eos_token }}")
     assert details(folder).is_instruct
@@ -155,9 +149,6 @@ def test_a_damaged_tokenizer_config_says_nothing(folder, content):
     (folder / "tokenizer_config.json").write_text(content)
     (folder / "chat_template.jinja").unlink(missing_ok=True)
     assert not details(folder).is_instruct
-
-
-# --- Damaged folders --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("keep", [0, 4, 8, 200, 0.5, -1])
@@ -216,9 +207,6 @@ def test_odd_values_are_left_to_loading(folder, changes):
     assert details(folder).num_parameters > 0
 
 
-# --- GGUF -------------------------------------------------------------------------------------------------------
-
-
 def write_gguf(path, *, template=None, tensor_type=None):
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_context_length(64)
@@ -260,64 +248,6 @@ def test_a_truncated_gguf_file_is_noticed(tmp_path, keep):
     content = write_gguf(tmp_path / "whole.gguf").read_bytes()
     (tmp_path / "torn.gguf").write_bytes(content[: int(len(content) * keep) if keep > 0 else -200])
     assert "truncated" in refusal(tmp_path / "torn.gguf")
-
-
-def gguf_bytes(*, version=3, num_tensors=0, num_pairs=0, rest=b"") -> bytes:
-    return b"GGUF" + struct.pack("<IQQ", version, num_tensors, num_pairs) + rest + bytes(64)
-
-
-KEY = struct.pack("<Q", 1) + b"k"
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        gguf_bytes(version=1),
-        gguf_bytes(version=0x03000000),
-        gguf_bytes(num_pairs=2**63),
-        gguf_bytes(num_tensors=2**63),
-        gguf_bytes(num_pairs=1, rest=struct.pack("<Q", 2**63)),
-        gguf_bytes(num_pairs=1, rest=KEY + struct.pack("<I", 77)),
-        gguf_bytes(num_pairs=1, rest=KEY + struct.pack("<IQ", 8, 2**40)),
-        gguf_bytes(num_pairs=1, rest=KEY + struct.pack("<IIQ", 9, 8, 2**40)),
-        gguf_bytes(num_pairs=1, rest=KEY + struct.pack("<IIQ", 9, 4, 2**22)),
-        gguf_bytes(num_pairs=1, rest=KEY + struct.pack("<I", 9) * 12),
-        gguf_bytes(num_tensors=1, rest=KEY + struct.pack("<I", 2**31)),
-        gguf_bytes(num_tensors=1, rest=KEY + struct.pack("<IQIQ", 1, 32, 4000, 0)),
-        gguf_bytes(num_tensors=1, rest=KEY + struct.pack("<IQIQ", 1, 2**62, 0, 0)),
-        gguf_bytes(num_tensors=1, rest=KEY + struct.pack("<IQIQ", 1, 32, 0, 2**63)),
-        b"GGUF",
-        b"GGUF" + b"\xff" * 200,
-    ],
-)
-def test_a_malformed_gguf_file_is_refused_in_a_sentence(tmp_path, content):
-    (tmp_path / "bad.gguf").write_bytes(content)
-    refusal(tmp_path / "bad.gguf")
-
-
-def test_the_items_of_all_arrays_together_are_limited(tmp_path, monkeypatch):
-    path = write_gguf(tmp_path / "tiny.gguf")  # Its one array has four items.
-    key = struct.pack("<Q", 1)
-    arrays = [key + name + struct.pack("<IIQ", 9, 0, 2) + bytes(2) for name in (b"a", b"b", b"c")]
-    (tmp_path / "many.gguf").write_bytes(gguf_bytes(num_pairs=3, rest=b"".join(arrays)))
-    monkeypatch.setattr("core.models.weight_files._MAX_ITEMS", 5)
-    assert read_gguf_header(path).fields["tokenizer.ggml.tokens"] == ("<s>", "</s>", "a", "b")
-    refusal(tmp_path / "many.gguf")
-
-
-def test_no_random_damage_of_a_gguf_file_gets_through_as_another_error(tmp_path):
-    content = bytearray(write_gguf(tmp_path / "whole.gguf").read_bytes())
-    random = np.random.default_rng(0)
-    path = tmp_path / "bad.gguf"
-    for _ in range(150):
-        spoilt = bytearray(content)
-        for place in random.integers(4, len(content) // 2, 3):
-            spoilt[place] = random.integers(256)
-        path.write_bytes(spoilt)
-        try:
-            details(path)
-        except ModelUnreadableError as error:
-            assert is_sentence(str(error))  # noqa: PT017 - some damage is harmless, and then nothing is raised
 
 
 def test_a_gguf_header_is_read_again_when_the_file_changes(tmp_path):

@@ -1,17 +1,22 @@
-"""Downloads: whole and checked or not there, only what is needed, and nothing that is here already."""
+"""Downloads: whole and checked or not there, resumed at the byte where they stopped, and removed whole."""
 
+import itertools
 import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
-from core.errors import HubUnreachableError, ModelNotFoundError, OfflineError
+from core.controls import Cancelled
+from core.errors import HubUnreachableError, ModelNotFoundError, OfflineError, RemovalError
 from core.models import hub
-from core.models.catalogue import ModelFormat, ModelOrigin, local_models, resolve
+from core.models.catalogue import DEFAULT_TARGET, ModelFormat, ModelOrigin, local_models, resolve
 from core.models.downloads import download, plan_removal, remove
-from tests.fakes_downloads import REF, SIZE, WEIGHTS, content, fresh_home, model_files, refusal, serving
+from core.models.hub import Meter
+from tests.fakes import is_sentence
+from tests.fakes_downloads import REF, SIZE, WEIGHTS, content, fresh_home, interrupt, model_files, refusal, serving
 from tests.hub_server import Repository
 
 
@@ -81,24 +86,10 @@ def test_weights_in_several_files_come_with_their_index(server):
     assert not (entry.path / "extra.safetensors").exists()
 
 
-@pytest.mark.parametrize("name", ["with spaces", "Ünïcödé 模型"])
-def test_any_cache_folder_will_do(server, tmp_path, monkeypatch, name):
-    monkeypatch.setenv("HF_HOME", str(tmp_path / name))
-    assert (tmp_path / name) in download(REF).path.parents
-    assert remove(REF) > SIZE
-
-
 def test_where_links_are_not_wanted_the_files_lie_in_the_snapshot(server, monkeypatch):
     monkeypatch.setenv("HF_HUB_DISABLE_SYMLINKS", "1")
     entry = download(REF)
     assert not any(path.is_symlink() for path in entry.path.iterdir())
-    server.sent.clear()
-    download(REF)
-    assert server.sent == {}
-
-
-def test_what_is_here_is_not_fetched_again(server):
-    download(REF)
     server.sent.clear()
     download(REF)
     assert server.sent == {}
@@ -192,3 +183,171 @@ def test_reading_the_cache_imports_nothing_heavy():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60,
                           cwd=Path(__file__).resolve().parents[1])  # fmt: skip
     assert (done.returncode, done.stderr.strip()) == (0, "")
+
+
+# --- Progress, stopping and resuming --------------------------------------------------------------------------------
+
+
+def test_progress_knows_the_total_before_the_first_byte_and_ends_at_it(server):
+    seen = []
+    download(REF, on_progress=seen.append)
+    total = sum(len(data) for data in model_files().values())
+    assert seen[0].stage == "Asking the Hub…"
+    assert (seen[1].stage, seen[1].done_bytes, seen[1].total_bytes) == ("Downloading", 0, total)
+    assert {(progress.stage, progress.file) for progress in seen} >= {("Downloading", WEIGHTS), ("Checking…", WEIGHTS)}
+    done = [progress.done_bytes for progress in seen]
+    assert done == sorted(done)
+    assert done[-1] == total
+
+
+def test_the_meter_reports_ten_times_a_second_with_a_rate_and_the_time_left():
+    now = itertools.count(step=0.01)
+    seen = []
+    meter = Meter(seen.append, total_bytes=100_000, clock=lambda: next(now))
+    meter.enter("Downloading", "file", is_receiving=True)
+    for _ in range(500):
+        meter.count(100)
+    # The clock is read twice where something is measured.
+    assert 40 <= len(seen) <= 60
+    last = seen[-1]
+    assert last.bytes_per_second == pytest.approx(10_000, rel=0.15)
+    assert last.seconds_left == pytest.approx((100_000 - last.done_bytes) / last.bytes_per_second)
+    meter.enter("Checking…", "file")
+    assert (seen[-1].bytes_per_second, seen[-1].seconds_left) == (None, None)
+
+
+def test_a_cancelled_download_goes_on_at_the_byte_where_it_stopped(server):
+    kept = interrupt()
+    assert hub.interrupted_refs() == [REF]
+    assert REF not in [entry.ref for entry in local_models()]
+    seen = []
+    entry = download(REF, on_progress=seen.append)
+    assert server.sent[WEIGHTS][1] == SIZE - kept
+    assert (entry.path / WEIGHTS).read_bytes() == content()
+    assert hub.interrupted_refs() == []
+    first = next(progress for progress in seen if progress.file == WEIGHTS)
+    assert first.done_bytes > kept
+
+
+def test_a_restart_keeps_what_is_sound_and_repairs_what_is_not(server):
+    entry = download(REF)
+    blob = (entry.path / WEIGHTS).resolve()
+    blob.write_bytes(content(seed=9))
+    server.sent.clear()
+    assert download(REF) == resolve(REF)
+    assert server.sent == {}
+    download(REF, restart=True)
+    assert set(server.sent) == {WEIGHTS}
+    assert (entry.path / WEIGHTS).read_bytes() == content()
+
+
+def test_a_restart_leaves_other_revisions_whole(server):
+    old = download(REF)
+    server.repositories[REF] = Repository(model_files(tokenizer_config__json=b'{"new": 1}'), commit="b" * 40)
+    server.sent.clear()
+
+    def stop_at_once() -> None:
+        if server.sent:
+            raise Cancelled
+
+    with pytest.raises(Cancelled):
+        download(REF, restart=True, check_cancelled=stop_at_once)
+    assert (old.path / WEIGHTS).read_bytes() == content()
+    new = download(REF)
+    assert (new.revision, set(server.sent)) == ("b" * 40, {"tokenizer_config.json"})
+
+
+def test_a_download_stopped_before_its_first_byte_leaves_nothing(server, home):
+    def stop_when_folders_are_made() -> None:
+        if (hub.repository_folder(REF) / "blobs").is_dir():
+            raise Cancelled
+
+    with pytest.raises(Cancelled):
+        download(REF, check_cancelled=stop_when_folders_are_made)
+    assert not hub.repository_folder(REF).exists()
+
+
+def test_a_hub_that_can_not_resume_sends_the_whole_file(server):
+    interrupt()
+    server.ignores_ranges = True
+    assert (download(REF).path / WEIGHTS).read_bytes() == content()
+    assert server.sent[WEIGHTS][1] == SIZE
+
+
+def test_a_connection_that_breaks_is_taken_up_again(server):
+    server.break_after[WEIGHTS] = 100_000
+    assert (download(REF).path / WEIGHTS).read_bytes() == content()
+    assert len(server.sent[WEIGHTS]) >= 3
+    assert sum(server.sent[WEIGHTS]) < 2 * SIZE
+
+
+# --- Removal --------------------------------------------------------------------------------------------------------
+
+
+def test_a_removed_model_is_gone_with_all_its_revisions(server):
+    download(REF)
+    removal = plan_removal(REF)
+    assert removal.frees_bytes > SIZE
+    assert "Other programs" in removal.note
+    assert is_sentence(removal.note)
+    assert resolve(REF) == removal.entry
+    assert remove(REF) == removal.frees_bytes
+    assert not hub.repository_folder(REF).exists()
+    with pytest.raises(ModelNotFoundError):
+        resolve(REF)
+
+
+def test_a_copy_of_the_model_under_another_id_stays(server):
+    server.repositories["owner/other"] = Repository(model_files())
+    kept = download("owner/other")
+    download(REF)
+    remove(REF)
+    assert resolve("owner/other").path == kept.path
+    assert (kept.path / WEIGHTS).read_bytes() == content()
+
+
+def test_a_model_that_is_being_downloaded_is_not_removed(server):
+    interrupt()
+    (partial,) = hub.repository_folder(REF).rglob(f"*{hub.PARTIAL_SUFFIX}")
+    with FileLock(hub.lock_folder(REF) / f"{partial.stem}.lock"):
+        with pytest.raises(RemovalError, match="being downloaded") as caught:
+            remove(REF)
+        assert is_sentence(str(caught.value))
+        assert partial.exists()
+    assert remove(REF) > 0
+    assert not hub.repository_folder(REF).exists()
+
+
+def test_an_interrupted_download_can_be_removed(server):
+    kept = interrupt()
+    removal = plan_removal(REF)
+    assert "interrupted" in removal.note
+    assert removal.frees_bytes > kept
+    remove(REF)
+    assert hub.interrupted_refs() == []
+    assert not hub.repository_folder(REF).exists()
+
+
+@pytest.mark.parametrize("ref", ["folder", "file.gguf", DEFAULT_TARGET])
+def test_what_is_the_users_own_is_not_removed(tmp_path, monkeypatch, ref):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file.gguf").write_bytes(b"GGUF")
+    for name in {ref, ref if ref == DEFAULT_TARGET else str(tmp_path / ref)}:
+        with pytest.raises(RemovalError) as caught:
+            remove(name)
+        assert is_sentence(str(caught.value))
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize("ref", ["owner/nothing", "a/b/c", "../x"])
+def test_what_is_not_here_can_not_be_removed(ref):
+    with pytest.raises(ModelNotFoundError) as caught:
+        plan_removal(ref)
+    assert is_sentence(str(caught.value))
+
+
+def test_a_restart_discards_what_an_interrupted_download_left(server):
+    interrupt()
+    download(REF, restart=True)
+    assert server.sent[WEIGHTS][1] == SIZE

@@ -135,3 +135,11 @@ def test_a_lack_of_room_is_said_before_it_is_met(gguf_file, monkeypatch):
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory(1_000, 1_000))
     monkeypatch.setattr(psutil, "swap_memory", lambda: memory(0, 0))
     assert "of memory is free" in refusal(gguf_file, OutOfMemoryError)
+
+
+def test_the_items_of_all_arrays_together_are_limited(tmp_path, monkeypatch):
+    arrays = tuple((name, 9, struct.pack("<IQ", 0, 2) + bytes(2)) for name in (b"a", b"b", b"c"))
+    path = header(tmp_path / "many.gguf", keys=arrays)
+    assert check_file(path).disk_bytes == 4 * 32
+    monkeypatch.setattr("core.models.weight_files._MAX_ITEMS", 5)
+    refusal(header(tmp_path / "more.gguf", keys=arrays))

@@ -1,4 +1,4 @@
-"""The Hub's cache is where its own tools look, and every model in it is found, or refused in a sentence."""
+"""The Hub's cache is where its own tools look, every model in it is found or refused in a sentence; suggestions."""
 
 import json
 import os
@@ -9,8 +9,9 @@ import sys
 import pytest
 
 from core.errors import ModelNotFoundError, ModelUnreadableError
-from core.models import hub
+from core.models import hub, wheel
 from core.models.catalogue import SMOLLM2_DRAFTER, ModelOrigin, embedded_models, local_models, resolve
+from core.models.suggestions import SUGGESTIONS, suggested_drafts
 from tests.fakes import is_sentence
 from tests.fakes_cache import NEW, OLD, REF, empty_cache, write_folder, write_snapshot
 
@@ -25,9 +26,6 @@ def refusal(error, ref=REF) -> str:
         resolve(str(ref))
     assert is_sentence(str(caught.value)), str(caught.value)
     return str(caught.value)
-
-
-# --- The environment --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("variables", "expected"), [
@@ -51,16 +49,6 @@ def test_the_cache_is_where_the_hubs_own_tools_look(monkeypatch, variables, expe
 def test_offline_mode_is_the_users(monkeypatch, value, offline):
     monkeypatch.setenv("HF_HUB_OFFLINE", value)
     assert hub.is_offline() == offline
-
-
-def test_the_endpoint_is_read_when_it_is_needed(monkeypatch):
-    monkeypatch.delenv("HF_ENDPOINT", raising=False)
-    assert hub.endpoint() is None
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1/")
-    assert hub.endpoint() == "http://127.0.0.1:1"
-
-
-# --- The Hub's cache --------------------------------------------------------------------------------------------
 
 
 def test_a_model_in_the_cache_is_found_by_its_id():
@@ -179,9 +167,6 @@ def test_any_cache_folder_will_do(tmp_path, monkeypatch, name):
     assert [entry.ref for entry in local_models()] == [REF]
 
 
-# --- Drafters that serve one target -----------------------------------------------------------------------------
-
-
 def test_a_drafter_says_which_target_it_serves(tmp_path):
     config = json.dumps({"shares_tables_with": {"model": "owner/target"}})
     write_folder(tmp_path / "embedded" / SMOLLM2_DRAFTER, **{"config.json": config, "tokenizer.json": None})
@@ -194,3 +179,33 @@ def test_a_drafter_says_which_target_it_serves(tmp_path):
 def test_a_drafter_that_names_no_target_serves_none(tmp_path, borrowed):
     write_folder(tmp_path / "drafter", **{"config.json": f'{{"shares_tables_with": {borrowed}}}'})
     assert resolve(str(tmp_path / "drafter")).serves is None
+
+
+# --- Suggestions ----------------------------------------------------------------------------------------------------
+
+
+def test_suggested_drafts_are_smaller_and_of_the_targets_family():
+    known = {suggestion.ref: suggestion for suggestion in SUGGESTIONS}
+    assert len(known) == len(SUGGESTIONS)
+    for suggestion in SUGGESTIONS:
+        assert hub.is_hub_id(suggestion.ref)
+        assert suggestion.download_bytes > 1.9 * suggestion.num_parameters
+        for ref in suggestion.drafts:
+            if ref != SMOLLM2_DRAFTER:
+                assert known[ref].num_parameters < suggestion.num_parameters
+                assert (known[ref].family, known[ref].is_instruct) == (suggestion.family, suggestion.is_instruct)
+
+
+def test_the_families_of_the_catalogue():
+    families = ["SmolLM2", "Qwen2.5", "Qwen3", "Llama 3.2", "Gemma 3", "GPT-2", "Pythia", "OPT"]
+    assert list(dict.fromkeys(suggestion.family for suggestion in SUGGESTIONS)) == families
+    for family in families:
+        members = [suggestion for suggestion in SUGGESTIONS if suggestion.family == family]
+        assert any(member.drafts for member in members)
+        assert members == sorted(members, key=lambda member: member.num_parameters)
+
+
+def test_drafts_are_suggested_by_the_targets_id():
+    assert suggested_drafts(wheel.REF) == (SMOLLM2_DRAFTER,)
+    assert suggested_drafts("openai-community/gpt2-xl")[0] == "openai-community/gpt2"
+    assert suggested_drafts("owner/unknown") == ()

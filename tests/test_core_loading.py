@@ -1,4 +1,4 @@
-"""Where models go, and what comes of it when there is no room."""
+"""Where models go, which forward they use, what happens without room, and how a prompt becomes ids."""
 
 import json
 import shutil
@@ -18,9 +18,11 @@ from core.models.loading import (
     Need,
     available_memory,
     bytes_per_position,
+    check_cache,
     choose_place,
     does_not_fit,
     empty_model,
+    find_fused_weights,
     is_spread,
     load,
     need_of,
@@ -31,11 +33,24 @@ from core.models.prompting import encode_prompt, render
 from core.runners import llama
 from core.text import in_words
 from core.types import SamplingParams
-from tests.fakes import byte_tokenizer, edit_json, greedy_reference, is_sentence, play, save_model, tiny_model
+from tests.fakes import (
+    byte_tokenizer,
+    edit_json,
+    greedy_reference,
+    is_sentence,
+    language_model,
+    play,
+    save_model,
+    tiny_model,
+    tiny_module,
+)
 
 GREEDY = SamplingParams(0.0)
+
 PROMPT = [10, 20, 30, 40]
+
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
 GB = 10**9
 
 
@@ -43,9 +58,6 @@ GB = 10**9
 def folder(tmp_path_factory):
     """A tiny Llama, never changed."""
     return save_model(tmp_path_factory.mktemp("models") / "tiny")
-
-
-# --- Places -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -114,9 +126,6 @@ def test_a_spread_model_runs_by_its_modules_and_says_the_same(folder, tmp_path, 
 def test_every_place_of_this_machine_has_a_size():
     assert available_memory(CPU).keys() == {"cpu"}
     assert available_memory(CPU)["cpu"] > 0
-
-
-# --- Out of memory ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -218,9 +227,6 @@ def test_the_length_that_would_fit_is_said():
     assert "would fit" not in run_does_not_fit([model], 5_000, 10**9)
 
 
-# --- What is loaded ---------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def borrower(folder, tmp_path):
     """A drafter that has a target's name in place of tables."""
@@ -251,9 +257,6 @@ def test_the_revision_of_a_model_goes_with_it(folder, monkeypatch):
     monkeypatch.setattr(loading, "resolve", lambda _: entry)
     assert load(str(folder), "cpu").revision == "c0ffee"
     assert tiny_model().revision is None
-
-
-# --- Prompts ----------------------------------------------------------------------------------------------------
 
 
 def test_a_prompt_is_rendered_as_it_will_be_encoded_without_the_weights(tmp_path, monkeypatch):
@@ -297,3 +300,58 @@ def test_a_tokenizer_that_changed_is_read_again(folder, tmp_path):
     assert len(before) == 2
     byte_tokenizer([("a", "b")]).save_pretrained(path)
     assert len(render(str(path), "ab").ids) == 1
+
+
+# --- The forward ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=[torch.float32, torch.bfloat16], ids=str)
+def model(request):
+    return language_model(tiny_module("llama").to(request.param))
+
+
+@pytest.mark.parametrize(("spread", "is_used"), [(0.0, True), (1.0, False)])
+def test_the_lean_forward_is_used_where_its_logits_are_the_modules(model, spread, is_used):
+    expected = check_cache(model)
+    others = torch.randn(expected.shape, generator=torch.Generator().manual_seed(0)) * expected.std()
+    assert (find_fused_weights(model, expected + spread * others) is not None) is is_used
+
+
+def test_a_few_logits_that_rounding_moves_far_rule_it_out_in_float32_alone(model):
+    expected = check_cache(model).clone()
+    expected[::3, ::50] += 2 * expected.std()
+    assert (find_fused_weights(model, expected) is not None) is (model.dtype is torch.bfloat16)
+
+
+# --- Encoded prompts ------------------------------------------------------------------------------------------------
+
+TEMPLATE = "{% for message in messages %}<{{ message['role'] }}>{{ message['content'] }}{% endfor %}<assistant>"
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """A model with a chat template, and one without."""
+    folder = tmp_path_factory.mktemp("models")
+    chat = byte_tokenizer()
+    chat.chat_template = TEMPLATE
+    save_model(folder / "chat", tokenizer=chat)
+    save_model(folder / "target")
+    return folder
+
+
+def test_the_chat_template_is_applied_where_there_is_one(models):
+    chat, plain = load(str(models / "chat"), "cpu"), load(str(models / "target"), "cpu")
+    prompt = encode_prompt(chat, "hello")
+    assert prompt.is_chat
+    assert prompt.rendered == chat.tokenizer.decode(prompt.ids) == "<user>hello<assistant>"
+    raw = encode_prompt(chat, "hello", False)
+    assert (raw.is_chat, raw.rendered, chat.tokenizer.decode(raw.ids)) == (False, "hello", "hello")
+    assert encode_prompt(plain, "hello") == raw
+    with pytest.raises(SettingsError, match="chat template"):
+        encode_prompt(plain, "hello", True)
+
+
+def test_lone_surrogates_and_odd_characters_are_taken_as_text(models):
+    plain = load(str(models / "target"), "cpu")
+    for text in ("\ud83d", "a\x00b", "\N{ZERO WIDTH JOINER}", "🙂"):
+        assert encode_prompt(plain, text).ids
