@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tests.cli_fakes import step
 
 from core.errors import OutriderError, PromptError
 from core.experiments import bench_memory, bench_rounds
@@ -17,6 +16,7 @@ from core.experiments.contenders import Outrider, build_all
 from core.models.loading import bytes_per_position
 from tests.fakes import greedy_reference, is_sentence, save_model, tiny_model
 from tests.fakes_bench import PROMPTS, REAL, SETTINGS, Fake, K, N, observations, right, small_pair
+from tests.fakes_cli import step
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from enum import StrEnum
 import numpy as np
 
 from core.analysis.diagnosis import LEAST_BLOCKS, Array, StepSums, plain_step
-from core.analysis.expectation import Z95, wilson
+from core.analysis.expectation import wilson
 from core.analysis.theory import NUM_RESAMPLES, SpeedupTheory, speedup_theory
 from core.text import percent_text
 from core.types import Step, Summary, TokenKind
@@ -25,15 +25,7 @@ SURE = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Reliability:
-    """Tested tokens of one kind: at one position, or in one range of predicted acceptance.
-
-    Attributes:
-        title: what they have in common.
-        num_tested: how many.
-        predicted: mean of sum(min(p, q)) at their positions.
-        observed: share that was accepted.
-        low, high: Wilson's 95 % interval of that share. Given the positions, the tests are independent.
-    """
+    """Tested tokens of one kind: predicted (mean of sum(min(p, q))) and observed acceptance, with its 95 % interval."""
 
     title: str
     num_tested: int
@@ -45,27 +37,16 @@ class Reliability:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Predicted against observed acceptance.
+    """Predicted against observed acceptance, overall, by position in the block, and by tenths of the prediction.
 
-    Attributes:
-        overall: all tested tokens.
-        positions: by position in the block, from 1; those never tested left out.
-        bins: by predicted acceptance, in tenths; empty ones left out.
-        z: (accepted - sum of predictions) / square root of sum of a (1 - a): standard normal where tokens are
-            accepted with the predicted probability; None where every prediction was 0 or 1.
+    z is (accepted - sum of predictions) / square root of sum of a (1 - a): standard normal where tokens are
+    accepted with the predicted probability; None where every prediction was 0 or 1.
     """
 
     overall: Reliability
     positions: tuple[Reliability, ...]
     bins: tuple[Reliability, ...]
     z: float | None
-
-    @property
-    def is_consistent(self) -> bool:
-        """Whether chance alone makes such a difference in 95 of 100 runs."""
-        if self.z is None:
-            return abs(self.overall.predicted - self.overall.observed) < 1e-6
-        return abs(self.z) <= Z95
 
 
 def calibrate(steps: Sequence[Step]) -> Calibration | None:
@@ -119,15 +100,10 @@ class Predictor(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PredictorFit:
-    """How well one predictor does.
+    """How well one predictor does: Spearman's rank correlation with 1 - TV, and with accepted (1) or rejected (0).
 
-    Attributes:
-        mean: over the positions where it is finite; None where it is nowhere.
-        num_infinite: positions where it is infinite: one distribution excludes what the other allows.
-        with_overlap: Spearman's rank correlation with 1 - TV, over all drafted positions; infinite ones rank highest.
-        with_outcome: the same with accepted (1) or rejected (0), over the tested positions.
-        num_positions, num_outcomes: of how many. A correlation is None below `LEAST_POSITIONS`, or where one side
-            never changes.
+    Infinite values, where one distribution excludes what the other allows, rank highest and are left out of the mean. A
+    correlation is None below `LEAST_POSITIONS`, or where one side never changes.
     """
 
     predictor: Predictor
@@ -141,21 +117,12 @@ class PredictorFit:
 
 @dataclass(frozen=True, slots=True)
 class PredictorStudy:
-    """All predictors of a run.
-
-    Attributes:
-        fits: one for each.
-        num_positions: drafted positions that have evidence.
-        mean_tail, most_tail: mass of the tokens that are not listed, the larger of the two distributions'.
-        mean_gap, most_gap: how far the listed tokens alone leave 1 - TV open: the smaller of the two tails.
-    """
+    """All predictors of a run, and the mass of the tokens that are not listed, the larger of the two distributions'."""
 
     fits: tuple[PredictorFit, ...]
     num_positions: int
     mean_tail: float
     most_tail: float
-    mean_gap: float
-    most_gap: float
 
 
 def kl_bound(listed: Array, other: Array, starts: np.ndarray, tail: Array, other_tail: Array) -> Array:
@@ -203,14 +170,12 @@ def study_predictors(steps: Sequence[Step]) -> PredictorStudy | None:
         Predictor.DRAFT_TOP: np.maximum.reduceat(q, at),
         Predictor.TOP_1: _same_top(p, q, at),
     }
-    tails, gaps = np.maximum(target_tail, draft_tail), np.minimum(target_tail, draft_tail)
+    tails = np.maximum(target_tail, draft_tail)
     return PredictorStudy(
         fits=tuple(_fit(predictor, values[predictor], overlap, outcomes) for predictor in Predictor),
         num_positions=len(outcomes),
         mean_tail=float(tails.mean()),
         most_tail=float(tails.max()),
-        mean_gap=float(gaps.mean()),
-        most_gap=float(gaps.max()),
     )
 
 
@@ -256,7 +221,6 @@ class Study:
     speedup: SpeedupTheory | None
     calibration: Calibration | None
     predictors: PredictorStudy | None
-    num_steps: int
 
 
 def study(
@@ -269,11 +233,7 @@ def study(
 ) -> Study:
     """Analyse a finished run: up to a second for 5,000 steps, so not for the window's thread.
 
-    Args:
-        steps, baseline_steps: of the run, and of plain decoding.
-        target_step_ms: `PrefillDone.target_step_ms`.
-        summary: has the baseline's speed where its steps are missing.
-        num_resamples: for the intervals.
+    target_step_ms is `PrefillDone.target_step_ms`; the summary has the baseline's speed where its steps are missing.
     """
     baseline = StepSums(baseline_steps)
     plain = plain_step(baseline, target_step_ms, summary)
@@ -281,7 +241,6 @@ def study(
         speedup=speedup_theory(StepSums(steps), plain, baseline, num_resamples=num_resamples),
         calibration=calibrate(steps),
         predictors=study_predictors(steps),
-        num_steps=len(steps),
     )
 
 

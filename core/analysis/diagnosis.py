@@ -68,20 +68,10 @@ class WhatIf:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """A run's summary statistics. Times are means over all steps, in milliseconds.
+    """A run's summary statistics. Times are means over all steps, in milliseconds; what-ifs, the highest speedup first.
 
-    Attributes:
-        num_blocks: steps that drafted something.
-        alpha: accepted / tested tokens, and its standard error.
-        tokens_per_step: block efficiency, tau.
-        drafted_per_step: mean K, plain steps included.
-        overhead_ms: the step less drafting and the forward: filters, verification, bookkeeping.
-        plain: what a plain step takes.
-        usual_length: the commonest K of the drafted blocks.
-        cost: c, a draft step / a plain forward.
-        verify_cost: v(K+1), the median forward over the commonest block / a plain forward.
-        speedup: tau P / T.
-        what_ifs: the highest speedup first; empty where nothing was drafted.
+    alpha is accepted / tested tokens, cost is c, verify_cost v(K+1) of the commonest block, speedup tau P / T.
+    overhead_ms is the step less drafting and the forward: filters, verification, bookkeeping.
     """
 
     num_steps: int
@@ -90,7 +80,6 @@ class Diagnosis:
     alpha: float | None
     alpha_error: float | None
     tokens_per_step: float
-    drafted_per_step: float
     draft_ms: float
     verify_ms: float
     overhead_ms: float
@@ -133,11 +122,9 @@ scoring time is that of a whole block, which one that the end of the text cut sh
 class StepSums:
     """The steps of a growing run, read once each: one row a step, and running sums.
 
-    Attributes:
-        expected: accepted tokens expected under rejection coupling.
-        reached, kept: by position of the block, how many blocks were that long, and how many were accepted so far.
-        verify_by_length: scoring times by K, without blocks cut short by the end of the text.
-        tests_by_temperature: (tested, accepted) tokens.
+    reached and kept count, by position, the blocks that long, and those with all tokens accepted so far; the
+    scoring times by K leave out blocks cut short by the end of the text. expected: accepted tokens expected under
+    rejection coupling.
     """
 
     def __init__(self, steps: Sequence[Step] = ()) -> None:
@@ -236,7 +223,6 @@ def diagnose(sums: StepSums, plain: PlainStep | None) -> Diagnosis | None:
         alpha=alpha,
         alpha_error=math.sqrt(alpha * (1 - alpha) / sums.tested) if alpha is not None else None,
         tokens_per_step=sums.tokens / n,
-        drafted_per_step=sums.drafted / n,
         draft_ms=sums.draft_ms / n,
         verify_ms=sums.verify_ms / n,
         overhead_ms=max(0.0, sums.total_ms - sums.draft_ms - sums.verify_ms) / n,

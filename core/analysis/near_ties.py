@@ -27,14 +27,10 @@ Scores = Callable[[int, Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class NearTie:
-    """A position where the likeliest token depends on how many positions are scored at once.
+    """A position, prompt included, whose likeliest token depends on how many positions are scored at once.
 
-    Attributes:
-        position: absolute position of the token, prompt included.
-        token: the likeliest one where a single position is scored, as in plain decoding.
-        other: the one that may be chosen instead.
-        margin: how far the logit of `token` leads that of `other` where a single position is scored.
-        difference: the largest change of this margin seen where K + 1 positions are scored.
+    margin is the lead of `token` over `other` where a single position is scored, difference its largest change seen
+    where K + 1 positions are scored.
     """
 
     position: int

@@ -26,15 +26,10 @@ MOST_DRAFTS = 8
 
 @dataclass(frozen=True, slots=True)
 class ProbeText:
-    """A text that both models read.
+    """A text that both models read: a prompt, of which only a continuation counts where there is one.
 
-    Attributes:
-        name: what a report calls it.
-        prompt: as typed; where there is a continuation, only that counts.
-        continuation: what stands behind the prompt.
-        prompt_ids, continuation_ids: the target's ids of either, where they are known already, as from a log.
-        is_own: whether the continuation was sampled from the target with the probe's own sampling.
-        is_raw: whether the text is read without the target's chat template.
+    The ids are those of the target, where they are known, as from a log. is_own: the continuation was sampled from the
+    target with the probe's own sampling. is_raw: no chat template is applied.
     """
 
     name: str
@@ -48,16 +43,7 @@ class ProbeText:
 
 @dataclass(frozen=True, slots=True)
 class ProbeRequest:
-    """A probe's settings.
-
-    Attributes:
-        target: reference of the target.
-        drafts: references of the drafts, at least one.
-        texts: at least one.
-        sampling: what both distributions go through.
-        generate: tokens that the target writes behind each prompt first, which then are all that counts; 0 for none.
-        max_positions: most positions that are compared, over all texts.
-        chat: as in `RunRequest`.
+    """A probe's settings. With generate > 0 the target first writes that many tokens, which are then all that counts.
 
     Raises:
         SettingsError: a value outside its range.
@@ -91,18 +77,14 @@ class ProbeRequest:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How two distributions agree, over the positions of the texts.
+    """How two distributions agree, over num_places positions of the texts; divergences and entropies are means in nats.
 
     Attributes:
-        num_places: number of positions.
         acceptance: mean of sum(min(p, q)): expected acceptance of a block's first token.
         survival: for i = 1 to 16, the share of blocks whose first i tokens are expected to be accepted.
         tokens: tau(K) = 1 + the sum of the first K of these.
-        is_own_text: whether `survival` is the estimate that holds for the target's own text; else the chain estimate.
-        top_1: share of positions where both distributions have the same likeliest token.
-        kl_target_draft, kl_draft_target: mean divergences in nats, where they are finite; None where they never are.
-        num_infinite: positions where the first of them is infinite: the draft excludes what the target allows.
-        target_entropy, draft_entropy: means, in nats.
+        is_own_text: whether `survival` is the estimate for the target's own text; else the chain estimate.
+        num_infinite: positions that the KL means leave out: the draft excludes what the target allows.
     """
 
     num_places: int
@@ -120,13 +102,8 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Measured times, in milliseconds; medians.
-
-    Attributes:
-        target_step_ms: the target's forward over one position.
-        draft_step_ms: one drafted token, sampling included.
-        verify_ms: (positions, milliseconds) of the target's forwards over several.
-    """
+    """Median times in milliseconds: of one position of the target, one drafted token, and (positions, time) of
+    several."""
 
     target_step_ms: float
     draft_step_ms: float
@@ -140,13 +117,7 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class DraftProbe:
-    """One draft's result; with a problem, nothing else.
-
-    Attributes:
-        verify: v(K+1) for K from 0 to 16.
-        speedup: tau(K) / (K c + v(K+1)). Its interval is that of the text alone.
-        seconds: what the probe of this draft took, without loading.
-    """
+    """One draft's result, with v(K+1) and tau(K) / (K c + v(K+1)) for K from 0 to 16; with a problem, nothing else."""
 
     draft: str
     problem: str = ""
@@ -176,13 +147,7 @@ class DraftProbed:
 
 @dataclass(frozen=True, slots=True)
 class ProbeDone:
-    """Last event of a probe.
-
-    Attributes:
-        probes: the best draft first, those with a problem last.
-        is_stopped: whether it was stopped before all drafts were probed.
-        notes: what else to know, a sentence each.
-    """
+    """Last event of a probe: the best draft first, those with a problem last; and notes, a sentence each."""
 
     probes: tuple[DraftProbe, ...]
     is_stopped: bool = False

@@ -41,14 +41,10 @@ _WINDOW = 1024
 
 
 class Comparison(NamedTuple):
-    """Two distributions compared at each position of a text, (m,) each. p is the target's, q the draft's.
+    """Two distributions compared at each position of a text, (m,) each; p is the target's, q the draft's.
 
-    Attributes:
-        overlap: sum(min(p, q)) = 1 - TV.
-        kept: min(1, q / p) of the token that the text has there.
-        kl_target_draft, kl_draft_target: in nats; infinite where one excludes what the other allows.
-        target_entropy, draft_entropy: in nats.
-        same_top: 1 where both have the same likeliest token.
+    overlap is sum(min(p, q)) = 1 - TV; kept is min(1, q / p) of the token in the text. Divergences and entropies are in
+    nats; a divergence is infinite where one distribution excludes what the other allows.
     """
 
     overlap: Array

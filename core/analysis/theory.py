@@ -63,21 +63,15 @@ class SpeedupTheory:
     """What the formulas predict for a run.
 
     Attributes:
-        alpha: accepted / tested tokens.
-        cost: c, one draft step's time / one plain forward's.
-        verify: v(n) for n = K + 1, so that entry K is the cost of scoring a block of K.
+        verify: v(K+1), so that entry K is the cost of scoring a block of K; extrapolated beyond K = `longest`.
         tokens: tau(K) = (1 - alpha^(K+1)) / (1 - alpha).
         leviathan: tau / (K c + 1).
         measured_verify: tau / (K c + v(K+1)).
-        longest: the longest K whose v was measured; 0 if none was, and then v is 1. Beyond it v is extrapolated.
         tokens_by_position: tau(K) from the acceptance observed at each position, instead of alpha^i.
-        usual_k: the commonest K of the run's blocks.
-        ran_k: that K where nine of ten steps had it; else the mean over the steps, which is no whole number.
+        usual_k: the commonest K; ran_k: that where nine of ten steps had it, else the mean over the steps.
         ran_tokens, ran_speedup: what the run reached: tokens a step, and plain time / own time for its tokens.
-        is_plain_measured: whether plain decoding ran too; else one forward, timed before, stands for a plain step.
-        num_blocks, num_tested: blocks drafted, and tokens tested.
-        share_best: share of the resamples with the same best K by `measured_verify`; None without resamples.
-        share_wins: share of the resamples in which any K beats plain decoding.
+        is_plain_measured: whether plain decoding ran too, or one forward, timed before, stands for a plain step.
+        share_best, share_wins: shares of the resamples with the same best K, and in which any K beats plain decoding.
     """
 
     alpha: Estimate

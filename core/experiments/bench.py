@@ -78,20 +78,10 @@ def _option(base: str, part: str) -> tuple[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class BenchSettings:
-    """What is compared, and how.
+    """What is compared, and how. Each temperature is a comparison of its own, and one more round does not count.
 
-    Attributes:
-        target: reference of the target.
-        draft: reference of the draft; None for none, or for a truncated one.
-        draft_layers: make the draft of the target's own first layers; None: don't.
-        num_draft_tokens: K, the same for every contender that takes one.
-        temperatures: each is a comparison of its own.
-        max_new_tokens: tokens that every run writes; no contender may end earlier.
-        rounds: repetitions that count; one more, before them, does not.
-        seed: of the first run; every run of a round has its own, the same for all contenders.
-        device, dtype: where, and in which precision.
-        threads: processor threads for every contender; None: as many as there are cores.
-        only: contenders that take part, by name; empty for all.
+    draft_layers makes the draft of the target's own first layers. Every run of a round has a seed of its own, the same
+    for all contenders. only names the contenders; empty for all.
 
     Raises:
         SettingsError: a value out of range, or an unknown contender.

@@ -81,14 +81,7 @@ def usual_steps(steps: Sequence[Step]) -> list[Step]:
 def time_bare(
     target: LanguageModel, drafting: Runner | None, num_draft_tokens: int, length: int, capacity: int
 ) -> tuple[float, float | None]:
-    """Time the bare forwards of a step, draft and target in turn as in a run; medians.
-
-    Args:
-        target: which scores.
-        drafting: the draft's runner after a run, of which only a position in its cache is used; None where none drafts.
-        num_draft_tokens: K.
-        length: positions in the caches before the step.
-        capacity: of the target's cache.
+    """Time the bare forwards of a step at `length` positions, draft and target in turn as in a run; medians.
 
     Returns:
         Milliseconds of K one-position forwards of the draft and a (K + 1)-position one of the target; and c, a
@@ -129,14 +122,8 @@ def time_bare(
 class Observations:
     """All that was observed of one contender at one temperature.
 
-    Attributes:
-        seconds, tokens: of all prompts together, by round.
-        step_seconds: the sum of our own engine's steps, by round; empty for others.
-        forwards, forward_tokens: the target's, and the tokens they gave, in the round that does not count.
-        longest_draft: most tokens drafted in a step.
-        overheads: median step / bare forwards - 1, by run.
-        costs: c of the bare forwards, by run; empty where no model drafts.
-        texts: every run's ids, by prompt.
+    seconds, tokens and step_seconds are sums over the prompts, by round; overheads (median step / bare forwards -
+    1) and costs (c of the bare forwards) by run. forwards are the target's, in the round that does not count.
     """
 
     contender: Contender
@@ -158,12 +145,8 @@ class Observations:
 
 @dataclass(slots=True)
 class Comparison:
-    """One temperature.
-
-    Attributes:
-        observations: by contender, in the order of the table.
-        reference: plain decoding's ids for each prompt; None above temperature 0, where texts may differ.
-        failed: the peers that failed, and why.
+    """One temperature: observations by contender, plain decoding's ids by prompt where only one text is right, and the
+    peers that failed, with the reason.
     """
 
     temperature: float
@@ -334,15 +317,11 @@ class Row:
     """One contender at one temperature.
 
     Attributes:
-        is_ours: Outrider's own engine.
         tokens_per_second: wall-clock time, reading the prompt included, over all prompts of a round.
         step_tokens_per_second: of our own steps alone, as in a run's summary.
         ratio_to_generate, ratio_to_assisted: in the same round; None where that contender did not run.
-        tokens_per_forward: of the target, without forwards that only read the prompt.
         overhead: step / (K draft forwards + one scoring forward) - 1.
-        cost_coefficient: one draft step / one of the target, bare forwards both; None where no model drafts.
-        peak_memory_mb: of a process of its own, beyond what the libraries take; None if it was not measured.
-        needed_memory_mb: weights and caches of that run.
+        peak_memory_mb: of a process of its own, beyond what the libraries take; needed_memory_mb: weights and caches.
         notes: sentences on what makes its results different in kind from the others'.
     """
 

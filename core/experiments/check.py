@@ -42,14 +42,9 @@ class Comparison(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CheckRequest:
-    """What is to be checked.
+    """What is to be checked: a run's settings, behind these prompts, or presets where there are none.
 
-    Attributes:
-        run: the run whose exactness is in question; its prompt, length, baseline and stops do not count.
-        prompts: texts to check behind; empty for presets that suit the target.
-        num_samples: blocks to draw for the test of the sampled distribution, over all prompts.
-        num_tokens: most tokens of each text that is compared.
-        with_transformers: also compare plain greedy text with transformers' own `generate`.
+    num_samples counts blocks over all prompts, num_tokens the tokens of each text that is compared.
 
     Raises:
         SettingsError: a value outside its range.
@@ -78,15 +73,10 @@ class CheckRequest:
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """Where a text first differs from the one it should equal.
+    """Where a text first differs from the one it should equal; index counts its tokens from 0.
 
-    Attributes:
-        prompt: name of the prompt.
-        index: of the token in the text, from 0.
-        expected, found: the tokens' texts; empty where one text ended.
-        margin: how far the choice of `expected` led; None where one text ended.
-        difference: how far that lead was seen to move when several positions are scored at once; likewise.
-        is_near_tie: the lead is within the difference, and the difference within what rounding does.
+    margin is the lead of `expected`, difference how far it moves when several positions are scored at once; both None
+    where one text ended. A near-tie has its margin within the difference, and that within what rounding does.
     """
 
     prompt: str
@@ -100,13 +90,8 @@ class Divergence:
 
 @dataclass(frozen=True, slots=True)
 class IdentityResult:
-    """Texts compared up to where each pair diverges.
-
-    Attributes:
-        num_prompts: pairs of texts.
-        num_tokens: tokens that were compared and equal.
-        divergences: at most one divergence a prompt.
-    """
+    """Texts compared up to where each pair diverges: how many tokens were equal, and at most one divergence a
+    prompt."""
 
     comparison: Comparison
     num_prompts: int
@@ -121,16 +106,10 @@ class IdentityResult:
 
 @dataclass(frozen=True, slots=True)
 class DistributionTest:
-    """One test of the sampled distribution.
+    """One test of the sampled distribution: of a position of the block, of the bonus token, or of the bias.
 
-    Attributes:
-        name: what a table calls it.
-        position: of the block's tokens, from 1; None for the bonus token, and for the bias, which is over all tokens.
-        num_samples: tokens that were counted.
-        degrees: of freedom; 0 where there was too little to test.
-        statistic: chi-squared, or the square of a standard normal.
-        p_value: how often an exact engine does at least this badly; None where there was too little to test.
-        is_failed: the engine's distribution is another one.
+    statistic is chi-squared, or the square of a standard normal; p_value is how often an exact engine does at least
+    this badly, None where there was too little to test.
     """
 
     name: str
@@ -164,16 +143,12 @@ class DistributionResult:
     """The sampled distribution against the target's exact one.
 
     Attributes:
-        num_blocks: blocks that were drawn for `tests`.
-        tests: one a position of the block, one of the bonus token, and the bias.
-        bias: bias, the share of the draft's own distribution in the samples: 0 is exact, 1 would be the draft alone;
-            None where draft and target agree too much to tell.
-        bias_error: its standard error.
+        bias: share of the draft's own distribution in the samples: 0 is exact, 1 would be the draft alone; None where
+            draft and target agree too much to tell.
         num_impossible: tokens that the target, after the filters, never gives.
-        rounding: largest total variation between the target's distributions scored in a block and one at a time.
-        most_rounding: what of it is taken for rounding at this precision.
+        rounding: largest total variation between the target's distributions scored in a block and one at a time;
+            most_rounding is what of it is taken for rounding at this precision.
         first_p_value: of the samples that made it draw fresh ones for `tests`; None where none were needed.
-        first_tokens: by prompt.
     """
 
     num_blocks: int
@@ -199,14 +174,7 @@ class DistributionResult:
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """All results of a check.
-
-    Attributes:
-        identities: texts compared with texts.
-        distribution: the sampled distribution; None at temperature 0.
-        notes: how the settings affect the distribution, a sentence each.
-        seconds: how long it took, loading aside.
-    """
+    """All results of a check; no distribution at temperature 0. seconds excludes loading."""
 
     request: CheckRequest
     device: str
@@ -257,13 +225,7 @@ _COMPARED = {
 
 
 def notes_on(run: RunRequest, dtype: str, distribution: DistributionResult | None) -> tuple[str, ...]:
-    """How the settings affect the distribution, a sentence each.
-
-    Args:
-        run: the settings.
-        dtype: torch's name of the precision.
-        distribution: the sampled distribution's result, for the rounding that was measured.
-    """
+    """How the settings affect the distribution, a sentence each; dtype is torch's name of the precision."""
     notes = ["No setting of Outrider trades exactness for speed: method, K and an int8 draft change the speed alone."]
     if dtype in {"torch.float16", "torch.bfloat16"}:
         measured = (

@@ -58,14 +58,10 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """One run of a contender, from the prompt's ids to the last new one.
+    """One run of a contender, from the prompt's ids to the last new one, in wall-clock seconds.
 
-    Attributes:
-        ids: what was added to the prompt.
-        seconds: wall-clock time of the whole call, reading the prompt included.
-        num_forwards: the target's forwards but those that only read the prompt; None where the contender can't tell.
-        longest_draft: most tokens that it drafted in a step; None where it can't tell.
-        steps: of Outrider's own engine.
+    num_forwards (of the target, without those that only read the prompt) and longest_draft are None where the contender
+    can't tell; steps are those of Outrider's own engine.
     """
 
     ids: tuple[int, ...]
@@ -78,10 +74,7 @@ class Timed:
 class Contender(Protocol):
     """An engine that continues a prompt by the number of tokens it was built for.
 
-    Attributes:
-        name: on the command line.
-        title: in the table.
-        num_draft_tokens: K, where it is fixed; 0 where nothing is drafted, None where the engine chooses.
+    num_draft_tokens is K where it is fixed, 0 where nothing is drafted, None where the engine chooses.
     """
 
     name: str

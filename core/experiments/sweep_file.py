@@ -185,13 +185,9 @@ def now() -> str:
 
 @dataclass(slots=True)
 class SweepLog:
-    """A sweep's file that was read.
+    """A sweep's file that was read: its plan, its runs, its first line, and a sentence for each problem.
 
-    Attributes:
-        measurements: its runs, in the file's order; of a repeated run, the last.
-        head: the first line.
-        problems: a sentence for each thing wrong with the file that did not stop it from being read.
-        length: bytes of the lines that are whole.
+    Of a repeated run the last counts. length is the size in bytes of the lines that are whole.
     """
 
     plan: SweepPlan
@@ -260,20 +256,11 @@ def _head(line: bytes, name: str) -> Record:
 
 
 class SweepFile:
-    """Appends a line for each run and hands it to the system at once.
+    """Appends a line for each run and hands it to the system at once; continues the sweep that is there, unless
+    restarted.
 
     The file is not touched before the first run has ended. A line that can't be written is kept, and tried again with
-    the next one.
-
-    Args:
-        path: new, empty, or a sweep's file.
-        plan: must be that of the file, unless the sweep is restarted.
-        restart: replace the sweep that is there.
-
-    Attributes:
-        measurements, problems: as in `SweepLog`, of the sweep that is continued.
-        device_name: of what they were measured on; None where the file doesn't say.
-        num_unsaved: runs that are not in the file.
+    the next one. device_name is that of the earlier runs; num_unsaved runs are not in the file.
 
     Raises:
         RunLogError: the file holds something else, can't be read or written, or another sweep is writing it.

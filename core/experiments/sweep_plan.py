@@ -47,12 +47,8 @@ class DrafterChoice:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One cell of the grid.
-
-    Attributes:
-        drafter: None for plain decoding, the baseline.
-        num_draft_tokens: K, or a word of `POLICIES`; 0 for the baseline.
-    """
+    """One cell of the grid. Its K may be a word of `POLICIES`; the baseline, plain decoding, has no drafter and K =
+    0."""
 
     drafter: DrafterChoice | None
     num_draft_tokens: int | str
@@ -88,17 +84,10 @@ class PlannedRun(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SweepPlan:
-    """All that decides what a sweep measures.
+    """All that decides what a sweep measures: a grid of drafters, K and temperatures, on each prompt, several times.
 
-    Attributes:
-        target: reference of the target.
-        drafters, num_draft_tokens, temperatures: the grid; K as whole numbers or words of `POLICIES`. Each temperature
-            has a baseline of its own.
-        prompts: what is continued.
-        repeats: runs of each cell on each prompt.
-        max_new_tokens: longest text of a run; an end of text ends it earlier.
-        seed: of the order, and of the first run; runs of one prompt and repeat share a seed across the cells.
-        coupling, top_k, top_p, min_p, chat, device, dtype: as in `RunRequest`, the same for every cell.
+    Each temperature has a baseline. seed is that of the order and of the first run; runs of one prompt and repeat
+    share a seed across the cells. The other settings are those of `RunRequest`.
 
     Raises:
         SettingsError: a value out of range, or a grid that holds nothing, or too much.
@@ -262,18 +251,8 @@ class RunSummary:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One run that has ended.
-
-    Attributes:
-        run: which of the plan's.
-        index: how many were measured before it, earlier sessions included.
-        seed: of its random numbers.
-        started_at: in UTC.
-        seconds: wall-clock time, loading and reading the prompt included.
-        summary: its results; None where it failed.
-        error: why it failed, in a sentence.
-        run_id, log: of its run log, where one was kept.
-    """
+    """One run that has ended, with a summary or an error. index counts runs in the order measured, seconds include
+    loading."""
 
     run: PlannedRun
     index: int
@@ -288,14 +267,9 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class CellResult:
-    """A cell's results over its prompts and repeats. What no run has is None.
+    """A cell's results over its prompts and repeats; what no run has is None. measurements include failed runs.
 
-    Attributes:
-        num_planned: runs that it is to have.
-        measurements: its runs so far, failed ones included, in the order in which they were measured.
-        speedup: tokens per second against the baseline run of the same prompt and temperature that is nearest in time;
-            None for a baseline.
-        tokens_per_second, draft_acceptance_rate, block_efficiency, cost_coefficient: as in a run's summary.
+    speedup is tokens per second against the baseline run of the same prompt and temperature that is nearest in time.
     """
 
     cell: Cell
@@ -323,12 +297,8 @@ class Verdict:
     """What a sweep says to do at one temperature.
 
     Attributes:
-        sentence: the answer.
-        best: the cell with the highest median speedup; None where none has any.
-        runner_up: the next one; None where there is none.
-        interval: 95 % bootstrap interval of the best cell's median speedup, over prompts and repeats. It does not
-            account for the choice: the best of many similar cells is, in truth, a little slower than it looks.
-        speculates: whether the best cell is faster than plain decoding, by its median.
+        interval: 95 % bootstrap interval of the best cell's median speedup. It does not account for the choice: the
+            best of many similar cells is, in truth, a little slower than it looks.
         is_sure: whether the interval excludes 1; None where there are too few runs to say.
         beats_runner_up: share of the bootstrap samples in which the best cell is ahead of the runner-up.
         is_distinguishable: whether that share is 97.5 % or more; None where there are too few runs to say.
@@ -347,14 +317,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class SweepStarted:
-    """First event.
-
-    Attributes:
-        num_runs: in all.
-        num_done: in earlier sessions.
-        results: of every cell so far, the baselines' first.
-        problems: a sentence for each thing wrong with the file that does not stop it from being read.
-    """
+    """First event: what earlier sessions did, the baselines' results first, and what is wrong with the file."""
 
     plan: SweepPlan
     num_runs: int
@@ -365,14 +328,7 @@ class SweepStarted:
 
 @dataclass(frozen=True, slots=True)
 class RunMeasured:
-    """A run has ended, well or not.
-
-    Attributes:
-        results: of the cells that this changed. A baseline's run may change all of its temperature.
-        num_done: runs that need not be done any more.
-        num_runs: in all.
-        seconds_left: expected for the rest.
-    """
+    """A run has ended, well or not; results are those of the cells that this changed."""
 
     measurement: Measurement
     results: tuple[CellResult, ...]
@@ -390,14 +346,7 @@ class FileFailed:
 
 @dataclass(frozen=True, slots=True)
 class SweepFinished:
-    """Last event.
-
-    Attributes:
-        is_complete: False where the sweep was stopped; the next session does the rest.
-        results: of every cell, the baselines' first.
-        verdicts: one a temperature.
-        num_unsaved: runs that did not get into the file.
-    """
+    """Last event; not complete where the sweep was stopped. num_unsaved runs are not in the file."""
 
     is_complete: bool
     results: tuple[CellResult, ...]
