@@ -83,6 +83,8 @@ def test_the_what_ifs_are_the_formula_with_one_term_changed():
 
 
 def test_a_few_blocks_tell_nothing():
+    assert diagnose(StepSums(), PLAIN) is None
+    assert diagnose(StepSums(drawn(0.5, 4)), None) is None
     steps = drawn(0.3, 4, count=LEAST_BLOCKS - 1)
     found = diagnose(StepSums(steps), PLAIN)
     assert not found.is_enough
@@ -90,18 +92,6 @@ def test_a_few_blocks_tell_nothing():
     (advice,) = advise(StepSums(steps), found, MODEL)
     assert str(LEAST_BLOCKS) in advice.text
     assert diagnose(StepSums([*steps, steps[0]]), PLAIN).is_enough
-
-
-def test_nothing_to_read_is_no_diagnosis():
-    assert diagnose(StepSums(), PLAIN) is None
-    assert diagnose(StepSums(drawn(0.5, 4)), None) is None
-    assert plain_step(StepSums(), None) is None
-
-
-def test_plain_steps_alone_have_no_limit():
-    found = diagnose(StepSums([make_step(0, 0)] * 50), PLAIN)
-    assert (found.what_ifs, found.main_limit, found.alpha, found.cost) == ((), None, None, None)
-    assert found.speedup == pytest.approx(1.0)
 
 
 def test_a_plain_step_is_measured_by_the_baseline_else_by_a_forward():

@@ -4,13 +4,10 @@ import json
 
 import pytest
 
-from app.setup.presets import load_presets
 from core.errors import PromptError
 from core.experiments.prompt_suites import (
     FOLDER,
-    PRESETS,
     SUITES,
-    default_prompts,
     find_prompts,
     first_of_each,
     read_prompts,
@@ -31,10 +28,6 @@ def test_there_are_long_texts_to_summarise_and_the_suites_are_all_there_are():
     assert {path.stem for path in FOLDER.glob("*.jsonl")} == {*SUITES, "presets"}
 
 
-def test_suites_do_not_crowd_the_menu_of_presets():
-    assert 0 < len(load_presets()) < 20
-
-
 def test_suites_and_files_are_joined_in_order_and_each_once(tmp_path):
     path = tmp_path / "own.txt"
     path.write_text("one\n", "utf-8")
@@ -43,7 +36,10 @@ def test_suites_and_files_are_joined_in_order_and_each_once(tmp_path):
     assert len(prompts) == len(find_prompts(["prose"])) + 1
 
 
-def test_a_line_of_json_may_call_its_prompt_text_or_prompt(tmp_path):
+def test_prompts_come_from_lines_of_text_or_of_json(tmp_path):
+    plain = tmp_path / "p.txt"
+    plain.write_text("one\n\n  two\n", "utf-8")
+    assert [(item.name, item.text) for item in read_prompts(plain)] == [("line 1", "one"), ("line 3", "  two")]
     path = tmp_path / "own.jsonl"
     path.write_text('{"prompt": "a"}\n{"text": "b\\u2028c", "name": "n", "category": "x"}\n', "utf-8")
     found = [(prompt.name, prompt.text, prompt.suite) for prompt in read_prompts(path)]
@@ -79,20 +75,6 @@ def test_what_is_neither_a_suite_nor_a_file_is_a_sentence(name):
     with pytest.raises(PromptError) as caught:
         find_prompts([name])
     assert is_sentence(str(caught.value))
-
-
-@pytest.mark.parametrize("is_chat", [False, True])
-def test_the_default_prompts_are_presets(is_chat):
-    assert len(default_prompts(is_chat=is_chat)) == 3
-    assert len(read_prompts(PRESETS)) >= 3
-
-
-def test_prompts_come_from_lines_or_from_json_lines(tmp_path):
-    plain, lines = tmp_path / "p.txt", tmp_path / "p.jsonl"
-    plain.write_text("one\n\n  two\n", "utf-8")
-    lines.write_text('{"text": "a\\nb", "name": "n"}\n\n{"text": "c"}\n', "utf-8")
-    assert [(item.name, item.text) for item in read_prompts(plain)] == [("line 1", "one"), ("line 3", "  two")]
-    assert [(item.name, item.text) for item in read_prompts(lines)] == [("n", "a\nb"), ("line 3", "c")]
 
 
 @pytest.mark.parametrize(

@@ -204,14 +204,6 @@ def test_a_sweep_that_is_stopped_keeps_what_was_measured(tmp_path):
     assert len(measured(events)) == 2
 
 
-def test_a_sweep_that_was_stopped_before_it_began_runs_nothing():
-    controls = SweepControls()
-    controls.cancel()
-    session = FakeSweepSession()
-    assert not list(sweep(plan_of(), session, controls=controls))[-1].is_complete
-    assert not session.calls
-
-
 def test_logs_that_cannot_be_kept_are_told_once_and_the_sweep_goes_on(tmp_path):
     (tmp_path / "file").write_text("x")
     events = list(sweep(plan_of(), FakeSweepSession(), logs=tmp_path / "file" / "logs"))
@@ -292,14 +284,6 @@ def test_of_few_runs_nothing_is_said_of_chance():
     assert verdict.interval is verdict.is_sure is verdict.is_distinguishable is None
     assert "too few" in verdict.sentence
     assert FEWEST_RUNS > 2
-
-
-def test_each_temperature_has_a_verdict_of_its_own():
-    found = swept(
-        lambda request, is_plain: 10.0 if is_plain else 20.0 - 15.0 * request.sampling.temperature,
-        temperatures=(0.0, 1.0),
-    )
-    assert [(verdict.temperature, verdict.speculates) for verdict in found] == [(0.0, True), (1.0, False)]
 
 
 def test_without_a_baseline_there_is_no_verdict():

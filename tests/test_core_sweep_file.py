@@ -4,14 +4,13 @@ import csv
 import io
 import json
 import os
-from dataclasses import replace
 
 import pytest
 
 import core.experiments.sweep_file as sweep_file
 from core.errors import GenerationError, RunLogError
 from core.experiments.sweep import SweepControls, sweep
-from core.experiments.sweep_file import SCHEMA, SweepFile, plan_from_config, plan_to_config, read_sweep
+from core.experiments.sweep_file import SCHEMA, SweepFile, plan_from_config, read_sweep
 from core.experiments.sweep_plan import DrafterChoice, FileFailed, RunMeasured, SweepFinished, SweepStarted
 from core.experiments.sweep_results import SweepResults, to_csv
 from core.runlog.log import read_run_log
@@ -313,32 +312,3 @@ def test_two_sweeps_do_not_write_over_each_others_runs(out):
     assert len(read_sweep(out).measurements) == 12
     assert os.listdir(out.parent) == [out.name]
     SweepFile(out, plan_of()).close()
-
-
-def test_a_sweep_that_is_refused_gives_its_file_back(out):
-    run(plan_of(), out)
-    with pytest.raises(RunLogError, match="another plan"):
-        SweepFile(out, plan_of(seed=9))
-    assert os.listdir(out.parent) == [out.name]
-    SweepFile(out, plan_of()).close()
-
-
-def test_where_no_lock_can_be_had_a_sweep_goes_all_the_same(out, monkeypatch):
-    def refuse(*_args, **_settings):
-        raise PermissionError
-
-    monkeypatch.setattr("filelock.FileLock.acquire", refuse)
-    assert isinstance(run(plan_of(), out)[-1], SweepFinished)
-
-
-def test_a_file_may_be_closed_twice(out):
-    file = SweepFile(out, plan_of())
-    file.close()
-    file.close()
-
-
-def test_a_plan_survives_its_record():
-    plan = plan_of(top_k=3, chat=True, device="cpu", temperatures=(0.1, 1.0), num_draft_tokens=("auto", 3))
-    assert plan_from_config(json.loads(json.dumps(plan_to_config(plan)))) == plan
-    assert plan_from_config({**plan_to_config(plan), "later": 1}) == plan
-    assert plan_to_config(replace(plan, seed=4)) != plan_to_config(plan)

@@ -11,7 +11,7 @@ import pytest
 from app.__main__ import main
 from core.experiments.sweep_file import SweepFile, SweepLog, read_sweep, summary_of
 from core.experiments.sweep_plan import Measurement, PlannedRun, SweepPlan
-from core.export.files import SWEEP_CSV_FIELDS, export_sweep_csv, export_sweep_html, export_sweep_jsonl, is_sweep
+from core.export.files import SWEEP_CSV_FIELDS, export_sweep_csv, export_sweep_jsonl, is_sweep
 from core.export.sweep_report import sweep_page
 from tests.fakes_cli import finished
 from tests.fakes_sweep import DRAFT, plan_of
@@ -135,19 +135,3 @@ def test_damaged_newer_and_other_files_are_sentences(path, tmp_path, capsys):
             assert words in err
             assert err.count("\n") <= 1
     assert not is_sweep(tmp_path / "missing")
-
-
-def test_a_sweep_is_no_run_to_compare_or_to_configure(path, tmp_path, capsys):
-    for arguments in (["--config", "vllm"], [str(path), "--html", str(tmp_path / "out")]):
-        assert main(["export", str(path), *arguments]) == 2
-        assert capsys.readouterr().err.count("\n") == 1
-
-
-def test_a_large_sweeps_report_stays_small():
-    plan = plan_of(num_draft_tokens=tuple(range(1, 17)), temperatures=tuple(place / 10 for place in range(12)))
-    assert len(sweep_page(sweep(plan))) < 400_000
-
-
-def test_a_report_is_written_whole(tmp_path):
-    export_sweep_html(tmp_path / "sweep.html", sweep())
-    assert (tmp_path / "sweep.html").read_text("utf-8").rstrip().endswith("</html>")

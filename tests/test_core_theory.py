@@ -100,12 +100,6 @@ def test_a_few_blocks_are_too_few_and_nothing_tested_or_no_unit_is_nothing():
     assert one.measured_verify.low == ()
 
 
-def test_a_doubtful_gain_is_called_so():
-    found = theory_of(drawn(0.5, 2, count=30, draft_ms=4.8, verify_ms=10.2), PLAIN)
-    assert 0.0 < found.share_wins < 0.95
-    assert "sure" in verdict(found)
-
-
 # --- Intervals --------------------------------------------------------------------------------------------------
 
 
@@ -118,12 +112,6 @@ def test_intervals_cover_what_is_true_about_as_often_as_they_say():
         covered["tokens"] += found.ran_tokens.low <= expected_tokens(alpha, k) <= found.ran_tokens.high
     for name, count in covered.items():
         assert 0.87 <= count / runs <= 1.0, f"{name} was covered in {count} of {runs}"
-
-
-def test_the_same_steps_give_the_same_intervals_and_more_steps_narrower_ones():
-    few, many = (theory_of(drawn(0.7, 4, count=count, seed=1), PLAIN) for count in (50, 800))
-    assert theory_of(drawn(0.7, 4, count=50, seed=1), PLAIN) == few
-    assert many.alpha.high - many.alpha.low < 0.5 * (few.alpha.high - few.alpha.low)
 
 
 def test_a_baseline_that_was_measured_is_resampled_along():
@@ -256,16 +244,6 @@ def test_a_token_that_the_draft_excludes_makes_one_divergence_infinite_and_its_r
     assert found.num_infinite == sum(math.isinf(kl(p, q)) for p, q in pairs) > 0
     assert math.isfinite(found.mean)
     assert found.with_overlap < 0
-
-
-def test_a_divergence_falls_where_the_overlap_rises_and_few_places_say_nothing():
-    steps, _ = with_evidence(12, count=80)
-    found = fits(steps)
-    assert found[Predictor.KL_TARGET_DRAFT].with_overlap < -0.7
-    assert found[Predictor.KL_TARGET_DRAFT].with_outcome < 0
-    assert found[Predictor.KL_TARGET_DRAFT].num_outcomes < found[Predictor.KL_TARGET_DRAFT].num_positions == 240
-    assert fits(steps[:3])[Predictor.TOP_1].with_overlap is None
-    assert study_predictors([make_step(3, 3)]) is None
 
 
 def test_rank_correlation_sees_order_alone_and_shares_ties():
