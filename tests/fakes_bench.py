@@ -28,11 +28,11 @@ class Fake:
         return self._play(tuple(prompt_ids), seed)
 
 
-def observations(name, *, seconds, tokens=None, texts=None, k=0, **changes):
-    seen = Observations(Fake(name, num_draft_tokens=k), list(seconds), tokens or [N] * len(seconds), **changes)
-    for index, ids in (texts or {}).items():
-        seen.texts[index].append(tuple(ids))
-    return seen
+def observations(name, *, seconds, texts=(range(N),), k=0, num_forwards=None, longest_draft=0):
+    """Rounds of these seconds each, in which every prompt gets its text."""
+    runs = [Timed(tuple(ids), 1.0, num_forwards, longest_draft) for ids in texts]
+    rounds = [[replace(run, seconds=each / len(runs)) for run in runs] for each in seconds]
+    return Observations(Fake(name, num_draft_tokens=k), runs, rounds)
 
 
 def right(pair):

@@ -116,7 +116,7 @@ def test_the_figure_can_be_switched_and_its_unit_stands_at_the_scale(opened):
     sweeps = opened()
     seen = {}
     for index, figure in enumerate(SweepFigure):
-        sweeps.summary.group.button(index).click()
+        sweeps.figures.group.button(index).click()
         seen[figure] = (sweeps.heatmap.model().index(0, 2).data(), sweeps.legend.accessibleName())
     assert seen[SweepFigure.SPEEDUP] == ("3.00×", "Speedup over plain decoding, logarithmic: 0.33× slower to 1.00× to "
                                          "3.00× faster")  # fmt: skip

@@ -100,7 +100,6 @@ def test_all_run_on_the_same_prompts_and_seeds_and_the_first_round_does_not_coun
     assert sorted(fakes[0].calls) == sorted(fakes[1].calls) == sorted(fakes[2].calls)
     assert len({seed for _, _, seed in fakes[0].calls}) == 6  # Two prompts, in the warm-up and in two rounds.
     for seen in comparison.observations.values():
-        assert seen.seconds == [2.0, 2.0]
         assert seen.speeds == [N, N]
     assert progress[-1] == (17, 18)
 
@@ -192,7 +191,7 @@ def test_another_greedy_text_is_noted_with_its_position_and_margin(pair):
     at = 4
     logits = pair.target.model(torch.tensor([[*PROMPTS[1].ids, *reference[1][:at]]])).logits[0, -1]
     other = int(logits.topk(2).indices[1])
-    texts = {0: reference[0], 1: [*reference[1][:at], other, *reference[1][at + 1 :]]}
+    texts = [reference[0], [*reference[1][:at], other, *reference[1][at + 1 :]]]
     [note] = row_of(pair, observations("peer", seconds=[1], texts=texts), reference).notes
     assert note.startswith(f"another greedy text after 'two', from token {at + 1} of {N}")
     assert float(note.split(" by ")[1].split()[0]) == pytest.approx(float(logits.max() - logits[other]), rel=0.1)
@@ -203,7 +202,7 @@ def test_another_greedy_text_is_noted_with_its_position_and_margin(pair):
 @pytest.mark.parametrize(
     ("name", "changes", "note"),
     [
-        ("peer", {"texts": {0: range(N - 2)}}, f"writes {N - 2} tokens where {N} were asked for"),
+        ("peer", {"texts": [range(N - 2)]}, f"writes {N - 2} tokens where {N} were asked for"),
         ("assisted", {"k": K, "longest_draft": 7}, f"drafts up to 7 tokens a step where K is {K}"),
         ("flashspec-auto", {"k": None, "longest_draft": 6}, "chooses its own K, here up to 6"),
     ],
@@ -214,7 +213,7 @@ def test_another_length_and_other_drafts_are_noted(pair, name, changes, note):
 
 
 def test_ratios_need_the_contender_they_refer_to_and_forwards_are_those_of_the_warm_up(pair):
-    seen = observations("x", seconds=[1.0, 2.0], forwards=4, forward_tokens=12)
+    seen = observations("x", seconds=[1.0, 2.0], num_forwards=3)
     row = row_of(pair, seen, None, observations(GENERATE, seconds=[2.0, 8.0]))
     assert row.ratio_to_generate.values == (2.0, 4.0)
     assert row.ratio_to_assisted is None

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
+from core.controls import RunControls
 from core.errors import ModelNotFoundError, OutOfMemoryError, OutriderError, PromptError, SettingsError
 from core.experiments.prompt_suites import Prompt
 from core.experiments.sweep import (
     HOPELESS,
     WARM_UP_TOKENS,
-    SweepControls,
     sweep,
 )
 from core.experiments.sweep_plan import (
@@ -194,7 +194,7 @@ def test_a_prompt_that_is_too_long_fails_alone():
 
 
 def test_a_sweep_that_is_stopped_keeps_what_was_measured(tmp_path):
-    controls = SweepControls()
+    controls = RunControls()
     session = FakeSweepSession(on_run=lambda *_: controls.cancel() if len(session.calls) == 3 else None)
     events = list(sweep(plan_of(), session, logs=tmp_path, controls=controls))
     assert not events[-1].is_complete

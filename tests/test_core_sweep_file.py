@@ -8,8 +8,9 @@ import os
 import pytest
 
 import core.experiments.sweep_file as sweep_file
+from core.controls import RunControls
 from core.errors import GenerationError, RunLogError
-from core.experiments.sweep import SweepControls, sweep
+from core.experiments.sweep import sweep
 from core.experiments.sweep_file import SCHEMA, SweepFile, plan_from_config, read_sweep
 from core.experiments.sweep_plan import DrafterChoice, FileFailed, RunMeasured, SweepFinished, SweepStarted
 from core.experiments.sweep_results import SweepResults, to_csv
@@ -33,7 +34,7 @@ def run(plan, out, session=None, **settings):
 
 def stopped_after(count, plan, out) -> None:
     """Leave a sweep's file with so many runs."""
-    controls = SweepControls()
+    controls = RunControls()
     for event in sweep(plan, FakeSweepSession(), out=out, controls=controls):
         if isinstance(event, RunMeasured) and event.num_done == count:
             controls.cancel()
@@ -196,7 +197,7 @@ def test_times_of_two_devices_are_not_mixed(out):
 def test_a_restart_leaves_the_old_sweep_until_there_is_a_run(out):
     run(plan_of(), out)
     before = out.read_bytes()
-    controls = SweepControls()
+    controls = RunControls()
     controls.cancel()
     run(plan_of(seed=3), out, restart=True, controls=controls)
     assert out.read_bytes() == before

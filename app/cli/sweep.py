@@ -38,10 +38,11 @@ from app.cli.parsing import (
     positive_whole_number,
     switch,
 )
+from core.controls import RunControls
 from core.drafters.registry import get_method
 from core.experiments.bench import Spread, split_name
 from core.experiments.prompt_suites import SUITES, Prompt, find_prompts, first_of_each
-from core.experiments.sweep import SweepControls, sweep
+from core.experiments.sweep import sweep
 from core.experiments.sweep_plan import (
     ASK_ABOVE,
     CellResult,
@@ -192,7 +193,7 @@ class _Run:
     def __init__(self, args: argparse.Namespace, plan: SweepPlan) -> None:
         self._args = args
         self._plan = plan
-        self._controls = SweepControls()
+        self._controls = RunControls()
         self._results = SweepResults(plan)
         self._progress = Progress()
         self._must_ask = False

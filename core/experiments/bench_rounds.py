@@ -7,7 +7,7 @@ import json
 import logging
 import platform
 import statistics
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -122,25 +122,26 @@ def time_bare(
 class Observations:
     """All that was observed of one contender at one temperature.
 
-    seconds, tokens and step_seconds are sums over the prompts, by round; overheads (median step / bare forwards -
-    1) and costs (c of the bare forwards) by run. forwards are the target's, in the round that does not count.
+    rounds hold a run for each prompt, warm_ups those that don't count, with the target's forwards. By run: overheads
+    (median step / bare forwards - 1), and costs (c of the bare forwards).
     """
 
     contender: Contender
-    seconds: list[float] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)
-    step_seconds: list[float] = field(default_factory=list)
-    forwards: int = 0
-    forward_tokens: int = 0
-    longest_draft: int = 0
+    warm_ups: list[Timed] = field(default_factory=list)
+    rounds: list[list[Timed]] = field(default_factory=list)
     overheads: list[float] = field(default_factory=list)
     costs: list[float] = field(default_factory=list)
-    texts: defaultdict[int, list[tuple[int, ...]]] = field(default_factory=lambda: defaultdict(list))
 
     @property
     def speeds(self) -> list[float]:
         """Tokens per second, by round."""
-        return [tokens / seconds for tokens, seconds in zip(self.tokens, self.seconds, strict=True)]
+        return [sum(len(run.ids) for run in runs) / sum(run.seconds for run in runs) for runs in self.rounds]
+
+    @property
+    def step_speeds(self) -> list[float]:
+        """The same by the times of our own steps; empty for others."""
+        steps = [[step for run in runs for step in run.steps] for runs in self.rounds]
+        return [sum(len(s.emitted) for s in part) / sum(s.total_ms for s in part) * 1e3 for part in steps if part]
 
 
 @dataclass(slots=True)
@@ -223,53 +224,38 @@ class _Bench:
             for seen in list(observations.values()):
                 self._report(f"Warming up at temperature {temperature:g}")
                 self._warm_up(comparison, seen, index)
+        present = list(observations.values())
         for turn in range(self._settings.rounds):
-            self._round(comparison, turn)
+            for seen in present:
+                seen.rounds.append([])
+            for index, prompt in enumerate(self._prompts):
+                for place in turn_order(len(present), turn * len(self._prompts) + index):
+                    self._report(f"Round {turn + 1} of {self._settings.rounds} at temperature {temperature:g}")
+                    timed = self._run(present[place].contender, temperature, turn + 1, index)
+                    present[place].rounds[-1].append(timed)
+                    self._note_overhead(present[place], timed.steps, prompt)
         return comparison
 
     def _warm_up(self, comparison: Comparison, seen: Observations, index: int) -> None:
-        """The run that does not count: it fills caches, compiles, and is inspected where that costs time."""
+        """The run that does not count: it fills caches, compiles, and its forwards are counted."""
         name = seen.contender.name
+        is_peer = name in PEERS
         widths: list[int] = []
         try:
-            if name in PEERS:
-                with counted(self._pair.target.model) as widths:
-                    timed = self._run(seen.contender, comparison.temperature, 0, index)
-            else:
+            with contextlib.ExitStack() as stack:
+                if is_peer:
+                    widths = stack.enter_context(counted(self._pair.target.model))
                 timed = self._run(seen.contender, comparison.temperature, 0, index)
         except Exception as error:
-            if name not in PEERS:
+            if not is_peer:
                 raise
             _log.debug("%s failed", name, exc_info=True)
             del comparison.observations[name]
             comparison.failed[name] = f"It failed: {first_line(error)}."
             return
-        longest = timed.longest_draft if timed.longest_draft is not None else max(widths[1:], default=1) - 1
-        seen.forwards += timed.num_forwards if timed.num_forwards is not None else len(widths)
-        seen.forward_tokens += len(timed.ids)
-        seen.longest_draft = max(seen.longest_draft, longest)
-        seen.texts[index].append(timed.ids)
-
-    def _round(self, comparison: Comparison, turn: int) -> None:
-        present = list(comparison.observations.values())
-        sums: dict[str, list[float]] = {name: [0.0, 0.0, 0.0] for name in comparison.observations}
-        for index, prompt in enumerate(self._prompts):
-            for place in turn_order(len(present), turn * len(self._prompts) + index):
-                seen = present[place]
-                self._report(f"Round {turn + 1} of {self._settings.rounds} at temperature {comparison.temperature:g}")
-                timed = self._run(seen.contender, comparison.temperature, turn + 1, index)
-                step_seconds = sum(step.total_ms for step in timed.steps) / 1e3
-                sums[seen.contender.name] = list(
-                    map(add, sums[seen.contender.name], (timed.seconds, len(timed.ids), step_seconds))
-                )
-                seen.texts[index].append(timed.ids)
-                self._note_overhead(seen, timed.steps, prompt)
-        for seen in present:
-            seconds, tokens, step_seconds = sums[seen.contender.name]
-            seen.seconds.append(seconds)
-            seen.tokens.append(int(tokens))
-            if step_seconds:
-                seen.step_seconds.append(step_seconds)
+        if timed.num_forwards is None:
+            timed = replace(timed, num_forwards=len(widths), longest_draft=max(widths[1:], default=1) - 1)
+        seen.warm_ups.append(timed)
 
     def _run(self, contender: Contender, temperature: float, turn: int, index: int) -> Timed:
         seed = self._settings.seed + turn * len(self._prompts) + index
@@ -356,7 +342,8 @@ def rows(
 
     table = []
     for name, seen in comparison.observations.items():
-        steps = [tokens / seconds for tokens, seconds in zip(seen.tokens, seen.step_seconds, strict=False)]
+        num_forwards = sum(run.num_forwards or 0 for run in seen.warm_ups)
+        num_tokens = sum(len(run.ids) for run in seen.warm_ups)
         used = (memory or {}).get(name)
         table.append(
             Row(
@@ -365,10 +352,10 @@ def rows(
                 title=seen.contender.title,
                 is_ours=name not in PEERS,
                 tokens_per_second=spread(speeds[name]),
-                step_tokens_per_second=spread(steps) if steps else None,
+                step_tokens_per_second=spread(seen.step_speeds) if seen.step_speeds else None,
                 ratio_to_generate=ratio(name, GENERATE),
                 ratio_to_assisted=ratio(name, ASSISTED),
-                tokens_per_forward=seen.forward_tokens / seen.forwards if seen.forwards else None,
+                tokens_per_forward=num_tokens / num_forwards if num_forwards else None,
                 overhead=spread(seen.overheads) if seen.overheads else None,
                 cost_coefficient=spread(seen.costs) if seen.costs else None,
                 peak_memory_mb=used.peak_mb if used else None,
@@ -387,28 +374,25 @@ def _notes(
     settings: BenchSettings,
 ) -> Iterator[str]:
     """Another length, longer drafts, or another text where only one is right."""
-    wanted = settings.max_new_tokens
-    lengths = {len(ids) for texts in seen.texts.values() for ids in texts} - {wanted}
+    wanted, k = settings.max_new_tokens, seen.contender.num_draft_tokens
+    by_prompt = list(zip(seen.warm_ups, *seen.rounds, strict=True))
+    lengths = {len(run.ids) for runs in by_prompt for run in runs} - {wanted}
+    longest = max((run.longest_draft or 0 for run in seen.warm_ups), default=0)
     if lengths:
         yield f"writes {' or '.join(map(str, sorted(lengths)))} tokens where {wanted} were asked for"
-    k = seen.contender.num_draft_tokens
-    if k and seen.longest_draft > k:
-        yield f"drafts up to {seen.longest_draft} tokens a step where K is {k}"
+    if k and longest > k:
+        yield f"drafts up to {longest} tokens a step where K is {k}"
     elif k is None and seen.contender.name in PEERS:
-        yield f"chooses its own K, here up to {seen.longest_draft}"
-    for index, texts in sorted(seen.texts.items()) if reference is not None else ():
-        assert reference is not None
-        right = reference[index]
-        for ids in texts:
-            at = num_equal(ids, right)
-            if at == min(len(ids), len(right)):
-                continue
-            logits = _margin(pair, [*prompts[index].ids, *right[:at]], right[at], ids[at])
+        yield f"chooses its own K, here up to {longest}"
+    for prompt, right, runs in zip(prompts, reference or (), by_prompt, strict=False):
+        places = [(num_equal(run.ids, right), run.ids) for run in runs]
+        at, ids = next(((at, ids) for at, ids in places if at < min(len(ids), len(right))), (0, None))
+        if ids is not None:
+            logits = _margin(pair, [*prompt.ids, *right[:at]], right[at], ids[at])
             yield (
-                f"another greedy text after {prompts[index].name!r}, from token {at + 1} of {len(right)}, where the "
-                f"target prefers its own by {logits:.2g} in logits"
+                f"another greedy text after {prompt.name!r}, from token {at + 1} of {len(right)}, where the target "
+                f"prefers its own by {logits:.2g} in logits"
             )
-            break
 
 
 def _margin(pair: Pair, ids: Sequence[int], right: int, other: int) -> float:

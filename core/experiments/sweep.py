@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 import time
 from collections import Counter, deque
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from core.controls import RunControls
+from core.draft_shape import length_of
 from core.errors import OutriderError, PromptError, RunLogError, first_line
-from core.experiments.sweep_file import SweepFile, base_environment, now, summary_of
+from core.experiments.sweep_file import SweepFile, now, summary_of
 from core.experiments.sweep_plan import (
     Cell,
     FileFailed,
@@ -40,34 +40,6 @@ HOPELESS = 5
 """Failed runs after which a cell is given up, where none has succeeded."""
 
 
-class SweepControls:
-    """Made by whoever may stop the sweep; read by the thread that runs it."""
-
-    def __init__(self) -> None:
-        self._cancelled = threading.Event()
-        self._run: RunControls | None = None
-
-    def cancel(self) -> None:
-        """Ask the sweep to stop, with its current run. May be called from any thread, and more than once."""
-        self._cancelled.set()
-        run = self._run
-        if run is not None:
-            run.cancel()
-
-    @property
-    def is_cancelled(self) -> bool:
-        """Whether it was asked to stop."""
-        return self._cancelled.is_set()
-
-    def for_run(self, request: RunRequest, *, is_plain: bool) -> RunControls:
-        """The controls of the next run; cancelled already if the sweep is."""
-        controls = RunControls(request.sampling, 0) if is_plain else RunControls.from_request(request)
-        self._run = controls
-        if self.is_cancelled:
-            controls.cancel()
-        return controls
-
-
 class Session(Protocol):
     """What a sweep needs of `core.session.Session`."""
 
@@ -80,7 +52,7 @@ def sweep(
     *,
     out: Path | None = None,
     logs: Path | None = None,
-    controls: SweepControls | None = None,
+    controls: RunControls | None = None,
     restart: bool = False,
 ) -> Generator[SweepEvent, None, None]:
     """Measure what a plan asks for and is not in the file yet.
@@ -106,7 +78,7 @@ def sweep(
     """
     file = SweepFile(out, plan, restart=restart) if out is not None else None
     try:
-        yield from _Sweep(plan, session, file, logs, controls or SweepControls()).events()
+        yield from _Sweep(plan, session, file, logs, controls or RunControls()).events()
     finally:
         if file is not None:
             file.close()
@@ -114,7 +86,7 @@ def sweep(
 
 class _Sweep:
     def __init__(
-        self, plan: SweepPlan, session: Session, file: SweepFile | None, logs: Path | None, controls: SweepControls
+        self, plan: SweepPlan, session: Session, file: SweepFile | None, logs: Path | None, controls: RunControls
     ) -> None:
         self._plan, self._session, self._controls = plan, session, controls
         self._file, self._logs = file, logs
@@ -124,7 +96,7 @@ class _Sweep:
         # Failed runs are tried again: the memory that was missing may be free by now.
         self._todo = deque(run for run in plan.order() if not self._results.is_measured(run))
         self._failures: Counter[Cell] = Counter()
-        self._environment: Mapping[str, Any] = base_environment()
+        self._environment: dict[str, Any] = {}
         self._seconds: list[float] = []
         self._reported: set[str] = set()
 
@@ -153,10 +125,9 @@ class _Sweep:
         drafting = {run.cell.drafter: run for run in reversed(self._todo) if run.cell.drafter is not None}
         plain = [run._replace(cell=Cell(None, 0, run.cell.temperature)) for run in list(self._todo)[:1]]
         for run in [*plain, *drafting.values()]:
-            is_plain = run.cell.is_baseline
             request = self._plan.request(run)
             request = replace(request, max_new_tokens=min(WARM_UP_TOKENS, request.max_new_tokens))
-            controls = self._controls.for_run(request, is_plain=is_plain)
+            controls = self._controls_of(request, run.cell)
             try:
                 for event in self._events_of(request, controls):
                     if isinstance(event, RunStarted):
@@ -166,12 +137,15 @@ class _Sweep:
             except PromptError:
                 pass  # Another prompt may fit; this one's own runs report that it doesn't.
             except Exception:
-                if is_plain:
+                if run.cell.is_baseline:
                     raise
                 _log.debug("a drafter's warm-up failed", exc_info=True)  # Its cells will report it.
             if self._controls.is_cancelled:
                 return
         yield StageChanged("")
+
+    def _controls_of(self, request: RunRequest, cell: Cell) -> RunControls:
+        return self._controls.sharing_stop(request.sampling, 0 if cell.is_baseline else length_of(request))
 
     def _events_of(self, request: RunRequest, controls: RunControls) -> Iterator[Event]:
         """A run's events, without stages once it has started.
@@ -196,7 +170,7 @@ class _Sweep:
     def _measure(self, run: PlannedRun) -> Generator[SweepEvent, None, Measurement | None]:
         """One run; None where it was stopped."""
         request = self._plan.request(run)
-        controls = self._controls.for_run(request, is_plain=run.cell.is_baseline)
+        controls = self._controls_of(request, run.cell)
         measurement = Measurement(run, self._next_index, request.seed, now(), 0.0)
         started = time.perf_counter()
         log: RunLogWriter | None = None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import platform
 import stat
 import uuid
 from collections.abc import Mapping, Sequence
@@ -374,16 +373,6 @@ class SweepFile:
             with contextlib.suppress(OSError):
                 self.path.unlink()
         self._claim.give_back()
-
-
-def base_environment() -> Record:
-    """What is known of the machine before a model is loaded."""
-    return {
-        "python": platform.python_version(),
-        "torch": _version("torch"),
-        "transformers": _version("transformers"),
-        "platform": platform.platform(),
-    }
 
 
 def _version(package: str) -> str:

@@ -53,7 +53,7 @@ from app.widgets.labels import STEPS, Banner, show_share
 from app.window_layout import open_at, splitter
 from core.controls import RunControls
 from core.errors import RunLogError
-from core.experiments.sweep import SweepControls, sweep
+from core.experiments.sweep import sweep
 from core.experiments.sweep_plan import Cell, FileFailed, Measurement, PlannedRun, RunMeasured, SweepPlan, SweepStarted
 from core.files import explain_write_error, write_atomically
 from core.runlog.store import KeptRun, KeptState
@@ -65,7 +65,7 @@ class SweepWork:
 
     def __init__(self, plan: SweepPlan, path: Path) -> None:
         self._plan, self._path = plan, path
-        self._controls = SweepControls()
+        self._controls = RunControls()
         self._answered = threading.Event()
 
     def stop(self) -> None:
