@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from core.controls import RunControls
-from core.draft_shape import length_of
 from core.errors import OutriderError, PromptError, RunLogError, first_line
 from core.experiments.sweep_file import SweepFile, now, summary_of
 from core.experiments.sweep_plan import (
@@ -145,7 +144,7 @@ class _Sweep:
         yield StageChanged("")
 
     def _controls_of(self, request: RunRequest, cell: Cell) -> RunControls:
-        return self._controls.sharing_stop(request.sampling, 0 if cell.is_baseline else length_of(request))
+        return self._controls.sharing_stop(request.sampling, 0 if cell.is_baseline else request.draft_length)
 
     def _events_of(self, request: RunRequest, controls: RunControls) -> Iterator[Event]:
         """A run's events, without stages once it has started.
