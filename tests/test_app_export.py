@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import os
 import threading
-from threading import get_ident
 
 import pytest
 
@@ -57,15 +56,6 @@ def test_export_writes_the_steps_as_a_table(finished, export, dialogs, tmp_path)
     assert rows[0]["num_draft_tokens"] == "4"
 
 
-def test_the_windows_thread_writes_nothing_itself(finished, export, dialogs, tmp_path, monkeypatch):
-    dialogs.export_path = tmp_path / "out.jsonl"
-    threads = []
-    monkeypatch.setattr(os, "replace", lambda *_paths: threads.append(get_ident()))
-    export(finished)
-    assert threads
-    assert get_ident() not in threads
-
-
 def test_a_window_that_is_closed_meanwhile_waits_for_the_file(finished, dialogs, qtbot, tmp_path, monkeypatch):
     dialogs.export_path = tmp_path / "out.jsonl"
     writing, release, replace = threading.Event(), threading.Event(), os.replace
@@ -90,14 +80,6 @@ def test_a_window_that_is_closed_meanwhile_waits_for_the_file(finished, dialogs,
     assert read_run_log(tmp_path / "out.jsonl").problems == []
     with second.open(newline="") as file:
         assert len(list(csv.DictReader(file))) == finished.run_view.metrics.totals.steps
-
-
-def test_what_is_to_be_written_stays_as_it_was_although_another_run_begins(finished, run_to_end):
-    snapshot = finished.run_view.snapshot()
-    before = finished.run_view.log()
-    run_to_end(finished)
-    assert snapshot.log() == before
-    assert finished.run_view.log() != before
 
 
 def test_a_dismissed_dialog_writes_nothing(finished, dialogs, tmp_path):

@@ -52,16 +52,6 @@ def test_a_long_run_is_opened_in_pieces(open_runs, folder, qtbot, monkeypatch):
     assert window.transcript.view.toPlainText() == "prompt 0" + window.run_view.summary.text
 
 
-def test_a_run_that_is_opened_while_the_engine_starts_is_shown_whole(open_runs, folder, qtbot, monkeypatch):
-    keep_run(folder, max_new_tokens=200)
-    window, panel = open_runs(1)
-    monkeypatch.setattr("app.run.live.APPLY_S", 0.0)
-    panel.open_button.click()
-    until(qtbot, lambda: len(window.run_view.steps) > 1)
-    window.controller.engine_ready.emit()
-    until(qtbot, lambda: shown_whole(window))
-
-
 def test_a_run_that_was_cut_off_opens_as_far_as_it_came(open_runs, folder, qtbot):
     keep_run(folder, lines=4)
     window, panel = open_runs(1)

@@ -81,7 +81,7 @@ def test_an_engine_that_can_not_do_it_says_so_and_has_no_command(window, opened)
     assert page.copy_button.isEnabled()
 
 
-def test_a_configuration_is_saved_whole_and_the_reader_writes_it(opened, dialogs, qtbot, tmp_path):
+def test_a_configuration_is_saved_whole_or_says_why_not(opened, dialogs, qtbot, tmp_path):
     page = opened()
     dialogs.export_path = tmp_path / "serve.sh"
     text = show(page, "SGLang")

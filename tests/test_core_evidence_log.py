@@ -1,19 +1,17 @@
 """Evidence in a run's log: written short, read back the same, and left out where it is damaged."""
 
-import gc
 import json
 
 import pytest
 
 from core.decode import speculative
-from core.evidence import PackedEvidence, PositionEvidence, evidence_from_record, packed, packed_from_record
-from core.export.files import export_jsonl
+from core.evidence import evidence_from_record, packed, packed_from_record
 from core.runlog.log import STEP_FIELDS, RunLogWriter, read_run_log, to_line, to_record
 from core.runlog.replay import step_from_record
 from core.runlog.store import read_head
 from core.types import Inspected, Step
 from tests.fakes import play
-from tests.fakes_cli import STARTED
+from tests.fakes_log import STARTED
 from tests.test_core_evidence import NUMBERS, a_run, pair
 
 
@@ -73,11 +71,16 @@ def test_damaged_evidence_is_left_out(what):
     assert evidence_from_record({"evidence": DAMAGE[what](good)}) == ()
 
 
-# --- In a file ---------------------------------------------------------------------------------------------------
+# --- In a file, where it follows its step -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "run.jsonl"
 
 
 def write_run(path, *, drop=lambda event: False):
-    """Log an inspected run as it comes, without its summary; its steps, their evidence put with them."""
+    """Log an inspected run as it comes, without its summary; its steps with their evidence."""
     target, draft = pair()
     events = list(speculative(target, draft, [0, 1], max_new_tokens=30, inspect=True, seed=5))
     with RunLogWriter(path) as log:
@@ -88,97 +91,40 @@ def write_run(path, *, drop=lambda event: False):
     return play(events).steps
 
 
-def test_evidence_that_came_behind_its_steps_is_read_back_with_them(tmp_path):
-    steps = write_run(tmp_path / "run.jsonl")
-    log = read_run_log(tmp_path / "run.jsonl")
-    assert log.steps == lines(steps)
-    export_jsonl(tmp_path / "again.jsonl", log)
-    assert read_run_log(tmp_path / "again.jsonl").steps == log.steps
+def test_evidence_that_came_behind_its_steps_is_read_back_with_them(path):
+    steps = write_run(path)
+    assert read_run_log(path).steps == lines(steps)
+    packed = [step_from_record(record) for record in read_run_log(path, keep=packed_from_record).steps]
+    assert packed == [step_from_record(record) for record in read_run_log(path).steps]
+    with path.open("ab") as file:
+        file.truncate(path.stat().st_size - 9)
+    assert read_head(path).num_steps == len(steps)
 
 
-def test_steps_that_are_missing_do_not_move_the_evidence_of_others(tmp_path):
-    steps = write_run(tmp_path / "run.jsonl", drop=lambda event: isinstance(event, Step) and event.index == 2)
-    log = read_run_log(tmp_path / "run.jsonl")
+def test_steps_that_are_missing_do_not_move_the_evidence_of_others(path):
+    steps = write_run(path, drop=lambda event: isinstance(event, Step) and event.index == 2)
+    log = read_run_log(path)
     assert log.steps == lines([step for step in steps if step.index != 2])
     assert sum("evidence of no known step" in problem for problem in log.problems) == 1
 
 
-def test_evidence_that_was_lost_leaves_its_step_whole(tmp_path):
-    steps = write_run(tmp_path / "run.jsonl", drop=lambda event: isinstance(event, Inspected) and event.index > 3)
-    log = read_run_log(tmp_path / "run.jsonl")
-    assert [bool(step_from_record(record).evidence) for record in log.steps] == [
-        index < 4 for index in range(len(steps))
-    ]
+def test_evidence_that_was_lost_or_damaged_leaves_its_step_whole(path):
+    steps = write_run(path, drop=lambda event: isinstance(event, Inspected) and event.index > 3)
+    written = path.read_bytes().split(b"\n")
+    at = next(number for number, line in enumerate(written) if b'"evidence"' in line)
+    written[at] = to_line({**json.loads(written[at]), "evidence": [None]}).rstrip()
+    path.write_bytes(b"\n".join(written))
+    log = read_run_log(path, keep=packed_from_record)
+    found = [bool(step_from_record(record).evidence) for record in log.steps]
+    assert found == [0 < index < 4 for index in range(len(steps))]
     assert log.problems == ["The log has no summary: the run was cut off, or is still running."]
 
 
-# --- Packed ------------------------------------------------------------------------------------------------------
-
-
-def test_packed_evidence_is_the_same_to_the_last_bit_and_reads_as_before():
-    for step in a_run(inspect=True).steps:
+def test_packed_evidence_is_the_same_to_the_last_bit():
+    for step in a_run(inspect=True, count=3).steps:
         places, kept = step.evidence, packed(step.evidence)
         assert kept == places
-        assert places == kept
-        assert kept == packed(places)
-        assert kept != packed(places[:-1])
-        assert list(kept) == list(places)
-        assert len(kept) == len(places)
-        assert kept[-1] == places[-1]
-        assert kept[:2] == places[:2]
+        assert packed(kept) is kept
+        assert (list(kept), len(kept), kept[-1], kept[:2]) == (list(places), len(places), places[-1], places[:2])
         assert to_record(Inspected(step.index, kept)) == to_record(Inspected(step.index, places))
-        with pytest.raises(IndexError):
-            kept[len(places)]
-
-
-def test_evidence_is_packed_once_and_none_is_none():
-    kept = packed(a_run(inspect=True, count=3).steps[0].evidence)
-    assert packed(kept) is kept
     assert packed(()) == ()
-
-
-def test_a_log_that_is_read_packed_shows_the_same_and_leaves_the_collector_nothing_to_walk_over(tmp_path):
-    steps = write_run(tmp_path / "run.jsonl")
-    whole = [step_from_record(record) for record in read_run_log(tmp_path / "run.jsonl").steps]
-    gc.collect()
-    before = num_places()
-    log = read_run_log(tmp_path / "run.jsonl", keep=packed_from_record)
-    again = [step_from_record(record) for record in log.steps]
-    assert num_places() == before
-    assert again == whole
-    assert all(isinstance(step.evidence, PackedEvidence) for step in again)
-    assert len(again) == len(steps)
-
-
-def num_places():
-    """How many of the objects that the collector knows are evidence."""
-    return sum(type(item) is PositionEvidence for item in gc.get_objects())
-
-
-def test_what_of_a_packed_log_is_damaged_is_left_out(tmp_path):
-    write_run(tmp_path / "run.jsonl")
-    written = (tmp_path / "run.jsonl").read_bytes().split(b"\n")
-    (at, *_) = (number for number, line in enumerate(written) if b'"evidence"' in line)
-    record = json.loads(written[at])
-    written[at] = to_line({**record, "evidence": [None]}).rstrip()
-    (tmp_path / "run.jsonl").write_bytes(b"\n".join(written))
-    log = read_run_log(tmp_path / "run.jsonl", keep=packed_from_record)
-    found = [bool(step_from_record(step).evidence) for step in log.steps]
-    assert found.count(False) == 1
-    assert not found[record["index"]]
-
-
-@pytest.mark.parametrize(
-    "line", ['{"type": "evidence"}', '{"type": "evidence", "index": "x"}', '{"type": "evidence", "index": -1}']
-)
-def test_evidence_of_no_step_is_named_and_left_out(tmp_path, line):
-    path = tmp_path / "run.jsonl"
-    write_run(path)
-    with path.open("a") as file:
-        file.write(line + "\n")
-    assert any("evidence of no known step" in problem for problem in read_run_log(path).problems)
-
-
-def test_a_log_that_was_cut_off_amid_evidence_still_tells_how_many_steps_it_has(tmp_path):
-    steps = write_run(tmp_path / "run.jsonl")
-    assert read_head(tmp_path / "run.jsonl").num_steps == len(steps)
