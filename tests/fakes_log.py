@@ -7,21 +7,26 @@ from core.types import Finished, FinishReason, PrefillDone, RunStarted, StageCha
 from core.types import TokenKind as Kind
 
 # The schema as the design lists it, written out again here so that a renamed field fails.
-RUN = "schema type id started_at outrider_version config environment".split()
-CONFIG = (
-    "target draft method revision device dtype num_draft_tokens temperature top_k top_p min_p seed coupling "
-    "max_new_tokens prompt prompt_token_ids chat"
-).split()
-ENVIRONMENT = "python torch transformers platform device_name threads".split()
-STEP = (
-    "index position num_draft_tokens temperature drafted draft_probs target_probs acceptance_probs expected_acceptance "
-    "num_accepted emitted emitted_kinds emitted_text draft_ms verify_ms sample_ms total_ms"
-).split()
-SUMMARY = (
-    "finish_reason text num_tokens num_drafts num_draft_tokens num_accepted_tokens num_accepted_tokens_per_pos "
-    "draft_acceptance_rate block_efficiency cost_coefficient tokens_per_second prefill_ms peak_memory_mb "
-    "predicted_speedup"
-).split()
+RUN = [
+    "schema", "type", "id", "started_at", "outrider_version", "config", "environment",
+]  # fmt: skip
+CONFIG = [
+    "target", "draft", "method", "revision", "device", "dtype", "num_draft_tokens", "temperature", "top_k", "top_p",
+    "min_p", "seed", "coupling", "max_new_tokens", "prompt", "prompt_token_ids", "chat",
+]  # fmt: skip
+ENVIRONMENT = [
+    "python", "torch", "transformers", "platform", "device_name", "threads",
+]  # fmt: skip
+STEP = [
+    "index", "position", "num_draft_tokens", "temperature", "drafted", "draft_probs", "target_probs",
+    "acceptance_probs", "expected_acceptance", "num_accepted", "emitted", "emitted_kinds", "emitted_text",
+    "draft_ms", "verify_ms", "sample_ms", "total_ms",
+]  # fmt: skip
+SUMMARY = [
+    "finish_reason", "text", "num_tokens", "num_drafts", "num_draft_tokens", "num_accepted_tokens",
+    "num_accepted_tokens_per_pos", "draft_acceptance_rate", "block_efficiency", "cost_coefficient",
+    "tokens_per_second", "prefill_ms", "peak_memory_mb", "predicted_speedup",
+]  # fmt: skip
 STARTED = RunStarted(
     run_id="r1",
     started_at="2026-01-02T03:04:05+00:00",

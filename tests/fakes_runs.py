@@ -72,4 +72,4 @@ def cells(panel, row: int) -> list[str]:
 
 def shown_whole(window) -> bool:
     """Whether a kept run is on screen, all of it."""
-    return bool(window.live.kept_title) and window.live._kept is None and not window.live._endings.is_going
+    return bool(window.live.kept_title) and window.live._kept is None and not window.live._is_ending

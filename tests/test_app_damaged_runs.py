@@ -60,8 +60,7 @@ def test_scrubbing_a_run_with_a_missing_step_selects_the_last_one_shown(window, 
     log = read_run_log(gapped)
     window.live.show_kept(request_to_show(log), tuple(events(log)), "damaged")
     while window.live._kept is not None:
-        window.live._on_frame()
-    window.live._endings.finish()
+        window.live._on_text_due()
     window.transcript.playback.slider.setValue(4)
     assert window.selection.place == Place(3, 0)
     assert window.transcript.view.selected_span().token_id == window.run_view.steps[3].emitted[0]

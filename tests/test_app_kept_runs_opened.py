@@ -44,7 +44,7 @@ def test_a_long_run_is_opened_in_pieces(open_runs, folder, qtbot, monkeypatch):
     window, panel = open_runs(1)
     monkeypatch.setattr("app.run.live.APPLY_S", 0.0)
     seen = []
-    window.live._timer.timeout.connect(lambda: seen.append(len(window.run_view.steps)))
+    window.live._text_timer.timeout.connect(lambda: seen.append(len(window.run_view.steps)))
     panel.open_button.click()
     until(qtbot, lambda: shown_whole(window))
     assert len(seen) > 3

@@ -150,9 +150,13 @@ def test_a_full_device_is_a_sentence():
 
 
 def test_an_error_inside_the_run_is_not_hidden_by_the_log(path):
-    with pytest.raises(KeyError), RunLogWriter(path) as log:
-        log.write(STARTED)
-        raise KeyError
+    def run():
+        with RunLogWriter(path) as log:
+            log.write(STARTED)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        run()
     assert len(lines(path)) == 1
 
 
