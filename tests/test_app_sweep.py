@@ -220,7 +220,7 @@ def test_a_cell_that_fails_says_why_and_the_others_stay(window, engine, qtbot):
     assert texts(sweeps) == ["1.00×", "2.00×", "failed"]
     assert "ran out of memory" in sweeps.heatmap.model().index(0, 2).data(Qt.ItemDataRole.ToolTipRole)
     assert "2 failed" in sweeps.progress.text()
-    sweeps.heatmap.choose(0, 2)
+    sweeps.heatmap.setCurrentCell(0, 2)
     assert "ran out of memory" in sweeps.runs.item(0, 7).text()
     assert sweeps.cell_problem.text() == "The draft ran out of memory."
     assert not sweeps.use_button.isEnabled()
@@ -250,7 +250,7 @@ def test_what_the_disk_refuses_is_told_and_the_sweep_goes_on(window, qtbot, monk
     finish(qtbot, window)
     assert sweeps.banner.sentence().endswith("The sweep continues.")
     assert texts(sweeps) == ["1.00×", "2.00×", "3.00×"]
-    sweeps.heatmap.choose(0, 1)
+    sweeps.heatmap.setCurrentCell(0, 1)
     sweeps.runs.selectRow(0)
     assert not sweeps.open_run_button.isEnabled()
 
@@ -261,8 +261,8 @@ def test_a_long_sweep_asks_after_its_first_run(window, engine, qtbot, monkeypatc
     sweeps = start(window)
     qtbot.waitUntil(lambda: not sweeps.question.isHidden())
     assert len(engine.calls) == 1
-    assert sweeps.question.text.text().startswith("5 runs are left, which will take about")
-    (sweeps.question.yes_button if goes_on else sweeps.question.no_button).click()
+    assert sweeps.question.sentence().startswith("5 runs are left, which will take about")
+    (sweeps.yes_button if goes_on else sweeps.no_button).click()
     finish(qtbot, window)
     assert window.tools.sweep.view.num_done == (6 if goes_on else 1)
     assert sweeps.question.isHidden()

@@ -63,7 +63,7 @@ def test_a_torn_line_is_told_and_what_is_no_sweep_is_a_sentence(window, qtbot, o
 
 def test_arrows_move_and_enter_opens_the_runs_of_a_cell(qtbot, opened):
     sweeps = opened()
-    sweeps.heatmap.choose(0, 1)
+    sweeps.heatmap.setCurrentCell(0, 1)
     qtbot.keyClick(sweeps.heatmap, Qt.Key.Key_Right)
     assert sweeps.heatmap.current_cell() == Cell(DRAFT, 2, 0.0)
     assert sweeps.cell_title.text() == "K = 2 with Tiny draft, temperature 0 · 2 of 2 runs"
@@ -77,7 +77,7 @@ def test_arrows_move_and_enter_opens_the_runs_of_a_cell(qtbot, opened):
 def test_plain_decoding_is_one_cell_for_all_drafters_of_a_temperature(opened):
     sweeps = opened()
     assert [sweeps.heatmap.rowSpan(row, 0) for row in (0, 2)] == [2, 2]
-    sweeps.heatmap.choose(2, 0)
+    sweeps.heatmap.setCurrentCell(2, 0)
     assert sweeps.cell_title.text().startswith("Plain decoding, temperature 0.5")
     assert not sweeps.use_button.isEnabled()
 
@@ -85,7 +85,7 @@ def test_plain_decoding_is_one_cell_for_all_drafters_of_a_temperature(opened):
 def test_a_run_opens_in_the_main_window(window, qtbot, opened):
     prompts = (Prompt("one", "def f", suite="a"),)
     sweeps = opened(engine=FakeSession(), prompts=prompts, max_new_tokens=24)
-    sweeps.heatmap.choose(0, 2)
+    sweeps.heatmap.setCurrentCell(0, 2)
     qtbot.keyClick(sweeps.heatmap, Qt.Key.Key_Return)
     with qtbot.waitSignal(window.live.run_shown, timeout=10_000):
         qtbot.keyClick(sweeps.runs, Qt.Key.Key_Return)
@@ -101,12 +101,12 @@ def test_use_this_cell_sets_k_temperature_and_draft_and_leaves_the_rest(window, 
     sweeps = opened(num_draft_tokens=(1, 2, "adaptive"))
     window.prompt.set_text("mine")
     window.controls.sampling.seed.setText("77")
-    sweeps.heatmap.choose(2, 2)
+    sweeps.heatmap.setCurrentCell(2, 2)
     sweeps.use_button.click()
     settings = window.controls.settings(window.prompt.text())
     assert (settings.num_draft_tokens, settings.temperature, settings.draft) == (2, 0.5, "tiny-draft")
     assert (settings.method, settings.prompt, settings.seed) == ("draft-model", "mine", 77)
-    sweeps.heatmap.choose(1, 3)
+    sweeps.heatmap.setCurrentCell(1, 3)
     sweeps.use_button.click()
     settings = window.controls.settings("")
     assert (settings.method, settings.length_policy) == ("prompt-lookup", LengthPolicy.ADAPTIVE)

@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 from string import Template
 
-from PySide6.QtCore import QObject, Qt, QUrl, Signal, Slot
+from PySide6.QtCore import QObject, Qt, QUrl, Slot
 from PySide6.QtGui import (
     QColor,
     QImage,
@@ -20,7 +20,7 @@ from PySide6.QtGui import (
     QTextLength,
     QTextTable,
 )
-from PySide6.QtWidgets import QDialog, QFrame, QMainWindow, QMenuBar, QSizePolicy, QTabWidget, QTextBrowser, QWidget
+from PySide6.QtWidgets import QDialog, QFrame, QMainWindow, QMenuBar, QTabWidget, QTextBrowser, QWidget
 
 from app.controller import RunController
 from app.dialogs import Dialogs
@@ -29,7 +29,8 @@ from app.run.run_view import RunView
 from app.run.tiles import StatusStrip
 from app.theme import LIGHT, RESOURCES, Theme, scaled, ui_font
 from app.tools.step_picture import StepPicture, draw_step, picture_of, picture_size
-from app.widgets.fields import column, quiet_button, row, wrapped_label
+from app.widgets.fields import boxed, column, quiet_button
+from app.widgets.labels import MessageBar
 from app.window_layout import bring_forward, open_at
 from core.types import Step
 
@@ -41,32 +42,17 @@ HINT = (
 )
 
 
-class FirstHint(QFrame):
-    """What to do first, until the first run or until it is dismissed.
-
-    Signals:
-        help_clicked: a person wants to know more.
-        dismissed: the hint is not wanted any more.
-    """
-
-    help_clicked = Signal()
-    dismissed = Signal()
+class FirstHint(MessageBar):
+    """What to do first, until the first run or until it is dismissed."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.setObjectName("firstHint")
-        self.setAccessibleName(HINT)
-        label = wrapped_label("firstHintText", "hint", HINT)
-        label.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Preferred)
         help_text = "Explained with one real step (F1)"
         self.help_button = quiet_button("How it works", "firstHintHelp", "How it works", help_text)
         self.close_button = quiet_button("Dismiss", "firstHintDismiss", "Dismiss the hint", "It won't be shown again")
         # One above the other: side by side they would leave the text no room in a narrow column.
-        layout = row((label, 1), column(self.help_button, self.close_button, spacing=0))
-        layout.setContentsMargins(12, 4, 6, 4)
-        self.setLayout(layout)
-        self.help_button.clicked.connect(self.help_clicked)
-        self.close_button.clicked.connect(self.dismissed)
+        buttons = boxed(column(self.help_button, self.close_button, spacing=0))
+        super().__init__("firstHint", "firstHintText", "hint", buttons)
+        self.show_sentence(HINT)
         self.hide()
 
 
@@ -311,8 +297,8 @@ class Help(QObject):
         menus.formulas.triggered.connect(self._on_formulas)
         menus.keys.triggered.connect(self._on_keys)
         menus.about.triggered.connect(self._on_about)
-        self.hint.help_clicked.connect(self.open_method)
-        self.hint.dismissed.connect(self._on_hint_done)
+        self.hint.help_button.clicked.connect(self.open_method)
+        self.hint.close_button.clicked.connect(self._on_hint_done)
         controller.run_requested.connect(self._on_hint_done)
 
     def restore(self, *, hint_seen: bool) -> None:

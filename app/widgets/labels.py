@@ -20,23 +20,19 @@ from app.theme import scaled
 from app.widgets.fields import row, wrapped_label
 
 
-class Banner(QFrame):
-    """Shows the latest sentence until it is dismissed or a run starts."""
+class MessageBar(QFrame):
+    """A sentence with buttons beside it, hidden until there is something to say."""
 
-    def __init__(self) -> None:
+    def __init__(self, object_name: str, label_name: str, role: str, *buttons: QWidget) -> None:
         super().__init__()
-        self.setObjectName("banner")
-        self.label = wrapped_label("bannerText", "")
+        self.setObjectName(object_name)
+        self.label = wrapped_label(label_name, role)
         self.label.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Preferred)
-        self.close_button = QToolButton()
-        self.close_button.setObjectName("dismissButton")
-        self.close_button.setText("Dismiss")
-        self.close_button.setAccessibleName("Dismiss the message")
-        layout = row((self.label, 1), self.close_button, spacing=12)
-        layout.setAlignment(self.close_button, Qt.AlignmentFlag.AlignTop)
+        layout = row((self.label, 1), *buttons)
+        for button in buttons:
+            layout.setAlignment(button, Qt.AlignmentFlag.AlignTop)
         layout.setContentsMargins(12, 6, 6, 6)
         self.setLayout(layout)
-        self.close_button.clicked.connect(self.dismiss)
         self.hide()
 
     def sentence(self) -> str:
@@ -55,6 +51,18 @@ class Banner(QFrame):
         """Hide the sentence."""
         self.hide()
         self.label.clear()
+
+
+class Banner(MessageBar):
+    """Shows the latest problem until it is dismissed or a run starts."""
+
+    def __init__(self) -> None:
+        self.close_button = QToolButton()
+        self.close_button.setObjectName("dismissButton")
+        self.close_button.setText("Dismiss")
+        self.close_button.setAccessibleName("Dismiss the message")
+        super().__init__("banner", "bannerText", "", self.close_button)
+        self.close_button.clicked.connect(self.dismiss)
 
 
 MAX_LINES = 3

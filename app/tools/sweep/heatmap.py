@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QAbstractTableModel, QModelIndex, QPointF, QRectF, QSize, Qt, Signal, Slot
+from collections.abc import Sequence
+
+from PySide6.QtCore import QModelIndex, QPointF, QRectF, QSize, Qt, Signal, Slot
 from PySide6.QtGui import QColor, QFont, QFontMetricsF, QKeyEvent, QLinearGradient, QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import (
     QAbstractItemView,
@@ -10,7 +12,8 @@ from PySide6.QtWidgets import (
     QStyle,
     QStyledItemDelegate,
     QStyleOptionViewItem,
-    QTableView,
+    QTableWidget,
+    QTableWidgetItem,
     QWidget,
 )
 
@@ -148,62 +151,6 @@ def _column_help(title: str) -> str:
     return COLUMN_HELP.get(title, f"{title} token{plural} drafted before each forward of the target")
 
 
-class HeatmapModel(QAbstractTableModel):
-    """A row for each temperature and drafter, a column for plain decoding and for each K."""
-
-    def __init__(self, view: SweepView, parent: QWidget) -> None:
-        super().__init__(parent)
-        self._view = view
-        self._rows: tuple[SweepRow, ...] = ()
-        self._columns: tuple[str, ...] = ()
-        self.figure = SweepFigure.SPEEDUP
-        self.scale: Scale = view.scale(self.figure)
-
-    def refresh(self) -> bool:
-        """Show what is new; returns whether the grid is another one."""
-        self.scale = self._view.scale(self.figure)
-        if (self._view.rows, self._view.columns) != (self._rows, self._columns):
-            self.beginResetModel()
-            self._rows, self._columns = self._view.rows, self._view.columns
-            self.endResetModel()
-            return True
-        if self._rows:
-            self.dataChanged.emit(self.index(0, 0), self.index(len(self._rows) - 1, len(self._columns) - 1))
-        return False
-
-    def rowCount(self, parent: Index = QModelIndex()) -> int:  # noqa: B008 - Qt's own signature
-        """Number of rows."""
-        return 0 if parent.isValid() else len(self._rows)
-
-    def columnCount(self, parent: Index = QModelIndex()) -> int:  # noqa: B008 - Qt's own signature
-        """Number of columns."""
-        return 0 if parent.isValid() or not self._rows else len(self._columns)
-
-    def headerData(self, section: int, orientation: Qt.Orientation, role: int = Role.DisplayRole) -> object:
-        """K at the top, temperature and drafter at the left."""
-        if orientation is Qt.Orientation.Horizontal:
-            title = self._columns[section]
-            return {Role.DisplayRole: column_title(title), Role.ToolTipRole: _column_help(title)}.get(Role(role))
-        row = self._rows[section]
-        name = self._view.row_title(row)
-        if role == Role.DisplayRole:
-            # Elided by hand, since Qt would measure both lines as one; names of models differ at both ends.
-            last, half = name.rpartition("/")[2], (LONGEST_NAME - 1) // 2
-            shown = last if len(last) <= LONGEST_NAME else f"{last[:half]}…{last[-half:]}"
-            return f"T = {row.temperature:g}\n{shown}"
-        if role in {Role.ToolTipRole, Role.AccessibleTextRole}:
-            return f"Temperature {row.temperature:g}, {name} ({row.drafter.method})"
-        return Qt.AlignmentFlag.AlignLeft | MIDDLE if role == Role.TextAlignmentRole else None
-
-    def data(self, index: Index, role: int = Role.DisplayRole) -> object:
-        """What a cell shows."""
-        if role not in {Role.DisplayRole, Role.ToolTipRole, Role.AccessibleTextRole, SHOWN_ROLE}:
-            return None
-        shown = self._view.shown(self._view.cell(index.row(), index.column()), self.scale)
-        texts = {Role.DisplayRole: shown.text, Role.ToolTipRole: shown.tip, Role.AccessibleTextRole: shown.spoken}
-        return texts.get(Role(role), shown)
-
-
 class HeatmapDelegate(QStyledItemDelegate):
     """Draws a cell, with a ring around the current one."""
 
@@ -221,8 +168,8 @@ class HeatmapDelegate(QStyledItemDelegate):
             painter.restore()
 
 
-class Heatmap(QTableView):
-    """The grid of cells.
+class Heatmap(QTableWidget):
+    """A row for each temperature and drafter, a column for plain decoding and for each K.
 
     Signals:
         cell_chosen: the `Cell` that is the current one now.
@@ -236,12 +183,10 @@ class Heatmap(QTableView):
         super().__init__()
         self.setObjectName("sweepHeatmap")
         self._view = view
-        self._model = HeatmapModel(view, self)
+        self._grid: tuple[tuple[SweepRow, ...], tuple[str, ...]] = ((), ())
         self._delegate = HeatmapDelegate(self)
-        self.setModel(self._model)
         self.setItemDelegate(self._delegate)
         self.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
-        self.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectItems)
         self.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
         self.setTabKeyNavigation(False)
         self.setShowGrid(False)
@@ -258,11 +203,6 @@ class Heatmap(QTableView):
         self.selectionModel().currentChanged.connect(self._on_chosen)
         self.clicked.connect(self._on_chosen)
 
-    @property
-    def scale(self) -> Scale:
-        """The current scale."""
-        return self._model.scale
-
     def set_theme(self, theme: Theme) -> None:
         """Draw in a theme's colours, at the text's scale."""
         self._delegate.theme = theme
@@ -273,31 +213,63 @@ class Heatmap(QTableView):
 
     def show_figure(self, figure: SweepFigure) -> None:
         """Show another figure of the same cells."""
-        self._model.figure = figure
+        self._figure = figure
         self.setAccessibleName(f"{FIGURES[figure].title} by K, temperature and draft")
         self.setAccessibleDescription(f"{FIGURES[figure].help} Arrow keys move, Enter opens a cell's runs.")
         self.refresh()
 
     def refresh(self) -> None:
         """Show what is new."""
-        if not self._model.refresh():
-            return
-        # Plain decoding is one cell for all drafters of a temperature.
+        self.scale = self._view.scale(self._figure)
+        if (self._view.rows, self._view.columns) != self._grid:
+            self._grid = (self._view.rows, self._view.columns)
+            self._make_grid(*self._grid)
+        for index in range(self.rowCount()):
+            for place in range(self.columnCount()):
+                shown = self._view.shown(self._view.cell(index, place), self.scale)
+                item = self.item(index, place)
+                if item is not None and item.data(SHOWN_ROLE) != shown:
+                    item.setText(shown.text)
+                    item.setToolTip(shown.tip)
+                    item.setData(Role.AccessibleTextRole, shown.spoken)
+                    item.setData(SHOWN_ROLE, shown)
+
+    def _make_grid(self, rows: Sequence[SweepRow], columns: Sequence[str]) -> None:
+        self.setCurrentCell(-1, -1)
         self.clearSpans()
-        temperatures, first = [row.temperature for row in self._view.rows], 0
+        self.clear()
+        self.setRowCount(len(rows))
+        self.setColumnCount(len(columns) if rows else 0)
+        for place in range(self.columnCount()):
+            head = QTableWidgetItem(column_title(columns[place]))
+            head.setToolTip(_column_help(columns[place]))
+            self.setHorizontalHeaderItem(place, head)
+        for index, row in enumerate(rows):
+            self.setVerticalHeaderItem(index, self._row_head(row))
+            for place in range(self.columnCount()):
+                self.setItem(index, place, QTableWidgetItem())
+        # Plain decoding is one cell for all drafters of a temperature.
+        temperatures, first = [row.temperature for row in rows], 0
         for count in map(temperatures.count, dict.fromkeys(temperatures)):
             if count > 1:
                 self.setSpan(first, 0, count, 1)
             first += count
 
+    def _row_head(self, row: SweepRow) -> QTableWidgetItem:
+        # Elided by hand, since Qt would measure both lines as one; names of models differ at both ends.
+        last, half = _last_part(self._view, row), (LONGEST_NAME - 1) // 2
+        shown = last if len(last) <= LONGEST_NAME else f"{last[:half]}…{last[-half:]}"
+        head = QTableWidgetItem(f"T = {row.temperature:g}\n{shown}")
+        about = f"Temperature {row.temperature:g}, {self._view.row_title(row)} ({row.drafter.method})"
+        head.setToolTip(about)
+        head.setData(Role.AccessibleTextRole, about)
+        head.setTextAlignment(Qt.AlignmentFlag.AlignLeft | MIDDLE)
+        return head
+
     def current_cell(self) -> Cell | None:
         """The current cell; None before there is one."""
         index = self.currentIndex()
         return self._view.cell(index.row(), index.column()) if index.isValid() else None
-
-    def choose(self, row: int, column: int) -> None:
-        """Make a place the current one."""
-        self.setCurrentIndex(self._model.index(row, column))
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         """Enter and Space open the current cell."""

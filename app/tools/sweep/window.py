@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from PySide6.QtCore import Qt, Signal, Slot
+from PySide6.QtCore import Qt, Slot
 from PySide6.QtGui import QAction, QKeySequence, QResizeEvent, QShortcut
 from PySide6.QtWidgets import (
     QBoxLayout,
@@ -49,7 +49,7 @@ from app.widgets.fields import (
     text_label,
     wrapped_label,
 )
-from app.widgets.labels import STEPS, Banner, show_share
+from app.widgets.labels import STEPS, Banner, MessageBar, show_share
 from app.window_layout import open_at, splitter
 from core.controls import RunControls
 from core.errors import RunLogError
@@ -94,42 +94,6 @@ class SweepWork:
 
 
 # --- Parts ---
-
-
-class SweepQuestion(QFrame):
-    """Asks whether a long sweep should continue.
-
-    Signals:
-        answered: whether it should.
-    """
-
-    answered = Signal(bool)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.setObjectName("firstHint")
-        self.text = wrapped_label("sweepQuestion", "plain")
-        self.yes_button = push_button("Measure all", "sweepYesButton", "Continue with all runs")
-        self.no_button = push_button(
-            "Stop here", "sweepNoButton", "Stop after the first run. Continue measures the rest."
-        )
-        layout = row((self.text, 1), self.yes_button, self.no_button)
-        layout.setContentsMargins(12, 8, 8, 8)
-        self.setLayout(layout)
-        self.yes_button.clicked.connect(lambda: self._answer(True))
-        self.no_button.clicked.connect(lambda: self._answer(False))
-        self.hide()
-
-    def ask(self, num_left: int, seconds_left: float) -> None:
-        """Ask whether to do the remaining runs, which take this long."""
-        self.text.setText(f"{num_left:,} runs are left, which will take about {duration_text(seconds_left)}.")
-        self.setAccessibleName(self.text.text())
-        self.show()
-        self.no_button.setFocus()
-
-    def _answer(self, is_yes: bool) -> None:
-        self.hide()
-        self.answered.emit(is_yes)
 
 
 MAX_VERDICTS_HEIGHT = 132
@@ -255,7 +219,9 @@ class SweepWindow(ToolWindow):
         self.banner = Banner()
         self.form = SweepForm(controls, prompt, self.view, jobs, dialogs)
         self.verdicts = SweepVerdicts()
-        self.question = SweepQuestion()
+        self.yes_button = push_button("Measure all", "sweepYesButton", "Continue with all runs")
+        self.no_button = push_button("Stop here", "sweepNoButton", "Keep the first run; Continue measures the rest")
+        self.question = MessageBar("firstHint", "sweepQuestion", "plain", self.yes_button, self.no_button)
         self.figures = ChoiceRow({figure: text.title for figure, text in FIGURES.items()}, "sweepFigure", "Figure")
         for button, text in zip(self.figures.group.buttons(), FIGURES.values(), strict=True):
             button.setToolTip(text.help)
@@ -327,7 +293,8 @@ class SweepWindow(ToolWindow):
         self.form.start_requested.connect(self.start)
         self.stop_button.clicked.connect(self.stop)
         self.continue_button.clicked.connect(self._on_continue)
-        self.question.answered.connect(self._on_answered)
+        self.yes_button.clicked.connect(self._on_measure_all)
+        self.no_button.clicked.connect(self.stop)
         self.earlier.menu().aboutToShow.connect(self.list_earlier)
         self.earlier.menu().triggered.connect(self._on_earlier_chosen)
         self.export_button.menu().triggered.connect(self._on_export_chosen)
@@ -373,16 +340,15 @@ class SweepWindow(ToolWindow):
         self.view.begin(plan, path)
         self._show()
 
-    @Slot(bool)
-    def _on_answered(self, is_yes: bool) -> None:
-        if not is_yes:
-            self.stop()
-        elif self._work is not None:
+    @Slot()
+    def _on_measure_all(self) -> None:
+        self.question.dismiss()
+        if self._work is not None:
             self._work.proceed()
 
     def _show_stopping(self) -> None:
         self.view.stage = STOPPING
-        self.question.hide()
+        self.question.dismiss()
         self._show()
 
     def _show_events(self, events: Iterator[Any]) -> None:
@@ -396,7 +362,9 @@ class SweepWindow(ToolWindow):
                 self._must_ask = is_long(event.num_runs - event.num_done)
             elif isinstance(event, RunMeasured) and self._must_ask:
                 self._must_ask = False
-                self.question.ask(event.num_runs - event.num_done, event.seconds_left)
+                num_left, duration = event.num_runs - event.num_done, duration_text(event.seconds_left)
+                self.question.show_sentence(f"{num_left:,} runs are left, which will take about {duration}.")
+                self.no_button.setFocus()
         if has_news:
             self._show()
 
@@ -406,7 +374,7 @@ class SweepWindow(ToolWindow):
     def _show_end(self) -> None:
         self._work = None
         self.view.end()
-        self.question.hide()
+        self.question.dismiss()
         self._show()
         self.form.judge()
 
