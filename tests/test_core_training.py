@@ -14,10 +14,9 @@ from core.training import corpus as corpora
 from core.training.corpus import END_OF_TEXT, Source, train_tokenizer
 from core.training.data import BLOCK, block_count, items_of_step, load_stream, prepare, prepared_tokenizer, read_blocks
 from core.training.distill import distill, distillation_stream, generate_rollouts, write_states
-from core.training.evaluate import acceptance, at_temperature
+from core.training.evaluate import acceptance
 from core.training.model import (
     FILES,
-    ROPE_THETA,
     BatchDecoder,
     continuations,
     export,
@@ -25,7 +24,7 @@ from core.training.model import (
     load_model,
     logits_of,
     new_model,
-    rope_table,
+    rope_for,
 )
 from core.training.train import Budget, Schedule, TrainSettings, overlap, pretrain, validation_loss
 
@@ -159,13 +158,13 @@ def test_targets_are_the_inputs_one_position_on(data: Path) -> None:
     assert targets.flatten().tolist() == stream[1 : BLOCK + 1].tolist()
 
 
-def test_the_lean_forwards_equal_transformers() -> None:
+def test_the_training_forwards_equal_transformers() -> None:
     model = new_model("draft", 400, seed=0)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.05)
     ids = torch.randint(0, 400, (2, 24), generator=torch.Generator().manual_seed(0))
-    cos, sin = rope_table(24, 32, ROPE_THETA)
+    cos, sin = rope_for(model, 24)
     with torch.no_grad():
         expected = model(ids).logits
         ours = logits_of(model, hidden_states(model, ids, cos, sin, dtype=torch.float32))
@@ -184,12 +183,10 @@ def test_greedy_continuations_equal_transformers_generate() -> None:
     assert ours.tolist() == theirs.tolist()
 
 
-def test_overlap_is_the_acceptance_and_zero_temperature_is_agreement() -> None:
+def test_overlap_is_the_acceptance() -> None:
     p, q = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.1, 0.6, 0.3])
     assert float(overlap(p, q)) == pytest.approx(0.6)
     assert float(overlap(p, p)) == pytest.approx(1.0)
-    logits = torch.tensor([[1.0, 2.0], [3.0, 0.0]])
-    assert at_temperature(logits, 0.0).tolist() == [[0.0, 1.0], [1.0, 0.0]]
 
 
 def test_a_resumed_run_ends_exactly_where_an_unbroken_one_does(data: Path, tmp_path: Path) -> None:

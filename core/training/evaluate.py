@@ -12,17 +12,14 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
+from core.sampling import probabilities
 from core.training.corpus import Document
 from core.training.data import BLOCK, Tokens, block_count, read_blocks
-from core.training.model import BatchDecoder, continuations, hidden_states, logits_of, rope_for
+from core.training.model import BatchDecoder, continuations
 from core.training.train import overlap
+from core.types import SamplingParams
 
 TEMPERATURES = (0.0, 0.5, 0.8, 1.0)
-
-
-def logits_at_float32(model: LlamaForCausalLM, ids: Tensor) -> Tensor:
-    """(batch, length, vocabulary) in float32 for ids (batch, length)."""
-    return logits_of(model, hidden_states(model, ids, *rope_for(model, ids.shape[1]), dtype=torch.float32))
 
 
 @torch.no_grad()
@@ -32,7 +29,7 @@ def perplexity(model: LlamaForCausalLM, stream: Tokens, max_blocks: int | None =
     nats = 0.0
     for b in range(total):
         ids, targets = read_blocks(stream, [b], BLOCK)
-        nats += float(functional.cross_entropy(logits_at_float32(model, ids)[0], targets[0]))
+        nats += float(functional.cross_entropy(model(ids).logits[0], targets[0]))
     return math.exp(nats / total)
 
 
@@ -53,13 +50,6 @@ def held_out_prompts(
     return torch.tensor(prompts)
 
 
-def at_temperature(logits: Tensor, temperature: float) -> Tensor:
-    """Probabilities of logits (..., vocabulary); at 0 the one-hot of the largest."""
-    if temperature == 0:
-        return functional.one_hot(logits.argmax(-1), logits.shape[-1]).float()
-    return (logits / temperature).softmax(-1)
-
-
 @torch.no_grad()
 def acceptance(
     target: LlamaForCausalLM,
@@ -73,11 +63,10 @@ def acceptance(
     """Mean sum(min(p, q)) where the target itself wrote, both at this temperature in float32; sd is between prompts."""
     generator = torch.Generator().manual_seed(seed)
     ids = continuations(target, prompts, new_tokens, torch.full((len(prompts),), temperature), generator, torch.float32)
-    means: list[float] = []
+    sampling, means = SamplingParams(temperature=temperature), list[float]()
     for row in ids.split(8):
         at = slice(prompts.shape[1] - 1, -1)
-        p = at_temperature(logits_at_float32(target, row)[:, at], temperature)
-        q = at_temperature(logits_at_float32(draft, row)[:, at], temperature)
+        p, q = (probabilities(model(row).logits[:, at], sampling) for model in (target, draft))
         means += overlap(p, q).mean(-1).tolist()
     return {
         "temperature": temperature,

@@ -56,25 +56,20 @@ def new_model(shape: str, vocab_size: int, seed: int, num_layers: int | None = N
     return model
 
 
-def rope_table(length: int, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
-    """cos and sin, each (length, head_dim), in the half-rotated layout of transformers."""
-    inverse = theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
-    angles = torch.outer(torch.arange(length, dtype=torch.float32), inverse).repeat(1, 2)
-    return angles.cos(), angles.sin()
-
-
 def rope_for(model: LlamaForCausalLM, length: int) -> tuple[Tensor, Tensor]:
-    """The model's own table.
+    """cos and sin of a model's rotary embedding, each (length, head size), in the half-rotated layout of transformers.
 
     Raises:
-        ValueError: its rotary embedding is not the plain one.
+        ValueError: the rotary embedding is not the plain one.
     """
     config = model.config
     rope = config.rope_parameters
     if rope.get("rope_type", "default") != "default":
         raise ValueError(f"rotary embeddings of the type {rope['rope_type']} are not trained here")
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return rope_table(length, head_dim, rope["rope_theta"])
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    inverse = rope["rope_theta"] ** (-torch.arange(0, size, 2, dtype=torch.float32) / size)
+    angles = torch.outer(torch.arange(length, dtype=torch.float32), inverse).repeat(1, 2)
+    return angles.cos(), angles.sin()
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
