@@ -8,13 +8,13 @@ from torch import Tensor
 from core.types import SamplingParams
 
 _LEAST_TEMPERATURE = 1e-30
-"""Colder than this is greedy to the last bit, and float32 would soon call it 0, to divide by."""
+"""The least divisor: colder than this is greedy to the last bit."""
 
 _WORD_BITS, _HALF_BITS, _SHARE_BITS = 48, 24, 37
-"""Of a draw, of its halves, and of a weight, where draws are made in whole numbers: 37 + 24 bits stay below 63."""
+"""Bits of a draw, of its halves, and of a weight, where draws are made in integers: 37 + 24 stay below 63."""
 
 _COLD = 1e-6
-"""Above this, no logit that a model gives overflows when it is divided by the temperature."""
+"""Above this temperature, no logit overflows when it is divided by it."""
 
 
 def probabilities(logits: Tensor, params: SamplingParams) -> Tensor:
@@ -74,8 +74,8 @@ def unfiltered_probabilities(logits: Tensor, temperature: float) -> Tensor:
 
 
 def one_hot(logits: Tensor, best: Tensor) -> Tensor:
-    """The greedy law (..., V) of logits whose argmax is best (..., 1). TorchScript reads it."""
-    # argmax of a row with NaN is that NaN's place, and 0 times a logit that is not finite is NaN: the whole row is.
+    """The greedy distribution (..., V) of logits whose argmax is best (..., 1). TorchScript reads it."""
+    # argmax finds a NaN first, and 0 times what is not finite is NaN: then the whole row is.
     zero = logits.gather(-1, best).mul_(0.0)
     return zero.expand(logits.shape).clone().scatter_(-1, best, zero + 1.0)
 
@@ -83,9 +83,9 @@ def one_hot(logits: Tensor, best: Tensor) -> Tensor:
 def _keep_nucleus(scaled: Tensor, params: SamplingParams) -> Tensor:
     """Mask all but the smallest set of most probable tokens that holds at least `top_p` of the mass."""
     vocab_size = scaled.shape[-1]
-    # Of equal tokens at the edge the lowest ids stay: the law must hang on the row alone, not on the rows beside it.
+    # Of equal tokens at the edge the lowest ids stay, so that a row's result does not depend on the other rows.
     if 0 < params.top_k < vocab_size:
-        # After top-k only those entries can be in the nucleus; ties with the k-th are the rare exception, so look.
+        # After top-k only those entries, and ties with the k-th, can be in the nucleus.
         width = int(torch.isfinite(scaled).sum(-1).max().clamp(1, vocab_size))
         ids = torch.topk(scaled, width, dim=-1).indices.sort(-1).values
         ordered, order = scaled.gather(-1, ids).sort(dim=-1, descending=True, stable=True)
@@ -101,7 +101,7 @@ def _keep_nucleus(scaled: Tensor, params: SamplingParams) -> Tensor:
 
 
 def draw_uniforms(count: int, generator: torch.Generator) -> Tensor:
-    """(count,) float64 draws in [0, 1), on the CPU, where runs have their generators (a caller's may be elsewhere)."""
+    """(count,) float64 draws in [0, 1), on the CPU."""
     dtype = torch.float32 if generator.device.type == "mps" else torch.float64
     return torch.rand(count, generator=generator, dtype=dtype, device=generator.device).cpu().double()
 
@@ -112,15 +112,7 @@ def has_double(device: torch.device) -> bool:
 
 
 def for_device(uniforms: Tensor, device: torch.device) -> Tensor:
-    """Draws in the form that they decide in on a device, still where they are.
-
-    Args:
-        uniforms: any shape, in [0, 1), or what this function has made of such.
-        device: of the distributions.
-
-    Returns:
-        The same as float64, or, for a device that has none, as whole 2^48ths, int64.
-    """
+    """Draws in [0, 1) as float64, or, for a device that has none, as whole 2^48ths, int64; still where they are."""
     if not uniforms.is_floating_point():
         return uniforms
     uniforms = uniforms.double()
@@ -128,16 +120,16 @@ def for_device(uniforms: Tensor, device: torch.device) -> Tensor:
 
 
 def fractions(uniforms: Tensor) -> Tensor:
-    """What `for_device` gives, as numbers in [0, 1): of 2^48ths the first 24 bits, which float32 holds as they are."""
+    """What `for_device` returns, as numbers in [0, 1): of 2^48ths the first 24 bits, which float32 holds exactly."""
     return uniforms if uniforms.is_floating_point() else (uniforms >> _HALF_BITS).float() * 2.0**-_HALF_BITS
 
 
 def draw(probs: Tensor, uniform: Tensor) -> Tensor:
-    """Inverse-CDF draw from one distribution, without a look at any value.
+    """Inverse-CDF draw from one distribution, without reading any value.
 
     Args:
         probs: (V,) non-negative weights with a positive sum; they need not be normalised.
-        uniform: () in [0, 1), or what `for_device` has made of it; on any device.
+        uniform: () in [0, 1), or what `for_device` returns; on any device.
 
     Returns:
         () int64 on the device of `probs`, an id whose weight is positive.
@@ -149,19 +141,15 @@ def draw(probs: Tensor, uniform: Tensor) -> Tensor:
 def draw_in_integers(probs: Tensor, uniform: Tensor) -> Tensor:
     """`draw` on a device without float64, whose float32 would lose the unlikely ids of a large vocabulary.
 
-    Weights are counted in 2^-37ths of their sum, so that they add up without rounding; what is below half of one, some
-    4e-12, is not drawn.
-
-    Args:
-        probs: (V,).
-        uniform: () int64, 2^48ths.
+    Weights are counted in 2^-37ths of their sum, so that they add up without rounding; less than half of one is not
+    drawn. uniform () int64, 2^48ths.
     """
     # Brought to a sum of 1 first, since a residual may hold next to nothing.
     cdf = (probs / probs.sum() * 2.0**_SHARE_BITS).round().long().cumsum(-1)
     total, high, low = cdf[-1], uniform >> _HALF_BITS, uniform & ((1 << _HALF_BITS) - 1)
     # total * uniform / 2^48 by halves, since the product has more than 64 bits.
     point = (total * high + ((total * low) >> _HALF_BITS)) >> _HALF_BITS
-    # The first entry above the point, which is below the total: an id of weight 0 can't be found. The clamp is for NaN.
+    # The first entry above the point: an id of weight 0 can't be found. The clamp is for NaN.
     return (cdf <= point).sum().clamp_(max=probs.size(-1) - 1)
 
 
@@ -169,9 +157,8 @@ def draw_in_double(probs: Tensor, uniform: Tensor) -> Tensor:
     """`draw` on a device that has float64, uniform (): float64 there. TorchScript reads it."""
     cdf = probs.cumsum(-1, dtype=torch.float64)
     total = cdf[-1]
-    # right=True finds the first entry above the point, so an id of weight 0 can't be found; and the point stays below
-    # the total, where rounding could otherwise put it (2^-52 is the distance from 1 to its neighbour). The clamp is for
-    # NaN, which is found out about later.
+    # right=True finds the first entry above the point, so an id of weight 0 can't be found; rounding must not lift the
+    # point to the total. The clamp is for NaN, which is reported later.
     point = torch.minimum(uniform * total, total * (1.0 - 2.0**-52))
     return torch.searchsorted(cdf, point, right=True).clamp_(max=probs.size(-1) - 1)
 

@@ -1,10 +1,9 @@
-"""Modified rejection sampling: which drafted tokens stand, and which token follows them.
+"""Modified rejection sampling: which drafted tokens are accepted, and which token follows them.
 
-Leviathan et al., *Fast Inference from Transformers via Speculative Decoding* (arXiv 2211.17192), algorithm 1; Chen et
-al., *Accelerating Large Language Model Decoding with Speculative Sampling* (arXiv 2302.01318), algorithm 2. In the
-words used here: a drafted token x is accepted with probability min(1, target_probs[x] / draft_probs[x]); the first one
-that is not is replaced by a draw from the residual, max(0, target_probs - draft_probs) normalised; after a fully
-accepted block a bonus token is drawn from the target. The tokens that come out follow the target's law exactly.
+Leviathan et al. (arXiv 2211.17192), algorithm 1; Chen et al. (arXiv 2302.01318), algorithm 2. A drafted token x is
+accepted with probability min(1, target_probs[x] / draft_probs[x]); the first rejected one is replaced by a draw from
+the residual, max(0, target_probs - draft_probs) normalised; after a fully accepted block a bonus token is drawn from
+the target. The emitted tokens follow the target's distribution exactly.
 """
 
 from __future__ import annotations
@@ -23,6 +22,8 @@ from core.types import TokenKind, Verification
 SUM_TOLERANCE = 1e-2
 """How far a row's sum may be from 1: half-precision rounding passes, logits and unnormalised scores don't."""
 
+_IMPOSSIBLE_DRAFT = "The drafter proposed a token that its own distribution gives probability 0. Mend its code."
+
 
 def verify(
     draft_tokens: Tensor,
@@ -38,8 +39,7 @@ def verify(
         draft_probs: (K, V) distributions that the tokens were drawn from; None for a drafter that proposes without
             one, which counts as a one-hot at each token.
         target_probs: (K + 1, V) the target's distributions at the drafted positions and at the one behind them.
-        generator: source of randomness. None makes a fresh, non-deterministically seeded one: the global generator
-            is never touched.
+        generator: None makes a fresh, non-deterministically seeded one; the global generator is never touched.
 
     Returns:
         How many tokens are accepted, the token that follows them, and the draws that decided it.
@@ -70,19 +70,18 @@ def verify_block(
         DrafterError: a drafted token has draft probability 0.
     """
     num_drafted = draft_tokens.shape[0]
-    # One draw a drafted token and one for the token behind them, whatever is accepted: the same state of the
-    # generator always gives the same result, and the draws can be shown.
+    # Always one draw for each drafted token and one for the token behind them, so that a seed gives one result.
     uniforms = draw_uniforms(num_drafted + 1, generator)
     if is_asynchronous(target_probs.device):
         return _verified_on_device(draft_tokens, draft_probs, target_probs, uniforms)
-    # A few numbers a block are compared: as Python's floats, which are doubles, rather than by a tensor operation each.
+    # A few numbers are compared: as Python's floats, which are doubles, rather than by a tensor operation each.
     p = _probs_of(target_probs, draft_tokens)
     q = [1.0] * num_drafted if draft_probs is None else _probs_of(draft_probs, draft_tokens)
     u = uniforms.tolist()
     if any(map(math.isnan, (*q, *p))):
         check_finite(draft_probs, target_probs)
     if 0.0 in q:
-        raise DrafterError("The drafter proposed a token that its own distribution gives probability 0. Mend its code.")
+        raise DrafterError(_IMPOSSIBLE_DRAFT)
 
     # Written without a division, and with <: a token of target probability 0 is rejected even where u is 0.
     kept = [u[i] * q[i] < p[i] for i in range(num_drafted)]
@@ -106,7 +105,7 @@ def verify_block(
 def _verified_on_device(
     draft_tokens: Tensor, draft_probs: Tensor | None, target_probs: Tensor, uniforms: Tensor
 ) -> Verification:
-    """The same verdict, worked out where the distributions are, so that the host waits for it once."""
+    """The same verdict, computed where the distributions are, so that the host waits for it once."""
     num_drafted = draft_tokens.shape[0]
     decisive = for_device(uniforms, target_probs.device)
     verdict = decide(draft_tokens, draft_probs, target_probs, decisive.to(target_probs.device)).tolist()
@@ -115,7 +114,7 @@ def _verified_on_device(
     if any(map(math.isnan, verdict)):
         check_finite(draft_probs, target_probs)
     if 0.0 in q:
-        raise DrafterError("The drafter proposed a token that its own distribution gives probability 0. Mend its code.")
+        raise DrafterError(_IMPOSSIBLE_DRAFT)
     return Verification(
         num_accepted=num_accepted,
         next_token=next_token,
@@ -159,16 +158,14 @@ def decide(draft_tokens: Tensor, draft_probs: Tensor | None, target_probs: Tenso
 
 
 def _probs_of(rows: Tensor, tokens: Tensor) -> list[float]:
-    """Each row's probability of its token. Rows beyond the tokens' number, the bonus row, are asked for id 0."""
+    """Each row's probability of its token; the bonus row, which has none, is asked for id 0."""
     surplus = rows.shape[0] - tokens.shape[0]
     ids = functional.pad(tokens, (0, surplus)) if surplus else tokens
     return rows.gather(1, ids.unsqueeze(1)).squeeze(1).tolist()
 
 
 def check_finite(draft_probs: Tensor | None, target_probs: Tensor) -> None:
-    """Raises:
-    GenerationError: where a model's logits held NaN, or nothing finite; softmax then makes the whole row NaN.
-    """
+    """Raise GenerationError where a model's logits held NaN, or nothing finite: softmax makes the whole row NaN."""
     if draft_probs is not None and not bool(draft_probs[:, 0].isfinite().all()):
         raise GenerationError("The draft's logits hold NaN. Choose float32, or another draft model.")
     if not bool(target_probs[:, 0].isfinite().all()):
@@ -191,16 +188,15 @@ def residual(target_row: Tensor, draft_row: Tensor | None, draft_token: Tensor) 
         left[draft_token] = 0.0
     else:
         left = (target_row - draft_row).clamp_(min=0.0)
-    # The two can only be equal to within rounding here, since equal rows reject nothing: the target is then the law.
+    # Equal rows reject nothing, so nothing is left only where the two are equal to within rounding.
     return left if float(left.sum()) > 0.0 else target_row
 
 
 def verify_gumbel(draft_tokens: Tensor, target_tokens: Tensor) -> Verification:
-    """Test a block whose randomness is shared: the target's own draws decide.
+    """Test a block whose randomness is shared: drafted tokens are accepted as far as the target draws the same.
 
-    With Gumbel noise keyed by position, the target draws its token at every position from its own distribution and the
-    same noise as the draft. Drafted tokens stand as far as they agree, so that the text is plain sampling's, token for
-    token.
+    The target draws with the same Gumbel noise as the draft, keyed by position, so the text is plain sampling's, token
+    for token.
 
     Args:
         draft_tokens: (K,) drafted ids.
