@@ -381,7 +381,7 @@ class DraftLengthPolicy(AutoDraftLength):
         super().__init__(target_step_ms)
         self._calibration = Calibration()
         self._confidences: list[float] = []
-        self._is_told = False
+        self._has_confidences = False
         self._is_adaptive = False
         self._most = 0
         self._standing = self._next = self._price = 1.0
@@ -397,7 +397,7 @@ class DraftLengthPolicy(AutoDraftLength):
         self._most = self.choose()
         if not self._is_adaptive or not self._most:
             return BlockPlan(self._most)
-        if self._is_told and not self._is_trial:
+        if self._has_confidences and not self._is_trial:
             self._most = min(2 * self._costs.longest + 1, MAX_DRAFT_TOKENS)
             if self._is_hopeful:
                 self._most = self._promising() or self._most
@@ -411,7 +411,7 @@ class DraftLengthPolicy(AutoDraftLength):
         super().record(step)
         if not self._confidences or not step.num_draft_tokens:
             return
-        self._is_told = True
+        self._has_confidences = True
         chances = step.acceptance_probs if step.uniforms else (1.0,) * step.num_accepted + (0.0,)
         tested = min(step.num_accepted + 1, step.num_draft_tokens)
         for confidence, chance in zip(self._confidences[:tested], chances, strict=False):
@@ -439,7 +439,7 @@ class DraftLengthPolicy(AutoDraftLength):
     def _best(self, alpha: float, *, hopeful: bool = False) -> int:
         best = super()._best(alpha, hopeful=hopeful)
         # No K of its own pays, but blocks that end where the draft is unsure do.
-        if not best and self._is_adaptive and self._is_told and self._rate > 1.0 / self._costs.plain_ms:
+        if not best and self._is_adaptive and self._has_confidences and self._rate > 1.0 / self._costs.plain_ms:
             return 1
         return best
 

@@ -1,4 +1,4 @@
-"""Folders for work in progress: beside the place that the result goes to, and swept away if a crash left them there."""
+"""Files that are written whole or not at all, locks on files, and folders for work in progress."""
 
 from __future__ import annotations
 
@@ -28,30 +28,22 @@ _NOT_ALLOWED = {errno.EACCES, errno.EPERM, errno.EROFS}
 def write_atomically(path: str | os.PathLike[str], data: str | bytes) -> None:
     """Write a file so that a reader finds either all of it or what was there before.
 
-    The data goes to a temporary file in the same folder, is brought to the disk and then takes the file's name. Text
-    is written as UTF-8, its line ends as they are. A device or a pipe is written to directly.
+    Text is written as UTF-8, its line ends as they are. A device or a pipe is written to directly.
 
     Raises:
-        RunLogError: it can't be written, with a sentence that says what to do; nothing is left behind.
+        RunLogError: it can't be written; nothing is left behind.
     """
     content = data.encode("utf-8", "backslashreplace") if isinstance(data, str) else data
     # A link keeps pointing where it points: the file behind it is replaced.
     target = Path(os.path.realpath(path))
     try:
-        mode = _existing_mode(target)
+        mode = target.stat().st_mode if target.exists() else None
         if mode is not None and not stat.S_ISREG(mode):
             target.write_bytes(content)  # A folder raises IsADirectoryError here.
             return
         _replace(target, content, mode)
     except OSError as error:
         raise RunLogError(explain_write_error(error, path)) from error
-
-
-def _existing_mode(path: Path) -> int | None:
-    try:
-        return path.stat().st_mode
-    except FileNotFoundError:
-        return None
 
 
 def _replace(target: Path, content: bytes, mode: int | None) -> None:
@@ -96,12 +88,9 @@ def explain_write_error(error: OSError, path: str | os.PathLike[str]) -> str:
 
 
 class FileClaim:
-    """Keeps a file by a lock beside it, which goes with the claim; a process that dies gives it back.
+    """Reserves a file by a lock beside it, which a process that dies gives back; the file need not exist.
 
-    It binds only those who ask. Where no lock can be had, as in a folder that takes no new file, nobody is kept out.
-
-    Args:
-        path: the file; it need not be there.
+    Where no lock can be had, as in a folder that takes no new file, nobody is kept out.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -125,11 +114,11 @@ class FileClaim:
         return True
 
     def give_back(self) -> None:
-        """Let others have it; once is enough."""
+        """Let others have it."""
         lock, self._lock = self._lock, None
         if lock is None:
             return
-        # Before it is released, so that nobody takes a lock that is about to go. Windows removes it by itself.
+        # Before it is released, so that nobody takes a lock that is about to go.
         with contextlib.suppress(OSError):
             self.lock_path.unlink()
         with contextlib.suppress(OSError):
@@ -140,7 +129,7 @@ _ORPHAN_AGE_S = 24 * 3600
 
 
 def new_scratch(parent: Path, prefix: str) -> Path:
-    """A new folder in `parent`, which is made if it is not there; those that processes left that are gone are removed.
+    """A new folder in `parent`, which is made if needed; folders that dead processes left there are removed.
 
     Raises:
         OSError: it can't be made.

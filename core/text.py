@@ -20,7 +20,7 @@ def spaced_percent(text: str) -> str:
 
 
 def significant_text(value: float, digits: int) -> str:
-    """A number to so many digits; where it is very small or large as "1.2 × 10⁻⁵", not as programs write that."""
+    """A number to some significant digits; a very small or large one as "1.2 × 10⁻⁵"."""
     mantissa, e, exponent = f"{value:.{digits}g}".partition("e")
     return f"{mantissa}{_NO_BREAK}×{_NO_BREAK}10{str(int(exponent)).translate(_RAISED)}" if e else mantissa
 

@@ -50,9 +50,9 @@ class LengthPolicy(StrEnum):
     FIXED = "fixed"
     """K by hand, the same in every step."""
     AUTO = "auto"
-    """The engine, before each step, from what steps cost here and how much was accepted lately; 0 included."""
+    """The engine, before each step, from what steps cost and how much was accepted lately; 0 included."""
     ADAPTIVE = "adaptive"
-    """As AUTO, and within the block as well: drafting goes on as long as the draft is sure enough of its tokens."""
+    """As AUTO, and a block ends early where the draft is unsure of its tokens."""
 
 
 class FinishReason(StrEnum):
@@ -302,16 +302,15 @@ class DraftContext:
     Attributes:
         ids: committed ids, prompt included; the last one has not been seen by the target yet.
         num_draft_tokens: K, the longest block wanted; fewer, or none, may be proposed.
-        sampling: the target's own parameters, which the draft's distribution goes through as well.
+        sampling: the target's own parameters, which apply to the draft's distribution as well.
         generator: source of randomness for this run; not used where `gumbel` is given.
         gumbel: absolute position -> (V,) noise, where the run is Gumbel-coupled; else None.
         vocab_size: V, the number of ids that may be emitted.
         check_cancelled: raises to abandon the step; to be called before each forward.
         features: what `Drafter.needs` asked for, by name, for the positions that the last step kept.
         keep_drafting: where not None, to be called by a drafter that draws token by token, after each token, with the
-            draft's probability of that token (at temperature 0, the one before it was made certain). False ends the
-            block behind that token, which stays in it: a token that was drawn is never taken back. A drafter that has
-            no such probability ignores it. None costs nothing; else each call looks at a value on the device.
+            draft's probability of it (at temperature 0, its probability at 1). False ends the block behind that token,
+            which stays in it. A drafter that has no such probability ignores it.
     """
 
     ids: Sequence[int]
@@ -358,10 +357,7 @@ class StageChanged:
 
 @dataclass(frozen=True, slots=True)
 class RunStarted:
-    """First event of a run: the run log's first line, ready for JSON.
-
-    `config` and `environment` hold what DESIGN.md's run log lists.
-    """
+    """First event of a run: the run log's first line, ready for JSON."""
 
     run_id: str
     started_at: str
@@ -403,11 +399,11 @@ class Step:
         num_accepted: drafted tokens that were kept, after any cut at an end.
         emitted, emitted_kinds, emitted_texts: what was added to the text.
         draft_ms, verify_ms, sample_ms: draft proposals; the target's forward; filters, verdict and the next token.
-        total_ms: the whole step, without the capture of the figures above and below.
+        total_ms: the whole step, without the capture of evidence.
         next_uniform: the draw that took the last emitted token from the residual, or from the target; None where an
             end came before it, or where the coupling draws none.
-        evidence: the laws at each drafted place, and at the bonus token's, where the run was asked to keep them. A run
-            that goes sends them behind the step, as `Inspected`.
+        evidence: the distributions at each drafted position and at the bonus token's, where they were asked for. During
+            a run they follow the step, as `Inspected`.
     """
 
     index: int
@@ -439,13 +435,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """A block that waits for its verdict. Sent only while a person follows the single steps; not logged.
-
-    Attributes:
-        index: number of the step, from 0.
-        position: absolute position of the block's first token, prompt included.
-        drafted, drafted_texts: the block; texts are for display.
-    """
+    """A block that waits for its verdict; fields as in `Step`. Sent only while a person follows the single steps."""
 
     index: int
     position: int
@@ -455,14 +445,7 @@ class Drafted:
 
 @dataclass(frozen=True, slots=True)
 class Inspected:
-    """What the two models said in a step that was sent before, where the run was asked to keep it.
-
-    Sent when working it out holds nobody up: while the run is paused, at its end, or as soon as somebody looks.
-
-    Attributes:
-        index: number of the step.
-        evidence: as in `Step`.
-    """
+    """The evidence of an earlier step: sent while the run is paused, at its end, or as soon as somebody looks."""
 
     index: int
     evidence: Sequence[PositionEvidence]
@@ -488,8 +471,7 @@ class Summary:
         tokens_per_second: num_tokens / the sum of the steps' total_ms.
         predicted_speedup: tau / (K c + v(K+1)) from this run's measured alpha, c and v.
         measured_speedup: tokens_per_second / baseline_tokens_per_second; None where the baseline did not run.
-        expected_acceptance_rate: accepted / drafted as rejection coupling lets it be expected, from min(1, p / q) and
-            sum(min(p, q)) of the drafted places. In a Gumbel-coupled run, what that coupling gave up.
+        expected_acceptance_rate: accepted / drafted as rejection coupling would be expected to reach it.
         num_threads, baseline_num_threads: processor threads in force at the end of each.
         error: what went wrong; with another finish reason than ERROR, in the baseline.
         target_step_ms: time of the target's one-position forward, as in `PrefillDone`.

@@ -14,7 +14,7 @@ from core.errors import GenerationError, OutOfMemoryError
 from core.evidence import EvidenceBacklog
 from core.types import Drafted, Finished, Inspected, SamplingParams, Step, TokenKind, Verification
 from tests.fakes import LetterTokenizer, ScriptDrafter, play
-from tests.test_core_evidence import a_run, pair
+from tests.test_core_evidence import pair
 
 
 def events(controls: RunControls, count: int = 40):
@@ -71,16 +71,6 @@ def test_a_run_that_is_held_looks_at_everything_while_it_waits():
     assert isinstance(next(run), Drafted)
 
 
-def test_a_held_run_that_may_take_a_step_takes_it_before_it_looks_any_further():
-    controls = RunControls(SamplingParams())
-    run = events(controls)
-    list(itertools.takewhile(lambda event: not isinstance(event, Step) or event.index < 3, run))
-    controls.pause()
-    assert isinstance(next(run), Inspected)
-    controls.step_once()
-    assert isinstance(next(run), Drafted)
-
-
 def test_a_run_that_is_stopped_still_tells_what_it_has_kept():
     controls = RunControls(SamplingParams())
     told = []
@@ -115,14 +105,6 @@ def test_a_run_that_fails_tells_what_was_said_before(monkeypatch):
     assert kinds(told) == [(name, index) for name in ("Step", "Inspected") for index in range(3)]
 
 
-def test_a_model_that_breaks_down_tells_what_was_said_before(monkeypatch):
-    failing_at(monkeypatch, 3, ValueError("a layer"))
-    told = []
-    with pytest.raises(ValueError, match="a layer"):
-        collect(events(RunControls()), told)
-    assert kinds(told) == [(name, index) for name in ("Step", "Inspected") for index in range(3)]
-
-
 def test_a_device_that_can_not_be_looked_at_any_more_does_not_hide_what_went_wrong(monkeypatch):
     failing_at(monkeypatch, 3, RuntimeError("an illegal memory access"))
 
@@ -152,21 +134,6 @@ def test_late_evidence_is_the_same_as_evidence_at_once():
     late, at_once = seen(False), seen(True)
     assert [step.evidence for step in late] == [step.evidence for step in at_once]
     assert all(step.evidence for step in late)
-
-
-def test_a_backlog_that_was_looked_at_holds_nothing_and_is_not_full(monkeypatch):
-    backlog = EvidenceBacklog(LetterTokenizer(40), max_bytes=0)
-    full = []
-    put = backlog.put
-    monkeypatch.setattr(backlog, "put", lambda *block, **bonus: (put(*block, **bonus), full.append(backlog.is_full)))
-    monkeypatch.setattr(core.decode, "EvidenceBacklog", lambda _tokenizer: backlog)
-    a_run(inspect=True)
-    assert full
-    assert all(full)
-    assert len(backlog) == 0
-    assert not backlog.is_full
-    with pytest.raises(IndexError):
-        backlog.look()
 
 
 def put(backlog: EvidenceBacklog, vocab_size: int) -> tuple[torch.Tensor, ...]:

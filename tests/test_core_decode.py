@@ -8,10 +8,9 @@ import torch
 
 from core.decode import autoregressive, speculative
 from core.drafters.draft_model import DraftModelDrafter
-from core.drafters.prompt_lookup import PromptLookupDrafter
 from core.errors import DrafterError, SettingsError
 from core.sampling import probabilities
-from core.types import Coupling, Draft, FinishReason, PrefillDone, SamplingParams, Step, TokenKind
+from core.types import Coupling, Draft, SamplingParams, TokenKind
 from tests.exactness import always
 from tests.fakes import ScriptDrafter, fixed_law, is_sentence, play, table_model
 from tests.fakes_decode import GREEDY, countdown, plain_ids, tables
@@ -77,55 +76,6 @@ def test_the_figures_of_a_step_are_those_of_its_laws():
         assert step.emitted[: step.num_accepted] == step.drafted[: step.num_accepted]
         assert step.total_ms == pytest.approx(step.draft_ms + step.verify_ms + step.sample_ms)
         ids += step.emitted
-
-
-ASKED_FOR = {
-    "1": lambda k: 1,
-    "2": lambda k: 2,
-    "K": lambda k: k,
-    "K + 1": lambda k: k + 1,
-    "K + 2": lambda k: k + 2,
-    "40": lambda k: 40,
-}
-
-
-@pytest.mark.parametrize("num_draft_tokens", [1, 4, 16])
-@pytest.mark.parametrize("extra", ASKED_FOR)
-def test_exactly_as_many_tokens_as_were_asked_for(num_draft_tokens, extra):
-    count = ASKED_FOR[extra](num_draft_tokens)
-    target, draft = tables()
-    for drafter in (draft, target, PromptLookupDrafter(), always([0] * 16)):
-        run = play(speculative(target, drafter, [0, 1], num_draft_tokens=num_draft_tokens, max_new_tokens=count))
-        assert len(run.ids) == run.summary.num_tokens == count
-        assert run.summary.finish_reason is FinishReason.LENGTH
-        assert run.summary.num_tokens == run.summary.num_accepted_tokens + run.summary.num_steps
-
-
-@pytest.mark.parametrize("drafter", ["other", "itself", "n-gram", "always wrong", "none"])
-def test_after_every_step_the_cache_holds_one_position_fewer_than_the_text(drafter):
-    target, draft = tables()
-    drafters = {
-        "other": draft,
-        "itself": target,
-        "n-gram": PromptLookupDrafter(),
-        "always wrong": always([0, 1, 2]),
-        "none": always([]),
-    }
-    if drafter == "itself":
-        draft = drafters["itself"] = table_model(target.law, 8)
-    ids = [0, 1, 2]
-    for event in speculative(target, drafters[drafter], ids.copy(), num_draft_tokens=3, max_new_tokens=60, seed=2):
-        if isinstance(event, PrefillDone):
-            assert target.last_runner.ids == ids[:-1]
-        if isinstance(event, Step):
-            ids += event.emitted
-            assert target.last_runner.ids == ids[:-1]
-            if drafter in {"other", "itself"} and draft.last_runner.ids:
-                # A full block leaves the draft's cache one short of that: it never read its own last token.
-                length = draft.last_runner.length
-                assert draft.last_runner.ids == ids[:length]
-                assert length in {len(ids) - 1, len(ids) - 2}
-    assert len(ids) == 63
 
 
 def test_drafters_may_propose_fewer_tokens_than_k_or_none():

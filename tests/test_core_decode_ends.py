@@ -1,56 +1,19 @@
-"""A text ends where it should: at its length, an end of text, a stop text, or the end of the context."""
+"""A text ends where it should, and a failure or a stop leaves no trace."""
+
+import math
+import threading
 
 import pytest
+import torch
 
+from core.controls import RunControls
 from core.decode import autoregressive, speculative
 from core.drafters.prompt_lookup import PromptLookupDrafter
-from core.errors import PromptError
-from core.types import FinishReason, LengthPolicy
+from core.errors import GenerationError, OutOfMemoryError, PromptError
+from core.types import Coupling, FinishReason, LengthPolicy, SamplingParams, Step
 from tests.exactness import always
-from tests.fakes import is_sentence, language_model, oracle, play, table_model, tiny_module
-from tests.fakes_decode import GREEDY, PROMPT, check_counts, countdown, plain_ids, tables
-
-
-@pytest.mark.parametrize("at", range(7))
-def test_nothing_follows_an_end_of_text_wherever_in_a_block_it_stands(at):
-    tokens = [1, 2, 3, 1, 2, 3, 1, 2, 3]
-    tokens[at] = 7
-    target = countdown(tokens)
-    target.eos_ids = frozenset({7, 6})
-    for drafter in (oracle([0, *tokens]), oracle([0, *tokens[:2], 5, *tokens[3:]]), always([5])):
-        run = play(speculative(target, drafter, [0], num_draft_tokens=4, sampling=GREEDY))
-        assert run.ids == tokens[: at + 1]
-        assert run.summary.finish_reason is FinishReason.EOS
-        check_counts(run, target)
-
-
-@pytest.mark.parametrize("num_draft_tokens", [0, 1, 2, 3, 8])
-@pytest.mark.parametrize(
-    ("stops", "text", "count"),
-    [
-        (("cde",), "ab", 5),  # across tokens
-        (("b",), "a", 2),
-        (("zz", "ef", "de"), "abc", 5),  # the one that is complete first
-        (("abcdefg",), "", 7),
-        (("ga",), "abcdef", 8),
-    ],
-)
-def test_a_stop_text_ends_the_text_before_it(stops, text, count, num_draft_tokens):
-    tokens = [0, 1, 2, 3, 4, 5, 6] * 3
-    target = countdown(tokens)
-    run = play(
-        speculative(target, oracle([0, *tokens]), [0], num_draft_tokens=num_draft_tokens, sampling=GREEDY, stop=stops)
-    )
-    assert run.summary.finish_reason is FinishReason.STOP
-    assert run.summary.text == text
-    assert run.ids == tokens[:count]
-    check_counts(run, target)
-    if num_draft_tokens == 0:
-        return
-    # What one block brings is cut before it is shown; only earlier steps may have shown the stop text's beginning.
-    shown = "".join(step.emitted_text for step in run.steps)
-    assert shown.startswith(text)
-    assert stops[0] not in shown
+from tests.fakes import is_sentence, language_model, play, table_model, tiny_module
+from tests.fakes_decode import GREEDY, PROMPT, Trouble, check_the_next_run, countdown, plain_ids, tables
 
 
 def test_a_stop_text_in_the_prompt_does_not_count():
@@ -98,3 +61,95 @@ def test_a_prompt_that_cant_be_continued_is_refused(prompt, words, start):
     with pytest.raises(PromptError, match=words) as caught:
         start(target, prompt)
     assert is_sentence(str(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("who", "at"),
+    [("target", 0), ("target", 1), ("target", 4), ("target", 6), ("draft", 0), ("draft", 3), ("draft", 5)],
+    ids=lambda value: str(value),
+)
+def test_a_stop_takes_effect_within_one_forward_and_leaves_no_trace(who, at):
+    target, draft = tables()
+    controls = RunControls(num_draft_tokens=4)
+    prompt = [0] * 1_100  # three forwards of the prefill
+    with Trouble({"target": target, "draft": draft}[who], at, controls.cancel) as trouble:
+        run = play(speculative(target, draft, prompt, controls=controls, max_new_tokens=400))
+    assert run.summary.finish_reason is FinishReason.CANCELLED
+    assert trouble.forwards_after == 0
+    assert run.summary.num_tokens == len(run.ids)
+    check_the_next_run(target, draft)
+
+
+def test_a_stop_from_another_thread_and_a_second_one_are_fine():
+    target, draft = tables()
+    controls = RunControls()
+    events = speculative(target, draft, [0], controls=controls, max_new_tokens=1_000)
+    steps = 0
+    for event in events:
+        if isinstance(event, Step):
+            steps += 1
+            if steps == 3:
+                for _ in range(2):
+                    thread = threading.Thread(target=controls.cancel)
+                    thread.start()
+                    thread.join()
+    assert steps == 3
+    assert event.summary.finish_reason is FinishReason.CANCELLED
+    assert event.summary.num_steps == 3
+
+
+def test_a_run_that_is_stopped_before_it_starts_ends_at_once():
+    target, draft = tables()
+    controls = RunControls()
+    controls.cancel()
+    run = play(speculative(target, draft, [0] * 10, controls=controls))
+    assert (run.steps, run.summary.finish_reason) == ([], FinishReason.CANCELLED)
+    assert target.last_runner.length == 0
+
+
+@pytest.mark.parametrize("after", [0, 1, 4])
+def test_closing_the_generator_ends_the_run_and_leaves_no_trace(after):
+    target, draft = tables()
+    events = speculative(target, draft, [0], max_new_tokens=200)
+    for _ in range(after):
+        next(events)
+    events.close()
+    assert list(events) == []
+    check_the_next_run(target, draft)
+
+
+def test_running_out_of_memory_is_a_sentence():
+    target, draft = tables()
+
+    def fail() -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nMore lines.")
+
+    with Trouble(target, 6, fail), pytest.raises(OutOfMemoryError) as caught:
+        play(speculative(target, draft, [0]))
+    assert is_sentence(str(caught.value))
+    check_the_next_run(target, draft)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("who", ["target", "draft"])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_logits_that_cant_be_sampled_are_a_sentence(who, value, temperature):
+    target, draft = tables()
+    good = (target if who == "target" else draft).law
+
+    def broken(ids):
+        row = good(ids).clone()
+        if len(ids) > 6:
+            row[3] = value
+        return row
+
+    models = {"target": target, "draft": draft}
+    models[who] = table_model(broken, 8)
+    for coupling in Coupling:
+        with pytest.raises(GenerationError, match=who) as caught:
+            play(speculative(models["target"], models["draft"], [0], sampling=SamplingParams(temperature),
+                             coupling=coupling))  # fmt: skip
+        assert is_sentence(str(caught.value))
+    if who == "target":
+        with pytest.raises(GenerationError):
+            play(autoregressive(models["target"], [0], sampling=SamplingParams(temperature)))

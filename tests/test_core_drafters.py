@@ -121,14 +121,6 @@ def test_after_any_verdict_it_proposes_what_a_fresh_drafter_would(name, num_acce
         ids += [*drafted[:accepted], following]
 
 
-def test_tokens_added_without_a_proposal_are_taken_in(name):
-    drafter, fresh = build(name), build(name)
-    drafter.start(torch.tensor(PROMPT))
-    ids = [*PROMPT, 5, 6, 0, 1, 2]
-    fresh.start(torch.tensor(ids))
-    assert propose(drafter, ids) == propose(fresh, ids)
-
-
 def test_a_start_forgets_the_text_before(name):
     drafter, fresh = build(name), build(name)
     drafter.start(torch.tensor([7, 6, 5, 4, 3, 2, 1, 0] * 4))

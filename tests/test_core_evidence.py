@@ -7,17 +7,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import core.decode
-import core.evidence
 from core.decode import autoregressive, speculative
 from core.evidence import LEAST_LISTED, MAX_LISTED, capture
 from core.sampling import draw, probabilities
-from core.text import TokenTexts
 from core.types import Coupling, SamplingParams, TokenKind, Verification
 from core.verify import verify_block
-from tests.fakes import LetterTokenizer, ScriptDrafter, play, random_law, table_model
-
-NUMBERS = ("target_tail", "target_entropy", "draft_tail", "draft_entropy", "residual_mass", "residual_tail")
+from tests.fakes import ScriptDrafter, play, random_law, table_model
 
 
 def names(ids):
@@ -136,21 +131,6 @@ def test_a_law_that_the_draft_meets_exactly_leaves_no_residual():
         assert place.expected_acceptance == 1.0
 
 
-def test_texts_are_decoded_once_and_cut_short():
-    asked = []
-
-    class Tokenizer(LetterTokenizer):
-        def decode(self, ids, **options):
-            asked.append(ids[0])
-            return " " * 200 if ids[0] == 3 else super().decode(ids, **options)
-
-    texts = TokenTexts(Tokenizer(8))
-    assert texts([0, 1]) == ("a", "b")
-    assert texts([1, 3, 0])[0::2] == ("b", "a")
-    assert asked == [0, 1, 3]
-    assert len(texts([3])[0]) < 40
-
-
 # --- In a run ---------------------------------------------------------------------------------------------------
 
 VOCAB = 40
@@ -238,33 +218,6 @@ def test_what_lies_behind_an_end_leaves_no_evidence():
     ).steps
     assert len(step.evidence) == len(step.drafted) == 4
     assert step.next_uniform is None
-
-
-def test_evidence_is_captured_outside_everything_timed(monkeypatch):
-    running, calls = [], []
-
-    class Watched(core.decode.StepClock):
-        def start(self):
-            super().start()
-            running.append(self)
-
-        def stop(self):
-            running.pop()
-            super().stop()
-
-    original = core.evidence.capture
-
-    def watched(*arguments):
-        assert not running
-        calls.append(arguments)
-        return original(*arguments)
-
-    monkeypatch.setattr(core.decode, "StepClock", Watched)
-    monkeypatch.setattr(core.evidence, "capture", watched)
-    a_run(inspect=False)
-    assert not calls
-    steps = a_run(inspect=True).steps
-    assert len(calls) == len(steps)
 
 
 def test_what_a_place_holds_is_bounded():

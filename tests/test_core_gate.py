@@ -68,18 +68,6 @@ def test_a_paused_run_takes_a_step_for_each_that_is_asked_for():
     assert run.next(Finished).summary.finish_reason is FinishReason.LENGTH
 
 
-def test_steps_asked_for_twice_are_two_steps():
-    controls = RunControls(GREEDY, 3)
-    controls.pause()
-    run = Runner(run_with(controls))
-    controls.step_once()
-    controls.step_once()
-    assert [run.next(Step).index, run.next(Step).index] == [0, 1]
-    assert run.is_silent
-    controls.cancel()
-    run.thread.join(SOON)
-
-
 def test_a_paused_run_can_be_stopped():
     controls = RunControls(GREEDY, 3)
     controls.pause()
@@ -146,17 +134,6 @@ def test_a_resume_while_a_draft_is_looked_at_ends_the_look(monkeypatch):
     run.next(Drafted)
     controls.resume()
     assert run.next(Finished).summary.finish_reason is FinishReason.LENGTH
-
-
-def test_no_wait_counts_in_any_time(monkeypatch):
-    waited_ms = 40.0
-    monkeypatch.setattr(core.controls, "LOOK_MS", waited_ms)
-    controls = RunControls(GREEDY, 3)
-    controls.set_delay(2 * waited_ms)
-    steps = [event for event in run_with(controls, 8) if isinstance(event, Step)]
-    assert len(steps) > 1
-    # A step of these tables takes well under a millisecond; a wait within it would show whole.
-    assert min(step.total_ms for step in steps) < waited_ms
 
 
 def test_slow_motion_begins_steps_no_closer_than_its_delay(monkeypatch):

@@ -136,14 +136,6 @@ def test_where_capturing_fails_everything_runs_without(caplog):
     assert "without" in caplog.text
 
 
-def test_a_full_cache_is_refused_before_anything_is_launched():
-    runner = graphed(capacity=6)
-    runner.forward(IDS[:5], num_logits=1)
-    with pytest.raises(ValueError, match="room for 6 positions, not 7"):
-        runner.forward(IDS[5:7], num_logits=1)
-    assert runner.length == 5
-
-
 def run(temperature: float = 1.0, on_event=lambda event: None) -> list[int]:
     target = tiny_model(is_fused=True)
     drafter = DraftModelDrafter(tiny_model(seed=1, is_fused=True), capacity=60)

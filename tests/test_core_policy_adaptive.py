@@ -154,21 +154,3 @@ def test_the_line_is_the_one_that_tests_lie_on():
         confidence = (index * 7 % 100) / 100
         calibration.add(confidence, 0.3 + 0.6 * confidence)
     assert [calibration.chance(c) for c in (0.0, 0.5, 1.0)] == pytest.approx([0.3, 0.6, 0.9], abs=0.02)
-
-
-def test_it_forgets_what_was_and_leaves_the_slope_alone_where_nothing_varies():
-    calibration = Calibration()
-    for chance in (0.2, 0.9):
-        for _ in range(500):
-            calibration.add(1.0, chance)
-    assert calibration.chance(1.0) == pytest.approx(0.9, abs=0.02)
-    assert 0.0 <= calibration.chance(0.0) <= 0.9
-
-
-@settings(max_examples=60)
-@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), max_size=80), st.floats(0, 1))
-def test_it_is_a_probability_whatever_was_seen(tests, confidence):
-    calibration = Calibration()
-    for sure, chance in tests:
-        calibration.add(sure, chance)
-    assert 0.0 <= calibration.chance(confidence) <= 1.0

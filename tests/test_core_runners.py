@@ -5,14 +5,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.decode import TargetScorer
 from core.runners import llama, llama_forward, products
 from core.runners import llama as fused_weights
 from core.runners.base import PREFILL_CHUNK, Runner, prefill
 from core.runners.llama import FusedLlamaRunner, FusedLlamaWeights
 from core.runners.module import ModuleRunner
 from core.sampling import draw, probabilities
-from core.types import SamplingParams, TargetFeature
+from core.types import SamplingParams
 from tests.fakes import FAMILIES, language_model, random_law, table_model, tiny_model, tiny_module
 
 FUSED = sorted(llama.LLAMA_MODEL_TYPES)
@@ -338,26 +337,9 @@ def test_a_prefill_goes_in_chunks_and_looks_for_a_stop_before_each():
     assert forwards[3:] == [2]
 
 
-def test_timing_a_step_leaves_the_cache_as_it_was():
-    model = table_model(random_law(8, 1), 8)
-    scorer = TargetScorer(model, 20, frozenset({TargetFeature.HIDDEN_STATES}))
-    scorer.prefill([1, 2, 3], lambda: None)
-    assert scorer.time_one_step(3, lambda: None) >= 0
-    assert model.last_runner.ids == [1, 2]
-
-
 def test_a_head_is_that_of_the_ids_it_was_asked_for():
     weights = tiny_model("llama", is_fused=True).fused_weights
     for number in range(20):  # Tensors that are gone leave their place, and their id, to new ones.
         ids = torch.arange(number, number + 5)
         assert torch.equal(weights.draft_head(ids, is_quantised=False).weights[0], weights.head.weights[0][ids])
         del ids
-
-
-def test_only_what_is_joined_is_copied():
-    module = tiny_module("llama")
-    alone = [layer.mlp.down_proj.weight.data_ptr() for layer in module.model.layers]
-    weights = FusedLlamaWeights(module)
-    assert [weight.data_ptr() for weight in weights.products[3].weights] == alone
-    joined = [layer.self_attn.q_proj.weight.data_ptr() for layer in module.model.layers]
-    assert [weight.data_ptr() for weight in weights.products[0].weights] == joined

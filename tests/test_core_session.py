@@ -129,15 +129,6 @@ def test_the_same_request_gives_the_same_text_in_any_session(request_for):
     assert len(texts) == 1
 
 
-def test_closing_a_run_leaves_a_session_that_works(request_for):
-    session = Session()
-    events = session.run(request_for())
-    while not isinstance(next(events), Step):
-        pass
-    events.close()
-    assert list(session.run(request_for()))[-1].summary.finish_reason is FinishReason.LENGTH
-
-
 def test_a_prompt_of_white_space_is_text_to_continue(request_for):
     assert list(Session().run(request_for(prompt=" \n\t")))[-1].summary.num_tokens == 12
 
