@@ -107,53 +107,6 @@ class Theme:
             return KindStyle("resampled", self.correction, UnderlineStyle.WaveUnderline, self.correction_tint)
         return KindStyle("bonus", self.bonus, UnderlineStyle.DotLine, self.bonus_tint)
 
-    def token_format(self, kind: TokenKind) -> QTextCharFormat:
-        """The text format of a token kind, for transcript and legend alike."""
-        style = self.kind(kind)
-        text_format = QTextCharFormat()
-        text_format.setForeground(QColor(style.color))
-        text_format.setUnderlineStyle(style.underline)
-        text_format.setUnderlineColor(QColor(style.color))
-        if style.tint is not None:
-            text_format.setBackground(QColor(style.tint))
-        return text_format
-
-    def ghost_format(self) -> QTextCharFormat:
-        """The text format of a drafted token that was not kept."""
-        text_format = QTextCharFormat()
-        text_format.setForeground(QColor(self.faint))
-        text_format.setFontStrikeOut(True)
-        return text_format
-
-    def pending_format(self) -> QTextCharFormat:
-        """The text format of a drafted token that waits for its verdict."""
-        text_format = QTextCharFormat()
-        text_format.setForeground(QColor(self.faint))
-        text_format.setUnderlineStyle(UnderlineStyle.DashUnderline)
-        text_format.setUnderlineColor(QColor(self.accepted))
-        return text_format
-
-    def kept_format(self) -> QTextCharFormat:
-        """The text format of what a run continues that branched off another."""
-        text_format = QTextCharFormat()
-        text_format.setForeground(QColor(self.muted))
-        text_format.setBackground(QColor(self.hover))
-        return text_format
-
-    def forced_format(self) -> QTextCharFormat:
-        """The text format of what a person put there."""
-        text_format = QTextCharFormat()
-        text_format.setForeground(QColor(self.accent))
-        text_format.setUnderlineStyle(UnderlineStyle.DashDotLine)
-        text_format.setUnderlineColor(QColor(self.accent))
-        return text_format
-
-    def prompt_format(self) -> QTextCharFormat:
-        """The text format of the prompt, which stands before the tokens."""
-        text_format = QTextCharFormat()
-        text_format.setForeground(QColor(self.muted))
-        return text_format
-
 
 LIGHT = Theme(
     name=ThemeMode.LIGHT,

@@ -16,7 +16,6 @@ from PySide6.QtGui import (
     QPen,
     QResizeEvent,
     QShowEvent,
-    QTextCharFormat,
     QTextLayout,
 )
 from PySide6.QtWidgets import QStackedLayout, QToolButton, QWidget
@@ -35,7 +34,8 @@ from app.run.inspection import (
     shorten,
 )
 from app.run.run_view import RunView
-from app.run.tokens import Place, Selection
+from app.run.token_colors import ghost_format, text_format, token_format
+from app.run.tokens import Place, Selection, num_units
 from app.theme import Theme, mono_font, scaled, ui_font
 from app.widgets.fields import boxed, card, column, quiet_button, row, scrolled, text_label, wrapped_label
 from app.widgets.painted import PaintedWidget
@@ -51,14 +51,13 @@ def draw_token(
 ) -> None:
     """Draw a token's text at a rectangle's top left, in the format of its fate, cut to the rectangle's width."""
     if fate is None:
-        text_format = QTextCharFormat()
-        text_format.setForeground(QColor(color or theme.text))
+        chosen = text_format(color or theme.text)
     else:
-        text_format = theme.token_format(KINDS[fate]) if fate in KINDS else theme.ghost_format()
+        chosen = token_format(theme, KINDS[fate]) if fate in KINDS else ghost_format(theme)
     shown = QFontMetrics(font).elidedText(text, Qt.TextElideMode.ElideRight, int(place.width()))
     layout = QTextLayout(shown, font)
     span = QTextLayout.FormatRange()
-    span.start, span.length, span.format = 0, len(shown.encode("utf-16-le", "surrogatepass")) // 2, text_format
+    span.start, span.length, span.format = 0, num_units(shown), chosen
     layout.setFormats([span])
     layout.beginLayout()
     layout.createLine()

@@ -12,6 +12,7 @@ from PySide6.QtCore import QMimeData, QPoint, QRectF, Qt
 from PySide6.QtGui import QFontMetricsF, QResizeEvent, QTextCharFormat, QTextCursor, QTextLine
 from PySide6.QtWidgets import QPlainTextEdit, QWidget
 
+from app.run.token_colors import TokenFormats
 from app.run.tokens import (
     FIRST_JOINING,
     ON_ONE_LINE,
@@ -22,42 +23,17 @@ from app.run.tokens import (
     Place,
     Role,
     Span,
-    Token,
     TokenStream,
     Written,
     num_joined,
     num_units,
 )
 from app.theme import LIGHT, Theme, hold_font
-from core.types import TokenKind
 
 TAB_SPACES = 4
 _RIGHT_TO_LEFT = frozenset({"R", "AL", "RLE", "RLO", "RLI"})
 _EMPTY_WIDTH = 4.0
 """Pixels of a token without text."""
-
-
-class TokenFormats:
-    """What colours a token: the text format of every span in a theme."""
-
-    def __init__(self, theme: Theme, *, by_kind: bool = True) -> None:
-        self._tokens = {kind: theme.token_format(kind) if by_kind else QTextCharFormat() for kind in TokenKind}
-        self._ghost, self._pending = theme.ghost_format(), theme.pending_format()
-        prompt = theme.prompt_format()
-        self._written = {
-            Role.PROMPT: prompt,
-            Role.GAP: prompt,
-            Role.KEPT: theme.kept_format(),
-            Role.FORCED: theme.forced_format(),
-        }
-
-    def of(self, span: Span) -> QTextCharFormat:
-        """Colour, line style and background of a span."""
-        if isinstance(span, Token):
-            return self._tokens[span.kind]
-        if isinstance(span, Written):
-            return self._written[span.role]
-        return self._ghost if isinstance(span, Ghost) else self._pending
 
 
 class TokenText(QPlainTextEdit):

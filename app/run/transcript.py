@@ -18,6 +18,7 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import QBoxLayout, QMenu, QTextEdit, QToolTip, QWidget
 
 from app.run.playback import PlaybackBar
+from app.run.token_colors import ghost_format, token_format
 from app.run.token_notes import GHOST_HELP, LEGEND, spoken, tooltip
 from app.run.token_text import TokenText
 from app.run.tokens import Ghost, Place, Span, Token, TokenStream
@@ -263,8 +264,8 @@ class TranscriptPanel(QWidget):
         self.view.set_theme(theme)
         self.playback.set_theme(theme)
         for kind, sample in self._samples.items():
-            sample.set_format(theme.token_format(kind))
-        self._ghost_sample.set_format(theme.ghost_format())
+            sample.set_format(token_format(theme, kind))
+        self._ghost_sample.set_format(ghost_format(theme))
 
     def set_ghosts_shown(self, shown: bool) -> None:
         """Show or hide rejected drafts, in the text and in the legend."""
