@@ -118,9 +118,9 @@ def test_the_speed_reaches_the_run_that_goes_and_those_to_come(window, qtbot, se
     session.gate = threading.Semaphore(0)
     window.prompt.run_button.click()
     qtbot.waitUntil(lambda: bool(session.controls))
-    assert session.controls[0]._gate._delay_s == 0.2
+    assert session.controls[0]._delay_s == 0.2
     choose(window, Pace.FULL)
-    assert session.controls[0]._gate._delay_s == 0
+    assert session.controls[0]._delay_s == 0
     assert not session.controls[0].is_watched
 
 

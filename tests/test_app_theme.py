@@ -101,7 +101,7 @@ def test_the_theme_can_change_in_the_middle_of_a_run(make_window, qtbot, session
         assert theme.window in QApplication.instance().styleSheet()
         assert window.transcript.view.toPlainText() == text
         token = window.run_view.tokens.steps[0].following[0]
-        first, _ = window.transcript.view.token_range(token.position)
+        first, _ = window.transcript.view.place_range(token.place)
         assert color_at(window.transcript.view, first) == theme.kind(token.kind).color
     session.gate.release(1000)
     with qtbot.waitSignal(window.live.run_shown):
