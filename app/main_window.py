@@ -30,8 +30,7 @@ from app.setup.controls import ControlsPanel, settings_of
 from app.setup.model_library import ModelLibrary
 from app.setup.models_form import OpenKind
 from app.setup.pair import PairForecast
-from app.setup.presets import load_presets
-from app.setup.prompt import PromptEditor, PromptReader
+from app.setup.prompt import PromptEditor, PromptReader, load_presets
 from app.theme import DEFAULT_SCALE, RESOURCES, Appearance, ThemeMode, next_scale, text_scale
 from app.tools.export import Exports
 from app.tools.help import Help

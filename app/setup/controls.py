@@ -1,11 +1,12 @@
-"""A run's request as what the controls hold, so that they show what is replayed."""
+"""The settings of a run, in the left-hand column."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
+from typing import Any
 
 from PySide6.QtCore import QLocale, Qt, Signal, Slot
-from PySide6.QtWidgets import QCheckBox, QFrame, QGridLayout, QScrollArea, QSpinBox, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFrame, QScrollArea, QVBoxLayout, QWidget
 
 from app.settings import ChatTemplate, RunSettings
 from app.setup.method_form import MethodForm
@@ -13,22 +14,13 @@ from app.setup.model_library import ModelLibrary
 from app.setup.models_form import ModelPicker, ModelsForm
 from app.setup.pair import PairQuestion
 from app.setup.sampling_form import SamplingForm
+from app.setup.setting_fields import on_change, set_value, setting_field, setting_slider, two_columns, value_of
 from app.theme import hold
-from app.widgets.fields import SPIN_WIDTH, EnumCombo, SliderSpin, WheelGuard, describe, labelled, text_label
+from app.widgets.fields import SPIN_WIDTH, EnumCombo, WheelGuard, describe, text_label
 from core.draft_shape import DraftLength, request_fields
 from core.drafters.registry import METHODS
 from core.errors import OutriderError, PairMismatchError, SettingsError
-from core.types import MAX_DRAFT_TOKENS, SETTINGS, Device, DType, LengthPolicy, RunRequest, SamplingParams
-
-TITLES = {LengthPolicy.FIXED: "Fixed", LengthPolicy.AUTO: "Auto", LengthPolicy.ADAPTIVE: "Adaptive"}
-HELP = (
-    "Fixed: K as it is set here, in every step.\n"
-    "Auto: before each step, from what forwards cost here and how much was accepted lately; 0, plain decoding, where "
-    "drafting doesn't pay.\n"
-    "Adaptive: as Auto, and a block ends early where the draft is unsure of its own tokens.\n"
-    "With the last two K follows this machine's timing: a seed repeats its text only with Reproducible, or at "
-    "temperature 0."
-)
+from core.types import SETTINGS, LengthPolicy, RunRequest, SamplingParams
 
 
 class DraftLengthForm(QWidget):
@@ -42,17 +34,12 @@ class DraftLengthForm(QWidget):
 
     def __init__(self) -> None:
         super().__init__()
-        self.number = SliderSpin(
-            "K, draft tokens",
-            "How many tokens are drafted before the target tests them in one forward. Live during a run.",
-            name="k",
-            low=1,
-            high=MAX_DRAFT_TOKENS,
-        )
-        self.policy = EnumCombo(TITLES, "kPolicyCombo")
+        self.number = setting_slider(SETTINGS["num_draft_tokens"], "k")
+        policy = SETTINGS["length_policy"]
+        self.policy = EnumCombo[LengthPolicy](policy.metadata["titles"], "kPolicyCombo")
         hold(self.policy, width=SPIN_WIDTH)
-        describe(self.policy, "How K is chosen", HELP)
-        for index, line in enumerate(HELP.splitlines()[: len(TITLES)]):
+        describe(self.policy, policy.metadata["label"], f"{policy.metadata['help']}\n{REPEATABLE}")
+        for index, line in enumerate(policy.metadata["help"].splitlines()):
             self.policy.setItemData(index, line, Qt.ItemDataRole.ToolTipRole)
         self._guard = WheelGuard(self)
         self._guard.watch(self.policy)
@@ -87,49 +74,29 @@ class RunForm(QWidget):
 
     def __init__(self) -> None:
         super().__init__()
-        self.length = QSpinBox()
-        self.length.setObjectName("lengthSpin")
-        self.length.setRange(1, SETTINGS["max_new_tokens"].metadata["window_max"])
-        self.length.setSingleStep(16)
+        self.length = setting_field(SETTINGS["max_new_tokens"], "lengthSpin")
         self.chat = EnumCombo({ChatTemplate.AUTO: "Auto", ChatTemplate.ON: "On", ChatTemplate.OFF: "Off"}, "chatCombo")
-        self.device = EnumCombo(
-            {Device.AUTO: "Auto", Device.CPU: "CPU", Device.CUDA: "CUDA", Device.MPS: "MPS"}, "deviceCombo"
-        )
-        self.dtype = EnumCombo(
-            {DType.AUTO: "Auto", DType.FLOAT32: "float32", DType.BFLOAT16: "bfloat16", DType.FLOAT16: "float16"},
-            "dtypeCombo",
-        )
-        self.baseline = QCheckBox("Measure the baseline")
-        self.baseline.setObjectName("baselineCheck")
-        describe(
-            self.baseline,
-            "Measure the baseline",
-            "The target alone, with the same settings and the same limit of new tokens, after the run.",
-        )
-        layout = QGridLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(8)
-        layout.addWidget(labelled("New tokens", self.length, "The run ends after this many, or earlier."), 0, 0)
-        chat_help = "Put the prompt through the target's chat template. Auto: if the target has one."
-        layout.addWidget(labelled("Chat template", self.chat, chat_help), 0, 1)
-        layout.addWidget(labelled("Device", self.device, "Where the models run. Auto: the fastest there is."), 1, 0)
-        dtype_help = "The number format of the weights. Auto: what suits the device."
-        layout.addWidget(labelled("Number format", self.dtype, dtype_help), 1, 1)
+        describe(self.chat, SETTINGS["chat"].metadata["label"], SETTINGS["chat"].metadata["help"])
+        self.device = setting_field(SETTINGS["device"], "deviceCombo")
+        self.dtype = setting_field(SETTINGS["dtype"], "dtypeCombo")
+        self.baseline = setting_field(SETTINGS["baseline"], "baselineCheck")
+        layout = two_columns(self.length, self.chat, self.device, self.dtype)
         layout.addWidget(self.baseline, 2, 0, 1, 2)
-        layout.setColumnStretch(0, 1)
-        layout.setColumnStretch(1, 1)
+        self.setLayout(layout)
         self._guard = WheelGuard(self)
         self._guard.watch(self.length, self.chat, self.device, self.dtype)
-        self.length.valueChanged.connect(self._on_changed)
-        for combo in (self.chat, self.device, self.dtype):
-            combo.currentIndexChanged.connect(self._on_changed)
-        self.baseline.toggled.connect(self._on_changed)
+        for field in (self.length, self.chat, self.device, self.dtype, self.baseline):
+            on_change(field, self._on_changed)
 
     @Slot()
     def _on_changed(self) -> None:
         self.changed.emit()
 
 
+REPEATABLE = (
+    "With Auto and Adaptive, K depends on this machine's timing: a seed repeats its text only with Reproducible, or at "
+    "temperature 0."
+)
 CONTEXT_STEP = 256
 NO_TARGET = "There is no target model yet. Open a model folder or a .gguf file, or get one under Models."
 
@@ -158,6 +125,19 @@ class ControlsPanel(QScrollArea):
         self.draft_length = DraftLengthForm()
         self.sampling = SamplingForm()
         self.run = RunForm()
+        self._fields: dict[str, Any] = {
+            "num_draft_tokens": self.draft_length.number,
+            "length_policy": self.draft_length.policy,
+            "temperature": self.sampling.temperature,
+            "top_k": self.sampling.top_k,
+            "top_p": self.sampling.top_p,
+            "min_p": self.sampling.min_p,
+            "max_new_tokens": self.run.length,
+            "chat": self.run.chat,
+            "device": self.run.device,
+            "dtype": self.run.dtype,
+            "baseline": self.run.baseline,
+        }
         self._lay_out()
         self._connect()
 
@@ -213,24 +193,15 @@ class ControlsPanel(QScrollArea):
             seed = self.sampling.seed_value()
         except SettingsError:
             seed = self._kept.seed
+        values = {name: value_of(field) for name, field in self._fields.items()}
         return RunSettings(
             target=self.target.wanted,
             draft=self.draft.wanted,
             method=self.method.method.name,
             method_options=self.method.option_values(),
-            num_draft_tokens=int(self.draft_length.number.value()),
-            length_policy=self.draft_length.policy.member(),
-            temperature=self.sampling.temperature.value(),
-            top_k=self.sampling.top_k.value(),
-            top_p=self.sampling.top_p.value(),
-            min_p=self.sampling.min_p.value(),
+            **{**values, "num_draft_tokens": int(values["num_draft_tokens"])},
             seed=seed,
             coupling=self.sampling.coupling.member(),
-            max_new_tokens=self.run.length.value(),
-            chat=self.run.chat.member(),
-            device=self.run.device.member(),
-            dtype=self.run.dtype.member(),
-            baseline=self.run.baseline.isChecked(),
             prompt=prompt,
         )
 
@@ -238,19 +209,10 @@ class ControlsPanel(QScrollArea):
         """Show settings."""
         self._kept = settings
         self.method.apply(settings.method, settings.method_options)
-        self.draft_length.number.set_value(settings.num_draft_tokens)
-        self.draft_length.policy.choose(settings.length_policy)
-        self.sampling.temperature.set_value(settings.temperature)
-        self.sampling.top_k.setValue(settings.top_k)
-        self.sampling.top_p.setValue(settings.top_p)
-        self.sampling.min_p.setValue(settings.min_p)
+        for name, field in self._fields.items():
+            set_value(field, getattr(settings, name))
         self.sampling.seed.setText(str(settings.seed))
         self.sampling.coupling.choose(settings.coupling)
-        self.run.length.setValue(settings.max_new_tokens)
-        self.run.chat.choose(settings.chat)
-        self.run.device.choose(settings.device)
-        self.run.dtype.choose(settings.dtype)
-        self.run.baseline.setChecked(settings.baseline)
         self.target.want(settings.target)
         self.draft.want(settings.draft)
         self._show_models()
@@ -262,10 +224,10 @@ class ControlsPanel(QScrollArea):
         return PairQuestion(
             self.draft.ref,
             self.target.ref,
-            str(self.run.device.member()),
-            str(self.run.dtype.member()),
+            str(value_of(self.run.device)),
+            str(value_of(self.run.dtype)),
             # Three bytes a token is a rough count from above of the prompt; rounded, so that typing asks rarely.
-            self.run.length.value() + CONTEXT_STEP * (1 + len(prompt.encode()) // (3 * CONTEXT_STEP)),
+            value_of(self.run.length) + CONTEXT_STEP * (1 + len(prompt.encode()) // (3 * CONTEXT_STEP)),
         )
 
     def request(self, prompt: str) -> RunRequest:
@@ -326,27 +288,22 @@ class ControlsPanel(QScrollArea):
 def settings_of(request: RunRequest, current: RunSettings) -> RunSettings:
     """The settings of a request; where a control can't hold a value, the nearest, or what it holds now."""
     k = request.num_draft_tokens
-    sampling = request.sampling
     is_known = request.method in METHODS
     options = {**current.method_options, request.method: dict(request.method_options)}
+    same = ("seed", "coupling", "device", "dtype", "baseline", "prompt", "target")
     return replace(
         current,
-        target=request.target,
+        **{name: getattr(request, name) for name in same},
+        **asdict(request.sampling) | {"temperature": min(request.sampling.temperature, _window_max("temperature"))},
         draft=request.draft or current.draft,
         method=request.method if is_known else current.method,
         method_options=options if is_known else current.method_options,
         num_draft_tokens=current.num_draft_tokens if k is None else k,
         length_policy=request.length_policy if k is None else LengthPolicy.FIXED,
-        temperature=min(sampling.temperature, SETTINGS["temperature"].metadata["window_max"]),
-        top_k=sampling.top_k,
-        top_p=sampling.top_p,
-        min_p=sampling.min_p,
-        seed=request.seed,
-        coupling=request.coupling,
-        max_new_tokens=min(request.max_new_tokens, SETTINGS["max_new_tokens"].metadata["window_max"]),
+        max_new_tokens=min(request.max_new_tokens, _window_max("max_new_tokens")),
         chat={None: ChatTemplate.AUTO, True: ChatTemplate.ON, False: ChatTemplate.OFF}[request.chat],
-        device=request.device,
-        dtype=request.dtype,
-        baseline=request.baseline,
-        prompt=request.prompt,
     )
+
+
+def _window_max(name: str) -> Any:
+    return SETTINGS[name].metadata["window_max"]

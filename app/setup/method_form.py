@@ -1,20 +1,20 @@
-"""The drafting method and its parameters, whose form is made from the fields of the method's options dataclass."""
+"""The drafting method and its options, whose fields are made from their declarations."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, fields
+from dataclasses import Field
 from typing import Any
 
 from PySide6.QtCore import QSignalBlocker, Signal, Slot
-from PySide6.QtWidgets import QCheckBox, QComboBox, QDoubleSpinBox, QGridLayout, QSpinBox, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QComboBox, QVBoxLayout, QWidget
 
-from app.widgets.fields import WheelGuard, describe, labelled, text_label
+from app.setup.setting_fields import SettingField, on_change, set_value, setting_field, two_columns, value_of
+from app.widgets.fields import WheelGuard, labelled, text_label
 from core.drafters.registry import METHODS, Method, get_method
 from core.errors import SettingsError
-
-OptionWidget = QSpinBox | QDoubleSpinBox | QCheckBox
+from core.settings import declared
 
 
 class OptionsForm(QWidget):
@@ -25,41 +25,26 @@ class OptionsForm(QWidget):
     def __init__(self, method: Method, values: Mapping[str, Any]) -> None:
         super().__init__()
         self._method = method
-        self._widgets: dict[str, OptionWidget] = {}
-        self._guard = WheelGuard(self)
-        layout = QGridLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(8)
-        for index, item in enumerate(fields(method.options)):
-            widget = _option_widget(item, values.get(item.name))
-            widget.setObjectName(f"option_{item.name}")
-            self._connect(widget)
-            self._guard.watch(widget)
-            self._widgets[item.name] = widget
-            label, help_text = item.metadata.get("label", item.name), item.metadata.get("help", "")
-            if isinstance(widget, QCheckBox):  # It carries its label beside it.
-                widget.setText(label)
-                describe(widget, label, help_text)
-                box: QWidget = widget
-            else:
-                box = labelled(label, widget, help_text)
-            layout.addWidget(box, index // 2, index % 2)
-        layout.setColumnStretch(0, 1)
-        layout.setColumnStretch(1, 1)
-        self.setVisible(bool(self._widgets))
+        self._fields: dict[str, SettingField] = {}
+        guard = WheelGuard(self)
+        for name, item in declared(method.options).items():
+            field = self._fields[name] = setting_field(item, f"option_{name}")
+            value = values.get(name)
+            set_value(field, value if value is not None and is_same_kind(item, value) else item.default)
+            on_change(field, self._on_changed)
+            guard.watch(field)
+        self.setLayout(two_columns(*self._fields.values()))
+        self.setVisible(bool(self._fields))
 
     def follow(self, before: QWidget) -> None:
-        """Come behind this field when a person goes from field to field; new fields would come last of all."""
-        for widget in self._widgets.values():
-            QWidget.setTabOrder(before, widget)
-            before = widget
+        """Put these fields behind another one in the tab order; new fields would come last of all."""
+        for field in self._fields.values():
+            QWidget.setTabOrder(before, field)
+            before = field
 
     def values(self) -> dict[str, Any]:
-        """What the fields hold, whether or not it fits together."""
-        return {
-            name: widget.isChecked() if isinstance(widget, QCheckBox) else widget.value()
-            for name, widget in self._widgets.items()
-        }
+        """What the fields show, whether or not it fits together."""
+        return {name: value_of(field) for name, field in self._fields.items()}
 
     def problem(self) -> str | None:
         """What is wrong with the values, in the words of the options dataclass itself."""
@@ -69,15 +54,16 @@ class OptionsForm(QWidget):
             return str(error)
         return None
 
-    def _connect(self, widget: OptionWidget) -> None:
-        if isinstance(widget, QCheckBox):
-            widget.toggled.connect(self._on_changed)
-        else:
-            widget.valueChanged.connect(self._on_changed)
-
     @Slot()
     def _on_changed(self) -> None:
         self.changed.emit()
+
+
+def is_same_kind(item: Field[Any], value: Any) -> bool:
+    """Whether a remembered value is of the setting's type, so that its field can show it or the nearest one."""
+    if isinstance(item.default, bool) or isinstance(value, bool):
+        return isinstance(item.default, bool) and isinstance(value, bool)
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 class MethodForm(QWidget):
@@ -160,27 +146,3 @@ class MethodForm(QWidget):
         problem = self.problem()
         self._problem.setText(problem or "")
         self._problem.setVisible(problem is not None)
-
-
-def _option_widget(item: Field[Any], value: Any) -> OptionWidget:
-    default = item.default if item.default is not MISSING else 0
-    if not isinstance(value, bool if isinstance(default, bool) else int | float) or not math.isfinite(value):
-        value = default
-    if isinstance(default, bool):
-        box = QCheckBox()
-        box.setChecked(bool(value))
-        return box
-    spin: QSpinBox | QDoubleSpinBox
-    low, high, step = (item.metadata.get(key, fallback) for key, fallback in (("min", 0), ("max", 100), ("step", 1)))
-    if isinstance(default, float):
-        spin = QDoubleSpinBox()
-        spin.setDecimals(max(2, len(f"{step:g}".partition(".")[2])))
-        spin.setRange(low, high)
-        spin.setSingleStep(step)
-        spin.setValue(float(min(max(value, low), high)))
-    else:
-        spin = QSpinBox()
-        spin.setRange(int(low), int(high))
-        spin.setSingleStep(int(step))
-        spin.setValue(int(min(max(value, low), high)))
-    return spin

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QEvent, QObject, QTimer, Signal, Slot
@@ -23,8 +26,7 @@ from PySide6.QtWidgets import (
 from app.controller import RunState
 from app.jobs import Job, Jobs
 from app.setup.controls import ControlsPanel
-from app.setup.presets import Preset
-from app.theme import hold_font
+from app.theme import RESOURCES, hold_font
 from app.widgets.fields import card, describe, quiet_button, set_flag, text_label
 from app.widgets.labels import FittingNote
 
@@ -32,6 +34,30 @@ if TYPE_CHECKING:
     from core.models.prompting import RenderedPrompt
 
 WAITING = "Reading the target's tokenizer…"
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A prompt with a name."""
+
+    name: str
+    category: str
+    text: str
+
+
+def load_presets(folder: Path = RESOURCES / "prompts") -> tuple[Preset, ...]:
+    """All presets; lines that hold none are passed over, since a preset is only a convenience.
+
+    The other files of the folder are suites to measure on, with more prompts than a menu bears.
+    """
+    found: list[Preset] = []
+    for path in folder.glob("presets.jsonl"):
+        for line in path.read_text("utf-8", "replace").splitlines():
+            try:
+                found.append(Preset(**json.loads(line)))
+            except (ValueError, TypeError):
+                continue
+    return tuple(found)
 
 
 class PromptReading(QPlainTextEdit):

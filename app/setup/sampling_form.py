@@ -5,18 +5,10 @@ from __future__ import annotations
 import random
 
 from PySide6.QtCore import Signal, Slot
-from PySide6.QtWidgets import (
-    QCheckBox,
-    QDoubleSpinBox,
-    QGridLayout,
-    QHBoxLayout,
-    QLineEdit,
-    QSpinBox,
-    QToolButton,
-    QWidget,
-)
+from PySide6.QtWidgets import QCheckBox, QGridLayout, QLineEdit, QToolButton, QWidget
 
-from app.widgets.fields import SliderSpin, WheelGuard, describe, labelled, set_flag, text_label
+from app.setup.setting_fields import on_change, setting_field, setting_slider
+from app.widgets.fields import WheelGuard, boxed, describe, labelled, row, set_flag, text_label
 from core.errors import SettingsError
 from core.settings import MAX_SEED
 from core.types import SETTINGS, Coupling
@@ -25,7 +17,7 @@ SEED_SENTENCE = "The seed must be a whole number from 0 to 2^63\u00a0-\u00a01."
 
 
 class CouplingCheck(QCheckBox):
-    """Whether draft and target share their noise, which makes the text depend on the seed alone."""
+    """The coupling as a check box: whether the text depends on the seed alone."""
 
     def __init__(self) -> None:
         super().__init__("Reproducible")
@@ -39,7 +31,7 @@ class CouplingCheck(QCheckBox):
         )
 
     def member(self) -> Coupling:
-        """The coupling that is chosen."""
+        """The chosen coupling."""
         return Coupling.GUMBEL if self.isChecked() else Coupling.REJECTION
 
     def choose(self, coupling: Coupling) -> None:
@@ -60,29 +52,17 @@ class SamplingForm(QWidget):
 
     def __init__(self) -> None:
         super().__init__()
-        self.temperature = SliderSpin(
-            "Temperature",
-            "0 always takes the likeliest token; 1 leaves the model's distribution as it is. Live during a run.",
-            name="temperature",
-            low=0.0,
-            high=SETTINGS["temperature"].metadata["window_max"],
-            step=0.05,
-            decimals=2,
-        )
-        self.top_k = QSpinBox()
-        self.top_k.setObjectName("topKSpin")
-        self.top_k.setRange(0, 1_000_000)
-        self.top_k.setSpecialValueText("off")
-        self.top_p = _unit_spin("topPSpin", low=0.01)
-        self.min_p = _unit_spin("minPSpin", low=0.0)
-        self.min_p.setSpecialValueText("off")
+        self.temperature = setting_slider(SETTINGS["temperature"], "temperature")
+        self.top_k = setting_field(SETTINGS["top_k"], "topKSpin")
+        self.top_p = setting_field(SETTINGS["top_p"], "topPSpin")
+        self.min_p = setting_field(SETTINGS["min_p"], "minPSpin")
         self.seed = QLineEdit()
         self.seed.setObjectName("seedEdit")
         self.new_seed = QToolButton()
         self.new_seed.setObjectName("newSeedButton")
         self.new_seed.setText("New")
+        describe(self.new_seed, "Draw a new seed")
         self.new_seed.setToolTip("Draw a new seed")
-        self.new_seed.setAccessibleName("Draw a new seed")
         self.coupling = CouplingCheck()
         self.problem_label = text_label("", "problem")
         self.problem_label.setObjectName("seedProblem")
@@ -90,51 +70,28 @@ class SamplingForm(QWidget):
         self.problem_label.hide()
         self._lay_out()
         for field in (self.top_k, self.top_p, self.min_p, self.seed):
-            field.setMinimumWidth(48)  # or the widest value, which hardly anyone needs, would set the panel's width
+            field.setMinimumWidth(48)  # The widest value, which hardly anyone needs, must not set the panel's width.
         self._guard = WheelGuard(self)
         self._guard.watch(self.top_k, self.top_p, self.min_p)
         self.temperature.value_changed.connect(self._on_temperature_changed)
-        for spin in (self.top_k, self.top_p, self.min_p):
-            spin.valueChanged.connect(self._on_changed)
-        self.coupling.toggled.connect(self._on_changed)
+        for field in (self.top_k, self.top_p, self.min_p, self.coupling):
+            on_change(field, self._on_changed)
         self.seed.textChanged.connect(self._on_seed_edited)
         self.new_seed.clicked.connect(self._on_new_seed)
 
     def _lay_out(self) -> None:
-        seed_row = QWidget()
-        row = QHBoxLayout(seed_row)
-        row.setContentsMargins(0, 0, 0, 0)
-        row.setSpacing(4)
-        row.addWidget(self.seed, 1)
-        row.addWidget(self.new_seed)
         layout = QGridLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setHorizontalSpacing(8)
         layout.setVerticalSpacing(8)
-        layout.addWidget(self.temperature, 0, 0, 1, 6)
-        layout.addWidget(labelled("Top-k", self.top_k, "Only the k likeliest tokens stay; off keeps all."), 1, 0, 1, 2)
-        top_p_help = "Only the likeliest tokens whose probabilities add up to this stay; 1 keeps all."
-        layout.addWidget(labelled("Top-p", self.top_p, top_p_help), 1, 2, 1, 2)
-        min_p_help = "Only tokens at least this fraction as likely as the likeliest stay; off keeps all."
-        layout.addWidget(labelled("Min-p", self.min_p, min_p_help), 1, 4, 1, 2)
-        seed_help = (
-            "The same seed and settings give the same text. With Auto, K follows this machine's timing, and the text "
-            "with it, unless Reproducible is ticked or the temperature is 0."
-        )
-        # In one row with the seed, or the tick would not stand on the middle of its line.
-        seeded = QWidget()
-        halves = QGridLayout(seeded)
-        halves.setContentsMargins(0, 0, 0, 0)
-        halves.setHorizontalSpacing(8)
-        for column, half in enumerate((seed_row, self.coupling)):
-            halves.addWidget(half, 0, column)
-            halves.setColumnStretch(column, 1)
-        layout.addWidget(labelled("Seed", seeded, seed_help), 2, 0, 1, 6)
-        describe(seed_row, "Seed", seed_help)
-        self.seed.setAccessibleName("Seed")
-        layout.addWidget(self.problem_label, 3, 0, 1, 6)
-        for column in range(6):
+        layout.addWidget(self.temperature, 0, 0, 1, 3)
+        for column, field in enumerate((self.top_k, self.top_p, self.min_p)):
+            layout.addWidget(labelled(field.accessibleName(), field, field.toolTip()), 1, column)
             layout.setColumnStretch(column, 1)
+        seeded = boxed(row((boxed(row((self.seed, 1), self.new_seed, spacing=4)), 1), (self.coupling, 1)))
+        layout.addWidget(labelled("Seed", seeded, SETTINGS["seed"].metadata["help"]), 2, 0, 1, 3)
+        describe(self.seed, "Seed", SETTINGS["seed"].metadata["help"])
+        layout.addWidget(self.problem_label, 3, 0, 1, 3)
 
     def seed_value(self) -> int:
         """The seed.
@@ -174,12 +131,3 @@ class SamplingForm(QWidget):
     def _on_new_seed(self) -> None:
         # Short enough to read out to someone; any seed is as good as another.
         self.seed.setText(str(random.SystemRandom().randrange(1_000_000)))
-
-
-def _unit_spin(name: str, *, low: float) -> QDoubleSpinBox:
-    spin = QDoubleSpinBox()
-    spin.setObjectName(name)
-    spin.setRange(low, 1.0)
-    spin.setDecimals(2)
-    spin.setSingleStep(0.05)
-    return spin
