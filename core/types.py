@@ -190,7 +190,7 @@ class RunRequest:
         0,
         label="Seed",
         help="The same seed and settings give the same text. When the engine chooses K, the text also depends on this "
-        "machine's timing, unless the coupling is gumbel or the temperature is 0.",
+        "machine's timing, unless the coupling is gumbel (in the window: Reproducible) or the temperature is 0.",
         subject="The seed",
         min=0,
         max=MAX_SEED,
@@ -233,7 +233,8 @@ class RunRequest:
     baseline: bool = setting(
         False,
         label="Measure the baseline",
-        help="After the run, run the target alone with the same settings, and report the speedup.",
+        help="After the run, run the target alone with the same settings and the same limit of new tokens, and report "
+        "the speedup.",
         window_default=True,
     )
     inspect: bool = setting(

@@ -109,7 +109,7 @@ def test_the_reproducible_tick_says_what_it_does_and_costs_and_follows_the_setti
 
 
 def test_what_a_seed_does_not_repeat_is_said(window):
-    for widget in (window.controls.draft_length.policy, window.controls.sampling.seed.parentWidget()):
+    for widget in (window.controls.draft_length.policy, window.controls.sampling.seed):
         assert "Reproducible" in widget.toolTip()
 
 
@@ -119,7 +119,7 @@ def test_a_methods_options_form_is_made_from_its_dataclass_and_reaches_the_reque
     assert set(form.values()) == {"max_ngram", "min_ngram"}
     spin = form.findChild(QAbstractSpinBox, "option_max_ngram")
     assert (spin.minimum(), spin.maximum(), spin.value()) == (1, 10, 3)
-    assert "looked up first" in spin.toolTip()
+    assert "look up first" in spin.toolTip()
     spin.setValue(5)
     assert request(window).method_options == {"max_ngram": 5, "min_ngram": 1}
 

@@ -72,7 +72,7 @@ def test_there_and_back_leaves_every_font_as_it_was(window, way):
     assert QApplication.instance().styleSheet() == sheet
 
 
-def test_a_size_that_is_changed_again_at_once_is_the_one_that_all_windows_end_at(make_window, qtbot):
+def test_every_window_has_the_size_that_was_chosen_last(make_window, qtbot):
     window = make_window(is_shown=True)
     window.menus.models.trigger()
     qtbot.waitUntil(lambda: window.models.window is not None and window.models.window.isVisible())
@@ -82,11 +82,11 @@ def test_a_size_that_is_changed_again_at_once_is_the_one_that_all_windows_end_at
             press(window, action)
         now = fonts(window)
         assert before.items() <= now.items()
-        before = now  # On a slow machine there is more of the window by now.
+        before = now
     press(window, "larger")
     press(window, "larger")
-    window.menus.production.trigger()  # while nothing is on its way, and then while it is
-    page = window.exports.production.page
+    window.menus.production.trigger()
+    page = window.exports.page
     press(window, "smaller")
     window.menus.production.trigger()
     press(window, "larger")
