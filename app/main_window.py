@@ -34,7 +34,7 @@ from app.setup.prompt import PromptEditor, PromptReader, load_presets
 from app.theme import DEFAULT_SCALE, RESOURCES, Appearance, ThemeMode, next_scale, text_scale
 from app.tools.export import Exports
 from app.tools.help import Help
-from app.tools.models.window import Models
+from app.tools.models.models import Models
 from app.tools.runs.kept import KeptRuns
 from app.tools.windows import ToolWindows
 from app.widgets.labels import Banner, SidePanel

@@ -118,7 +118,7 @@ class FakeHub:
 
     def install(self, monkeypatch) -> FakeHub:
         """Put this in place of the core's functions on models."""
-        monkeypatch.setattr("app.tools.models.window.find_models", self.find_models)
+        monkeypatch.setattr("app.tools.models.models.find_models", self.find_models)
         for name, function in {
             "catalogue.embedded_models": lambda: self.embedded,
             "catalogue.resolve": self.resolve,
@@ -135,7 +135,7 @@ class FakeHub:
 
     def find_models(self):
         """Scan."""
-        from app.tools.models.window import FoundModels
+        from app.tools.models.models import FoundModels
 
         if self.scan_error is not None:
             raise self.scan_error

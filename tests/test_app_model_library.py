@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from app.setup.model_library import ModelLibrary, age_text, bytes_of_text, bytes_text, count_text
-from app.tools.models.window import find_models, find_problem
+from app.tools.models.models import find_models, find_problem
 from core.models.catalogue import ModelEntry, ModelFormat, ModelOrigin, embedded_models
 from tests.fakes import is_sentence, save_model
 from tests.fakes_models import DRAFT, TARGET

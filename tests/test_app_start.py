@@ -35,7 +35,7 @@ window.controller.join(5000)
 def test_checking_a_pair_imports_no_engine_either():
     code = f"""
 import sys
-from app.tools.models.window import find_problem
+from app.tools.models.models import find_problem
 find_problem("nowhere", "elsewhere")
 print([name for name in {HEAVY!r} if name in sys.modules])
 """

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.cells import cell_len
-from rich.table import Table
-from rich.text import Text
-
-from app.cli.console import Progress, plain_console, printable
+from app.cli.columns import Column, write_fields, write_rows, yes_or_no
+from app.cli.console import Progress, printable
 from app.cli.errors import Exit, UsageError, say, stop_on_interrupt, writing_output
 from app.cli.parsing import REF_HELP, add_command, positive_whole_number
 from app.setup.model_library import REMOVABLE, bytes_text, count_text, kind_text, progress_text
@@ -29,105 +23,6 @@ if TYPE_CHECKING:
     from core.models.catalogue import ModelEntry
     from core.models.details import ModelDetails
     from core.models.downloads import DownloadProgress
-
-
-_GAP = 2
-
-Record = Mapping[str, Any]
-
-
-# --- Output -----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column of a table, or one line of a description.
-
-    Attributes:
-        key: of the value in a record; None there is shown as a dash, and in a pipe as nothing.
-        title: above the column.
-        show: how a terminal shows the value; a pipe gets it exactly.
-        is_number: set to the right.
-        rank: where the terminal is too narrow, the highest go first; those of rank 0 stay, and are folded.
-    """
-
-    key: str
-    title: str
-    show: Callable[[Any], str] = str
-    is_number: bool = False
-    rank: int = 0
-
-    def shown(self, record: Record) -> str:
-        value = record.get(self.key)
-        return "–" if value is None else "\n".join(map(printable, self.show(value).split("\n")))
-
-    def exact(self, record: Record) -> list[str]:
-        """The values for a pipe: none for None, several of a list."""
-        value = record.get(self.key)
-        values = value if isinstance(value, tuple | list) else [] if value is None else [value]
-        return [printable(_yes_or_no(item) if isinstance(item, bool) else str(item)) for item in values]
-
-
-def write_rows(columns: Sequence[Column], records: Sequence[Record], *, as_json: bool = False) -> None:
-    """Print one line a record.
-
-    Raises:
-        OutputClosed, OutputError: standard output can't be written.
-    """
-    lines = ("\t".join(",".join(column.exact(record)) for column in columns) for record in records)
-    _write(list(records), lines, lambda width: _table(columns, records, width), as_json)
-
-
-def write_fields(columns: Sequence[Column], record: Record, *, as_json: bool = False) -> None:
-    """Print one line a value, each after its name; what is None or empty is left out.
-
-    Raises:
-        OutputClosed, OutputError: standard output can't be written.
-    """
-
-    def table(_width: int) -> Table:
-        fields = Table(box=None, show_header=False, padding=(0, _GAP, 0, 0), pad_edge=False)
-        fields.add_column(style="bold", no_wrap=True)
-        fields.add_column(overflow="fold")
-        for column in columns:
-            if record.get(column.key) is not None and (text := column.shown(record)):
-                fields.add_row(column.title, Text(text))
-        return fields
-
-    _write(record, (f"{column.key}\t{value}" for column in columns for value in column.exact(record)), table, as_json)
-
-
-def _write(document: Any, lines: Any, table: Callable[[int], Table], as_json: bool) -> None:
-    if sys.stdout is None:
-        return
-    with writing_output():
-        if as_json:
-            sys.stdout.write(json.dumps(document, indent=2) + "\n")
-        elif sys.stdout.isatty():
-            console = plain_console(None)
-            drawn = table(console.width)
-            if drawn.row_count:
-                console.print(drawn)
-        else:
-            sys.stdout.writelines(line + "\n" for line in lines)
-        sys.stdout.flush()
-
-
-def _table(columns: Sequence[Column], records: Sequence[Record], width: int) -> Table:
-    def needed(column: Column) -> int:
-        texts = (column.title, *(column.shown(record) for record in records))
-        return max(cell_len(line) for text in texts for line in text.split("\n")) + _GAP
-
-    kept = [column for column in columns if any(record.get(column.key) is not None for record in records)]
-    while sum(map(needed, kept)) - _GAP > width and any(column.rank for column in kept):
-        kept.remove(max(kept, key=lambda column: column.rank))
-    table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="bold")
-    for column in kept:
-        side = "right" if column.is_number else "left"
-        table.add_column(column.title, justify=side, overflow="fold", no_wrap=column.rank > 0)  # type: ignore[arg-type]
-    for record in records:
-        table.add_row(*(Text(column.shown(record)) for column in kept))
-    return table
 
 
 def _thousands(count: int) -> str:
@@ -146,10 +41,6 @@ def _moment(seconds: float | None) -> str | None:
 def _day(moment: str) -> str:
     """The day of an ISO time, in the reader's own zone."""
     return datetime.fromisoformat(moment).astimezone().strftime("%Y-%m-%d")
-
-
-def _yes_or_no(value: bool) -> str:
-    return "yes" if value else "no"
 
 
 # --- list -------------------------------------------------------------------------------------------------------
@@ -171,8 +62,8 @@ _SUGGESTED = (
     Column("parameters", "params", count_text, is_number=True, rank=3),
     Column("download_bytes", "download", bytes_text, is_number=True, rank=1),
     Column("licence", "licence", rank=5),
-    Column("gated", "gated", _yes_or_no, rank=4),
-    Column("here", "here", _yes_or_no, rank=2),
+    Column("gated", "gated", yes_or_no, rank=4),
+    Column("here", "here", yes_or_no, rank=2),
     Column("drafts", "drafts that suit it", lambda refs: "\n".join(ref.rpartition("/")[2] for ref in refs)),
 )
 
@@ -367,7 +258,7 @@ _FIELDS = (
     Column("vocabulary", "vocabulary", _tokens),
     Column("embedding_rows", "embedding rows", _thousands),
     Column("draft_vocabulary", "drafts from", _tokens),
-    Column("chat_template", "chat template", _yes_or_no),
+    Column("chat_template", "chat template", yes_or_no),
     Column("layers", "layers", _thousands),
     Column("hidden_size", "hidden size", _thousands),
     Column("intermediate_size", "intermediate size", _thousands),
@@ -468,7 +359,7 @@ _VERDICT = (
     Column("working_bytes", "working memory", bytes_text),
     Column("total_bytes", "needed in all", bytes_text),
     Column("available_bytes", "free", bytes_text),
-    Column("fits", "fits", _yes_or_no),
+    Column("fits", "fits", yes_or_no),
     Column("cost_coefficient", "expected cost", lambda c: f"c ≈ {c:.2f}, a draft step / a target step, by parameters"),
 )
 

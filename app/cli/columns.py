@@ -1,0 +1,115 @@
+"""Prints records as tables on a terminal, as tab-separated lines in a pipe, or as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.cells import cell_len
+from rich.table import Table
+from rich.text import Text
+
+from app.cli.console import plain_console, printable
+from app.cli.errors import writing_output
+
+_GAP = 2
+
+Record = Mapping[str, Any]
+
+
+def yes_or_no(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table, or one line of a description.
+
+    Attributes:
+        key: of the value in a record; None there is shown as a dash, and in a pipe as nothing.
+        title: above the column.
+        show: how a terminal shows the value; a pipe gets it exactly.
+        is_number: set to the right.
+        rank: where the terminal is too narrow, the highest go first; those of rank 0 stay, and are folded.
+    """
+
+    key: str
+    title: str
+    show: Callable[[Any], str] = str
+    is_number: bool = False
+    rank: int = 0
+
+    def shown(self, record: Record) -> str:
+        value = record.get(self.key)
+        return "–" if value is None else "\n".join(map(printable, self.show(value).split("\n")))
+
+    def exact(self, record: Record) -> list[str]:
+        """The values for a pipe: none for None, several of a list."""
+        value = record.get(self.key)
+        values = value if isinstance(value, tuple | list) else [] if value is None else [value]
+        return [printable(yes_or_no(item) if isinstance(item, bool) else str(item)) for item in values]
+
+
+def write_rows(columns: Sequence[Column], records: Sequence[Record], *, as_json: bool = False) -> None:
+    """Print one line a record.
+
+    Raises:
+        OutputClosed, OutputError: standard output can't be written.
+    """
+    lines = ("\t".join(",".join(column.exact(record)) for column in columns) for record in records)
+    _write(list(records), lines, lambda width: _table(columns, records, width), as_json)
+
+
+def write_fields(columns: Sequence[Column], record: Record, *, as_json: bool = False) -> None:
+    """Print one line a value, each after its name; what is None or empty is left out.
+
+    Raises:
+        OutputClosed, OutputError: standard output can't be written.
+    """
+
+    def table(_width: int) -> Table:
+        fields = Table(box=None, show_header=False, padding=(0, _GAP, 0, 0), pad_edge=False)
+        fields.add_column(style="bold", no_wrap=True)
+        fields.add_column(overflow="fold")
+        for column in columns:
+            if record.get(column.key) is not None and (text := column.shown(record)):
+                fields.add_row(column.title, Text(text))
+        return fields
+
+    _write(record, (f"{column.key}\t{value}" for column in columns for value in column.exact(record)), table, as_json)
+
+
+def _write(document: Any, lines: Any, table: Callable[[int], Table], as_json: bool) -> None:
+    if sys.stdout is None:
+        return
+    with writing_output():
+        if as_json:
+            sys.stdout.write(json.dumps(document, indent=2) + "\n")
+        elif sys.stdout.isatty():
+            console = plain_console(None)
+            drawn = table(console.width)
+            if drawn.row_count:
+                console.print(drawn)
+        else:
+            sys.stdout.writelines(line + "\n" for line in lines)
+        sys.stdout.flush()
+
+
+def _table(columns: Sequence[Column], records: Sequence[Record], width: int) -> Table:
+    def needed(column: Column) -> int:
+        texts = (column.title, *(column.shown(record) for record in records))
+        return max(cell_len(line) for text in texts for line in text.split("\n")) + _GAP
+
+    kept = [column for column in columns if any(record.get(column.key) is not None for record in records)]
+    while sum(map(needed, kept)) - _GAP > width and any(column.rank for column in kept):
+        kept.remove(max(kept, key=lambda column: column.rank))
+    table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="bold")
+    for column in kept:
+        side = "right" if column.is_number else "left"
+        table.add_column(column.title, justify=side, overflow="fold", no_wrap=column.rank > 0)  # type: ignore[arg-type]
+    for record in records:
+        table.add_row(*(Text(column.shown(record)) for column in kept))
+    return table

@@ -1,0 +1,340 @@
+"""Everything on models behind the panels: scans, verdicts on pairs, downloads, deletions, and the models window."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from PySide6.QtCore import QObject, QUrl, Signal, Slot
+from PySide6.QtGui import QDesktopServices
+from PySide6.QtWidgets import QWidget
+
+from app.controller import RunController
+from app.dialogs import Dialogs
+from app.jobs import Job, Jobs
+from app.setup.model_library import ModelLibrary
+from app.setup.models_form import ModelRole, ModelsForm, OpenKind
+from app.tools.models.downloads import Download, Downloads, DownloadState
+from app.tools.models.window import GET, HERE, ModelsWindow
+from core.errors import OutriderError, sentence_of
+from core.models import catalogue, hub
+from core.models.catalogue import ModelEntry
+from core.types import RunRequest
+
+if TYPE_CHECKING:
+    from core.models.details import ModelDetails
+    from core.models.downloads import Removal
+
+BATCH_S = 0.25
+"""Answers about many models are shown in batches, one after about this long."""
+
+
+class FoundModels(NamedTuple):
+    """The models on this computer, the folder of downloads, and the free bytes of its disk; None if not known."""
+
+    entries: tuple[ModelEntry, ...]
+    folder: Path
+    free_bytes: int | None
+
+
+def find_models() -> FoundModels:
+    """The models on this computer, and the room for more. Reads files."""
+    folder = hub.cache_folder()
+    free = None
+    with contextlib.suppress(OSError, StopIteration):  # A disk that is missing must not hide other models.
+        existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+        free = shutil.disk_usage(existing).free
+    return FoundModels(catalogue.local_models(), folder, free)
+
+
+def find_details(entry: ModelEntry) -> ModelDetails | str:
+    """What a model's files say of it; a sentence in place of what can't be read."""
+    from core.models.details import read_details
+
+    try:
+        return read_details(entry)
+    except Exception as error:
+        return sentence_of(error, f"{entry.title} could not be read")
+
+
+def find_problem(target: str, draft: str) -> str | None:
+    """Why two models can't work together, in a sentence; None if they can, or if only loading will tell."""
+    from core.models.fit import pair_verdict
+
+    try:
+        return pair_verdict(draft, target, with_memory=False).problem
+    except OutriderError as error:
+        return str(error)
+    except Exception:
+        return None  # The engine may still read the file, and says better what is wrong with it.
+
+
+def answer_each(job: Job, items: Sequence[Any], key: Callable[[Any], str], ask: Callable[[Any], Any]) -> dict[str, Any]:
+    """Ask about each item; report the answers in batches, and return those of the last one."""
+    answers: dict[str, Any] = {}
+    reported_at = time.monotonic()
+    for item in items:
+        job.check()
+        answers[key(item)] = ask(item)
+        if time.monotonic() - reported_at >= BATCH_S:
+            job.report(answers)
+            answers, reported_at = {}, time.monotonic()
+    return answers
+
+
+class Models(QObject):
+    """Connects the library, its jobs, the form with the two dropdowns, and the models window.
+
+    Signals:
+        failed: one sentence for the main window, where no models window shows it.
+        model_opened: the reference of a model that a person opened.
+        line_changed: the downloads in a few words.
+    """
+
+    failed = Signal(str)
+    model_opened = Signal(str)
+    line_changed = Signal(str)
+
+    def __init__(
+        self,
+        jobs: Jobs,
+        library: ModelLibrary,
+        form: ModelsForm,
+        controller: RunController,
+        dialogs: Dialogs,
+        parent: QWidget,
+    ) -> None:
+        super().__init__(parent)
+        self._submit = partial(jobs.submit, lane="models")
+        self.library = library
+        self._form = form
+        self._dialogs = dialogs
+        self._parent = parent
+        self._running: frozenset[str | None] = frozenset()
+        """The models of the current run."""
+        self._details_job: Job | None = None
+        self.window: ModelsWindow | None = None
+        self.downloads = Downloads(jobs, self)
+        self.downloads.changed.connect(self._on_download_changed)
+        self.downloads.dismissed.connect(self._on_download_dismissed)
+        self.downloads.arrived.connect(self._on_arrived)
+        controller.run_requested.connect(self._on_run_requested)
+        controller.run_ended.connect(self._on_run_ended)
+        controller.engine_ready.connect(self.scan)
+        form.open_requested.connect(self.ask_for_model)
+        form.browse_requested.connect(self.browse)
+        form.check_requested.connect(self._check_pairs)
+
+    # --- The models window ---
+
+    @Slot()
+    def open(self) -> None:
+        """Show what is on this computer."""
+        self._open(HERE)
+
+    @Slot()
+    def browse(self) -> None:
+        """Show what can be downloaded."""
+        self._open(GET)
+
+    def close(self) -> None:
+        """Close the models window."""
+        if self.window is not None:
+            self.window.close()
+
+    def _open(self, page: int) -> None:
+        window = self.window = self.window or self._make_window()
+        window.set_offline(hub.is_offline())
+        self.scan()
+        window.open_page(page)
+
+    def _make_window(self) -> ModelsWindow:
+        window = ModelsWindow(self.library, self._parent)
+        window.model_selected.connect(self._on_model_selected)
+        window.get_requested.connect(self.downloads.get)
+        window.details.use_requested.connect(self._form.choose)
+        window.details.removal_requested.connect(self._on_removal_requested)
+        window.details.folder_requested.connect(self._on_folder_requested)
+        window.downloads.cancel_requested.connect(self.downloads.cancel)
+        window.downloads.dismiss_requested.connect(self.downloads.dismiss)
+        for download in self.downloads.all():
+            window.show_download(download)
+        self._on_model_selected(window.table.selected())
+        return window
+
+    def _show_problem(self, sentence: str) -> None:
+        if self.window is not None and self.window.isVisible():
+            self.window.banner.show_sentence(sentence)
+        else:
+            self.failed.emit(sentence)
+
+    # --- What is here ---
+
+    def recall(self, *refs: str) -> None:
+        """Look for models that were opened or chosen last time; those that are gone are passed over in silence."""
+        for ref in reversed(dict.fromkeys(refs)):
+            if ref and ref not in self.library.refs:
+                self.open_model(ref, None)
+
+    @Slot()
+    def scan(self) -> None:
+        """Look for models on this computer."""
+        self._submit(
+            lambda _job: find_models(),
+            then=self._on_scanned,
+            failed=self._show_problem,
+            what="The models on this computer could not be listed",
+        )
+
+    @Slot(object, object)
+    def ask_for_model(self, kind: OpenKind, role: ModelRole) -> None:
+        """Ask for a folder or file, and open it."""
+        if path := self._dialogs.ask_model_path(self._parent, kind):
+            self.open_model(path, role)
+
+    @Slot()
+    def open_folder(self) -> None:
+        """Ask for a target's folder."""
+        self.ask_for_model(OpenKind.FOLDER, ModelRole.TARGET)
+
+    @Slot()
+    def open_gguf(self) -> None:
+        """Ask for a target's .gguf file."""
+        self.ask_for_model(OpenKind.GGUF, ModelRole.TARGET)
+
+    def open_model(self, ref: str, role: ModelRole | None) -> None:
+        """Find what a reference names, and choose it. `role` None: it is remembered from an earlier time."""
+
+        def take(entry: ModelEntry) -> None:
+            self._form.open_model(entry, role)
+            self._read_details()
+            self._refresh()
+            if role is not None:
+                self.model_opened.emit(entry.ref)
+
+        # A remembered model may be on a disk that isn't there today, and nobody asked for it just now.
+        failed = self._show_problem if role is not None else None
+        self._submit(lambda _job: catalogue.resolve(ref), then=take, failed=failed, what=f"{ref} could not be opened")
+
+    def _on_scanned(self, found: FoundModels) -> None:
+        self.library.take_scan(found.entries)
+        self._form.show_models()
+        self._form.changed.emit()
+        self._read_details()
+        if self.window is not None:
+            self.window.show_place(found)
+            self.window.refresh()
+            self._on_model_selected(self.window.table.selected())
+
+    def _read_details(self) -> None:
+        if self._details_job is not None:
+            self._details_job.cancel()
+        if missing := self.library.undescribed():
+            self._details_job = self._submit(
+                lambda job: answer_each(job, missing, lambda entry: entry.ref, find_details),
+                then=self._on_details_read,
+                progress=self._on_details_read,
+            )
+
+    def _on_details_read(self, details: dict[str, ModelDetails | str]) -> None:
+        self.library.record_details(details)
+        self._refresh()
+
+    @Slot(str, object)
+    def _check_pairs(self, target: str, drafts: tuple[str, ...]) -> None:
+        def take(problems: dict[str, str | None]) -> None:
+            self._form.take_problems(target, problems)
+            self._refresh()
+
+        self._submit(lambda job: answer_each(job, drafts, str, partial(find_problem, target)), then=take, progress=take)
+
+    def _refresh(self) -> None:
+        if self.window is not None:
+            self.window.refresh()
+
+    @Slot(str)
+    def _on_model_selected(self, ref: str) -> None:
+        if ref and not self.library.target_problem(ref) and (drafts := self.library.take_questions(ref)):
+            self._check_pairs(ref, drafts)
+
+    @Slot(str)
+    def _on_folder_requested(self, ref: str) -> None:
+        entry = self.library.entry(ref)
+        if entry is not None:
+            folder = entry.path if entry.path.is_dir() else entry.path.parent
+            if not QDesktopServices.openUrl(QUrl.fromLocalFile(str(folder))):
+                self._show_problem(f"This desktop opens no folders. It is {str(folder)!r}.")
+
+    # --- Downloads and deletions ---
+
+    @Slot(object)
+    def _on_run_requested(self, request: RunRequest) -> None:
+        self._running = frozenset((request.target, request.draft))
+
+    @Slot()
+    def _on_run_ended(self) -> None:
+        self._running = frozenset()
+
+    @Slot(object)
+    def _on_download_changed(self, download: Download) -> None:
+        if self.window is not None:
+            self.window.show_download(download)
+        if download.state is DownloadState.FAILED and not (self.window is not None and self.window.isVisible()):
+            self.failed.emit(download.sentence)
+        self.line_changed.emit(self.downloads.line())
+
+    @Slot(str)
+    def _on_download_dismissed(self, ref: str) -> None:
+        if self.window is not None:
+            self.window.forget_download(ref)
+
+    @Slot(object)
+    def _on_arrived(self, entry: ModelEntry) -> None:
+        # What was known of a damaged model no longer holds, though it looks the same from outside.
+        self.library.add(entry)
+        self.scan()
+
+    @Slot(str)
+    def _on_removal_requested(self, ref: str) -> None:
+        def plan(_job: Job) -> Removal:
+            from core.models.downloads import plan_removal
+
+            return plan_removal(ref)
+
+        if not self._is_in_use(ref):
+            self._submit(plan, then=self._on_removal_planned, failed=self._show_problem, what=f"{ref} can't be deleted")
+
+    def _on_removal_planned(self, removal: Removal) -> None:
+        ref = removal.entry.ref
+        parent = self.window if self.window is not None else self._parent
+
+        def delete(_job: Job) -> None:
+            from core.models.downloads import remove
+
+            remove(ref)
+
+        def finish(_: None) -> None:
+            self.downloads.dismiss(ref)
+            self.scan()
+
+        if self._dialogs.ask_removal(parent, removal) and not self._is_in_use(ref):
+            self._submit(
+                delete, then=finish, failed=self._show_problem, what=f"{ref} could not be deleted", must_finish=True
+            )
+
+    def _is_in_use(self, ref: str) -> bool:
+        """Whether a model can't be deleted now, which is said."""
+        if ref in self._running:
+            self._show_problem(
+                "This model is in use by the run. Stop the run, or wait for its end, before you delete it."
+            )
+        elif self.downloads.is_active(ref):
+            self._show_problem("This model is being downloaded. Cancel that before you delete it.")
+        else:
+            return False
+        return True
