@@ -181,8 +181,8 @@ def take_check(camera: Camera, window: MainWindow) -> None:
     window.menus.check.trigger()
     panel = window.tools.checks.window
     assert panel is not None
-    panel.check_button.click()
-    wait_until(panel.check_button.isEnabled)
+    panel.start_button.click()
+    wait_until(panel.start_button.isEnabled)
     # The last prompt has the most varied first tokens.
     panel.prompts.setCurrentIndex(panel.prompts.count() - 1)
     camera.take("check", panel)
@@ -202,7 +202,7 @@ def take_sweep(camera: Camera, window: MainWindow) -> None:
     sweeps.form.start_button.click()
     wait(1_000, lambda: not sweeps.form.start_button.isEnabled())
     wait_until(sweeps.form.start_button.isEnabled)
-    sweeps.heatmap.choose(2, 3)
+    sweeps.heatmap.setCurrentCell(2, 3)
     camera.take("sweep", sweeps)
     sweeps.close()
 

@@ -31,7 +31,7 @@ def checking(make_window, monkeypatch):
 
 
 def finish(qtbot, panel):
-    panel.check_button.click()
+    panel.start_button.click()
     qtbot.waitUntil(lambda: not panel.is_running)
 
 
@@ -94,9 +94,9 @@ def test_the_first_tokens_are_shown_by_prompt_and_can_be_heard(checking, qtbot):
 def test_a_check_that_is_stopped_has_no_verdict_and_no_run_starts_beside_it(checking, qtbot, way):
     window, panel, fake = checking()
     fake.gate = threading.Semaphore(1)
-    panel.check_button.click()
+    panel.start_button.click()
     qtbot.waitUntil(lambda: panel.progress.value() == 1000)
-    assert not panel.check_button.isEnabled()
+    assert not panel.start_button.isEnabled()
     window.prompt.run_button.click()
     assert "A check is " in window.banner.label.text()
     assert not window.run_view.steps
@@ -105,14 +105,14 @@ def test_a_check_that_is_stopped_has_no_verdict_and_no_run_starts_beside_it(chec
     qtbot.waitUntil(lambda: not panel.is_running)
     assert (panel.headline.text(), panel.mark.property("kind")) == (STOPPED, "none")
     assert panel.table.rowCount() == 0
-    assert panel.check_button.isEnabled()
+    assert panel.start_button.isEnabled()
 
 
 def test_a_check_is_refused_while_a_run_is_in_progress(checking, qtbot, session):
     window, panel, fake = checking()
     session.gate = threading.Semaphore(0)
     window.prompt.run_button.click()
-    panel.check_button.click()
+    panel.start_button.click()
     assert panel.stage.text() == window.controller.busy_sentence() != ""
     assert not fake.requests
     with qtbot.waitSignal(window.live.run_shown):

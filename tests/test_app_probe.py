@@ -81,7 +81,7 @@ def probing(make_window, monkeypatch):
 
 
 def finish(qtbot, panel):
-    panel.probe_button.click()
+    panel.start_button.click()
     qtbot.waitUntil(lambda: not panel.is_running)
 
 
@@ -137,24 +137,24 @@ def test_only_the_prompt_is_read_where_nothing_is_to_be_written_first(probing, q
 def test_a_probe_that_is_stopped_keeps_what_it_has_and_no_run_starts_beside_it(probing, qtbot, num_probed):
     window, panel, fake = probing(GOOD, BAD)
     fake.gate = threading.Semaphore(num_probed)
-    panel.probe_button.click()
+    panel.start_button.click()
     qtbot.waitUntil(lambda: bool(fake.requests) and panel.table.rowCount() == num_probed)
     assert panel.stop_button.isEnabled()
-    assert not panel.probe_button.isEnabled()
+    assert not panel.start_button.isEnabled()
     window.prompt.run_button.click()
     assert "A probe is " in window.banner.label.text()
     assert not window.run_view.steps
     panel.stop_button.click() if num_probed else panel.close()
     qtbot.waitUntil(lambda: not panel.is_running)
     assert ("Stopped before all" if num_probed else "Stopped before a draft") in panel.headline.text()
-    assert panel.probe_button.isEnabled()
+    assert panel.start_button.isEnabled()
 
 
 def test_a_probe_is_refused_while_a_run_is_in_progress(probing, qtbot, session):
     window, panel, fake = probing(GOOD)
     session.gate = threading.Semaphore(0)
     window.prompt.run_button.click()
-    panel.probe_button.click()
+    panel.start_button.click()
     assert panel.headline.text() == window.controller.busy_sentence() != ""
     assert not fake.requests
     with qtbot.waitSignal(window.live.run_shown):
@@ -168,7 +168,7 @@ def test_a_failure_is_one_sentence_in_the_window(probing, qtbot):
     assert panel.headline.text() == "There is no draft here for it."
     assert panel.headline.property("role") == "problem"
     window.prompt.set_text("  ")
-    panel.probe_button.click()
+    panel.start_button.click()
     assert "prompt is empty" in panel.headline.text()
 
 

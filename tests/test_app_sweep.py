@@ -1,4 +1,4 @@
-"""The window of sweeps: from the form to the plan, and from the engine to the heatmap, stopped and gone on with."""
+"""The window of sweeps: from the form to the plan, and from the engine to the heatmap; stopping and continuing."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Pause:
                 pass
 
 
-# --- The form -----------------------------------------------------------------------------------------------------
+# --- The form ---
 
 
 def test_what_is_chosen_becomes_the_plan(window):
@@ -85,21 +85,18 @@ def test_what_is_chosen_becomes_the_plan(window):
     assert (plan.target, plan.repeats, plan.max_new_tokens, plan.seed) == ("tiny-target", 2, 16, 11)
 
 
-def test_the_form_begins_with_the_windows_own_choice(window):
+def test_the_form_begins_with_the_windows_own_choice_and_says_how_many_runs_that_is(window):
     window.controls.sampling.temperature.set_value(0.6)
     window.menus.sweep.trigger()
     plan = window.tools.sweep.form.plan()
     assert plan.temperatures == (0.6,)
     assert (plan.target, plan.drafters[0].draft) == ("tiny-target", "tiny-draft")
     assert [prompt.text for prompt in plan.prompts] == [window.prompt.text()]
-
-
-def test_the_form_says_how_many_runs_that_is(window):
-    sweeps = choose_small(window)
-    assert sweeps.form.extent.text().startswith("6 runs: 2 cells and 1 baseline, each on 1 prompt, 2 repeats.")
-    sweeps.form.repeats.setValue(500)
-    assert "1,500 runs" in sweeps.form.extent.text()
-    assert "asked to confirm" in sweeps.form.extent.text()
+    form = choose_small(window).form
+    assert form.extent.text().startswith("6 runs: 2 cells and 1 baseline, each on 1 prompt, 2 repeats.")
+    form.repeats.setValue(500)
+    assert "1,500 runs" in form.extent.text()
+    assert "asked to confirm" in form.extent.text()
 
 
 BAD_INPUT = (
@@ -144,11 +141,14 @@ def test_prompts_come_from_a_file_and_a_bad_one_is_a_sentence(window, dialogs, q
     assert "3 prompts" in sweeps.form.extent.text()
 
 
-# --- Going --------------------------------------------------------------------------------------------------------
+# --- Running ---
 
 
-def test_a_sweep_fills_the_heatmap_and_says_what_to_take(window, qtbot, tmp_path):
-    sweeps = start(window)
+def test_a_sweep_fills_the_heatmap_and_says_what_to_use(window, qtbot):
+    sweeps = choose_small(window)
+    assert not sweeps.bar.isVisible()
+    sweeps.form.start_button.click()
+    assert sweeps.bar.isVisible()
     finish(qtbot, window)
     assert texts(sweeps) == ["1.00×", "2.00×", "3.00×"]
     assert words(sweeps) == ["K = 2"]
@@ -163,22 +163,12 @@ def test_a_sweep_fills_the_heatmap_and_says_what_to_take(window, qtbot, tmp_path
     assert "by the latest runs" in sweeps.form.extent.text()
 
 
-def test_the_same_sweep_again_begins_anew_in_a_file_of_its_own(window, engine, qtbot, tmp_path):
+def test_cells_fill_as_runs_end_and_the_same_sweep_again_begins_anew_in_a_file_of_its_own(window, engine, qtbot):
     sweeps = start(window)
     finish(qtbot, window)
-    engine.on_run = pause = Pause(at=2)
+    engine.on_run = pause = Pause(at=4)
     sweeps.form.start_button.click()
     assert texts(sweeps) == ["", "", ""]
-    qtbot.waitUntil(lambda: window.tools.sweep.view.num_done == 1)
-    assert "K = 2" not in words(sweeps)
-    pause.gate.set()
-    finish(qtbot, window)
-    assert len(list(sweeps_folder().glob("*.jsonl"))) == 2
-
-
-def test_cells_fill_as_their_runs_come(window, engine, qtbot):
-    engine.on_run = pause = Pause(at=4)
-    sweeps = start(window)
     qtbot.waitUntil(lambda: window.tools.sweep.view.num_done == 3)
     assert "3 of 6 runs · about" in sweeps.progress.text()
     assert sum(bool(text) for text in texts(sweeps)) == 3
@@ -186,6 +176,7 @@ def test_cells_fill_as_their_runs_come(window, engine, qtbot):
     assert not sweeps.form.start_button.isEnabled()
     pause.gate.set()
     finish(qtbot, window)
+    assert len(list(sweeps_folder().glob("*.jsonl"))) == 2
 
 
 def test_where_nothing_pays_it_says_not_to_speculate(window, engine, qtbot):
@@ -197,7 +188,7 @@ def test_where_nothing_pays_it_says_not_to_speculate(window, engine, qtbot):
     assert "best" in sweeps.heatmap.model().index(0, 0).data(Qt.ItemDataRole.AccessibleTextRole)
 
 
-def test_a_sweep_is_stopped_and_gone_on_with(window, engine, qtbot):
+def test_a_sweep_is_stopped_and_continued(window, engine, qtbot):
     engine.on_run = pause = Pause(at=3)
     sweeps = start(window)
     qtbot.waitUntil(pause.reached.is_set)
@@ -243,7 +234,7 @@ def test_a_target_that_can_not_be_loaded_is_a_sentence(window, engine, qtbot):
     assert sweeps.form.start_button.isEnabled()
 
 
-def test_what_the_disk_refuses_is_told_and_the_sweep_goes_on(window, qtbot, monkeypatch, tmp_path):
+def test_a_disk_error_is_reported_and_the_sweep_continues(window, qtbot, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("in the way", "utf-8")
     monkeypatch.setattr(files, "logs_folder", lambda _path: tmp_path / "file" / "logs")
     sweeps = start(window)
@@ -268,7 +259,7 @@ def test_a_long_sweep_asks_after_its_first_run(window, engine, qtbot, monkeypatc
     assert sweeps.question.isHidden()
 
 
-def test_while_a_sweep_goes_a_run_says_why_it_can_not_and_the_other_way_round(window, engine, qtbot):
+def test_a_sweep_and_a_run_exclude_each_other_and_say_why(window, engine, qtbot):
     engine.on_run = pause = Pause(at=1)
     sweeps = start(window)
     qtbot.waitUntil(pause.reached.is_set)
@@ -285,10 +276,10 @@ def test_while_a_sweep_goes_a_run_says_why_it_can_not_and_the_other_way_round(wi
     qtbot.waitUntil(lambda: not window.controller.busy_sentence())
 
 
-# --- Closing ------------------------------------------------------------------------------------------------------
+# --- Closing ---
 
 
-@pytest.mark.parametrize("which", ["sweep", "main", "asked"])
+@pytest.mark.parametrize("which", ["sweep", "button", "main", "asked"])
 def test_closing_in_the_middle_stops_in_order_and_keeps_what_is_measured(
     window, engine, qtbot, tmp_path, monkeypatch, which
 ):
@@ -297,9 +288,13 @@ def test_closing_in_the_middle_stops_in_order_and_keeps_what_is_measured(
     engine.on_run = Pause(at=2)
     sweeps = start(window)
     qtbot.waitUntil(lambda: window.tools.sweep.view.num_done == 1)
-    (sweeps if which == "sweep" else window).close()
-    if which != "sweep":
-        qtbot.waitUntil(lambda: window.threads.is_closed)
+    if which == "button":
+        sweeps.close_button.click()
+    else:
+        (sweeps if which == "sweep" else window).close()
+    assert not sweeps.isVisible()
+    if which in {"main", "asked"}:
+        qtbot.waitUntil(lambda: window.controller.is_closed)
     finish(qtbot, window)
     (kept,) = sweeps_folder().glob("*.jsonl")
     assert len(read_sweep(kept).measurements) == 1
@@ -317,25 +312,6 @@ def test_escape_stops_a_sweep_and_closes_the_window_only_then(window, engine, qt
     assert sweeps.isVisible()
     qtbot.keyClick(sweeps, Qt.Key.Key_Escape)
     assert not sweeps.isVisible()
-
-
-def test_the_close_button_closes_the_window_also_while_a_sweep_goes(window, engine, qtbot):
-    engine.on_run = pause = Pause(at=2)
-    sweeps = start(window)
-    qtbot.waitUntil(pause.reached.is_set)
-    sweeps.close_button.click()
-    assert not sweeps.isVisible()
-    finish(qtbot, window)
-    assert not window.tools.sweep.view.is_complete
-
-
-def test_no_bar_is_shown_before_the_first_sweep(window, qtbot):
-    sweeps = choose_small(window)
-    assert not sweeps.bar.isVisible()
-    sweeps.form.start_button.click()
-    assert sweeps.bar.isVisible()
-    finish(qtbot, window)
-    assert sweeps.bar.isVisible()
 
 
 def test_everything_in_the_window_has_a_name(window):

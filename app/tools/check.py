@@ -19,8 +19,7 @@ from app.widgets.fields import (
     WheelGuard,
     boxed,
     column,
-    describe,
-    offer,
+    named,
     push_button,
     row,
     scrolled,
@@ -238,7 +237,15 @@ class CheckWindow(ReportWindow):
         jobs: Jobs,
         dialogs: Dialogs,
     ) -> None:
-        super().__init__(main, controller, "check", "Check exactness", "Progress of this part of the check")
+        super().__init__(
+            main,
+            controller,
+            "check",
+            "Check exactness",
+            start_help="Compare texts, and test the sampled distribution",
+            stop_help="End the check without a verdict",
+            progress_title="Progress of this part of the check",
+        )
         self._controls, self._jobs, self._dialogs = controls, jobs, dialogs
         self._in_titles = controls.models.library.in_titles
         self._report: CheckReport | None = None
@@ -247,42 +254,33 @@ class CheckWindow(ReportWindow):
         self.mark = text_label("", "verdictMark")
         self.mark.setObjectName("checkMark")
         self.mark.setAlignment(Qt.AlignmentFlag.AlignCenter)
-        self.blocks = QSpinBox()
-        self.blocks.setObjectName("checkBlocksSpin")
+        self.blocks = named(QSpinBox(), "checkBlocksSpin", "Blocks", BLOCKS_HELP)
         self.blocks.setRange(LEAST_SAMPLES, MAX_BLOCKS)
         self.blocks.setSingleStep(1_000)
         self.blocks.setGroupSeparatorShown(True)
         self.blocks.setValue(DEFAULT_SAMPLES)
-        describe(self.blocks, "Blocks", BLOCKS_HELP)
-        self.with_transformers = QCheckBox("Also against transformers")
-        self.with_transformers.setObjectName("checkTransformersCheck")
-        describe(self.with_transformers, self.with_transformers.text(), TRANSFORMERS_HELP)
-        self.check_button = push_button("Check", "checkButton", "Compare texts, and test the sampled distribution")
-        self.check_button.setProperty("role", "primary")
-        self.stop_button = push_button("Stop", "stopCheckButton", "End the check without a verdict")
+        title = "Also against transformers"
+        self.with_transformers = named(QCheckBox(title), "checkTransformersCheck", title, TRANSFORMERS_HELP)
         self.copy_button = push_button("Copy report", "copyCheckButton", "The whole report as text")
         self.save_button = push_button("Save…", "saveCheckButton", "The report as text or JSON")
         self.table = ResultTable("checkTable", "Tests and their results", COLUMNS, NO_TESTS)
         self.remarks = wrapped_label("checkRemarks", "hint")
-        self.prompts = QComboBox()
-        self.prompts.setObjectName("checkPromptsCombo")
-        describe(self.prompts, "First tokens after", "The prompts that blocks were drawn for")
+        prompts_help = "The prompts that blocks were drawn for"
+        self.prompts = named(QComboBox(), "checkPromptsCombo", "First tokens after", prompts_help)
         self.bars = CheckBars()
         self._guard = WheelGuard(self)
         self._guard.watch(self.blocks, self.prompts)
         head = row(self.mark, (column(self.headline, self.subject, spacing=2), 1), spacing=12)
         head.setAlignment(self.mark, Qt.AlignmentFlag.AlignTop)
         blocks = text_label("Blocks", "field", buddy=self.blocks)
-        asked = row(blocks, self.blocks, self.with_transformers, None, self.stop_button, self.check_button)
         after = text_label("First tokens after", "field", buddy=self.prompts)
         self._tokens = boxed(row(after, (self.prompts, 1), text_label("outlined: expected · filled: drawn", "hint")))
         results = boxed(column((table_card(self.table), 1), self.remarks, self._tokens, self.bars))
-        self._lay_out(head, asked, scrolled(results, "checkResults"), self.copy_button, self.save_button)
+        options = (blocks, self.blocks, self.with_transformers)
+        self._lay_out(head, options, scrolled(results, "checkResults"), self.copy_button, self.save_button)
         open_at(self, 860, 740)
         self._show_running(is_running=False)
         self.show_nothing(NONE_YET)
-        self.check_button.clicked.connect(self.start)
-        self.stop_button.clicked.connect(self.stop)
         self.copy_button.clicked.connect(self._on_copy)
         self.save_button.clicked.connect(self._on_save)
         self.prompts.currentIndexChanged.connect(self._on_prompt_chosen)
@@ -381,12 +379,6 @@ class CheckWindow(ReportWindow):
         super().set_theme(theme)
         self.bars.set_theme(theme)
         self._fit_table()
-
-    def _show_running(self, *, is_running: bool) -> None:
-        offer(self.check_button, self.stop_button, is_running=is_running)
-        for widget in (self.blocks, self.with_transformers):
-            widget.setEnabled(not is_running)
-        self.progress.setVisible(is_running)
 
     def _show_events(self, events: Iterator[Any]) -> None:
         last: CheckProgress | StageChanged | None = None

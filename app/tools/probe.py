@@ -14,7 +14,7 @@ from app.settings import RunSettings
 from app.setup.controls import ControlsPanel
 from app.setup.prompt import PromptEditor
 from app.tools.tool_window import ReportWindow, ResultRow, ResultTable
-from app.widgets.fields import describe, offer, push_button, row, table_card
+from app.widgets.fields import named, push_button, table_card
 from app.window_layout import open_at
 from core.analysis.probe import DraftProbe, DraftProbed, ProbeDone, ProbeRequest, ProbeText, verdict
 from core.controls import RunControls
@@ -108,29 +108,30 @@ class ProbeWindow(ReportWindow):
     def __init__(
         self, main: QWidget | None, controller: RunController, controls: ControlsPanel, prompt: PromptEditor
     ) -> None:
-        super().__init__(main, controller, "probe", "Probe drafts", "A probe is running")
+        super().__init__(
+            main,
+            controller,
+            "probe",
+            "Probe drafts",
+            start_help="Compare the models at every position, and time them",
+            stop_help="End the probe and keep what it has",
+            progress_title="A probe is running",
+        )
         self._controls, self._prompt = controls, prompt
         self._in_titles = controls.models.library.in_titles
         self._probes: tuple[DraftProbe, ...] = ()
         self._has_answer = False
-        self.generate = QCheckBox(f"Let the target write {GENERATED} tokens first")
-        self.generate.setObjectName("probeGenerateCheck")
+        title = f"Let the target write {GENERATED} tokens first"
+        self.generate = named(QCheckBox(title), "probeGenerateCheck", title, GENERATE_HELP)
         self.generate.setChecked(True)
-        describe(self.generate, self.generate.text(), GENERATE_HELP)
-        self.probe_button = push_button("Probe", "probeButton", "Compare the models at every position, and time them")
-        self.probe_button.setProperty("role", "primary")
-        self.stop_button = push_button("Stop", "stopProbeButton", "End the probe and keep what it has")
         self.use_button = push_button("Use this draft and K", "useDraftButton", "Put them into the settings")
         self.table = ResultTable("probeTable", "Drafts, the best first", COLUMNS, NO_DRAFTS)
         self.progress.setRange(0, 0)
-        asked = row(self.generate, None, self.stop_button, self.probe_button)
-        self._lay_out(None, asked, table_card(self.table), self.use_button)
+        self._lay_out(None, (self.generate,), table_card(self.table), self.use_button)
         open_at(self, 860, 420)
         self._show_running(is_running=False)
         self.show_probes(())
         self.say(NONE_YET)
-        self.probe_button.clicked.connect(self.start)
-        self.stop_button.clicked.connect(self.stop)
         self.use_button.clicked.connect(self._on_use)
         self.table.itemSelectionChanged.connect(self._on_selected)
         self.table.itemActivated.connect(self._on_use)
@@ -178,11 +179,6 @@ class ProbeWindow(ReportWindow):
         if probes:
             self.table.selectRow(0)
         self._on_selected()
-
-    def _show_running(self, *, is_running: bool) -> None:
-        offer(self.probe_button, self.stop_button, is_running=is_running)
-        self.generate.setEnabled(not is_running)
-        self.progress.setVisible(is_running)
 
     def _show_events(self, events: Iterator[Any]) -> None:
         for event in events:

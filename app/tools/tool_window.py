@@ -22,7 +22,7 @@ from PySide6.QtWidgets import (
 
 from app.controller import RunController
 from app.theme import LIGHT, Theme, scaled
-from app.widgets.fields import column, push_button, row, set_flag, text_label, wrapped_label
+from app.widgets.fields import column, named, offer, push_button, row, set_flag, text_label, wrapped_label
 from app.widgets.tables import EmptyHint, alignment
 from app.window_layout import bring_forward
 from app.worker import EngineTask, Work
@@ -214,25 +214,51 @@ class ReportWindow(ToolWindow):
     table: ResultTable
 
     def __init__(
-        self, main: QWidget | None, controller: RunController, name: str, title: str, progress_title: str
+        self,
+        main: QWidget | None,
+        controller: RunController,
+        name: str,
+        title: str,
+        *,
+        start_help: str,
+        stop_help: str,
+        progress_title: str,
     ) -> None:
         super().__init__(main, controller, name, title)
+        self.start_button = push_button(name.capitalize(), f"{name}Button", start_help)
+        self.start_button.setProperty("role", "primary")
+        self.start_button.clicked.connect(self.start)
+        self.stop_button = push_button("Stop", f"stop{name.capitalize()}Button", stop_help)
+        self.stop_button.clicked.connect(self.stop)
         self.headline = wrapped_label(f"{name}Headline", "title")
         self.subject = wrapped_label(f"{name}Subject", "hint")
-        self.progress = QProgressBar()
-        self.progress.setObjectName(f"{name}Progress")
-        self.progress.setAccessibleName(progress_title)
+        self.progress = named(QProgressBar(), f"{name}Progress", progress_title)
         self.progress.setTextVisible(False)
         self.progress.setFixedWidth(110)
         self.stage = text_label("", "hint")
         self.stage.setObjectName(f"{name}Stage")
 
-    def _lay_out(self, head: QHBoxLayout | None, asked: QHBoxLayout, body: QWidget, *buttons: QPushButton) -> None:
+    def _lay_out(
+        self, head: QHBoxLayout | None, options: Sequence[QWidget], body: QWidget, *buttons: QPushButton
+    ) -> None:
+        self._options = options
+        asked = row(*options, None, self.stop_button, self.start_button)
         foot = row(self.progress, (self.stage, 1), *buttons, self.close_button)
         words = head or column(self.headline, self.subject)
         layout = column(words, asked, (body, 1), foot)
         layout.setContentsMargins(16, 14, 16, 16)
         self.setLayout(layout)
+
+    @Slot()
+    def start(self) -> None:
+        """Start the task with the main window's settings."""
+        raise NotImplementedError
+
+    def _show_running(self, *, is_running: bool) -> None:
+        offer(self.start_button, self.stop_button, is_running=is_running)
+        for option in self._options:
+            option.setEnabled(not is_running)
+        self.progress.setVisible(is_running)
 
     def say(self, sentence: str, *, role: str = "title") -> None:
         """Show the sentence above everything else, in a role of the style sheet: title, problem, verdict."""

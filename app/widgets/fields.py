@@ -36,6 +36,7 @@ from app.theme import hold
 E = TypeVar("E", bound=StrEnum)
 T = TypeVar("T")
 L = TypeVar("L", bound=QBoxLayout)
+W = TypeVar("W", bound=QWidget)
 
 # --- Layouts ---
 
@@ -146,23 +147,26 @@ def describe(widget: QWidget, name: str, help_text: str = "") -> None:
     widget.setToolTip(help_text)
 
 
+def named(widget: W, object_name: str, name: str, help_text: str = "") -> W:
+    """A widget with an object name, a name for assistive technology, and a tooltip."""
+    widget.setObjectName(object_name)
+    describe(widget, name, help_text)
+    return widget
+
+
 def push_button(title: str, name: str, help_text: str) -> QPushButton:
     """A button that Enter presses only where it has the focus."""
-    button = QPushButton(title)
-    button.setObjectName(name)
+    button = named(QPushButton(title), name, title.rstrip("…"), help_text)
     button.setAutoDefault(False)
-    describe(button, title.rstrip("…"), help_text)
     return button
 
 
 def quiet_button(title: str, name: str, accessible_name: str, help_text: str) -> QToolButton:
     """A button without a frame that Tab reaches."""
-    button = QToolButton()
+    button = named(QToolButton(), name, accessible_name, help_text)
     button.setText(title)
-    button.setObjectName(name)
     button.setProperty("role", "quiet")
     button.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
-    describe(button, accessible_name, help_text)
     return button
 
 

@@ -20,6 +20,7 @@ from app.widgets.fields import (
     column,
     describe,
     labelled,
+    named,
     push_button,
     row,
     scrolled,
@@ -86,9 +87,8 @@ class SweepForm(QWidget):
         self.suites.show_items(
             {name: (name.capitalize(), f"The prompts about {name} that come with Outrider") for name in SUITES}
         )
-        self.own_prompt = QCheckBox("The main window's prompt")
-        self.own_prompt.setObjectName("sweepOwnPrompt")
-        describe(self.own_prompt, self.own_prompt.text(), "As it is when the sweep starts")
+        title = "The main window's prompt"
+        self.own_prompt = named(QCheckBox(title), "sweepOwnPrompt", title, "As it is when the sweep starts")
         self.file_button = push_button("File…", "sweepFileButton", FILE_HELP)
         describe(self.file_button, "Prompts of a file", FILE_HELP)
         self.file_note = text_label("No file", "hint")

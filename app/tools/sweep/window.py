@@ -43,7 +43,7 @@ from app.widgets.fields import (
     boxed,
     card,
     column,
-    describe,
+    named,
     push_button,
     row,
     text_label,
@@ -165,12 +165,10 @@ OPEN_TIP, NO_LOG_TIP = "Double click or Enter opens it in the main window", "Its
 
 def menu_button(text: str, name: str, help_text: str) -> QToolButton:
     """A button with an empty menu."""
-    button = QToolButton()
+    button = named(QToolButton(), name, text, help_text)
     button.setText(text)
-    button.setObjectName(name)
     button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
     button.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
-    describe(button, text, help_text)
     button.setMenu(QMenu(button))
     button.menu().setToolTipsVisible(True)
     return button
@@ -242,9 +240,7 @@ class SweepWindow(ToolWindow):
             if kind is SweepExport.PNG:
                 self.export_button.menu().addSeparator()
             self.export_button.menu().addAction(title).setData(kind.value)
-        self.bar = QProgressBar()
-        self.bar.setObjectName("sweepBar")
-        self.bar.setAccessibleName("Progress of the sweep")
+        self.bar = named(QProgressBar(), "sweepBar", "Progress of the sweep")
         self.bar.setTextVisible(False)
         self.bar.setRange(0, STEPS)
         hold(self.bar, width=180)
