@@ -166,7 +166,7 @@ class MainWindow(QMainWindow):
         self.live.run_shown.connect(self._on_run_shown)
         self.plot_desk.saved.connect(self.status.show_stage)
         self.menus.runs.triggered.connect(self.runs.open)
-        self.runs.told.connect(self.status.show_stage)
+        self.runs.reported.connect(self.status.show_stage)
         self.runs.opened.connect(self._on_run_opened)
         self.runs.replay_wanted.connect(self._on_replay_wanted)
         self.controller.closed.connect(self.close)

@@ -158,7 +158,7 @@ def test_a_comparison_is_taken_away_as_a_report_but_never_over_a_runs_log(open_r
     panel.compare_page.export.click()
     assert dialogs.asked[-1] == "comparison.html"
     dialogs.export_path = tmp_path / "both.html"
-    with qtbot.waitSignal(window.runs.told):
+    with qtbot.waitSignal(window.runs.reported):
         panel.compare_page.export.click()
     # It is said where it was asked for, until the list is back.
     assert panel.foot.isVisible()

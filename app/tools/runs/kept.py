@@ -31,13 +31,13 @@ class KeptRuns(QObject):
 
     Signals:
         failed: one sentence, if the window of kept runs doesn't show it.
-        told: one line about a result.
+        reported: one line about a result.
         opened: a kept run is about to be shown in the main window.
         replay_wanted: a `RunRequest` to start.
     """
 
     failed = Signal(str)
-    told = Signal(str)
+    reported = Signal(str)
     opened = Signal()
     replay_wanted = Signal(object)
 
@@ -73,7 +73,7 @@ class KeptRuns(QObject):
             self.window.set_theme(self._theme)
             self.window.open_requested.connect(self.open_run)
             self.window.replay_requested.connect(self.replay)
-            self.window.told.connect(self.told)
+            self.window.reported.connect(self.reported)
             self.window.failed.connect(self.failed)
         bring_forward(self.window)
         self.window.table.setFocus()
@@ -113,7 +113,7 @@ class KeptRuns(QObject):
 
         def tell(run: KeptRun | None) -> None:
             if run is not None and run.state is KeptState.CUT_OFF and self._run.request is None:
-                self.told.emit(f"The last run, {run.title!r}, was cut off. You find it under File, Runs (Ctrl+O)")
+                self.reported.emit(f"The last run, {run.title!r}, was cut off. You find it under File, Runs (Ctrl+O)")
 
         what = "The kept runs could not be listed"
         self._jobs.submit(
@@ -180,7 +180,7 @@ class KeptRuns(QObject):
     def _on_run_shown(self) -> None:
         replayed, self._replaying = self._replaying, None
         if replayed is not None and (sentence := self._verdict(*replayed)):
-            self.told.emit(sentence)
+            self.reported.emit(sentence)
         self.refresh()
 
     def _verdict(self, run: KeptRun, request: RunRequest, text: str | None) -> str:

@@ -47,13 +47,13 @@ class RunsWindow(QDialog):
 
     Signals:
         open_requested, replay_requested: a `KeptRun`.
-        told: one sentence about a file that was written.
+        reported: one sentence about a file that was written.
         failed: one sentence, if this window is not visible; otherwise its own banner shows it.
     """
 
     open_requested = Signal(object)
     replay_requested = Signal(object)
-    told = Signal(str)
+    reported = Signal(str)
     failed = Signal(str)
 
     def __init__(
@@ -284,7 +284,7 @@ class RunsWindow(QDialog):
     @Slot(str)
     def _show_saved(self, sentence: str) -> None:
         self._say(sentence)
-        self.told.emit(sentence)
+        self.reported.emit(sentence)
 
     def _say(self, sentence: str) -> None:
         room = self.width() - self.undo_line.sizeHint().width() - 2 * SIDE
