@@ -63,7 +63,7 @@ def _speak_utf8() -> None:
 def open_window() -> int:
     """Open the window and stay until it is closed; where there can be none, say why."""
     from app.preflight import find_problem
-    from core.machine import limit_spinning
+    from core.runners.threads import limit_spinning
 
     problem = find_problem(os.environ)
     if problem is not None:

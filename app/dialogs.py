@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,8 +25,17 @@ from PySide6.QtWidgets import (
 
 from app import __version__
 from app.setup.model_library import bytes_text
-from app.setup.models_form import OPEN_TITLES, OpenKind
 from app.widgets.fields import describe, text_label
+
+
+class OpenKind(StrEnum):
+    """What is opened: safetensors live in a folder, GGUF is a file."""
+
+    FOLDER = "folder"
+    GGUF = "gguf"
+
+
+OPEN_TITLES = {OpenKind.FOLDER: "Open model folder…", OpenKind.GGUF: "Open .gguf file…"}
 
 if TYPE_CHECKING:
     from core.models.downloads import Removal

@@ -9,7 +9,7 @@ from PySide6.QtGui import QAction, QCloseEvent, QGuiApplication, QIcon, QKeyEven
 from PySide6.QtWidgets import QMainWindow, QSplitter
 
 from app.controller import RunController, RunState
-from app.dialogs import Dialogs
+from app.dialogs import Dialogs, OpenKind
 from app.jobs import Jobs
 from app.menus import Menus
 from app.run.branches import Branching
@@ -28,7 +28,6 @@ from app.run.transcript import TranscriptPanel
 from app.settings import SettingsStore, remember_model, runs_folder
 from app.setup.controls import ControlsPanel, settings_of
 from app.setup.model_library import ModelLibrary
-from app.setup.models_form import OpenKind
 from app.setup.pair import PairForecast
 from app.setup.prompt import PromptEditor, PromptReader, load_presets
 from app.theme import DEFAULT_SCALE, RESOURCES, Appearance, ThemeMode, next_scale, text_scale

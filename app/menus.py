@@ -8,7 +8,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QAction, QActionGroup, QKeySequence
 from PySide6.QtWidgets import QMainWindow, QMenu, QMenuBar
 
-from app.setup.models_form import OPEN_TITLES, OpenKind
+from app.dialogs import OPEN_TITLES, OpenKind
 from app.theme import DEFAULT_SCALE, SCALES, ThemeMode
 
 

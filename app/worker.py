@@ -18,8 +18,8 @@ from app.settings import runs_folder
 from core.controls import RunControls
 from core.errors import OutriderError, sentence_of
 from core.evidence import packed
-from core.machine import limit_spinning, without_collection
 from core.runlog.log import RunLogWriter
+from core.runners.threads import limit_spinning, without_collection
 from core.types import Event, Finished, FinishReason, Inspected, RunRequest, RunStarted, StageChanged, Summary
 
 if TYPE_CHECKING:

@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
+from core.types import Inspected, TokenKind
+
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from core.types import Draft, Inspected, Verification
+    from core.types import Draft, Verification
 
 MAX_LISTED = 64
 """Most tokens that a position lists; the others are one sum, so that a long run stays small."""
@@ -174,7 +176,6 @@ class EvidenceBacklog:
         Raises:
             IndexError: none waits.
         """
-        from core.types import Inspected
 
         block = self._blocks.popleft()
         self._num_bytes -= block.num_bytes
@@ -281,7 +282,6 @@ def _residual_drawn_from(
     draft_tokens: Tensor, draft_probs: Tensor | None, target_probs: Tensor, outcome: Verification
 ) -> Tensor | None:
     """(V,) what the correction was drawn from; None where there is none, or where the coupling draws from none."""
-    from core.types import TokenKind
     from core.verify import residual
 
     at = outcome.num_accepted

@@ -21,13 +21,13 @@ from core.decode import TargetScorer, autoregressive, speculative
 from core.draft_shape import config_fields
 from core.drafters.registry import build_drafter, get_method
 from core.errors import OutOfMemoryError, OutriderError, PromptError, first_line
-from core.machine import ThreadGovernor, num_processors
 from core.models.devices import device_name, free_memory, is_out_of_memory, release_memory, resolve_device
 from core.models.language_model import LanguageModel
 from core.models.loading import run_does_not_fit
 from core.models.prompting import EncodedPrompt, check_prompt_length, encode_prompt
 from core.models.shelf import ModelShelf, load_models
 from core.runlog.tally import Tally
+from core.runners.threads import ThreadGovernor, num_processors
 from core.text import TextStream
 from core.types import (
     BaselineStep,

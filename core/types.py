@@ -12,12 +12,13 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from core.errors import SettingsError
-from core.evidence import PositionEvidence
 from core.settings import MAX_SEED, check, declared, setting
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+    from core.evidence import PositionEvidence
 
 MAX_DRAFT_TOKENS = 16
 """Longest block that the window and the command line offer; `verify` itself has no limit."""

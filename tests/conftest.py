@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from core.machine import limit_spinning
+from core.runners.threads import limit_spinning
 
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 # As the commands do: a run's second thread, waiting, would take from the other process of tests the core that it needs.

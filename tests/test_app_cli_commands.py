@@ -8,7 +8,7 @@ import pytest
 import app.__main__ as entry
 from app import __version__
 from app.__main__ import main
-from core.machine import limit_spinning
+from core.runners.threads import limit_spinning
 
 
 def test_the_version_is_the_packages(capsys):

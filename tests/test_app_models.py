@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from PySide6.QtCore import Qt
 
+from app.dialogs import OPEN_TITLES, OpenKind
 from app.settings import SettingsStore, WindowSettings
-from app.setup.models_form import OPEN_TITLES, ModelRole, OpenKind
+from app.setup.models_form import ModelRole
 from app.widgets.title_delegate import SUBTITLE_ROLE
 from core.errors import ModelUnreadableError
 from tests.fakes_models import DRAFT, MISMATCH, STRANGER, TARGET, until

@@ -11,7 +11,7 @@ import pytest
 
 import core.session
 from core.controls import Cancelled, RunControls
-from core.machine import ThreadGovernor, num_processors, without_collection
+from core.runners.threads import ThreadGovernor, num_processors, without_collection
 from core.session import Session
 from core.types import Finished, FinishReason, RunRequest, SamplingParams
 from tests.fakes import save_model

@@ -36,8 +36,8 @@ from app.cli.parsing import (
 from core.errors import RunLogError
 from core.experiments.bench import BenchSettings, known_names
 from core.files import explain_write_error, write_atomically
-from core.machine import limit_spinning, num_processors
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET
+from core.runners.threads import limit_spinning, num_processors
 
 if TYPE_CHECKING:
     from core.experiments.bench_rounds import Report, Row

@@ -38,8 +38,8 @@ from core.experiments.check import (
 )
 from core.experiments.prompt_suites import SUITES, find_prompts
 from core.files import write_atomically
-from core.machine import limit_spinning
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET
+from core.runners.threads import limit_spinning
 from core.types import RunRequest, StageChanged
 
 

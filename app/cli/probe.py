@@ -46,9 +46,9 @@ from core.controls import RunControls
 from core.errors import RunLogError
 from core.experiments.prompt_suites import default_prompts
 from core.files import write_atomically
-from core.machine import limit_spinning
 from core.models.catalogue import DEFAULT_TARGET, resolve
 from core.runlog.log import read_run_log
+from core.runners.threads import limit_spinning
 from core.text import percent_text
 from core.types import SamplingParams, StageChanged
 

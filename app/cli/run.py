@@ -36,8 +36,8 @@ from core.controls import RunControls
 from core.draft_shape import request_fields
 from core.drafters.registry import METHODS, Method
 from core.errors import RunLogError
-from core.machine import limit_spinning
 from core.runlog.log import RunLogWriter
+from core.runners.threads import limit_spinning
 from core.text import percent_text
 from core.types import (
     SETTINGS,

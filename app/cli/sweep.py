@@ -58,8 +58,8 @@ from core.experiments.sweep_plan import (
 )
 from core.experiments.sweep_results import SweepResults
 from core.files import write_atomically
-from core.machine import limit_spinning
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET
+from core.runners.threads import limit_spinning
 from core.text import duration_text
 from core.types import StageChanged
 

@@ -11,7 +11,6 @@ from PySide6.QtGui import QIcon, QPixmap, QResizeEvent
 from PySide6.QtWidgets import QComboBox, QMenu, QSizePolicy, QSlider, QToolButton, QWidget
 
 from app.controller import RunController, RunState
-from app.menus import Menus
 from app.run.run_view import RunView
 from app.run.step_plots import StepPlot
 from app.run.tokens import Place, Selection
@@ -19,6 +18,7 @@ from app.theme import LIGHT, RESOURCES, Theme, hold, scaled, text_scale
 from app.widgets.fields import EnumCombo, column, describe, quiet_button, row, text_label
 
 if TYPE_CHECKING:
+    from app.menus import Menus
     from app.run.transcript import TranscriptView
 
 ROOM_FOR_WORDS = 470

@@ -15,6 +15,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from app.dialogs import OPEN_TITLES, OpenKind
 from app.setup.model_library import ModelLibrary, bytes_text
 from app.setup.model_library import describe as describe_model
 from app.setup.pair import VerdictLine
@@ -64,14 +65,6 @@ class ModelRole(StrEnum):
     DRAFT = "draft"
 
 
-class OpenKind(StrEnum):
-    """What is opened: safetensors live in a folder, GGUF is a file."""
-
-    FOLDER = "folder"
-    GGUF = "gguf"
-
-
-OPEN_TITLES = {OpenKind.FOLDER: "Open model folder…", OpenKind.GGUF: "Open .gguf file…"}
 BROWSE = "browse"
 BROWSE_TITLE = "Get more models…"
 

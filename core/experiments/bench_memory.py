@@ -18,7 +18,7 @@ import psutil
 
 from core.drafters.registry import METHODS
 from core.experiments.bench import GENERATE, PEERS, PLAIN, BenchSettings, split_name
-from core.machine import limit_spinning
+from core.runners.threads import limit_spinning
 
 if TYPE_CHECKING:
     from core.experiments.contenders import Pair
@@ -73,8 +73,7 @@ def measured(name: str, raw: dict[str, Any], prompt_ids: list[int]) -> Memory:
     """Load, run twice, and measure the second run."""
     import transformers.generation
 
-    from core.experiments.bench_rounds import threads
-    from core.experiments.contenders import build, load_pair
+    from core.experiments.contenders import build, load_pair, threads
     from core.models.catalogue import DEFAULT_DRAFT
     from core.models.devices import release_memory
     from core.models.loading import load

@@ -32,7 +32,7 @@ from core.experiments.bench import (
     turn_order,
 )
 from core.experiments.bench_memory import Memory
-from core.experiments.contenders import PACKAGE, Contender, Outrider, Pair, Timed
+from core.experiments.contenders import PACKAGE, Contender, Outrider, Pair, Timed, threads
 from core.experiments.prompt_suites import Prompt
 from core.models.prompting import encode_prompt
 from core.runners.base import Runner, prefill
@@ -154,17 +154,6 @@ class Comparison:
     observations: dict[str, Observations]
     reference: list[tuple[int, ...]] | None
     failed: dict[str, str] = field(default_factory=dict)
-
-
-@contextlib.contextmanager
-def threads(count: int | None) -> Iterator[None]:
-    """Use a number of threads within the block; None leaves it."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def encode_prompts(target: LanguageModel, prompts: Sequence[Prompt]) -> list[Prompt]:

@@ -354,3 +354,14 @@ def _with_layers(module: Any, path: list[str], count: int, config: Any) -> Any:
     if hasattr(module, "config"):
         twin.config = config
     return twin
+
+
+@contextlib.contextmanager
+def threads(count: int | None) -> Iterator[None]:
+    """Use a number of threads within the block; None leaves it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -25,6 +25,7 @@ from core.models.devices import free_memory, is_out_of_memory, release_memory, r
 from core.models.fit import tokenizer_problem
 from core.models.language_model import LanguageModel, describe
 from core.models.prompting import load_tokenizer, quiet_transformers
+from core.models.shared_draft import load_shared_draft
 from core.runners import llama
 from core.runners.llama import FusedLlamaWeights
 from core.runners.module import ModuleRunner
@@ -73,9 +74,13 @@ def load(
                 f"{entry.title} borrows its target's tables, and {target.ref} is spread over several devices. "
                 "Choose another draft, or prompt lookup."
             )
-        from core.models.shared_draft import load_shared_draft
+        lender = target
 
-        loaded = _freeing_memory(entry, target.device, target.dtype, lambda: load_shared_draft(entry, target))
+        def load_beside() -> LanguageModel:
+            model = load_shared_draft(entry, lender)
+            return prepare(entry.ref, model, lender.tokenizer, lender.device, lender.dtype)
+
+        loaded = _freeing_memory(entry, target.device, target.dtype, load_beside)
     else:
         quiet_transformers()
         folder = entry.path

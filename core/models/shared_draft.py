@@ -57,8 +57,8 @@ def shared_draft_problem(draft: ModelEntry, target: ModelEntry) -> str | None:
     return None
 
 
-def load_shared_draft(entry: ModelEntry, target: LanguageModel) -> LanguageModel:
-    """Load a draft's layers onto the target's device and in its precision, beside the target's own tables.
+def load_shared_draft(entry: ModelEntry, target: LanguageModel) -> Any:
+    """The module of a draft, loaded onto the target's device in its precision, with the target's own tables.
 
     Raises:
         PairMismatchError: it was made for a target with other tables.
@@ -70,7 +70,6 @@ def load_shared_draft(entry: ModelEntry, target: LanguageModel) -> LanguageModel
     from transformers import AutoConfig, AutoModelForCausalLM
 
     from core.models.devices import is_out_of_memory
-    from core.models.loading import prepare
 
     way_out = "Install Outrider again." if entry.embedded else "Get or distil it again, or choose another draft."
     embedding = target.model.get_input_embeddings().weight
@@ -95,8 +94,7 @@ def load_shared_draft(entry: ModelEntry, target: LanguageModel) -> LanguageModel
         raise ModelUnreadableError(f"The weight file of {entry.title} is incomplete. {way_out}")
     model.set_input_embeddings(target.model.get_input_embeddings())
     model.set_output_embeddings(target.model.get_output_embeddings())
-    model = model.to(target.device).eval().requires_grad_(False)
-    return prepare(entry.ref, model, target.tokenizer, target.device, target.dtype)
+    return model.to(target.device).eval().requires_grad_(False)
 
 
 def _mismatch(draft: ModelEntry, reason: str) -> str:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from core.machine import num_processors
+from core.runners.threads import num_processors
 
 _log = logging.getLogger(__name__)
 

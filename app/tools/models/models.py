@@ -15,10 +15,10 @@ from PySide6.QtGui import QDesktopServices
 from PySide6.QtWidgets import QWidget
 
 from app.controller import RunController
-from app.dialogs import Dialogs
+from app.dialogs import Dialogs, OpenKind
 from app.jobs import Job, Jobs
 from app.setup.model_library import ModelLibrary
-from app.setup.models_form import ModelRole, ModelsForm, OpenKind
+from app.setup.models_form import ModelRole, ModelsForm
 from app.tools.models.downloads import Download, Downloads, DownloadState
 from app.tools.models.window import GET, HERE, ModelsWindow
 from core.errors import OutriderError, sentence_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QObject, Signal, Slot
 from PySide6.QtWidgets import QWidget
@@ -12,7 +12,6 @@ from PySide6.QtWidgets import QWidget
 from app.controller import RunController, RunState
 from app.dialogs import Dialogs
 from app.jobs import Job, Jobs
-from app.run.live import LiveView
 from app.run.run_view import COMPLETE, RunView
 from app.theme import LIGHT, Theme
 from app.tools.runs.window import LANE, RunsWindow
@@ -22,6 +21,9 @@ from core.runlog.log import RunLog, read_run_log
 from core.runlog.replay import events, request, request_to_show
 from core.runlog.store import KeptRun, KeptState, RunStore
 from core.types import Event, RunRequest
+
+if TYPE_CHECKING:
+    from app.run.live import LiveView
 
 BUSY = "A run is in progress. Stop it or wait for it to end before you open or replay another."
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QLocale, QSignalBlocker, Signal, Slot
 from PySide6.QtWidgets import QCheckBox, QComboBox, QGridLayout, QLineEdit, QSizePolicy, QSpinBox, QWidget
@@ -10,8 +11,6 @@ from PySide6.QtWidgets import QCheckBox, QComboBox, QGridLayout, QLineEdit, QSiz
 from app.dialogs import Dialogs
 from app.jobs import Jobs
 from app.settings import RunSettings
-from app.setup.controls import ControlsPanel
-from app.setup.prompt import PromptEditor
 from app.tools.sweep.sweep_view import SweepView, drafters_of, lengths_of, parse_temperatures, prompts_of, size_text
 from app.widgets.fields import (
     TickList,
@@ -32,6 +31,10 @@ from core.errors import OutriderError, PairMismatchError, SettingsError
 from core.experiments.prompt_suites import SUITES, Prompt, read_prompts
 from core.experiments.sweep_plan import SweepPlan
 from core.types import SETTINGS, LengthPolicy
+
+if TYPE_CHECKING:
+    from app.setup.controls import ControlsPanel
+    from app.setup.prompt import PromptEditor
 
 FEW_PROMPTS = 6
 K_HELP = "Tokens to draft a step: numbers and ranges separated by commas, such as 1-4, 6, 8"

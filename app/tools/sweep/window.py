@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import Qt, Slot
 from PySide6.QtGui import QAction, QKeySequence, QResizeEvent, QShortcut
@@ -31,7 +31,6 @@ from app.settings import sweeps_folder
 from app.setup.controls import ControlsPanel, settings_of
 from app.setup.prompt import PromptEditor
 from app.theme import Theme, hold, scaled, text_scale
-from app.tools.runs.kept import KeptRuns
 from app.tools.sweep import files
 from app.tools.sweep.files import SweepExport
 from app.tools.sweep.form import SweepForm
@@ -58,6 +57,9 @@ from core.experiments.sweep_plan import Cell, FileFailed, Measurement, PlannedRu
 from core.files import explain_write_error, write_atomically
 from core.runlog.store import KeptRun, KeptState
 from core.text import duration_text
+
+if TYPE_CHECKING:
+    from app.tools.runs.kept import KeptRuns
 
 
 class SweepWork:
