@@ -1,4 +1,4 @@
-"""The dialogs that ask for a path, and About. In one object, so that a test can answer in their place."""
+"""The dialogs that ask for a path or a confirmation, and About."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ NO_DEVICE = "known once a run has started"
 
 
 def versions(device: str = "") -> list[tuple[str, str]]:
-    """What Outrider stands on, read from the packages' own records: nothing is imported for it."""
+    """Versions of Outrider and its packages, read from their metadata without importing them."""
     found = [("Outrider", __version__), ("Python", platform.python_version())]
     for package, title in PACKAGES.items():
         try:
@@ -125,10 +125,10 @@ EXPORT_FILTERS = {
 
 
 class Dialogs:
-    """Asks a person."""
+    """Asks the user. In one object, so that a test can answer instead. None: the dialog was cancelled."""
 
     def ask_export_path(self, parent: QWidget, suggestion: str) -> Path | None:
-        """Where a run is to be written; the suffix tells the format. None: the person thought better of it."""
+        """Where to write a run; the suffix says the format."""
         dialog = QFileDialog(parent, "Export run", suggestion)
         dialog.setAcceptMode(QFileDialog.AcceptMode.AcceptSave)
         dialog.setNameFilters(list(EXPORT_FILTERS))
@@ -140,37 +140,37 @@ class Dialogs:
         return Path(chosen[0]) if chosen else None
 
     def ask_comparison_path(self, parent: QWidget, suggestion: str) -> Path | None:
-        """Where the report of several runs is to be written; None: nowhere after all."""
+        """Where to write the report of several runs."""
         return _ask_path(parent, "Export comparison", suggestion)
 
     def ask_plot_path(self, parent: QWidget, suggestion: str) -> Path | None:
-        """Where a plot is to be written, in the format that the suggestion's suffix tells; None: nowhere after all."""
+        """Where to write a plot, in the format of the suggestion's suffix."""
         return _ask_path(parent, "Save plot", suggestion)
 
     def ask_configuration_path(self, parent: QWidget, suggestion: str) -> Path | None:
-        """Where a configuration is to be written; None: nowhere after all."""
+        """Where to write a configuration."""
         return _ask_path(parent, "Save configuration", suggestion)
 
     def ask_report_path(self, parent: QWidget, suggestion: str) -> Path | None:
-        """Where a report is to be written, as text or as JSON by its suffix; None: nowhere after all."""
+        """Where to write a report, as text or JSON by its suffix."""
         return _ask_path(parent, "Save report", suggestion, "json")
 
     def ask_sweep_export_path(self, parent: QWidget, suggestion: str) -> Path | None:
-        """Where a sweep is to be written, in the format that the suggestion's suffix tells; None: nowhere after all."""
+        """Where to write a sweep, in the format of the suggestion's suffix."""
         return _ask_path(parent, "Export sweep", suggestion)
 
     def ask_sweep_path(self, parent: QWidget, folder: Path) -> Path | None:
-        """A sweep's file; None: the person thought better of it."""
+        """A sweep's file to open."""
         path, _ = QFileDialog.getOpenFileName(parent, "Open sweep", str(folder), "Sweeps (*.jsonl)")
         return Path(path) if path else None
 
     def ask_prompts_path(self, parent: QWidget) -> Path | None:
-        """A file of prompts; None: the person thought better of it."""
+        """A file of prompts to open."""
         path, _ = QFileDialog.getOpenFileName(parent, "Prompts", "", "Prompts (*.jsonl *.ndjson *.txt);;All files (*)")
         return Path(path) if path else None
 
     def ask_model_path(self, parent: QWidget, kind: OpenKind) -> str | None:
-        """A model's folder or .gguf file; None: the person thought better of it."""
+        """A model's folder or .gguf file."""
         title = OPEN_TITLES[kind].rstrip("…")
         if kind is OpenKind.FOLDER:
             path = QFileDialog.getExistingDirectory(parent, title)
@@ -179,18 +179,18 @@ class Dialogs:
         return path or None
 
     def ask_removal(self, parent: QWidget, removal: Removal) -> bool:
-        """Whether a model is to be deleted, after what that means."""
+        """Whether to delete a model, after saying what that means."""
         question = f"Delete {removal.entry.title}?"
         details = f"This frees {bytes_text(removal.frees_bytes)}. {removal.note}\n\n{removal.entry.path}"
         return _confirm(parent, question, details, "Delete")
 
     def ask_too_large(self, parent: QWidget, forecast: str) -> bool:
         """Whether models that won't fit by the forecast are to be loaded all the same."""
-        details = f"{forecast}.\n\nLoading may take long, slow the computer down, or fail."
+        details = f"{forecast}.\n\nLoading may take a long time, slow the computer down, or fail."
         return _confirm(parent, "This pair may not fit in memory. Load it?", details, "Load it")
 
     def ask_forced_text(self, parent: QWidget, replaced: str) -> str | None:
-        """A text to put in a token's place, spaces included; None: the person thought better of it."""
+        """A text to put in a token's place, spaces included."""
         question = "The text to continue from. A space at its beginning counts:"
         text, is_given = QInputDialog.getText(parent, "Force a text", question, QLineEdit.EchoMode.Normal, replaced)
         return text if is_given and text else None
@@ -224,7 +224,7 @@ def _confirm(parent: QWidget, question: str, details: str, verb: str) -> bool:
     box.setInformativeText(details)
     yes = box.addButton(verb, QMessageBox.ButtonRole.AcceptRole)
     no = box.addButton(QMessageBox.StandardButton.Cancel)
-    # The safe answer is the one that a slip of the Enter key gives.
+    # Enter gives the safe answer.
     box.setDefaultButton(no)
     box.setEscapeButton(no)
     box.exec()

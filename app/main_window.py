@@ -1,10 +1,10 @@
-"""The window: composes the panels and connects their signals. What they mean is decided elsewhere."""
+"""The window: composes the panels and connects their signals."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from PySide6.QtCore import QCoreApplication, QEvent, Qt, QTimer, Slot
+from PySide6.QtCore import Qt, QTimer, Slot
 from PySide6.QtGui import QAction, QCloseEvent, QGuiApplication, QIcon, QKeyEvent, QShowEvent
 from PySide6.QtWidgets import QMainWindow, QSplitter
 
@@ -127,7 +127,7 @@ class MainWindow(QMainWindow):
         self.setWindowTitle("Outrider")
         self.setObjectName("mainWindow")
         self.setWindowIcon(QIcon(str(RESOURCES / "icons" / "outrider.svg")))
-        self.text_pages.add_page("Transcript", self.transcript, "The text as it comes, token by token.")
+        self.text_pages.add_page("Transcript", self.transcript, "The text, token by token, while it is generated.")
         self.text_pages.add_page("Race", self.race, "The run against its baseline, replayed on one clock.")
         self.text_splitter = splitter(Qt.Orientation.Vertical, "textSplitter", (self.prompt, 0), (self.text_pages, 1))
         self.main_splitter = splitter(
@@ -137,11 +137,11 @@ class MainWindow(QMainWindow):
             (below(self.help.hint, self.text_splitter), 3),
             (self.side, 2),
         )
-        self.side.add_page("Live", self.measurements, "Figures, acceptance and latency of the run at hand.")
+        self.side.add_page("Live", self.measurements, "Key numbers, acceptance and latency of the current run.")
         self.side.add_page("Plots", self.plots, "Tokens over time, and acceptance by draft position.")
-        self.side.add_page("Inspector", self.inspector, "How the selected token came about.")
-        self.side.add_page("Why", self.why, "What holds this run's speedup back, and what to change.")
-        self.side.add_page("Theory", self.theory, "What theory expects of each K, beside what was measured.")
+        self.side.add_page("Inspector", self.inspector, "How the selected token was chosen.")
+        self.side.add_page("Why", self.why, "What limits this run's speedup, and what to change.")
+        self.side.add_page("Theory", self.theory, "What theory predicts for each K, beside the measurements.")
         self.setCentralWidget(centre((self.banner, self.main_splitter), self.status))
         fit_columns(self, self.controls, self.text_splitter, self.side)
 
@@ -223,7 +223,7 @@ class MainWindow(QMainWindow):
         self.live.finish()
         if (forecast := self.forecast.too_large(request)) and not self._dialogs.ask_too_large(self, forecast):
             return
-        # Also one that was run without it, in the terminal, shows here how each of its tokens came about.
+        # The Inspector needs the evidence, also of a run that is replayed from the terminal's log.
         if self.controller.start(replace(request, inspect=True)):
             self._on_run_opened()
 
@@ -235,7 +235,7 @@ class MainWindow(QMainWindow):
 
     @Slot(object)
     def _on_replay_wanted(self, request: RunRequest) -> None:
-        # The controls show what is replayed; what runs is the request itself, which may hold more than they can.
+        # The controls show the replayed settings; the request itself may hold more than they can.
         self.prompt.set_text(request.prompt)
         self.controls.apply(settings_of(request, self.controls.settings(request.prompt)))
         self._on_settings_changed()
@@ -259,7 +259,7 @@ class MainWindow(QMainWindow):
 
     @Slot()
     def _on_token_clicked(self) -> None:
-        # Only here: whoever walks through the text by keys, or along a plot, keeps the page that is read beside it.
+        # Only on a click: moving by keys, or along a plot, keeps the page that is open beside the text.
         self.side.show_page(self.inspector)
 
     # --- Models ---
@@ -299,9 +299,6 @@ class MainWindow(QMainWindow):
         super().showEvent(event)
         if not self._was_shown:
             self._was_shown = True
-            # Posted as hundreds of widgets were made: before the first event, rather than in one go with it.
-            for kind in (QEvent.Type.PolishRequest, QEvent.Type.LayoutRequest):
-                QCoreApplication.sendPostedEvents(None, kind.value)
             QTimer.singleShot(WARM_UP_DELAY_MS, self, self._on_first_shown)
 
     @Slot()
@@ -310,7 +307,7 @@ class MainWindow(QMainWindow):
         self.controller.warm_up()
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
-        """Space that no field or button has a use for pauses the run, or lets it go on."""
+        """Space pauses or resumes the run where no field or button uses it."""
         is_plain = event.modifiers() == Qt.KeyboardModifier.NoModifier and not event.isAutoRepeat()
         if is_plain and event.key() == Qt.Key.Key_Space:
             self.menus.pause.trigger()
@@ -318,7 +315,7 @@ class MainWindow(QMainWindow):
             super().keyPressEvent(event)
 
     def closeEvent(self, event: QCloseEvent) -> None:
-        """Disappear at once, and be gone as soon as the threads have ended."""
+        """Hide at once, and close when the threads have ended."""
         if not self._is_leaving:
             self._is_leaving = True
             self._save()
@@ -329,7 +326,7 @@ class MainWindow(QMainWindow):
         if (self.controller.is_closed or self.controller.join(CLOSE_WAIT_MS)) and self.jobs.is_idle:
             event.accept()
         else:
-            # A forward or the load of a file is under way; `closed` calls again when it is over.
+            # A forward or a load is still running; `closed` calls again when it is over.
             self.hide()
             event.ignore()
 

@@ -94,7 +94,7 @@ class Menus:
         self.runs = self._action("runsAction", "Runs…", "Ctrl+O")
         self.runs.setShortcuts([QKeySequence("Ctrl+O"), QKeySequence("Ctrl+Shift+R")])
         self.export = self._action("exportAction", "Export run…", "Ctrl+E")
-        # Every run is kept as it goes; who presses Ctrl+S out of habit means a file of his own.
+        # Every run is kept automatically; Ctrl+S means a file of one's own.
         self.export.setShortcuts([QKeySequence("Ctrl+E"), QKeySequence("Ctrl+S")])
         self.export.setEnabled(False)
         self.quit = self._action("quitAction", "Quit", "Ctrl+Q")
@@ -103,7 +103,7 @@ class Menus:
         self.run.setShortcuts([QKeySequence("Ctrl+Return"), QKeySequence("Ctrl+Enter")])
         self.stop = self._action("stopAction", "Stop", "Esc")
         self.pause = self._action("pauseAction", "Pause", "Space")
-        # Shown, but not in force: a shortcut of the window would take Space from buttons. The window hands it on.
+        # Shown, but inactive: a window shortcut would take Space from buttons. The window passes it on.
         self.pause.setShortcutContext(Qt.ShortcutContext.WidgetShortcut)
         self.next_step = self._action("nextStepAction", "Next step", "F8")
         self.branch = self._action("branchAction", "Branch from here…", "Ctrl+B")

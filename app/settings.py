@@ -1,4 +1,4 @@
-"""What the window remembers: a versioned JSON file that is read with suspicion and written whole.
+"""What the window remembers: a versioned JSON file, checked value by value and written whole.
 
 A file that is missing, torn, from another version or edited by hand never stops the window: each value that can't be
 used falls back to its default by itself.
@@ -71,7 +71,7 @@ def _default(name: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """What the controls hold, whether or not it could be run as it stands."""
+    """What the controls show, whether or not it can be run."""
 
     target: str = DEFAULT_TARGET
     draft: str = DEFAULT_DRAFT

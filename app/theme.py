@@ -44,7 +44,7 @@ UnderlineStyle = QTextCharFormat.UnderlineStyle
 
 
 class ThemeMode(StrEnum):
-    """What a person chose; SYSTEM follows the desktop."""
+    """The chosen theme; SYSTEM follows the desktop."""
 
     SYSTEM = "system"
     LIGHT = "light"
@@ -190,7 +190,7 @@ def resolve_theme(mode: ThemeMode) -> Theme:
 
 
 def choose_color_scheme(mode: ThemeMode) -> None:
-    """Have the desktop draw what it draws for us, such as the title bar, in the same mode."""
+    """Have the desktop draw title bars and the like in the same mode."""
     hints = QApplication.styleHints()
     if mode is ThemeMode.SYSTEM:
         hints.unsetColorScheme()
@@ -199,13 +199,13 @@ def choose_color_scheme(mode: ThemeMode) -> None:
 
 
 def text_scale() -> float:
-    """How large text is, of the size it was drawn at. It is the application's, as palette and font are."""
+    """The factor by which the application's text is enlarged."""
     application = QApplication.instance()
     return float((application.property("textScale") if application is not None else None) or 1.0)
 
 
 def scaled(pixels: int) -> int:
-    """A length that goes with the text."""
+    """A length that scales with the text."""
     return round(pixels * text_scale())
 
 
@@ -219,7 +219,7 @@ def _scale_text(rules: str) -> str:
 
 
 def style_sheet(theme: Theme) -> str:
-    """The style sheet, with the tokens filled in and its text at the scale in force."""
+    """The style sheet, with the theme's colours filled in and text at the current scale."""
     text = _scale_text((RESOURCES / "outrider.qss").read_text("utf-8"))
     tokens = {item.name: str(getattr(theme, item.name)) for item in fields(theme)}
     tokens["icons"] = (RESOURCES / "icons").as_posix()
@@ -227,7 +227,7 @@ def style_sheet(theme: Theme) -> str:
 
 
 def palette(theme: Theme) -> QPalette:
-    """For what a style sheet does not reach: tooltips, selections, placeholders, disabled text, dialogs."""
+    """The palette, for what a style sheet does not reach: tooltips, selections, placeholders, disabled text."""
     result = QPalette(QColor(theme.surface), QColor(theme.window))
     role = QPalette.ColorRole
     for target, color in {

@@ -219,7 +219,7 @@ class EngineWorker(QObject):
     def _give_up_log(self, error: Exception) -> None:
         # A full disk is no reason to stop a run that somebody is watching.
         self._close_log()
-        self.failed.emit(f"{sentence_of(error, 'The log of this run can not be kept')} The run goes on without it.")
+        self.failed.emit(f"{sentence_of(error, 'The log of this run can not be kept')} The run continues without it.")
 
     def _close_log(self) -> None:
         log, self._log = self._log, None

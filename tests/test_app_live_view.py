@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from PySide6.QtCore import QEvent, QObject, QPoint
+from PySide6.QtCore import QPoint
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QWidget
 
@@ -95,24 +95,6 @@ def test_a_mouse_over_plots_of_an_earlier_run_does_no_harm(window, run_to_end, q
         for x in range(0, plot.viewport().width(), 20):
             QTest.mouseMove(plot.viewport(), QPoint(x, plot.viewport().height() // 2))
             QApplication.sendPostedEvents()
-
-
-def test_a_window_is_polished_and_laid_out_before_its_first_event(make_window, qapp):
-    window = make_window()
-    left = []
-
-    class Counter(QObject):
-        def eventFilter(self, watched, event):  # noqa: N802
-            if event.type() == QEvent.Type.PolishRequest:
-                left.append(watched)
-            return False
-
-    counter = Counter()
-    window.show()
-    qapp.installEventFilter(counter)
-    QApplication.sendPostedEvents()
-    qapp.removeEventFilter(counter)
-    assert not left
 
 
 def test_a_run_whose_last_events_are_a_flood_ends_when_all_of_it_is_shown(flooded, monkeypatch, qtbot):

@@ -70,7 +70,7 @@ class MethodForm(QWidget):
     """The method's dropdown with its options beneath.
 
     Signals:
-        method_changed: the name of the method that a person chose.
+        method_changed: the name of the chosen method.
         changed: some option has a new value.
     """
 
@@ -107,7 +107,7 @@ class MethodForm(QWidget):
         return get_method(self.combo.currentData())
 
     def option_values(self) -> dict[str, dict[str, Any]]:
-        """The options of every method that was looked at, by method."""
+        """The options of every method that was shown, by method."""
         return {**self._remembered, self.method.name: self.options.values()}
 
     def apply(self, name: str, options: Mapping[str, Mapping[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""Shows the prompt as the target reads it, for as long as a person wants to see it."""
+"""The prompt: its editor, its presets, and how the target reads it."""
 
 from __future__ import annotations
 
