@@ -8,12 +8,13 @@ import numpy as np
 import pyqtgraph as pg
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QShowEvent
-from PySide6.QtWidgets import QVBoxLayout, QWidget
+from PySide6.QtWidgets import QWidget
 
 from app.run.pages.race import tokens_text
 from app.run.run_counts import Array, PositionCounts, Timeline
 from app.run.run_view import RunView
 from app.theme import Theme
+from app.widgets.fields import column
 from app.widgets.plot_card import PlotCard
 from app.widgets.plots import Plot, Table
 from app.window_layout import splitter
@@ -209,36 +210,40 @@ def stairs(line: Timeline, first_ms: float, last_ms: float) -> tuple[Array, Arra
     return np.concatenate([[before[0]], np.repeat(x, 2)]), heights
 
 
-class PlotsPage(QWidget):
-    """Shows a `RunView`'s tokens over time, and its acceptance by draft position. It draws only while it is visible."""
+class PlotPage(QWidget):
+    """Base of the pages of plots: draws only while it is in front, and otherwise remembers what to draw."""
 
-    def __init__(self, run: RunView) -> None:
+    def __init__(self, name: str, *cards: PlotCard) -> None:
         super().__init__()
-        self.setObjectName("plotsPage")
-        self.timeline, self.positions = TimelinePlot(run), PositionPlot(run)
-        self._is_stale, self._is_over = False, True
-        self.cards = (PlotCard("Tokens over time", self.timeline), PlotCard("Acceptance by position", self.positions))
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.addWidget(splitter(Qt.Orientation.Vertical, "pageSplitter", *((card, 0) for card in self.cards)))
+        self.cards = cards
+        self._is_stale = self._is_unsettled = False
+        self._is_over = True
+        self.splitter = splitter(Qt.Orientation.Vertical, name, *((card, 0) for card in cards))
+        self._column = column((self.splitter, 1))
+        self._column.setContentsMargins(0, 0, 0, 0)
+        self.setLayout(self._column)
+
+    def _prepare(self) -> None:
+        """Show what is beside the plots, before these are drawn."""
 
     def begin(self) -> None:
         """A run starts: show it from its start, however the view was moved."""
-        for plot in (self.timeline, self.positions):
-            plot.reset_view()
+        for card in self.cards:
+            card.plot.reset_view()
         self._settle(is_over=False)
 
     def end(self) -> None:
-        """A run is over."""
+        """A run is over: show all of it."""
         self._settle(is_over=True)
 
     def refresh(self, *, has_news: bool) -> None:
-        """Draw what has come; while the page is hidden, only remember that something has."""
+        """Draw what has come."""
         self._is_stale = self._is_stale or has_news
-        if self._is_stale and self.isVisible():
+        if self._is_stale and not self.isHidden():
             self._is_stale = False
-            for plot in (self.timeline, self.positions):
-                plot.refresh()
+            self._prepare()
+            for card in self.cards:
+                card.plot.refresh()
 
     def set_theme(self, theme: Theme) -> None:
         """Draw in a theme's colours."""
@@ -248,10 +253,25 @@ class PlotsPage(QWidget):
     def showEvent(self, event: QShowEvent) -> None:
         """Draw what has come while the page was hidden."""
         super().showEvent(event)
-        self._settle(is_over=self._is_over)
+        if self._is_unsettled:
+            self._settle(is_over=self._is_over)
+        else:
+            self.refresh(has_news=False)
 
     def _settle(self, *, is_over: bool) -> None:
-        self._is_over = is_over
-        if self.isVisible():
-            for plot in (self.timeline, self.positions):
-                plot.settle(is_over=is_over)
+        self._is_over, self._is_unsettled = is_over, self.isHidden()
+        if not self._is_unsettled:
+            self._is_stale = False
+            self._prepare()
+            for card in self.cards:
+                card.plot.settle(is_over=is_over)
+
+
+class PlotsPage(PlotPage):
+    """Shows a `RunView`'s tokens over time, and its acceptance by draft position."""
+
+    def __init__(self, run: RunView) -> None:
+        self.timeline, self.positions = TimelinePlot(run), PositionPlot(run)
+        timeline = PlotCard("Tokens over time", self.timeline)
+        super().__init__("pageSplitter", timeline, PlotCard("Acceptance by position", self.positions))
+        self.setObjectName("plotsPage")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtGui import QFont, QShowEvent
+from PySide6.QtGui import QFont
 from PySide6.QtWidgets import (
     QFrame,
     QGridLayout,
@@ -14,13 +14,13 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from app.run.run_plots import PlotPage
 from app.run.run_view import RunView, TileValues
 from app.run.step_plots import AcceptancePlot, LatencyPlot
-from app.theme import Theme, hold, hold_font
+from app.theme import hold, hold_font
 from app.widgets.fields import column, row, text_label
 from app.widgets.labels import STEPS, ElidedLabel, show_share
 from app.widgets.plot_card import PlotCard
-from app.window_layout import splitter
 from core.text import percent_text
 
 UNKNOWN = "–"
@@ -133,61 +133,24 @@ def _speedup(values: TileValues, baseline_ticked: bool) -> tuple[str, str, str]:
     return UNKNOWN, "baseline runs after the run", "baseline comes last"
 
 
-class MeasurementsPanel(QWidget):
-    """The page Live: shows a `RunView`'s values and its plots over steps. It draws only while it is visible."""
+class MeasurementsPanel(PlotPage):
+    """The page Live: shows a `RunView`'s values and its plots over steps."""
 
     def __init__(self, run: RunView) -> None:
-        super().__init__()
         self._run = run
         self._baseline_ticked = True
-        self._is_stale = False
+        self.acceptance, self.latency = AcceptancePlot(run.metrics), LatencyPlot(run.metrics)
+        super().__init__("plotSplitter", PlotCard("Acceptance", self.acceptance), PlotCard("Latency", self.latency))
         self.tiles = MetricTiles()
-        self.acceptance = AcceptancePlot(run.metrics)
-        self.latency = LatencyPlot(run.metrics)
-        self.cards = (PlotCard("Acceptance", self.acceptance), PlotCard("Latency", self.latency))
-        self.splitter = splitter(Qt.Orientation.Vertical, "plotSplitter", *((card, 0) for card in self.cards))
-        layout = column(self.tiles, (self.splitter, 1))
-        layout.setContentsMargins(0, 0, 0, 0)
-        self.setLayout(layout)
-
-    def begin(self) -> None:
-        """A run starts."""
-        self._settle(is_over=False)
-
-    def end(self) -> None:
-        """A run is over: show all of it."""
-        self._settle(is_over=True)
-
-    def showEvent(self, event: QShowEvent) -> None:
-        """Draw what has come while the page was hidden."""
-        super().showEvent(event)
-        self.refresh(has_news=False)
-
-    def refresh(self, *, has_news: bool) -> None:
-        """Draw what has come; while the page is hidden, only remember that something has."""
-        self._is_stale = self._is_stale or has_news
-        if self._is_stale and not self.isHidden():
-            self._is_stale = False
-            self.latency.set_baseline(self._run.baseline_step_ms)
-            for plot in (self.acceptance, self.latency):
-                plot.refresh()
-            self._show_values()
+        self._column.insertWidget(0, self.tiles)
 
     def set_baseline_ticked(self, ticked: bool) -> None:
         """Whether the next run will measure its baseline; the empty tile says so."""
         self._baseline_ticked = ticked
         self._show_values()
 
-    def set_theme(self, theme: Theme) -> None:
-        """Draw in a theme's colours."""
-        for card in self.cards:
-            card.set_theme(theme)
-
-    def _settle(self, *, is_over: bool) -> None:
-        self._is_stale = False
+    def _prepare(self) -> None:
         self.latency.set_baseline(self._run.baseline_step_ms)
-        for plot in (self.acceptance, self.latency):
-            plot.settle(is_over=is_over)
         self._show_values()
 
     def _show_values(self) -> None:
