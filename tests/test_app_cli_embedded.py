@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from test_core_trace import CONFIG, ENVIRONMENT, STEP, SUMMARY
 
 from app.__main__ import main
 from core.runlog.log import read_run_log
+from tests.fakes_log import CONFIG, ENVIRONMENT, STEP, SUMMARY
 
 pytestmark = pytest.mark.slow
 
