@@ -26,7 +26,7 @@ from core.types import LengthPolicy, SamplingParams, StageChanged
 
 GENERATED = 64
 """Tokens that the target writes first, if that is chosen."""
-NONE_YET = "Rank the drafts on this computer for this target, on this prompt. It takes seconds, and drafts nothing."
+NONE_YET = "Rank the drafts on this computer for this target, on this prompt. It takes seconds."
 NO_DRAFTS = "Each draft gets a row here, the best first: the speedup to expect of it, and at which K."
 STOPPED = "Stopped before a draft was probed."
 COLUMNS = (

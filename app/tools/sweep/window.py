@@ -245,7 +245,7 @@ class SweepWindow(ToolWindow):
         self.bar = named(QProgressBar(), "sweepBar", "Progress of the sweep")
         self.bar.setTextVisible(False)
         self.bar.setRange(0, STEPS)
-        hold(self.bar, width=180)
+        hold(self.bar, width=120)
         self.progress = text_label("", "hint")
         self.progress.setObjectName("sweepProgress")
         self.stop_button = push_button("Stop", "sweepStopButton", "End the sweep and keep what is measured (Esc)")
