@@ -83,6 +83,9 @@ def test_an_engine_that_can_not_do_it_says_so_and_has_no_command(window, opened)
 
 def test_a_configuration_is_saved_whole_or_says_why_not(opened, dialogs, qtbot, tmp_path):
     page = opened()
+    before = sorted(tmp_path.rglob("*"))
+    page.save_button.click()
+    assert sorted(tmp_path.rglob("*")) == before, "a dismissed dialog saves nothing"
     dialogs.export_path = tmp_path / "serve.sh"
     text = show(page, "SGLang")
     page.save_button.click()
@@ -93,13 +96,6 @@ def test_a_configuration_is_saved_whole_or_says_why_not(opened, dialogs, qtbot, 
     dialogs.export_path = tmp_path / "missing" / "serve.sh"
     page.save_button.click()
     qtbot.waitUntil(lambda: "no folder" in page.saved.text())
-
-
-def test_a_dismissed_dialog_saves_nothing(opened, tmp_path):
-    page = opened()
-    before = sorted(tmp_path.rglob("*"))
-    page.save_button.click()
-    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_settings_that_can_not_be_run_are_a_sentence_and_no_window(window, monkeypatch):

@@ -109,14 +109,9 @@ def configuration(choice: Choice, project: Project) -> Configuration:
 
 def _refuse_what_only_outrider_does(choice: Choice, draft: Place | None, title: str) -> None:
     if choice.method == "self-draft":
-        early_exit = (
-            " Its assistant_early_exit needs a model that was trained for early exit."
-            if title == "transformers"
-            else ""
-        )
         raise UnsupportedError(
             f"{title} has no counterpart of Outrider's self-draft, which drafts with an int8 copy of the target; "
-            f"choose a draft model or prompt lookup instead.{early_exit}"
+            "choose a draft model or prompt lookup instead."
         )
     if choice.method not in {"draft-model", "prompt-lookup"}:
         raise UnsupportedError(f"Outrider knows no counterpart of its method {choice.method} in {title}.")
