@@ -12,7 +12,7 @@ from core.errors import OutriderError
 from core.models import catalogue
 from core.models.catalogue import ModelEntry, ModelFormat, ModelOrigin
 from tests.fakes import is_sentence
-from tests.fakes_shelf import (
+from tests.fakes_cache import (
     COMMIT,
     empty_shelf,
     fields,

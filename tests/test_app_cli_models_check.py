@@ -10,7 +10,7 @@ import pytest
 from core.models.catalogue import ModelEntry, ModelFormat, ModelOrigin
 from core.models.fit import MemoryForecast, PairVerdict
 from tests.fakes import is_sentence
-from tests.fakes_shelf import empty_shelf, fields, models, open_terminal, put_into_cache, write_model
+from tests.fakes_cache import empty_shelf, fields, models, open_terminal, put_into_cache, write_model
 
 
 @pytest.fixture(autouse=True)

