@@ -115,12 +115,7 @@ def forecast_lookup(
 def advise(
     sums: StepSums, diagnosis: Diagnosis, config: Mapping[str, Any], emitted: Sequence[int] = ()
 ) -> list[Advice]:
-    """What to change, the greatest promise first.
-
-    Args:
-        config: `RunStarted.config`.
-        emitted: the run's tokens.
-    """
+    """What to change, the greatest promise first; config is that of `RunStarted`, emitted the run's tokens."""
     if not diagnosis.is_enough:
         return list(_of_too_few(sums, config))
     found = [

@@ -192,10 +192,7 @@ class StepSums:
 def plain_step(baseline: StepSums, target_step_ms: float | None, summary: Summary | None = None) -> PlainStep | None:
     """What plain decoding takes: as the baseline ran, else as a forward was timed; None where neither is known.
 
-    Args:
-        baseline: the sums of its steps, perhaps none.
-        target_step_ms: `PrefillDone.target_step_ms`.
-        summary: has the baseline's speed where its steps are missing, as in a run read from its log.
+    The summary has the baseline's speed where its steps are missing, as in a run read from its log.
     """
     if baseline.tokens and baseline.total_ms > 0:
         total = baseline.total_ms / baseline.tokens

@@ -53,15 +53,7 @@ def find_near_ties(
     """The near-ties of a text behind its prompt, in order; two forwards a token.
 
     The text is read one position at a time, and in overlapping blocks of K + 1, so that every position is scored as
-    each row of a block.
-
-    Args:
-        target: the model whose text it is.
-        ids: prompt and text.
-        num_draft_tokens: K.
-        num_prompt_tokens: how many of the ids are the prompt, at least 1.
-        check_cancelled: raises to give up; called before each forward.
-        scores: what the token is the argmax of.
+    each row of a block. check_cancelled is called before each forward and raises to give up.
 
     Raises:
         PromptError: no ids, or more than the target's context holds.
@@ -109,17 +101,10 @@ def replay_margin(
     check_cancelled: Callable[[], None] = lambda: None,
     scores: Scores = lambda position, logits: logits,
 ) -> float:
-    """How far one token led another at one index of a run, its blocks scored again in a fresh cache.
+    """How far the first of two tokens led the other at one index of a run, its blocks scored again in a fresh cache.
 
     This repeats the run's rounding, which depends on how every earlier position was scored, but none of its mistakes.
-
-    Args:
-        target: the model whose text it is.
-        prompt_ids: of the run.
-        blocks: (drafted, emitted) of each step up to the index.
-        index: of the token in the text behind the prompt.
-        tokens: the one whose lead is wanted, and the other.
-        check_cancelled, scores: see `find_near_ties`.
+    blocks are (drafted, emitted) of each step up to the index in the text behind the prompt.
 
     Raises:
         GenerationError: logits that hold NaN.

@@ -73,12 +73,7 @@ def compare_over(
 ) -> Comparison:
     """Compare both models' distributions of the tokens `ids[first:]`, each given all the tokens before it.
 
-    Args:
-        ids: at least two, no more than both contexts hold.
-        first: index of the first token that counts, 1 or more.
-        sampling: what both distributions go through, as in a run.
-        check_cancelled: raises to give up.
-        most_rows: positions at a time, at most.
+    There are at least two ids, no more than both contexts hold, and first is 1 or more.
     """
     size = max(1, min(most_rows, _MOST_LOGITS // max(1, target.vocab_size)))
     # The draft's own head and kernels, as when it drafts.
@@ -113,9 +108,8 @@ def compare(target_probs: Tensor, draft_probs: Tensor, tokens: Tensor, draft_ids
 
     Args:
         target_probs: (n, V).
-        draft_probs: (n, R), of `draft_ids`, or of the first R ids where that is None; all others have probability 0.
-        tokens: (n,) ids that the text has there.
-        draft_ids: (R,).
+        draft_probs: (n, R), of `draft_ids` (R,), or of the first R ids where that is None; all others have
+        probability 0. tokens: (n,) ids that the text has there.
 
     Raises:
         GenerationError: distributions that hold NaN.
@@ -329,11 +323,10 @@ class Passage(NamedTuple):
 def probe(
     session: Loader, request: ProbeRequest, controls: RunControls | None = None
 ) -> Generator[ProbeEvent, None, None]:
-    """Carry out a probe.
+    """Carry out a probe. A draft that can't be used is reported as its probe's problem.
 
     Yields:
-        `StageChanged`, a `DraftProbed` for each draft, and `ProbeDone`, also when stopped through `controls`. A draft
-        that can't be used is reported as its probe's problem.
+        `StageChanged`, a `DraftProbed` for each draft, and `ProbeDone`, also when stopped through `controls`.
 
     Raises:
         OutriderError: nothing can be probed, in one sentence.
@@ -408,11 +401,7 @@ def _probe_draft(
 def _passages(
     target: LanguageModel, request: ProbeRequest, controls: RunControls, notes: list[str]
 ) -> Generator[StageChanged, None, list[Passage]]:
-    """The texts as ids, continued by the target where that is asked for, cut to the positions wanted.
-
-    Raises:
-        PromptError: there is too little text.
-    """
+    """The texts as ids, continued by the target where that is asked for, cut to the positions wanted."""
     found: list[Passage] = []
     left = request.max_positions
     for index, text in enumerate(request.texts):

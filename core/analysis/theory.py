@@ -108,11 +108,7 @@ def speedup_theory(
 ) -> SpeedupTheory | None:
     """Analyse a run; None where nothing was tested, or there is no plain step to compare with.
 
-    Args:
-        sums: the run's steps.
-        plain: as `core.analysis.diagnosis.plain_step` returns it.
-        baseline: the steps of plain decoding, resampled along where `plain` was measured on them.
-        num_resamples: 0 for no intervals.
+    The baseline's steps are resampled along where `plain` was measured on them. No resamples, no intervals.
     """
     if plain is None or not (plain.forward_ms > 0 and plain.total_ms > 0 and sums.tested and sums.total_ms > 0):
         return None

@@ -114,12 +114,9 @@ def measured(name: str, raw: dict[str, Any], prompt_ids: list[int]) -> Memory:
 
 
 def needed_mb(pair: Pair, drafting: LanguageModel | None, length: int) -> float:
-    """What a run with a text of `length` can't do without: weights, and a cache for each model that reads the text.
+    """What a run with a text of `length` positions can't do without: weights, and a cache for each model that reads it.
 
-    Args:
-        pair: the models that were loaded.
-        drafting: the model that drafted, which may be the target itself; None where none did.
-        length: positions of the text.
+    drafting is the model that drafted, which may be the target itself; None where none did.
     """
     from core.models.loading import bytes_per_position
 

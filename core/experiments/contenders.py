@@ -92,14 +92,7 @@ class Outrider:
     def __init__(
         self, pair: Pair, max_new_tokens: int, num_draft_tokens: int | None = 0, method: str = "", **options: Any
     ) -> None:
-        """
-        Args:
-            pair: with a draft, where the method needs one.
-            max_new_tokens: to be written.
-            num_draft_tokens: K; None lets the engine choose it before each step.
-            method: of the registry; empty for plain decoding.
-            options: of the method.
-        """
+        """K is 0 for plain decoding, which has no method; None lets the engine choose it before each step."""
         self._pair, self._max_new_tokens, self._options = pair, max_new_tokens, options
         self.num_draft_tokens, self.method = num_draft_tokens, method
         self.name, self.title, self.drafter = PLAIN, "plain decoding", None

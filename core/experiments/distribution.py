@@ -78,13 +78,10 @@ class Fit(NamedTuple):
 
 
 def fit(counts: Mapping[int, int], probs: Tensor, favoured: Tensor) -> Fit:
-    """Goodness of fit, with a cell of its own for every token that is expected often enough.
+    """Goodness of fit to probs, (V,) float64, with a cell of its own for every token that is expected often enough.
 
-    Args:
-        counts: how often each token came.
-        probs: (V,) float64.
-        favoured: (V,) bool, tokens that the draft prefers more than the target does. The rare ones of these make one
-            cell and the others another, since a broken verifier moves mass between the two.
+    The rare ones of the tokens that the draft favours, (V,) bool, make one cell and the others another, since a broken
+    verifier moves mass between the two.
     """
     observed = torch.zeros_like(probs)
     observed[list(counts)] = torch.tensor([float(count) for count in counts.values()], dtype=probs.dtype)
@@ -197,8 +194,7 @@ class _Tally:
 class TargetDistribution:
     """The target's distribution after each prefix of a block behind a prompt.
 
-    Attributes:
-        rounding: largest total variation seen between scoring in a block and token by token, the filters aside.
+    rounding is the largest total variation seen between scoring in a block and token by token, the filters aside.
     """
 
     def __init__(
@@ -296,12 +292,7 @@ class DraftDistribution:
 
 
 def judge_distribution(context: CheckContext) -> Generator[CheckProgress, None, DistributionResult]:
-    """Draw blocks, test them, and where that raises a suspicion, test it on fresh blocks.
-
-    Raises:
-        Cancelled: it was asked to stop.
-        OutriderError: decoding failed.
-    """
+    """Draw blocks, test them, and where that raises a suspicion, test it on fresh blocks."""
     count = context.request.num_samples
     seeds = torch.Generator().manual_seed(context.request.run.seed)
     prompts = yield from _choose_prompts(context)

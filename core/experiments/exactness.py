@@ -51,13 +51,7 @@ CheckEvent = StageChanged | CheckProgress | CheckFinished
 
 @dataclass(frozen=True, slots=True)
 class CheckContext:
-    """What all parts of a check share.
-
-    Attributes:
-        prompts: with their ids.
-        controls: the way to stop, and the run's sampling and K.
-        make_drafter: from a capacity to the drafter that a run would use.
-    """
+    """What all parts of a check share; make_drafter takes a capacity, prompts have their ids."""
 
     request: CheckRequest
     loaded: Loaded
@@ -73,11 +67,6 @@ class CheckContext:
 
 def check(session: Session, request: CheckRequest, controls: RunControls) -> Generator[CheckEvent, None, None]:
     """Check whether a pair and its settings give exactly what the target alone would.
-
-    Args:
-        session: keeps the models.
-        request: what to check.
-        controls: the way to stop; sampling and K are taken from the request.
 
     Yields:
         `StageChanged` while models are loaded, `CheckProgress`, and `CheckFinished`, also when it was stopped.
@@ -151,12 +140,7 @@ class _Text:
 
 
 def compare_texts(context: CheckContext, comparison: Comparison) -> Generator[CheckProgress, None, IdentityResult]:
-    """Decode behind each prompt both ways, and compare the texts.
-
-    Raises:
-        Cancelled: it was asked to stop.
-        OutriderError: decoding failed.
-    """
+    """Decode behind each prompt both ways, and compare the texts."""
     divergences, num_tokens, total = [], 0, len(context.prompts)
     for index, prompt in enumerate(context.prompts):
         yield CheckProgress(f"{_TITLES[comparison]}, prompt {index + 1} of {total}", index, total)

@@ -1,4 +1,4 @@
-"""Prompts to measure on: the suites that come with Outrider, and a person's own files."""
+"""Prompts to measure on: the suites that come with Outrider, and the user's own files."""
 
 from __future__ import annotations
 
@@ -23,14 +23,7 @@ _JSON_LINES = {".jsonl", ".ndjson"}
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A named text.
-
-    Attributes:
-        name: what a table calls it.
-        text: as it is continued, or put into a chat template.
-        ids: the target's ids for it, where they are known already.
-        suite: what it is grouped by: a suite's name, a file's, or Spec-Bench's category; empty for none.
-    """
+    """A named text; its ids for the target, where they are known, and the suite or file that it is grouped by."""
 
     name: str
     text: str
@@ -45,10 +38,7 @@ def default_prompts(*, is_chat: bool) -> list[Prompt]:
 
 
 def find_prompts(names: Iterable[str]) -> list[Prompt]:
-    """The prompts of several suites and files, in their order.
-
-    Args:
-        names: each a suite's name, or else a file's; a file that is called like a suite is named with its folder.
+    """The prompts of several suites and files, in their order; a file called like a suite is named with its folder.
 
     Raises:
         PromptError: one of them is neither, can't be read, or holds no prompt.
@@ -76,10 +66,9 @@ def first_of_each(prompts: Iterable[Prompt], count: int) -> list[Prompt]:
 
 
 def read_prompts(path: Path) -> list[Prompt]:
-    """The prompts of a file: JSON Lines, one a line, or else plain text, one a line.
+    """The prompts of a file: JSON Lines with a `text` or `prompt` and perhaps a `name` each, or plain text, one a line.
 
-    A line of JSON holds the prompt as `text` or `prompt`, and perhaps a `name`. Spec-Bench's question.jsonl is read as
-    it is: a line's first turn is the prompt, since the later ones answer what a model said, and its category the suite.
+    Of Spec-Bench's question.jsonl a line's first turn is the prompt, and its category the suite.
 
     Raises:
         PromptError: it can't be read, or holds none.
@@ -111,7 +100,7 @@ def _from_json(line: str, number: int, path: Path) -> Prompt:
     text = _text(record) if isinstance(record, dict) else None
     if not isinstance(text, str) or not text:
         raise PromptError(
-            f'Line {number} of {str(path)!r} is no JSON object with a "text" or a "prompt"; mend or remove it.'
+            f'Line {number} of {str(path)!r} is no JSON object with a "text" or a "prompt"; fix or remove it.'
         )
     suite, number_of_question = record.get("category"), record.get("question_id")
     is_question = "turns" in record and isinstance(suite, str)

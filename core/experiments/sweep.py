@@ -56,15 +56,8 @@ def sweep(
 ) -> Generator[SweepEvent, None, None]:
     """Measure what a plan asks for and is not in the file yet.
 
-    Closing the generator stops it like `controls`, but without the last event.
-
-    Args:
-        plan: what to measure.
-        session: what runs it and keeps the models.
-        out: the file that every run is appended to, and that an earlier session is continued from; None for none.
-        logs: a folder in which the log of each run is kept; None to keep none.
-        controls: the way to stop.
-        restart: start over although the file holds a sweep.
+    Closing the generator stops it like `controls`, but without the last event. Runs are appended to the file `out`,
+    from which an earlier session is continued unless `restart`; the log of each run is kept in the folder `logs`.
 
     Yields:
         `SweepStarted`; `StageChanged` while models load; `RunMeasured` for each run, `FileFailed` where something
