@@ -218,11 +218,11 @@ class _Bench:
             for seen in present:
                 seen.rounds.append([])
             for index, prompt in enumerate(self._prompts):
-                for place in turn_order(len(present), turn * len(self._prompts) + index):
+                for seen in (present[at] for at in turn_order(len(present), turn * len(self._prompts) + index)):
                     self._report(f"Round {turn + 1} of {self._settings.rounds} at temperature {temperature:g}")
-                    timed = self._run(present[place].contender, temperature, turn + 1, index)
-                    present[place].rounds[-1].append(timed)
-                    self._note_overhead(present[place], timed.steps, prompt)
+                    timed = self._run(seen.contender, temperature, turn + 1, index)
+                    seen.rounds[-1].append(timed)
+                    self._note_overhead(seen, timed.steps, prompt)
         return comparison
 
     def _warm_up(self, comparison: Comparison, seen: Observations, index: int) -> None:
@@ -374,8 +374,8 @@ def _notes(
     elif k is None and seen.contender.name in PEERS:
         yield f"chooses its own K, here up to {longest}"
     for prompt, right, runs in zip(prompts, reference or (), by_prompt, strict=False):
-        places = [(num_equal(run.ids, right), run.ids) for run in runs]
-        at, ids = next(((at, ids) for at, ids in places if at < min(len(ids), len(right))), (0, None))
+        shared = [(num_equal(run.ids, right), run.ids) for run in runs]
+        at, ids = next(((at, ids) for at, ids in shared if at < min(len(ids), len(right))), (0, None))
         if ids is not None:
             logits = _margin(pair, [*prompt.ids, *right[:at]], right[at], ids[at])
             yield (

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -210,34 +210,32 @@ def _sentence(verdict: Verdict, best: CellResult) -> str:
 # --- The table --------------------------------------------------------------------------------------------------
 
 
-def table_rows(results: SweepResults) -> Iterator[dict[str, Any]]:
-    """A row for each cell, the baselines first, over all prompts; then, of several suites, for each cell and suite."""
-    suites = results.suites
-    for suite in (None, *(suites if len(suites) > 1 else ())):
+def to_csv(results: SweepResults) -> str:
+    """The table as CSV: each cell, the baselines first, over all prompts, then by suite; empty where there is no
+    value."""
+    rows: list[dict[str, Any]] = []
+    suites = results.suites if len(results.suites) > 1 else ()
+    for suite in (None, *suites):
         for result in results.all(suite):
-            row = {
-                "target": results.plan.target,
-                **result.cell.to_record(),
-                "suite": suite or "",
-                "num_planned": result.num_planned,
-                "num_measured": result.num_measured,
-                "num_failed": len(result.measurements) - result.num_measured,
-            }
+            record = result.cell.to_record()
+            options = record["method_options"]
+            rows.append(
+                {
+                    "target": results.plan.target,
+                    **record,
+                    "method_options": json.dumps(options) if options else "",
+                    "suite": suite,
+                    "num_planned": result.num_planned,
+                    "num_measured": result.num_measured,
+                    "num_failed": len(result.measurements) - result.num_measured,
+                }
+            )
             for name in RESULT_NAMES:
                 found: Spread | None = getattr(result, name)
                 low, high = found.quartiles if found is not None else (None, None)
-                row |= {name: found.median if found is not None else None, f"{name}_q1": low, f"{name}_q3": high}
-            yield row
-
-
-def to_csv(results: SweepResults) -> str:
-    """The table as CSV under a row of names; an empty cell stands for no value."""
-    rows = list(table_rows(results))
+                rows[-1] |= {name: found.median if found is not None else None, f"{name}_q1": low, f"{name}_q3": high}
     text = io.StringIO(newline="")
-    writer = csv.writer(text)
-    writer.writerow(rows[0])
-    for row in rows:
-        options = row["method_options"]
-        row["method_options"] = json.dumps(options) if options else ""
-        writer.writerow(["" if value is None else value for value in row.values()])
+    writer = csv.DictWriter(text, list(rows[0]))  # None is written as an empty cell.
+    writer.writeheader()
+    writer.writerows(rows)
     return text.getvalue()
