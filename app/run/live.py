@@ -16,8 +16,8 @@ from app.run.tiles import MeasurementsPanel, StatusStrip
 from app.run.transcript import TranscriptPanel
 from core.types import Event, RunRequest, RunStarted
 
-TEXT_MS = 50
-PANELS_MS = 200
+TEXT_MS = 80
+PANELS_MS = 240
 APPLY_S = 0.03
 """Longest time that one frame spends on applying events, of which a kept run may have thousands."""
 
