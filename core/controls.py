@@ -1,4 +1,4 @@
-"""What may change during a run: K, the temperature, its pace, and whether to go on.
+"""Live control of a run: K, the temperature, pause, pace and stop.
 
 The window's thread writes; the engine's thread reads before each forward. Every setting is a single reference, which
 Python replaces atomically; only the wait between steps needs a lock.
@@ -14,15 +14,15 @@ from core.draft_shape import DraftLength, check_draft_length
 from core.types import RunRequest, SamplingParams
 
 LOOK_MS = 400.0
-"""How long a draft stays without its verdict in step mode, so that a person sees both."""
+"""How long step mode shows a draft before its result, so that the user sees both."""
 
 
 class Cancelled(Exception):  # noqa: N818 - a message to unwind, not an error
-    """Unwinds work that was asked to stop; decoding and loading catch it, and say so in their last event."""
+    """Unwinds work that was asked to stop; decoding and loading catch it and report it in their last event."""
 
 
 class RunControls:
-    """Live settings of one run, and the gate that its steps pass."""
+    """Live settings of one run, and the gate before each step."""
 
     def __init__(self, sampling: SamplingParams | None = None, num_draft_tokens: DraftLength = 4) -> None:
         self._sampling = sampling or SamplingParams()
@@ -65,14 +65,14 @@ class RunControls:
 
     @property
     def is_inspected(self) -> bool:
-        """Whether a person looks at the evidence, which is then wanted with each step."""
+        """Whether evidence is shown as the run proceeds, and so is needed with each step."""
         return self._is_inspected
 
     def set_temperature(self, temperature: float) -> None:
         """Applies from the next step.
 
         Raises:
-            SettingsError: it is out of range; the run goes on as it was.
+            SettingsError: it is out of range; the run continues unchanged.
         """
         self._sampling = replace(self._sampling, temperature=temperature)
 
@@ -80,12 +80,12 @@ class RunControls:
         """Applies from the next step.
 
         Raises:
-            SettingsError: it is out of range; the run goes on as it was.
+            SettingsError: it is out of range; the run continues unchanged.
         """
         self._num_draft_tokens = check_draft_length(num_draft_tokens)
 
     def set_inspected(self, inspected: bool) -> None:
-        """Have each step's evidence sent at once; otherwise it comes when the run is paused or over."""
+        """Send each step's evidence at once; otherwise it follows when the run is paused or over."""
         self._is_inspected = inspected
 
     # --- Pace ---------------------------------------------------------------------------------------------------
@@ -97,22 +97,22 @@ class RunControls:
 
     @property
     def is_watched(self) -> bool:
-        """Whether a person follows the single steps: paused, or slowed down."""
+        """Whether the user follows single steps: the run is paused or slowed down."""
         return self._is_paused or self._delay_s > 0
 
     def pause(self) -> None:
-        """Pause the run before its next step. Waiting counts in no measured time."""
+        """Pause the run before its next step. Waiting is not timed."""
         with self._changed:
             self._is_paused, self._num_allowed = True, 0
 
     def resume(self) -> None:
-        """Let a paused run go on."""
+        """Resume a paused run."""
         with self._changed:
             self._is_paused, self._num_allowed = False, 0
             self._changed.notify_all()
 
     def step_once(self) -> None:
-        """Let a run take one more step, and pause it there. Steps requested meanwhile add up."""
+        """Run one more step, then pause. Steps requested meanwhile add up."""
         with self._changed:
             self._is_paused = True
             self._num_allowed += 1
@@ -128,13 +128,13 @@ class RunControls:
         """Return when the next step may begin; for the engine's thread.
 
         Args:
-            may_block: otherwise, return at once, also where the next step may not begin yet.
+            may_block: if False, return at once, even if the next step may not begin yet.
 
         Returns:
             Whether it may begin.
 
         Raises:
-            Cancelled: the run was asked to stop, while it waited or before.
+            Cancelled: the run was asked to stop, before or during the wait.
         """
         may_begin = True
         if self.is_watched:
@@ -154,7 +154,7 @@ class RunControls:
         return time.monotonic() >= self._passed_at + self._delay_s
 
     def wait_to_look(self) -> None:
-        """Leave a draft on screen for a moment before its verdict; for the engine's thread.
+        """Leave a draft on screen for a moment before its result; for the engine's thread.
 
         Raises:
             Cancelled: the run was asked to stop.

@@ -1,8 +1,8 @@
 """Decoding as generators of events: plain, and speculative. One loop, since plain decoding is K = 0.
 
-A step proposes K tokens, scores them and one position more in a single forward of the target, verifies them, and
-commits what was accepted; both caches are rewound to one position fewer than the text. Closing a generator ends the
-run; models are left as they were, because caches belong to the run.
+A step drafts K tokens, scores K + 1 positions in a single forward of the target, verifies the draft, and commits what
+was accepted; both caches are rewound to one position fewer than the text. Closing a generator ends the run and leaves
+the models as they were, because caches belong to the run.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ from core.verify import check_finite, verify_block, verify_gumbel
 DecodeEvent = PrefillDone | Drafted | Step | Inspected | Finished
 
 _LONG_PROMPT = 64
-"""Positions from which the memory that a prefill leaves behind is worth giving back."""
+"""Shortest prompt after whose prefill freeing memory is worthwhile."""
 
 _CATCH_UP = 8
-"""Blocks whose evidence is computed between two steps, once somebody looks at a running run."""
+"""Most blocks whose evidence is computed between two steps while a run is being inspected."""
 
 _USUAL_DRAFT = 4
-"""What is warmed up for where the engine chooses K."""
+"""The K to warm up for if the engine chooses K."""
 
 
 def autoregressive(
@@ -103,25 +103,25 @@ def speculative(
         target: the model whose distribution the text follows.
         drafter: any drafter, or a model to draft with.
         prompt_ids: at least one id.
-        num_draft_tokens: K, or the policy that chooses it. `controls`, where given, decides instead.
-        sampling: temperature and filters. `controls`, where given, decides instead.
-        max_new_tokens: most tokens to add; the target's context may end the text earlier.
+        num_draft_tokens: K, or the policy that chooses it. `controls`, if given, takes precedence.
+        sampling: temperature and filters. `controls`, if given, takes precedence.
+        max_new_tokens: maximum number of tokens to add; the target's context may end the text earlier.
         seed: of this run's own generator.
         coupling: how draft and target share randomness.
-        stop: texts to stop at; they are cut from the text.
+        stop: texts to stop at; they are removed from the output.
         controls: live settings, and the way to stop from another thread.
-        inspect: send each step's evidence behind it, outside everything timed.
+        inspect: send each step's evidence after it, outside all timing.
 
     Yields:
-        `PrefillDone`, a `Step` each round, and `Finished`, also when stopped through `controls`. While a person
-        follows the single steps, a `Drafted` before each that drafts. Where `inspect` is set, an `Inspected` for each
-        step: at the end, unless the run is paused, or `controls` say that somebody looks.
+        `PrefillDone`, a `Step` for each round, and `Finished`, also when stopped through `controls`. While the user
+        follows single steps, a `Drafted` before each step that drafts. If `inspect` is set, an `Inspected` for each
+        step: at the end, or earlier while the run is paused or inspected.
 
     Raises:
         PromptError: no ids, ids that the target doesn't have, or too many for its context.
         PairMismatchError: a draft model with another tokenizer.
-        OutOfMemoryError: a cache or a forward that does not fit.
-        SettingsError: fewer than one new token.
+        OutOfMemoryError: a cache or a forward that doesn't fit.
+        SettingsError: `max_new_tokens` below 1.
         GenerationError: logits that hold NaN.
         DrafterError: a drafter that breaks its contract.
     """
@@ -142,10 +142,10 @@ def sample_blocks(
     controls: RunControls,
     coupling: Coupling = Coupling.REJECTION,
 ) -> Iterator[Step]:
-    """The first step behind a prompt, drawn again and again without end: samples for a test of the distribution.
+    """Draw the first step after a prompt endlessly: samples for testing the distribution.
 
     The prompt is read once; then only the caches are rewound. Everything else is `speculative`'s own loop. A policy
-    chooses K from the blocks before, whose draws have no part in the next one's.
+    chooses K from earlier blocks, whose draws don't affect the next block's.
 
     Arguments and errors are those of `speculative`; K comes from `controls`.
 
@@ -165,12 +165,12 @@ class Round:
     """One round of drafting and testing, with its tensors.
 
     Attributes:
-        wanted: how many tokens were asked for.
-        sampling: in force for this round.
+        wanted: how many tokens were requested.
+        sampling: the parameters of this round.
         draft: what was proposed.
-        clock: of its three parts: draft, verify, sample.
-        target_probs: (K + 1, V), once it is scored.
-        outcome: once it is verified.
+        clock: times its three parts: draft, verify, sample.
+        target_probs: (K + 1, V), once scored.
+        outcome: once verified.
     """
 
     wanted: int
@@ -217,7 +217,7 @@ class _Run:
             policy = DraftLengthPolicy(self._target_step_ms or 1.0)
             ended: FinishReason | None = None
             while ended is None:
-                # Waits, and events that show what is not timed, fall between the laps of the step's clock.
+                # The step's clock does not run during waits and untimed events.
                 yield from self._wait_for_step()
                 done = self._propose(policy)
                 if self._controls.is_watched and len(done.draft):
@@ -235,7 +235,7 @@ class _Run:
                 "The device ran out of memory. Ask for fewer new tokens, shorten the prompt, or choose a smaller model."
             ) from error
         except Exception as error:
-            # The evidence of the steps before may show why. A device that broke down may not give it any more.
+            # The evidence of earlier steps may show why, if the device still works.
             if not isinstance(error, OutOfMemoryError) and not is_out_of_memory(error):
                 with contextlib.suppress(Exception):
                     yield from self._remaining_evidence()
@@ -260,7 +260,7 @@ class _Run:
     def _propose(self, policy: DraftLengthPolicy) -> Round:
         """Draft a block with the current settings."""
         plan = policy.plan(self._controls.num_draft_tokens)
-        # The last token of a full block is the target's own, so a draft never fills all the room that is left.
+        # The last token of a full block is the target's own, so a draft must leave room for it.
         wanted = min(plan.most, self._text.room - 1) if self._drafter is not None else 0
         sampling = self._controls.sampling
         self._controls.check_cancelled()
@@ -268,7 +268,7 @@ class _Run:
         clock.start()
         draft = self._draft(wanted, sampling, self._generator, plan.keep_drafting)
         clock.stop()
-        # Reading tokens on a GPU means waiting for them; those are checked when the verdict is waited for anyway.
+        # Reading tokens from a GPU waits for it, so there they are checked along with the result of verification.
         if not is_asynchronous(draft.tokens.device):
             self._check_draft(draft, wanted)
         return Round(wanted, sampling, draft, clock)
@@ -295,7 +295,7 @@ class _Run:
                 keep_drafting=keep_drafting,
             )
         )
-        # A draft model may have found room on another GPU than the target's.
+        # The draft model may be on another GPU than the target.
         probs = None if draft.probs is None else draft.probs.to(self._target.device)
         return draft if probs is draft.probs else replace(draft, probs=probs)
 
@@ -312,7 +312,7 @@ class _Run:
 
     @torch.inference_mode()
     def _score_and_verify(self, done: Round) -> Round:
-        """Score and test a block, and rewind both caches to what was accepted."""
+        """Score and verify a block, and rewind both caches to what was accepted."""
         position = len(self._ids)
         draft, sampling, clock = done.draft, done.sampling, done.clock
         self._controls.check_cancelled()
@@ -346,7 +346,7 @@ class _Run:
     # --- Commit -------------------------------------------------------------------------------------------------
 
     def _commit(self, done: Round) -> tuple[Step, FinishReason | None]:
-        """Add a round's tokens to the text, up to an end if one is among them, and describe the step."""
+        """Add a round's tokens to the text, up to its end, and describe the step."""
         outcome, target_probs, position = done.outcome, done.target_probs, len(self._ids)
         assert outcome is not None, "a round is verified before it is committed"
         assert target_probs is not None, "and scored before that"
@@ -357,7 +357,7 @@ class _Run:
         texts, ended = self._text.write(tokens)
         count = len(texts)
         if ended is not None:
-            # Both caches and all statistics forget what lay behind the end. The draft's is dropped with the run.
+            # The target's cache and all statistics drop what lies beyond the end. The draft's cache ends with the run.
             self._scorer.rewind(len(self._ids) - 1)
             drafted = drafted[:count]
         of_drafted = {name: values[: len(drafted)] for name, values in probs_of_drafted(done).items()}
@@ -406,13 +406,13 @@ class _Run:
             trim_heap()
         if self._drafter is not None:
             self._warm_up()
-            # The unit of c and v, which plain decoding has no use for: its steps are such forwards.
+            # The unit of c and v. Plain decoding needs none: its steps are such forwards.
             self._target_step_ms = self._scorer.time_one_step(self._ids[-1], self._controls.check_cancelled)
         return PrefillDone(num_prompt, self._prefill_ms, self._target_step_ms)
 
     @torch.inference_mode()
     def _warm_up(self) -> None:
-        """Capture the graphs that the first step will launch, with draws that are not the run's."""
+        """Capture the graphs that the first step will launch, without drawing from the run's generator."""
         count = min(_usual(self._controls.num_draft_tokens), self._text.room - 1)
         if self._drafter is None or count < 1 or not captures_graphs(self._target.device):
             return
@@ -422,24 +422,24 @@ class _Run:
         self._drafter.observe(Verification(num_accepted=0, next_token=self._ids[-1], next_kind=TokenKind.CORRECTION))
 
     def _start_over(self) -> None:
-        """Back to the prompt, with new draws to come."""
+        """Go back to the prompt; the next step uses new draws."""
         self._text = self._begin_text()
         self._ids = self._text.ids
         self._features = {}
         self._scorer.rewind(len(self._ids) - 1)
-        # A draft model's cache goes back by itself; what another drafter has kept of the text is its own affair.
+        # A draft model rewinds its own cache; other drafters start again.
         if self._drafter is not None and not isinstance(self._drafter, DraftModelDrafter):
             self._drafter.start(torch.tensor(self._ids))
         if self._noise is not None:
             self._noise = self._noise_of(int(torch.randint(2**62, (), generator=self._generator)))
 
     def _wait_for_step(self) -> Iterator[Inspected]:
-        """Wait until the next step may begin, and compute evidence while there is nothing else to do."""
+        """Wait until the next step may begin, and compute evidence meanwhile."""
         backlog = self._backlog
         if backlog is None:
             self._controls.wait_for_step()
             return
-        # A GPU computes by itself: it is not held up, and its memory is scarce.
+        # A GPU isn't held up by this, and its memory is scarce.
         is_wanted = self._controls.is_inspected or is_asynchronous(self._target.device)
         for _ in range(min(_CATCH_UP, len(backlog))):
             if is_wanted or backlog.is_full:
@@ -475,13 +475,13 @@ class TargetScorer:
         return self._runner.length
 
     def prefill(self, ids: Sequence[int], check_cancelled: Callable[[], None]) -> None:
-        """Cache all of the prompt but its last token, whose logits the first step needs."""
+        """Cache the prompt except its last token, whose logits the first step needs."""
         prefill(self._runner, ids[:-1], check_cancelled)
 
     def score(self, last_token: int, draft: Draft) -> ForwardOutput:
-        """Append the newest token of the text, not cached yet, and a draft of K tokens: (K + 1, V) logits.
+        """Append the newest token of the text, not cached yet, and K drafted tokens. Returns (K + 1, V) logits.
 
-        Row i belongs to the token after the i-th drafted one.
+        Row i predicts the token after the i-th drafted one.
         """
         root = torch.tensor([last_token], device=self._device)
         ids = torch.cat((root, draft.tokens.to(self._device)))
@@ -492,7 +492,7 @@ class TargetScorer:
         self._runner.rewind(min(length, self._runner.length))
 
     def time_one_step(self, last_token: int, check_cancelled: Callable[[], None], repeats: int = 3) -> float:
-        """Median milliseconds of a one-position forward at this point of the text; the cache is left as it was."""
+        """Median milliseconds of a one-position forward at this point of the text; the cache is unchanged."""
         root = torch.tensor([last_token], device=self._device)
         length, laps = self._runner.length, []
         for _ in range(repeats):
@@ -505,15 +505,15 @@ class TargetScorer:
 
 
 class RunText:
-    """A prompt and what is written behind it.
+    """A prompt and the text generated after it.
 
     Attributes:
-        ids: all of it, the prompt included.
-        limit: how many ids there may be.
+        ids: all ids, the prompt's included.
+        limit: maximum number of ids.
 
     Raises:
         PromptError: no ids, ids that the target doesn't have, or too many for its context.
-        SettingsError: fewer than one new token.
+        SettingsError: `max_new_tokens` below 1.
     """
 
     def __init__(
@@ -532,16 +532,16 @@ class RunText:
 
     @property
     def text(self) -> str:
-        """What was written, without the prompt."""
+        """The generated text, without the prompt."""
         return self._stream.text
 
     @property
     def room(self) -> int:
-        """How many more ids there may be."""
+        """How many more ids fit."""
         return self.limit - len(self.ids)
 
     def write(self, tokens: Sequence[int]) -> tuple[list[str], FinishReason | None]:
-        """Add tokens up to an end, if one is among them: the texts of those that were added, and the end."""
+        """Add tokens up to the end of the text. Returns the texts of those added, and why the text ended, if it did."""
         texts: list[str] = []
         for token in tokens:
             texts.append(self._stream.push(token))
@@ -551,12 +551,12 @@ class RunText:
         return texts, None
 
     def _end_at(self, token: int, texts: list[str]) -> FinishReason | None:
-        """Whether the text ends with the token just added; the last of `texts` is its own, and may be cut."""
+        """Why the text ends with the token just added, or None; the last of `texts` is its own, and may be cut."""
         at = self._stream.find_stop(self._stop, len(texts[-1])) if self._stop else None
         if at is not None:
             surplus = len(self._stream.text) - at
             self._stream.cut(at)
-            # What began in earlier tokens was emitted with them; the summary's text is the one that counts.
+            # A stop text may begin in tokens already emitted; only the summary's text is cut there.
             texts[-1] = texts[-1][: max(0, len(texts[-1]) - surplus)]
             return FinishReason.STOP
         is_eos = token in self._eos_ids
@@ -567,29 +567,29 @@ class RunText:
 
 
 def check_draft(draft: Draft, most: int, vocab_size: int, name: str) -> None:
-    """Refuse what can't be tested; `name` is the drafter's, `most` the number of tokens that were asked for.
+    """Refuse a draft that can't be verified; `name` is the drafter's, `most` the number of tokens requested.
 
     Raises:
-        DrafterError: too many tokens, a tree, an id that isn't there, or distributions of another shape.
+        DrafterError: too many tokens, a tree, an id out of range, or distributions of the wrong shape.
     """
     tokens = draft.tokens.tolist()
     count = len(tokens)
     if not count:
         return
     if count > most:
-        raise DrafterError(f"{name} proposed {count} tokens where {most} were asked for. Mend its code.")
+        raise DrafterError(f"{name} proposed {count} tokens where {most} were requested. Fix its code.")
     if draft.parents.tolist() != list(range(-1, count - 1)):
-        raise DrafterError(f"{name} proposed a tree, and only chains can be tested yet. Mend its code.")
+        raise DrafterError(f"{name} proposed a tree, but only chains can be verified so far. Fix its code.")
     if not all(0 <= token < vocab_size for token in tokens):
-        raise DrafterError(f"{name} proposed an id outside 0 to {vocab_size - 1}. Mend its code.")
+        raise DrafterError(f"{name} proposed an id outside 0 to {vocab_size - 1}. Fix its code.")
     if draft.probs is not None and tuple(draft.probs.shape) != (count, vocab_size):
         shape = tuple(draft.probs.shape)
-        raise DrafterError(f"{name} gave distributions of shape {shape}, not {(count, vocab_size)}. Mend its code.")
+        raise DrafterError(f"{name} returned distributions of shape {shape}, not {(count, vocab_size)}. Fix its code.")
 
 
 @torch.inference_mode()
 def probs_of_drafted(done: Round) -> dict[str, tuple[float, ...]]:
-    """A step's fields by drafted position: p and q of the drafted id, min(1, p / q), and the sum of min(p, q)."""
+    """A step's fields for each drafted position: p and q of the drafted id, min(1, p / q), and the sum of min(p, q)."""
     count = len(done.draft)
     if count == 0 or done.target_probs is None:
         return {"draft_probs": (), "target_probs": (), "acceptance_probs": (), "expected_acceptance": ()}

@@ -1,6 +1,6 @@
-"""What the two models said at each position of a block: computed, kept with its step, logged and read back.
+"""Evidence: the two models' distributions at each position of a block, computed, logged and read back.
 
-torch is imported where evidence is computed, so that the window can show a saved run without the engine.
+torch is imported only where evidence is computed, so the window can show a saved run without the engine.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from core.types import Draft, Verification
 
 MAX_LISTED = 64
-"""Most tokens that a position lists; the others are one sum, so that a long run stays small."""
+"""Most tokens listed at a position; the others are one sum, so that a long run stays small."""
 
 LEAST_LISTED = 1e-6
-"""A token that neither distribution gives this much is not listed, unless it was drafted or drawn."""
+"""A token below this probability in both distributions is not listed, unless it was drafted or drawn."""
 
 MAX_BYTES = 256 * 1024 * 1024
-"""Distributions that may wait to be looked at; beyond it the oldest block is looked at between two steps."""
+"""Most memory for distributions in the backlog; above it the oldest block is processed between two steps."""
 
 _GROUP = 64
-"""Neighbouring ids that are first searched by their largest probability alone."""
+"""Size of the groups of neighbouring ids that the search first compares by their maxima."""
 
 Probs = Sequence[float]
-"""Probabilities, four bytes each: `array("f")`, which holds what the models gave to the last bit."""
+"""Probabilities as `array("f")`, which holds the models' float32 exactly."""
 
 Texts = Callable[[Sequence[int]], tuple[str, ...]]
 
@@ -43,15 +43,15 @@ class PositionEvidence:
     """The distributions at one position of a block: the likeliest tokens, and the rest of the vocabulary as sums.
 
     Attributes:
-        ids, texts: the listed tokens, by their larger probability from the top. The drafted token, and the one that
-            was drawn here, are always among them. Texts are for display, and cut short.
+        ids, texts: the listed tokens, in descending order of their larger probability. They always include the drafted
+            token and the one drawn here. Texts are for display, and shortened.
         target_probs: of the listed tokens, after temperature and filters.
-        draft_probs: likewise; None where nothing was drafted: at the bonus token, and in plain steps.
+        draft_probs: likewise; None if nothing was drafted: at the bonus token and in plain steps.
         target_tail, draft_tail: the mass of all tokens that are not listed.
         target_entropy, draft_entropy: in nats.
-        residual_mass: sum of max(0, target - draft): the total variation distance of the two, and the chance that a
-            token drafted here is rejected.
-        residual_probs, residual_tail: of the normalised residual, where a token was drawn from it; None elsewhere.
+        residual_mass: sum of max(0, target - draft): their total variation distance, and the probability that a token
+            drafted here is rejected.
+        residual_probs, residual_tail: of the normalised residual, if a token was drawn from it; else None.
     """
 
     ids: Sequence[int]
@@ -68,7 +68,7 @@ class PositionEvidence:
 
     @property
     def expected_acceptance(self) -> float | None:
-        """1 - TV: the chance that a token drafted here is accepted; None where nothing was drafted."""
+        """1 - TV: the probability that a token drafted here is accepted; None if nothing was drafted."""
         return None if self.residual_mass is None else 1.0 - self.residual_mass
 
     def __len__(self) -> int:
@@ -85,7 +85,7 @@ class PackedEvidence(Sequence[PositionEvidence]):
         self._packed = pickle.dumps(tuple(positions), pickle.HIGHEST_PROTOCOL)
 
     def _unpacked(self) -> tuple[PositionEvidence, ...]:
-        # Not a file's bytes, which nobody should unpickle, but this object's own.
+        # Safe to unpickle: the object's own bytes, not a file's.
         positions: tuple[PositionEvidence, ...] = pickle.loads(self._packed)
         return positions
 
@@ -105,11 +105,11 @@ class PackedEvidence(Sequence[PositionEvidence]):
     def __eq__(self, other: object) -> bool:
         return self._unpacked() == tuple(other) if isinstance(other, tuple | PackedEvidence) else NotImplemented
 
-    __hash__ = None  # type: ignore[assignment]  # as its positions, whose numbers are arrays
+    __hash__ = None  # type: ignore[assignment]  # like its positions, which hold arrays
 
 
 def packed(positions: Sequence[PositionEvidence]) -> Sequence[PositionEvidence]:
-    """The same positions, packed; none as they are."""
+    """The same positions, packed; an empty sequence as it is."""
     return PackedEvidence(positions) if positions and not isinstance(positions, PackedEvidence) else positions
 
 
@@ -129,14 +129,14 @@ class _Block(NamedTuple):
 
 
 class EvidenceBacklog:
-    """Copies each block's distributions, and computes their evidence when it is asked to.
+    """Copies each block's distributions, and computes their evidence on request.
 
-    Computing it between two steps would take a fifth of a small model's step, and evict what the next forward needs
-    from the caches; copying takes a fiftieth.
+    Computing it between steps would slow a small model down noticeably, and evict what the next forward needs from the
+    processor's caches; copying is cheap.
     """
 
     def __init__(self, tokenizer: Any, max_bytes: int = MAX_BYTES) -> None:
-        """Args: tokenizer: for the listed tokens' texts. max_bytes: from which it is full."""
+        """Args: tokenizer: for the listed tokens' texts. max_bytes: size above which it counts as full."""
         from core.text import TokenTexts
 
         self._texts = TokenTexts(tokenizer)
@@ -149,7 +149,7 @@ class EvidenceBacklog:
 
     @property
     def is_full(self) -> bool:
-        """Whether more waits than should."""
+        """Whether the backlog exceeds its limit."""
         return self._num_bytes > self._max_bytes
 
     def put(
@@ -162,8 +162,8 @@ class EvidenceBacklog:
         *,
         has_bonus: bool,
     ) -> None:
-        """Keep a round's distributions, of which an end within the block has left `num_drafted` positions."""
-        # Copied here, where nothing is timed: a drafter may use its buffers again.
+        """Keep a round's distributions at the first `num_drafted` positions, which the text's end may have cut."""
+        # Copied here, outside all timing: a drafter may reuse its buffers.
         probs = None if draft.probs is None else draft.probs[:num_drafted].clone()
         target_probs = target_probs[: num_drafted + has_bonus].clone()
         block = _Block(step, draft.tokens[:num_drafted].clone(), probs, target_probs, outcome)
@@ -171,12 +171,11 @@ class EvidenceBacklog:
         self._num_bytes += block.num_bytes
 
     def look(self) -> Inspected:
-        """Compute the evidence of the block that has waited longest.
+        """Compute the evidence of the oldest block.
 
         Raises:
-            IndexError: none waits.
+            IndexError: the backlog is empty.
         """
-
         block = self._blocks.popleft()
         self._num_bytes -= block.num_bytes
         step, tokens, draft_probs, target_probs, outcome = block
@@ -186,14 +185,14 @@ class EvidenceBacklog:
 def capture(
     draft_tokens: Tensor, draft_probs: Tensor | None, target_probs: Tensor, outcome: Verification, texts: Texts
 ) -> tuple[PositionEvidence, ...]:
-    """The evidence of a block: computed for all its positions at once, and brought to the CPU once.
+    """The evidence of a block, computed for all positions at once and moved to the CPU once.
 
     Args:
         draft_tokens: (K,) drafted ids.
-        draft_probs: (K, V) the distributions that they were drawn from; None for a one-hot at each.
+        draft_probs: (K, V) the distributions they were drawn from; None for a one-hot at each.
         target_probs: (K, V) the target's, or (K + 1, V) with that of the bonus token's position.
-        outcome: the block's verdict.
-        texts: ids to what is shown of them.
+        outcome: the block's verification.
+        texts: maps ids to their displayed texts.
     """
     import torch
     from torch.nn import functional
@@ -215,7 +214,7 @@ def capture(
             residual_part[at] = _split(drawn_from.unsqueeze(0), ids[at].unsqueeze(0))[0]
         table = torch.cat(
             (
-                ids.float(),  # Whole numbers up to 2^24 stay what they are.
+                ids.float(),  # float32 is exact for integers up to 2^24.
                 _split(target_probs, ids),
                 functional.pad(_split(draft, drafted_ids), (0, 0, 0, surplus)),
                 residual_part,
@@ -241,7 +240,7 @@ def capture(
 def _likeliest(
     tokens: Tensor, draft: Tensor, target_probs: Tensor, drawn_from: Tensor | None, outcome: Verification
 ) -> tuple[Tensor, Tensor]:
-    """(N, at most MAX_LISTED) ids, likeliest first, and (N, 1) how many of them are to be listed."""
+    """(N, at most MAX_LISTED) ids, most likely first, and (N, 1) how many of them to list."""
     import torch
     from torch.nn import functional
 
@@ -252,11 +251,11 @@ def _likeliest(
     torch.maximum(real[:num_drafted], draft, out=real[:num_drafted])
     if drawn_from is not None:
         torch.maximum(real[at], drawn_from, out=real[at])
-    # What happened here is shown, however unlikely it was.
+    # Drafted and drawn tokens are listed, however unlikely.
     real[:num_drafted].scatter_(1, tokens, torch.inf)
     if at < num_positions:
         real[at, outcome.next_token] = torch.inf
-    # The n largest of a row lie in n groups at most, and those have the largest maxima: less work than a whole row.
+    # A row's n largest lie in the n groups with the largest maxima: less work than sorting the row.
     count = min(MAX_LISTED, vocab_size)
     groups = score.view(num_positions, -1, _GROUP)
     best = groups.amax(-1).topk(min(count, groups.shape[1]), sorted=False).indices
@@ -270,10 +269,10 @@ def _likeliest(
 
 
 def _split(probs: Tensor, ids: Tensor) -> Tensor:
-    """(N, L + 1): of (N, V), the probabilities of the ids (N, L), and the sum of all others."""
+    """From probs (N, V) and ids (N, L): (N, L + 1), the ids' probabilities and the sum of all others."""
     import torch
 
-    # Added up by itself: taken as the difference to 1, a small tail would be mostly rounding.
+    # Summed directly: as the difference to 1, a small tail would be mostly rounding error.
     rest = probs.scatter(1, ids, 0.0).sum(-1, keepdim=True)
     return torch.cat((probs.gather(1, ids), rest), dim=1)
 
@@ -281,7 +280,7 @@ def _split(probs: Tensor, ids: Tensor) -> Tensor:
 def _residual_drawn_from(
     draft_tokens: Tensor, draft_probs: Tensor | None, target_probs: Tensor, outcome: Verification
 ) -> Tensor | None:
-    """(V,) what the correction was drawn from; None where there is none, or where the coupling draws from none."""
+    """(V,) the distribution the correction was drawn from; None if there is none."""
     from core.verify import residual
 
     at = outcome.num_accepted
@@ -329,7 +328,7 @@ def _position(row: list[float], width: int, *, has_draft: bool, has_residual: bo
 
 
 def to_record(evidence: PositionEvidence) -> dict[str, Any]:
-    """Ready for JSON, numbers to six significant digits."""
+    """A JSON-ready record, numbers to six significant digits."""
     record: dict[str, Any] = {
         "ids": list(evidence.ids),
         "texts": list(evidence.texts),
@@ -348,12 +347,12 @@ def to_record(evidence: PositionEvidence) -> dict[str, Any]:
 
 
 def packed_from_record(record: Mapping[str, Any]) -> Sequence[PositionEvidence]:
-    """As `evidence_from_record`, packed: to read the log of a whole run."""
+    """Like `evidence_from_record`, but packed: for reading the log of a whole run."""
     return packed(evidence_from_record(record))
 
 
 def evidence_from_record(record: Mapping[str, Any]) -> Sequence[PositionEvidence]:
-    """The evidence of a log's line; empty where it has none, or where any of it is damaged."""
+    """The evidence of a log line; empty if it has none, or if any of it is damaged."""
     positions = record.get("evidence")
     if isinstance(positions, PackedEvidence):
         return positions
@@ -395,7 +394,7 @@ def _probs(values: Any, count: int) -> Probs:
 
 
 def _number(value: Any, most: float = math.inf) -> float:
-    # Sums of thousands of float32 are 1 only to within their rounding.
+    # Sums of thousands of float32 are 1 only to within rounding.
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= most + 1e-3:
         raise ValueError("not a number in its range")
     return float(value)

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, locks on files, and folders for work in progress."""
+"""Atomic file writes, file locks, and scratch folders."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _NOT_ALLOWED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 def write_atomically(path: str | os.PathLike[str], data: str | bytes) -> None:
-    """Write a file so that a reader finds either all of it or what was there before.
+    """Write a file so that a reader finds either all of it or the previous content.
 
-    Text is written as UTF-8, its line ends as they are. A device or a pipe is written to directly.
+    Text is written as UTF-8 with its line endings unchanged. A device or a pipe is written to directly.
 
     Raises:
-        RunLogError: it can't be written; nothing is left behind.
+        RunLogError: it can't be written; no temporary file remains.
     """
     content = data.encode("utf-8", "backslashreplace") if isinstance(data, str) else data
-    # A link keeps pointing where it points: the file behind it is replaced.
+    # A link stays as it is: its target is replaced.
     target = Path(os.path.realpath(path))
     try:
         mode = target.stat().st_mode if target.exists() else None
@@ -48,7 +48,7 @@ def write_atomically(path: str | os.PathLike[str], data: str | bytes) -> None:
 
 def _replace(target: Path, content: bytes, mode: int | None) -> None:
     temporary = target.with_name(f".outrider-{secrets.token_hex(8)}.tmp")
-    # Not tempfile: its files are private to the owner, whereas a log should get the rights that any new file gets.
+    # Not tempfile: its files are private, whereas a log should get the default permissions.
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
     descriptor = os.open(temporary, flags, 0o666)
     try:
@@ -68,14 +68,14 @@ def _replace(target: Path, content: bytes, mode: int | None) -> None:
 
 
 def explain_write_error(error: OSError, path: str | os.PathLike[str]) -> str:
-    """One sentence about why `path` could not be written, and what to do about it."""
+    """One sentence: why `path` could not be written, and what to do about it."""
     name = os.fspath(path)
     folder = os.path.dirname(name) or "."
     code = error.errno
     if code in _NO_SPACE:
         return f"There is no space left to write {name!r}; free some, or choose another disk."
     if code == errno.EISDIR or os.path.isdir(name):
-        return f"{name!r} is a folder; name a file inside it."
+        return f"{name!r} is a folder; choose a file in it."
     if code == errno.ENOENT:
         return f"There is no folder {folder!r} to write {os.path.basename(name)!r} in; create it, or choose another."
     if code == errno.ENOTDIR:
@@ -88,9 +88,9 @@ def explain_write_error(error: OSError, path: str | os.PathLike[str]) -> str:
 
 
 class FileClaim:
-    """Reserves a file by a lock beside it, which a process that dies gives back; the file need not exist.
+    """Reserves a file, which need not exist, with a lock file beside it; the lock ends with its process.
 
-    Where no lock can be had, as in a folder that takes no new file, nobody is kept out.
+    Where no lock can be made, as in a read-only folder, the file is not reserved.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -99,10 +99,10 @@ class FileClaim:
         self._lock: BaseFileLock | None = None
 
     def take(self) -> bool:
-        """Take the file; False if another has it."""
-        from filelock import FileLock, Timeout  # Late: the command line is parsed without it.
+        """Reserve the file; False if somebody else holds it."""
+        from filelock import FileLock, Timeout  # Imported late: the command line starts faster.
 
-        # Whoever closes the file may do so in another thread.
+        # The file may be closed in another thread.
         lock = FileLock(self.lock_path, timeout=0, thread_local=False)
         try:
             lock.acquire()
@@ -114,11 +114,11 @@ class FileClaim:
         return True
 
     def give_back(self) -> None:
-        """Let others have it."""
+        """Release the file."""
         lock, self._lock = self._lock, None
         if lock is None:
             return
-        # Before it is released, so that nobody takes a lock that is about to go.
+        # Deleted before it is released, so that nobody acquires a lock that is about to vanish.
         with contextlib.suppress(OSError):
             self.lock_path.unlink()
         with contextlib.suppress(OSError):
@@ -129,10 +129,10 @@ _ORPHAN_AGE_S = 24 * 3600
 
 
 def new_scratch(parent: Path, prefix: str) -> Path:
-    """A new folder in `parent`, which is made if needed; folders that dead processes left there are removed.
+    """A new folder in `parent`, which is created if needed; folders left there by dead processes are removed.
 
     Raises:
-        OSError: it can't be made.
+        OSError: it can't be created.
     """
     parent.mkdir(parents=True, exist_ok=True)
     _sweep(parent, prefix)

@@ -1,4 +1,4 @@
-"""Logits to probabilities to a token. Draft, target and the plain baseline all go through these functions."""
+"""Turns logits into probabilities and draws tokens. Draft, target and the plain baseline share these functions."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from torch import Tensor
 from core.types import SamplingParams
 
 _LEAST_TEMPERATURE = 1e-30
-"""The least divisor: colder than this is greedy to the last bit."""
+"""The smallest divisor: anything colder is bit-for-bit greedy."""
 
 _WORD_BITS, _HALF_BITS, _SHARE_BITS = 48, 24, 37
-"""Bits of a draw, of its halves, and of a weight, where draws are made in integers: 37 + 24 stay below 63."""
+"""Bits of a draw, of its halves, and of a weight, for integer draws: 37 + 24 stay below 63."""
 
 _COLD = 1e-6
-"""Above this temperature, no logit overflows when it is divided by it."""
+"""Dividing a logit by a temperature above this can't overflow."""
 
 
 def probabilities(logits: Tensor, params: SamplingParams) -> Tensor:
@@ -36,7 +36,7 @@ def probabilities(logits: Tensor, params: SamplingParams) -> Tensor:
         return unfiltered_probabilities(logits, params.temperature)
     scaled = logits
     if params.temperature < _COLD:
-        # The maximum is taken off first, so that the quotient can't overflow.
+        # Subtract the maximum first, so that the quotient can't overflow.
         scaled = (logits - logits.amax(-1, keepdim=True)) / max(params.temperature, _LEAST_TEMPERATURE)
     elif params.temperature != 1.0:
         scaled = logits / params.temperature
@@ -55,16 +55,16 @@ def probabilities(logits: Tensor, params: SamplingParams) -> Tensor:
 
 
 def is_plain(params: SamplingParams) -> bool:
-    """Whether `unfiltered_probabilities` gives what `probabilities` does."""
+    """Whether `unfiltered_probabilities` returns the same as `probabilities`."""
     return params.is_unfiltered and (params.is_greedy or params.temperature >= _COLD)
 
 
 def unfiltered_probabilities(logits: Tensor, temperature: float) -> Tensor:
-    """`probabilities` without filters. Written in the part of Python that TorchScript reads.
+    """`probabilities` without filters, in the subset of Python that TorchScript compiles.
 
     Args:
         logits: (..., V) float32.
-        temperature: 0, or not so cold that the quotient overflows.
+        temperature: 0, or high enough that the quotient can't overflow.
     """
     if temperature == 0.0:
         return one_hot(logits, logits.argmax(-1, keepdim=True))
@@ -74,8 +74,8 @@ def unfiltered_probabilities(logits: Tensor, temperature: float) -> Tensor:
 
 
 def one_hot(logits: Tensor, best: Tensor) -> Tensor:
-    """The greedy distribution (..., V) of logits whose argmax is best (..., 1). TorchScript reads it."""
-    # argmax finds a NaN first, and 0 times what is not finite is NaN: then the whole row is.
+    """The greedy distribution (..., V) of logits whose argmax is best (..., 1). TorchScript compiles it."""
+    # argmax finds a NaN first, and 0 times a non-finite value is NaN, which makes the whole row NaN.
     zero = logits.gather(-1, best).mul_(0.0)
     return zero.expand(logits.shape).clone().scatter_(-1, best, zero + 1.0)
 
@@ -83,7 +83,7 @@ def one_hot(logits: Tensor, best: Tensor) -> Tensor:
 def _keep_nucleus(scaled: Tensor, params: SamplingParams) -> Tensor:
     """Mask all but the smallest set of most probable tokens that holds at least `top_p` of the mass."""
     vocab_size = scaled.shape[-1]
-    # Of equal tokens at the edge the lowest ids stay, so that a row's result does not depend on the other rows.
+    # Among tied tokens at the edge the lowest ids stay, so a row's result does not depend on other rows.
     if 0 < params.top_k < vocab_size:
         # After top-k only those entries, and ties with the k-th, can be in the nucleus.
         width = int(torch.isfinite(scaled).sum(-1).max().clamp(1, vocab_size))
@@ -107,12 +107,12 @@ def draw_uniforms(count: int, generator: torch.Generator) -> Tensor:
 
 
 def has_double(device: torch.device) -> bool:
-    """Whether a device knows float64; Apple's GPUs don't."""
+    """Whether a device supports float64; Apple's GPUs don't."""
     return device.type != "mps"
 
 
 def for_device(uniforms: Tensor, device: torch.device) -> Tensor:
-    """Draws in [0, 1) as float64, or, for a device that has none, as whole 2^48ths, int64; still where they are."""
+    """Draws in [0, 1) as float64, or int64 multiples of 2^-48 for a device without it; they stay where they are."""
     if not uniforms.is_floating_point():
         return uniforms
     uniforms = uniforms.double()
@@ -120,12 +120,12 @@ def for_device(uniforms: Tensor, device: torch.device) -> Tensor:
 
 
 def fractions(uniforms: Tensor) -> Tensor:
-    """What `for_device` returns, as numbers in [0, 1): of 2^48ths the first 24 bits, which float32 holds exactly."""
+    """What `for_device` returns, as numbers in [0, 1); from int64 the top 24 bits, which float32 holds exactly."""
     return uniforms if uniforms.is_floating_point() else (uniforms >> _HALF_BITS).float() * 2.0**-_HALF_BITS
 
 
 def draw(probs: Tensor, uniform: Tensor) -> Tensor:
-    """Inverse-CDF draw from one distribution, without reading any value.
+    """Inverse-CDF draw from one distribution, without reading any value on the host.
 
     Args:
         probs: (V,) non-negative weights with a positive sum; they need not be normalised.
@@ -141,20 +141,20 @@ def draw(probs: Tensor, uniform: Tensor) -> Tensor:
 def draw_in_integers(probs: Tensor, uniform: Tensor) -> Tensor:
     """`draw` on a device without float64, whose float32 would lose the unlikely ids of a large vocabulary.
 
-    Weights are counted in 2^-37ths of their sum, so that they add up without rounding; less than half of one is not
-    drawn. uniform () int64, 2^48ths.
+    Weights are multiples of 2^-37 of their sum, so that they add up without rounding; less than half of one is never
+    drawn. uniform: () int64, in units of 2^-48.
     """
-    # Brought to a sum of 1 first, since a residual may hold next to nothing.
+    # Normalised first, since a residual's sum may be tiny.
     cdf = (probs / probs.sum() * 2.0**_SHARE_BITS).round().long().cumsum(-1)
     total, high, low = cdf[-1], uniform >> _HALF_BITS, uniform & ((1 << _HALF_BITS) - 1)
-    # total * uniform / 2^48 by halves, since the product has more than 64 bits.
+    # total * uniform / 2^48 in halves, since the product exceeds 64 bits.
     point = (total * high + ((total * low) >> _HALF_BITS)) >> _HALF_BITS
     # The first entry above the point: an id of weight 0 can't be found. The clamp is for NaN.
     return (cdf <= point).sum().clamp_(max=probs.size(-1) - 1)
 
 
 def draw_in_double(probs: Tensor, uniform: Tensor) -> Tensor:
-    """`draw` on a device that has float64, uniform (): float64 there. TorchScript reads it."""
+    """`draw` on a device that has float64; uniform: () float64 there. TorchScript compiles it."""
     cdf = probs.cumsum(-1, dtype=torch.float64)
     total = cdf[-1]
     # right=True finds the first entry above the point, so an id of weight 0 can't be found; rounding must not lift the

@@ -1,7 +1,7 @@
-"""The words of the engine as types: settings, drafts, verdicts and the events of a run.
+"""The engine's types: settings, drafts, verification results and the events of a run.
 
-Nothing here imports torch, so that the window can use these types before the engine is loaded. What crosses a
-thread (settings in, events out) is frozen and holds CPU scalars, strings, tuples and enums only.
+Nothing here imports torch, so the window can use these types before the engine is loaded. What crosses threads
+(settings in, events out) is frozen and holds only CPU scalars, strings, tuples and enums.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from core.evidence import PositionEvidence
 
 MAX_DRAFT_TOKENS = 16
-"""Longest block that the window and the command line offer; `verify` itself has no limit."""
+"""Longest block that the window and the command line offer; `verify` has no limit."""
 
 MAX_TEMPERATURE = 10.0
-"""Far beyond what anyone samples at; a larger value is taken for a slip."""
+"""Far above any useful value; a larger one is assumed to be a typo."""
 
 
 class TokenKind(StrEnum):
-    """What became of an emitted token."""
+    """Where an emitted token came from."""
 
     ACCEPTED = "accepted"
     """Drafted, tested and kept."""
@@ -46,14 +46,14 @@ class Coupling(StrEnum):
 
 
 class LengthPolicy(StrEnum):
-    """Who chooses how many tokens a step drafts."""
+    """How the number of tokens drafted in a step is chosen."""
 
     FIXED = "fixed"
-    """K by hand, the same in every step."""
+    """The K that the user set, in every step."""
     AUTO = "auto"
-    """The engine, before each step, from what steps cost and how much was accepted lately; 0 included."""
+    """The engine chooses before each step, from measured step times and recent acceptance; K may be 0."""
     ADAPTIVE = "adaptive"
-    """As AUTO, and a block ends early where the draft is unsure of its tokens."""
+    """Like AUTO, but a block ends early where the draft is unsure of its tokens."""
 
 
 class FinishReason(StrEnum):
@@ -65,7 +65,7 @@ class FinishReason(StrEnum):
 
 
 class TargetFeature(StrEnum):
-    """What a drafter may ask the target to return beside its logits."""
+    """What a drafter may ask the target to return besides its logits."""
 
     HIDDEN_STATES = "hidden_states"
 
@@ -104,7 +104,7 @@ class SamplingParams:
     temperature: float = setting(
         1.0,
         label="Temperature",
-        help="0 always takes the likeliest token; 1 leaves the model's distribution as it is.",
+        help="0 always takes the most likely token; 1 leaves the model's distribution as it is.",
         min=0.0,
         max=MAX_TEMPERATURE,
         step=0.05,
@@ -116,7 +116,7 @@ class SamplingParams:
     top_k: int = setting(
         0,
         label="Top-k",
-        help="Keep only the k likeliest tokens; 0 keeps all.",
+        help="Keep only the k most likely tokens; 0 keeps all.",
         min=0,
         off=0,
         window_max=1_000_000,
@@ -124,7 +124,7 @@ class SamplingParams:
     top_p: float = setting(
         1.0,
         label="Top-p",
-        help="Keep only the likeliest tokens whose probabilities add up to this; 1 keeps all.",
+        help="Keep only the most likely tokens whose probabilities add up to this; 1 keeps all.",
         min=0.0,
         above=True,
         max=1.0,
@@ -135,7 +135,7 @@ class SamplingParams:
     min_p: float = setting(
         0.0,
         label="Min-p",
-        help="Keep only tokens at least this fraction as likely as the likeliest; 0 keeps all.",
+        help="Keep only tokens whose probability is at least this fraction of the largest; 0 keeps all.",
         min=0.0,
         max=1.0,
         step=0.05,
@@ -159,13 +159,13 @@ class SamplingParams:
 class RunRequest:
     """One run's settings: a snapshot taken when Run is pressed.
 
-    `draft` is None for methods that need no second model. `chat` None means: apply the chat template if the target's
-    tokenizer has one. `num_draft_tokens` None lets the engine choose K, 0 included, by `length_policy`, which says
-    nothing beside a K. `inspect` keeps the evidence of each step, outside everything timed.
+    `draft` is None for methods that need no second model. `chat` None applies the chat template if the target's
+    tokenizer has one. `num_draft_tokens` None lets `length_policy` choose K, which may be 0; with a K, the policy is
+    ignored. `inspect` keeps the evidence of each step, outside all timing.
 
-    A run may branch off another: `continuation` holds ids that count as already written behind the prompt, `forced`
-    those that a person put behind them, and `forced_text` a text in the place of ids, which the target's tokenizer
-    makes tokens of. `max_new_tokens`, the summary and every figure are about what is new.
+    A run may branch off another: `continuation` holds ids already written after the prompt, `forced` ids that the user
+    added after those, and `forced_text` the same as text, for the target's tokenizer to encode. `max_new_tokens`, the
+    summary and all figures count new tokens only.
 
     Raises:
         SettingsError: for a value outside its range.
@@ -179,7 +179,7 @@ class RunRequest:
     num_draft_tokens: int | None = setting(
         4,
         label="K, draft tokens",
-        help="How many tokens are drafted before the target verifies them in one forward.",
+        help="How many tokens are drafted before the target verifies them in one forward pass.",
         subject="K, the number of draft tokens,",
         min=1,
         max=MAX_DRAFT_TOKENS,
@@ -217,7 +217,7 @@ class RunRequest:
     chat: bool | None = setting(
         None,
         label="Chat template",
-        help="Put the prompt through the target's chat template. Auto: if the target has one.",
+        help="Format the prompt with the target's chat template. Auto: if the target has one.",
     )
     device: Device = setting(
         Device.AUTO,
@@ -234,14 +234,13 @@ class RunRequest:
     baseline: bool = setting(
         False,
         label="Measure the baseline",
-        help="After the run, run the target alone with the same settings and the same limit of new tokens, and report "
-        "the speedup.",
+        help="After the run, run the target alone with the same settings and token limit, and report the speedup.",
         window_default=True,
     )
     inspect: bool = setting(
         False,
         label="Keep the evidence",
-        help="Keep the evidence of each step in the log, too: what the Inspector shows.",
+        help="Also log the evidence of each step, which the Inspector shows.",
     )
     continuation: tuple[int, ...] = ()
     forced: tuple[int, ...] = ()
@@ -249,10 +248,10 @@ class RunRequest:
     length_policy: LengthPolicy = setting(
         LengthPolicy.AUTO,
         label="How K is chosen",
-        help="Fixed: the K that is set, in every step.\n"
-        "Auto: the engine chooses before each step, from the measured cost of forwards and recent acceptance; 0, plain "
-        "decoding, where drafting doesn't pay.\n"
-        "Adaptive: as Auto, and a block ends early where the draft is unsure of its own tokens.",
+        help="Fixed: the K you set, in every step.\n"
+        "Auto: the engine chooses before each step, from measured forward times and recent acceptance; 0 (plain "
+        "decoding) where drafting doesn't pay.\n"
+        "Adaptive: like Auto, but a block ends early where the draft is unsure of its own tokens.",
         titles={LengthPolicy.FIXED: "Fixed", LengthPolicy.AUTO: "Auto", LengthPolicy.ADAPTIVE: "Adaptive"},
     )
 
@@ -280,7 +279,7 @@ SETTINGS = {**declared(RunRequest), **declared(SamplingParams)}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Draft:
-    """A block of proposed tokens: a chain is the degenerate tree.
+    """A block of proposed tokens; a chain is a degenerate tree.
 
     Attributes:
         tokens: (N,) int64, proposed ids.
@@ -299,20 +298,20 @@ class Draft:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DraftContext:
-    """What a drafter may look at when it proposes.
+    """What a drafter sees when it proposes.
 
     Attributes:
         ids: committed ids, prompt included; the last one has not been seen by the target yet.
         num_draft_tokens: K, the longest block wanted; fewer, or none, may be proposed.
         sampling: the target's own parameters, which apply to the draft's distribution as well.
-        generator: source of randomness for this run; not used where `gumbel` is given.
-        gumbel: absolute position -> (V,) noise, where the run is Gumbel-coupled; else None.
+        generator: source of randomness for this run; unused if `gumbel` is given.
+        gumbel: absolute position -> (V,) noise if the run is Gumbel-coupled; else None.
         vocab_size: V, the number of ids that may be emitted.
-        check_cancelled: raises to abandon the step; to be called before each forward.
+        check_cancelled: raises to abandon the step; call it before each forward.
         features: what `Drafter.needs` asked for, by name, for the positions that the last step kept.
-        keep_drafting: where not None, to be called by a drafter that draws token by token, after each token, with the
-            draft's probability of it (at temperature 0, its probability at 1). False ends the block behind that token,
-            which stays in it. A drafter that has no such probability ignores it.
+        keep_drafting: if not None, a drafter that draws token by token calls it after each token with the draft's
+            probability of that token (at temperature 0, its probability at 1). False ends the block after that token.
+            A drafter without such probabilities ignores it.
     """
 
     ids: Sequence[int]
@@ -331,12 +330,12 @@ class Verification:
     """Outcome of testing one block.
 
     Attributes:
-        num_accepted: how many of the K drafted tokens were kept, from the front.
+        num_accepted: how many of the K drafted tokens were accepted.
         next_token: the id that follows them.
         next_kind: CORRECTION after a rejection, BONUS after a full block.
         acceptance_probs: min(1, target / draft probability) of each drafted token, tested or not.
-        uniforms: the draw u that each drafted token was tested with; empty where the coupling draws none.
-        next_uniform: the draw that `next_token` was taken from its distribution with; None where there is none.
+        uniforms: the draw u that each drafted token was tested with; empty if the coupling draws none.
+        next_uniform: the draw that selected `next_token`; None if there is none.
     """
 
     num_accepted: int
@@ -352,7 +351,7 @@ class Verification:
 
 @dataclass(frozen=True, slots=True)
 class StageChanged:
-    """The engine is busy with something that a person waits for, such as loading a model."""
+    """The engine is busy with something the user waits for, such as loading a model."""
 
     text: str
 
@@ -383,29 +382,29 @@ class PrefillDone:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One draft-verify round, in the words of the run log.
+    """One draft-verify round, with the run log's field names.
 
     Sequences over the drafted block have length `num_draft_tokens`; those over the emitted tokens have length
-    `num_accepted` + 1, or less where an end was reached within the block.
+    `num_accepted` + 1, or less if the text ended within the block.
 
     Attributes:
         index: number of the step, from 0.
         position: absolute position of the first emitted token, prompt included.
-        num_draft_tokens: tokens drafted in this step, up to an end within the block; 0 is a plain step.
+        num_draft_tokens: tokens drafted in this step, up to the end of the text; 0 is a plain step.
         temperature: in force for this step.
         drafted, drafted_texts: the block; texts are for display.
         draft_probs, target_probs: probability of each drafted id under the two models, after the filters.
         acceptance_probs: min(1, p / q) of each drafted id.
         expected_acceptance: sum over the vocabulary of min(p, q), by drafted position.
         uniforms: the draw that each drafted token was tested with.
-        num_accepted: drafted tokens that were kept, after any cut at an end.
+        num_accepted: drafted tokens that were accepted, up to the end of the text.
         emitted, emitted_kinds, emitted_texts: what was added to the text.
-        draft_ms, verify_ms, sample_ms: draft proposals; the target's forward; filters, verdict and the next token.
+        draft_ms, verify_ms, sample_ms: drafting; the target's forward; filters, verification and the next token.
         total_ms: the whole step, without the capture of evidence.
-        next_uniform: the draw that took the last emitted token from the residual, or from the target; None where an
-            end came before it, or where the coupling draws none.
-        evidence: the distributions at each drafted position and at the bonus token's, where they were asked for. During
-            a run they follow the step, as `Inspected`.
+        next_uniform: the draw that took the last emitted token from the residual or the target; None if the text ended
+            before it, or if the coupling draws none.
+        evidence: the distributions at each drafted position and at the bonus token's, if requested. During a run they
+            follow the step as `Inspected`.
     """
 
     index: int
@@ -437,7 +436,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """A block that waits for its verdict; fields as in `Step`. Sent only while a person follows the single steps."""
+    """A block that awaits verification; fields as in `Step`. Sent only while the user follows single steps."""
 
     index: int
     position: int
@@ -447,7 +446,7 @@ class Drafted:
 
 @dataclass(frozen=True, slots=True)
 class Inspected:
-    """The evidence of an earlier step: sent while the run is paused, at its end, or as soon as somebody looks."""
+    """The evidence of an earlier step: sent while the run is paused, at its end, or at once while it is inspected."""
 
     index: int
     evidence: Sequence[PositionEvidence]
@@ -455,27 +454,27 @@ class Inspected:
 
 @dataclass(frozen=True, slots=True)
 class BaselineStep:
-    """One token of the plain baseline, which runs after the speculative run it is compared with."""
+    """One token of the plain baseline, which follows the speculative run it is compared with."""
 
     step: Step
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a run came to. Rates count decoding only; the prefill stands beside them.
+    """Results of a run. Rates cover decoding only; the prefill is reported separately.
 
     Attributes:
         num_drafts: steps in which at least one token was drafted.
         num_accepted_tokens_per_pos: how often the drafted token at each position of the block was accepted.
-        draft_acceptance_rate: accepted / drafted; None where nothing was drafted.
+        draft_acceptance_rate: accepted / drafted; None if nothing was drafted.
         block_efficiency: tokens emitted per target forward.
         cost_coefficient: one draft step's time / one target step's time.
         tokens_per_second: num_tokens / the sum of the steps' total_ms.
         predicted_speedup: tau / (K c + v(K+1)) from this run's measured alpha, c and v.
-        measured_speedup: tokens_per_second / baseline_tokens_per_second; None where the baseline did not run.
-        expected_acceptance_rate: accepted / drafted as rejection coupling would be expected to reach it.
-        num_threads, baseline_num_threads: processor threads in force at the end of each.
-        error: what went wrong; with another finish reason than ERROR, in the baseline.
+        measured_speedup: tokens_per_second / baseline_tokens_per_second; None if the baseline did not run.
+        expected_acceptance_rate: the accepted / drafted expected under rejection coupling.
+        num_threads, baseline_num_threads: CPU threads in use at the end of each.
+        error: what went wrong: in the baseline, unless the finish reason is ERROR.
         target_step_ms: time of the target's one-position forward, as in `PrefillDone`.
     """
 
@@ -506,7 +505,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """Last event of a run that has started, or that was stopped before it could."""
+    """Last event of a run, also of one that was stopped before it started."""
 
     summary: Summary
 

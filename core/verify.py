@@ -1,4 +1,4 @@
-"""Modified rejection sampling: which drafted tokens are accepted, and which token follows them.
+"""Modified rejection sampling: decides which drafted tokens are accepted, and draws the token that follows.
 
 Leviathan et al. (arXiv 2211.17192), algorithm 1; Chen et al. (arXiv 2302.01318), algorithm 2. A drafted token x is
 accepted with probability min(1, target_probs[x] / draft_probs[x]); the first rejected one is replaced by a draw from
@@ -20,9 +20,9 @@ from core.sampling import draw, draw_uniforms, for_device, fractions
 from core.types import TokenKind, Verification
 
 SUM_TOLERANCE = 1e-2
-"""How far a row's sum may be from 1: half-precision rounding passes, logits and unnormalised scores don't."""
+"""How far a row's sum may be from 1: half-precision rounding passes; logits and unnormalised scores don't."""
 
-_IMPOSSIBLE_DRAFT = "The drafter proposed a token that its own distribution gives probability 0. Mend its code."
+_IMPOSSIBLE_DRAFT = "The drafter proposed a token that its own distribution gives probability 0. Fix its code."
 
 
 def verify(
@@ -36,9 +36,9 @@ def verify(
 
     Args:
         draft_tokens: (K,) integer ids, each drawn from its row of `draft_probs`. K may be 0.
-        draft_probs: (K, V) distributions that the tokens were drawn from; None for a drafter that proposes without
-            one, which counts as a one-hot at each token.
-        target_probs: (K + 1, V) the target's distributions at the drafted positions and at the one behind them.
+        draft_probs: (K, V) distributions that the tokens were drawn from; None for a drafter without distributions,
+            which counts as a one-hot at each token.
+        target_probs: (K + 1, V) the target's distributions at the drafted positions and at the next one.
         generator: None makes a fresh, non-deterministically seeded one; the global generator is never touched.
 
     Returns:
@@ -63,18 +63,18 @@ def verify_block(
     *,
     generator: torch.Generator,
 ) -> Verification:
-    """`verify` without its checks, for blocks that the engine made itself. Same arguments, same result.
+    """`verify` without its checks, for blocks made by the engine. Same arguments, same result.
 
     Raises:
         GenerationError: a model's logits held NaN.
         DrafterError: a drafted token has draft probability 0.
     """
     num_drafted = draft_tokens.shape[0]
-    # Always one draw for each drafted token and one for the token behind them, so that a seed gives one result.
+    # Always one draw for each drafted token and one for the next token, so that a seed gives one result.
     uniforms = draw_uniforms(num_drafted + 1, generator)
     if is_asynchronous(target_probs.device):
         return _verified_on_device(draft_tokens, draft_probs, target_probs, uniforms)
-    # A few numbers are compared: as Python's floats, which are doubles, rather than by a tensor operation each.
+    # For a few numbers, Python's floats (doubles) are faster than tensor operations.
     p = _probs_of(target_probs, draft_tokens)
     q = [1.0] * num_drafted if draft_probs is None else _probs_of(draft_probs, draft_tokens)
     u = uniforms.tolist()
@@ -83,7 +83,7 @@ def verify_block(
     if 0.0 in q:
         raise DrafterError(_IMPOSSIBLE_DRAFT)
 
-    # Written without a division, and with <: a token of target probability 0 is rejected even where u is 0.
+    # No division, and a strict <: a token of target probability 0 is rejected even if u is 0.
     kept = [u[i] * q[i] < p[i] for i in range(num_drafted)]
     num_accepted = [*kept, False].index(False)
     if num_accepted == num_drafted:
@@ -105,7 +105,7 @@ def verify_block(
 def _verified_on_device(
     draft_tokens: Tensor, draft_probs: Tensor | None, target_probs: Tensor, uniforms: Tensor
 ) -> Verification:
-    """The same verdict, computed where the distributions are, so that the host waits for it once."""
+    """`verify_block` computed on the distributions' device, so that the host waits only once."""
     num_drafted = draft_tokens.shape[0]
     decisive = for_device(uniforms, target_probs.device)
     verdict = decide(draft_tokens, draft_probs, target_probs, decisive.to(target_probs.device)).tolist()
@@ -126,14 +126,14 @@ def _verified_on_device(
 
 
 def decide(draft_tokens: Tensor, draft_probs: Tensor | None, target_probs: Tensor, uniforms: Tensor) -> Tensor:
-    """A verdict without a look at any value on the way.
+    """Verify a block without reading any value on the host.
 
     Args:
         draft_tokens, draft_probs, target_probs: see `verify`.
-        uniforms: (K + 1,) draws as `for_device` gives them, the last one for the token behind what is accepted.
+        uniforms: (K + 1,) draws from `for_device`, the last one for the token after the accepted ones.
 
     Returns:
-        (2 + 2 K,) float64, or float32 where there is none (which holds ids up to 2^24): number of accepted tokens, next
+        (2 + 2 K,) float64, or float32 on devices without it (exact for ids up to 2^24): number of accepted tokens, next
         token, and the probabilities of the drafted tokens under the target and under the draft.
     """
     num_drafted = draft_tokens.shape[0]
@@ -142,10 +142,10 @@ def decide(draft_tokens: Tensor, draft_probs: Tensor | None, target_probs: Tenso
     p = target_probs[:num_drafted].gather(1, at).squeeze(1).to(tests.dtype)
     q = torch.ones_like(p) if draft_probs is None else draft_probs.gather(1, at).squeeze(1).to(tests.dtype)
     kept = tests * q < p
-    # Indexing with a tensor () would look at its value; selecting with a tensor (1,) does not.
+    # Indexing with a tensor () would read its value; selecting with a tensor (1,) does not.
     num_accepted = kept.long().cumprod(0).sum().view(1)
     target_row = target_probs.index_select(0, num_accepted)[0]
-    # Behind a full block nothing is taken off the target's row: that is the bonus token's.
+    # After a full block nothing is subtracted from the target's row: the bonus token is drawn from it.
     if draft_probs is None:
         taken = torch.zeros_like(target_probs)
         taken[:num_drafted].scatter_(1, at, torch.inf)
@@ -158,14 +158,14 @@ def decide(draft_tokens: Tensor, draft_probs: Tensor | None, target_probs: Tenso
 
 
 def _probs_of(rows: Tensor, tokens: Tensor) -> list[float]:
-    """Each row's probability of its token; the bonus row, which has none, is asked for id 0."""
+    """Each row's probability of its token; the bonus row has no token, and returns id 0's."""
     surplus = rows.shape[0] - tokens.shape[0]
     ids = functional.pad(tokens, (0, surplus)) if surplus else tokens
     return rows.gather(1, ids.unsqueeze(1)).squeeze(1).tolist()
 
 
 def check_finite(draft_probs: Tensor | None, target_probs: Tensor) -> None:
-    """Raise GenerationError where a model's logits held NaN, or nothing finite: softmax makes the whole row NaN."""
+    """Raise GenerationError if a model's logits held NaN or nothing finite: softmax makes the whole row NaN."""
     if draft_probs is not None and not bool(draft_probs[:, 0].isfinite().all()):
         raise GenerationError("The draft's logits hold NaN. Choose float32, or another draft model.")
     if not bool(target_probs[:, 0].isfinite().all()):
@@ -173,11 +173,11 @@ def check_finite(draft_probs: Tensor | None, target_probs: Tensor) -> None:
 
 
 def residual(target_row: Tensor, draft_row: Tensor | None, draft_token: Tensor) -> Tensor:
-    """What the target has left where the draft fell short: max(0, target - draft), not normalised.
+    """The residual, max(0, target - draft), not normalised.
 
     Args:
-        target_row: (V,) target's distribution at the rejected position.
-        draft_row: (V,) draft's distribution there; None for a one-hot at `draft_token`.
+        target_row: (V,) the target's distribution at the rejected position.
+        draft_row: (V,) the draft's distribution there; None for a one-hot at `draft_token`.
         draft_token: () id that was rejected.
 
     Returns:
@@ -188,15 +188,15 @@ def residual(target_row: Tensor, draft_row: Tensor | None, draft_token: Tensor) 
         left[draft_token] = 0.0
     else:
         left = (target_row - draft_row).clamp_(min=0.0)
-    # Equal rows reject nothing, so nothing is left only where the two are equal to within rounding.
+    # Equal rows reject nothing, so the residual is empty only if they are equal to within rounding.
     return left if float(left.sum()) > 0.0 else target_row
 
 
 def verify_gumbel(draft_tokens: Tensor, target_tokens: Tensor) -> Verification:
-    """Test a block whose randomness is shared: drafted tokens are accepted as far as the target draws the same.
+    """Verify a Gumbel-coupled block: drafted tokens are accepted as long as the target draws the same ones.
 
-    The target draws with the same Gumbel noise as the draft, keyed by position, so the text is plain sampling's, token
-    for token.
+    The target draws with the same Gumbel noise as the draft, keyed by position, so the text is identical to that of
+    plain sampling.
 
     Args:
         draft_tokens: (K,) drafted ids.
@@ -218,7 +218,7 @@ def _check(draft_tokens: Tensor, draft_probs: Tensor | None, target_probs: Tenso
     num_drafted, vocab_size = target_probs.shape[0] - 1, target_probs.shape[1]
     if draft_tokens.shape != (num_drafted,):
         raise ValueError(
-            f"draft_tokens must have shape ({num_drafted},) to go with {num_drafted + 1} target rows, "
+            f"draft_tokens must have shape ({num_drafted},) for {num_drafted + 1} target rows, "
             f"not {tuple(draft_tokens.shape)}."
         )
     is_integer = not (draft_tokens.is_floating_point() or draft_tokens.is_complex() or draft_tokens.dtype == torch.bool)

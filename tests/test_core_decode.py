@@ -46,7 +46,7 @@ def test_a_drafter_that_breaks_its_contract_is_named_for_it(what):
     drafter.propose = lambda context: broken_drafts()[what]
     with pytest.raises(DrafterError) as caught:
         play(speculative(target, drafter, [0], num_draft_tokens=2, max_new_tokens=9))
-    assert is_sentence(str(caught.value).removesuffix(" Mend its code."))
+    assert is_sentence(str(caught.value).removesuffix(" Fix its code."))
 
 
 def test_fewer_than_one_new_token_is_refused():
