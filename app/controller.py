@@ -12,7 +12,8 @@ from app.worker import EngineTask, EngineWorker, Inbox, OpenSession, Work, open_
 from core.controls import RunControls
 from core.draft_shape import DraftLength
 from core.errors import SettingsError
-from core.types import Event, RunRequest
+from core.settings import RunRequest
+from core.types import Event
 
 BUSY_SENTENCE = "A run is in progress. Stop it, or wait for it to end, before you start another."
 BUSY_TASK_SENTENCE = "{} is in progress. Stop it, or wait for it to end, before you start anything else."

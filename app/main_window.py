@@ -42,7 +42,7 @@ from app.window_layout import below, centre, fit_columns, from_text, splitter, t
 from app.worker import OpenSession, open_session
 from core.errors import OutriderError
 from core.models import catalogue
-from core.types import RunRequest
+from core.settings import RunRequest
 
 WARM_UP_DELAY_MS = 250
 CLOSE_WAIT_MS = 200

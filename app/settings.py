@@ -21,8 +21,7 @@ from core.drafters.registry import METHODS
 from core.errors import OutriderError
 from core.files import write_atomically
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET
-from core.settings import is_valid
-from core.types import SETTINGS, Coupling, Device, DType, LengthPolicy
+from core.settings import SETTINGS, Coupling, Device, DType, LengthPolicy, is_valid
 
 SCHEMA = 1
 APP_NAME = "outrider"

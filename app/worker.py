@@ -20,7 +20,8 @@ from core.errors import OutriderError, sentence_of
 from core.evidence import packed
 from core.runlog.log import RunLogWriter
 from core.runners.threads import limit_spinning, without_collection
-from core.types import Event, Finished, FinishReason, Inspected, RunRequest, RunStarted, StageChanged, Summary
+from core.settings import RunRequest
+from core.types import Event, Finished, FinishReason, Inspected, RunStarted, StageChanged, Summary
 
 if TYPE_CHECKING:
     from core.session import Session

@@ -11,7 +11,7 @@ import time
 from dataclasses import replace
 
 from core.draft_shape import DraftLength, check_draft_length
-from core.types import RunRequest, SamplingParams
+from core.settings import RunRequest, SamplingParams
 
 LOOK_MS = 400.0
 """How long step mode shows a draft before its result, so that the user sees both."""

@@ -31,18 +31,16 @@ from core.runners.base import ForwardOutput, prefill
 from core.runners.graphed import captures_graphs
 from core.runners.timing import StepClock, Stopwatch, is_asynchronous, peak_memory_mb, reset_peak_memory
 from core.sampling import draw_gumbel, gumbel_noise, probabilities
+from core.settings import Coupling, LengthPolicy, SamplingParams
 from core.text import TextStream, display_texts
 from core.types import (
-    Coupling,
     Draft,
     DraftContext,
     Drafted,
     Finished,
     FinishReason,
     Inspected,
-    LengthPolicy,
     PrefillDone,
-    SamplingParams,
     Step,
     Summary,
     TargetFeature,

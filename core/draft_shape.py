@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from core.analysis.expectation import expected_accepted, expected_tokens
 from core.errors import SettingsError
-from core.types import MAX_DRAFT_TOKENS, LengthPolicy, Step
+from core.settings import MAX_DRAFT_TOKENS, LengthPolicy
+from core.types import Step
 
 # --- The setting ------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from core.types import SamplingParams
+from core.settings import SamplingParams
 
 _LEAST_TEMPERATURE = 1e-30
 """The smallest divisor: anything colder is bit-for-bit greedy."""

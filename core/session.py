@@ -28,19 +28,9 @@ from core.models.prompting import EncodedPrompt, check_prompt_length, encode_pro
 from core.models.shelf import ModelShelf, load_models
 from core.runlog.tally import Tally
 from core.runners.threads import ThreadGovernor, num_processors
+from core.settings import RunRequest
 from core.text import TextStream
-from core.types import (
-    BaselineStep,
-    Event,
-    Finished,
-    FinishReason,
-    PrefillDone,
-    RunRequest,
-    RunStarted,
-    StageChanged,
-    Step,
-    Summary,
-)
+from core.types import BaselineStep, Event, Finished, FinishReason, PrefillDone, RunStarted, StageChanged, Step, Summary
 
 _log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
-"""The engine's types: settings, drafts, verification results and the events of a run.
+"""The engine's types: drafts, verification results and the events of a run.
 
-Nothing here imports torch, so the window can use these types before the engine is loaded. What crosses threads
-(settings in, events out) is frozen and holds only CPU scalars, strings, tuples and enums.
+Nothing here imports torch, so the window can use these types before the engine is loaded. Events cross threads: they
+are frozen and hold only CPU scalars, strings, tuples and enums.
 """
 
 from __future__ import annotations
@@ -11,20 +11,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from core.errors import SettingsError
-from core.settings import MAX_SEED, check, declared, setting
+# Programs outside import the settings from here.
+from core.settings import Coupling, Device, DType, LengthPolicy, RunRequest, SamplingParams  # noqa: F401
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
     from core.evidence import PositionEvidence
-
-MAX_DRAFT_TOKENS = 16
-"""Longest block that the window and the command line offer; `verify` has no limit."""
-
-MAX_TEMPERATURE = 10.0
-"""Far above any useful value; a larger one is assumed to be a typo."""
 
 
 class TokenKind(StrEnum):
@@ -36,24 +30,6 @@ class TokenKind(StrEnum):
     """Drawn from the residual after a rejection. On screen: resampled."""
     BONUS = "bonus"
     """Drawn from the target after a fully accepted block; also every token of plain decoding (K = 0)."""
-
-
-class Coupling(StrEnum):
-    """How the randomness of draft and target is shared."""
-
-    REJECTION = "rejection"
-    GUMBEL = "gumbel"
-
-
-class LengthPolicy(StrEnum):
-    """How the number of tokens drafted in a step is chosen."""
-
-    FIXED = "fixed"
-    """The K that the user set, in every step."""
-    AUTO = "auto"
-    """The engine chooses before each step, from measured step times and recent acceptance; K may be 0."""
-    ADAPTIVE = "adaptive"
-    """Like AUTO, but a block ends early where the draft is unsure of its tokens."""
 
 
 class FinishReason(StrEnum):
@@ -68,213 +44,6 @@ class TargetFeature(StrEnum):
     """What a drafter may ask the target to return besides its logits."""
 
     HIDDEN_STATES = "hidden_states"
-
-
-class Device(StrEnum):
-    AUTO = "auto"
-    CPU = "cpu"
-    CUDA = "cuda"
-    MPS = "mps"
-
-
-class DType(StrEnum):
-    AUTO = "auto"
-    FLOAT32 = "float32"
-    BFLOAT16 = "bfloat16"
-    FLOAT16 = "float16"
-
-
-def _require(condition: bool, sentence: str) -> None:
-    if not condition:
-        raise SettingsError(sentence)
-
-
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingParams:
-    """How logits become a distribution. Filters apply in this order; 0, 1 and 0 switch them off.
-
-    Raises:
-        SettingsError: for a value outside its range, with a sentence that names the range.
-    """
-
-    temperature: float = setting(
-        1.0,
-        label="Temperature",
-        help="0 always takes the most likely token; 1 leaves the model's distribution as it is.",
-        min=0.0,
-        max=MAX_TEMPERATURE,
-        step=0.05,
-        window_max=2.0,
-        window_default=0.8,
-        aliases=("t", "temp"),
-        metavar="T",
-    )
-    top_k: int = setting(
-        0,
-        label="Top-k",
-        help="Keep only the k most likely tokens; 0 keeps all.",
-        min=0,
-        off=0,
-        window_max=1_000_000,
-    )
-    top_p: float = setting(
-        1.0,
-        label="Top-p",
-        help="Keep only the most likely tokens whose probabilities add up to this; 1 keeps all.",
-        min=0.0,
-        above=True,
-        max=1.0,
-        step=0.05,
-        off=1.0,
-        metavar="P",
-    )
-    min_p: float = setting(
-        0.0,
-        label="Min-p",
-        help="Keep only tokens whose probability is at least this fraction of the largest; 0 keeps all.",
-        min=0.0,
-        max=1.0,
-        step=0.05,
-        off=0.0,
-        metavar="P",
-    )
-
-    def __post_init__(self) -> None:
-        check(self)
-
-    @property
-    def is_greedy(self) -> bool:
-        return self.temperature == 0.0
-
-    @property
-    def is_unfiltered(self) -> bool:
-        return self.top_k == 0 and self.top_p == 1.0 and self.min_p == 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class RunRequest:
-    """One run's settings: a snapshot taken when Run is pressed.
-
-    `draft` is None for methods that need no second model. `chat` None applies the chat template if the target's
-    tokenizer has one. `num_draft_tokens` None lets `length_policy` choose K, which may be 0; with a K, the policy is
-    ignored. `inspect` keeps the evidence of each step, outside all timing.
-
-    A run may branch off another: `continuation` holds ids already written after the prompt, `forced` ids that the user
-    added after those, and `forced_text` the same as text, for the target's tokenizer to encode. `max_new_tokens`, the
-    summary and all figures count new tokens only.
-
-    Raises:
-        SettingsError: for a value outside its range.
-    """
-
-    target: str
-    draft: str | None
-    prompt: str
-    method: str = "draft-model"
-    method_options: Mapping[str, Any] = field(default_factory=dict)
-    num_draft_tokens: int | None = setting(
-        4,
-        label="K, draft tokens",
-        help="How many tokens are drafted before the target verifies them in one forward pass.",
-        subject="K, the number of draft tokens,",
-        min=1,
-        max=MAX_DRAFT_TOKENS,
-        is_optional=True,
-        aliases=("k",),
-    )
-    sampling: SamplingParams = field(default_factory=SamplingParams)
-    seed: int = setting(
-        0,
-        label="Seed",
-        help="The same seed and settings give the same text. When the engine chooses K, the text also depends on this "
-        "machine's timing, unless the coupling is gumbel (in the window: Reproducible) or the temperature is 0.",
-        subject="The seed",
-        min=0,
-        max=MAX_SEED,
-    )
-    coupling: Coupling = setting(
-        Coupling.REJECTION,
-        label="Coupling",
-        help="How draft and target share randomness. With gumbel, a seed gives the text of plain sampling, whatever "
-        "the draft and K, at the cost of a little acceptance.",
-        titles={Coupling.REJECTION: "Rejection", Coupling.GUMBEL: "Gumbel (reproducible)"},
-    )
-    max_new_tokens: int = setting(
-        128,
-        label="New tokens",
-        help="The run ends after this many tokens, or earlier.",
-        subject="The number of new tokens",
-        min=1,
-        step=16,
-        window_max=32768,
-        aliases=("n",),
-    )
-    stop: tuple[str, ...] = ()
-    chat: bool | None = setting(
-        None,
-        label="Chat template",
-        help="Format the prompt with the target's chat template. Auto: if the target has one.",
-    )
-    device: Device = setting(
-        Device.AUTO,
-        label="Device",
-        help="Where the models run. Auto: the fastest available.",
-        titles={Device.AUTO: "Auto", Device.CPU: "CPU", Device.CUDA: "CUDA", Device.MPS: "MPS"},
-    )
-    dtype: DType = setting(
-        DType.AUTO,
-        label="Number format",
-        help="The number format of the weights. Auto: what suits the device.",
-        titles={dtype: "Auto" if dtype is DType.AUTO else str(dtype) for dtype in DType},
-    )
-    baseline: bool = setting(
-        False,
-        label="Measure the baseline",
-        help="After the run, run the target alone with the same settings and token limit, and report the speedup.",
-        window_default=True,
-    )
-    inspect: bool = setting(
-        False,
-        label="Keep the evidence",
-        help="Also log the evidence of each step, which the Inspector shows.",
-    )
-    continuation: tuple[int, ...] = ()
-    forced: tuple[int, ...] = ()
-    forced_text: str = ""
-    length_policy: LengthPolicy = setting(
-        LengthPolicy.AUTO,
-        label="How K is chosen",
-        help="Fixed: the K you set, in every step.\n"
-        "Auto: the engine chooses before each step, from measured forward times and recent acceptance; 0 (plain "
-        "decoding) where drafting doesn't pay.\n"
-        "Adaptive: like Auto, but a block ends early where the draft is unsure of its own tokens.",
-        titles={LengthPolicy.FIXED: "Fixed", LengthPolicy.AUTO: "Auto", LengthPolicy.ADAPTIVE: "Adaptive"},
-    )
-
-    def __post_init__(self) -> None:
-        _require(bool(self.target.strip()), "Choose a target model.")
-        _require(bool(self.prompt), "The prompt is empty. Write a few words for the model to continue.")
-        check(self)
-        _require(
-            self.num_draft_tokens is not None or self.length_policy is not LengthPolicy.FIXED,
-            "A fixed draft length needs a K.",
-        )
-        _require(all(self.stop), "A stop text is empty. Remove it, or write the text to stop at.")
-        kept = (*self.continuation, *self.forced)
-        _require(all(_is_int(token) and token >= 0 for token in kept), "The tokens to continue from must be ids.")
-
-    @property
-    def draft_length(self) -> int | LengthPolicy:
-        """K, or the policy that chooses it."""
-        return self.length_policy if self.num_draft_tokens is None else self.num_draft_tokens
-
-
-SETTINGS = {**declared(RunRequest), **declared(SamplingParams)}
-"""Every declared setting of a run, by name."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

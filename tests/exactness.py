@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 
 from core.sampling import draw, draw_uniforms, probabilities
-from core.types import Coupling, DraftContext, SamplingParams
+from core.settings import Coupling, SamplingParams
+from core.types import DraftContext
 from tests.fakes import Law, ScriptDrafter, fixed_law, play, random_law, table_model
 
 V, K = 3, 2

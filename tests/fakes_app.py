@@ -11,15 +11,14 @@ from pathlib import Path
 import pytest
 
 from core.controls import Cancelled, RunControls
+from core.settings import LengthPolicy, RunRequest
 from core.types import (
     BaselineStep,
     Drafted,
     Event,
     Finished,
     FinishReason,
-    LengthPolicy,
     PrefillDone,
-    RunRequest,
     RunStarted,
     StageChanged,
     Step,

@@ -15,7 +15,8 @@ from core.experiments.check import (
     TokenCount,
 )
 from core.experiments.prompt_suites import Prompt
-from core.types import RunRequest, SamplingParams, StageChanged
+from core.settings import RunRequest, SamplingParams
+from core.types import StageChanged
 from tests.fakes import random_law, table_model
 
 PROMPTS = (Prompt("first", "abc"), Prompt("second", "fed"))

@@ -5,7 +5,8 @@ import itertools
 import torch
 
 from core.decode import autoregressive, speculative
-from core.types import SamplingParams, TokenKind
+from core.settings import SamplingParams
+from core.types import TokenKind
 from tests.fakes import TableModel, play, random_law, table_model
 
 GREEDY = SamplingParams(0.0)

@@ -9,7 +9,7 @@ from pathlib import Path
 from app.tools.runs.rows import RunColumn
 from core.controls import RunControls
 from core.runlog.log import to_line, to_record
-from core.types import RunRequest, SamplingParams
+from core.settings import RunRequest, SamplingParams
 from tests.fakes_app import FakeSession
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from core.types import RunRequest, StageChanged
+from core.settings import RunRequest
+from core.types import StageChanged
 from tests.fakes import save_model
 
 

@@ -10,7 +10,8 @@ from core.controls import RunControls
 from core.experiments.prompt_suites import Prompt
 from core.experiments.sweep_file import summary_of
 from core.experiments.sweep_plan import DrafterChoice, RunSummary, SweepPlan
-from core.types import Event, Finished, FinishReason, PrefillDone, RunRequest, RunStarted, StageChanged
+from core.settings import RunRequest
+from core.types import Event, Finished, FinishReason, PrefillDone, RunStarted, StageChanged
 from tests.fakes_cli import finished, step
 
 DRAFT = DrafterChoice("draft-model", "D")

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from core.analysis.expectation import expected_tokens
 from core.draft_shape import AutoDraftLength
-from core.types import MAX_DRAFT_TOKENS, Step, TokenKind
+from core.settings import MAX_DRAFT_TOKENS
+from core.types import Step, TokenKind
 
 PLAIN_MS = 10.0
 

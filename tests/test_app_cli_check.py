@@ -13,7 +13,7 @@ from app.cli.check import build_request
 from core.errors import GenerationError
 from core.experiments.exactness import check
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET
-from core.types import Coupling
+from core.settings import Coupling
 from tests.exactness import mutate
 from tests.fakes_check import PROMPTS, TableSession
 from tests.test_core_mutants import VERIFIERS

@@ -15,7 +15,8 @@ from core.analysis.probe import Costs
 from core.errors import PairMismatchError
 from core.runlog.log import RunLogWriter
 from core.session import Session
-from core.types import Finished, RunRequest, RunStarted, SamplingParams, Step
+from core.settings import RunRequest, SamplingParams
+from core.types import Finished, RunStarted, Step
 from tests.fakes import is_sentence, tiny_model
 from tests.fakes_app import FakeSession
 from tests.fakes_cli import finished

@@ -7,7 +7,7 @@ import pytest
 
 from app.__main__ import main
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, ModelEntry, ModelFormat, ModelOrigin
-from core.types import Coupling
+from core.settings import Coupling
 from tests.fakes_cache import empty_shelf, put_into_cache
 from tests.fakes_cli import clean_environment, outrider, piped, play_engine, request_of
 

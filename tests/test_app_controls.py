@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QAbstractSlider, QAbstractSpinBox, QApplication, Q
 
 from app.settings import ChatTemplate
 from core.drafters.registry import METHODS
-from core.types import Coupling, Device, DType, LengthPolicy
+from core.settings import Coupling, Device, DType, LengthPolicy
 
 NAMES = (
     "targetCombo",

@@ -22,7 +22,8 @@ from app.run.inspection import (
 )
 from app.run.tokens import Place
 from core.evidence import PositionEvidence
-from core.types import Coupling, Step
+from core.settings import Coupling
+from core.types import Step
 from tests.fakes_app import make_step
 
 NUM_OTHERS = 30

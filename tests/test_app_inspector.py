@@ -12,7 +12,8 @@ from app.run.inspector import FEW_ROWS, InspectorPanel
 from app.run.run_view import RunView
 from app.run.tokens import Place, Selection
 from app.theme import DARK, LIGHT
-from core.types import Finished, FinishReason, Inspected, RunRequest
+from core.settings import RunRequest
+from core.types import Finished, FinishReason, Inspected
 from tests.fakes_app import make_step, make_summary
 from tests.test_app_inspection import NUM_OTHERS, STEPS, inspected
 

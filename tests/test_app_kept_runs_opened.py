@@ -13,7 +13,7 @@ from app.tools.runs.kept import BUSY
 from app.tools.runs.rows import RunColumn
 from core.runlog.log import read_run_log
 from core.runlog.store import KeptState
-from core.types import Coupling, SamplingParams
+from core.settings import Coupling, SamplingParams
 from tests.fakes_runs import cells, keep_run, shown_whole, until
 
 

@@ -10,7 +10,8 @@ from PySide6.QtWidgets import QApplication, QWidget
 from app.controller import RunState
 from app.run import live as live_view
 from core.runlog.store import RunStore
-from core.types import Finished, FinishReason, RunRequest, StageChanged
+from core.settings import RunRequest
+from core.types import Finished, FinishReason, StageChanged
 from tests.fakes_app import make_step, make_summary
 from tests.fakes_runs import keep_run
 

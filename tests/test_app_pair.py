@@ -14,7 +14,7 @@ from app.theme import DARK, LIGHT, ThemeMode
 from core.errors import OutriderError
 from core.models.fit import MemoryForecast
 from core.models.prompting import with_added_tokens
-from core.types import Device, DType
+from core.settings import Device, DType
 from tests.fakes_models import DRAFT, TARGET, until
 
 FITS = "Fits: 1.9 of 22.0 GB · expected cost c ≈ 0.13"

@@ -16,8 +16,9 @@ from app.run.run_plots import MAX_POINTS, PlotsPage, stairs
 from app.run.run_view import RunView
 from app.theme import LIGHT
 from core.analysis.expectation import BlockSums, wilson
+from core.settings import RunRequest
 from core.text import percent_text
-from core.types import BaselineStep, RunRequest
+from core.types import BaselineStep
 from tests.fakes_app import make_step
 
 REQUEST = RunRequest(target="t", draft="d", prompt="x", baseline=True)

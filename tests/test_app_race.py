@@ -13,7 +13,8 @@ from app.run.pages.race import SAME, SAME_DISTRIBUTION, seconds_text
 from app.run.pages.race_page import BESIDE_WIDTH, RaceClock, RacePage
 from app.run.run_view import RunView
 from app.theme import DARK, LIGHT
-from core.types import BaselineStep, Finished, FinishReason, RunRequest
+from core.settings import RunRequest
+from core.types import BaselineStep, Finished, FinishReason
 from tests.fakes_app import make_step, make_summary
 
 REQUEST = RunRequest(target="t", draft="d", prompt="x", baseline=True)

@@ -10,7 +10,7 @@ import pytest
 
 from app.run.pages.race import MOVED, SAME, SAME_DISTRIBUTION, Race, seconds_text
 from app.run.run_counts import Timeline
-from core.types import Coupling
+from core.settings import Coupling
 from tests.fakes_app import make_step
 
 

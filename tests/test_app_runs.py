@@ -12,8 +12,9 @@ from app.controller import BUSY_SENTENCE, RunState
 from app.run.tokens import Place
 from app.settings import ChatTemplate
 from core.errors import ModelNotFoundError
+from core.settings import LengthPolicy
 from core.text import percent_text
-from core.types import FinishReason, LengthPolicy
+from core.types import FinishReason
 
 
 @pytest.fixture

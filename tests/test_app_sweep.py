@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QAbstractButton, QAbstractItemView, QAbstractSpinB
 from app.settings import sweeps_folder
 from app.tools.sweep import files, sweep_view
 from core.experiments.sweep_file import read_sweep
-from core.types import LengthPolicy
+from core.settings import LengthPolicy
 from tests.fakes_sweep_window import FakeSweepEngine, choose_small, fails_at
 
 

@@ -13,7 +13,7 @@ from app.tools.sweep.sweep_view import SweepFigure, make_scale
 from core.experiments.bench import spread
 from core.experiments.prompt_suites import Prompt
 from core.experiments.sweep_plan import Cell, CellResult, DrafterChoice
-from core.types import LengthPolicy
+from core.settings import LengthPolicy
 from tests.fakes_app import FakeSession
 from tests.fakes_sweep import plan_of
 from tests.fakes_sweep_window import keep_sweep

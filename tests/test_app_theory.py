@@ -14,7 +14,7 @@ from app.run.pages.theory_plots import Grouping, Quantity
 from app.theme import DARK, LIGHT
 from app.widgets.plot_card import PlotFormat, contents_of
 from core.analysis.diagnosis import StepSums
-from core.types import Coupling, RunRequest
+from core.settings import Coupling, RunRequest
 from tests.fakes_app import make_step
 from tests.test_app_why import view
 from tests.test_core_diagnosis import drawn

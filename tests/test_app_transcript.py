@@ -15,7 +15,8 @@ from app.run.token_notes import tooltip
 from app.run.tokens import Ghost, Place, Token, TokenStream, Written, num_units
 from app.run.transcript import TranscriptView
 from app.theme import DARK, LIGHT
-from core.types import Coupling, TokenKind
+from core.settings import Coupling
+from core.types import TokenKind
 from tests.fakes_app import make_step
 
 PROMPT = "Once upon"

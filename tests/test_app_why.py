@@ -11,7 +11,8 @@ from PySide6.QtCore import QPointF
 from app.run.pages.why import EMPTY, why_report
 from app.run.pages.why_page import WhyPanel
 from app.run.run_view import RunView
-from core.types import BaselineStep, Finished, FinishReason, PrefillDone, RunRequest
+from core.settings import RunRequest
+from core.types import BaselineStep, Finished, FinishReason, PrefillDone
 from tests.fakes_app import FakeSession, make_step, make_summary
 from tests.test_core_diagnosis import LIMITED, drawn
 

@@ -8,7 +8,8 @@ from app.worker import EngineWorker, Inbox
 from core.controls import RunControls
 from core.errors import OutriderError
 from core.evidence import PackedEvidence
-from core.types import Finished, Inspected, RunRequest, StageChanged
+from core.settings import RunRequest
+from core.types import Finished, Inspected, StageChanged
 from tests.fakes_app import FakeSession, keep_files_in, make_step
 from tests.test_app_inspection import inspected
 

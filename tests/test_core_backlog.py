@@ -12,7 +12,8 @@ from core.decode import speculative
 from core.drafters.base import chain
 from core.errors import GenerationError, OutOfMemoryError
 from core.evidence import EvidenceBacklog
-from core.types import Drafted, Finished, Inspected, SamplingParams, Step, TokenKind, Verification
+from core.settings import SamplingParams
+from core.types import Drafted, Finished, Inspected, Step, TokenKind, Verification
 from tests.fakes import LetterTokenizer, ScriptDrafter, play
 from tests.test_core_evidence import pair
 

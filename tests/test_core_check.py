@@ -16,7 +16,7 @@ from core.experiments.distribution import Bias, chi_squared_p_value, fit, normal
 from core.experiments.exactness import check
 from core.experiments.prompt_suites import Prompt
 from core.sampling import probabilities
-from core.types import Coupling, LengthPolicy, RunRequest, SamplingParams
+from core.settings import Coupling, LengthPolicy, RunRequest, SamplingParams
 from tests.exactness import mutate
 from tests.fakes import language_model, table_model, tiny_model, tiny_module
 from tests.fakes_check import PROMPTS, VOCAB_SIZE, TableSession, checked, make_check

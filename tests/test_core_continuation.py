@@ -7,16 +7,8 @@ from core.errors import PromptError, SettingsError
 from core.runlog.log import to_record
 from core.runlog.replay import request_from_config
 from core.session import Session
-from core.types import (
-    BaselineStep,
-    Coupling,
-    Finished,
-    PrefillDone,
-    RunRequest,
-    RunStarted,
-    SamplingParams,
-    Step,
-)
+from core.settings import Coupling, RunRequest, SamplingParams
+from core.types import BaselineStep, Finished, PrefillDone, RunStarted, Step
 from tests.fakes import byte_tokenizer, is_sentence, save_model
 
 GREEDY = SamplingParams(0.0)

@@ -10,7 +10,8 @@ from core.decode import autoregressive, speculative
 from core.drafters.draft_model import DraftModelDrafter
 from core.errors import DrafterError, SettingsError
 from core.sampling import probabilities
-from core.types import Coupling, Draft, SamplingParams, TokenKind
+from core.settings import Coupling, SamplingParams
+from core.types import Draft, TokenKind
 from tests.exactness import always
 from tests.fakes import ScriptDrafter, fixed_law, is_sentence, play, table_model
 from tests.fakes_decode import GREEDY, countdown, plain_ids, tables

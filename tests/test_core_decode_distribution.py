@@ -8,7 +8,8 @@ from core.drafters.prompt_lookup import PromptLookupDrafter
 from core.errors import PairMismatchError
 from core.runlog.log import SUMMARY_FIELDS, to_record
 from core.sampling import probabilities
-from core.types import Coupling, Finished, LengthPolicy, SamplingParams
+from core.settings import Coupling, LengthPolicy, SamplingParams
+from core.types import Finished
 from tests.exactness import SIGNIFICANCE, engine_law_p_value, global_generator_untouched
 from tests.fakes import (
     byte_tokenizer,

@@ -10,7 +10,8 @@ from core.controls import RunControls
 from core.decode import autoregressive, speculative
 from core.drafters.prompt_lookup import PromptLookupDrafter
 from core.errors import GenerationError, OutOfMemoryError, PromptError
-from core.types import Coupling, FinishReason, LengthPolicy, SamplingParams, Step
+from core.settings import Coupling, LengthPolicy, SamplingParams
+from core.types import FinishReason, Step
 from tests.exactness import always
 from tests.fakes import is_sentence, language_model, play, table_model, tiny_module
 from tests.fakes_decode import GREEDY, PROMPT, Trouble, check_the_next_run, countdown, plain_ids, tables

@@ -6,7 +6,8 @@ import pytest
 
 from core.decode import speculative
 from core.drafters.prompt_lookup import PromptLookupDrafter
-from core.types import SamplingParams, TokenKind
+from core.settings import SamplingParams
+from core.types import TokenKind
 from tests.fakes import FAMILIES, greedy_reference, language_model, oracle, play, tiny_model, tiny_module
 from tests.fakes_decode import GREEDY, PROMPT, plain_ids
 

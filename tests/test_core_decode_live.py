@@ -12,7 +12,8 @@ from core.draft_shape import BlockPlan, DraftLengthPolicy
 from core.drafters.draft_model import DraftModelDrafter
 from core.drafters.prompt_lookup import PromptLookupDrafter
 from core.errors import GenerationError, SettingsError
-from core.types import Coupling, LengthPolicy, PrefillDone, SamplingParams, Step
+from core.settings import Coupling, LengthPolicy, SamplingParams
+from core.types import PrefillDone, Step
 from tests.exactness import SIGNIFICANCE, always, engine_law_p_value, stops_at_the_unsure
 from tests.fakes import fixed_law, play, random_law, table_model
 from tests.fakes_decode import GREEDY, plain_ids, tables

@@ -184,7 +184,8 @@ def test_prompt_lookup_is_named_where_the_text_repeats_itself_and_only_there():
 def test_lookup_is_forecast_as_the_drafter_itself_does_it():
     torch = pytest.importorskip("torch")
     from core.drafters.prompt_lookup import PromptLookupDrafter
-    from core.types import DraftContext, SamplingParams
+    from core.settings import SamplingParams
+    from core.types import DraftContext
 
     source = random.Random(3)
     ids = [source.randrange(4) for _ in range(300)]

@@ -29,8 +29,8 @@ from core.models import load
 from core.models.catalogue import resolve
 from core.models.fit import pair_problem
 from core.models.shared_draft import BORROWED
+from core.settings import SamplingParams
 from core.training.train import Budget, Optimizers, Progress, load_checkpoint, save_checkpoint
-from core.types import SamplingParams
 from tests.fakes import byte_tokenizer, greedy_reference, is_sentence, play, save_model, tiny_model, tiny_module
 from tests.fakes_distill import END, chat_tokenizer, play_part, save_target, settings, training_settings
 

@@ -12,7 +12,7 @@ from core.controls import RunControls
 from core.decode import autoregressive, sample_blocks, speculative
 from core.drafters.draft_model import DraftModelDrafter
 from core.sampling import probabilities
-from core.types import Coupling, SamplingParams
+from core.settings import Coupling, SamplingParams
 from tests.exactness import SIGNIFICANCE, chi_squared_p_value, mutate
 from tests.fakes import greedy_reference, play, tiny_model
 

@@ -12,7 +12,7 @@ from core.draft_shape import (
 )
 from core.errors import SettingsError
 from core.runlog.replay import request_from_config
-from core.types import LengthPolicy, RunRequest
+from core.settings import LengthPolicy, RunRequest
 from tests.fakes import is_sentence
 
 WRITTEN = {"1": 1, " 16 ": 16, "auto": LengthPolicy.AUTO, "Adaptive": LengthPolicy.ADAPTIVE}

@@ -11,7 +11,8 @@ from core.drafters.prompt_lookup import PromptLookupDrafter
 from core.drafters.registry import METHODS, PromptLookupOptions, build_drafter, get_method
 from core.errors import SettingsError
 from core.sampling import gumbel_noise, probabilities
-from core.types import DraftContext, SamplingParams, TargetFeature, TokenKind, Verification
+from core.settings import SamplingParams
+from core.types import DraftContext, TargetFeature, TokenKind, Verification
 from tests.exactness import global_generator_untouched
 from tests.fakes import is_sentence, random_law, table_model
 

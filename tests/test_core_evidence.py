@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from core.decode import autoregressive, speculative
 from core.evidence import LEAST_LISTED, MAX_LISTED, capture
 from core.sampling import draw, probabilities
-from core.types import Coupling, SamplingParams, TokenKind, Verification
+from core.settings import Coupling, SamplingParams
+from core.types import TokenKind, Verification
 from core.verify import verify_block
 from tests.fakes import ScriptDrafter, play, random_law, table_model
 

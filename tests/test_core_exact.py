@@ -13,7 +13,8 @@ from core.controls import RunControls
 from core.decode import autoregressive, speculative
 from core.drafters.draft_model import DraftModelDrafter
 from core.drafters.registry import METHODS
-from core.types import Coupling, FinishReason, LengthPolicy, PrefillDone, SamplingParams, Step, TokenKind
+from core.settings import Coupling, LengthPolicy, SamplingParams
+from core.types import FinishReason, PrefillDone, Step, TokenKind
 from tests.exactness import SIGNIFICANCE, mutate
 from tests.fakes import LetterTokenizer, greedy_reference, language_model, oracle, play, tiny_module
 from tests.faults import (

@@ -12,7 +12,7 @@ from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET
 from core.models.language_model import LanguageModel
 from core.models.loading import load
 from core.runners import llama
-from core.types import SamplingParams
+from core.settings import SamplingParams
 from tests.fakes import language_model, play
 from tests.families import (
     ARCHITECTURES,

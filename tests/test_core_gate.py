@@ -8,7 +8,8 @@ import pytest
 import core.controls
 from core.controls import Cancelled, RunControls
 from core.decode import autoregressive, speculative
-from core.types import Drafted, Finished, FinishReason, PrefillDone, SamplingParams, Step
+from core.settings import SamplingParams
+from core.types import Drafted, Finished, FinishReason, PrefillDone, Step
 from tests.fakes import play, random_law, table_model
 
 GREEDY = SamplingParams(0.0)

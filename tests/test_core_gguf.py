@@ -21,7 +21,7 @@ from core.models.child_process import ChildFailedError, ChildFailure, Limits, su
 from core.models.fit import pair_problem
 from core.models.gguf import convert, converted_folder, converting, is_converted
 from core.models.weight_files import check_file
-from core.types import SamplingParams
+from core.settings import SamplingParams
 from tests.fakes import greedy_reference, is_sentence, play
 from tests.fakes_gguf import AMPLE, fake, left_over, refusal, write_gguf
 

@@ -13,7 +13,8 @@ from core.models.language_model import LanguageModel
 from core.runners.graphed import GraphedRunner
 from core.runners.llama import LLAMA_MODEL_TYPES
 from core.sampling import draw, probabilities
-from core.types import DraftContext, SamplingParams
+from core.settings import SamplingParams
+from core.types import DraftContext
 from tests.fakes import NoLook, play, tiny_model
 
 IDS = torch.randint(0, 257, (60,), generator=torch.Generator().manual_seed(0))

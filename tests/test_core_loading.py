@@ -31,8 +31,8 @@ from core.models.loading import (
 )
 from core.models.prompting import encode_prompt, render
 from core.runners import llama
+from core.settings import SamplingParams
 from core.text import in_words
-from core.types import SamplingParams
 from tests.fakes import (
     byte_tokenizer,
     edit_json,

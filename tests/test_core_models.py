@@ -20,7 +20,7 @@ from core.models import load
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, ModelFormat, embedded_models, resolve
 from core.models.fit import pair_problem, tokenizer_problem
 from core.models.loading import check_pair
-from core.types import SamplingParams
+from core.settings import SamplingParams
 from tests.fakes import (
     EOS,
     byte_tokenizer,

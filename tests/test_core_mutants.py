@@ -8,7 +8,7 @@ import core.drafters.draft_model
 import core.sampling
 import core.verify
 from core.sampling import draw
-from core.types import Coupling, SamplingParams
+from core.settings import Coupling, SamplingParams
 from core.verify import verify_block
 from tests.exactness import (
     SIGNIFICANCE,

@@ -8,7 +8,7 @@ from core.controls import Cancelled
 from core.decode import autoregressive, speculative
 from core.errors import GenerationError, PromptError, SettingsError
 from core.models.language_model import LanguageModel
-from core.types import SamplingParams
+from core.settings import SamplingParams
 from tests.fakes import TableModel, is_sentence, language_model, play, random_law, table_model, tiny_model, tiny_module
 from tests.faults import KeepsARejectedPosition, Wrapped, with_runners
 

@@ -15,7 +15,7 @@ from core.analysis.probing import Comparison, agreement, compare, compare_over, 
 from core.controls import RunControls
 from core.errors import OutriderError, PairMismatchError, PromptError, SettingsError
 from core.sampling import probabilities
-from core.types import SamplingParams
+from core.settings import SamplingParams
 from tests.fakes import fixed_law, language_model, random_law, table_model, tiny_model, tiny_module
 
 V = 6

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.draft_shape import LONG_GAP, AutoDraftLength, StepCosts
-from core.types import MAX_DRAFT_TOKENS, TokenKind
+from core.settings import MAX_DRAFT_TOKENS
+from core.types import TokenKind
 from tests.policy_machine import COSTS, PLAIN_MS, Costs, Machine, make_step
 
 SEEDS = range(10)

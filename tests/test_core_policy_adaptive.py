@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.draft_shape import AutoDraftLength, Calibration, DraftLengthPolicy
-from core.types import MAX_DRAFT_TOKENS, LengthPolicy, TokenKind
+from core.settings import MAX_DRAFT_TOKENS, LengthPolicy
+from core.types import TokenKind
 from tests.policy_machine import COSTS, PLAIN_MS, Costs, Machine, make_step
 
 SEEDS = range(4)

@@ -14,7 +14,7 @@ from core.export.choice import Choice, choice_from_log, choice_from_request
 from core.export.configurations import PROJECTS, configuration, get_project
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, EMBEDDED, SMOLLM2_DRAFTER
 from core.runlog.log import RunLog
-from core.types import Coupling, RunRequest, SamplingParams
+from core.settings import Coupling, RunRequest, SamplingParams
 
 SHELLS = ("vllm", "sglang", "llama.cpp", "mlx")
 NASTY = 'it\'s a "path" $(rm -rf ~) `x` \\ & ; \n# new'

@@ -14,7 +14,8 @@ import core.verify
 from core.decode import autoregressive, speculative
 from core.drafters.registry import METHODS
 from core.sampling import draw, probabilities
-from core.types import LengthPolicy, SamplingParams, TokenKind
+from core.settings import LengthPolicy, SamplingParams
+from core.types import TokenKind
 from core.verify import decide, residual, verify, verify_block
 from tests.fakes import play, random_law, table_model
 from tests.faults import build_method

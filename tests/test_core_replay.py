@@ -11,20 +11,8 @@ from core.errors import RunLogError
 from core.runlog.log import RunLogWriter, read_run_log, to_line, to_record
 from core.runlog.replay import CUT_OFF, events, request, step_from_record
 from core.session import Session
-from core.types import (
-    BaselineStep,
-    Coupling,
-    Device,
-    DType,
-    Finished,
-    FinishReason,
-    PrefillDone,
-    RunRequest,
-    RunStarted,
-    SamplingParams,
-    StageChanged,
-    Step,
-)
+from core.settings import Coupling, Device, DType, RunRequest, SamplingParams
+from core.types import BaselineStep, Finished, FinishReason, PrefillDone, RunStarted, StageChanged, Step
 from tests.fakes import save_model
 from tests.fakes_app import FakeSession
 

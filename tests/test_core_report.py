@@ -17,7 +17,8 @@ from core.export.files import export_html
 from core.export.html import FOLDER, escaped, one_line
 from core.export.run_report import run_page
 from core.runlog.log import RunLog, read_run_log, to_record
-from core.types import BaselineStep, Finished, RunRequest, SamplingParams, Step
+from core.settings import RunRequest, SamplingParams
+from core.types import BaselineStep, Finished, Step
 from tests.fakes_app import FakeSession
 
 NASTY = "</script><script>alert('x')</script> & \"quoted\" <img src=x onerror=alert(1)>"

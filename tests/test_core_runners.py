@@ -11,7 +11,7 @@ from core.runners.base import PREFILL_CHUNK, Runner, prefill
 from core.runners.llama import FusedLlamaRunner, FusedLlamaWeights
 from core.runners.module import ModuleRunner
 from core.sampling import draw, probabilities
-from core.types import SamplingParams
+from core.settings import SamplingParams
 from tests.fakes import FAMILIES, language_model, random_law, table_model, tiny_model, tiny_module
 
 FUSED = sorted(llama.LLAMA_MODEL_TYPES)

@@ -10,7 +10,7 @@ from core.controls import RunControls
 from core.errors import RunLogError
 from core.runlog.log import to_line, to_record
 from core.runlog.store import KeptState, RunStore, matches
-from core.types import RunRequest, SamplingParams
+from core.settings import RunRequest, SamplingParams
 from tests.fakes_app import FakeSession
 
 

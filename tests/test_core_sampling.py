@@ -16,7 +16,7 @@ from transformers import (
 
 from core.errors import SettingsError
 from core.sampling import draw, draw_gumbel, draw_uniforms, gumbel_noise, probabilities
-from core.types import SamplingParams
+from core.settings import SamplingParams
 
 LAST_UNIFORM = 1.0 - 2.0**-53
 TINY_UNIFORM = 2.0**-53

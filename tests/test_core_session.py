@@ -10,17 +10,8 @@ from core.controls import RunControls
 from core.errors import OutriderError
 from core.runlog.log import CONFIG_FIELDS, ENVIRONMENT_FIELDS
 from core.session import Session
-from core.types import (
-    BaselineStep,
-    Coupling,
-    Finished,
-    FinishReason,
-    PrefillDone,
-    RunStarted,
-    SamplingParams,
-    StageChanged,
-    Step,
-)
+from core.settings import Coupling, SamplingParams
+from core.types import BaselineStep, Finished, FinishReason, PrefillDone, RunStarted, StageChanged, Step
 from tests.fakes import byte_tokenizer
 from tests.fakes_session import kinds, requests_of, save_pair
 

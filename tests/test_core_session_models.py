@@ -15,7 +15,8 @@ from core.models.loading import load
 from core.models.shelf import ModelShelf
 from core.runners.llama import FusedLlamaRunner
 from core.session import Session
-from core.types import Finished, FinishReason, SamplingParams, StageChanged, Step
+from core.settings import SamplingParams
+from core.types import Finished, FinishReason, StageChanged, Step
 from tests.fakes import byte_tokenizer, is_sentence, save_model
 from tests.fakes_session import requests_of, save_pair
 

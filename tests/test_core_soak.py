@@ -18,7 +18,8 @@ import torch
 from core.controls import RunControls
 from core.drafters.registry import METHODS, get_method
 from core.session import Session
-from core.types import Coupling, Event, Finished, FinishReason, RunRequest, SamplingParams, Step
+from core.settings import Coupling, RunRequest, SamplingParams
+from core.types import Event, Finished, FinishReason, Step
 from tests.fakes import save_model
 from tests.faults import strike
 

@@ -28,7 +28,7 @@ from core.experiments.sweep_plan import (
 )
 from core.experiments.sweep_results import FEWEST_RUNS, SweepResults, bootstrap_medians, verdicts
 from core.session import Session
-from core.types import LengthPolicy
+from core.settings import LengthPolicy
 from tests.fakes import is_sentence, save_model
 from tests.fakes_sweep import DRAFT, FakeSweepSession, plan_of, summary_with
 

@@ -13,7 +13,8 @@ import core.session
 from core.controls import Cancelled, RunControls
 from core.runners.threads import ThreadGovernor, num_processors, without_collection
 from core.session import Session
-from core.types import Finished, FinishReason, RunRequest, SamplingParams
+from core.settings import RunRequest, SamplingParams
+from core.types import Finished, FinishReason
 from tests.fakes import save_model
 from tests.test_core_analysis import make_step
 

@@ -10,7 +10,7 @@ import core.sampling
 from core.decode import speculative
 from core.drafters.draft_model import DraftModelDrafter
 from core.sampling import draw, draw_in_double, draw_uniforms, for_device, fractions
-from core.types import SamplingParams
+from core.settings import SamplingParams
 from core.verify import decide, verify_block
 from tests.exactness import SIGNIFICANCE, certain_step, drafter_step, joint_law_p_value, random_blocks, verify_step
 from tests.fakes import NoLook, Played, play, tiny_model

@@ -11,7 +11,7 @@ import pytest
 
 from core.decode import speculative
 from core.drafters.base import Drafter
-from core.types import SamplingParams
+from core.settings import SamplingParams
 from tests.fakes import greedy_reference, play, tiny_model
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -97,3 +97,15 @@ def test_every_dependency_is_pinned():
     }
     declared = re.findall(r'^    "([A-Za-z0-9._-]+)[><=]', (ROOT / "pyproject.toml").read_text("utf-8"), re.MULTILINE)
     assert {name.lower().replace("_", "-") for name in declared} <= pins
+
+
+def test_what_programs_outside_import_is_there():
+    from core.decode import autoregressive, speculative
+    from core.models import load
+    from core.sampling import probabilities
+    from core.types import SamplingParams, TokenKind
+    from core.verify import verify
+
+    assert SamplingParams() == SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
+    assert {"CORRECTION", "BONUS"} <= set(TokenKind.__members__)
+    assert all(map(callable, (autoregressive, speculative, load, probabilities, verify)))

@@ -16,7 +16,8 @@ from scipy.stats import norm
 
 from core.drafters.base import Drafter
 from core.models.language_model import LanguageModel
-from core.types import Coupling, DraftContext, SamplingParams, TokenKind, Verification
+from core.settings import Coupling, SamplingParams
+from core.types import DraftContext, TokenKind, Verification
 from tests.exactness import SIGNIFICANCE, chi_squared_p_value
 from tests.fakes import language_model, play, tiny_module
 

@@ -40,7 +40,8 @@ from core.experiments.prompt_suites import SUITES, find_prompts
 from core.files import write_atomically
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET
 from core.runners.threads import limit_spinning
-from core.types import RunRequest, StageChanged
+from core.settings import RunRequest
+from core.types import StageChanged
 
 
 def add_parser(commands: Any) -> None:

@@ -117,7 +117,7 @@ def _print_configurations(args: argparse.Namespace, log: RunLog | None) -> None:
 def _choice(args: argparse.Namespace, log: RunLog | None) -> Any:
     from app.cli.parsing import choose_models
     from core.export.choice import choice_from_log, choice_from_request
-    from core.types import RunRequest, SamplingParams
+    from core.settings import RunRequest, SamplingParams
 
     if log is None:
         method, target, draft = choose_models(args.method, args.target, args.draft)

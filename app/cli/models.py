@@ -17,7 +17,7 @@ from app.cli.parsing import REF_HELP, add_command, positive_whole_number
 from app.setup.model_library import REMOVABLE, bytes_text, count_text, kind_text, progress_text
 from core.controls import Cancelled, RunControls
 from core.errors import OutriderError
-from core.types import Device, DType
+from core.settings import Device, DType
 
 if TYPE_CHECKING:
     from core.models.catalogue import ModelEntry

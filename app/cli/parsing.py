@@ -16,7 +16,7 @@ from core.draft_shape import DraftLength, parse_draft_length, parse_draft_length
 from core.drafters.registry import METHODS, Method, get_method
 from core.errors import OutriderError, SettingsError
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, embedded_models, resolve
-from core.types import SETTINGS, Coupling, Device, DType, SamplingParams
+from core.settings import SETTINGS, Coupling, Device, DType, SamplingParams
 
 T = TypeVar("T")
 

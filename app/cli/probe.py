@@ -49,8 +49,9 @@ from core.files import write_atomically
 from core.models.catalogue import DEFAULT_TARGET, resolve
 from core.runlog.log import read_run_log
 from core.runners.threads import limit_spinning
+from core.settings import SamplingParams
 from core.text import percent_text
-from core.types import SamplingParams, StageChanged
+from core.types import StageChanged
 
 _LEGEND = (
     "acceptance: mean of Σ min(p, q) over the positions, with its 95 % interval; top-1: share of positions where both "

@@ -38,20 +38,9 @@ from core.drafters.registry import METHODS, Method
 from core.errors import RunLogError
 from core.runlog.log import RunLogWriter
 from core.runners.threads import limit_spinning
+from core.settings import SETTINGS, Coupling, RunRequest
 from core.text import percent_text
-from core.types import (
-    SETTINGS,
-    Coupling,
-    Event,
-    Finished,
-    FinishReason,
-    RunRequest,
-    RunStarted,
-    StageChanged,
-    Step,
-    Summary,
-    TokenKind,
-)
+from core.types import Event, Finished, FinishReason, RunStarted, StageChanged, Step, Summary, TokenKind
 
 _OPTION = "option_"
 

@@ -20,7 +20,7 @@ from app.run.run_view import RunView
 from app.run.tokens import Place
 from core.errors import RunLogError
 from core.runlog.replay import request_from_config
-from core.types import RunRequest
+from core.settings import RunRequest
 
 MOST_CHOICES = 12
 _NUM_SEEDS = 2**31

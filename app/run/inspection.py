@@ -11,8 +11,9 @@ from enum import StrEnum
 from app.run.run_view import NamedValue
 from app.run.tokens import Place
 from core.evidence import PositionEvidence
+from core.settings import Coupling
 from core.text import percent_text, significant_text
-from core.types import Coupling, Step, TokenKind
+from core.types import Step, TokenKind
 
 
 class Fate(StrEnum):

@@ -14,7 +14,8 @@ from app.controller import RunController, RunState
 from app.run.run_view import RunView
 from app.run.tiles import MeasurementsPanel, StatusStrip
 from app.run.transcript import TranscriptPanel
-from core.types import Event, RunRequest, RunStarted
+from core.settings import RunRequest
+from core.types import Event, RunStarted
 
 TEXT_MS = 80
 PANELS_MS = 240

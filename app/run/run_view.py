@@ -8,16 +8,15 @@ from app.run.run_counts import RunCounts, StepMetrics
 from app.run.tokens import TokenStream
 from core.analysis.diagnosis import PlainStep, plain_step
 from core.runlog.log import RunLog, to_record
+from core.settings import Coupling, RunRequest
 from core.types import (
     BaselineStep,
-    Coupling,
     Drafted,
     Event,
     Finished,
     FinishReason,
     Inspected,
     PrefillDone,
-    RunRequest,
     RunStarted,
     StageChanged,
     Step,

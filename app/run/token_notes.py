@@ -5,7 +5,8 @@ from __future__ import annotations
 from html import escape
 
 from app.run.tokens import ON_ONE_LINE, Ghost, Pending, Role, Span, Token, Written
-from core.types import Coupling, TokenKind
+from core.settings import Coupling
+from core.types import TokenKind
 
 NO_TEXT = "(no text of its own)"
 TITLES = {TokenKind.ACCEPTED: "accepted", TokenKind.CORRECTION: "resampled", TokenKind.BONUS: "bonus"}

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from PySide6.QtCore import QObject, QTextBoundaryFinder, Signal, Slot
 
-from core.types import Coupling, Drafted, Step, TokenKind
+from core.settings import Coupling
+from core.types import Drafted, Step, TokenKind
 
 
 @dataclass(frozen=True, slots=True)

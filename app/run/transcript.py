@@ -25,7 +25,8 @@ from app.run.tokens import Ghost, Place, Span, Token, TokenStream
 from app.theme import LIGHT, Theme
 from app.widgets.fields import card, column, quiet_button, row
 from app.widgets.plots import FormatSample
-from core.types import Coupling, TokenKind
+from core.settings import Coupling
+from core.types import TokenKind
 
 HEADER_SPACING = 12
 HEADER_MARGINS = 26

@@ -20,7 +20,7 @@ from app.widgets.fields import SPIN_WIDTH, EnumCombo, WheelGuard, describe, text
 from core.draft_shape import DraftLength, request_fields
 from core.drafters.registry import METHODS
 from core.errors import OutriderError, PairMismatchError, SettingsError
-from core.types import SETTINGS, LengthPolicy, RunRequest, SamplingParams
+from core.settings import SETTINGS, LengthPolicy, RunRequest, SamplingParams
 
 
 class DraftLengthForm(QWidget):

@@ -12,7 +12,7 @@ from app.jobs import Job, Jobs
 from app.setup.model_library import memory_text, verdict_text
 from app.theme import hold
 from app.widgets.fields import set_flag, text_label
-from core.types import RunRequest
+from core.settings import RunRequest
 
 if TYPE_CHECKING:
     from app.controller import RunController

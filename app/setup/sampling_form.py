@@ -10,8 +10,7 @@ from PySide6.QtWidgets import QCheckBox, QGridLayout, QLineEdit, QToolButton, QW
 from app.setup.setting_fields import on_change, setting_field, setting_slider
 from app.widgets.fields import WheelGuard, boxed, describe, labelled, row, set_flag, text_label
 from core.errors import SettingsError
-from core.settings import MAX_SEED
-from core.types import SETTINGS, Coupling
+from core.settings import MAX_SEED, SETTINGS, Coupling
 
 SEED_SENTENCE = "The seed must be a whole number from 0 to 2^63\u00a0-\u00a01."
 

@@ -53,7 +53,8 @@ from core.experiments.check import (
     verdict_sentence,
 )
 from core.files import write_atomically
-from core.types import Coupling, RunRequest, StageChanged
+from core.settings import Coupling, RunRequest
+from core.types import StageChanged
 
 # --- What is shown ---
 

@@ -19,8 +19,9 @@ from app.window_layout import open_at
 from core.analysis.probe import DraftProbe, DraftProbed, ProbeDone, ProbeRequest, ProbeText, verdict
 from core.controls import RunControls
 from core.errors import OutriderError, PromptError, SettingsError
+from core.settings import LengthPolicy, SamplingParams
 from core.text import percent_text
-from core.types import LengthPolicy, SamplingParams, StageChanged
+from core.types import StageChanged
 
 # --- What is shown ---
 

@@ -17,8 +17,8 @@ from core.analysis.diagnosis import (
     verify_costs,
 )
 from core.draft_shape import shown_draft_length
+from core.settings import MAX_DRAFT_TOKENS, Coupling
 from core.text import percent_text
-from core.types import MAX_DRAFT_TOKENS, Coupling
 
 LEAST_GAIN = 1.05
 """Two runs of the same settings differ by as much; a smaller gain is not promised."""

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from core.analysis.expectation import expected_accepted, expected_tokens
-from core.types import MAX_DRAFT_TOKENS, Step, Summary, TokenKind
+from core.settings import MAX_DRAFT_TOKENS
+from core.types import Step, Summary, TokenKind
 
 Array = NDArray[np.float64]
 

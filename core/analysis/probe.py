@@ -15,7 +15,8 @@ from core.models.fit import pair_problem
 from core.models.suggestions import suggested_drafts
 from core.runlog.log import RunLog
 from core.runlog.replay import events, request_from_config
-from core.types import Device, DType, SamplingParams, Step
+from core.settings import Device, DType, SamplingParams
+from core.types import Step
 
 SCHEMA = "outrider.probe/1"
 DEFAULT_POSITIONS = 2000

@@ -26,7 +26,8 @@ from core.models.prompting import encode_prompt
 from core.runners.base import Runner, prefill
 from core.runners.timing import Stopwatch
 from core.sampling import probabilities
-from core.types import DraftContext, RunRequest, SamplingParams, StageChanged, Step, TokenKind, Verification
+from core.settings import RunRequest, SamplingParams
+from core.types import DraftContext, StageChanged, Step, TokenKind, Verification
 
 _log = logging.getLogger(__name__)
 

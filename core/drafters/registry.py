@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from core.errors import SettingsError
-from core.settings import check
+from core.settings import validate
 
 if TYPE_CHECKING:
     from core.drafters.base import Drafter
@@ -60,7 +60,7 @@ class PromptLookupOptions:
     )
 
     def __post_init__(self) -> None:
-        check(self)
+        validate(self)
         if self.min_ngram > self.max_ngram:
             raise SettingsError("The shortest n-gram must not be longer than the longest.")
 

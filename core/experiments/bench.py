@@ -12,7 +12,7 @@ from typing import Any
 
 from core.drafters.registry import METHODS
 from core.errors import SettingsError
-from core.types import MAX_DRAFT_TOKENS, Device, DType, SamplingParams
+from core.settings import MAX_DRAFT_TOKENS, Device, DType, SamplingParams
 
 GENERATE, ASSISTED, FLASHSPEC, FLASHSPEC_AUTO = "generate", "assisted", "flashspec", "flashspec-auto"
 PEERS = (GENERATE, ASSISTED, FLASHSPEC, FLASHSPEC_AUTO)

@@ -37,7 +37,8 @@ from core.experiments.prompt_suites import Prompt
 from core.models.prompting import encode_prompt
 from core.runners.base import Runner, prefill
 from core.runners.timing import Stopwatch
-from core.types import SamplingParams, Step
+from core.settings import SamplingParams
+from core.types import Step
 
 if TYPE_CHECKING:
     from core.models.language_model import LanguageModel

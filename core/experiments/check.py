@@ -13,8 +13,8 @@ from typing import Any
 
 from core.errors import SettingsError
 from core.experiments.prompt_suites import Prompt
+from core.settings import Coupling, LengthPolicy, RunRequest
 from core.text import percent_text, significant_text
-from core.types import Coupling, LengthPolicy, RunRequest
 
 SCHEMA = "outrider.check/1"
 LEAST_SAMPLES, MOST_SAMPLES, DEFAULT_SAMPLES = 200, 1_000_000, 3_000

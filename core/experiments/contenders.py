@@ -31,7 +31,8 @@ from core.experiments.bench import (
 from core.models.fit import pair_problem
 from core.models.loading import check_pair, load, prepare
 from core.runners.timing import Stopwatch
-from core.types import LengthPolicy, SamplingParams, Step
+from core.settings import LengthPolicy, SamplingParams
+from core.types import Step
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig

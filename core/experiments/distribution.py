@@ -22,8 +22,9 @@ from core.experiments.prompt_suites import Prompt
 from core.models.language_model import LanguageModel
 from core.runners.base import prefill
 from core.sampling import probabilities
+from core.settings import MAX_DRAFT_TOKENS, LengthPolicy, SamplingParams
 from core.text import display_texts
-from core.types import MAX_DRAFT_TOKENS, DraftContext, LengthPolicy, SamplingParams
+from core.types import DraftContext
 
 if TYPE_CHECKING:
     from core.experiments.exactness import CheckContext

@@ -34,8 +34,9 @@ from core.models.language_model import LanguageModel
 from core.models.prompting import encode_prompt
 from core.sampling import gumbel_noise, probabilities
 from core.session import Loaded, Session
+from core.settings import Coupling, SamplingParams
 from core.text import display_texts
-from core.types import Coupling, SamplingParams, StageChanged, Step
+from core.types import StageChanged, Step
 
 MOST_ROUNDING = {torch.float32: 0.02, torch.float16: 0.5, torch.bfloat16: 2.0}
 """How far rounding may move a lead between two logits; more is a mistake in how blocks are scored."""

@@ -28,7 +28,8 @@ from core.experiments.sweep_plan import (
 from core.experiments.sweep_results import SweepResults, verdicts
 from core.files import explain_write_error
 from core.runlog.log import RunLogWriter
-from core.types import Event, Finished, FinishReason, RunRequest, RunStarted, StageChanged, Summary
+from core.settings import RunRequest
+from core.types import Event, Finished, FinishReason, RunStarted, StageChanged, Summary
 
 _log = logging.getLogger(__name__)
 

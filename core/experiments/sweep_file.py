@@ -19,7 +19,8 @@ from core.experiments.prompt_suites import Prompt
 from core.experiments.sweep_plan import Cell, DrafterChoice, Measurement, PlannedRun, RunSummary, SweepPlan
 from core.files import FileClaim, explain_write_error
 from core.runlog.log import parse_line, to_line
-from core.types import Coupling, Device, DType, Summary
+from core.settings import Coupling, Device, DType
+from core.types import Summary
 
 SCHEMA = "outrider.sweep/1"
 

@@ -15,7 +15,8 @@ from core.experiments.bench import Spread, option_text
 from core.experiments.prompt_suites import Prompt
 from core.models.catalogue import resolve
 from core.models.fit import pair_problem
-from core.types import MAX_DRAFT_TOKENS, Coupling, Device, DType, LengthPolicy, RunRequest, SamplingParams, StageChanged
+from core.settings import MAX_DRAFT_TOKENS, Coupling, Device, DType, LengthPolicy, RunRequest, SamplingParams
+from core.types import StageChanged
 
 POLICIES = tuple(policy for policy in LengthPolicy if policy is not LengthPolicy.FIXED)
 """What may stand in place of a K: "auto" and "adaptive"."""

@@ -14,7 +14,7 @@ from core.models.hub import is_hub_id
 from core.models.shared_draft import serves
 from core.runlog.log import RunLog
 from core.runlog.replay import request as replayed
-from core.types import Coupling, RunRequest, SamplingParams
+from core.settings import Coupling, RunRequest, SamplingParams
 
 DEFAULT_K = 4
 

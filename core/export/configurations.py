@@ -15,7 +15,7 @@ from typing import Any
 from core.drafters.registry import get_method
 from core.errors import SettingsError
 from core.export.choice import Choice, Place, PlaceKind, place_of
-from core.types import Coupling, SamplingParams
+from core.settings import Coupling, SamplingParams
 
 CHECKED_ON = "2026-11-22"
 """The day on which the engines' sources were last checked."""

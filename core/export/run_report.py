@@ -10,8 +10,9 @@ from core.export.html import UNKNOWN, render
 from core.export.run_data import FIGURES, RunData, differences, moment_of, run_data, verdict
 from core.export.run_plots import compared_plot, run_plots
 from core.runlog.log import RunLog, text_of
+from core.settings import Coupling
 from core.text import significant_text
-from core.types import Coupling, Step, TokenKind
+from core.types import Step, TokenKind
 
 TITLES = {TokenKind.ACCEPTED: "accepted", TokenKind.CORRECTION: "resampled", TokenKind.BONUS: "bonus"}
 CLASSES = {TokenKind.ACCEPTED: "a", TokenKind.CORRECTION: "r", TokenKind.BONUS: "b"}

@@ -11,7 +11,7 @@ import psutil
 import torch
 
 from core.errors import DeviceError, SettingsError
-from core.types import Device, DType
+from core.settings import Device, DType
 
 # Two threads that make their first tensors at once would wait for each other forever, so torch is set up here.
 torch.tensor(0.0)

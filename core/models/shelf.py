@@ -16,8 +16,9 @@ from core.models.devices import free_memory, release_memory, resolve_device, res
 from core.models.fit import forecast, pair_problem
 from core.models.language_model import LanguageModel
 from core.models.loading import check_pair, load
+from core.settings import RunRequest
 from core.text import percent_text
-from core.types import RunRequest, StageChanged
+from core.types import StageChanged
 
 _BYTES_PER_TOKEN = 3
 """Of a prompt, in most languages; its exact length is known once its tokenizer is here."""

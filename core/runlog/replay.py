@@ -10,23 +10,8 @@ from core.errors import OutriderError, RunLogError
 from core.evidence import evidence_from_record
 from core.runlog.log import Record, RunLog, number_of, text_of
 from core.runlog.tally import Tally
-from core.types import (
-    BaselineStep,
-    Coupling,
-    Device,
-    DType,
-    Event,
-    Finished,
-    FinishReason,
-    LengthPolicy,
-    PrefillDone,
-    RunRequest,
-    RunStarted,
-    SamplingParams,
-    Step,
-    Summary,
-    TokenKind,
-)
+from core.settings import Coupling, Device, DType, LengthPolicy, RunRequest, SamplingParams
+from core.types import BaselineStep, Event, Finished, FinishReason, PrefillDone, RunStarted, Step, Summary, TokenKind
 
 UNREADABLE = "This run can't be replayed: its log holds a setting that this Outrider can't read."
 CUT_OFF = "The log ends before the run did: Outrider ended in the middle of it, or the disk was full."

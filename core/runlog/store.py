@@ -26,7 +26,7 @@ from core.draft_shape import shown_draft_length
 from core.errors import RunLogError
 from core.files import explain_write_error, write_atomically
 from core.runlog.log import Record, RunLog, parse_line, read_run_head, read_run_log, text_of
-from core.types import SETTINGS
+from core.settings import SETTINGS
 
 MAX_PROMPT = 4_000
 """Characters of a prompt that a list keeps, to show and to search."""

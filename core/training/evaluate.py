@@ -13,11 +13,11 @@ from torch.nn import functional
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from core.sampling import probabilities
+from core.settings import SamplingParams
 from core.training.corpus import Document
 from core.training.data import BLOCK, Tokens, block_count, read_blocks
 from core.training.model import BatchDecoder, continuations
 from core.training.train import overlap
-from core.types import SamplingParams
 
 TEMPERATURES = (0.0, 0.5, 0.8, 1.0)
 

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 from app.run.run_counts import Timeline
 from app.run.run_view import RunView
-from core.types import Coupling, Step
+from core.settings import Coupling
+from core.types import Step
 
 SAME = "Same text, token for token."
 SAME_DISTRIBUTION = "The texts differ, as two draws do; both follow the target's own distribution."

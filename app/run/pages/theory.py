@@ -10,8 +10,8 @@ from app.run.run_view import NamedValue, RunView
 from core.analysis.calibration import Calibration, Predictor, PredictorFit, PredictorStudy, Study, study, verdict
 from core.analysis.expectation import Estimate
 from core.analysis.theory import SpeedupTheory, speedup_theory
+from core.settings import Coupling
 from core.text import percent_text
-from core.types import Coupling
 
 EMPTY = "Run something, and this page shows what theory expects beside what was measured."
 NO_UNIT = "There is no plain step to compare this run with. Tick Measure the baseline, and run again."

@@ -24,7 +24,7 @@ from app.tools.models.window import GET, HERE, ModelsWindow
 from core.errors import OutriderError, sentence_of
 from core.models import catalogue, hub
 from core.models.catalogue import ModelEntry
-from core.types import RunRequest
+from core.settings import RunRequest
 
 if TYPE_CHECKING:
     from core.models.details import ModelDetails

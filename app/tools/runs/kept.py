@@ -20,7 +20,8 @@ from core.evidence import packed_from_record
 from core.runlog.log import RunLog, read_run_log
 from core.runlog.replay import events, request, request_to_show
 from core.runlog.store import KeptRun, KeptState, RunStore
-from core.types import Event, RunRequest
+from core.settings import RunRequest
+from core.types import Event
 
 if TYPE_CHECKING:
     from app.run.live import LiveView

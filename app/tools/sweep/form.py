@@ -30,7 +30,7 @@ from core.drafters.registry import METHODS
 from core.errors import OutriderError, PairMismatchError, SettingsError
 from core.experiments.prompt_suites import SUITES, Prompt, read_prompts
 from core.experiments.sweep_plan import SweepPlan
-from core.types import SETTINGS, LengthPolicy
+from core.settings import SETTINGS, LengthPolicy
 
 if TYPE_CHECKING:
     from app.setup.controls import ControlsPanel

@@ -29,8 +29,9 @@ from core.experiments.sweep_plan import (
     Verdict,
 )
 from core.experiments.sweep_results import SweepResults
+from core.settings import LengthPolicy
 from core.text import duration_text, percent_text, spaced_percent
-from core.types import LengthPolicy, StageChanged
+from core.types import StageChanged
 
 # --- From the form to a plan ---
 
