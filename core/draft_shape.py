@@ -1,4 +1,4 @@
-"""How many tokens a step drafts: K by hand, or chosen from what steps cost and how much was accepted lately."""
+"""Decides how many tokens a step drafts: a fixed K, or one chosen from measured step times and recent acceptance."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from core.types import Step
 # --- The setting ------------------------------------------------------------------------------------------------
 
 DraftLength = int | LengthPolicy
-"""K, or AUTO or ADAPTIVE; never FIXED, which K itself says."""
+"""K, AUTO or ADAPTIVE; never FIXED, which a number stands for."""
 
 _CHOSEN = {str(policy): policy for policy in LengthPolicy if policy is not LengthPolicy.FIXED}
 
 
 def check_draft_length(length: DraftLength) -> DraftLength:
-    """The same length, for a step.
+    """The same length, if a step can have it.
 
     Raises:
-        SettingsError: neither a policy nor a whole number from 0 to the longest block.
+        SettingsError: it is neither a policy nor a whole number from 0 to the longest block.
     """
     if length is LengthPolicy.FIXED:
         raise SettingsError("A fixed draft length needs a K.")
@@ -36,14 +36,14 @@ def check_draft_length(length: DraftLength) -> DraftLength:
 
 
 def parse_draft_length(text: str, name: str = "K") -> DraftLength:
-    """A draft length as it is written: "4", "auto", "adaptive".
+    """Parse a draft length: "4", "auto", "adaptive".
 
     Args:
         text: case and surrounding spaces don't matter.
-        name: of the setting or flag, for the sentence.
+        name: of the setting or flag, for the error message.
 
     Raises:
-        SettingsError: neither a policy nor a whole number from 1 to the longest block.
+        SettingsError: it is neither a policy nor a whole number from 1 to the longest block.
     """
     word = text.strip().lower()
     if word in _CHOSEN:
@@ -59,10 +59,10 @@ def parse_draft_length(text: str, name: str = "K") -> DraftLength:
 
 
 def parse_draft_lengths(text: str, name: str = "K") -> tuple[DraftLength, ...]:
-    """Several lengths, such as "1-8,auto,adaptive": numbers, ranges with both ends, policies; each once, in order.
+    """Parse several lengths, such as "1-8,auto,adaptive": numbers, inclusive ranges, policies; each once, in order.
 
     Raises:
-        SettingsError: as for a single one; an empty list; a range that runs backwards.
+        SettingsError: as for a single one; an empty list; a reversed range.
     """
     lengths: list[DraftLength] = []
     for part in text.split(","):
@@ -70,7 +70,7 @@ def parse_draft_lengths(text: str, name: str = "K") -> tuple[DraftLength, ...]:
         begin, end = parse_draft_length(first, name), parse_draft_length(last if dash else first, name)
         if isinstance(begin, LengthPolicy) or isinstance(end, LengthPolicy):
             if dash:
-                raise SettingsError(f"{name}: {part.strip()!r} is no range of numbers, such as 1-8.")
+                raise SettingsError(f"{name}: {part.strip()!r} is not a range of numbers, such as 1-8.")
             lengths.append(begin)
             continue
         if end < begin:
@@ -87,14 +87,14 @@ def request_fields(length: DraftLength) -> dict[str, Any]:
 
 
 def config_fields(length: DraftLength) -> dict[str, Any]:
-    """The fields of a run log's `config`; `num_draft_tokens` says "auto" for either policy, as older readers expect."""
+    """The fields of a run log's `config`; `num_draft_tokens` is "auto" for either policy, as older readers expect."""
     if isinstance(length, LengthPolicy):
         return {"num_draft_tokens": str(LengthPolicy.AUTO), "length_policy": str(length)}
     return {"num_draft_tokens": length, "length_policy": str(LengthPolicy.FIXED)}
 
 
 def shown_draft_length(config: Mapping[str, Any]) -> Any:
-    """A log's K as it is shown and searched for: a number, "auto" or "adaptive"; None where the log has none."""
+    """A log's K as shown and searched for: a number, "auto" or "adaptive"; None if the log has none."""
     length, policy = config.get("num_draft_tokens"), config.get("length_policy")
     return policy if length == str(LengthPolicy.AUTO) and policy in _CHOSEN else length
 
@@ -102,29 +102,29 @@ def shown_draft_length(config: Mapping[str, Any]) -> Any:
 # --- What steps cost --------------------------------------------------------------------------------------------
 
 _NUM_KEPT = 5
-"""Latest steps of one K whose median counts, the lower one of two: so that slow moments don't."""
+"""Number of latest steps of one K whose lower median counts, so that brief slowdowns don't."""
 
 _NUM_TRUSTED = 2
-"""Steps of one K from which its time is known; a single one may have met a slow moment."""
+"""Steps of one K needed to trust its time; a single one may have been slowed down."""
 
 _SHORTEST_MS = 1e-6
 
 _FIRST_SLOPE = 0.1
-"""What a drafted token is assumed to add to a step, of a plain step's time, before it is measured."""
+"""Share of a plain step's time that a drafted token is assumed to add, before it is measured."""
 
 LONG_GAP = 8
-"""Behind a gap of this many tokens the draft's reading of them shows in the step's time, and is kept apart."""
+"""After this many plain tokens, the time in which the draft reads them is significant, and is recorded separately."""
 
 
 class StepCosts:
-    """T(K), a whole step's milliseconds: drafting, scoring K + 1 positions, sampling.
+    """Estimates T(K), a whole step's milliseconds: drafting, scoring K + 1 positions, sampling.
 
-    Between measured K on the line through them; beyond the longest on a line as steep as the gentlest stretch before
-    it. T grows with K: where a longer block took less, the shorter one met a slow moment.
+    T is interpolated linearly between measured K, and extrapolated with the smallest slope. It never falls with K: if
+    a longer block took less, the shorter one was slowed down.
     """
 
     def __init__(self, target_step_ms: float) -> None:
-        """Args: target_step_ms: time of a one-position forward of the target, the first guess at a plain step."""
+        """Args: target_step_ms: time of a one-position forward of the target, the first estimate of a plain step."""
         self._laps: dict[int, deque[float]] = {0: deque([max(target_step_ms, _SHORTEST_MS)], _NUM_KEPT)}
         self._catch_up_ms: deque[float] = deque(maxlen=_NUM_KEPT)
         self._tables: dict[bool, list[float]] = {}
@@ -140,7 +140,7 @@ class StepCosts:
         return max(self._laps)
 
     def inferred(self) -> Iterator[tuple[int, float]]:
-        """Each K between two known ones, with the least that T(K) may be: along the gentlest slope, from below."""
+        """Each K between two known ones, with a lower bound of T(K): the smaller neighbour plus the smallest slope."""
         stretches = [*itertools.pairwise(self._measured(_NUM_TRUSTED))]
         slope = min((_slope(left, right) for left, right in stretches), default=0.0)
         for left, right in stretches:
@@ -148,18 +148,18 @@ class StepCosts:
                 yield count, left[1] + slope * (count - left[0])
 
     def table(self, *, hopeful: bool = False) -> list[float]:
-        """T(K) for each K from 0 to the longest block; hopeful: what was measured only once is inferred as well."""
+        """T(K) for each K from 0 to the longest block; hopeful: a K measured only once is interpolated, too."""
         found = self._tables.get(hopeful)
         if found is None:
             found = self._tables[hopeful] = _filled(self._measured(_NUM_TRUSTED if hopeful else 1))
         return found
 
     def catch_up_ms(self, num_missed: int) -> float:
-        """What the draft needs to read tokens that plain steps have added."""
+        """Time the draft needs to read tokens that plain steps have added."""
         return num_missed * statistics.median(self._catch_up_ms) if self._catch_up_ms else 0.0
 
     def record(self, num_draft_tokens: int, total_ms: float, num_missed: int) -> None:
-        """Take in a step; `num_missed` tokens were added by plain steps since the draft last read the text."""
+        """Record a step; `num_missed` tokens were added by plain steps since the draft last read the text."""
         if num_draft_tokens and num_missed >= LONG_GAP and num_draft_tokens in self._laps:
             extra = total_ms - self.table()[num_draft_tokens]
             self._catch_up_ms.append(max(0.0, extra) / num_missed)
@@ -168,7 +168,7 @@ class StepCosts:
         self._tables.clear()
 
     def _measured(self, least_laps: int) -> list[tuple[int, float]]:
-        """(K, T(K)) in order, of the K with at least this many laps; K = 0 always."""
+        """(K, T(K)) in order, for each K with at least this many laps; K = 0 always."""
         least, curve = float("inf"), []
         for count in sorted(self._laps, reverse=True):
             laps = self._laps[count]
@@ -179,7 +179,7 @@ class StepCosts:
 
 
 def _filled(curve: list[tuple[int, float]]) -> list[float]:
-    """T(K) for every K, from a curve of some."""
+    """T(K) for every K, from a curve of some of them."""
     if len(curve) == 1:
         return [curve[0][1] * (1.0 + _FIRST_SLOPE * count) for count in range(MAX_DRAFT_TOKENS + 1)]
     times = [curve[0][1]]
@@ -199,37 +199,37 @@ def _slope(left: tuple[int, float], right: tuple[int, float]) -> float:
 # --- Auto -------------------------------------------------------------------------------------------------------
 
 _MEMORY = 0.95
-"""Weight that tests keep with every drafted step: some 20 steps count."""
+"""Factor by which each drafted step decays earlier tests: about 20 steps count."""
 
 _FORGETTING, _LEAST_KNOWN = 0.9925, 2.0
-"""Weight that they keep with every plain step, and how many are kept at least."""
+"""The factor for a plain step, and the number of tests below which it doesn't apply."""
 
 _PRIOR, _POLICY_PRIOR_WEIGHT = 0.7, 1.0
-"""An imagined test, so that the first real one doesn't decide alone."""
+"""A prior test, so that the first real one doesn't decide alone."""
 
 _ALLOWANCE = 0.02
-"""Share of the time spent that trying drafts may cost."""
+"""Share of the run's time that trying drafts may cost."""
 
 _FIRST_ALLOWANCE, _MOST_SAVED, _DEEPEST_DEBT = 0.75, 8.0, 0.25
 """In plain steps: the balance at the start, its upper limit, and its lower limit outside trials."""
 
 _HOPEFUL_EVERY = 8
-"""Drafted steps after which a K may be tried again whose first steps were expensive, perhaps by chance."""
+"""Drafted steps after which to retry a K whose first steps were slow, perhaps by chance."""
 
 _LOOK_EVERY = 4
-"""Plain tokens between two trials at most."""
+"""Plain tokens between two trials, at least."""
 
 _PLAIN_EVERY = 96
-"""Drafted steps after which a plain one measures what plain decoding costs now."""
+"""Drafted steps after which a plain one measures the current cost of plain decoding."""
 
 
 class AutoDraftLength:
-    """Maximises expected tokens per millisecond, E[tokens] / T(K), within a budget for its losses.
+    """Maximises expected tokens per millisecond, E[tokens] / T(K), within a budget for losses.
 
-    The choice rests on earlier steps alone, so it leaves the output's distribution as it is. What drafting gains or
-    loses against plain decoding goes into a balance. A draft that may pay, but has not shown it, is tried with K = 1
-    while the balance allows it; a negative balance means plain decoding. A hopeless draft thus costs about a step at
-    the start, and `_ALLOWANCE` of the time after it.
+    The choice depends on earlier steps alone, so the output's distribution is unchanged. A balance records the time
+    that drafting gains or loses against plain decoding. A draft that may pay, but hasn't yet, is tried with K = 1 while
+    the balance allows it; at a negative balance, decoding is plain. A useless draft thus costs about one step at the
+    start, and `_ALLOWANCE` of the time after it.
     """
 
     def __init__(self, target_step_ms: float) -> None:
@@ -265,7 +265,7 @@ class AutoDraftLength:
 
     @property
     def _is_hopeful(self) -> bool:
-        """Whether it is time to try what was expensive, perhaps by chance."""
+        """Whether it is time to retry what was slow, perhaps by chance."""
         return self._num_drafted_steps % _HOPEFUL_EVERY == 0
 
     def record(self, step: Step) -> None:
@@ -278,14 +278,14 @@ class AutoDraftLength:
         self._balance_ms = min(self._balance_ms, _MOST_SAVED * self._costs.plain_ms)
         self._costs.record(count, step.total_ms - (0.0 if count else step.draft_ms), self._num_missed)
         if not count:
-            if not asked:  # Else it was the drafter that had nothing to say, and it may go on being asked.
+            if not asked:  # Else the drafter proposed nothing, and may be asked again.
                 self._num_missed += len(step.emitted)
             self._first.fade(_FORGETTING, _LEAST_KNOWN)
             self._later.fade(_FORGETTING, _LEAST_KNOWN)
             return
         self._num_missed = 0
         self._num_drafted_steps += 1
-        # Where tests are drawn, their chance says more than their outcome.
+        # Under rejection sampling, a test's probability is more informative than its outcome.
         chances = step.expected_acceptance if step.uniforms else (1.0,) * step.num_accepted + (0.0,)
         chances = chances[: min(step.num_accepted + 1, count)]
         self._first.fade(_MEMORY)
@@ -294,7 +294,7 @@ class AutoDraftLength:
         self._later.add(chances[1:])
 
     def _book(self, step: Step) -> None:
-        """Add what asking for a draft gained or lost."""
+        """Add the time that drafting gained or lost."""
         plain_ms = self._costs.plain_ms
         if not step.num_draft_tokens:
             self._balance_ms -= step.draft_ms
@@ -304,12 +304,12 @@ class AutoDraftLength:
             self._balance_ms = max(self._balance_ms, -_DEEPEST_DEBT * plain_ms)
 
     def _price_of_a_trial(self) -> float:
-        """What a rejected K = 1 loses."""
+        """The time that a rejected K = 1 loses."""
         trial_ms = self._costs.table(hopeful=True)[1]
         return trial_ms - self._costs.plain_ms + self._costs.catch_up_ms(self._num_missed)
 
     def _best(self, alpha: float, *, hopeful: bool = False) -> int:
-        """The K that pays most if the first drafted token stands with this probability."""
+        """The best K if the first drafted token is accepted with this probability."""
         times = self._costs.table(hopeful=hopeful)
         later = self._later.mean(alpha, weight=2.0)
         best, best_rate = 0, 1.0 / times[0]
@@ -323,7 +323,7 @@ class AutoDraftLength:
 
 
 class _Acceptance:
-    """The share of tests passed, old ones counting less."""
+    """The share of tests passed, with decaying weights."""
 
     def __init__(self) -> None:
         self._passed = self._tested = 0.0
@@ -350,32 +350,31 @@ class _Acceptance:
 # --- Adaptive ---------------------------------------------------------------------------------------------------
 
 _MEMORY_OF_TESTS = 0.99
-"""Weight that tests keep with every later one: about a hundred count."""
+"""Factor by which each test decays earlier ones: about a hundred count."""
 
 _PRIOR_CONFIDENCE, _PRIOR_CHANCE, _PRIOR_WEIGHT = 0.5, 0.75, 2.0
-"""An imagined token, its chance of acceptance, and for how many real ones it counts."""
+"""A prior test: the draft's probability, the probability of acceptance, and its weight in real tests."""
 
 _PRIOR_SLOPE, _SLOPE_WEIGHT = 0.4, 0.5
-"""The slope of acceptance over confidence before it is seen, and its weight."""
+"""The prior slope of acceptance over confidence, and its weight."""
 
 _MEMORY_OF_BLOCKS = 0.95
 
 
 class BlockPlan(NamedTuple):
-    """How the next block is drafted: the most tokens, and what decides after each whether to go on, if anything."""
+    """The next block: the most tokens to draft, and what decides after each whether to continue, if anything."""
 
     most: int
     keep_drafting: Callable[[float], bool] | None = None
 
 
 class DraftLengthPolicy(AutoDraftLength):
-    """Plans each block by the current policy, and learns from every step alike.
+    """Plans each block by the current policy, and learns from every step.
 
-    ADAPTIVE drafts whenever AUTO would. Within a block it goes on while another token, or the next few together, are
-    expected to bring in more than their time does elsewhere: P(all so far accepted) x P(the next accepted) >
-    (T(n + 1) - T(n)) x rate, where the rate is the run's tokens per millisecond. It looks only at tokens that are
-    already in the block, and never takes one back, so the text follows the target's distribution. A drafter that
-    reports no probabilities is treated as by AUTO.
+    ADAPTIVE drafts whenever AUTO would. Within a block it continues while the next token, or the next few together, are
+    expected to be worth their time: P(all so far accepted) x P(the next accepted) > (T(n + 1) - T(n)) x rate, where the
+    rate is the run's tokens per millisecond. It considers only tokens already in the block, and never removes one, so
+    the text follows the target's distribution. For a drafter without probabilities it behaves like AUTO.
     """
 
     def __init__(self, target_step_ms: float) -> None:
@@ -424,12 +423,12 @@ class DraftLengthPolicy(AutoDraftLength):
 
     @property
     def _rate(self) -> float:
-        """Tokens per millisecond of the blocks so far, and at least plain decoding's."""
+        """Tokens per millisecond of the blocks so far; at least that of plain decoding."""
         plain = 1.0 / self._costs.plain_ms
         return max(plain, self._tokens / self._spent_ms) if self._spent_ms else plain
 
     def _promising(self) -> int | None:
-        """A K between measured ones that may beat the blocks so far."""
+        """A K between measured ones that may be faster than the blocks so far."""
         first = self._first.mean(_PRIOR_CHANCE)
         later = self._later.mean(first)
         for count, least_ms in self._costs.inferred():
@@ -439,7 +438,7 @@ class DraftLengthPolicy(AutoDraftLength):
 
     def _best(self, alpha: float, *, hopeful: bool = False) -> int:
         best = super()._best(alpha, hopeful=hopeful)
-        # No K of its own pays, but blocks that end where the draft is unsure do.
+        # No fixed K pays, but blocks that end where the draft is unsure do.
         if not best and self._is_adaptive and self._has_confidences and self._rate > 1.0 / self._costs.plain_ms:
             return 1
         return best
@@ -460,9 +459,9 @@ class DraftLengthPolicy(AutoDraftLength):
 
 
 class Calibration:
-    """The chance of acceptance by the draft's own probability of a token: a line through the run's own tests.
+    """Predicts the probability of acceptance from the draft's probability of a token, by a line fitted to this run.
 
-    Least squares with older tests counting less, and a prior that a few tests outweigh.
+    Least squares with decaying weights, and a prior that a few tests outweigh.
     """
 
     def __init__(self) -> None:
@@ -476,11 +475,11 @@ class Calibration:
         return min(max(self._chance + slope * (confidence - self._confidence), 0.0), 1.0)
 
     def add(self, confidence: float, chance: float) -> None:
-        """Take in a test: the draft's probability of a token, and its chance of acceptance."""
+        """Add a test: the draft's probability of a token, and its probability of acceptance."""
         self._weight = _MEMORY_OF_TESTS * self._weight + 1.0
         away, off = confidence - self._confidence, chance - self._chance
         self._confidence += away / self._weight
         self._chance += off / self._weight
-        # Welford's update: the spread is about the mean, wherever that moves.
+        # Welford's update: deviations are from the moving mean.
         self._spread = _MEMORY_OF_TESTS * self._spread + away * (confidence - self._confidence)
         self._together = _MEMORY_OF_TESTS * self._together + away * (chance - self._chance)

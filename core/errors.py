@@ -1,10 +1,10 @@
-"""Errors that a person may cause or meet. Each carries one sentence that says what is wrong and what to do."""
+"""Errors that a user may see. Each carries one sentence that says what is wrong and what to do."""
 
 from __future__ import annotations
 
 
 class OutriderError(Exception):
-    """Base of every error whose message is fit to be shown as it stands."""
+    """Base of every error whose message can be shown to the user as it is."""
 
 
 class SettingsError(OutriderError, ValueError):
@@ -16,11 +16,11 @@ class PromptError(OutriderError, ValueError):
 
 
 class ModelNotFoundError(OutriderError):
-    """A reference names no model that is here."""
+    """A reference names no model on this machine."""
 
 
 class ModelUnreadableError(OutriderError):
-    """A model is here, but its files are incomplete, damaged, unsafe or of an unknown kind."""
+    """A model's files are incomplete, damaged, unsafe or of an unknown kind."""
 
 
 class DownloadError(OutriderError):
@@ -28,7 +28,7 @@ class DownloadError(OutriderError):
 
 
 class HubUnreachableError(DownloadError):
-    """The Hub does not answer, or the connection broke; trying again may help."""
+    """The Hub doesn't answer, or the connection was lost; trying again may help."""
 
 
 class OfflineError(DownloadError):
@@ -36,15 +36,15 @@ class OfflineError(DownloadError):
 
 
 class GatedModelError(DownloadError):
-    """A model's licence has to be accepted on the Hub first."""
+    """A model's licence must be accepted on the Hub first."""
 
 
 class NoSpaceError(DownloadError):
-    """The disk has no room for a model."""
+    """The disk has too little space for a model."""
 
 
 class RemovalError(OutriderError):
-    """A model can't be removed, or is not Outrider's to remove."""
+    """A model can't be removed, or doesn't belong to Outrider."""
 
 
 class PairMismatchError(OutriderError):
@@ -52,7 +52,7 @@ class PairMismatchError(OutriderError):
 
 
 class DeviceError(OutriderError):
-    """A device was asked for that this machine does not have, or that failed."""
+    """The requested device failed, or this machine doesn't have it."""
 
 
 class OutOfMemoryError(OutriderError):
@@ -64,7 +64,7 @@ class GenerationError(OutriderError):
 
 
 class DrafterError(OutriderError):
-    """A drafter returned something that can't be tested: a mistake in its code."""
+    """A drafter returned something that can't be verified: a bug in its code."""
 
 
 class RunLogError(OutriderError):
@@ -72,13 +72,13 @@ class RunLogError(OutriderError):
 
 
 def first_line(error: Exception) -> str:
-    """The start of somebody else's message, to be quoted within a sentence."""
+    """The first line of another library's message, to be quoted within a sentence."""
     lines = str(error).strip().splitlines()
     return lines[0][:160].rstrip(".") if lines else type(error).__name__
 
 
 def sentence_of(error: Exception, what: str) -> str:
-    """An error in one sentence: its own where it has one, else what could not be done, and the cause."""
+    """An error in one sentence: its own if it has one, else what could not be done, and the cause."""
     if isinstance(error, OutriderError):
         return str(error)
     if isinstance(error, OSError):

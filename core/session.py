@@ -1,4 +1,4 @@
-"""Carries out run requests: loads the models they name, decodes, and measures the baseline where it is wanted."""
+"""Carries out run requests: loads the models, decodes, and measures the baseline on request."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _LINE = "\n"
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Models ready for other work than a run, such as a check or a probe."""
+    """Loaded models for work other than a run, such as a check or a probe."""
 
     target: LanguageModel
     draft: LanguageModel | None
@@ -50,13 +50,13 @@ class Loaded:
         _govern(self.governor, step)
 
     def look_again(self) -> None:
-        """Choose the number of threads anew: work of minutes must not depend on one measurement at its start."""
+        """Choose the number of threads again: long work must not depend on a single measurement at its start."""
         if self.governor is not None:
             self.governor.settle()
 
 
 class Session:
-    """Keeps models while they fit, so that the next run with them starts at once. For one thread."""
+    """Keeps models in memory while they fit, so that the next run with them starts at once. For one thread."""
 
     def __init__(
         self,
@@ -68,22 +68,22 @@ class Session:
         self._while_loading = while_loading
 
     def close(self) -> None:
-        """Give the models' memory back."""
+        """Free the models' memory."""
         self._shelf.clear()
 
     def held_bytes(self, device: str = "auto") -> int:
-        """Size of the weights that are kept on a device; they make room for another run."""
+        """Size of the weights kept on a device; they are freed if another run needs the memory."""
         return self._shelf.held_bytes(device_type=resolve_device(device).type)
 
     def load(self, request: RunRequest, controls: RunControls) -> Generator[StageChanged, None, Loaded]:
-        """Load a request's models as a run would, with the threads that it would use.
+        """Load a request's models as a run would, with the same number of threads.
 
         Yields:
-            What is being done.
+            The current stage.
 
         Raises:
-            OutriderError: they can't be loaded.
-            Cancelled: it was asked to stop.
+            OutriderError: the models can't be loaded.
+            Cancelled: loading was asked to stop.
         """
         target, draft = yield from self._load(request, controls)
         return Loaded(target, draft, _thread_governor(target, controls))
@@ -96,12 +96,12 @@ class Session:
             controls: live settings and the way to stop; made from the request if None.
 
         Yields:
-            `StageChanged` while something is prepared, then `RunStarted`, the events of `speculative`, a
-            `BaselineStep` for each token where the baseline was asked for, and `Finished`. A failure after
-            `RunStarted` ends the run with a `Finished` that names it.
+            `StageChanged` while the run is prepared, then `RunStarted`, the events of `speculative`, a `BaselineStep`
+            for each token of the baseline if requested, and `Finished`. A failure after `RunStarted` ends the run with
+            a `Finished` that names it.
 
         Raises:
-            OutriderError: before `RunStarted`: the request can't be carried out, in one sentence.
+            OutriderError: before `RunStarted`, if the request can't be carried out.
         """
         controls = controls or RunControls.from_request(request)
         try:
@@ -132,7 +132,7 @@ class Session:
         try:
             summary = yield from self._decode(request, controls, target, drafter, ids, progress, governor)
         except Exception as error:
-            # Whatever torch, or any architecture's code, throws amid a forward; its traceback belongs in a debugger.
+            # A forward may raise anything; the traceback is for debugging only.
             _log.debug("the run failed", exc_info=True)
             if isinstance(error, OutriderError):
                 failure = str(error)
@@ -140,7 +140,7 @@ class Session:
                 failure = f"The run failed in the model: {first_line(error)}. Try another device or precision."
             has_room = not isinstance(error, OutOfMemoryError) and not is_out_of_memory(error)
         if failure is not None:
-            # The error is gone by now, and with it the frames that held the caches; the drafter holds its own.
+            # The error and the frames that held the caches are gone by now; the drafter still holds its own.
             drafter = governor = None
             release_memory()
             if not has_room:
@@ -189,16 +189,16 @@ class Session:
         if not request.baseline or summary.finish_reason is FinishReason.CANCELLED:
             return summary
         yield StageChanged("Measuring the baseline…")
-        # With the settings that the run ended with, in case K or the temperature was changed.
+        # With the settings in force at the run's end, in case the temperature was changed.
         plainly = autoregressive(target, ids, controls=controls.plain(), **shared)
         try:
             return (yield from _with_baseline(summary, plainly, governor))
         except Exception as error:
-            # The run itself is complete; what it was to be compared with is not.
+            # The run itself is complete; only its baseline is not.
             _log.debug("the baseline failed", exc_info=True)
             failure = first_line(error)
         release_memory()
-        return replace(summary, error=f"The run is whole, but its baseline failed: {failure}.")
+        return replace(summary, error=f"The run is complete, but its baseline failed: {failure}.")
 
 
 def _with_baseline(
@@ -245,13 +245,13 @@ class _Progress:
 
 def _govern(governor: ThreadGovernor | None, step: Step) -> None:
     if governor is not None:
-        # A stop while threads are timed is for decoding to see, which ends the run in order.
+        # Decoding handles a stop during this timing.
         with contextlib.suppress(Cancelled):
             governor.record(step)
 
 
 def _thread_governor(target: LanguageModel, controls: RunControls) -> ThreadGovernor | None:
-    """Chooses the number of threads for a run on the CPU; None where there is no choice."""
+    """Chooses the number of threads for a run on the CPU; None if there is no choice."""
     most = num_processors()
     if target.device.type != "cpu" or "OMP_NUM_THREADS" in os.environ or most == 1:
         return None
@@ -262,7 +262,7 @@ def _thread_governor(target: LanguageModel, controls: RunControls) -> ThreadGove
     except Cancelled:
         raise
     except Exception:
-        # A model that fails here fails in the run as well, which says so.
+        # A model that fails here also fails in the run, which reports it.
         torch.set_num_threads(most)
         return None
     return governor
@@ -281,7 +281,7 @@ class Continuation:
 
 
 def continue_prompt(target: LanguageModel, prompt_ids: Sequence[int], request: RunRequest) -> Continuation:
-    """The ids behind the prompt, checked, and their text. A part of a character at the end is left to what follows.
+    """The checked ids after the prompt, and their text. A partial character at the end is left to the next token.
 
     Raises:
         PromptError: an id that the target doesn't have, a forced token that ends the text, or no room left.
@@ -291,7 +291,7 @@ def continue_prompt(target: LanguageModel, prompt_ids: Sequence[int], request: R
     if not ids:
         return Continuation()
     if any(token >= target.vocab_size for token in ids):
-        raise PromptError("A token to continue from is none of the target's. Branch from a run of the same target.")
+        raise PromptError("The target lacks a token to continue from. Branch from a run of the same target.")
     if target.eos_ids.intersection(ids):
         raise PromptError("That token ends the text, so nothing can follow it. Force another one.")
     check_prompt_length(len(prompt_ids) + len(ids), target)
@@ -301,14 +301,14 @@ def continue_prompt(target: LanguageModel, prompt_ids: Sequence[int], request: R
 
 
 def _ids_of(text: str, tokenizer: Any, before: Sequence[int]) -> tuple[int, ...]:
-    """A typed text as tokens that read the same behind what is there already."""
+    """A typed text as tokens that decode to the same text after the existing ids."""
     if not text:
         return ()
 
     def encode(text: str) -> list[int]:
         return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
-    # Some tokenizers put a space before what they take for the start of a text, so it is tried behind a line as well.
+    # Some tokenizers add a space at the start of a text, so the text is also tried after a line end.
     text = text.encode("utf-8", "replace").decode("utf-8")
     alone, line, behind = encode(text), encode(_LINE), encode(_LINE + text)
     ways = [alone, behind[len(line) :]] if behind[: len(line)] == line else [alone]
@@ -322,7 +322,7 @@ def _ids_of(text: str, tokenizer: Any, before: Sequence[int]) -> tuple[int, ...]
 def run_started(
     request: RunRequest, target: LanguageModel, prompt: EncodedPrompt, continuation: Continuation
 ) -> RunStarted:
-    """A run's resolved settings, and the machine and versions that it runs with."""
+    """A run's resolved settings, its machine and its software versions."""
     started_at = datetime.now(UTC)
     sampling = request.sampling
     config = {

@@ -57,13 +57,13 @@ def setting(default: Any, *, label: str, help: str, **more: Any) -> Any:
     """A field that declares a setting.
 
     Args:
-        default: its value where none is given; its type is the setting's.
-        label: its name in the window and in sentences.
-        help: sentences for the tooltip and `--help`.
+        default: its default value, whose type is the setting's.
+        label: its name in the window and in messages.
+        help: text of the tooltip and of `--help`.
         more: min, max, step: of a number. above: it must be greater than min, not equal. off: the number that
             switches it off. subject: its name at the beginning of a sentence, if not the label. is_optional: it may be
-            None. titles: the name of each member of an enumeration. aliases: its other names in the search for runs.
-            window_default, window_max: where the window's differ. metavar: of its flag.
+            None. titles: the name of each member of an enumeration. aliases: its other names in the run search.
+            window_default, window_max: the window's, if different. metavar: of its flag.
     """
     return field(default=default, metadata={"label": label, "help": help, **more})
 
@@ -77,7 +77,7 @@ def validate(settings: Any) -> None:
     """Check each declared setting of a dataclass instance.
 
     Raises:
-        SettingsError: one is out of range, with a sentence that names the range.
+        SettingsError: one is out of range; the message names the range.
     """
     for name, item in declared(type(settings)).items():
         value = getattr(settings, name)
@@ -90,7 +90,7 @@ def is_valid(item: Field[Any], value: Any, *, in_window: bool = False) -> bool:
     """Whether a setting may have a value.
 
     Args:
-        in_window: whether the window's range counts, where it is smaller.
+        in_window: apply the window's range, which may be smaller.
     """
     default, rules = item.default, item.metadata
     if value is None:
@@ -105,7 +105,7 @@ def is_valid(item: Field[Any], value: Any, *, in_window: bool = False) -> bool:
     low, high = rules.get("min", -math.inf), rules.get("max", math.inf) if high is None else high
     try:
         is_finite = math.isfinite(value)
-    except OverflowError:  # A whole number beyond every float.
+    except OverflowError:  # An integer too large for a float.
         return False
     return is_finite and low <= value <= high and not (rules.get("above") and value == low)
 

@@ -1,4 +1,4 @@
-"""Token ids to text as they come: partial characters wait for their rest, stop texts are found across tokens."""
+"""Streams token ids as text: partial characters wait for the rest, and stop texts are found across tokens."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ _NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
 def percent_text(share: float, digits: int = 0) -> str:
-    """A share of one in per cent, its sign set off by a space at which no line ends: 0.795 is "79.5 %"."""
+    """A fraction in per cent, with a no-break space before the sign: 0.795 is "79.5 %"."""
     return spaced_percent(f"{share:.{digits}%}")
 
 
 def spaced_percent(text: str) -> str:
-    """A figure that Python wrote, with its sign set off as above where it is one in per cent."""
+    """A formatted number, with a no-break space before its per cent sign, if it has one."""
     return text.replace("%", f"{_NO_BREAK}%")
 
 
 def significant_text(value: float, digits: int) -> str:
-    """A number to some significant digits; a very small or large one as "1.2 × 10⁻⁵"."""
+    """A number with this many significant digits; a very small or large one as "1.2 × 10⁻⁵"."""
     mantissa, e, exponent = f"{value:.{digits}g}".partition("e")
     return f"{mantissa}{_NO_BREAK}×{_NO_BREAK}10{str(int(exponent)).translate(_RAISED)}" if e else mantissa
 
 
 def in_words(num_bytes: int) -> str:
-    """A size as a person reads it, in units of 10^9 or 10^6 bytes."""
+    """A readable size, in units of 10^9 or 10^6 bytes."""
     return f"{num_bytes / 1e9:,.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.0f} MB"
 
 
 def duration_text(seconds: float) -> str:
-    """A duration as a person says it: 40 s, 5 min, 3 h 20 min."""
+    """A readable duration: 40 s, 5 min, 3 h 20 min."""
     if round(seconds) < 60:
         return f"{max(1, round(seconds))} s"
     minutes = round(seconds / 60)
@@ -42,13 +42,13 @@ def duration_text(seconds: float) -> str:
 
 
 _CONTEXT = 6
-"""Tokens decoded before a new one, so that tokenizers that drop a leading space see that it does not lead."""
+"""Tokens decoded before a new one, because some tokenizers drop a leading space."""
 
 _LONGEST_CHARACTER = 4
 """Bytes of UTF-8."""
 
 _LONGEST_SHOWN = 32
-"""Characters of a token in a list of many; some vocabularies have tokens of a hundred blanks."""
+"""Most characters of a token in a list; some vocabularies have tokens of a hundred spaces."""
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
@@ -68,13 +68,13 @@ class TextStream:
         return self._text
 
     def push(self, token: int) -> str:
-        """The text that this token completes: empty for a special token, or for a part of a character."""
+        """The text that this token completes: empty for a special token or a partial character."""
         self._pending.append(token)
         decoded = self._decode(self._pending)
         num_torn = _num_torn(decoded)
         if num_torn and len(self._pending) < 4 * _CONTEXT:
             return ""
-        # So many bytes that are no text are shown as that, but for the last, which may yet begin a character.
+        # This many invalid bytes are shown as such, except the last ones, which may begin a character.
         self._pending = self._pending[-_CONTEXT:]
         context = self._decode(self._pending)
         num_held = min(num_torn, _num_torn(context), _LONGEST_CHARACTER - 1)
@@ -84,7 +84,7 @@ class TextStream:
         return new
 
     def flush(self) -> str:
-        """What is still held back at the end: a character that never got its rest."""
+        """The text still held back at the end: an incomplete character."""
         new = self._decode(self._pending)[self._shown :]
         self._shown += len(new)
         self._text += new
@@ -100,7 +100,7 @@ class TextStream:
         return min(found, default=None)
 
     def cut(self, length: int) -> None:
-        """Drop all text after the first `length` characters; nothing may be pushed afterwards."""
+        """Drop all text after the first `length` characters; no push may follow."""
         self._text = self._text[:length]
 
     def _decode(self, ids: list[int]) -> str:
@@ -108,12 +108,12 @@ class TextStream:
 
 
 def _num_torn(text: str) -> int:
-    """Characters at the end that may be parts of one."""
+    """Number of trailing characters that may be parts of one."""
     return len(text) - len(text.rstrip(_REPLACEMENT))
 
 
 class TokenTexts:
-    """`display_texts` for ids that come again and again: each is decoded once, and cut short."""
+    """`display_texts` for recurring ids: each is decoded once, and shortened."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -127,5 +127,5 @@ class TokenTexts:
 
 
 def display_texts(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:
-    """Each token alone, for display; partial characters show as U+FFFD, special tokens by their name."""
+    """Each token alone, for display; partial characters show as U+FFFD, special tokens as their names."""
     return tuple(tokenizer.decode([token], clean_up_tokenization_spaces=False) for token in ids)

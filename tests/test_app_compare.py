@@ -84,7 +84,7 @@ def test_a_temperature_that_was_moved_is_said(folder):
     lines = path.read_text().splitlines()
     lines[2] = json.dumps({**json.loads(lines[2]), "temperature": 0.1})
     path.write_text("\n".join(lines) + "\n")
-    assert row(comparison(folder).differing, "Temperature").texts == ("0.8, moved during the run", "0.8")
+    assert row(comparison(folder).differing, "Temperature").texts == ("0.8, changed during the run", "0.8")
 
 
 def test_runs_without_steps_or_summary_are_compared_all_the_same(folder):

@@ -130,5 +130,5 @@ def test_a_kept_log_is_not_written_over(window, session, export, dialogs, run_to
     before = kept.read_bytes()
     kept = kept.rename(kept.with_stem(window.run_view.started.run_id))
     dialogs.export_path = kept
-    assert export(window) == "This is where the run is kept already; choose another place."
+    assert export(window) == "The run is already kept in this file; choose another place."
     assert kept.read_bytes() == before

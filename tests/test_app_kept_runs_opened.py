@@ -32,11 +32,11 @@ def test_a_kept_run_is_shown_as_it_was(open_runs, folder, qtbot, session, run_to
     assert window.transcript.view.toPlainText() == "the prompt" + window.run_view.summary.text
     assert window.measurements.tiles.speedup.value.text() == f"{run.summary['measured_speedup']:.2f}×"
     assert len(window.run_view.baseline_steps) == run.summary["num_tokens"]
-    assert window.status.stage.text() == "Kept run 'the prompt' · Done: reached the length asked for"
+    assert window.status.stage.text() == "Kept run 'the prompt' · Done: reached the requested length"
     assert window.menus.export.isEnabled()
     assert session.requests == []
     run_to_end(window)
-    assert window.status.stage.text() == "Done: reached the length asked for"
+    assert window.status.stage.text() == "Done: reached the requested length"
 
 
 def test_a_long_run_is_opened_in_pieces(open_runs, folder, qtbot, monkeypatch):

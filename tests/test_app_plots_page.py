@@ -108,7 +108,7 @@ def test_tooltips_give_counts_and_units(page, run):
     run.apply(make_step(1, 11, num_draft_tokens=2, num_accepted=0, ms=10.0))
     page.end()
     assert dict(page.positions.details(0))["of all drafted"] == "50.0\u00a0% (1 of 2)"
-    assert dict(page.positions.details(1))["where all before were kept"] == "0.0\u00a0% (0 of 1)"
+    assert dict(page.positions.details(1))["if all before were accepted"] == "0.0\u00a0% (0 of 1)"
     assert page.positions.readout(1) == "position 2: 0\u00a0%, 0\u00a0% of tested"
     assert page.timeline.details(8) == [("0.01 s", ""), ("speculative", "2 tokens")]
     run.apply(BaselineStep(make_step(0, 9, num_draft_tokens=0, num_accepted=0, ms=10.0)))

@@ -72,7 +72,7 @@ def test_efficiency_over_cost_is_the_speedup():
     efficiency, cost = tokens / len(ours), (ours_ms / len(ours)) / (plain_ms / len(plain))
     assert efficiency / cost == pytest.approx(measured)
     assert f"{efficiency:.2f} / {cost:.2f} = {measured:.2f}×." in found.source
-    assert f"{efficiency:.2f} tokens for each forward" in found.source
+    assert f"{efficiency:.2f} tokens per forward" in found.source
 
 
 def test_who_leads_and_by_how_much_follows_the_clock():
@@ -84,7 +84,7 @@ def test_who_leads_and_by_how_much_follows_the_clock():
     assert found.lead_text(plain_ms + 0.01) == "The baseline is 1 token ahead"
     assert found.lead_text(ours_ms) == "Speculative is 4 tokens ahead"
     gap = seconds_text(5 * plain_ms - ours_ms)
-    assert found.lead_text(found.duration_ms) == f"Speculative was done {gap} earlier"
+    assert found.lead_text(found.duration_ms) == f"Speculative finished {gap} earlier"
     assert found.duration_ms == pytest.approx(5 * plain_ms)
 
 

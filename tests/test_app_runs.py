@@ -45,7 +45,7 @@ def test_a_run_shows_its_text_and_its_figures(window, run_to_end):
 
 def test_a_run_that_fills_the_context_is_not_said_to_have_reached_the_length_asked_for(window, session, run_to_end):
     run_to_end(window)
-    assert window.status.stage.text() == "Done: reached the length asked for"
+    assert window.status.stage.text() == "Done: reached the requested length"
     session.context_tokens = 20
     run_to_end(window)
     assert window.run_view.summary.num_tokens == 20

@@ -75,7 +75,7 @@ def test_the_switches_show_block_efficiency_and_groups_by_prediction(qtbot, step
     assert page.plot.quantity is Quantity.TOKENS
     assert page.plot.readout(0) == "K 0: 1.00"
     assert page.plot.line.getData()[0][-1] == 16
-    assert "place by place" in page.plot.legend()[1].accessibleName()
+    assert "position by position" in page.plot.legend()[1].accessibleName()
     assert [group.title for group in page.calibration.groups] == ["1", "2", "3", "4"]
     page.grouping.group.button(1).click()
     assert page.calibration.grouping is Grouping.TENTHS

@@ -105,7 +105,7 @@ def test_steps_that_are_missing_do_not_move_the_evidence_of_others(path):
     steps = write_run(path, drop=lambda event: isinstance(event, Step) and event.index == 2)
     log = read_run_log(path)
     assert log.steps == lines([step for step in steps if step.index != 2])
-    assert sum("evidence of no known step" in problem for problem in log.problems) == 1
+    assert sum("evidence of an unknown step" in problem for problem in log.problems) == 1
 
 
 def test_evidence_that_was_lost_or_damaged_leaves_its_step_whole(path):

@@ -202,7 +202,7 @@ def test_the_trash_is_emptied_for_good_and_only_one_s_own(folder, keep):
     other.delete(["b"])
     mine.empty_trash()
     assert not crashed.exists()
-    with pytest.raises(RunLogError, match="gone for good"):
+    with pytest.raises(RunLogError, match="deleted permanently"):
         mine.restore(["a"])
     other.restore(["b"])
     assert list(runs(folder)) == ["b"]

@@ -137,7 +137,7 @@ def test_a_baseline_that_fails_leaves_the_run_whole(monkeypatch, request_with_ba
     *_, last = Session().run(request_with_baseline)
     assert last.summary.finish_reason is FinishReason.LENGTH
     assert last.summary.num_tokens == 12
-    assert last.summary.error == "The run is whole, but its baseline failed: no more room."
+    assert last.summary.error == "The run is complete, but its baseline failed: no more room."
     assert last.summary.measured_speedup is None
 
 

@@ -1,4 +1,4 @@
-"""Rewind and branch: offers tokens for the selected place, and starts the run that continues from there."""
+"""Rewind and branch: offers tokens for the selected place, and starts a run that continues from there."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NUM_SEEDS = 2**31
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A token that may be forced; its `target_prob` is after temperature and filters, None where it is not known."""
+    """A token that may be forced; its `target_prob` is after temperature and filters, None if unknown."""
 
     token_id: int
     text: str
@@ -37,7 +37,7 @@ class Choice:
 
 
 def can_branch(run: RunView, place: Place | None) -> bool:
-    """Whether a token was emitted at a place, and everything needed to go back to it is known.
+    """Whether a run can be rewound to a place: a token was emitted there, and nothing needed is missing.
 
     A damaged log may lack settings, or tokens before the place.
     """
@@ -60,7 +60,7 @@ def emitted_text(run: RunView, place: Place) -> str:
 
 
 def choices(run: RunView, place: Place) -> list[Choice]:
-    """Tokens that may be forced at a place: those in its evidence, most likely first; the emitted and the drafted."""
+    """Tokens that may be forced at a place: those in its evidence, most likely first, and those emitted and drafted."""
     step, slot = run.steps[place.step], place.slot
     emitted = step.emitted[slot]
     found: dict[int, Choice] = {}
@@ -78,16 +78,16 @@ def choices(run: RunView, place: Place) -> list[Choice]:
 
 
 def is_drawn(run: RunView, place: Place) -> bool:
-    """Whether another seed may lead elsewhere from a place; at temperature 0 nothing is drawn."""
+    """Whether another seed may give another text from a place on; at temperature 0 nothing is drawn."""
     return run.steps[place.step].temperature > 0
 
 
 def branch(
     run: RunView, place: Place, *, forced: tuple[int, ...] = (), forced_text: str = "", new_seed: bool = False
 ) -> RunRequest:
-    """The request that continues a run from before a place, with its settings and up to its length.
+    """The request that continues a run from before a place, with its settings and length.
 
-    With a forced token the seed stays: at temperature 0 or with shared noise the same token leads to the same text.
+    A forced token keeps the seed: at temperature 0 or with shared noise the same token leads to the same text.
     """
     request, started = run.request, run.started
     assert request is not None
@@ -130,7 +130,7 @@ class Branching(QObject):
         self._dialogs = dialogs
         self._start = start
         self._waiting: RunRequest | None = None
-        """Starts when the paused run that it branches off has ended."""
+        """Starts when the paused run it branches off has ended."""
         self._selection.changed.connect(self._show)
         self._controller.state_changed.connect(self._show)
         live.run_shown.connect(self._on_run_shown)
@@ -206,11 +206,11 @@ class Branching(QObject):
 
 
 def _title(choice: Choice) -> str:
-    """A token in a menu: its text, how likely it is, and whether it was emitted there."""
+    """A token in a menu: its text, its probability, and whether it was emitted there."""
     title = f"Force {_quoted(choice.text) if choice.text else f'token {choice.token_id}'}"
     if choice.is_emitted:
         title += " (as it was)"
-    # A menu puts text behind a tab into a column of its own.
+    # A menu shows text after a tab in its own column.
     return title if choice.target_prob is None else f"{title}\t{percent(choice.target_prob)}"
 
 

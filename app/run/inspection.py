@@ -1,4 +1,4 @@
-"""View model of the inspector: what a place of a block holds, in words and numbers ready to show."""
+"""View model of the Inspector: describes a place of a block in words and numbers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from core.types import Step, TokenKind
 
 
 class Fate(StrEnum):
-    """What became of a token of a block, in the words of the screen."""
+    """The fate of a token of a block, as shown on screen."""
 
     ACCEPTED = "accepted"
     REJECTED = "rejected"
@@ -27,11 +27,11 @@ class Fate(StrEnum):
 
 
 FATE_HELP = {
-    Fate.ACCEPTED: "Drafted, tested and kept.",
+    Fate.ACCEPTED: "Drafted, tested and accepted.",
     Fate.REJECTED: "Drafted, tested and rejected.",
-    Fate.DISCARDED: "Drafted behind the rejected token: never tested.",
-    Fate.RESAMPLED: "The target's own, in place of the rejected token.",
-    Fate.BONUS: "The target's own, behind a fully accepted block, or where nothing was drafted.",
+    Fate.DISCARDED: "Drafted after the rejected token, and never tested.",
+    Fate.RESAMPLED: "The target's own token, in place of the rejected one.",
+    Fate.BONUS: "The target's own token, after a fully accepted block or with no draft.",
 }
 
 
@@ -41,7 +41,7 @@ def num_places(step: Step) -> int:
 
 
 def next_slot(steps: Sequence[Step], place: Place | None, by: int) -> Place | None:
-    """The place before (-1) or behind (+1), across steps; at either end of the run, the same place."""
+    """The previous (-1) or next (+1) place, across steps; at either end of the run, the same place."""
     if place is None or not 0 <= place.step < len(steps):
         return _first_or_last(steps, by)
     slot, beyond = place.slot + by, place.step + by
@@ -53,7 +53,7 @@ def next_slot(steps: Sequence[Step], place: Place | None, by: int) -> Place | No
 
 
 def next_step(steps: Sequence[Step], place: Place | None, by: int) -> Place | None:
-    """The same place of the step before (-1) or behind (+1), or that step's last one if it is shorter."""
+    """The same place of the previous (-1) or next (+1) step, or that step's last one if it is shorter."""
     if place is None or not 0 <= place.step < len(steps):
         return _first_or_last(steps, by)
     step = min(len(steps) - 1, max(0, place.step + by))
@@ -67,7 +67,7 @@ def _first_or_last(steps: Sequence[Step], by: int) -> Place | None:
 
 
 def fate_of(step: Step, slot: int) -> Fate:
-    """What became of the token that stands, or stood, at a place."""
+    """The fate of the token that is, or was, at a place."""
     if slot >= len(step.drafted):
         return Fate.BONUS
     if slot < step.num_accepted:
@@ -81,14 +81,14 @@ def is_corrected(step: Step) -> bool:
 
 
 def evidence_at(step: Step, slot: int) -> PositionEvidence | None:
-    """The evidence that was kept of a place, if any."""
+    """The evidence of a place, if it was kept."""
     return step.evidence[slot] if slot < len(step.evidence) else None
 
 
 UNKNOWN = "–"
 OTHERS = "all others"
 VISIBLE = str.maketrans({" ": "␣", "\n": "↵", "\r": "↵", "\t": "⇥", "\u2028": "↵", "\u2029": "↵"})
-"""Blanks are part of a token, so they are shown where it stands alone."""
+"""Makes spaces visible, since they are part of a token."""
 
 _MANY = re.compile(r"([␣↵⇥])\1{3,}")
 
@@ -98,8 +98,8 @@ class Share:
     """A token's probability under each distribution; None under one that isn't shown.
 
     Attributes:
-        token: None stands for all tokens that have no row of their own.
-        fate: what became of it at this place.
+        token: None stands for all tokens without their own row.
+        fate: its fate at this place.
     """
 
     token: int | None
@@ -153,7 +153,7 @@ def shorten(shares: Sequence[Share], count: int) -> tuple[Share, ...]:
 
 
 def show(text: str) -> str:
-    """A token's text on one line, its blanks visible."""
+    """A token's text on one line, with visible spaces."""
     return _MANY.sub(lambda run: f"{run[1]}×{len(run[0])}", text.translate(VISIBLE)) or "∅"
 
 
@@ -191,7 +191,7 @@ NOT_YET = "The distributions of this step have not arrived yet."
 
 @dataclass(frozen=True, slots=True)
 class Chip:
-    """A token of the block with its fate, and where it stands."""
+    """A token of the block, with its fate and place."""
 
     slot: int
     text: str
@@ -201,7 +201,7 @@ class Chip:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """All that is shown of one place; `shares` is empty where no evidence was kept."""
+    """All that is shown for one place; `shares` is empty if no evidence was kept."""
 
     title: str
     subtitle: str
@@ -215,10 +215,10 @@ class Inspection:
 def inspect(
     steps: Sequence[Step], place: Place, coupling: Coupling = Coupling.REJECTION, *, is_coming: bool = False
 ) -> Inspection | None:
-    """Describe a place; None where the run has no such place.
+    """Describe a place; None if the run has no such place.
 
     Args:
-        is_coming: missing evidence may still arrive.
+        is_coming: whether missing evidence may still arrive.
     """
     if not 0 <= place.step < len(steps) or not 0 <= place.slot < num_places(steps[place.step]):
         return None
@@ -243,14 +243,14 @@ def _chips(step: Step, current: int) -> tuple[Chip, ...]:
         slot = len(step.drafted)
         chips.append(Chip(slot, _last_text(step), Fate.BONUS, slot == current))
     elif is_corrected(step):
-        # It stands where the rejected token stood.
+        # It takes the rejected token's place.
         slot = step.num_accepted
         chips.append(Chip(slot, _last_text(step), Fate.RESAMPLED, slot == current))
     return tuple(chips)
 
 
 def _last_text(step: Step) -> str:
-    """The text of the token that the target added, by itself where that is known."""
+    """The text of the token that the target added, without its neighbours if known."""
     evidence = evidence_at(step, step.num_accepted)
     token = step.emitted[-1]
     if evidence is not None and token in evidence.ids:
@@ -271,7 +271,7 @@ def _verdict(step: Step, slot: int, coupling: Coupling) -> str:
     if fate is Fate.BONUS:
         return _bonus_verdict(step, coupling)
     if fate is Fate.DISCARDED:
-        return "Discarded, untested: it stands behind the rejected token. Its distributions follow the drafted text."
+        return "Discarded, untested: it follows the rejected token. Its distributions are those after the drafted text."
     is_kept = fate is Fate.ACCEPTED
     if coupling is Coupling.GUMBEL:
         if is_kept:
@@ -284,7 +284,7 @@ def _verdict(step: Step, slot: int, coupling: Coupling) -> str:
 
 
 def _test(step: Step, slot: int, is_kept: bool) -> str:
-    """The inequality that decided, where its numbers are known."""
+    """The inequality that decided, if its numbers are known."""
     u, q, p = (_at(values, slot) for values in (step.uniforms, step.draft_probs, step.target_probs))
     if u is None or q is None or p is None:
         return ""
@@ -305,13 +305,13 @@ def _draw(step: Step) -> str:
 
 P_HELP = "The target's probability of the {} token, after temperature and filters."
 OVERLAP_HELP = {
-    Coupling.REJECTION: "the chance that a token drafted here is accepted, whichever it is.",
-    Coupling.GUMBEL: "what rejection sampling accepts here on average, which no coupling exceeds; shared noise accepts "
+    Coupling.REJECTION: "the probability that a token drafted here is accepted, whichever it is.",
+    Coupling.GUMBEL: "the average acceptance of rejection sampling, which no coupling exceeds; shared noise accepts "
     "less.",
 }
 DISTANCE_HELP = {
-    Coupling.REJECTION: ": the chance of a rejection here, after which the next token comes from the residual.",
-    Coupling.GUMBEL: ". Under shared noise nothing is drawn from what is left.",
+    Coupling.REJECTION: ": the probability of a rejection here, after which the next token is drawn from the residual.",
+    Coupling.GUMBEL: ". Under shared noise nothing is drawn from the residual.",
 }
 
 
@@ -330,7 +330,7 @@ def _drafted_facts(step: Step, slot: int, coupling: Coupling) -> list[NamedValue
             NamedValue(
                 "Acceptance probability, min(1, p/q)",
                 number(chance),
-                "The chance that rejection sampling accepts this token.",
+                "The probability that rejection sampling accepts this token.",
             ),
             NamedValue("Uniform draw u", number(draw), how),
         ]
@@ -359,19 +359,19 @@ def _drafted_facts(step: Step, slot: int, coupling: Coupling) -> list[NamedValue
 
 
 def _own_facts(step: Step, slot: int) -> list[NamedValue]:
-    """Of a token that the target drew by itself."""
+    """For a token that the target drew by itself."""
     facts: list[NamedValue] = []
     if (evidence := evidence_at(step, slot)) is not None:
         drawn = _prob_in(evidence.target_probs, evidence, step.emitted[slot])
         facts.append(NamedValue("Target p", number(drawn), P_HELP.format("drawn")))
     if step.next_uniform is not None:
-        how = "From 0 to 1; drawn is the token at which the target's probabilities, summed by id, exceed it."
+        how = "From 0 to 1; the token drawn is the first at which the target's probabilities, summed by id, exceed it."
         facts.append(NamedValue("Uniform draw", number(step.next_uniform), how))
     return facts + (_entropies(evidence) if evidence is not None else [])
 
 
 def _entropies(evidence: PositionEvidence) -> list[NamedValue]:
-    how = "−Σ p ln p over the whole vocabulary: 0 where one token is certain."
+    how = "−Σ p ln p over the whole vocabulary: 0 if one token is certain."
     facts = [NamedValue("Entropy of the target", f"{evidence.target_entropy:.2f} nats", how)]
     if evidence.draft_entropy is not None:
         facts.append(NamedValue("Entropy of the draft", f"{evidence.draft_entropy:.2f} nats", how))

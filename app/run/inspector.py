@@ -1,4 +1,4 @@
-"""The inspector: how the selected token came about, from the drafted block to the draw that decided."""
+"""The Inspector: shows how the selected token was chosen, from the drafted block to the deciding draw."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ KINDS = {Fate.ACCEPTED: TokenKind.ACCEPTED, Fate.RESAMPLED: TokenKind.CORRECTION
 def draw_token(
     painter: QPainter, theme: Theme, text: str, fate: Fate | None, place: QRectF, font: QFont, color: str = ""
 ) -> None:
-    """Draw a token's text at a rectangle's top left, in the format of its fate, cut to the rectangle's width."""
+    """Draw a token's text at a rectangle's top left, in the format of its fate, elided to the width."""
     if fate is None:
         chosen = text_format(color or theme.text)
     else:
@@ -98,7 +98,7 @@ class BlockRow(PaintedWidget):
         self.update()
 
     def tip_at(self, point: QPointF) -> str:
-        """What a chip's fate means."""
+        """Explain a chip's fate."""
         index = self._chip_at(point)
         chip = None if index is None else self._chips[index]
         return "" if chip is None else f"“{chip.text}”, {chip.fate.value}. {FATE_HELP[chip.fate]}"
@@ -113,21 +113,21 @@ class BlockRow(PaintedWidget):
         return int(boxes[-1].bottom() if boxes else scaled(CHIP_PX)) + 2
 
     def sizeHint(self) -> QSize:
-        """As it is now."""
+        """The current size."""
         return QSize(280, self.heightForWidth(max(self.width(), 200)))
 
     def minimumSizeHint(self) -> QSize:
-        """One chip a line, at worst."""
+        """At worst one chip per line."""
         return QSize(MOST_TEXT_PX + 2 * PADDING_PX, self.sizeHint().height())
 
     def resizeEvent(self, event: QResizeEvent) -> None:
-        """Ask for the height of the lines that there are now."""
+        """Request the height of the current lines."""
         super().resizeEvent(event)
         if event.size().width() != event.oldSize().width():
             self.updateGeometry()
 
     def boxes(self, width: int = 0) -> list[QRectF]:
-        """Where the chips are, at a width or at its own."""
+        """Positions of the chips, at a given width or its own."""
         boxes, x, y, height = [], 1.0, 1.0, scaled(CHIP_PX)
         mono, small = QFontMetrics(mono_font(12)), QFontMetrics(ui_font(11))
         for chip in self._chips:
@@ -204,7 +204,7 @@ class DistributionBars(PaintedWidget):
         self.update()
 
     def sizeHint(self) -> QSize:
-        """As high as its rows."""
+        """The height of its rows."""
         return QSize(280, scaled(HEADER_PX) + scaled(ROW_PX) * len(self._shares) + 2)
 
     def minimumSizeHint(self) -> QSize:
@@ -256,8 +256,8 @@ class DistributionBars(PaintedWidget):
 
 FEW_ROWS = 12
 EMPTY = (
-    "Click a token in the text, or arrow to one, to see how it came about: the block it was drafted in, how it was "
-    "tested, and what both models said at its place."
+    "Click a token in the text, or move to one with the arrow keys, to see how it was chosen: the block it was drafted "
+    "in, its test, and both models' distributions at its place."
 )
 KEYS_HELP = "Left and Right move from token to token, Up and Down from step to step."
 
@@ -278,8 +278,8 @@ class InspectorPanel(QWidget):
         self._shows_all = False
         self.title = text_label("", "title")
         self.subtitle = text_label("", "hint")
-        self.before = quiet_button("‹", "stepBefore", "The step before", "The step before (Up)")
-        self.behind = quiet_button("›", "stepBehind", "The next step", "The next step (Down)")
+        self.before = quiet_button("‹", "stepBefore", "Previous step", "Previous step (Up)")
+        self.behind = quiet_button("›", "stepBehind", "Next step", "Next step (Down)")
         self.block = BlockRow()
         self.verdict = wrapped_label("inspectorVerdict", "plain")
         self.facts = FigureTable("inspectorFacts")
@@ -317,7 +317,7 @@ class InspectorPanel(QWidget):
         self.bars.set_theme(theme)
 
     def begin(self) -> None:
-        """A run starts; what was selected is cleared with it."""
+        """A run starts, which clears the selection."""
 
     def refresh(self, *, has_news: bool) -> None:
         """Show the evidence of the selected place once it has arrived."""
@@ -329,18 +329,18 @@ class InspectorPanel(QWidget):
         self.refresh(has_news=True)
 
     def showEvent(self, event: QShowEvent) -> None:
-        """Show what was selected while the page was hidden."""
+        """Show the place that was selected while the page was hidden."""
         super().showEvent(event)
         if self._is_stale:
             self._show(self._selection.place)
 
     def focusInEvent(self, event: QFocusEvent) -> None:
-        """Show that the keys work here."""
+        """Show that it has the keyboard focus."""
         super().focusInEvent(event)
         self.block.set_focus_shown(True)
 
     def focusOutEvent(self, event: QFocusEvent) -> None:
-        """The keys are elsewhere."""
+        """Hide the focus frame."""
         super().focusOutEvent(event)
         self.block.set_focus_shown(False)
 

@@ -1,4 +1,4 @@
-"""Carries the engine's events to the panels on timers: the only place where the two meet."""
+"""Passes the engine's events to the panels on timers; nothing else connects the two."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from core.types import Event, RunStarted
 TEXT_MS = 80
 PANELS_MS = 240
 APPLY_S = 0.03
-"""Longest time that one frame spends on applying events, of which a kept run may have thousands."""
+"""Longest time that one frame spends applying events; a kept run may have thousands."""
 
 
 class LivePanel(Protocol):
@@ -30,14 +30,14 @@ class LivePanel(Protocol):
         """A run starts."""
 
     def refresh(self, *, has_news: bool) -> None:
-        """A frame: show what is new, if the panel is visible at all."""
+        """A frame: show what is new, if the panel is visible."""
 
     def end(self) -> None:
         """A run is over: show all of it."""
 
 
 class LiveView(QObject):
-    """Applies events to the `RunView`, and has text and panels draw what is new.
+    """Applies events to the `RunView`, and makes text and panels draw what is new.
 
     A kept run is shown in the same way, from the events of its log.
 
@@ -69,7 +69,7 @@ class LiveView(QObject):
         self._is_ending = False
         self._kept: Iterator[Event] | None = None
         self.kept_title = ""
-        """The name of the run on screen if it is a kept one."""
+        """The name of the run on screen, if it is a kept run."""
         self._text_timer = QTimer(self, interval=TEXT_MS)
         self._text_timer.timeout.connect(self._on_text_due)
         self._panels_timer = QTimer(self, interval=PANELS_MS)
@@ -81,7 +81,7 @@ class LiveView(QObject):
         self._show_status()
 
     def attach(self, *panels: LivePanel) -> None:
-        """Show more panels the run while it is running."""
+        """Show the run in more panels while it is running."""
         self._panels.extend(panels)
 
     def send_evidence_to(self, *panels: QWidget) -> None:
@@ -101,7 +101,7 @@ class LiveView(QObject):
         self._show_status()
 
     def finish(self) -> None:
-        """Show the rest of a run that is over, at once. Call it before another run begins."""
+        """Show the rest of a finished run at once. Call it before another run begins."""
         if self._is_ending:
             self._end_if_whole(math.inf)
 

@@ -1,4 +1,4 @@
-"""Playback: pause, single steps, slow motion and scrubbing; text and plots follow one selection."""
+"""Playback: pause, single steps, slow motion and scrubbing, with one selection for text and plots."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from app.run.transcript import TranscriptView
 
 ROOM_FOR_WORDS = 470
-"""From this width on the last button has a word beside its icon."""
+"""From this width on, the last button has a label beside its icon."""
 NARROW_PACE = 96
 """Width of the speed field below that."""
 LEAST_SLIDER = 48
-"""Width that the slider needs beside the buttons; with less it has a row of its own."""
+"""Width that the slider needs beside the buttons; with less it has its own row."""
 
 
 class Pace(StrEnum):
@@ -55,12 +55,12 @@ PACES = {
 }
 PACE_HELP = (
     "How fast steps follow each other. Step by step starts a run paused. Waiting is not part of any time shown, but a "
-    "step after a wait may itself be slower, because processors clock down."
+    "step after a wait may be slower, because processors clock down."
 )
 
 
 class PlaybackBar(QWidget):
-    """Pause, step, speed, steps shown, branch; what has no use at the moment is disabled."""
+    """Pause, step, speed, steps shown, branch; controls that can't be used are disabled."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class PlaybackBar(QWidget):
         self.branch_button = _button(
             "branchButton",
             "Branch from here",
-            "Select a token first: rewind to before it, draw again or force another token, and continue from "
+            "Select a token first; then rewind to before it, draw again or force another token, and continue from "
             "there (Ctrl+B)",
         )
         self.branch_menu = QMenu(self)
@@ -106,7 +106,7 @@ class PlaybackBar(QWidget):
         self.set_theme(LIGHT)
 
     def show_actions(self, *, can_pause: bool, is_paused: bool) -> None:
-        """Enable what can be pressed; Pause turns into Resume in its place."""
+        """Enable the controls that can be used; Pause turns into Resume."""
         if is_paused != self._is_paused:
             self._is_paused = is_paused
             self.pause_button.setAccessibleName("Resume" if is_paused else "Pause")
@@ -115,7 +115,7 @@ class PlaybackBar(QWidget):
         self.step_button.setEnabled(can_pause and is_paused)
 
     def show_steps(self, num_steps: int, *, can_scrub: bool) -> None:
-        """Show the number of steps, all of them in view."""
+        """Set the number of steps, and show all of them."""
         with QSignalBlocker(self.slider):
             self.slider.setRange(0, num_steps)
             self.slider.setValue(num_steps)
@@ -136,7 +136,7 @@ class PlaybackBar(QWidget):
         self.rescale()
 
     def rescale(self) -> None:
-        """Name the last button where there is room; where there is little, the slider has a row of its own."""
+        """Label the last button if there is room; give the slider its own row if there isn't."""
         with_words = self.width() >= ROOM_FOR_WORDS * text_scale()
         style = Qt.ToolButtonStyle.ToolButtonTextBesideIcon if with_words else Qt.ToolButtonStyle.ToolButtonIconOnly
         self.branch_button.setToolButtonStyle(style)
@@ -218,7 +218,7 @@ class Playback(QObject):
         self._show()
 
     def refresh(self, *, has_news: bool) -> None:
-        """Count the steps that have come."""
+        """Count new steps."""
         if has_news:
             if self.run.baseline_steps and self.controller.state is RunState.PAUSED:
                 # The run was stepped to its end; its baseline is not stepped through.

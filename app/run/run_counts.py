@@ -1,4 +1,4 @@
-"""What is counted over a run's steps: columns for the plots, tokens over time, acceptance by position, running sums."""
+"""Counts over a run's steps: columns for the plots, tokens over time, acceptance by position, running sums."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Array = NDArray[np.float64]
 
 
 class Column(IntEnum):
-    """What is kept of each step. Times in milliseconds; rates from 0 to 1, NaN where nothing was drafted.
+    """The columns of a step. Times in milliseconds; rates from 0 to 1, NaN if nothing was drafted.
 
     RATE_LOW and RATE_HIGH: the 95 % band around RUNNING_RATE, NaN before there are two blocks.
     """
@@ -41,7 +41,7 @@ class Column(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Running sums over the steps. `predicted`: accepted tokens that rejection sampling would be expected to accept."""
+    """Running sums over the steps. `predicted`: number of tokens that rejection sampling is expected to accept."""
 
     steps: int = 0
     tokens: int = 0
@@ -52,7 +52,7 @@ class Totals:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Tokens over the sum of the steps' total_ms; the prefill is not part of it."""
+        """Tokens / the sum of the steps' total_ms, without the prefill."""
         return 1000.0 * self.tokens / self.total_ms if self.total_ms > 0 else None
 
     @property
@@ -84,7 +84,7 @@ class StepMetrics:
         return self.totals.steps
 
     def clear(self, *, is_rejection: bool = True) -> None:
-        """Forget all steps. Without rejection sampling, the predicted rate is what rejection sampling would accept."""
+        """Forget all steps. With another coupling, the predicted rate is still that of rejection sampling."""
         self.totals = Totals()
         self._blocks = BlockSums()
         self.is_rejection = is_rejection
@@ -138,7 +138,7 @@ class StepMetrics:
         return table
 
     def binned(self, column: Column, first: int, last: int, width: int) -> Array:
-        """Means of a column over bins of `width` steps, the last one perhaps shorter; NaN steps are left out."""
+        """Means of a column over bins of `width` steps; the last bin may be shorter, and NaN steps are left out."""
         values = self.column(column, first, last)
         if width == 1 or values.size == 0:
             return values
@@ -153,7 +153,7 @@ class PositionCounts:
     """Counts by position in the block, from 0.
 
     Attributes:
-        drafted: blocks that reached this far.
+        drafted: blocks that reached this position.
         tested: those in which all tokens before were accepted, so that this one was tested.
         accepted: those in which this token was accepted.
     """
@@ -173,7 +173,7 @@ class PositionCounts:
             column.extend([0] * (drafted - len(column)))
         for position in range(drafted):
             self.drafted[position] += 1
-            # The first token that was not accepted was tested; those behind it were discarded.
+            # The first token that was not accepted was tested; those after it were discarded.
             self.tested[position] += position <= accepted
             self.accepted[position] += position < accepted
 
@@ -182,14 +182,14 @@ class PositionCounts:
         return self.accepted[position] / self.drafted[position]
 
     def of_tested(self, position: int) -> float | None:
-        """Accepted / tested: given that all before were accepted. None where none was tested."""
+        """Accepted / tested, given that all before were accepted; None if none was tested."""
         tested = self.tested[position]
         return self.accepted[position] / tested if tested else None
 
 
 @dataclass(slots=True)
 class Timeline:
-    """How many tokens a run had written at which time; a step's tokens are there when it ends.
+    """Number of tokens that a run had written over time; a step's tokens count when it ends.
 
     Attributes:
         ends_ms: when each step ended.
@@ -200,7 +200,7 @@ class Timeline:
     counts: list[int] = field(default_factory=list)
 
     def add(self, step: Step) -> None:
-        """Add a step. One of a damaged log may lack its time, and then takes none."""
+        """Add a step. In a damaged log its time may be missing, and counts as 0."""
         self.ends_ms.append(self.end_ms + (step.total_ms if 0.0 <= step.total_ms < math.inf else 0.0))
         self.counts.append(self.num_tokens + len(step.emitted))
 
@@ -219,16 +219,16 @@ class Timeline:
         return bisect_right(self.ends_ms, clock_ms)
 
     def tokens_at(self, clock_ms: float) -> int:
-        """How many tokens were written by then."""
+        """How many tokens had been written by then."""
         steps = self.steps_at(clock_ms)
         return self.counts[steps - 1] if steps else 0
 
 
 class RunCounts:
-    """Everything counted over a run and its baseline. `read` takes in each step once.
+    """Everything counted over a run and its baseline. `read` counts each step once.
 
     Attributes:
-        sums, baseline_sums: what Why and Theory are computed from.
+        sums, baseline_sums: the basis of Why and Theory.
         positions: acceptance by position in the block.
         timeline, baseline_timeline: tokens over time.
     """
@@ -239,7 +239,7 @@ class RunCounts:
         self.timeline, self.baseline_timeline = Timeline(), Timeline()
 
     def read(self, steps: Sequence[Step], baseline_steps: Sequence[Step]) -> None:
-        """Count the steps that have come since the last time."""
+        """Count the steps added since the last call."""
         for step in steps[self.sums.num_steps :]:
             self.sums.add(step)
             self.positions.add(step)

@@ -26,12 +26,11 @@ MIN_POSITIONS = 4
 LABELLED_POSITIONS = 16
 
 UNCONDITIONAL_HELP = (
-    "Bars: accepted / drafted tokens at each position of the block. It falls, because a rejection ends a block."
+    "Bars: accepted / drafted tokens at each position of the block. They fall because a rejection ends a block."
 )
 CONDITIONAL_HELP = (
-    "Line: accepted / tested tokens, given that all before were accepted; where it falls, the draft drifts from "
-    "the target. The "
-    "whiskers are Wilson's 95 % interval over the blocks that reached this far."
+    "Line: accepted / tested tokens, given that all before were accepted; where it falls, the draft drifts. "
+    "The whiskers are Wilson's 95 % interval over the tested tokens."
 )
 
 
@@ -49,20 +48,20 @@ class PositionPlot(Plot):
         self.show_percent(0, 0.25, 0.5, 0.75, 1)
         self.bars = self.add_bars("draft_bar", "of all drafted", UNCONDITIONAL_HELP)
         self.whiskers = self.add_whiskers("muted", beam=0.18)
-        self.line = self.add_line("text", "where all before were kept", CONDITIONAL_HELP)
+        self.line = self.add_line("text", "if all before were accepted", CONDITIONAL_HELP)
         self.points = pg.ScatterPlotItem(symbol="o", size=6, pen=None)
         self.add_item(self.points, lambda theme: self.points.setBrush(theme.text))
         self.getPlotItem().setMouseEnabled(x=True, y=False)
         self.getViewBox().setLimits(xMin=0, minXRange=2)
-        self.set_hint("How far into a block the draft is right")
+        self.set_hint("How far into a block the draft is accepted")
 
     @property
     def counts(self) -> PositionCounts:
-        """What is drawn."""
+        """The counts that are drawn."""
         return self._run.counts.positions
 
     def readout(self, place: int) -> str:
-        """A position, counted from 0, in words."""
+        """A position (from 0) in words."""
         given = self.counts.of_tested(place)
         words = "never tested" if given is None else f"{percent_text(given)} of tested"
         return f"position {place + 1}: {percent_text(self.counts.of_drafted(place))}, {words}"
@@ -77,12 +76,12 @@ class PositionPlot(Plot):
         ]
         if tested:
             low, high = wilson(kept / tested, tested)
-            rows.append(("where all before were kept", f"{percent_text(kept / tested, 1)} ({kept:,} of {tested:,})"))
+            rows.append(("if all before were accepted", f"{percent_text(kept / tested, 1)} ({kept:,} of {tested:,})"))
             rows.append(("95 % interval", f"{percent_text(low)} to {percent_text(high)}"))
         return rows
 
     def table(self) -> Table:
-        """A row a position."""
+        """One row per position."""
         counts, places = self.counts, range(len(self.counts))
         return {
             "draft_position": [place + 1 for place in places],
@@ -128,13 +127,13 @@ class PositionPlot(Plot):
 
 
 MAX_POINTS = 500
-"""Of more steps than this in view, every second or third is drawn: the line only climbs, so no peak is lost."""
+"""With more steps than this in view, some are skipped: the line only rises, so no peak is lost."""
 
-CLOCK_HELP = "The clock starts when the prompt has been read, and counts the steps' own times."
+CLOCK_HELP = "The clock starts after the prefill and sums the steps' own times."
 
 
 class TimelinePlot(Plot):
-    """Two stairs, one a run: a step up whenever tokens came."""
+    """Two staircases, one per run, that rise with each step's tokens."""
 
     def __init__(self, run: RunView) -> None:
         super().__init__(
@@ -172,7 +171,7 @@ class TimelinePlot(Plot):
         return rows
 
     def table(self) -> Table:
-        """A row a step, the run's before the baseline's."""
+        """One row per step, the run's before the baseline's."""
         runs = {"speculative": self.ours, "baseline": self.plain}
         return {
             "run": [name for name, line in runs.items() for _ in line.counts],
@@ -195,14 +194,14 @@ class TimelinePlot(Plot):
 
 
 def stairs(line: Timeline, first_ms: float, last_ms: float) -> tuple[Array, Array]:
-    """The corners of a timeline between two moments, in seconds and tokens; a step beyond either end included."""
+    """The corners of a timeline between two times, in seconds and tokens, with one more step at either end."""
     ends = np.asarray(line.ends_ms, dtype=np.float64)
     if not ends.size:
         return ends, ends
     first = max(0, int(np.searchsorted(ends, first_ms)) - 1)
     last = min(ends.size, int(np.searchsorted(ends, last_ms)) + 1)
     stride = max(1, math.ceil((last - first) / MAX_POINTS))
-    # The last step of each stride, so that the run's own end is always there.
+    # The last step of each stride, so that the run's end is always included.
     chosen = np.arange(last - 1, first - 1, -stride)[::-1]
     x, y = ends[chosen] / 1000, np.asarray(line.counts, dtype=np.float64)[chosen]
     before = (ends[first - 1] / 1000, float(line.counts[first - 1])) if first else (0.0, 0.0)
@@ -211,7 +210,7 @@ def stairs(line: Timeline, first_ms: float, last_ms: float) -> tuple[Array, Arra
 
 
 class PlotPage(QWidget):
-    """Base of the pages of plots: draws only while it is in front, and otherwise remembers what to draw."""
+    """Base of the pages of plots: draws only while visible, and otherwise remembers what to draw."""
 
     def __init__(self, name: str, *cards: PlotCard) -> None:
         super().__init__()
@@ -224,10 +223,10 @@ class PlotPage(QWidget):
         self.setLayout(self._column)
 
     def _prepare(self) -> None:
-        """Show what is beside the plots, before these are drawn."""
+        """Update what is beside the plots, before they are drawn."""
 
     def begin(self) -> None:
-        """A run starts: show it from its start, however the view was moved."""
+        """A run starts: reset the view and show it from its start."""
         for card in self.cards:
             card.plot.reset_view()
         self._settle(is_over=False)
@@ -237,7 +236,7 @@ class PlotPage(QWidget):
         self._settle(is_over=True)
 
     def refresh(self, *, has_news: bool) -> None:
-        """Draw what has come."""
+        """Draw what is new."""
         self._is_stale = self._is_stale or has_news
         if self._is_stale and not self.isHidden():
             self._is_stale = False
@@ -251,7 +250,7 @@ class PlotPage(QWidget):
             card.set_theme(theme)
 
     def showEvent(self, event: QShowEvent) -> None:
-        """Draw what has come while the page was hidden."""
+        """Draw what arrived while the page was hidden."""
         super().showEvent(event)
         if self._is_unsettled:
             self._settle(is_over=self._is_over)

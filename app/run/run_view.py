@@ -1,4 +1,4 @@
-"""View model of a run: events go in through `apply`, panels read."""
+"""View model of a run: `apply` takes the events, panels read the state."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from core.types import (
 
 @dataclass(frozen=True, slots=True)
 class NamedValue:
-    """A value ready to show: its name, how it is computed, and its 95 % interval where it has one."""
+    """A value ready to show: its name, how it is computed, and its 95 % interval if it has one."""
 
     title: str
     value: str
@@ -35,12 +35,12 @@ class NamedValue:
 
 
 COMPLETE = frozenset({FinishReason.LENGTH, FinishReason.EOS, FinishReason.STOP})
-"""How a run ends by itself."""
+"""The ways in which a run ends by itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class TileValues:
-    """What the tiles show; None where it is not known, or not yet."""
+    """What the tiles show; None for a value that is not known yet."""
 
     tokens: int = 0
     seconds: float = 0.0
@@ -57,7 +57,7 @@ class TileValues:
 
 @dataclass(frozen=True, slots=True)
 class RunSnapshot:
-    """A run as it stands; frozen, so that another thread can write it."""
+    """A frozen snapshot of a run, which another thread can write."""
 
     started: RunStarted
     steps: tuple[Step, ...]
@@ -65,7 +65,7 @@ class RunSnapshot:
     summary: Summary | None
 
     def log(self) -> RunLog:
-        """As a log to export. Takes most of a millisecond a step, so call it in a job."""
+        """The run as a log to export. Takes almost a millisecond per step, so call it in a job."""
         events: tuple[Event, ...] = (*self.steps, *map(BaselineStep, self.baseline_steps))
         head, *lines = [to_record(event) or {} for event in (self.started, *events)]
         summary = to_record(Finished(self.summary)) if self.summary is not None else None
@@ -74,7 +74,7 @@ class RunSnapshot:
 
 
 class RunView:
-    """The state of one run, fed by `apply`. Its steps are only added to, and given their evidence."""
+    """The state of one run, fed by `apply`. Its steps are append-only; evidence is added later."""
 
     def __init__(self) -> None:
         self.tokens = TokenStream()
@@ -134,7 +134,7 @@ class RunView:
 
     @property
     def baseline_step_ms(self) -> float | None:
-        """Mean time of a plain step; None until the baseline has run a little."""
+        """Mean time of a plain step; None until the baseline has some steps."""
         return self.baseline_ms / self.baseline_tokens if self.baseline_tokens else None
 
     @property
@@ -145,13 +145,13 @@ class RunView:
         if self.summary is not None and self.summary.finish_reason in COMPLETE:
             return 1.0
         if self.baseline_tokens:
-            # At temperature 0 the baseline writes as many tokens as the run did; above it, this is only a guess.
+            # At temperature 0 the baseline writes as many tokens as the run; otherwise this is an estimate.
             return min(1.0, self.baseline_tokens / max(1, self.tokens.num_tokens))
         return min(1.0, self.tokens.num_tokens / self.request.max_new_tokens)
 
     @property
     def tile_values(self) -> TileValues:
-        """The values so far, or those of the run's own summary once it is there."""
+        """The values so far, or those of the run's summary once it has arrived."""
         totals, summary = self.metrics.totals, self.summary
         live = TileValues(
             tokens=totals.tokens,
@@ -189,7 +189,7 @@ class RunView:
 
     @property
     def counts(self) -> RunCounts:
-        """What is counted over the steps so far."""
+        """The counts over the steps so far."""
         self._counts.read(self.steps, self.baseline_steps)
         return self._counts
 
@@ -200,7 +200,7 @@ class RunView:
 
     @property
     def plain_step(self) -> PlainStep | None:
-        """What the run is compared with, as far as it is known."""
+        """What the run is compared with, as far as known."""
         return plain_step(self.counts.baseline_sums, self.target_step_ms, self.summary)
 
     @property
@@ -212,9 +212,9 @@ class RunView:
         if reason is FinishReason.LENGTH and self.summary.num_tokens < wanted:
             return "Done: reached the end of the model's context"
         return {
-            FinishReason.LENGTH: "Done: reached the length asked for",
+            FinishReason.LENGTH: "Done: reached the requested length",
             FinishReason.EOS: "Done: the model ended its text",
-            FinishReason.STOP: "Done: met a stop text",
+            FinishReason.STOP: "Done: reached a stop text",
             FinishReason.CANCELLED: "Stopped",
             FinishReason.ERROR: "Failed",
         }[reason]

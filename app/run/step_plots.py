@@ -20,17 +20,17 @@ MARKS_Z = 50
 FOLLOWED_STEPS = 48
 """How many of the latest steps are shown during a run."""
 SCROLLED_STEPS = 12
-"""How far the view moves on when it is full: in strides, since a still axis is easier to read."""
+"""How far the view moves when it is full: in strides, since a still axis is easier to read."""
 MIN_STEPS = 24
 """Room for this many steps after a short run."""
 MAX_BARS = 320
-"""More steps than this are drawn as means over bins, so that the cost stays flat."""
+"""More steps than this are drawn as means over bins, which limits the cost."""
 
 
 class StepPlot(Plot):
     """Base of the plots over steps; a subclass fills its items in `_draw_bars`.
 
-    The view follows the latest steps until a person pans or zooms, and shows all steps after the run.
+    The view follows the latest steps until the user pans or zooms, and shows all steps after the run.
 
     Signals:
         step_clicked: a step that was clicked.
@@ -63,7 +63,7 @@ class StepPlot(Plot):
         return self.add_item(line, paint)
 
     def _draw_bars(self, first: int, last: int, width: int) -> None:
-        """Fill the items with steps first to last - 1, `width` steps a bar."""
+        """Fill the items with steps first to last - 1, `width` steps per bar."""
         raise NotImplementedError
 
     # --- For the window ---
@@ -75,11 +75,11 @@ class StepPlot(Plot):
 
     @Slot(int)
     def mark_step(self, step: int) -> None:
-        """Mark the step under the pointer, here or elsewhere; -1: none."""
+        """Mark the step under the pointer, in this or another panel; -1: none."""
         _put(self._hovered, step)
 
     def settle(self, *, is_over: bool) -> None:
-        """Follow a run from its start, or show all of it when it is over, unless the view was moved by hand."""
+        """Follow a run from its start, or show all of it when it is over, unless the user moved the view."""
         self._is_over = is_over
         self._fits = self._fits or not is_over
         self._drawn = None
@@ -112,7 +112,7 @@ class StepPlot(Plot):
         # Bins start at multiples of their width, so that bars keep their contents while the view moves.
         first -= first % width
         step_px = self.getViewBox().width() / (right - left)
-        # A gap of less than a pixel would be drawn unevenly.
+        # Gaps below one pixel would look uneven.
         has_gaps = width == 1 and (1 - BAR_WIDTH) * step_px >= 1
         self._bar_width = BAR_WIDTH if has_gaps else float(width)
         if (first, last, width, self._bar_width) != self._drawn:
@@ -140,24 +140,24 @@ def _put(line: pg.InfiniteLine, step: int) -> None:
 
 
 def bar_centres(first: int, count: int, width: int) -> Array:
-    """Where the bars of `count` bins are on the x axis."""
+    """Positions of the bars of `count` bins on the x axis."""
     return (first + np.arange(count) * float(width) + (width - 1) / 2).astype(np.float64)
 
 
 PREDICTED_HELP = (
     "Dashed: the acceptance rate expected from the two distributions. Each drafted position counts with its "
-    "sum(min(p, q)), weighted by the chance that the tokens before it are kept; accumulated over the run. It meets the "
-    "solid line as the run goes on."
+    "sum(min(p, q)), weighted by the probability that earlier tokens are accepted; summed over the run. It approaches "
+    "the solid line as the run continues."
 )
 BAND_HELP = (
-    "Line: accepted / drafted tokens of the run so far. Its band is a 95 % confidence interval: Wilson's, over the "
-    "number of independent tokens that hold as much information as this run's blocks. Tokens of a block are not "
-    "independent, since a rejection discards the rest; blocks are assumed to be."
+    "Line: accepted / drafted tokens of the run so far. Its band is Wilson's 95 % confidence interval for the "
+    "effective number of independent tokens. Tokens of a block are not independent, since a rejection discards the "
+    "rest; blocks are assumed to be."
 )
 REJECTION_HELP = (
-    "Dashed: the acceptance rate that rejection sampling would have, expected from the two distributions at "
-    "the places drafted in this run. On average the solid line stays a little below it: that is what a "
-    "reproducible text costs."
+    "Dashed: the acceptance rate expected with rejection sampling, from the two distributions at "
+    "the places drafted in this run. On average the solid line stays a little below it: that is the cost of a "
+    "reproducible text."
 )
 
 
@@ -175,7 +175,7 @@ class AcceptancePlot(StepPlot):
         self.rate_line = self.add_line("text", "running rate", BAND_HELP, mark=Mark.BAND)
         _, self.predicted_sample, running = self._samples
         self._samples[1:] = running, self.predicted_sample
-        self.set_hint("One bar a step: the share that was accepted")
+        self.set_hint("One bar per step: the accepted share")
 
     def readout(self, step: int) -> str:
         """One step in words."""
@@ -210,7 +210,7 @@ class AcceptancePlot(StepPlot):
         return rows
 
     def table(self) -> Table:
-        """A row a step."""
+        """One row per step."""
         columns = {
             "drafted_tokens": Column.NUM_DRAFTED,
             "accepted_tokens": Column.NUM_ACCEPTED,
@@ -223,7 +223,7 @@ class AcceptancePlot(StepPlot):
         return self._metrics.table(columns)
 
     def settle(self, *, is_over: bool) -> None:
-        """Name the dashed line for the run's coupling."""
+        """Label the dashed line for the run's coupling."""
         if self._metrics.is_rejection:
             self.predicted_sample.set_meaning("predicted", PREDICTED_HELP)
         else:
@@ -240,7 +240,7 @@ class AcceptancePlot(StepPlot):
         self.predicted_line.setData(x, self._metrics.binned(Column.PREDICTED_RATE, first, last, width))
         for edge, column in zip(self.band_edges, (Column.RATE_LOW, Column.RATE_HIGH), strict=True):
             bound = self._metrics.binned(column, first, last, width)
-            # Only the run's first steps have no band.
+            # Only the run's first steps lack a band.
             is_there = np.isfinite(bound)
             edge.setData(x[is_there], bound[is_there])
 
@@ -248,8 +248,8 @@ class AcceptancePlot(StepPlot):
 PARTS = (Column.DRAFT_MS, Column.VERIFY_MS, Column.SAMPLE_MS)
 PART_SERIES = (
     ("draft_bar", "draft", "Time to propose the block."),
-    ("target_bar", "verify", "Time of the target's one forward over the block."),
-    ("sample_bar", "sample", "Filters, verdict and the next token."),
+    ("target_bar", "verify", "Time of the target's forward over the block."),
+    ("sample_bar", "sample", "Filters, verification and the next token."),
 )
 HEADROOM = 1.12
 
@@ -265,11 +265,11 @@ class LatencyPlot(StepPlot):
         self.add_item(
             self.baseline_line,
             lambda theme: self.baseline_line.setPen(line_pen(theme.text, dashed=True)),
-            SeriesSample("baseline", Mark.DASHES, "text", "Mean time of a plain step, which gives one token."),
+            SeriesSample("baseline", Mark.DASHES, "text", "Mean time of a plain step, which produces one token."),
         )
         self._baseline_ms: float | None = None
         self._top = 0.0
-        self.set_hint("One bar a step: draft, verify and sample time")
+        self.set_hint("One bar per step: draft, verify and sample time")
         self.getViewBox().setYRange(0, 1, padding=0)
 
     def set_baseline(self, step_ms: float | None) -> None:
@@ -299,7 +299,7 @@ class LatencyPlot(StepPlot):
         return rows
 
     def table(self) -> Table:
-        """A row a step, each with the baseline's mean."""
+        """One row per step, each with the baseline's mean."""
         columns = {part.name.lower(): part for part in (*PARTS, Column.TOTAL_MS)}
         table = dict(self._metrics.table(columns))
         if self._baseline_ms is not None:

@@ -1,4 +1,4 @@
-"""The page Live: tiles and plots over steps; and the status strip at the bottom of the window."""
+"""The page Live, with tiles and plots over steps, and the status strip at the bottom of the window."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ UNKNOWN = "–"
 
 
 class Tile(QFrame):
-    """A title, a value, a note. Its size doesn't depend on what it shows."""
+    """A title, a value and a note. Its size doesn't depend on their texts."""
 
     def __init__(self, title: str, object_name: str, how: str) -> None:
         super().__init__()
@@ -62,26 +62,26 @@ class MetricTiles(QWidget):
         self.speed = Tile(
             "Tokens per second",
             "speedValue",
-            "New tokens / the sum of the steps' times. The prefill of the prompt is not part of it.",
+            "New tokens / the sum of the steps' times. The prefill is not included.",
         )
         self.speedup = Tile(
             "Measured speedup",
             "speedupValue",
             "Tokens per second of this run / those of the target alone, run here right afterwards with the same "
-            "sampling. Wall clock, never an estimate; below 1 means that drafting doesn't pay here.",
+            "sampling. Wall-clock time, never an estimate; below 1, drafting doesn't pay here.",
         )
         self.acceptance = Tile(
             "Acceptance",
             "acceptanceValue",
-            "Accepted / drafted tokens. Tokens behind a rejected one count as drafted, so this is lower than the "
-            "chance of a tested token. Predicted: from sum(min(p, q)), the overlap of the two distributions, at each "
-            "drafted position, weighted by the chance that the tokens before it are accepted. On average a "
-            "reproducible run accepts a little less than this, which is what rejection sampling would accept.",
+            "Accepted / drafted tokens. Tokens after a rejected one count as drafted, so this is lower than the "
+            "acceptance of tested tokens. Predicted: from sum(min(p, q)), the overlap of the distributions, at each "
+            "drafted position, weighted by the probability that the tokens before it are accepted. On average a "
+            "reproducible run accepts a little less than this value, which assumes rejection sampling.",
         )
         self.efficiency = Tile(
             "Block efficiency",
             "efficiencyValue",
-            "New tokens / forwards of the target, resampled and bonus tokens included. Plain decoding has 1.",
+            "New tokens / forwards of the target, including resampled and bonus tokens. Plain decoding has 1.",
         )
         layout = QGridLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
@@ -94,7 +94,7 @@ class MetricTiles(QWidget):
         self.show_values(TileValues(), baseline_ticked=True)
 
     def show_values(self, values: TileValues, *, baseline_ticked: bool) -> None:
-        """Show a run's values as far as they are known."""
+        """Show a run's known values."""
         speed, note, short = UNKNOWN, "decoding only", ""
         if values.tokens_per_second is not None:
             speed, taken = f"{values.tokens_per_second:,.1f}", f"in {values.seconds:.2f} s"
@@ -164,7 +164,7 @@ class StatusStrip(QFrame):
     """Stage, downloads, device, token count and progress bar.
 
     Signals:
-        download_clicked: the downloads are to be shown.
+        download_clicked: a request to show the downloads.
     """
 
     download_clicked = Signal()
@@ -199,28 +199,28 @@ class StatusStrip(QFrame):
         self.setLayout(layout)
 
     def show_stage(self, text: str) -> None:
-        """Say what the engine is doing."""
+        """Show what the engine is doing."""
         self.stage.setText(text)
         self.stage.setToolTip(text)
 
     def show_download(self, text: str) -> None:
-        """Say what is being downloaded; empty if nothing is."""
+        """Show what is being downloaded; empty if nothing is."""
         self.download.setText(text)
         self.download.setVisible(bool(text))
 
     def show_place(self, text: str) -> None:
-        """Say where the models run."""
+        """Show where the models run."""
         self.place.setText(text)
 
     def show_count(self, text: str) -> None:
-        """Say how many tokens there are."""
+        """Show the number of tokens."""
         self.count.setText(text)
 
     @property
     def is_busy(self) -> bool:
-        """Whether the bar shows progress without an end."""
+        """Whether the bar shows indeterminate progress."""
         return self.bar.maximum() == 0
 
     def show_progress(self, share: float | None) -> None:
-        """Fill the bar to a share from 0 to 1; None: busy, the end is not known yet."""
+        """Fill the bar to a share from 0 to 1; None: busy, without a known end."""
         show_share(self.bar, share)

@@ -1,4 +1,4 @@
-"""What colours a token: the text format of each kind, from a theme's colours and line styles."""
+"""Colours tokens: the text format of each kind, from a theme's colours and line styles."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def token_format(theme: Theme, kind: TokenKind) -> QTextCharFormat:
 
 
 def ghost_format(theme: Theme) -> QTextCharFormat:
-    """A drafted token that was not kept."""
+    """A drafted token that was not accepted."""
     found = text_format(theme.faint)
     found.setFontStrikeOut(True)
     return found

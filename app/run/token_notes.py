@@ -1,4 +1,4 @@
-"""What the transcript's tooltips and legend say about a token."""
+"""Writes the transcript's tooltips and legend."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from app.run.tokens import ON_ONE_LINE, Ghost, Pending, Role, Span, Token, Writt
 from core.settings import Coupling
 from core.types import TokenKind
 
-NO_TEXT = "(no text of its own)"
+NO_TEXT = "(no text)"
 TITLES = {TokenKind.ACCEPTED: "accepted", TokenKind.CORRECTION: "resampled", TokenKind.BONUS: "bonus"}
-DISCARDED_NOTE = "Behind the rejected token: never tested; it counts as drafted, not as rejected."
+DISCARDED_NOTE = "After the rejected token, and never tested; it counts as drafted, not as rejected."
 WRITTEN_NOTES = {
-    Role.KEPT: "<b>kept</b><br>From the run that this one branched off.",
-    Role.FORCED: "<b>forced</b><br>Inserted by hand; the text behind it continues it.",
+    Role.KEPT: "<b>kept</b><br>From the run this one branched off.",
+    Role.FORCED: "<b>forced</b><br>Inserted by you; the generated text continues it.",
 }
 REJECTED_NOTES = {
     Coupling.REJECTION: "Tested and rejected.",
@@ -31,29 +31,29 @@ NOTES = {
         TokenKind.BONUS: "Drawn from the target.",
     },
 }
-BONUS_MEANING = "Drawn from the target itself, after a fully accepted block, or where nothing was drafted."
+BONUS_MEANING = "Drawn from the target itself, after a fully accepted block or with no draft."
 LEGEND = {
     Coupling.REJECTION: {
-        TokenKind.ACCEPTED: "Drafted, tested by the target, and kept.",
+        TokenKind.ACCEPTED: "Drafted, and accepted by the target.",
         TokenKind.CORRECTION: "The draft's token was rejected; this one was drawn from the residual instead.",
         TokenKind.BONUS: BONUS_MEANING,
     },
     Coupling.GUMBEL: {
-        TokenKind.ACCEPTED: "Drafted, and kept: the target's own draw under the shared noise equals it.",
+        TokenKind.ACCEPTED: "Drafted, and accepted: the target draws the same token under the shared noise.",
         TokenKind.CORRECTION: "The target's own draw under the shared noise, which differs from the draft's.",
         TokenKind.BONUS: BONUS_MEANING,
     },
 }
-GHOST_HELP = "A drafted token that was not kept. It is shown, but never copied."
+GHOST_HELP = "A drafted token that was not accepted. It is shown, but never copied."
 
 
 def tooltip(span: Span, coupling: Coupling = Coupling.REJECTION) -> str:
-    """What is known about a token, as rich text; empty for the prompt."""
+    """Describe a token as rich text; empty for the prompt."""
     if isinstance(span, Written):
         return WRITTEN_NOTES.get(span.role, "")
     rows: list[tuple[str, str]] = [("Step", str(span.step))]
     if isinstance(span, Pending):
-        note = "Drafted; waiting for the target to verify it."
+        note = "Drafted, and not yet verified by the target."
     elif isinstance(span, Ghost):
         note = REJECTED_NOTES[coupling] if span.tested else DISCARDED_NOTE
     else:

@@ -1,4 +1,4 @@
-"""A read-only text made of tokens, each in its own format. Base of the transcript; the race shows two of them."""
+"""A read-only text of tokens, each in its own format: the base of the transcript and of the race's two texts."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ _EMPTY_WIDTH = 4.0
 
 
 class TokenText(QPlainTextEdit):
-    """Shows a `TokenStream`, or its first steps. `refresh` adds what is new; the rest stays as it is laid out.
+    """Shows a `TokenStream`, or its first steps. `refresh` adds what is new, without a new layout of the rest.
 
-    The document is a sequence of spans, contiguous and in order, one for each token; a token without text has an empty
-    one. A subclass draws marks on the text in `_show_marks`.
+    The document is a sequence of contiguous spans, one per token in order; a token without text has an empty one. A
+    subclass draws marks on the text in `_show_marks`.
     """
 
     def __init__(self, parent: QWidget | None = None, *, by_kind: bool = True, font_size: int = 14) -> None:
@@ -65,7 +65,7 @@ class TokenText(QPlainTextEdit):
         self._start()
 
     def _show_marks(self) -> None:
-        """Draw marks again: the text has changed, or has moved."""
+        """Redraw the marks: the text has changed or moved."""
 
     # --- What is shown ---
 
@@ -84,7 +84,7 @@ class TokenText(QPlainTextEdit):
         self._rebuild()
 
     def set_ghosts_shown(self, shown: bool) -> None:
-        """Show or hide the drafted tokens that were not kept."""
+        """Show or hide the drafted tokens that were not accepted."""
         if shown != self._shows_ghosts:
             self._shows_ghosts = shown
             self._rebuild()
@@ -96,7 +96,7 @@ class TokenText(QPlainTextEdit):
             self._update(follows=follows)
 
     def refresh(self) -> None:
-        """Add the steps that have come since the last time; follow the end unless the reader scrolled away from it."""
+        """Add new steps; follow the end unless the user scrolled away from it."""
         self._update(follows=self.is_at_end)
 
     @property
@@ -157,7 +157,7 @@ class TokenText(QPlainTextEdit):
         self._show_marks()
 
     def _opening(self) -> Iterator[Span]:
-        """What stands between the prompt and the first step."""
+        """The spans between the prompt and the first step."""
         if not self._has_opening:
             self._has_opening = True
             stream = self._stream
@@ -166,7 +166,7 @@ class TokenText(QPlainTextEdit):
                     yield Written(role, text)
 
     def _insert(self, spans: Sequence[Span]) -> None:
-        """Append spans in one edit: a paragraph that grows is laid out again after each."""
+        """Append spans in one edit, because each edit lays out the paragraph again."""
         if not spans:
             return
         cursor = QTextCursor(self.document())
@@ -182,7 +182,7 @@ class TokenText(QPlainTextEdit):
     def _insert_text(self, cursor: QTextCursor, span: Span, text: str) -> None:
         text_format, joined = self._formats.of(span), 0
         if text[0] >= FIRST_JOINING and self._tail:
-            # A grapheme in two formats would be drawn as two; what completes one looks like its beginning.
+            # A grapheme in two formats would be drawn as two, so its end has the format of its beginning.
             joined = num_joined(self._tail, text)
         if joined:
             cursor.insertText(text[:joined], self._last_format)
@@ -193,7 +193,7 @@ class TokenText(QPlainTextEdit):
         self._tail = "" if isinstance(span, Ghost) else (self._tail + text)[-TAIL:]
 
     def _cut(self, first: int) -> None:
-        """Take away all spans from one on."""
+        """Remove all spans from an index on."""
         cursor = QTextCursor(self.document())
         cursor.setPosition(self._length)
         cursor.setPosition(self._starts[first], QTextCursor.MoveMode.KeepAnchor)
@@ -203,7 +203,7 @@ class TokenText(QPlainTextEdit):
         self._tail = ""
 
     def _rebuild(self) -> None:
-        """Build the same text again; the step at the top stays there."""
+        """Rebuild the text; the step at the top stays there."""
         top, follows = self.cursorForPosition(QPoint(0, 0)).position(), self.is_at_end
         span = self._spans[self._index_at(top)]
         self._start()
@@ -213,7 +213,7 @@ class TokenText(QPlainTextEdit):
             self._scroll_to(top if place is None else place[0], lines_above=0)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
-        """Stay at the end where the end was in view."""
+        """Stay at the end if it was in view."""
         follows = self.is_at_end
         super().resizeEvent(event)
         if follows:
@@ -222,7 +222,7 @@ class TokenText(QPlainTextEdit):
     # --- Where things are ---
 
     def span_at(self, point: QPoint) -> Span | None:
-        """What is under a point of the viewport; None for the prompt, and where there is no text."""
+        """The span under a point of the viewport; None for the prompt, or if there is no text."""
         block = self.cursorForPosition(point).block()
         place = self.blockBoundingGeometry(block).translated(self.contentOffset()).topLeft()
         x, y = point.x() - place.x(), point.y() - place.y()
@@ -238,7 +238,7 @@ class TokenText(QPlainTextEdit):
 
     def place_range(self, place: Place) -> tuple[int, int] | None:
         """First position and last + 1 of a place of a block: of its emitted token, or of the rejected draft."""
-        # Where a token was rejected, the one that was drawn instead comes last.
+        # After a rejected token comes the one drawn in its place.
         found = [index for index in self._indices(place.step) if self._slot(index) == place.slot]
         return self._extent(found[-1]) if found else None
 
@@ -274,7 +274,7 @@ class TokenText(QPlainTextEdit):
         return next((self._extent(index) for index in indices if self._spans[index] is span), None)
 
     def rectangles(self, first: int, last: int) -> list[QRectF]:
-        """Where on the viewport the text between two positions is drawn; what is out of sight is left out."""
+        """The visible rectangles of the text between two positions, in viewport coordinates."""
         found: list[QRectF] = []
         block = self.firstVisibleBlock()
         top = self.blockBoundingGeometry(block).translated(self.contentOffset()).topLeft()
@@ -296,7 +296,7 @@ class TokenText(QPlainTextEdit):
 
     def _scroll_to(self, position: int, *, lines_above: int) -> None:
         block = self.document().findBlock(position)
-        self.blockBoundingRect(block)  # Lays it out, so that its lines count.
+        self.blockBoundingRect(block)  # Lays it out, so that its lines exist.
         line = block.layout().lineForTextPosition(position - block.position())
         number = block.firstLineNumber() + (line.lineNumber() if line.isValid() else 0)
         self.verticalScrollBar().setValue(max(0, number - lines_above))
@@ -304,14 +304,14 @@ class TokenText(QPlainTextEdit):
     # --- Copying ---
 
     def createMimeDataFromSelection(self) -> QMimeData:
-        """Copy what was written, exactly; rejected drafts are only shown."""
+        """Copy exactly the emitted text, without rejected drafts."""
         cursor = self.textCursor()
         data = QMimeData()
         data.setText(self.plain_text(cursor.selectionStart(), cursor.selectionEnd()))
         return data
 
     def plain_text(self, first: int, last: int) -> str:
-        """What was written between two positions, exactly: without drafts that were rejected or are pending."""
+        """Exactly the emitted text between two positions, without rejected or pending drafts."""
         return "".join(self._pieces(first, last))
 
     def _pieces(self, first: int, last: int) -> Iterator[str]:
@@ -342,9 +342,9 @@ def _character_at(line: QTextLine, x: float) -> int:
 
 
 def _ends(line: QTextLine, text: str, first: int, last: int) -> tuple[float, float]:
-    """The left and right end of some characters of a line."""
+    """The left and right end of a range of characters in a line."""
     if first < last and any(unicodedata.bidirectional(character) in _RIGHT_TO_LEFT for character in text):
-        # Where the writing direction turns, a position is at two ends; so ask each pixel what is there.
+        # Where the writing direction changes, a position has two x; so look up each pixel.
         whole = line.naturalTextRect()
         pixels = range(math.floor(whole.left()), math.ceil(whole.right()))
         there = [x for x in pixels if first <= _character_at(line, x + 0.5) < last]
@@ -355,6 +355,6 @@ def _ends(line: QTextLine, text: str, first: int, last: int) -> tuple[float, flo
 
 
 def _x_of(line: QTextLine, position: int) -> float:
-    # The binding returns the position beside the x.
+    # The binding returns x and the position.
     found: Any = line.cursorToX(position)
     return float(found[0] if isinstance(found, tuple) else found)

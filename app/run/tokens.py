@@ -1,4 +1,4 @@
-"""The run's text as tokens: where each one came from, what became of it, and which one is selected."""
+"""The run's text as tokens: the origin and fate of each, and which one is selected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Place:
     """A place in a step's block.
 
     Attributes:
-        step: index of the step among those that are there.
+        step: index in the run's list of steps.
         slot: index in the block. A rejected token and the one drawn in its place share a slot; the bonus token's slot
             is the number of drafted tokens.
     """
@@ -57,7 +57,7 @@ class Selection(QObject):
             self.hovered.emit(step)
 
     def clear(self) -> None:
-        """Select and point at nothing, as when another run begins."""
+        """Select nothing and point at nothing, for example when another run begins."""
         self.select(None)
         self.hover(-1)
 
@@ -66,11 +66,11 @@ SHOWN = str.maketrans(
     {code: chr(0x2400 + code) for code in range(32) if code not in {9, 10}}
     | {0x7F: "\u2421", 0xFFFC: "\ufffd", 0xFDD0: "\ufffd", 0xFDD1: "\ufffd"}
 )
-"""Control characters as pictures, one for one, so that positions in the document equal those in the text."""
+"""Control characters as symbols, one for one, so that positions in the document equal those in the text."""
 ON_ONE_LINE = str.maketrans({"\n": "↵", "\r": "↵", "\t": "⇥", "\u2028": "↵", "\u2029": "↵"})
 """Rejected drafts were never emitted, so they must not break lines."""
 FIRST_JOINING = "\u0300"
-"""No character before this one joins the one before it."""
+"""Characters below this one never join the previous character."""
 TAIL = 16
 """Characters that may belong to one grapheme, such as a family of emoji."""
 
@@ -97,8 +97,8 @@ def num_joined(tail: str, text: str) -> int:
 class Token(NamedTuple):
     """One emitted token.
 
-    The probabilities are those of the drafted token at this place: the token itself where it was accepted, `replaced`
-    where it was resampled; None where nothing was drafted here.
+    The probabilities are those of the drafted token at this place: the token itself if it was accepted, `replaced` if
+    it was resampled; None if nothing was drafted here.
     """
 
     position: int
@@ -114,12 +114,12 @@ class Token(NamedTuple):
 
     @property
     def place(self) -> Place:
-        """Where in its step's block it stands."""
+        """Its place in its step's block."""
         return Place(self.step, self.slot)
 
 
 class Ghost(NamedTuple):
-    """A drafted token that was not kept: `tested` and rejected, or discarded behind the rejected one."""
+    """A drafted token that was not accepted: `tested` and rejected, or discarded after the rejected one."""
 
     step: int
     slot: int
@@ -132,12 +132,12 @@ class Ghost(NamedTuple):
 
     @property
     def place(self) -> Place:
-        """Where in its step's block it stands."""
+        """Its place in its step's block."""
         return Place(self.step, self.slot)
 
 
 class Pending(NamedTuple):
-    """A drafted token that is waiting for verification."""
+    """A drafted token that awaits verification."""
 
     step: int
     slot: int
@@ -146,7 +146,7 @@ class Pending(NamedTuple):
 
 
 class Role(Enum):
-    """What stands before the tokens."""
+    """The text before the tokens."""
 
     PROMPT = auto()
     GAP = auto()
@@ -174,7 +174,7 @@ class StepText(NamedTuple):
 
     @property
     def tokens(self) -> tuple[Token, ...]:
-        """What was emitted."""
+        """The emitted text."""
         return (*self.accepted, *self.following)
 
 
@@ -182,16 +182,16 @@ class TokenStream:
     """The tokens of a run, one `StepText` a step.
 
     Attributes:
-        gap: stands between prompt and answer: a chat model's answer doesn't continue the prompt's line.
-        kept, forced: where the run branched off another, that run's text and what was forced behind it.
-        pending: the draft that is waiting for verification.
+        gap: separates prompt and answer: a chat model's answer doesn't continue the prompt's line.
+        kept, forced: if the run branched off another, that run's text and the text forced after it.
+        pending: the draft that awaits verification.
     """
 
     def __init__(self) -> None:
         self.clear("")
 
     def clear(self, prompt: str, coupling: Coupling = Coupling.REJECTION) -> None:
-        """Forget everything and start behind a prompt."""
+        """Forget everything and start after a prompt."""
         self.prompt = prompt
         self.coupling = coupling
         self.gap = self.kept = self.forced = ""
@@ -204,7 +204,7 @@ class TokenStream:
         number = len(self.steps)
         tokens = [_token(step, number, offset) for offset in range(len(step.emitted))]
         split = next((i for i, token in enumerate(tokens) if token.kind is not TokenKind.ACCEPTED), len(tokens))
-        # Where the text ended within the block, the rest of the block was neither tested nor rejected.
+        # If the text ended within the block, the rest of the block was neither tested nor rejected.
         kept = step.num_draft_tokens if split == len(tokens) else step.num_accepted
         ghosts = tuple(_ghost(step, number, index) for index in range(kept, step.num_draft_tokens))
         self.steps.append(StepText(tuple(tokens[:split]), ghosts, tuple(tokens[split:])))
@@ -212,7 +212,7 @@ class TokenStream:
         self.num_tokens += len(tokens)
 
     def draft(self, drafted: Drafted) -> None:
-        """Show a block that is waiting for verification."""
+        """Show a block that awaits verification."""
         tokens = enumerate(zip(drafted.drafted, drafted.drafted_texts, strict=True))
         number = len(self.steps)
         self.pending = tuple(Pending(number, slot, token_id, text) for slot, (token_id, text) in tokens)

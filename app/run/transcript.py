@@ -1,4 +1,4 @@
-"""The transcript: each token in the format of its kind, with its tooltip; tokens can be clicked and walked through."""
+"""The transcript: shows each token in the format of its kind, with a tooltip; mouse and arrow keys select tokens."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class TranscriptView(TokenText):
     """The transcript's text.
 
     Signals:
-        place_chosen: the `Place` of a token that was clicked, or walked to with the arrow keys.
+        place_chosen: the `Place` of a token selected with the mouse or the arrow keys.
         place_clicked: a token was clicked with the mouse; follows `place_chosen`.
         step_pointed: the step under the pointer, or -1.
         menu_opening: the context menu, before it is shown.
@@ -83,7 +83,7 @@ class TranscriptView(TokenText):
             self._scroll_to(found[0], lines_above=3)
 
     def mark_step(self, step: int) -> None:
-        """Mark a step lightly, as one that is pointed at elsewhere; -1: none."""
+        """Lightly mark a step that is pointed at in another panel; -1: none."""
         if step != self._marked_step:
             self._marked_step = step
             self._show_marks()
@@ -97,7 +97,7 @@ class TranscriptView(TokenText):
         self.place_chosen.emit(place)
 
     def selected_span(self) -> Token | Ghost | None:
-        """The token that was emitted at the selected place, or the draft that was not kept there."""
+        """The token emitted at the selected place, or the draft that was not accepted there."""
         place = self._selected
         spans = [self._spans[index] for index in self._indices(place.step)] if place is not None else []
         found = [span for span in spans if isinstance(span, Token | Ghost) and span.place == place]
@@ -121,7 +121,7 @@ class TranscriptView(TokenText):
         self.choose(place)
         found = self.place_range(place)
         if found is not None:
-            # A text selection that is extended from here starts at the token.
+            # A text selection extended from here starts at the token.
             cursor = self.textCursor()
             cursor.setPosition(found[0])
             self.setTextCursor(cursor)
@@ -180,12 +180,12 @@ class TranscriptView(TokenText):
         return super().viewportEvent(event)
 
     def mouseMoveEvent(self, event: QMouseEvent) -> None:
-        """Highlight the token under the pointer, so that its extent is seen."""
+        """Highlight the token under the pointer."""
         super().mouseMoveEvent(event)
         self._point(self.span_at(event.position().toPoint()))
 
     def mouseReleaseEvent(self, event: QMouseEvent) -> None:
-        """Select the token that was clicked, unless text was selected."""
+        """Select the clicked token, unless text was selected."""
         super().mouseReleaseEvent(event)
         is_click = event.button() is Qt.MouseButton.LeftButton and not self.textCursor().hasSelection()
         if is_click and self._choose_at(event.position().toPoint()):
@@ -199,7 +199,7 @@ class TranscriptView(TokenText):
         return True
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
-        """Arrow keys walk from token to token, up and down from step to step; with Shift they select text."""
+        """Move with the arrow keys from token to token, or up and down from step to step; Shift selects text."""
         plain = event.modifiers() & ~Qt.KeyboardModifier.KeypadModifier == Qt.KeyboardModifier.NoModifier
         move = _MOVES.get(Qt.Key(event.key())) if plain else None
         if plain and event.key() == Qt.Key.Key_Space:
@@ -210,7 +210,7 @@ class TranscriptView(TokenText):
             super().keyPressEvent(event)
 
     def contextMenuEvent(self, event: QContextMenuEvent) -> None:
-        """Offer what can be done with the text, and with the token that is pointed at or selected."""
+        """Offer actions for the text, and for the token that is pointed at or selected."""
         if event.reason() is QContextMenuEvent.Reason.Mouse:
             self._choose_at(self.viewport().mapFromGlobal(event.globalPos()))
         menu = self.createStandardContextMenu()
@@ -223,7 +223,7 @@ class TranscriptPanel(QWidget):
     """Legend, text and playback bar.
 
     Signals:
-        ghosts_toggled: whether rejected drafts are to be shown.
+        ghosts_toggled: whether to show rejected drafts.
     """
 
     ghosts_toggled = Signal(bool)
@@ -237,7 +237,7 @@ class TranscriptPanel(QWidget):
             for kind in (TokenKind.ACCEPTED, TokenKind.CORRECTION, TokenKind.BONUS)
         }
         self._ghost_sample = FormatSample("rejected", GHOST_HELP)
-        help_text = "Show the draft's tokens that were not kept"
+        help_text = "Show drafted tokens that were not accepted"
         self.ghosts_button = quiet_button("Show rejected", "ghostsButton", "Show rejected drafts", help_text)
         self.ghosts_button.setCheckable(True)
         self._header = QBoxLayout(QBoxLayout.Direction.LeftToRight)
@@ -285,7 +285,7 @@ class TranscriptPanel(QWidget):
         self._fit_header()
 
     def _fit_header(self) -> None:
-        """Fit a narrow panel: leave out the sample of ghosts; with large text the button has a line of its own."""
+        """Fit a narrow panel: leave out the sample of ghosts; with large text, give the button its own line."""
         samples: list[QWidget] = [*self._samples.values(), self.ghosts_button]
         room = self.width() - HEADER_MARGINS - sum(_room_of(widget) for widget in samples)
         is_wide = room + HEADER_SPACING >= 0

@@ -1,4 +1,4 @@
-"""The contract of a drafter: anything that proposes tokens for a target to test."""
+"""The contract of a drafter: anything that proposes tokens for a target to verify."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from core.types import Draft, DraftContext, TargetFeature, Verification
 class Drafter(Protocol):
     """Proposes blocks of tokens for one text at a time.
 
-    The distribution in `Draft.probs` must be the one that the tokens were drawn from, and a token may be left out only
-    on account of tokens drawn before it: exactness rests on both.
+    For exact output, `Draft.probs` must hold the distributions that the tokens were drawn from, and a token may be left
+    out only because of tokens drawn before it.
     """
 
     @property
     def needs(self) -> frozenset[TargetFeature]:
-        """What the target must return beside its logits."""
+        """What the target must return besides its logits."""
         ...
 
     def start(self, prompt: Tensor) -> None:
-        """Forget everything, and take in a new prompt (n,) of ids."""
+        """Forget everything, and read a new prompt (n,) of ids."""
         ...
 
     def propose(self, context: DraftContext) -> Draft:
@@ -32,12 +32,12 @@ class Drafter(Protocol):
         ...
 
     def observe(self, outcome: Verification) -> None:
-        """Learn what became of the last proposal."""
+        """Process the verification of the last proposal."""
         ...
 
 
 def chain(tokens: Tensor, probs: Tensor | None) -> Draft:
-    """A draft in which each token follows the one before it: tokens (N,), probs (N, V) or None."""
+    """A draft in which each token follows the previous one: tokens (N,), probs (N, V) or None."""
     return Draft(tokens=tokens, parents=torch.arange(-1, tokens.shape[0] - 1), probs=probs)
 
 

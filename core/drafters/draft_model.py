@@ -37,8 +37,8 @@ class DraftModelDrafter:
         """
         Args:
             model: the draft.
-            options: see there.
-            capacity: positions of its cache; None for the whole context, which is also the most.
+            options: the method's options.
+            capacity: positions of its cache, at most its context; None for all of it.
             check_cancelled: raises to abandon `start` between two forwards over a long prompt.
         """
         self.model = model
@@ -61,14 +61,14 @@ class DraftModelDrafter:
         runner = self._runner
         assert runner is not None, "propose() before start()"
         self._num_committed = len(context.ids)
-        # A forward needs a token to read, also when the same text is proposed for again.
+        # A forward needs a token to read, even if the text hasn't changed since the last proposal.
         runner.rewind(min(runner.length, len(context.ids) - 1))
-        # Beyond its own context the draft has nothing to say; the target goes on alone.
+        # Beyond its own context the draft proposes nothing; the target continues alone.
         count = min(context.num_draft_tokens, runner.capacity - len(context.ids) + 1)
         pending = torch.tensor(context.ids[runner.length :])
         if count <= 0 or self._is_lost or self._lacks(pending):
             return empty_draft()
-        # All that was committed since the last proposal is read by the first draft step's own forward.
+        # The first draft step's forward reads all tokens committed since the last proposal.
         if len(context.ids) - runner.length > PREFILL_CHUNK:
             prefill(runner, context.ids[:-1], context.check_cancelled)
             pending = torch.tensor(context.ids[runner.length :])
@@ -82,7 +82,7 @@ class DraftModelDrafter:
     def _whole_block(
         self, pending: Tensor, context: DraftContext, uniforms: Tensor | None
     ) -> tuple[Tensor, Tensor] | None:
-        """The block from one CUDA graph; None where there is none, or where drafting may end early."""
+        """The block from one CUDA graph; None if there is no graph, or if drafting may end early."""
         runner, sampling = self._runner, context.sampling
         if not isinstance(runner, GraphedRunner) or context.keep_drafting or uniforms is None or not is_plain(sampling):
             return None
@@ -104,7 +104,7 @@ class DraftModelDrafter:
             token = drawn if proposed is None else proposed[drawn]
             tokens.append(token)
             rows.append(row)
-            # Behind the token, which stays: taking back an improbable token would distort the distribution.
+            # After the token, which stays: removing an improbable token would distort the distribution.
             if keep is not None and not keep(float(confidence)):
                 break
             pending = token.unsqueeze(0)
@@ -116,8 +116,8 @@ class DraftModelDrafter:
         """Read `pending`, and draw the token at `position`.
 
         Returns:
-            () index among the logits; the distribution (R,) that it was drawn from; and, where `keep_drafting` asks,
-            its () probability there, at temperature 1 where sampling is greedy.
+            () index among the logits; the distribution (R,) that it was drawn from; and, if `keep_drafting` needs it,
+            its () probability there, at temperature 1 if sampling is greedy.
         """
         runner, sampling, limit = self._runner, context.sampling, self._num_proposed(context)
         assert runner is not None, "propose() before start()"
@@ -134,18 +134,18 @@ class DraftModelDrafter:
         return drawn, row, row[drawn] if is_asked else row
 
     def _noise(self, context: DraftContext, position: int) -> Tensor:
-        """Gumbel noise (R,) of the ids that are proposed."""
+        """Gumbel noise (R,) of the ids that the draft can propose."""
         assert context.gumbel is not None
         noise, proposed = context.gumbel(position), self.model.draft_ids
         return noise[: self._num_proposed(context)] if proposed is None else noise.to(proposed.device)[proposed]
 
     def _num_proposed(self, context: DraftContext) -> int:
-        """Logits that count: of all that a padded head gives, or of a trimmed head all."""
+        """Number of logits used: a padded head's surplus is left out; a trimmed head's are all used."""
         proposed = self.model.draft_ids
         return min(context.vocab_size, self.model.vocab_size) if proposed is None else len(proposed)
 
     def _lacks(self, ids: Tensor) -> bool:
-        """Whether the text now holds an id that is not in the draft's table, which then can't read on."""
+        """Whether the text now holds an id that is missing from the draft's table, so that the draft can't continue."""
         self._is_lost = self._is_lost or int(ids.max()) >= self.model.vocab_size
         return self._is_lost
 
@@ -160,7 +160,7 @@ def _generator(context: DraftContext) -> torch.Generator:
 
 
 def _over_vocabulary(probs: Tensor, proposed: Tensor | None, vocab_size: int) -> Tensor:
-    """(K, V) from (K, R): probability 0 at the ids that a draft does not propose, or that its table lacks."""
+    """(K, V) from (K, R): probability 0 at ids that the draft doesn't propose or doesn't have."""
     if proposed is not None:
         return probs.new_zeros(len(probs), vocab_size).index_copy_(1, proposed, probs)
     missing = vocab_size - probs.shape[-1]

@@ -1,4 +1,4 @@
-"""Drafting without a model: what followed the last few tokens when they last occurred in the text.
+"""Drafting without a model: proposes what followed the last few tokens at their previous occurrence.
 
 Prompt lookup decoding (Saxena, 2023), also called n-gram speculation.
 """
@@ -18,8 +18,8 @@ from core.types import Draft, DraftContext, TargetFeature, Verification
 class PromptLookupDrafter:
     """Proposes the continuation of the latest earlier occurrence of the longest matching n-gram.
 
-    The proposal is certain, not drawn: it has no distribution, so the target accepts each token with its own
-    probability for it.
+    The proposal is deterministic and has no distribution, so the target accepts each token with its own probability of
+    that token.
     """
 
     needs: frozenset[TargetFeature] = frozenset()
@@ -48,7 +48,7 @@ class PromptLookupDrafter:
         """Nothing to rewind: only committed tokens are indexed."""
 
     def _index(self, ids: Sequence[int]) -> None:
-        """Note where each n-gram continues, for all that end before the last token."""
+        """Index where each n-gram continues, for all that end before the last token."""
         for end in range(self._num_indexed, len(ids) - 1):
             for size in self._sizes:
                 if end + 1 >= size:

@@ -1,4 +1,4 @@
-"""The drafting methods: what each is called, its options, and how its drafter is built. Imports no torch."""
+"""The drafting methods: their names, options and factories. Imports no torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NoOptions:
-    """Options of a method that has none."""
+    """For a method without options."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Method:
         name: what the command line and the run log call it.
         title: what the window calls it.
         summary: one sentence for a tooltip.
-        needs_draft_model: whether a second model has to be chosen.
+        needs_draft_model: whether it needs a second model.
         options: dataclass of the method's options.
         factory: "module:Class" of its `Drafter`, imported when a run needs it.
         needs_target: whether it drafts with the target itself.
@@ -124,7 +124,7 @@ def get_method(name: str) -> Method:
     """The method called `name`.
 
     Raises:
-        SettingsError: there is none, with the names that there are.
+        SettingsError: there is none; the message lists the methods.
     """
     try:
         return METHODS[name]
@@ -144,7 +144,7 @@ def build_drafter(
     """Make a drafter of the method called `name`.
 
     Args:
-        name: of a method in `METHODS`.
+        name: a key of `METHODS`.
         draft: the draft model, for methods that need one.
         target: the target, for methods that draft with it.
         options: values for the method's options dataclass.

@@ -1,6 +1,6 @@
-"""Drafting with the target itself, in int8: any target is sped up with no second model.
+"""Drafting with the target itself, in int8: needs no second model.
 
-Its quantised copy is a quarter of the bytes, and so nearly the same model that most of what it proposes is accepted.
+The quantised copy has a quarter of the bytes, and is so similar that most of its proposals are accepted.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 class SelfDraftDrafter(DraftModelDrafter):
-    """Samples K tokens in a row from the target's int8 copy, which has a cache of its own.
+    """Samples K tokens in a row from the target's int8 copy, which has its own cache.
 
-    Where int8 products are not faster, as with very small models, the plain ones are used.
+    If int8 products are not faster, as with very small models, the plain ones are used.
 
     Raises:
-        SettingsError: there are no int8 products for this target here.
+        SettingsError: int8 products are not available for this target here.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class SelfDraftDrafter(DraftModelDrafter):
     ) -> None:
         if target.device.type != "cpu" or target.dtype is not torch.float32:
             raise SettingsError(
-                f"Self-draft runs in int8 beside float32 on the CPU, and {target.ref} is on {target.device} in "
+                f"Self-draft runs in int8 with a float32 target on the CPU, but {target.ref} is on {target.device} in "
                 f"{str(target.dtype).removeprefix('torch.')}. Choose these, or another method."
             )
         super().__init__(target, DraftModelOptions(int8=True), capacity=capacity, check_cancelled=check_cancelled)

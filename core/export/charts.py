@@ -1,6 +1,6 @@
-"""SVG charts for the reports: axes with units and round ticks, and a title and description for screen readers.
+"""Draws the reports' SVG charts, with units, round ticks, and a title and description for screen readers.
 
-Colours are names of the style sheet's palette; every series also has a dash pattern or a shape.
+Colours are names from the style sheet's palette; every series also has a dash pattern or a shape.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from core.export.html import escaped
 WIDTH, HEIGHT = 760, 270
 LEFT, RIGHT, TOP, BOTTOM = 58, 14, 14, 46
 MAX_POINTS = 400
-"""Most points of a line: more than a screen shows, and few enough to keep a long run's report small."""
+"""Most points in a line, which keeps a long run's report small."""
 DASHES = ("", "7 4", "2 4", "10 3 2 3", "4 2", "1 3")
 COLOURS = ("run_1", "run_2", "run_3", "run_4", "run_5", "run_6")
 
@@ -36,13 +36,13 @@ class Mark:
 
 
 def series_mark(name: str, index: int) -> Mark:
-    """The mark of one of several like series."""
+    """The mark of one of several similar series."""
     return Mark(name, COLOURS[index % len(COLOURS)], DASHES[index % len(DASHES)])
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """An axis: its title with the unit, its range, and how a tick is written."""
+    """An axis: its title with the unit, its range, and its ticks' format."""
 
     title: str
     low: float = 0.0
@@ -74,7 +74,7 @@ def percent(value: float) -> str:
 
 
 def headroom(values: Sequence[float], least: float = 0.0) -> float:
-    """An axis's end a little beyond the largest finite value."""
+    """The end of an axis, a little beyond the largest finite value."""
     largest = max((value for value in values if math.isfinite(value)), default=0.0)
     return max(largest * 1.06, least) or 1.0
 

@@ -1,4 +1,4 @@
-"""What to take to production: a pair, a method, K and the sampling, with what was measured of them."""
+"""The settings to take to production: a pair, a method, K and the sampling, with their measurements."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEFAULT_K = 4
 
 
 class PlaceKind(StrEnum):
-    """What a program must be able to read."""
+    """The kind of a model's source, which the other program must be able to read."""
 
     HUB = "hub"
     FOLDER = "folder"
@@ -34,7 +34,7 @@ class Place:
     Attributes:
         kind: a Hub id, a folder of safetensors, or a .gguf file.
         name: the id, or the absolute path.
-        serves: the target of a draft that borrows its target's tables, which other programs can't load.
+        serves: the target whose tables the draft borrows, so that other programs can't load it.
     """
 
     kind: PlaceKind
@@ -43,7 +43,7 @@ class Place:
 
 
 def place_of(ref: str) -> Place:
-    """Where the model of a reference is. Never fails: the model may be gone."""
+    """The source of a model. Never fails: the model may no longer exist."""
     if ref in EMBEDDED_TITLES:
         return Place(PlaceKind.FOLDER, str(EMBEDDED / ref), serves(EMBEDDED / ref))
     try:
@@ -64,7 +64,7 @@ class Choice:
     Attributes:
         target, draft, method, method_options, sampling, max_new_tokens, coupling, chat: as in a `RunRequest`.
         num_draft_tokens: K.
-        k_note: where K comes from, if it was not set by hand.
+        k_note: where K comes from, if the user didn't set it.
         run_id: the run that the choice comes from; empty if it comes from the settings.
         measured_speedup: that run's, against its own baseline; None if there was none.
     """
@@ -84,7 +84,7 @@ class Choice:
 
     @property
     def verdict(self) -> str:
-        """Why the measurement speaks against serving this; empty if it doesn't."""
+        """Why the measurement argues against serving this; empty if it doesn't."""
         if self.measured_speedup is None or self.measured_speedup >= 1.0:
             return ""
         return (
@@ -134,7 +134,7 @@ def choice_from_log(log: RunLog) -> Choice:
 
     Raises:
         RunLogError: the log holds settings that no run can have.
-        SettingsError: it names a method that this Outrider does not know.
+        SettingsError: it names a method that this version of Outrider doesn't have.
     """
     run_id = log.run.get("id")
     return choice_from_request(replayed(log), log.summary, run_id=run_id if isinstance(run_id, str) else "")

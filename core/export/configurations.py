@@ -1,6 +1,6 @@
-"""How other engines serve a choice: vLLM, transformers, SGLang, llama.cpp and MLX, one function each.
+"""Writes configurations that serve a choice with vLLM, transformers, SGLang, llama.cpp or MLX, one function each.
 
-A function returns the command or program and notes on what differs from Outrider, or raises `UnsupportedError`.
+A function returns the command or program and notes on differences from Outrider, or raises `UnsupportedError`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from core.export.choice import Choice, Place, PlaceKind, place_of
 from core.settings import Coupling, SamplingParams
 
 CHECKED_ON = "2026-11-22"
-"""The day on which the engines' sources were last checked."""
+"""When the engines' sources were last checked."""
 WIDTH = 100
 DRAWN_AND_COMPARED = (
     "At temperatures above 0 the target draws its own token at each position, and a draft token is kept if it equals "
@@ -46,9 +46,9 @@ class Project:
 
     Attributes:
         name, title: on the command line, and in the window.
-        suffix: of a file that holds its configuration.
-        sources: files of the project in which the flags were looked up.
-        write: writes the recipe of a choice, given where target and draft are.
+        suffix: of its configuration files.
+        sources: the project's files that document the flags.
+        write: writes the recipe for a choice, given the sources of target and draft.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Configuration:
         project: the engine.
         text: the command or program, and comments on what it serves and what differs.
         program: the command or program alone, since some shells (zsh) accept no comments; empty if there is none.
-        problem: why the engine can't do it; empty if it can.
+        problem: why the engine can't serve the choice; empty if it can.
     """
 
     project: Project
@@ -77,7 +77,7 @@ class Configuration:
 
 def get_project(name: str) -> Project:
     """Raises:
-    SettingsError: there is no such engine; the sentence lists those that there are.
+    SettingsError: there is no such engine; the message lists the engines.
     """
     try:
         return PROJECTS[name]
@@ -87,7 +87,7 @@ def get_project(name: str) -> Project:
 
 
 def configuration(choice: Choice, project: Project) -> Configuration:
-    """A choice as an engine takes it, with what differs there and what that was checked against."""
+    """An engine's configuration for a choice, with the differences and the sources they were checked against."""
     target, draft = place_of(choice.target), place_of(choice.draft) if choice.draft else None
     recipe, problem = Recipe("", []), ""
     try:
@@ -98,7 +98,7 @@ def configuration(choice: Choice, project: Project) -> Configuration:
     if recipe.program and choice.coupling is Coupling.GUMBEL:
         recipe.notes.append(
             "Outrider's reproducible coupling shares noise between the models. The shared noise does not exist here: "
-            "a seed gives another text."
+            "the same seed gives a different text."
         )
     above = _comment(*_head(project.title, choice), *([problem] if problem else []))
     checked = f"Checked on {CHECKED_ON} against {project.sources}."
@@ -110,13 +110,13 @@ def configuration(choice: Choice, project: Project) -> Configuration:
 def _refuse_what_only_outrider_does(choice: Choice, draft: Place | None, title: str) -> None:
     if choice.method == "self-draft":
         raise UnsupportedError(
-            f"{title} has no counterpart of Outrider's self-draft, which drafts with an int8 copy of the target; "
+            f"{title} has no equivalent of Outrider's self-draft, which drafts with an int8 copy of the target; "
             "choose a draft model or prompt lookup instead."
         )
     if choice.method not in {"draft-model", "prompt-lookup"}:
-        raise UnsupportedError(f"Outrider knows no counterpart of its method {choice.method} in {title}.")
+        raise UnsupportedError(f"{title} has no known equivalent of the method {choice.method}.")
     if get_method(choice.method).needs_draft_model and not choice.draft:
-        raise UnsupportedError("No draft model is chosen; name one, or choose prompt lookup.")
+        raise UnsupportedError("No draft model is chosen; choose one, or choose prompt lookup.")
     if draft is not None and draft.serves:
         raise UnsupportedError(
             f"The draft borrows the tables of {draft.serves}, which only Outrider reads: {title} needs a draft that is "
@@ -125,7 +125,7 @@ def _refuse_what_only_outrider_does(choice: Choice, draft: Place | None, title: 
 
 
 def _head(title: str, choice: Choice) -> list[str]:
-    """What a configuration serves, and where that comes from."""
+    """What a configuration serves, and where the settings come from."""
     draft = f" with {choice.draft}" if choice.draft else ""
     sampling = choice.sampling
     words = "greedy" if sampling.is_greedy else f"temperature {sampling.temperature:g}"
@@ -138,7 +138,7 @@ def _head(title: str, choice: Choice) -> list[str]:
         f"From {origin}. {choice.k_note}".strip(),
     ]
     if choice.measured_speedup is not None:
-        measured = f"Measured there: {choice.measured_speedup:.2f}× the target alone, by Outrider's engine; no promise."
+        measured = f"Measured there: {choice.measured_speedup:.2f}× the target alone, with Outrider's engine."
         lines.append(choice.verdict or measured)
     return lines
 
@@ -147,7 +147,7 @@ def _head(title: str, choice: Choice) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """Without the characters that end a line or a string in some shell."""
+    """Remove characters that end a line or a string in some shell."""
     return "".join(character if character.isprintable() else " " for character in text)
 
 
@@ -186,7 +186,7 @@ def _vllm(choice: Choice, target: Place, draft: Place | None) -> Recipe:
     request = {"temperature": sampling.temperature}
     if not sampling.is_greedy:
         request |= {"top_p": sampling.top_p, "top_k": sampling.top_k}
-    notes = [f"Each request brings its own sampling; send {_json(request)}."]
+    notes = [f"Each request has its own sampling parameters; send {_json(request)}."]
     if sampling.min_p and not sampling.is_greedy:
         notes.append(
             f"vLLM refuses min-p (here {sampling.min_p:g}) and logit_bias together with speculation; without it the "
@@ -201,26 +201,26 @@ def _vllm(choice: Choice, target: Place, draft: Place | None) -> Recipe:
             "prompt_lookup_min": choice.option("min_ngram"),
         }
         notes.append(
-            "vLLM's default n-grams are 5 tokens long at least and at most; here they are Outrider's. It looks for "
+            "vLLM's n-grams have 5 tokens by default; here they have Outrider's lengths. It looks for "
             "them in the prompt and in the generated text."
         )
     else:
         settings = {"method": "draft_model", "model": draft.name, "num_speculative_tokens": k}
         notes.append(
             "Draft models need a vLLM later than 0.10.0, and up to 0.15.0 they exclude pipeline parallelism. Draft and "
-            "target must share a vocabulary; use_heterogeneous_vocab drafts in what two vocabularies have in common, "
+            "target must share a vocabulary; use_heterogeneous_vocab drafts with tokens that both vocabularies share, "
             "with greedy drafting only."
         )
         if not sampling.is_greedy:
             settings["draft_sample_method"] = "probabilistic"
             notes.append(
-                "draft_sample_method: the default, greedy, drafts the likeliest token and takes it for certain. "
+                "draft_sample_method: the default, greedy, drafts the most likely token and treats it as certain. "
                 "probabilistic samples drafts as Outrider does, so that acceptance is comparable, and takes more "
                 "memory. Leave the key out if an older vLLM does not know it. Both keep the target's distribution; "
                 "of rejection_sample_method, the default does, synthetic does not."
             )
     notes.append(
-        "K is fixed for a batch of requests: what pays for one request at a time may not pay for many. To compare, "
+        "K is fixed for a batch of requests: a K that pays for one request at a time may not pay for many. To compare, "
         "vllm:spec_decode_num_accepted_tokens / vllm:spec_decode_num_draft_tokens at /metrics is Outrider's "
         "draft_acceptance_rate."
     )
@@ -233,7 +233,7 @@ def _sglang(choice: Choice, target: Place, draft: Place | None) -> Recipe:
     request = {"temperature": sampling.temperature}
     if not sampling.is_greedy:
         request |= {"top_p": sampling.top_p, "top_k": sampling.top_k or -1}
-    notes = [f"Each request brings its own sampling; send {_json(request)}."]
+    notes = [f"Each request has its own sampling parameters; send {_json(request)}."]
     words = [["python3", "-m", "sglang.launch_server"], ["--model-path", target.name]]
     if draft is not None:
         words += [
@@ -243,7 +243,7 @@ def _sglang(choice: Choice, target: Place, draft: Place | None) -> Recipe:
             ["--speculative-eagle-topk", "1"],
         ]
         notes.append(
-            f"One chain of K = {k}: topk 1, num-steps K, num-draft-tokens K + 1. Set all three, or none. STANDALONE "
+            f"One chain of K = {k}: topk 1, num-steps K, num-draft-tokens K + 1. Set all three or none. STANDALONE "
             "excludes --enable-dp-attention, and the overlap scheduler takes topk 1 only."
         )
     else:
@@ -258,7 +258,7 @@ def _sglang(choice: Choice, target: Place, draft: Place | None) -> Recipe:
     words.append(["--speculative-num-draft-tokens", str(k + 1)])
     if not sampling.is_greedy:
         notes += [
-            "At temperatures above 0 the draft proposes its likeliest token, which is kept with the target's "
+            "At temperatures above 0 the draft proposes its most likely token, which is kept with the target's "
             "probability of it: the output follows the target's distribution, but acceptance differs from the one "
             "measured. --speculative-use-rejection-sampling is for EAGLE models only. On CPUs and on AMD, Intel and "
             "NPU devices, drafts are verified greedily at any temperature: there the text is not a sample.",
@@ -277,7 +277,7 @@ def _llama_cpp(choice: Choice, target: Place, draft: Place | None) -> Recipe:
     if any(place is not None and place.kind is not PlaceKind.GGUF for place in (target, draft)):
         notes.append(
             "llama.cpp reads GGUF files only. convert_hf_to_gguf.py is in its repository and does not know every "
-            "architecture; quantising the files afterwards changes both distributions, and so the acceptance."
+            "architecture; quantising the files afterwards changes both distributions, and thus the acceptance."
         )
     if draft is not None:
         draft_conversion, file = _as_gguf(draft, "draft")
@@ -285,10 +285,10 @@ def _llama_cpp(choice: Choice, target: Place, draft: Place | None) -> Recipe:
         words += [["--spec-type", "draft-simple"], ["-md", file]]
         words.append(["--spec-draft-n-max", k, "--spec-draft-n-min", "0", "--spec-draft-p-min", "0"])
         notes += [
-            "These flags are those of 2026. Older builds call them --draft-max, --draft-min and --draft-p-min, and "
+            "These are the flags of 2026. Older builds call them --draft-max, --draft-min and --draft-p-min, and "
             "need no --spec-type; newer ones refuse the old names. The defaults were 16 and 0.75 there, and are 3 and "
             "0 now: K is n-max, and a p-min above 0 stops drafting sooner.",
-            "The vocabularies must be of one type, with the same first and last tokens, differ by 128 entries at most, "
+            "The vocabularies must have one type and the same special tokens, differ by 128 entries at most, "
             "and agree in the text of every entry from id 5 on.",
         ]
     else:
@@ -305,7 +305,7 @@ def _llama_cpp(choice: Choice, target: Place, draft: Place | None) -> Recipe:
         words.append(["--samplers", "temperature;top_k;top_p;min_p", *_sampling_flags(sampling)])
         notes += [
             DRAWN_AND_COMPARED,
-            "A request may bring its own sampling. By default llama.cpp filters before it applies the temperature; "
+            "A request may have its own sampling. By default llama.cpp filters before it applies the temperature; "
             "--samplers puts them in Outrider's order, which is that of transformers.",
         ]
     return Recipe(conversion + _command(*words), notes)
@@ -328,7 +328,7 @@ def _sampling_flags(sampling: SamplingParams) -> list[str]:
 
 def _mlx(choice: Choice, target: Place, draft: Place | None) -> Recipe:
     if draft is None:
-        raise UnsupportedError("mlx-lm drafts with a model only: it has no prompt lookup.")
+        raise UnsupportedError("mlx-lm only drafts with a model: it has no prompt lookup.")
     _refuse_gguf("mlx-lm reads safetensors, not GGUF files.", target, draft)
     sampling = choice.sampling
     notes = [
@@ -389,7 +389,7 @@ def _transformers(choice: Choice, target: Place, draft: Place | None) -> Recipe:
             f"top_p={float(sampling.top_p)!r}",
             *([f"min_p={float(sampling.min_p)!r}"] if sampling.min_p else []),
         ]
-        notes.append("top_k has to be written out: left out, it is 50.")
+        notes.append("top_k must be given: its default is 50.")
         notes.append(
             "The output follows the target's distribution, by rejection sampling, as long as assistant_ensemble_weight "
             "is None."

@@ -1,4 +1,4 @@
-"""Writes runs and sweeps as CSV, JSON Lines or an HTML report, each file whole or not at all."""
+"""Exports runs and sweeps atomically as CSV, JSON Lines or HTML reports."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from core.runlog.log import STEP_FIELDS, RunLog, parse_line, to_line
 LONGEST_HEAD = 16_000_000
 """Most bytes of a sweep's first line, which holds its prompts."""
 CELL_FIELDS = ("method", "draft", "num_speculative_tokens", "temperature")
-"""K is num_speculative_tokens, as in vLLM's settings: num_draft_tokens counts all that a run drafted."""
+"""K is num_speculative_tokens, as in vLLM's settings; num_draft_tokens counts all tokens that a run drafted."""
 RUN_FIELDS = ("index", "suite", "prompt", "prompt_index", "repeat", "seed", "started_at", "seconds")
 FIGURE_FIELDS = tuple(item.name for item in fields(RunSummary))
 SWEEP_CSV_FIELDS = (*CELL_FIELDS, *RUN_FIELDS, "measured_speedup", *FIGURE_FIELDS, "error")
-"""Figures have the names of a run log's summary, which are vLLM's where vLLM has them."""
+"""Figures have the names of a run log's summary, which are vLLM's if vLLM has the figure."""
 
 File = str | os.PathLike[str]
 """Where to write. Each function raises `RunLogError` if it can't."""
 
 
 def export_run(path: File, *logs: RunLog) -> None:
-    """Write a run in the form that the name's suffix asks for: .csv, .html, or else JSON Lines; several as a report."""
+    """Write a run in the format of the file's suffix: .csv, .html, or else JSON Lines; several runs as a report."""
     suffix = Path(path).suffix.lower()
     if suffix in {".html", ".htm"} or len(logs) > 1:
         export_html(path, *logs)
@@ -57,7 +57,7 @@ def export_csv(path: File, log: RunLog) -> None:
 
 
 def is_sweep(path: File) -> bool:
-    """Whether a file says that it is a sweep, of any version."""
+    """Whether a file is a sweep, of any version."""
     try:
         with Path(path).open("rb") as file:
             record = parse_line(file.readline(LONGEST_HEAD).removeprefix(b"\xef\xbb\xbf"))
@@ -73,7 +73,7 @@ def export_sweep_html(path: File, log: SweepLog) -> None:
 
 
 def export_sweep_jsonl(path: File, log: SweepLog) -> None:
-    """Write the sweep's plan and its whole runs; paths of the runs' logs are relative to the new file."""
+    """Write the sweep's plan and its complete runs; paths of the runs' logs are relative to the new file."""
     folder = Path(path).absolute().parent
     records = (run_to_record(item, log.plan, folder) for item in log.measurements)
     write_atomically(path, b"".join(map(to_line, (log.head, *records))))
@@ -107,7 +107,7 @@ def _write_csv(path: File, names: Sequence[str], rows: Iterable[list[Any]]) -> N
 
 
 def _cell(value: Any) -> str:
-    """A value as text; null and what is not finite are empty."""
+    """A value as text; null and non-finite numbers are empty."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return ""
     return " ".join(map(_cell, value)) if isinstance(value, tuple | list) else str(value)

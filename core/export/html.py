@@ -1,4 +1,4 @@
-"""Fills in the reports' templates: every text is escaped, and control characters are made visible."""
+"""Renders the reports' templates: all text is escaped, and control characters are made visible."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 FOLDER = RESOURCES / "report"
 UNKNOWN = "–"
-"""Stands for a figure that is not known."""
+"""Shown for an unknown figure."""
 
 _REORDERING = (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C)
-"""Characters that change the direction of the text after them: they could make a report read as something else."""
+"""Characters that change the direction of the following text, which could falsify a report."""
 _VISIBLE = {
     **{code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\n\t"},
     0x7F: "␡",
@@ -33,7 +33,7 @@ def escaped(text: str) -> Markup:
 
 
 def one_line(text: str) -> Markup:
-    """A text as an attribute's value, or wherever it must stay on one line."""
+    """A text for an attribute's value, or any place that must stay on one line."""
     return escaped(text.translate(_ON_ONE_LINE))
 
 
@@ -52,7 +52,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=StrictUndefined,
-        # Runs on everything that a template prints, before it is escaped.
+        # Applied to everything that a template prints, before escaping.
         finalize=lambda value: value.translate(_VISIBLE) if type(value) is str else value,
     )
     environment.filters["one_line"] = one_line

@@ -1,4 +1,4 @@
-"""What a report or a comparison says of a run: its settings in words, and its figures with what each means."""
+"""A run's data for reports and comparisons: its settings in words, and its figures with their meanings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from core.text import spaced_percent
 from core.types import FinishReason, Step, Summary
 
 LONG = frozenset({"prompt", "prompt_token_ids", "continuation_token_ids", "continuation_text", "forced_text"})
-"""Settings that no table lists."""
+"""Settings that tables leave out."""
 ENDS = {
     FinishReason.LENGTH: "length reached",
     FinishReason.EOS: "the model ended its text",
@@ -27,13 +27,13 @@ ENDS = {
 
 @dataclass(frozen=True, slots=True)
 class RunData:
-    """A run, ready to be written up.
+    """A run, prepared for a report.
 
     Attributes:
         steps: the steps that could be rebuilt.
-        added_up: the summary as added up from the steps.
+        added_up: the summary as computed from the steps.
         baseline_ms, baseline_tokens: per step of the baseline; empty if it did not run.
-        problems: one sentence for each thing that the log lacks.
+        problems: one sentence for each thing missing from the log.
     """
 
     log: RunLog
@@ -82,7 +82,7 @@ class RunData:
         return shown(self.config.get(name))
 
     def figure(self, name: str) -> float | None:
-        """A figure of the summary, or as added up from the steps if the log has no summary."""
+        """A figure of the summary, or as computed from the steps if the log has no summary."""
         return number_of(getattr(self.added_up, name, None) if self.log.summary is None else self.log.summary.get(name))
 
     def mean_ms(self, name: str) -> float | None:
@@ -96,12 +96,12 @@ class RunData:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Where the run took place."""
+        """The machine and versions of the run."""
         return _in_words(_mapping(self.log.run.get("environment")), ENVIRONMENT_FIELDS, {"process"})
 
 
 def run_data(log: RunLog) -> RunData:
-    """Rebuild what a report needs. Steps that no run could have written are left out and counted."""
+    """Rebuild a report's data. Invalid steps are left out and counted."""
     steps, tally = [], Tally()
     for record in log.steps:
         step = step_from_record(record)
@@ -131,14 +131,14 @@ def run_data(log: RunLog) -> RunData:
 def differences(
     tables: Sequence[Mapping[str, str]],
 ) -> tuple[list[tuple[str, list[str]]], list[tuple[str, list[str]]]]:
-    """The rows in which several tables differ, and those in which they agree: a name and one text per table."""
+    """The rows that differ between tables, and those that agree: a name and one text per table."""
     names = dict.fromkeys(name for table in tables for name in table)
     rows = [(name, [table.get(name, "") for table in tables]) for name in names]
     return [row for row in rows if len(set(row[1])) > 1], [row for row in rows if len(set(row[1])) == 1]
 
 
 def moment_of(value: Any) -> str:
-    """A moment to the minute; a text that is no moment stays as it is."""
+    """A time to the minute; any other text is unchanged."""
     text = text_of(value)
     try:
         moment = datetime.fromisoformat(text)
@@ -174,11 +174,11 @@ class Figure:
     """A figure of a run.
 
     Attributes:
-        title: in words.
-        field: its name in the log, if it has one there.
+        title: its name in words.
+        field: its name in the log, if it has one.
         meaning: how it is computed.
-        read: its value for a run; None if unknown.
-        form: how it is written.
+        read: returns its value for a run; None if unknown.
+        form: its format.
         better: 1 if more is better, -1 if less is, 0 if neither.
     """
 
@@ -214,7 +214,7 @@ FIGURES: tuple[Figure, ...] = (
         "Measured speedup",
         "measured_speedup",
         "Tokens per second of this run / those of the target alone, run right afterwards with the same sampling. "
-        "Wall clock, never an estimate.",
+        "Wall-clock time, never an estimate.",
         "{:.2f}×",
         better=1,
     ),
@@ -234,7 +234,7 @@ FIGURES: tuple[Figure, ...] = (
     _logged(
         "Predicted speedup",
         "predicted_speedup",
-        "tau / (K c + v), from this run's own alpha, c and verify cost.",
+        "tau / (K c + v), with this run's own alpha, c and verify cost.",
         "{:.2f}×",
     ),
     _logged(
@@ -247,7 +247,7 @@ FIGURES: tuple[Figure, ...] = (
     Figure(
         "Alpha",
         "",
-        "Accepted / tested tokens: the chance that a tested token is kept.",
+        "Accepted / tested tokens: the probability that a tested token is accepted.",
         lambda run: run.alpha,
         "{:.1%}",
     ),
@@ -260,7 +260,7 @@ FIGURES: tuple[Figure, ...] = (
     Figure(
         "Mean acceptance length",
         "mean_acceptance_length",
-        "1 + accepted tokens / drafts, as vLLM computes it: over the steps that drafted.",
+        "1 + accepted tokens / drafts, over the steps that drafted, as vLLM computes it.",
         mean_acceptance_length,
     ),
     _logged(
@@ -281,17 +281,17 @@ FIGURES: tuple[Figure, ...] = (
         lambda run: run.figure("prefill_ms") or None,
         "{:,.1f}",
     ),
-    _logged("Peak memory, MB", "peak_memory_mb", "On the device, or of the process.", "{:,.0f}"),
+    _logged("Peak memory, MB", "peak_memory_mb", "Of the device, or of the process.", "{:,.0f}"),
     _logged("New tokens", "num_tokens", "Tokens that the run generated.", "{:,.0f}"),
     _logged("Steps", "num_steps", "Rounds of drafting and verification.", "{:,.0f}"),
 )
 
 
 def verdict(run: RunData) -> str:
-    """Whether speculation paid in this run, by what was measured."""
+    """Whether speculation paid in this run, as measured."""
     speedup = run.figure("measured_speedup")
     if speedup is None:
-        return "The baseline did not run, so this run does not say whether speculation pays here."
+        return "The baseline did not run, so this run doesn't show whether speculation pays here."
     if speedup < 1:
         return f"Don’t speculate here: this run was slower than the target alone, at {speedup:.2f}× its speed."
     return f"Speculation paid in this run: {speedup:.2f}× the speed of the target alone."

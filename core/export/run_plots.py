@@ -1,4 +1,4 @@
-"""A run's plots for its report: acceptance, latency, tokens over time, and acceptance by position."""
+"""Draws a run's plots for its report: acceptance, latency, tokens over time, and acceptance by position."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from core.types import Step
 
 SHARE = Mark("of the step’s drafted tokens", "draft_bar", is_dots=True)
 RUNNING = Mark("running share", "accepted")
-EXPECTED = Mark("expected of rejection sampling", "correction", dash="6 4")
+EXPECTED = Mark("expected with rejection sampling", "correction", dash="6 4")
 DRAFTING = Mark("draft", "draft_bar", is_area=True)
 VERIFYING = Mark("target", "target_bar", is_area=True)
 SAMPLING = Mark("sampling", "sample_bar", is_area=True)
@@ -24,11 +24,11 @@ PLAIN = Mark("a plain step of the baseline", "text", dash="7 4")
 SPECULATIVE = Mark("speculative", "accepted")
 BASELINE = Mark("target alone", "text", dash="7 4")
 KEPT = Mark("of all drafted", "draft_bar", is_area=True)
-GIVEN = Mark("if all before were kept, with its 95 % interval", "text", is_dots=True)
+GIVEN = Mark("if all before were accepted, with its 95 % interval", "text", is_dots=True)
 
 
 def run_plots(run: RunData) -> list[Markup]:
-    """The run's figures, as far as there is something to draw."""
+    """The run's plots, as far as there is data."""
     if not run.steps:
         return []
     if any(step.num_draft_tokens for step in run.steps):
@@ -58,7 +58,7 @@ def _step_axis(count: int) -> Axis:
 
 
 def _bin_words(width: int) -> str:
-    return "" if width == 1 else f" Each dot or step of the picture is the mean of {width} steps."
+    return "" if width == 1 else f" Each dot or bar is the mean of {width} steps."
 
 
 def _acceptance(steps: Sequence[Step]) -> Markup:
@@ -68,7 +68,7 @@ def _acceptance(steps: Sequence[Step]) -> Markup:
         "acceptance",
         "Acceptance per step",
         "Accepted / drafted tokens of each step, in per cent. The lines show the running share over all steps so far, "
-        "and the share that the overlap of the two distributions makes rejection sampling expect." + _bin_words(width),
+        "and the share expected with rejection sampling from the overlap of the two distributions." + _bin_words(width),
         _step_axis(len(steps)),
         Axis("accepted, %", 0, 1.04, percent),
     )
@@ -101,8 +101,8 @@ def _latency(run: RunData) -> Markup:
     plot = Plot(
         "latency",
         "Latency per step",
-        "Where each step’s time went, in milliseconds, stacked: drafting, the target’s forward, and the rest: sampling "
-        "and verification."
+        "Where each step’s time went, in milliseconds, stacked: drafting, the target’s forward, and sampling with "
+        "verification."
         + (" The dashed line is a plain step of the baseline." if plain is not None else "")
         + _bin_words(width),
         _step_axis(len(steps)),
@@ -173,7 +173,7 @@ def _by_position(steps: Sequence[Step]) -> Markup:
     drafted, tested, accepted = ([0] * longest for _ in range(3))
     for step in steps:
         for place in range(step.num_draft_tokens):
-            # The text may have ended within the block, before the token at this place was tested.
+            # The text may have ended within the block, before this token was tested.
             has_ended = place == step.num_accepted == len(step.emitted)
             drafted[place] += 1
             accepted[place] += place < step.num_accepted
@@ -181,8 +181,8 @@ def _by_position(steps: Sequence[Step]) -> Markup:
     plot = Plot(
         "positions",
         "Acceptance by draft position",
-        "Bars: accepted / drafted tokens at each position of the block, which falls because a rejection ends a block. "
-        "Dots: accepted / tested, if all tokens before were accepted.",
+        "Bars: accepted / drafted tokens at each position of the block; they fall because a rejection ends a block. "
+        "Dots: accepted / tested tokens, given that all before were accepted.",
         Axis("position in the draft", 0.4, longest + 0.6, is_whole=True),
         Axis("accepted, %", 0, 1.04, percent),
     )

@@ -1,4 +1,4 @@
-"""The HTML reports of one run, and of several beside each other."""
+"""Writes the HTML reports of one run, and of several side by side."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Token(NamedTuple):
 
 
 def run_page(log: RunLog) -> str:
-    """A run as a whole HTML file. The page itself says what the log lacks."""
+    """A run as a complete HTML file, which also says what is missing from the log."""
     run = run_data(log)
     started = moment_of(log.run.get("started_at"))
     settings = (
@@ -52,7 +52,7 @@ def run_page(log: RunLog) -> str:
 
 
 def compare_page(logs: Sequence[RunLog]) -> str:
-    """Several runs as a whole HTML file: what differs in their settings, their figures, and the text of each."""
+    """Several runs as a complete HTML file: the settings that differ, the figures, and the text of each."""
     runs = [run_data(log) for log in logs]
     names = [f"Run {number}" for number in range(1, len(runs) + 1)]
     tables = [{**run.settings, "prompt": run.setting("prompt")} for run in runs]

@@ -1,4 +1,4 @@
-"""The HTML report of a sweep: what to do at each temperature, the grid as heat maps, and every cell's figures."""
+"""Writes the HTML report of a sweep: what to do at each temperature, heat maps, and every cell's figures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from core.runlog.log import text_of
 from core.text import spaced_percent
 
 STRONGEST = 55
-"""Per cent of the colour in the strongest cell: its text stays readable on it."""
+"""Per cent of the colour in the strongest cell, which keeps its text readable."""
 MOST_NAMED = 24
 OWN_PLACES = frozenset({"prompts", "drafters"})
 """Settings that the report shows elsewhere."""
@@ -31,8 +31,8 @@ class Measure:
 
     Attributes:
         title, meaning: in words.
-        pick: its spread in a cell.
-        form: how it is written.
+        pick: returns its spread in a cell.
+        form: its format.
         middle: the value that is neither good nor bad; None if only more or less counts.
     """
 
@@ -46,7 +46,7 @@ class Measure:
 MEASURES = (
     Measure(
         "Speedup",
-        "Median of tokens per second / those of the baseline run of the same prompt and temperature that is nearest "
+        "Median of tokens per second / those of the baseline run with the same prompt and temperature that is nearest "
         "in time. Below 1, drafting doesn’t pay.",
         lambda cell: cell.speedup,
         "{:.2f}×",
@@ -69,7 +69,7 @@ class HeatCell:
 
 
 def sweep_page(log: SweepLog) -> str:
-    """A sweep as a whole HTML file, as far as it has come."""
+    """A sweep so far, as a complete HTML file."""
     plan, results = log.plan, SweepResults(log.plan, log.measurements)
     cells = results.all()
     started = moment_of(log.head.get("started_at"))
@@ -108,7 +108,7 @@ def _missing(results: SweepResults) -> Iterator[str]:
 def _heat_maps(
     plan: SweepPlan, cells: Sequence[CellResult], measure: Measure
 ) -> list[tuple[str, list[tuple[str, list[HeatCell]]]]]:
-    """A table per drafter: its title, and a row per temperature. All share one colour scale."""
+    """One table per drafter: its title, and a row per temperature. All share one colour scale."""
     grids = [(drafter.title, _rows(plan, cells, drafter, measure)) for drafter in plan.drafters]
     medians = [spread.median for _, rows in grids for _, row in rows for spread in row if spread is not None]
     if not medians:
@@ -119,7 +119,7 @@ def _heat_maps(
     for title, rows in grids:
         found = {spread.median for _, row in rows for spread in row if spread is not None}
         if found:
-            # Where all are the same, none stands out.
+            # If all are equal, none stands out.
             best = max(found) if len(found) > 1 else None
             shown = [(name, [_heat(spread, measure.form, origin, reach, best) for spread in row]) for name, row in rows]
             maps.append((title, shown))
@@ -137,7 +137,7 @@ def _rows(
 
 
 def _heat(spread: Spread | None, form: str, origin: float, reach: float, best: float | None) -> HeatCell:
-    """Blue for more; around a middle, orange for less."""
+    """Blue above the middle, orange below."""
     if spread is None:
         return HeatCell(UNKNOWN)
     share = (spread.median - origin) / reach
@@ -204,7 +204,7 @@ def _over_k(plan: SweepPlan, cells: Sequence[CellResult]) -> Markup | None:
     marks = [series_mark(name, index) for index, (name, _) in enumerate(lines)]
     for index, (name, row) in enumerate(lines):
         known = [(place, spread) for place, spread in enumerate(row, start=1) if spread is not None]
-        # Set aside a little, so that the whiskers of several lines stay apart.
+        # Offset a little, so that the whiskers of several lines don't overlap.
         aside = (index - (len(lines) - 1) / 2) * min(0.12, 0.5 / len(lines))
         points = [(place + aside, spread.median) for place, spread in known]
         for place, spread in known:

@@ -1,6 +1,6 @@
-"""The run log: JSON Lines, one record per event, written as the run goes.
+"""Writes and reads the run log: JSON Lines, one record per event, written during the run.
 
-`RunLogWriter.write` writes every line of a log; `to_record` says what stands in it. `read_run_log` reads it back.
+`RunLogWriter.write` writes every line of a log; `to_record` defines its contents. `read_run_log` reads it back.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from core.files import explain_write_error
 from core.types import BaselineStep, Event, Finished, Inspected, RunStarted, Step, Summary
 
 SCHEMA = "outrider.run/1"
-"""Schema in a log's first line. The number rises only when a reader of the old one would misread the new one."""
+"""Schema in a log's first line. The number rises only when readers of the old schema would misread the new one."""
 
 Record = dict[str, Any]
 
@@ -38,7 +38,7 @@ STEP_FIELDS = (
 )  # fmt: skip
 BASELINE_STEP_FIELDS = ("index", "position", "emitted", "emitted_text", "total_ms")
 BASELINE_TIMES = ("verify_ms",)
-"""Further fields of a baseline's step, which older logs lack."""
+"""Additional fields of a baseline step, which older logs lack."""
 SUMMARY_FIELDS = (
     "finish_reason", "text", "num_tokens", "num_drafts", "num_draft_tokens", "num_accepted_tokens",
     "num_accepted_tokens_per_pos", "draft_acceptance_rate", "block_efficiency", "cost_coefficient",
@@ -76,18 +76,18 @@ def to_record(event: Event) -> Record | None:
 
 def event_line(event: Event) -> bytes | None:
     """The log's line for an event; None for events that are not logged."""
-    # JSON writes most steps as they are, which takes half the time of making a plain record first.
+    # Most steps can be written as they are, which is twice as fast as making a plain record first.
     record = _step_record(event) if isinstance(event, Step) else to_record(event)
     return None if record is None else to_line(record)
 
 
 def to_line(record: Mapping[str, Any]) -> bytes:
-    """A record as one line of UTF-8 JSON with its line end."""
+    """A record as one line of UTF-8 JSON, with its line end."""
     try:
         text = _dump(record)
     except (TypeError, ValueError):
         text = _dump(_plain(record))
-    # backslashreplace writes a lone surrogate, which UTF-8 can't hold, as JSON spells it: \udxxx.
+    # UTF-8 can't hold a lone surrogate; backslashreplace writes it as JSON does: \udxxx.
     return text.encode("utf-8", "backslashreplace") + b"\n"
 
 
@@ -114,7 +114,7 @@ def _summary_fields(summary: Summary) -> Record:
 
 
 def _values(event: Step | Summary) -> Record:
-    # Not asdict, which copies every number of every list.
+    # Not asdict, which copies every list.
     return {item.name: getattr(event, item.name) for item in fields(event)}
 
 
@@ -129,7 +129,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, str):
-        return str(value)  # An enum's member becomes its value.
+        return str(value)  # Enum members become their values.
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, Iterable):
@@ -145,9 +145,9 @@ def _dump(record: Mapping[str, Any]) -> str:
 
 
 class RunLogWriter:
-    """Appends a line for each event and hands it to the system at once, so that a crash loses no earlier line.
+    """Appends and flushes a line for each event, so that a crash loses no earlier line.
 
-    An existing log is replaced when the first line is written, so a run that never starts leaves it as it was.
+    An existing log is replaced when the first line is written, so a run that never starts leaves it unchanged.
 
     Raises:
         RunLogError: on creation, if the file can't be written.
@@ -171,7 +171,7 @@ class RunLogWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # An error of the run matters more than one of closing its log.
+        # The run's own error matters more than an error on closing its log.
         with contextlib.suppress(RunLogError) if error is not None else contextlib.nullcontext():
             self.close()
 
@@ -179,7 +179,7 @@ class RunLogWriter:
         """Append the event's line; events that are not logged are skipped.
 
         Raises:
-            RunLogError: the disk refuses it. Earlier lines stay; every later call raises it again.
+            RunLogError: it can't be written. Earlier lines stay; every later call raises it again.
         """
         if self._error is not None:
             raise RunLogError(self._error)
@@ -194,7 +194,7 @@ class RunLogWriter:
                 rest = rest[self._file.write(rest) :]
         except OSError as error:
             self._error = explain_write_error(error, self.path)
-            # Drop the part of the line that was written, so that all lines are whole.
+            # Remove the partly written line, so that all lines are complete.
             with contextlib.suppress(OSError):
                 if self._is_regular:
                     self._file.truncate(self._length)
@@ -225,13 +225,13 @@ class RunLogWriter:
 
 @dataclass(slots=True)
 class RunLog:
-    """A log that was read: its records as they stand in the file.
+    """A log that was read: its records as they are in the file.
 
     Attributes:
         run: the first line.
         steps, baseline_steps: the lines of type "step" and "baseline_step".
         summary: the last line; None if the run was cut off or is still running.
-        problems: one sentence for each thing that is wrong with the file.
+        problems: one sentence for each problem with the file.
     """
 
     run: Record
@@ -252,13 +252,13 @@ class RunLog:
 def read_run_log(
     path: str | os.PathLike[str], *, keep: Callable[[Record], object] = lambda record: record["evidence"]
 ) -> RunLog:
-    """Read a run log. A torn last line and a missing summary are tolerated and named in `problems`.
+    """Read a run log. A torn last line and a missing summary are tolerated and reported in `problems`.
 
     Args:
-        keep: what to keep of a record's evidence, which as lists takes eight times its size in the file.
+        keep: converts a record's evidence, which takes eight times its file size as lists.
 
     Raises:
-        RunLogError: the file can't be read, or is not a run log that this version knows.
+        RunLogError: the file can't be read, or is not a run log of a known version.
     """
     name = os.fspath(path)
     try:
@@ -268,7 +268,7 @@ def read_run_log(
         raise RunLogError(f"There is no file {name!r}; check the path.") from None
     except OSError as error:
         if os.path.isdir(path):
-            raise RunLogError(f"{name!r} is a folder; name a run log inside it.") from None
+            raise RunLogError(f"{name!r} is a folder; choose a run log in it.") from None
         raise RunLogError(f"{name!r} can't be read ({error.strerror or error}); check its permissions.") from error
 
 
@@ -282,16 +282,16 @@ def parse_line(line: bytes) -> Record | None:
 
 
 def number_of(value: Any) -> float | None:
-    """A finite number as it is; None for anything else, which a damaged log may hold."""
+    """The value if it is a finite number; else None, since a damaged log may hold anything."""
     try:
         is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    except OverflowError:  # an integer beyond every float
+    except OverflowError:  # an integer too large for a float
         return None
     return float(value) if is_number else None
 
 
 def text_of(value: Any) -> str:
-    """A text as it is; empty for anything else."""
+    """The value if it is a text; else an empty one."""
     return value if isinstance(value, str) else ""
 
 
@@ -302,7 +302,7 @@ def read_run_head(line: bytes, name: str) -> Record:
         RunLogError: this version can't read it.
     """
     if not line.strip():
-        raise RunLogError(f"{name!r} is empty; a run log begins with a line about the run.")
+        raise RunLogError(f"{name!r} is empty; a run log begins with a line that describes the run.")
     record = parse_line(line.removeprefix(b"\xef\xbb\xbf"))
     schema = record.get("schema") if record else None
     if record is None or not isinstance(schema, str):
@@ -310,17 +310,17 @@ def read_run_head(line: bytes, name: str) -> Record:
     if schema != SCHEMA:
         kind, _, version = schema.rpartition("/")
         if kind == SCHEMA.rpartition("/")[0] and version.isdecimal() and int(version) > 1:
-            raise RunLogError(f"{name!r} was written by a newer Outrider ({schema}); update this one to read it.")
+            raise RunLogError(f"{name!r} was written by a newer Outrider ({schema}); update Outrider to read it.")
         if kind == "outrider.sweep":
-            raise RunLogError(f"{name!r} holds a sweep, and not the log of one run; name a run's log.")
-        raise RunLogError(f"{name!r} has the schema {schema!r}, which this Outrider does not read; it reads {SCHEMA}.")
+            raise RunLogError(f"{name!r} holds a sweep, not the log of one run; choose a run's log.")
+        raise RunLogError(f"{name!r} has the schema {schema!r}, which this Outrider can't read; it reads {SCHEMA}.")
     if record.get("type") != "run" or not isinstance(record.get("config"), dict):
         raise RunLogError(f"{name!r} is damaged: its first line does not describe a run.")
     return record
 
 
 def _read_lines(file: BinaryIO, name: str, keep: Callable[[Record], object]) -> RunLog:
-    # Lines end at \n only: text may hold the other characters at which str.splitlines would split.
+    # Lines end only at \n: text may hold other characters at which str.splitlines would split.
     log = RunLog(read_run_head(file.readline(), name))
     torn: list[int] = []
     number = 1
@@ -344,7 +344,7 @@ def _read_lines(file: BinaryIO, name: str, keep: Callable[[Record], object]) -> 
 
 
 def _add(log: RunLog, record: Record) -> str:
-    """Add a record to the log; why not, if it was left out. Unknown types come from a later Outrider."""
+    """Add a record to the log, or return why it was left out. Unknown types come from newer versions."""
     kind = record.get("type")
     if kind in {"step", "baseline_step"}:
         is_step = kind == "step"
@@ -355,7 +355,7 @@ def _add(log: RunLog, record: Record) -> str:
     elif kind == "evidence":
         step = _step_of(log.steps, record.get("index"))
         if step is None or "evidence" in step:
-            return "holds the evidence of no known step, and was left out."
+            return "holds evidence of an unknown step and was left out."
         step["evidence"] = record.get("evidence")
     elif kind == "summary" and log.summary is None:
         log.summary = record
@@ -365,7 +365,7 @@ def _add(log: RunLog, record: Record) -> str:
 
 
 def _step_of(steps: list[Record], index: object) -> Record | None:
-    """The step of this index, which stands further to the front if steps before it are missing."""
+    """The step of this index, which is further to the front if earlier steps are missing."""
     if not isinstance(index, int):
         return None
     return next((steps[at] for at in range(min(index, len(steps) - 1), -1, -1) if steps[at]["index"] == index), None)

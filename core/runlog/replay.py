@@ -13,8 +13,8 @@ from core.runlog.tally import Tally
 from core.settings import Coupling, Device, DType, LengthPolicy, RunRequest, SamplingParams
 from core.types import BaselineStep, Event, Finished, FinishReason, PrefillDone, RunStarted, Step, Summary, TokenKind
 
-UNREADABLE = "This run can't be replayed: its log holds a setting that this Outrider can't read."
-CUT_OFF = "The log ends before the run did: Outrider ended in the middle of it, or the disk was full."
+UNREADABLE = "This run can't be replayed: its log holds a setting that this version of Outrider can't read."
+CUT_OFF = "The log ends before the run did: Outrider quit during the run, or the disk was full."
 
 COUNTS = ("num_tokens", "num_steps", "num_drafts", "num_draft_tokens", "num_accepted_tokens")
 RATES = (
@@ -33,7 +33,7 @@ def request(log: RunLog) -> RunRequest:
 
 
 def request_to_show(log: RunLog) -> RunRequest:
-    """A request to show this run with: its own, or only its models and prompt if that can't be carried out."""
+    """A request for displaying this run: its own, or one with only its models and prompt if that is invalid."""
     config = log.run["config"]
     try:
         return request(log)
@@ -59,7 +59,7 @@ def request_from_config(config: Mapping[str, Any]) -> RunRequest:
         raise RunLogError(UNREADABLE)
     k, sampling = config.get("num_draft_tokens", 4), SamplingParams()
     is_chosen = k is None or k == "auto"
-    # With "auto" as requested, target and draft are placed as they were then; older logs only name the outcome.
+    # "auto" places target and draft as before; older logs hold only the outcome.
     device = config.get("requested_device") or str(config.get("device") or "auto").partition(":")[0]
     try:
         return RunRequest(
@@ -96,7 +96,7 @@ def request_from_config(config: Mapping[str, Any]) -> RunRequest:
 def events(log: RunLog) -> Iterator[Event]:
     """The run's events, as far as its log holds them.
 
-    Steps that can't be rebuilt are left out. A log that was cut off also ends with a `Finished`, added up from its
+    Steps that can't be rebuilt are left out. A log that was cut off also ends with a `Finished`, computed from its
     steps, whose error says so.
     """
     run, summary = log.run, log.summary or {}
@@ -178,7 +178,7 @@ def step_from_record(record: Mapping[str, Any]) -> Step | None:
 
 
 def _summary(record: Record, added_up: Summary) -> Summary:
-    """The log's own summary; missing counts are added up from the steps."""
+    """The log's own summary; missing counts are computed from the steps."""
 
     def whole(name: str, default: int) -> int:
         value = record.get(name)
@@ -213,7 +213,7 @@ def _summary(record: Record, added_up: Summary) -> Summary:
 
 def _whole(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{value!r} is no whole number")
+        raise TypeError(f"{value!r} is not a whole number")
     return value
 
 

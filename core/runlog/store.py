@@ -1,7 +1,7 @@
-"""The kept runs: a folder of run logs, listed by their first and last lines alone.
+"""Stores the kept runs: a folder of run logs, listed from their first and last lines alone.
 
-Names that users give are in a file of their own, so a log is never rewritten. Deleted runs are moved aside, and can be
-restored until the window that deleted them closes.
+The names that users give are in a separate file, so logs are never rewritten. Deleted runs go to a trash folder, and
+can be restored until the window that deleted them closes.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from core.runlog.log import Record, RunLog, parse_line, read_run_head, read_run_
 from core.settings import SETTINGS
 
 MAX_PROMPT = 4_000
-"""Characters of a prompt that a list keeps, to show and to search."""
+"""Most characters of a prompt kept in the list, for display and search."""
 MAX_NAME = 200
 NAMES_FILE = "names.json"
 SUFFIX = ".jsonl"
 TRASH_PREFIX = ".trash-"
 RUNNING_SECONDS = 900
-"""A log without a summary that has not grown for this long belongs to no running run."""
+"""A log without a summary that hasn't grown for this long belongs to a run that was cut off."""
 LOCK_SECONDS = 2.0
 TAIL_BYTES = 16_384
 MAX_TAIL_BYTES = 64 * 1024 * 1024
@@ -57,7 +57,7 @@ STATES = {"cancelled": KeptState.STOPPED, "error": KeptState.FAILED}
 
 @dataclass(frozen=True, slots=True)
 class KeptRun:
-    """A run as the list has it; the log itself stays on the disk.
+    """A run in the list; the log itself stays on disk.
 
     Attributes:
         id: its file's name without the suffix; also the log's own id.
@@ -65,7 +65,7 @@ class KeptRun:
         started_at: in UTC; None if unknown.
         config: the log's settings without the ids of the prompt, and with at most `MAX_PROMPT` of its text.
         summary: the log's summary without its texts; None if there is none.
-        num_steps: how many steps were logged; None if counting them would take reading all of it.
+        num_steps: how many steps were logged; None if counting them would require reading the whole log.
         num_bytes: size of the log.
         problem: one sentence on why a damaged run can't be read.
     """
@@ -137,7 +137,7 @@ def read_head(path: Path) -> KeptRun:
 
 
 def _last_record(file: BinaryIO) -> Record | None:
-    """The last summary or step behind the line that was read; None if there is none near the end."""
+    """The last summary or step after the line that was read; None if there is none near the end."""
     first, size, length = file.tell(), file.seek(0, os.SEEK_END), TAIL_BYTES
     while True:
         start = max(first, size - length)
@@ -172,7 +172,7 @@ def _is_written_elsewhere(run: KeptRun, written_at: float) -> bool:
     if datetime.now(UTC).timestamp() - written_at > RUNNING_SECONDS:
         return False
     try:
-        # Process ids are reused; the writer of this log was there before its last line.
+        # Process ids are reused; the writer of this log started before its last line.
         return bool(psutil.Process(pid).create_time() <= written_at)
     except (psutil.Error, OverflowError, ValueError):
         return False
@@ -192,10 +192,10 @@ class RunStore:
         """The name of each run in the trash."""
 
     def runs(self, running_id: str = "") -> Iterator[KeptRun]:
-        """The runs, newest first, as they are read.
+        """Yield the runs, newest first.
 
         Args:
-            running_id: the run that this process is writing; empty if there is none.
+            running_id: the run that this process is writing; empty if none.
 
         Raises:
             RunLogError: the folder can't be read.
@@ -214,7 +214,7 @@ class RunStore:
             try:
                 status = path.stat()
             except OSError:
-                continue  # It was deleted just now.
+                continue  # It was deleted meanwhile.
             stamp, known = (status.st_mtime_ns, status.st_size), self._known.get(file_name)
             if known is None or known[0] != stamp:
                 known = self._known[file_name] = (stamp, read_head(path))
@@ -237,10 +237,10 @@ class RunStore:
 
     def refuse_own(self, path: Path, run_ids: Iterable[str]) -> None:
         """Raises:
-        RunLogError: the path is where one of these runs is kept.
+        RunLogError: one of these runs is kept at this path.
         """
         if path.exists() and any(path.samefile(kept) for kept in map(self.path, run_ids) if kept.exists()):
-            raise RunLogError("This is where the run is kept already; choose another place.")
+            raise RunLogError("The run is already kept in this file; choose another place.")
 
     def rename(self, run_id: str, name: str) -> None:
         """Name a run; an empty name removes it.
@@ -284,13 +284,13 @@ class RunStore:
             try:
                 (self._trash / path.name).replace(path)
             except FileNotFoundError:
-                raise RunLogError(f"The run {run_id} is gone for good; it can't be restored.") from None
+                raise RunLogError(f"The run {run_id} was deleted permanently; it can't be restored.") from None
             except OSError as error:
                 raise RunLogError(explain_write_error(error, path)) from error
             self._deleted.pop(run_id, None)
 
     def empty_trash(self) -> None:
-        """Remove for good what this store deleted, and what crashed processes left in the trash. Never raises."""
+        """Permanently remove what this store deleted and what crashed processes left in the trash. Never raises."""
         with contextlib.suppress(OSError):
             for folder in self.folder.glob(f"{TRASH_PREFIX}*"):
                 pid = folder.name.removeprefix(TRASH_PREFIX)
@@ -311,7 +311,7 @@ class RunStore:
         return {key: value for key, value in names.items() if isinstance(value, str) and value}
 
     def _write_names(self, changes: Mapping[str, str]) -> None:
-        # Two windows may name runs at once: each adds its own to what is there, under a lock.
+        # Two windows may name runs at once: each adds its names to the file under a lock.
         path = self.folder / NAMES_FILE
         try:
             with FileLock(self.folder / f".{NAMES_FILE}.lock", timeout=LOCK_SECONDS):

@@ -1,4 +1,4 @@
-"""Adds up a run's steps into its summary."""
+"""Sums a run's steps into its summary."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Tally:
         self.expected_accepted += expected if math.isfinite(expected) else step.num_accepted
         self.num_tested += step.num_accepted + (TokenKind.CORRECTION in step.emitted_kinds)
         if step.emitted_kinds[-1] is not TokenKind.ACCEPTED:
-            # Where the text ended within a block, the times are those of more tokens than are counted.
+            # If the text ended within a block, its times cover more tokens than are counted.
             self.timed_blocks[step.num_draft_tokens] += 1
             self.draft_ms += step.draft_ms
             self.scoring_ms += step.verify_ms
@@ -57,7 +57,7 @@ class Tally:
 
     @property
     def alpha(self) -> float | None:
-        """Share of the tested tokens that was accepted; tokens behind a rejection are not tested."""
+        """Share of tested tokens that were accepted; tokens after a rejection are not tested."""
         return self.num_accepted / self.num_tested if self.num_tested else None
 
     @property
@@ -80,7 +80,7 @@ class Tally:
         if self.timed_blocks and target_step_ms:
             cost = self.draft_ms / self.timed_blocks_tokens / target_step_ms
             if self.alpha is not None:
-                # tau / (K c + v), summed over the blocks as they came; a plain step is one token at the cost of one.
+                # tau / (K c + v), summed over the actual blocks; a plain step is one token at the cost of one.
                 expected = sum(n * expected_tokens(self.alpha, k) for k, n in self.timed_blocks.items())
                 spent = (self.draft_ms + self.scoring_ms) / target_step_ms
                 predicted = (self.num_plain + expected) / (self.num_plain + spent)

@@ -1,4 +1,4 @@
-"""What the engine asks of a model: score a few tokens, and forget the last few."""
+"""The interface between engine and model: score a few tokens, and rewind the cache."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 PREFILL_CHUNK = 512
-"""Positions in one forward of the prefill: a stop takes effect within one of them."""
+"""Positions in one forward of the prefill, within which a stop takes effect."""
 
 
 class ForwardOutput(NamedTuple):
@@ -17,7 +17,7 @@ class ForwardOutput(NamedTuple):
 
     Attributes:
         logits: (num_logits, V) in the model's dtype, for the last `num_logits` of the n tokens.
-        hidden: (n, H) last hidden states, where they were asked for.
+        hidden: (n, H) last hidden states, if requested.
     """
 
     logits: Tensor
@@ -25,7 +25,7 @@ class ForwardOutput(NamedTuple):
 
 
 class Runner(Protocol):
-    """A model with a key-value cache of its own, for one text at a time."""
+    """A model with its own key-value cache, for one text at a time."""
 
     @property
     def length(self) -> int:
@@ -34,7 +34,7 @@ class Runner(Protocol):
 
     @property
     def capacity(self) -> int:
-        """Positions that the cache, and the model's context, have room for."""
+        """Positions that the cache has room for, within the model's context."""
         ...
 
     def forward(self, ids: Tensor, *, num_logits: int, with_hidden: bool = False) -> ForwardOutput:
@@ -42,7 +42,7 @@ class Runner(Protocol):
         ...
 
     def rewind(self, length: int) -> None:
-        """Keep the first `length` positions, 0 <= length <= self.length; costs nothing.
+        """Keep the first `length` positions, 0 <= length <= self.length, at no cost.
 
         Raises:
             ValueError: there are fewer.
@@ -51,13 +51,13 @@ class Runner(Protocol):
 
 
 def check_rewind(length: int, current: int) -> None:
-    """Raise ValueError where a cache of `current` positions can't be cut to `length`."""
+    """Raise ValueError if a cache of `current` positions can't be cut to `length`."""
     if not 0 <= length <= current:
         raise ValueError(f"Can't rewind a cache of {current} positions to {length}.")
 
 
 def prefill(runner: Runner, ids: Sequence[int], check_cancelled: Callable[[], None]) -> None:
-    """Extend a runner's cache to `ids`, of which it holds the first `runner.length` already."""
+    """Extend a runner's cache to `ids`, whose first `runner.length` it already holds."""
     while runner.length < len(ids):
         check_cancelled()
         chunk = ids[runner.length : runner.length + PREFILL_CHUNK]

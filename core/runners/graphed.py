@@ -1,9 +1,9 @@
-"""Forwards of fixed shapes, captured once as CUDA graphs: hundreds of kernels for the price of one launch.
+"""Forwards of fixed shapes, captured once as CUDA graphs: one launch instead of hundreds.
 
-At batch 1 a GPU waits for Python between the kernels of a small model. A graph takes Python out: the drafting of K
-tokens, sampling included, is one graph, and the scoring of K + 1 positions another. What varies from call to call (ids,
-position, draws, temperature) lies in tensors that the graph reads. Attention runs over a whole bucket of the cache,
-unwritten positions masked, so that a graph serves until the text outgrows the bucket.
+At batch 1 a GPU waits for Python between a small model's kernels. Graphs avoid this: drafting K tokens, sampling
+included, is one graph, and scoring K + 1 positions another. What varies between calls (ids, position, draws,
+temperature) is in tensors that the graph reads. Attention covers a whole bucket of the cache, with unwritten positions
+masked, so a graph can be used until the text outgrows the bucket.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from core.sampling import draw_in_double, unfiltered_probabilities
 _log = logging.getLogger(__name__)
 
 _MOST_POSITIONS = 17
-"""A block of 16 drafted tokens, and one more. Longer pieces of text are a prefill's, and keep a GPU busy anyway."""
+"""A block of 16 drafted tokens, and one more. Longer inputs are prefills, which keep a GPU busy anyway."""
 
 _SMALLEST_BUCKET = 256
 
 Outputs = tuple[Tensor, ...]
 Capture = Callable[[Callable[[], Outputs]], tuple[Outputs, Callable[[], None]]]
-"""Runs a function over tensors that stay in place; returns its outputs, and what computes them again in place."""
+"""Runs a function over fixed tensors; returns its outputs, and a function that recomputes them in place."""
 
 
 def captures_graphs(device: torch.device) -> bool:
-    """Whether models on a device are run by a `GraphedRunner`."""
+    """Whether a `GraphedRunner` runs models on this device."""
     return device.type == "cuda"
 
 
 def capture_on_cuda(function: Callable[[], Outputs]) -> tuple[Outputs, Callable[[], None]]:
-    """Capture as a CUDA graph, after some runs in which kernels are chosen and workspaces made."""
+    """Capture a CUDA graph, after warm-up runs that choose kernels and allocate workspaces."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -54,7 +54,7 @@ def capture_on_cuda(function: Callable[[], Outputs]) -> tuple[Outputs, Callable[
 
 
 class StaticForward:
-    """Runs a fused runner's weights over its cache, without a look at any value. Shapes as in `llama_forward`."""
+    """Runs a fused runner's weights over its cache without reading values on the host. Shapes as in `llama_forward`."""
 
     def __init__(self, runner: FusedLlamaRunner) -> None:
         self._weights = runner.weights
@@ -67,7 +67,7 @@ class StaticForward:
     def __call__(self, ids: Tensor, position: Tensor, bucket: int) -> tuple[Tensor, Tensor]:
         """ids (n,) from `position` () on -> final states (n, hidden) and logits (n, V).
 
-        Attention reads the first `bucket` positions of the cache; a position sees those up to itself.
+        Attention reads the first `bucket` positions of the cache, causally.
         """
         weights = self._weights
         positions = position + self._columns[: ids.shape[0]]
@@ -115,14 +115,14 @@ class _Graph:
     ids: Tensor
     outputs: Outputs
     replay: Callable[[], None]
-    body: Callable[[Tensor], Outputs]  # Holds what the graph reads and knows by its address only.
+    body: Callable[[Tensor], Outputs]  # Keeps alive the tensors that the graph knows only by address.
 
 
 class GraphedRunner:
-    """A fused runner whose short forwards are captured; its cache and its prefill are that runner's.
+    """Wraps a fused runner and captures its short forwards; cache and prefill are that runner's.
 
-    A call's result is overwritten by the next call of the same shape. How functions are captured is a parameter, so
-    that the same logic runs without a GPU.
+    The next call of the same shape overwrites a result. The capture function is a parameter, so that the same logic
+    runs without a GPU.
     """
 
     def __init__(self, eager: FusedLlamaRunner, capture: Capture = capture_on_cuda) -> None:
@@ -151,7 +151,7 @@ class GraphedRunner:
     def forward(self, ids: Tensor, *, num_logits: int, with_hidden: bool = False) -> ForwardOutput:
         count = ids.shape[0]
         graph = None
-        # A call for no logits is a prefill, and comes once.
+        # A call without logits is a prefill, which happens once.
         if count <= _MOST_POSITIONS and num_logits > 0:
             bucket = self._bucket(count)
             graph = self._graph(
@@ -166,17 +166,17 @@ class GraphedRunner:
     def draw_block(
         self, ids: Tensor, uniforms: Tensor, temperature: float, limit: int, proposed: Tensor | None = None
     ) -> tuple[Tensor, Tensor] | None:
-        """Append `ids` (n,), draw K tokens one after the other without filters, and append all of them but the last.
+        """Append `ids` (n,), draw K tokens one by one without filters, and append all of them but the last.
 
         Args:
             ids: to append first, n >= 1.
             uniforms: (K,) draws in [0, 1).
             temperature: of the draws.
-            limit: number of logits that count, from the first.
-            proposed: (limit,) ids that the logits stand for, None where they are the ids themselves.
+            limit: number of leading logits to use.
+            proposed: (limit,) ids of the logits; None if they are 0, 1, 2 and so on.
 
         Returns:
-            (K,) tokens, and the distributions (K, limit) that they were drawn from; None where no graph can be had.
+            (K,) tokens, and the distributions (K, limit) that they were drawn from; None if no graph is available.
         """
         count, number = ids.shape[0], uniforms.shape[0]
         if max(count, number) > _MOST_POSITIONS:
@@ -194,7 +194,7 @@ class GraphedRunner:
                 probs = unfiltered_probabilities(scaled, 0.0 if is_greedy else 1.0)
                 drawn = draw_in_double(probs, self._uniforms[index]).view(1)
                 position = position + pending.shape[0]
-                # Indexing with a tensor () would look at its value, which a capture forbids.
+                # Indexing with a tensor () would read its value, which a capture forbids.
                 pending = drawn if proposed is None else proposed.index_select(0, drawn)
                 tokens.append(pending)
                 rows.append(probs)
@@ -211,7 +211,7 @@ class GraphedRunner:
         return tokens, rows
 
     def _bucket(self, count: int) -> int:
-        """The least power of two that holds the cache with `count` positions more.
+        """The smallest power of two that holds the cache and `count` more positions.
 
         Raises:
             ValueError: the cache has no room for them.
@@ -222,7 +222,7 @@ class GraphedRunner:
         return min(self.capacity, max(_SMALLEST_BUCKET, 1 << (end - 1).bit_length()))
 
     def _graph(self, key: Hashable, ids: Tensor, body: Callable[[Tensor], Outputs]) -> _Graph | None:
-        """The graph for a shape, captured when it is first asked for; None where that failed."""
+        """The graph for a shape, captured on first use; None if that failed."""
         graph = self._graphs.get(key)
         if graph is not None or self._is_broken:
             return graph
@@ -231,7 +231,7 @@ class GraphedRunner:
         try:
             outputs, replay = self._capture(lambda: body(given))
         except Exception:
-            # A driver or an allocator that can't: everything runs as it does without graphs.
+            # The driver or allocator can't capture: everything runs without graphs.
             _log.warning("CUDA graphs can't be used, so forwards run without them.", exc_info=True)
             self._is_broken = True
             return None

@@ -2,7 +2,7 @@
 
 It fuses the three attention projections, and the two of the gated MLP, into one product each, reads rotary factors from
 a table, and writes keys and values into a preallocated cache that is rewound by moving a number. A small model's time
-goes into dispatching operations, not into arithmetic, so each operation saved here counts.
+is spent dispatching operations, not on arithmetic, so each operation saved here counts.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from core.runners.products import (
 )
 
 Products = tuple[Product, Product, Product, Product]
-"""The query, key and value projections in one; the attention's output; the MLP's gate and up in one; its down."""
+"""Fused query, key and value projections; attention output; fused gate and up of the MLP; its down projection."""
 
 LLAMA_MODEL_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
-"""Architectures that the fused forward computes. Each is still checked against its module before it is used."""
+"""Architectures that the fused forward supports. Each model is still checked against its module before use."""
 
 _LONGEST_BLOCK = 32
-"""Up to here, in float32 on the CPU, attention is three plain products: there the fused kernel takes longer."""
+"""Up to here, in float32 on the CPU, attention is three plain products, which are faster than the fused kernel."""
 
 
 def supports(model: Any) -> bool:
-    """Whether the fused forward computes a model of this configuration."""
+    """Whether the fused forward supports a model with this configuration."""
     config = model.config
     if config.model_type not in LLAMA_MODEL_TYPES or getattr(config, "sliding_window", None):
         return False
@@ -57,8 +57,8 @@ def supports(model: Any) -> bool:
 class FusedLlamaWeights:
     """A model's fused weights, shared by any number of runners.
 
-    Fusing makes a new tensor of each group; the module's own parameters are then pointed into it, so that nothing is
-    held twice. Where products are taken with packed weights, the module keeps its own.
+    Fusing makes a new tensor of each group; the module's own parameters then become views of it, so that nothing is
+    stored twice. If packed weights are used, the module keeps its own.
     """
 
     def __init__(self, model: Any) -> None:
@@ -72,7 +72,7 @@ class FusedLlamaWeights:
         self.final_norm: Tensor = _twice(model.model.norm.weight)
         layers = list(model.model.layers)
         self.num_layers = len(layers)
-        # Before attention, before the MLP, of queries, of keys; what a model lacks is an empty list.
+        # Before attention, before the MLP, of queries, of keys; empty if the model has none.
         self.norms = (
             [_twice(layer.input_layernorm.weight) for layer in layers],
             [_twice(layer.post_attention_layernorm.weight) for layer in layers],
@@ -92,11 +92,11 @@ class FusedLlamaWeights:
         )
         self._rotary = model.model.rotary_emb
         self._small: Products | None = None
-        # Each with the ids that it was made for, so that their `id` stays theirs.
+        # Each with the ids it was made for, which keeps their `id` unique.
         self._draft_heads: dict[tuple[int, bool], tuple[Tensor | None, Product]] = {}
 
     def draft_products(self, *, is_quantised: bool) -> Products:
-        """Those for drafting, where the precision is free: int8 copies are made once, where they are faster."""
+        """The products for drafting, which may be imprecise: int8 copies, if they are faster, made once."""
         if not is_quantised:
             return self.products
         if self._small is None:
@@ -105,7 +105,7 @@ class FusedLlamaWeights:
         return self._small
 
     def draft_head(self, ids: Tensor | None, *, is_quantised: bool) -> Product:
-        """The head's rows of some ids (R,), all for None, made once."""
+        """The head's rows for these ids (R,), or all rows for None; made once."""
         key = (id(ids), is_quantised)
         if key not in self._draft_heads:
             head = self.head if ids is None else head_product(self.head.weights[0][ids])
@@ -114,12 +114,12 @@ class FusedLlamaWeights:
 
     @property
     def int8_bytes(self) -> int:
-        """Size of the int8 copies that drafting has made, a byte a weight."""
+        """Size of the int8 copies made for drafting, one byte per weight."""
         products = [*(self._small or ()), *(head for _, head in self._draft_heads.values())]
         return sum(weight.numel() for product in products if product.int8 for weight in product.weights)
 
     def rotary_table(self, capacity: int) -> tuple[Tensor, Tensor]:
-        """Cosines, and sines with the sign of the half they multiply: (capacity, 1, D) each."""
+        """Cosines, and sines signed for the half they multiply: (capacity, 1, D) each."""
         positions = torch.arange(capacity, device=self.embedding.device)
         cos, sin = self._rotary(self.embedding, positions.unsqueeze(0))
         cos, sin = cos[0].unsqueeze(1), sin[0].unsqueeze(1)
@@ -132,7 +132,7 @@ def _projections(layer: Any) -> list[Any]:
 
 
 def _product(groups: list[list[Any]]) -> Product:
-    """The products of one kind, from the modules that each layer fuses; a layer at a time, to save memory."""
+    """The products of one kind, fused from each layer's modules; a layer at a time, to save memory."""
     is_packed = is_faster_packed(_joint(groups[0]))
     weights = []
     for group in groups:
@@ -165,7 +165,7 @@ class FusedLlamaRunner:
     Attributes:
         weights, products, head: what it multiplies with.
         device: where they are.
-        length: positions in the cache; whoever writes to the cache by other means counts them here.
+        length: positions in the cache; code that writes to the cache directly must update it.
         cache: (capacity, 2 G, D) keys and values of each layer.
         rotary: cosines and signed sines, see `FusedLlamaWeights.rotary_table`.
     """
@@ -182,7 +182,7 @@ class FusedLlamaRunner:
         Args:
             weights: the model's.
             capacity: positions of the cache.
-            products, head: others than the weights' own, of a draft that is quantised or proposes some ids only.
+            products, head: replacements for the weights' own, for a draft that is quantised or proposes only some ids.
         """
         self.weights = weights
         self.products = products or weights.products
@@ -191,17 +191,17 @@ class FusedLlamaRunner:
         self.capacity = capacity
         self.length = 0
         dtype, device = weights.embedding.dtype, self.device
-        # Keys before values, in the order in which the fused projection leaves them.
+        # Keys before values, the fused projection's order.
         shape = (capacity, 2 * weights.num_kv_heads, weights.head_dim)
         self.cache = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(weights.num_layers)]
         self.rotary = weights.rotary_table(capacity)
         self._longest_block = _LONGEST_BLOCK if device.type == "cpu" and dtype is torch.float32 else 0
-        # Within a block, a position sees those before it: -inf above the diagonal.
+        # Causal within a block: -inf above the diagonal.
         block = torch.full((_LONGEST_BLOCK, _LONGEST_BLOCK), -torch.inf, dtype=dtype, device=device)
         self._causal = block.triu_(1)
         every = (*self.products, self.head)
         self._few = self._model(*every)
-        # int8 rows share one scale, for which many rows are too different.
+        # int8 rows share one scale, which doesn't suit many different rows.
         self._many = self._model(*map(in_full, every))
 
     def _model(self, qkv: Product, output: Product, gate_up: Product, down: Product, head: Product) -> FusedLlama:
@@ -239,7 +239,7 @@ class FusedLlamaRunner:
             ids: to append.
             uniform: () float64 on the model's device, in [0, 1).
             temperature: of the draw.
-            limit: number of logits that count, from the first.
+            limit: number of leading logits to use.
 
         Returns:
             () index among the logits, and the distribution (limit,) float32 that it was drawn from.
@@ -259,7 +259,7 @@ class FusedLlamaRunner:
             mask = self._causal[:count, :count]
         elif count > 1:
             mask = torch.full((count, end), -torch.inf, dtype=cos.dtype, device=cos.device).triu_(start + 1)
-        # The optimiser of scripts would compile each new number of positions; only the interpreter is wanted.
+        # TorchScript's optimiser would recompile for each number of positions; only the interpreter is needed.
         with torch.jit.optimized_execution(False), plain_errors():  # type: ignore[attr-defined]
             result = scripted(function)(ids.to(cos.device), *given, model, cos, sin, mask, is_block, start)
         self.length = end

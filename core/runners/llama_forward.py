@@ -1,4 +1,4 @@
-"""The arithmetic of a Llama-shaped model over fused weights, in the part of Python that TorchScript reads.
+"""The arithmetic of a Llama-shaped model over fused weights, in the subset of Python that TorchScript compiles.
 
 Shapes: n tokens, H query heads, G key-value heads, D head size, L positions in the cache.
 """
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 class FusedLlama(NamedTuple):
-    """A model as the script reads it. Lists hold a tensor a layer, and are empty where the model has no such weights.
+    """A model in the script's form. Lists hold one tensor per layer, and are empty if the model has no such weights.
 
     Attributes:
         embedding: (V, hidden).
@@ -58,7 +58,7 @@ class FusedLlama(NamedTuple):
 
 @functools.cache
 def scripted(function: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., tuple[Tensor, Tensor]]:
-    """`forward` or `draw_next` as TorchScript, whose interpreter takes half of Python's time; Python where it fails."""
+    """`forward` or `draw_next` as TorchScript, whose interpreter is faster than Python's; Python if it fails."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -70,7 +70,7 @@ def scripted(function: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., tu
 
 @contextlib.contextmanager
 def plain_errors() -> Iterator[None]:
-    """Errors as Python would have raised them: the script interpreter wraps their text, and loses their type."""
+    """Restores Python's errors: the script interpreter wraps their text and loses their type."""
     try:
         yield
     except RuntimeError as error:
@@ -141,10 +141,10 @@ def draw_next(
     is_block: bool,
     start: int,
 ) -> tuple[Tensor, Tensor]:
-    """A forward over ids (n,), a token () drawn behind them, and its distribution (limit,), without filters.
+    """A forward over ids (n,): the next token (), drawn without filters, and its distribution (limit,).
 
-    One script, because a small draft's time is the time between its operations. uniform () float64 in [0, 1); only the
-    first `limit` logits count.
+    One script, because a small draft's time is spent between operations. uniform: () float64 in [0, 1); only the first
+    `limit` logits are used.
     """
     _, logits = forward(ids, 1, model, cos, sin, mask, is_block, start)
     row = logits[0, :limit].float()
@@ -176,13 +176,13 @@ def _is_blocked(x: Tensor, product: Product) -> bool:
 
 
 def _attend_block(query: Tensor, keys: Tensor, values: Tensor, mask: Optional[Tensor]) -> Tensor:  # noqa: UP045
-    """Attention for a few positions: query (H, n, D), keys and values (G, L, D), the block's own last -> (H, n, D).
+    """Attention for a few positions: query (H, n, D), keys and values (G, L, D), the block's last -> (H, n, D).
 
     mask (n, n) is added to the scores between the block's own positions.
     """
     heads, count, size = query.shape
     groups, length = keys.shape[:2]
-    # The H / G query heads that share a key-value head are stacked along the rows of one product.
+    # Query heads that share a key-value head are stacked as rows of one product.
     stacked = query.reshape(groups, heads // groups * count, size)
     scores = torch.baddbmm(stacked.new_empty(()), stacked, keys.transpose(1, 2), beta=0, alpha=size**-0.5)
     if mask is not None:
@@ -205,8 +205,8 @@ def _attend_chunk(query: Tensor, keys: Tensor, values: Tensor, mask: Optional[Te
 def rms_norm(x: Tensor, weight_twice: Tensor, epsilon: float) -> Tensor:
     """Root-mean-square norm of the last dimension, as the layer norm of (x, -x).
 
-    That vector's mean is 0 and its variance the mean square of x, so the two agree; on the CPU torch has one kernel
-    for the layer norm, and some ten small operations for the other.
+    That vector's mean is 0 and its variance the mean square of x, so the two agree; on the CPU the layer norm is one
+    kernel, the direct form about ten small operations.
     """
     mirrored = torch.cat((x, -x), -1)
     return torch.layer_norm(mirrored, weight_twice.shape, weight_twice, None, epsilon)[..., : x.shape[-1]]

@@ -1,4 +1,4 @@
-"""Forwards through transformers' own module: every architecture, at that module's own cost."""
+"""Forwards through transformers' own module: works for every architecture, at that module's speed."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class ModuleRunner:
     def __init__(self, model: Any, capacity: int, head_ids: Tensor | None = None) -> None:
         """
         Args:
-            model: of transformers.
-            capacity: positions that the text may have.
-            head_ids: (R,) ids whose logits are wanted, in this order; None for all.
+            model: a transformers model.
+            capacity: maximum positions of the text.
+            head_ids: (R,) ids whose logits to return, in this order; None for all.
         """
         if getattr(model.config, "is_encoder_decoder", False):
             raise ModelUnreadableError("Encoder-decoder models can't be run yet. Choose a decoder-only model.")
@@ -45,12 +45,12 @@ class ModuleRunner:
                 position_ids=positions.unsqueeze(0),
                 past_key_values=self._cache,
                 use_cache=True,
-                # transformers takes 0 for "all of them"; one row is the least it can be asked for.
+                # transformers reads 0 as "all", so ask for at least one row.
                 logits_to_keep=max(num_logits, 1),
                 output_hidden_states=with_hidden,
             )
         except BaseException:
-            # Some layers may have appended before the failure: cut them all back to where they agree.
+            # Some layers may have appended before the failure: cut all back to the same length.
             self._cut(self.length)
             raise
         self.length += count

@@ -1,8 +1,8 @@
 """Matrix products of a few rows on the CPU, by the kernel that is fastest for each shape: chosen by measurement.
 
-A product of a few rows costs what reading its weights costs. Common libraries read them several times, or lay them out
-anew each time, from two to four rows on; the same product as a batch over blocks of the weights does neither. int8
-weights are a quarter of the bytes, but the rows must then be quantised too, which small products don't pay back.
+A product of a few rows costs as much as reading its weights. From two to four rows on, common libraries read them
+several times or repack them each time; a batched product over blocks of the weights does neither. int8 weights have a
+quarter of the bytes, but the rows must be quantised too, which isn't worthwhile for small products.
 """
 
 # No postponed annotations here: TorchScript can't resolve those of a NamedTuple from another module.
@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from itertools import takewhile
-from typing import Any, List, NamedTuple, Optional, Union  # noqa: UP035 - TorchScript reads no other form
+from typing import Any, List, NamedTuple, Optional, Union  # noqa: UP035 - TorchScript accepts no other form
 
 import torch
 from torch import Tensor
@@ -24,27 +24,27 @@ _log = logging.getLogger(__name__)
 
 try:
     PackedWeight: Any = torch.classes.quantized.LinearPackedParamsBase
-except (RuntimeError, AttributeError):  # A torch without these kernels: nothing is ever packed.
+except (RuntimeError, AttributeError):  # This torch lacks the kernels: nothing is ever packed.
     PackedWeight = Any
 
 _NO_KERNEL = (RuntimeError, AttributeError, NotImplementedError)
 
 MOST_BLOCKED = 16
-"""With more rows no product is taken in blocks."""
+"""With more rows no product is computed in blocks."""
 
 _ROWS = 5
 _FEWEST_BLOCKED = 4
 _FEWER_BLOCKED = (2, 1)
-"""Row counts for which blocks pay on some processors only: measured in this order, up to the first that does not."""
+"""Row counts for which blocks pay only on some processors: measured in this order, up to the first failure."""
 _BLOCKS = (64, 32)
 _REPEATS, _FEWEST_REPEATS, _ENOUGH_S = 9, 4, 0.2
 _CACHE_BYTES, _MOST_COPIES = 32 << 20, 8
 _GAIN = 0.9
-"""A replacement must take at most this share of the plain kernel's time, so that noise does not decide."""
+"""A replacement must take at most this share of the plain kernel's time, so that noise doesn't decide."""
 
 
 class Blocks(NamedTuple):
-    """How a weight's products are taken in blocks: outputs in a block (0: none), and from how many rows on."""
+    """How a weight's products are computed in blocks: outputs per block (0: none), and the least number of rows."""
 
     size: int
     fewest: int
@@ -55,13 +55,13 @@ _blocks: dict[tuple[int, int, torch.dtype], Blocks] = {}
 
 
 class Product(NamedTuple):
-    """What the layers' products of one kind are taken with. TorchScript reads it.
+    """The weights of the layers' products of one kind, for TorchScript.
 
     Attributes:
-        weights: (out, in), one a layer; empty where the packed ones take their place.
-        int8: copies of them, for `torch.ops.quantized.linear_dynamic`; empty where they are not used.
-        packed: the weights as oneDNN lays them out; empty where they are not used.
-        blocks: how products are taken in blocks.
+        weights: (out, in), one per layer; empty if the packed ones replace them.
+        int8: copies of them, for `torch.ops.quantized.linear_dynamic`; empty if unused.
+        packed: the weights in oneDNN's layout; empty if unused.
+        blocks: how products are computed in blocks.
     """
 
     weights: list[Tensor]
@@ -71,7 +71,7 @@ class Product(NamedTuple):
 
 
 def blocks_of(weight: Tensor) -> Blocks:
-    """How products of a weight (out, in) are best taken in blocks."""
+    """The fastest blocks for products of a weight (out, in)."""
     if weight.device.type != "cpu" or not weight.is_contiguous():
         return NO_BLOCKS
     key = (*weight.shape, weight.dtype)
@@ -82,7 +82,7 @@ def blocks_of(weight: Tensor) -> Blocks:
 
 def _best_blocks(weight: Tensor) -> Blocks:
     outputs, inputs = weight.shape
-    # Several copies, so that they are read from memory as a model's layers are, not from the nearest cache.
+    # Several copies, so that they are read from memory, like a model's layers, and not from a cache.
     number = max(1, min(_MOST_COPIES, _CACHE_BYTES // max(1, weight.nbytes)))
     copies = [weight.clone() for _ in range(number)] if number > 1 else [weight]
 
@@ -113,7 +113,7 @@ def _each(product: Any, x: Tensor, weights: list[Tensor]) -> None:
 
 
 def in_blocks(x: Tensor, weight: Tensor, size: int) -> Tensor:
-    """x (n, in) times a weight (out, in), as one product for each block of `size` outputs: (n, out)."""
+    """x (n, in) times a weight (out, in), with one product per block of `size` outputs: (n, out)."""
     outputs, inputs = weight.shape
     blocks = weight.view(outputs // size, size, inputs).transpose(1, 2)
     mixed = torch.bmm(x.unsqueeze(0).expand(outputs // size, x.size(0), inputs), blocks)
@@ -121,15 +121,15 @@ def in_blocks(x: Tensor, weight: Tensor, size: int) -> Tensor:
 
 
 def head_product(weight: Tensor) -> Product:
-    """An output head's product with its weight (V, in), which stays there: rows of it may be wanted."""
+    """An output head's product with its weight (V, in), which is kept because some of its rows may be needed."""
     is_packed = is_faster_packed(weight)
     return Product([weight], [], [pack(weight)] if is_packed else [], NO_BLOCKS if is_packed else blocks_of(weight))
 
 
 def quantised(product: Product) -> Product:
-    """The same with int8 copies, where these are faster for one row.
+    """The same with int8 copies, if these are faster for one row.
 
-    Each output has a scale of its own; the incoming rows are quantised on the fly, all with one scale.
+    Each output has its own scale; the incoming rows are quantised on the fly, all with one scale.
     """
     first = product.weights[0] if product.weights else None
     if first is None or first.device.type != "cpu" or first.dtype is not torch.float32:
@@ -149,7 +149,7 @@ def quantised(product: Product) -> Product:
 
 
 def in_full(product: Product) -> Product:
-    """The same in the weights' own precision, and not in blocks."""
+    """The same in the weights' own precision, without blocks."""
     return product._replace(int8=[], blocks=NO_BLOCKS)
 
 
@@ -184,9 +184,9 @@ def _to_int8(weight: Tensor) -> Any:
 
 @cache
 def largest_int8() -> int:
-    """The largest weight that this processor's int8 products take: 127, or 63 without VNNI.
+    """The largest weight that this processor's int8 products allow: 127, or 63 without VNNI.
 
-    Without it two products of 8 bits are added in 16 bits, which 2 * 255 * 127 overflows.
+    Without VNNI two products of 8 bits are added in 16 bits, which 2 * 255 * 127 overflows.
     """
     ones = torch.ones(64, 64)
     product = torch.ops.quantized.linear_dynamic(ones[:1], _pack_int8(ones, 127), False)
@@ -195,7 +195,7 @@ def largest_int8() -> int:
 
 def _pack_int8(weight: Tensor, largest: int) -> Any:
     rows = weight.contiguous()
-    # From both ends, since abs() would be a second copy of a whole head.
+    # Minimum and maximum, since abs() would copy a whole head.
     scales = torch.maximum(rows.amax(1), -rows.amin(1)).clamp_min(1e-12).double() / largest
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # The tensors are deprecated; the kernels that read them are not.
@@ -205,7 +205,7 @@ def _pack_int8(weight: Tensor, largest: int) -> Any:
 
 @torch.inference_mode()
 def fastest_times(candidates: Sequence[Callable[[], object]], *, num_threads: int = 1) -> list[float]:
-    """The shortest time of each in seconds over some alternating rounds, so that a busy moment hits all alike."""
+    """The shortest time of each in seconds over alternating rounds, so that other load affects all equally."""
     times: list[list[float]] = [[] for _ in candidates]
     threads = torch.get_num_threads()
     torch.set_num_threads(num_threads)
@@ -218,7 +218,7 @@ def fastest_times(candidates: Sequence[Callable[[], object]], *, num_threads: in
                 break
             for candidate, taken in zip(candidates, times, strict=True):
                 if num_threads > 1:
-                    candidate()  # Wakes the threads, which costs more than the difference to be measured.
+                    candidate()  # Wakes the threads, which would cost more than the difference to measure.
                 start = time.perf_counter()
                 candidate()
                 taken.append(time.perf_counter() - start)

@@ -15,10 +15,10 @@ from core.types import Step
 _CHOICES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 
 _SPINS = "1000000"
-"""3 to 50 ms: longer than a window takes for a frame, so that no core falls asleep while the engine waits for it."""
+"""3 to 50 ms: longer than a frame of the window, so that no core goes to sleep while the engine waits for it."""
 
 _SLOW = 2.0
-"""A step that takes this many times the best of its kind is slow."""
+"""A step is slow if it takes this many times the best of its kind."""
 _SLOW_STEPS = 3
 _FIRST_PAUSE, _LONGEST_PAUSE = 24, 1024
 
@@ -26,11 +26,11 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 24, 1024
 def limit_spinning() -> bool:
     """Let OpenMP's threads spin only briefly while they wait.
 
-    Call it before torch is imported, because OpenMP reads the setting once. A choice that the user made in the
-    environment stays.
+    Call it before torch is imported, because OpenMP reads the setting once. The user's own environment variable takes
+    precedence.
 
     Returns:
-        Whether the setting was made; False where the user has chosen, or where torch is already imported.
+        Whether it was set; False if the user has set it, or if torch is already imported.
     """
     if "torch" in sys.modules or any(name in os.environ for name in _CHOICES):
         return False
@@ -42,14 +42,14 @@ def limit_spinning() -> bool:
 
 
 def num_processors() -> int:
-    """Cores that this process may use: physical ones, and no more than its affinity or container allows."""
+    """Number of physical cores that this process may use, within its affinity and container limits."""
     most = psutil.cpu_count(logical=False) or 1
     return min(most, len(os.sched_getaffinity(os.getpid()))) if hasattr(os, "sched_getaffinity") else most
 
 
 @contextlib.contextmanager
 def without_collection() -> Iterator[None]:
-    """Import large libraries within it: the garbage collector pauses, and passes over what they made from then on."""
+    """For importing large libraries: the garbage collector pauses, and ignores their objects from then on."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -61,14 +61,14 @@ def without_collection() -> Iterator[None]:
 
 
 class ThreadGovernor:
-    """Chooses between all threads and one by timing both, and checks again when steps become slow."""
+    """Chooses between all threads and one by timing both; checks again when steps become slow."""
 
     def __init__(self, time_step: Callable[[], float], set_threads: Callable[[int], None], most: int) -> None:
         """
         Args:
-            time_step: runs and times a forward with the current number of threads, in milliseconds.
+            time_step: runs a forward with the current number of threads and returns its milliseconds.
             set_threads: sets the number of threads.
-            most: the number to use while the cores are free.
+            most: the number of threads to use while the cores are free.
         """
         self._time_step = time_step
         self._set_threads = set_threads
@@ -80,13 +80,13 @@ class ThreadGovernor:
         self.num_threads = most
 
     def settle(self) -> int:
-        """Time both, set the faster number and return it. All threads win a tie."""
+        """Time both, set the faster number and return it. In a tie, use all threads."""
         self._best.clear()
         self._slow_steps = 0
         try:
             times = self._time_both()
             if times[1] < times[self._most]:
-                # A brief load slows all threads down far more than one: measure twice.
+                # A brief load slows many threads far more than one: measure twice.
                 again = self._time_both()
                 times = {count: min(times[count], again[count]) for count in times}
             self.num_threads = self._most if times[self._most] <= times[1] else 1

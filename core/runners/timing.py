@@ -1,4 +1,4 @@
-"""Measures what the models cost: a stopwatch that waits for the device, and the peak memory."""
+"""Measures the models' time and peak memory, with stopwatches that wait for the device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until everything queued on this device is done."""
+    """Wait until all work queued on this device is done."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     elif device.type == "mps":
@@ -24,7 +24,7 @@ def is_asynchronous(device: torch.device) -> bool:
 
 
 class Stopwatch:
-    """Times laps, each ended only when the device is done."""
+    """Times laps, each of which ends only when the device is done."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -72,13 +72,13 @@ class StepClock:
 
 
 def reset_peak_memory(device: torch.device) -> None:
-    """Start a new peak, where the device counts one."""
+    """Reset the peak, if the device counts one."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
 
 
 def peak_memory_mb(device: torch.device) -> float | None:
-    """Peak memory in MB of 10^6 bytes: on CUDA of the device since the reset, else of this process so far."""
+    """Peak memory in MB of 10^6 bytes: on CUDA the device's since the reset, else this process's so far."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 1e6
     if sys.platform == "win32":

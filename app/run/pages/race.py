@@ -1,6 +1,6 @@
-"""View model of the race: the run and its plain baseline on one clock, and where the speedup comes from.
+"""View model of the race: the run and its plain baseline on one clock, and the source of the speedup.
 
-Both clocks start when the prompt has been read, and sum the steps' own times.
+Both clocks start after the prefill and sum the steps' own times.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from core.settings import Coupling
 from core.types import Step
 
 SAME = "Same text, token for token."
-SAME_DISTRIBUTION = "The texts differ, as two draws do; both follow the target's own distribution."
+SAME_DISTRIBUTION = "The texts differ because they are two random draws; both follow the target's own distribution."
 MOVED = "The temperature was changed during the run; the baseline ran with the last one, so the texts may differ."
 
 
 class Race:
-    """A run that is over, beside its baseline; each must have some steps.
+    """A finished run and its baseline, each with at least one step.
 
     Attributes:
         timeline, baseline_timeline: tokens over time.
-        speedup: as measured; None where the baseline was stopped.
-        duration_ms: until the slower one is done.
+        speedup: as measured; None if the baseline was stopped.
+        duration_ms: time until the slower one is done.
     """
 
     def __init__(
@@ -43,14 +43,14 @@ class Race:
 
     @property
     def source(self) -> str:
-        """Where the speedup comes from, in one sentence with its numbers."""
+        """The source of the speedup, in one sentence with its numbers."""
         ours, plain = (line.end_ms / len(line.ends_ms) for line in (self.timeline, self.baseline_timeline))
         if self.speedup is None or not ours or not plain:
             count = self.baseline_timeline.num_tokens
             return f"The baseline was stopped after {tokens_text(count)}, so no speedup was measured."
         efficiency, cost = self.timeline.num_tokens / len(self.timeline.ends_ms), ours / plain
         return (
-            f"{efficiency:.2f} tokens for each forward of the target, in steps that take {cost:.2f} times as long as a "
+            f"{efficiency:.2f} tokens per forward of the target, in steps that take {cost:.2f} times as long as a "
             f"plain one ({ours:.1f} ms against {plain:.1f} ms): {efficiency:.2f} / {cost:.2f} = {self.speedup:.2f}×."
         )
 
@@ -68,16 +68,16 @@ class Race:
             return MOVED
         if not self._is_repeatable:
             return SAME_DISTRIBUTION
-        # Equal texts can differ only by rounding: one forward over K + 1 positions sums in another order.
+        # Such texts can differ only by rounding: a forward over K + 1 positions sums in another order.
         return f"The texts part at token {shared + 1 if differs is None else differs + 1}: rounding decided a near-tie."
 
     def lead_text(self, clock_ms: float) -> str:
-        """Who is ahead at a time, in a few words."""
+        """Which run is ahead at a time, in a few words."""
         ours, plain = self.timeline, self.baseline_timeline
         if clock_ms >= self.duration_ms:
             gap = plain.end_ms - ours.end_ms
             who = "Speculative" if gap >= 0 else "The baseline"
-            return f"{who} was done {seconds_text(abs(gap))} earlier"
+            return f"{who} finished {seconds_text(abs(gap))} earlier"
         lead = ours.tokens_at(clock_ms) - plain.tokens_at(clock_ms)
         if not lead:
             return "Level"
@@ -90,21 +90,21 @@ def tokens_text(count: int) -> str:
 
 
 def seconds_text(milliseconds: float) -> str:
-    """A time as a person reads it: 84 ms, 1.25 s, 74.1 s."""
+    """A readable time: 84 ms, 1.25 s, 74.1 s."""
     if milliseconds < 999.5:
         return f"{milliseconds:.0f} ms"
     return f"{milliseconds / 1000:.2f} s" if milliseconds < 59_995 else f"{milliseconds / 1000:.1f} s"
 
 
 def race_of(run: RunView) -> Race | None:
-    """The race of a run that is over; None where it has no baseline."""
+    """The race of a finished run; None if it has no baseline."""
     if run.summary is None or not run.steps or not run.baseline_steps:
         return None
     return Race(run.steps, run.baseline_steps, coupling=run.coupling, speedup=run.summary.measured_speedup)
 
 
 def waiting_text(run: RunView, *, is_running: bool) -> str:
-    """Why there is no race, and what to do for one."""
+    """Why there is no race, and how to get one."""
     if is_running and run.wants_baseline:
         return "When the run and its baseline are done, the two can be replayed here side by side."
     what = "This run measures no baseline to race against." if is_running else "No race yet."

@@ -31,13 +31,12 @@ PACES = {"× ¼": 0.25, "× 1": 1.0, "× 4": 4.0}
 STOPS = 100
 """Steps of the arrow keys from start to end."""
 CLOCK_HELP = (
-    "Time since the prompt was read. Reading it costs both the same and is left out; the rest is the steps' own time "
-    "as measured."
+    "Time since the prefill, which costs both the same and is left out; the rest is the steps' own measured time."
 )
 
 
 class RaceClock(QWidget):
-    """The time of the race, with the controls that move it; the page places `time`, its reading.
+    """The clock of the race and its controls; the page places `time`, the label with the reading.
 
     Signals:
         moved: the clock shows another time, in milliseconds.
@@ -81,11 +80,11 @@ class RaceClock(QWidget):
 
     @property
     def is_playing(self) -> bool:
-        """Whether it is running."""
+        """Whether the clock is running."""
         return self._timer.isActive()
 
     def set_end(self, end_ms: float) -> None:
-        """Stop at the end of another race."""
+        """Stop, and set the end of another race."""
         self.pause()
         self.end_ms = end_ms
         with QSignalBlocker(self.slider):
@@ -95,7 +94,7 @@ class RaceClock(QWidget):
         self.seek(end_ms)
 
     def play(self) -> None:
-        """Run on; from the start where the end was reached."""
+        """Continue; from the start if the end was reached."""
         if self.is_playing or self.end_ms <= 0:
             return
         if self.now_ms >= self.end_ms:
@@ -118,7 +117,7 @@ class RaceClock(QWidget):
         self.moved.emit(self.now_ms)
 
     def advance(self, elapsed_ms: float) -> None:
-        """Move on by the milliseconds that have passed, at the current pace; stop at the end."""
+        """Advance by the elapsed milliseconds, at the current pace; stop at the end."""
         self.seek(self.now_ms + elapsed_ms * PACES[self.pace.currentText()])
         if self.now_ms >= self.end_ms:
             self.pause()
@@ -145,11 +144,11 @@ class RaceClock(QWidget):
         self.seek(self.end_ms if milliseconds == self.slider.maximum() else float(milliseconds))
 
 
-BAR_HELP = "Tokens written so far, of the tokens in the longer of the two texts."
+BAR_HELP = "Tokens so far, of the number of tokens in the longer text."
 
 
 class RaceLane(QWidget):
-    """One of the two runs at a time of the clock."""
+    """One of the two runs at the clock's time."""
 
     def __init__(self, name: str, title: str, help_text: str, *, by_kind: bool) -> None:
         super().__init__()
@@ -164,7 +163,7 @@ class RaceLane(QWidget):
         self.count = text_label("", "hint")
         self.count.setObjectName(f"{name}RaceCount")
         self.count.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
-        # It changes with every frame, and must not move its neighbours.
+        # It changes every frame, and must not move its neighbours.
         self.count.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
         self.bar = QProgressBar()
         self.bar.setObjectName(f"{name}RaceBar")
@@ -185,7 +184,7 @@ class RaceLane(QWidget):
         self.text.set_stream(stream)
 
     def show_time(self, clock_ms: float) -> None:
-        """Show how far the run had come by then."""
+        """Show the run's progress at this time."""
         timeline = self._timeline
         tokens, elapsed = timeline.tokens_at(clock_ms), min(clock_ms, timeline.end_ms)
         self.bar.setValue(tokens)
@@ -202,11 +201,11 @@ BESIDE_WIDTH = 680
 """From this width on the texts are side by side."""
 
 OURS_HELP = "The run, step by step as measured; a step's tokens appear together when it ends."
-PLAIN_HELP = "Plain decoding of the same prompt with the same sampler, measured after the run: one token a forward."
+PLAIN_HELP = "Plain decoding of the same prompt with the same sampler, measured after the run: one token per forward."
 
 
 class RacePage(QWidget):
-    """Shows a `RunView`'s race once both runs are over. It works only while it is visible."""
+    """Shows a `RunView`'s race once both runs are over. It is active only while visible."""
 
     def __init__(self, run: RunView) -> None:
         super().__init__()
@@ -235,7 +234,7 @@ class RacePage(QWidget):
         self.lanes = splitter(Qt.Orientation.Vertical, "raceSplitter", (self.ours, 0), (self.plain, 0))
         head = row(self.speedup, (self.lead, 1), self.clock.time, spacing=10)
         race = boxed(column(head, self.source, self.texts, self.clock, (self.lanes, 1)))
-        # In a low window the page scrolls, so that its least height doesn't limit the prompt's.
+        # In a low window the page scrolls, so that it doesn't take the prompt's height.
         race.setObjectName("raceBody")
         area = scrolled(race, "raceScroll")
         self.stack = QStackedWidget()
@@ -248,7 +247,7 @@ class RacePage(QWidget):
         self.setLayout(outer)
 
     def begin(self) -> None:
-        """A run starts; its race comes when it is over."""
+        """A run starts; its race follows when it is over."""
         self._is_running = True
         self._note_change()
 
@@ -266,19 +265,19 @@ class RacePage(QWidget):
             lane.text.set_theme(theme)
 
     def showEvent(self, event: QShowEvent) -> None:
-        """Make the race that has come while the page was hidden."""
+        """Make the race of a run that finished while the page was hidden."""
         super().showEvent(event)
         self._turn_lanes()
         if self._is_stale:
             self._show_race()
 
     def hideEvent(self, event: QHideEvent) -> None:
-        """A hidden race stands still."""
+        """Pause a hidden race."""
         super().hideEvent(event)
         self.clock.pause()
 
     def resizeEvent(self, event: QResizeEvent) -> None:
-        """Put the texts side by side where there is room."""
+        """Put the texts side by side if there is room."""
         super().resizeEvent(event)
         self._turn_lanes()
 

@@ -1,4 +1,4 @@
-"""Base of the pages Why and Theory: cards under each other, read from the run once a second while visible."""
+"""Base of the pages Why and Theory: a column of cards, updated once a second while visible."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ REFRESH_S = 1.0
 
 
 class ReportPage(QScrollArea):
-    """Shows the run in `_show_run`, which a page implements."""
+    """Shows the run through `_show_run`, which a page implements."""
 
     def __init__(self, run: RunView, name: str, title: str) -> None:
         """
         Args:
-            run: that the page is about.
+            run: the run to show.
             name: prefix of the widgets' object names.
-            title: for assistive technology.
+            title: accessible name.
         """
         super().__init__()
         describe(self, title, "")
@@ -45,17 +45,17 @@ class ReportPage(QScrollArea):
         self.viewport().setAutoFillBackground(False)
 
     def _show_run(self) -> None:
-        """Show the run as it stands."""
+        """Show the run so far."""
         raise NotImplementedError
 
     def _lay_out(self, cards: Iterable[QWidget]) -> None:
-        """Put cards under each other; the first holds the headline."""
+        """Put cards in a column; the first holds the headline."""
         for frame in cards:
             self._layout.addWidget(frame)
         self._layout.addStretch(1)
 
     def _show_head(self, headline: str, basis: str, *, is_alone: bool) -> None:
-        """Show the headline as a title, or in the middle of the page if nothing is below it."""
+        """Show the headline as a title, or centred if nothing is below it."""
         across = Qt.AlignmentFlag.AlignHCenter if is_alone else Qt.AlignmentFlag.AlignLeft
         set_flag(self.headline, "role", "hint" if is_alone else "title")
         self.headline.setAlignment(across | Qt.AlignmentFlag.AlignVCenter)
@@ -71,7 +71,7 @@ class ReportPage(QScrollArea):
         self._read()
 
     def refresh(self, *, has_news: bool) -> None:
-        """Read what has come, at most once a second."""
+        """Read new steps, at most once a second."""
         self._is_stale = self._is_stale or has_news
         if self._is_stale and time.monotonic() - self._read_at >= REFRESH_S:
             self._read()
@@ -81,7 +81,7 @@ class ReportPage(QScrollArea):
         self._read()
 
     def showEvent(self, event: QShowEvent) -> None:
-        """Read what has come while the page was hidden."""
+        """Read what arrived while the page was hidden."""
         super().showEvent(event)
         if self._is_stale:
             self._read()
@@ -94,7 +94,7 @@ class ReportPage(QScrollArea):
 
 
 def column_label(name: str, role: str) -> QLabel:
-    """A text that wraps at the column's width, however narrow."""
+    """A text that wraps at any column width."""
     label = wrapped_label(name, role)
     label.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
     return label

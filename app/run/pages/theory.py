@@ -13,9 +13,9 @@ from core.analysis.theory import SpeedupTheory, speedup_theory
 from core.settings import Coupling
 from core.text import percent_text
 
-EMPTY = "Run something, and this page shows what theory expects beside what was measured."
-NO_UNIT = "There is no plain step to compare this run with. Tick Measure the baseline, and run again."
-UNDRAFTED = "Nothing was drafted: this was plain decoding, which theory says nothing about."
+EMPTY = "Start a run, and this page compares theory with measurement."
+NO_UNIT = "There is no plain step to compare this run with. Tick “Measure the baseline” and run again."
+UNDRAFTED = "Nothing was drafted: the theory doesn't apply to plain decoding."
 LATER = "Intervals and calibration follow when the run is over."
 COMPUTING = "Computing the intervals…"
 
@@ -38,7 +38,7 @@ class TheoryReport:
 
 
 def live_report(run: RunView) -> TheoryReport:
-    """The page as the run stands, without intervals and calibration."""
+    """The page for the run so far, without intervals and calibration."""
     if not run.steps:
         return TheoryReport(EMPTY)
     plain = run.plain_step
@@ -50,7 +50,7 @@ def live_report(run: RunView) -> TheoryReport:
 
 
 def study_of(run: RunView) -> Callable[[], Study] | None:
-    """What computes the study of a run that is over: up to half a second, so call it in a job."""
+    """A function that computes a finished run's study in up to half a second: call it in a job."""
     if run.summary is None or not run.steps:
         return None
     steps, baseline_steps = tuple(run.steps), tuple(run.baseline_steps)
@@ -58,7 +58,7 @@ def study_of(run: RunView) -> Callable[[], Study] | None:
 
 
 def whole_report(run: RunView, found: Study) -> TheoryReport:
-    """The page of a run that is over, with its study."""
+    """The page of a finished run, with its study."""
     theory = found.speedup
     if theory is None:
         drafted = any(step.num_draft_tokens for step in run.steps)
@@ -83,13 +83,13 @@ def _basis(theory: SpeedupTheory, note: str) -> str:
 
 def _rows(theory: SpeedupTheory, calibration: Calibration | None, coupling: Coupling) -> tuple[NamedValue, ...]:
     k = theory.usual_k
-    # Where K changed during the run, its own point lies between the curves' points.
+    # If K changed during the run, the run's point lies between the curves' points.
     own = theory.ran_k == k
     ran = f"K = {theory.ran_k:.1f}" if not own else f"K = {k}"
     predicted_tokens = _figure(theory.tokens.at(k)) if own else ("–", "")
     predicted = _figure(theory.measured_verify.at(k), "×") if own else ("–", "")
     rows = [
-        _row("α, acceptance", *_figure(theory.alpha), f"accepted / tested tokens; those behind a rejection are not "
+        _row("α, acceptance", *_figure(theory.alpha), f"accepted / tested tokens; those after a rejection are not "
             f"tested. {theory.num_tested:,} were. {INTERVAL}."),
         _row("c, draft cost", *_figure(theory.cost, digits=3), f"time of one draft step / time of a plain forward of "
             f"the target. {INTERVAL}."),
@@ -98,16 +98,16 @@ def _rows(theory: SpeedupTheory, calibration: Calibration | None, coupling: Coup
             f"of a plain forward. {INTERVAL}."),
         _row("τ, block efficiency", *_figure(theory.ran_tokens), f"new tokens / steps, at {ran}. {INTERVAL}."),
         _row("τ expected", *predicted_tokens, "(1 − α^(K+1)) / (1 − α) at the same K: Leviathan et al., equation 1, "
-            "which assumes that every place is accepted independently with the same probability."),
+            "which assumes that every position is accepted independently with the same probability."),
         _row("Speedup as it ran", *_figure(theory.ran_speedup, "×"), f"tokens × time of a plain step / time of all "
             f"steps, at {ran}. {INTERVAL}."),
         _row("Speedup expected", *predicted, f"τ / (K c + v(K+1)) at the same K. It leaves out sampling and "
-            f"bookkeeping, which the page Why shows. {INTERVAL}."),
+        f"overhead, which the page Why shows. {INTERVAL}."),
         _row("Best K", str(theory.best_k) if theory.best_k else "none", _agreement(theory), "the K from 0 to 16 with "
-            "the largest τ / (K c + v(K+1)); 0 is plain decoding. Behind it: the share of resamples with the same "
-            "best K."),
+            "the largest τ / (K c + v(K+1)); 0 is plain decoding. After it: the share of resamples with the same "
+        "best K."),
         _row("Best K if v = 1", str(theory.leviathan.best), "", "the same by τ / (K c + 1), Leviathan et al., theorem "
-            "3.8, where scoring more positions costs nothing."),
+            "3.8, which assumes that scoring more positions costs nothing."),
     ]  # fmt: skip
     return (*rows, *(_calibration_rows(calibration, coupling) if calibration is not None else ()))
 
@@ -117,9 +117,9 @@ def _calibration_rows(found: Calibration, coupling: Coupling) -> tuple[NamedValu
     interval = f"{percent_text(overall.low, 1)} – {percent_text(overall.high, 1)}"
     z = "–" if found.z is None else f"{found.z:+.1f}".replace("-", "−")
     note = (
-        " This run shares its noise: acceptance is lower by design, from 1 − TV down to (1 − TV) / (1 + TV)."
+        " This run shares its noise: acceptance is lower by design, between (1 − TV) / (1 + TV) and 1 − TV."
         if coupling is Coupling.GUMBEL
-        else " Beyond ±2 the difference is more than chance."
+        else " Beyond ±2 the difference is unlikely to be chance."
     )
     return (
         _row("Predicted acceptance", percent_text(overall.predicted, 1), "", f"mean of Σ min(p, q) = 1 − TV over the "
@@ -140,10 +140,10 @@ PREDICTOR_TITLES = {
 PREDICTOR_HELP = {
     Predictor.KL_TARGET_DRAFT: "Σ p ln(p / q), in nats: what the draft fails to cover. Infinite where q excludes a "
     "token that p allows.",
-    Predictor.KL_DRAFT_TARGET: "Σ q ln(q / p), in nats: what the draft proposes and the target would not.",
-    Predictor.TARGET_ENTROPY: "−Σ p ln p, in nats: how open the next token is.",
-    Predictor.DRAFT_ENTROPY: "−Σ q ln q, in nats: known before the target is run.",
-    Predictor.DRAFT_TOP: "the draft's largest probability: known before the target is run.",
+    Predictor.KL_DRAFT_TARGET: "Σ q ln(q / p), in nats: what the draft proposes but the target would not.",
+    Predictor.TARGET_ENTROPY: "−Σ p ln p, in nats: how uncertain the next token is.",
+    Predictor.DRAFT_ENTROPY: "−Σ q ln q, in nats: known before the target runs.",
+    Predictor.DRAFT_TOP: "the draft's largest probability: known before the target runs.",
     Predictor.TOP_1: "1 where both distributions have the same most likely token, else 0.",
 }
 
@@ -166,7 +166,7 @@ def _predictor_row(fit: PredictorFit) -> NamedValue:
 
 def _predictors_note(found: PredictorStudy | None) -> str:
     if found is None:
-        return "This run kept no distributions: its log holds no evidence."
+        return "This run's distributions were not kept: its log holds no evidence."
     said = f"Rank correlations over {found.num_positions:,} places."
     if found.most_tail < 1e-3:
         return f"{said} The kept tokens hold more than 99.9 % of each distribution."

@@ -1,4 +1,4 @@
-"""The page Theory: what theory expects of a run, beside what was measured."""
+"""The page Theory: compares what theory expects of a run with measurement."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TheoryPage(ReportPage):
     """Shows a `TheoryReport`; intervals and calibration are computed in a job when the run is over."""
 
     def __init__(self, run: RunView, jobs: Jobs) -> None:
-        super().__init__(run, "theory", "Theory beside measurement")
+        super().__init__(run, "theory", "Theory and measurement")
         self.setObjectName("theoryPage")
         self._jobs = jobs
         self._job: Job | None = None
@@ -57,7 +57,7 @@ class TheoryPage(ReportPage):
             plot_card.plot.setFixedHeight(scaled(height))
 
     def begin(self) -> None:
-        """A run starts; the study of the one before is no longer wanted."""
+        """A run starts; the previous run's study is discarded."""
         self._cancel()
         super().begin()
 
@@ -91,5 +91,5 @@ class TheoryPage(ReportPage):
 
 
 def held_together(sentence: str) -> str:
-    """The sentence with its brackets kept on one line, so that an interval doesn't wrap."""
+    """The sentence with no line breaks in brackets, so that intervals don't wrap."""
     return re.sub(r"\([^)]*\)", lambda found: found.group().replace(" ", "\u00a0"), sentence)

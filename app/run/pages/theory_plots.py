@@ -1,4 +1,4 @@
-"""The plots of the page Theory: curves over K, and predicted beside observed acceptance."""
+"""The plots of the page Theory: curves over K, and predicted and observed acceptance."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ CALIBRATION_MEANINGS = {
     ),
     Grouping.TENTHS: (
         "Points: accepted / tested tokens, grouped by predicted acceptance in tenths, with Wilson's 95 % interval.",
-        "Dashed: where a prediction comes true exactly.",
+        "Dashed: where prediction and observation are equal.",
     ),
 }
 
 
 class CalibrationPlot(Plot):
-    """Observed acceptance as points with whiskers, beside what was predicted."""
+    """Observed acceptance as points with whiskers, and predicted acceptance as a line."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -59,7 +59,7 @@ class CalibrationPlot(Plot):
         self.add_item(self.points, self._paint_points, SeriesSample("observed", Mark.DOT, "draft_bar", observed))
         self._samples.reverse()
         self.getPlotItem().setMouseEnabled(x=True, y=False)
-        self.set_hint("Whether predictions come true")
+        self.set_hint("Whether the predictions are accurate")
 
     def show_calibration(self, calibration: Calibration | None) -> None:
         """Show a run's calibration."""
@@ -79,7 +79,7 @@ class CalibrationPlot(Plot):
 
     @property
     def groups(self) -> tuple[Reliability, ...]:
-        """What is shown."""
+        """The calibration that is shown."""
         if self.calibration is None:
             return ()
         return self.calibration.positions if self.grouping is Grouping.POSITION else self.calibration.bins
@@ -102,7 +102,7 @@ class CalibrationPlot(Plot):
         ]
 
     def table(self) -> Table:
-        """A row a position, then a row a tenth."""
+        """One row per position, then one per tenth."""
         found = self.calibration
         groups = {} if found is None else {"position": found.positions, "predicted": found.bins}
         pairs = [(name, group) for name, members in groups.items() for group in members]
@@ -172,17 +172,17 @@ class Quantity(StrEnum):
 
 
 QUANTITY_TITLES = {Quantity.SPEEDUP: "Speedup", Quantity.TOKENS: "Block efficiency"}
-QUANTITY_AXES = {Quantity.SPEEDUP: "speedup, ×", Quantity.TOKENS: "tokens a step"}
+QUANTITY_AXES = {Quantity.SPEEDUP: "speedup, ×", Quantity.TOKENS: "tokens per step"}
 MEANINGS = {
     Quantity.SPEEDUP: (
         ("v measured", "Line: τ / (K c + v(K+1)) with this run's α, c and v. Band: 95 % over resampled steps. Dotted: "
-         "beyond the longest block that was timed, where v is extrapolated."),
-        ("v = 1", "Dashed: τ / (K c + 1), Leviathan et al., theorem 3.8: as if scoring more positions cost nothing."),
-        ("as it ran", "Diamond: the run itself, tokens × plain step / time, with its 95 % interval."),
+    "beyond the longest timed block, where v is extrapolated."),
+        ("v = 1", "Dashed: τ / (K c + 1), Leviathan et al., theorem 3.8: assumes that more positions cost nothing."),
+        ("as it ran", "Diamond: the run itself, tokens × plain step's time / total time, with its 95 % interval."),
     ),
     Quantity.TOKENS: (
         ("by α", "Line: (1 − α^(K+1)) / (1 − α), Leviathan et al., equation 1. Band: 95 % over resampled steps."),
-        ("place by place", "Dashed: 1 + the measured shares of blocks accepted up to each place; beyond the places "
+        ("position by position", "Dashed: 1 + the measured shares of blocks accepted that far; beyond the positions "
          "measured often enough, with α."),
         ("as it ran", "Diamond: new tokens / steps of the run, with its 95 % interval."),
     ),
@@ -190,7 +190,7 @@ MEANINGS = {
 
 
 class TheoryPlot(Plot):
-    """Two curves over K from 0 to 16, a band around the first, the run's own point, and the line of plain decoding."""
+    """Two curves over K from 0 to 16: a band around the first, the run's own point, and a line for plain decoding."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -212,7 +212,7 @@ class TheoryPlot(Plot):
         self._samples[:2] = self._samples[1::-1]
         self.getPlotItem().getAxis("bottom").setTicks([[(k, str(k)) for k in range(0, len(KS), 2)]])
         self.getViewBox().setLimits(xMin=-0.5, xMax=len(KS), minXRange=2, yMin=0, minYRange=0.1)
-        self.set_hint("The speedup expected at each K")
+        self.set_hint("The expected speedup at each K")
 
     def show_theory(self, theory: SpeedupTheory | None) -> None:
         """Show a run's curves."""
@@ -248,7 +248,7 @@ class TheoryPlot(Plot):
         return rows
 
     def table(self) -> Table:
-        """A row a K."""
+        """One row per K."""
         theory = self.theory
         if theory is None:
             return {"num_draft_tokens": []}
@@ -286,7 +286,7 @@ class TheoryPlot(Plot):
             return 0.0, 0.0
         first, second = self._curves()
         ran = self._ran()
-        # The curve of v = 1 may climb far above; what counts is where it leaves the other.
+        # The curve of v = 1 may rise far above; what matters is where the two diverge.
         highest = max(*first.values, *first.high, ran.high or ran.value, 1.0)
         return float(len(KS)), 1.08 * max(highest, min(max(second.values), 1.6 * highest))
 

@@ -1,4 +1,4 @@
-"""View model of the page Why: what holds the speedup back, where a step's time goes, what to change."""
+"""View model of the page Why: what limits the speedup, where a step's time goes, what to change."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from core.analysis.diagnosis import LEAST_BLOCKS, Diagnosis, Limit, diagnose
 from core.text import percent_text
 
 MOST_UNSTEADY = 1.4
-"""Ratio of a plain forward in the baseline to one before the run from which on the machine was not steady."""
+"""From this ratio of the baseline's plain forward to the one before the run, the machine counts as unsteady."""
 
-EMPTY = "Run something, and this page says what holds its speedup back."
-NO_UNIT = "There is no plain step to compare this run with. Tick Measure the baseline, and run again."
+EMPTY = "Start a run, and this page shows what limits its speedup."
+NO_UNIT = "There is no plain step to compare this run with. Tick “Measure the baseline” and run again."
 LATER = "Advice appears when the run is over."
 
 COSTS = {
-    Limit.ACCEPTANCE: "Rejected drafts cost most: if all were accepted, it would be {:.2f}×.",
-    Limit.DRAFT: "The draft's time costs most: with a free draft, it would be {:.2f}×.",
-    Limit.VERIFY: "Scoring the block costs most: at the price of one plain forward, it would be {:.2f}×.",
-    Limit.OVERHEAD: "Overhead costs most: with no more than a plain step has, it would be {:.2f}×.",
-    Limit.UNDRAFTED: "Steps without a draft cost most: if all had been like those with one, it would be {:.2f}×.",
+    Limit.ACCEPTANCE: "Rejected drafts cost most: if all were accepted, the speedup would be {:.2f}×.",
+    Limit.DRAFT: "Drafting costs most: with a free draft, the speedup would be {:.2f}×.",
+    Limit.VERIFY: "Scoring the block costs most: if it cost one plain forward, the speedup would be {:.2f}×.",
+    Limit.OVERHEAD: "Overhead costs most: with a plain step's overhead, the speedup would be {:.2f}×.",
+    Limit.UNDRAFTED: "Steps without a draft cost most: if every step had drafted, the speedup would be {:.2f}×.",
 }
 TITLES = {
     Limit.ACCEPTANCE: "If all drafts were accepted",
@@ -35,16 +35,16 @@ FORMULAS = {
     Limit.ACCEPTANCE: "(mean K + 1) P / T: every block emits all its draft tokens and a bonus token, in the same time.",
     Limit.DRAFT: "tau P / (T - draft time): the same tokens, proposed at no cost. c = 0 in tau / (K c + v + overhead).",
     Limit.VERIFY: "tau P / (T - (verify - plain forward)): v(K+1) = 1 in tau / (K c + v + overhead).",
-    Limit.OVERHEAD: "tau P / (T - (overhead - that of a plain step)). Plain decoding samples too, "
-    "so only what a step takes beyond it is a limit.",
-    Limit.UNDRAFTED: "tokens and time of the steps that drafted, alone: tau P / T over these.",
+    Limit.OVERHEAD: "tau P / (T - (overhead - a plain step's overhead)). Plain decoding samples too, "
+    "so only the additional overhead is a limit.",
+    Limit.UNDRAFTED: "tau P / T over the steps that drafted.",
 }
-WORDS = "tau: tokens a step; P: time of a plain step; T: time of a step; all of this run."
+WORDS = "tau: tokens per step; P: time of a plain step; T: time of a step; all from this run."
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a step's time. `token` names a colour of the theme; `is_extra` is drawn hatched."""
+    """A part of a step's time. `token` names a theme colour; an extra part (`is_extra`) is hatched."""
 
     title: str
     milliseconds: float
@@ -55,7 +55,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """A speedup: as it ran, or as it would be with one thing ideal."""
+    """A speedup: as it ran, or with one thing ideal."""
 
     title: str
     speedup: float
@@ -79,7 +79,7 @@ class WhyReport:
 
 
 def why_report(run: RunView) -> WhyReport:
-    """The page as the run stands."""
+    """The page for the run so far."""
     sums = run.counts.sums
     if not sums.num_steps:
         return WhyReport(EMPTY)
@@ -113,7 +113,7 @@ def _headline(found: Diagnosis) -> str:
         return f"{speed}, but too few steps to say why: {found.num_blocks} drafted, {LEAST_BLOCKS} are needed."
     limit = found.main_limit
     if limit is None:
-        return f"{speed} here, and nothing that can be measured holds it back."
+        return f"{speed} here, and no measurable limit."
     shown = round(found.speedup, 2)
     verdict = " here."
     if shown <= 1:
@@ -124,9 +124,9 @@ def _headline(found: Diagnosis) -> str:
 def _basis(found: Diagnosis, timed_before_ms: float | None, *, is_missed: bool) -> str:
     steps = f"{found.num_steps:,} steps"
     if found.plain.is_measured:
-        said = f"Means over {steps}, against the baseline's {found.plain.total_ms:.2f} ms a token."
+        said = f"Means over {steps}, against the baseline's {found.plain.total_ms:.2f} ms per token."
         return f"{said}{_unsteadiness(found.plain.forward_ms, timed_before_ms)}"
-    hint = "" if not is_missed else " Tick Measure the baseline to be sure."
+    hint = "" if not is_missed else " Tick “Measure the baseline” to be sure."
     return f"Means over {steps}, against one plain forward of {found.plain.forward_ms:.2f} ms, timed before.{hint}"
 
 
@@ -136,7 +136,7 @@ def _unsteadiness(baseline_ms: float, timed_before_ms: float | None) -> str:
         return ""
     return (
         f" The machine was not steady: a plain forward took {timed_before_ms:.2f} ms before the run and "
-        f"{baseline_ms:.2f} ms in the baseline. Close other busy programs, and run again."
+        f"{baseline_ms:.2f} ms in the baseline. Close other busy programs and run again."
     )
 
 
@@ -148,7 +148,7 @@ def _figures(found: Diagnosis) -> tuple[NamedValue, ...]:
         NamedValue(
             "α",
             _number(found.alpha),
-            f"Acceptance: accepted / tested tokens. {found.num_tested:,} were tested; tokens behind a rejected one "
+            f"Acceptance: accepted / tested tokens. {found.num_tested:,} were tested; tokens after a rejected one "
             f"are not.{error}",
         ),
         NamedValue("τ", _number(found.tokens_per_step), "Block efficiency: new tokens / forwards of the target."),
@@ -157,12 +157,12 @@ def _figures(found: Diagnosis) -> tuple[NamedValue, ...]:
             f"v({positions})" if found.usual_length else "v",
             _number(found.verify_cost),
             f"Verify cost: median time to score {positions} positions / time of a plain forward. {unit} "
-            "1 where the target is bound by memory.",
+            "1 if the target is memory-bound.",
         ),
         NamedValue(
             "overhead",
             percent_text(found.overhead_share),
-            f"(Step - draft - verify) / step: filters, verdict and bookkeeping, {found.overhead_ms:.2f} ms a step.",
+            f"(Step - draft - verify) / step: filters, sampling and bookkeeping, {found.overhead_ms:.2f} ms per step.",
         ),
     )
 
@@ -170,21 +170,26 @@ def _figures(found: Diagnosis) -> tuple[NamedValue, ...]:
 def _parts(found: Diagnosis) -> tuple[Part, ...]:
     extra = found.verify_extra_ms
     return (
-        Part("draft", found.draft_ms, "draft_bar", "Mean draft time of a step: K draft steps."),
+        Part("draft", found.draft_ms, "draft_bar", "Mean draft time per step: K draft steps."),
         Part("plain forward", found.verify_ms - extra, "target_bar", "The target's forward for one token."),
         Part(
             "scoring more",
             extra,
             "target_bar",
-            "Verify time less a plain forward: the extra time of scoring K + 1 positions instead of one.",
+            "Verify time minus a plain forward: the extra time for scoring K + 1 positions instead of one.",
             is_extra=True,
         ),
-        Part("overhead", found.overhead_ms, "sample_bar", "Step less draft and verify: filters, verdict, bookkeeping."),
+        Part(
+            "overhead",
+            found.overhead_ms,
+            "sample_bar",
+            "Step minus draft and verify: filters, sampling and bookkeeping.",
+        ),
     )
 
 
 def _replaced(found: Diagnosis) -> tuple[Part, ...]:
-    """The plain steps that one step replaces, the last of them in part."""
+    """The plain steps that one step replaces, the last one in part."""
     tokens, milliseconds = found.tokens_per_step, found.plain.total_ms
     how = f"tau P = {tokens:.2f} × {milliseconds:.2f} ms. The speedup is the whole bar / the step's time."
     shares = [1.0] * int(tokens) + [tokens % 1.0]

@@ -1,4 +1,4 @@
-"""The page Why: what holds the run's speedup back, and what to change."""
+"""The page Why: shows what limits the run's speedup, and what to change."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GAP = 2
 
 
 class TimeBar(PaintedWidget):
-    """A title, milliseconds, and below them a bar in parts. Bars with the same `full_ms` can be compared."""
+    """A title, milliseconds, and a bar in parts below. Bars with the same `full_ms` can be compared."""
 
     def __init__(self, object_name: str) -> None:
         super().__init__(object_name)
@@ -74,14 +74,14 @@ def _fill(painter: QPainter, place: QRectF, theme: Theme, part: Part) -> None:
         painter.setBrush(color)
         painter.drawRoundedRect(place, RADIUS, RADIUS)
         return
-    # Hatched, so that colour is not the only sign.
+    # Hatched, so that colour is not the only cue.
     painter.setPen(QPen(color, 1))
     painter.setBrush(QBrush(color, Qt.BrushStyle.BDiagPattern))
     painter.drawRoundedRect(place.adjusted(0.5, 0.5, -0.5, -0.5), RADIUS, RADIUS)
 
 
 class GainBar(PaintedWidget):
-    """A title, a speedup, and below them a bar with a mark at plain decoding."""
+    """A title, a speedup, and a bar below with a mark at plain decoding."""
 
     def __init__(self) -> None:
         super().__init__("whyGainBar")
@@ -89,7 +89,7 @@ class GainBar(PaintedWidget):
         self._ran, self._full = 0.0, 1.0
 
     def show_gain(self, gain: Gain, ran: float, full: float) -> None:
-        """Show a speedup, with another colour beyond the one that `ran`, on a scale that ends at `full`."""
+        """Show a speedup on a scale that ends at `full`, with another colour beyond the measured one, `ran`."""
         self._gain, self._ran, self._full = gain, ran, full
         describe(self, f"{gain.title}: {speedup_text(gain.speedup)}", gain.how)
         self.update()
@@ -154,7 +154,7 @@ class WhyPanel(ReportPage):
         self.samples = [
             SeriesSample("draft", Mark.BAR, "draft_bar", "Time to propose the block."),
             SeriesSample("target", Mark.BAR, "target_bar", "The target's forward; hatched: beyond a plain one."),
-            SeriesSample("overhead", Mark.BAR, "sample_bar", "Filters, verdict and bookkeeping."),
+            SeriesSample("overhead", Mark.BAR, "sample_bar", "Filters, sampling and bookkeeping."),
         ]
         self.gain_bars: list[GainBar] = []
         self.advice = column_label("whyAdvice", "")
@@ -169,7 +169,7 @@ class WhyPanel(ReportPage):
             self.step_bar,
             self.plain_bar,
         )
-        hint = wrapped_label("whyGainsHint", "hint", "Each alone, the rest unchanged. Mark: plain decoding, 1×.")
+        hint = wrapped_label("whyGainsHint", "hint", "Each alone, with the rest unchanged. Mark: plain decoding, 1×.")
         gains, self._gains_layout = card(text_label("If one thing were ideal", "section"), hint)
         change, _ = card(text_label("What to change", "section"), self.advice)
         self._cards = (time, gains, change)
@@ -213,7 +213,7 @@ class WhyPanel(ReportPage):
 
 
 class FigureRow(QWidget):
-    """The values of the formula, side by side, each explained in its tooltip."""
+    """The formula's values, side by side, with tooltips that explain them."""
 
     def __init__(self) -> None:
         super().__init__()

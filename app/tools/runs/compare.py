@@ -1,4 +1,4 @@
-"""Runs side by side: their settings and results in a table, their curves over one another."""
+"""Compares runs side by side: their settings and results in a table, their curves in shared plots."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ ROW_HEIGHT = 28
 TITLE_WIDTH, RUN_WIDTH, WIDE_RUN_WIDTH = 190, 104, 150
 HEADER_HEIGHT = 46
 DIFFERING, SAME, RESULTS, AGREEING = "Settings that differ", "No setting differs", "Results", "Settings that agree"
-ACCEPTANCE_HELP = "Accepted / drafted tokens of the run so far, over the tokens that it had generated."
-TIME_HELP = "Tokens over the time spent in steps, without the prefill. The steeper, the faster."
+ACCEPTANCE_HELP = "Accepted / drafted tokens of the run so far, over the tokens generated."
+TIME_HELP = "Tokens over the time spent in steps, without the prefill. A steeper line is faster."
 LEGEND_ROOM = 600
 """Pixels for all runs' names together above the plots."""
 SAVED_ROOM = 240
@@ -52,7 +52,7 @@ class RunHeader(QHeaderView):
         return QSize(super().sizeHint().width(), scaled(HEADER_HEIGHT))
 
     def paintSection(self, painter: QPainter, rect: QRect, index: int) -> None:
-        """Draw the background as the style does, then line and name."""
+        """Draw the style's background, then line and name."""
         painter.save()
         super().paintSection(painter, rect, index)
         painter.restore()
@@ -73,7 +73,7 @@ class BackgroundDelegate(QStyledItemDelegate):
     """Paints a cell's own background, which the style sheet would hide."""
 
     def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: Index) -> None:
-        """Draw the background, and the cell upon it."""
+        """Draw the background, then the cell."""
         background = index.data(Role.BackgroundRole)
         if isinstance(background, QBrush):
             painter.fillRect(option.rect, background)
@@ -175,8 +175,8 @@ class CompareTable(QTableWidget):
 
 class ComparePage(QWidget):
     """Signals:
-    back_requested: the list is wanted again.
-    export_requested: the ids of the runs to write a report of.
+    back_requested: a request to show the list again.
+    export_requested: the ids of the runs to report on.
     """
 
     back_requested = Signal()
@@ -188,11 +188,11 @@ class ComparePage(QWidget):
         self._comparison: Comparison | None = None
         self.samples: list[RunSample] = []
         self.back = _quiet("All runs", "compareBack", "Back to the list of runs (Esc)")
-        self.agreeing = _quiet("Show settings that agree", "compareAgreeing", "List the settings that do not differ")
+        self.agreeing = _quiet("Show settings that agree", "compareAgreeing", "List the settings that don't differ")
         self.agreeing.setCheckable(True)
-        help_text = "Write an HTML report: the runs side by side and their texts"
+        help_text = "Write an HTML report of the runs side by side, with their texts"
         self.export = _quiet("Export…", "compareExport", help_text)
-        self.export.setProperty("role", None)  # outlined, as it is below the list
+        self.export.setProperty("role", None)  # outlined, like the button below the list
         self.table = CompareTable()
         self.acceptance = OverlayPlot(
             object_name="compareAcceptance",
@@ -254,7 +254,7 @@ class ComparePage(QWidget):
         self.acceptance.show_curves(names, [(curve.tokens, curve.acceptance) for curve in comparison.curves])
         self.time.show_curves(names, [(curve.seconds, curve.tokens) for curve in comparison.curves])
         for card in self.cards:
-            # Only for a saved plot, which the legend above is not part of.
+            # Only for a saved plot, which lacks the legend above.
             card.samples = [RunSample(name, index, SAVED_ROOM // len(names)) for index, name in enumerate(names)]
         self._show_table()
         self.set_theme(self._theme)

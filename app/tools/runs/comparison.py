@@ -1,4 +1,4 @@
-"""The view model of a comparison: the settings that differ, the results, the settings that agree, and the curves."""
+"""View model of a comparison: the settings that differ, the results, the settings that agree, and the curves."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from core.types import Step
 
 MAX_RUNS = 6
 MAX_POINTS = 1000
-"""Points of a curve; a screen shows no more."""
+"""Most points of a curve; a screen shows no more."""
 LONGEST_SIGN = 16
-"""Most characters of a setting that tells runs of one name apart."""
+"""Most characters of a setting that distinguishes runs with the same name."""
 
 Array = NDArray[np.float64]
 
@@ -51,7 +51,7 @@ ENVIRONMENT = ("device_name", "threads", "platform", "torch", "transformers", "p
 
 @dataclass(frozen=True, slots=True)
 class ComparedRow:
-    """A setting or figure of all the runs. `best`: the indexes of the runs with the best figure, if one is better."""
+    """A setting or figure of all runs. `best`: the indexes of the runs with the best figure, if any is better."""
 
     title: str
     texts: tuple[str, ...]
@@ -61,7 +61,7 @@ class ComparedRow:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A run along its steps; all arrays have one length. Acceptance is NaN until something has been drafted."""
+    """A run over its steps, as arrays of equal length. Acceptance is NaN until something has been drafted."""
 
     tokens: Array
     seconds: Array
@@ -70,7 +70,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What to show of several runs, in their order."""
+    """The comparison of several runs, in their order."""
 
     runs: tuple[KeptRun, ...]
     differing: tuple[ComparedRow, ...]
@@ -80,7 +80,7 @@ class Comparison:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The runs' titles. Equal ones are told apart by a setting that differs, or by number."""
+        """The runs' titles. Equal titles get a setting that differs, or a number."""
         titles = [run.title for run in self.runs]
         short = [row for row in self.differing if max(map(len, row.texts)) <= LONGEST_SIGN]
         names = []
@@ -94,7 +94,7 @@ class Comparison:
 
 
 def compare(runs: Sequence[tuple[KeptRun, RunLog]]) -> Comparison:
-    """Compare runs. Reads every step, so not for the window's thread."""
+    """Compare runs. Reads every step, so don't call it in the window's thread."""
     found = [run_data(log) for _, log in runs]
     differing, agreeing = (
         tuple(ComparedRow(title, tuple(text or UNKNOWN for text in texts)) for title, texts in rows)
@@ -123,7 +123,7 @@ def _settings(run: RunData) -> dict[str, str]:
         found["num_draft_tokens"] = shown(shown_draft_length(config))
     temperature = config.get("temperature")
     if any(step.temperature != temperature for step in run.steps if not math.isnan(step.temperature)):
-        found["temperature"] = f"{found.get('temperature', '')}, moved during the run"
+        found["temperature"] = f"{found.get('temperature', '')}, changed during the run"
     for name, value in (options if isinstance(options, dict) else {}).items():
         found[f"option_{name}"] = shown(value)
     found["outrider"] = run.version
@@ -148,6 +148,6 @@ def _figure(runs: Sequence[RunData], figure: Figure) -> ComparedRow:
     if not figure.better or not known:
         return ComparedRow(figure.title, texts, figure.meaning)
     top = max(known.values(), key=lambda value: value * figure.better)
-    # One run each can't show a difference of less than a hundredth.
+    # With one run each, differences below a hundredth are not significant.
     best = frozenset(index for index, value in known.items() if abs(value - top) <= 0.01 * abs(top))
     return ComparedRow(figure.title, texts, figure.meaning, best if len(best) < len(known) else frozenset())

@@ -26,11 +26,11 @@ from core.types import Event
 if TYPE_CHECKING:
     from app.run.live import LiveView
 
-BUSY = "A run is in progress. Stop it or wait for it to end before you open or replay another."
+BUSY = "A run is in progress. Stop it or wait until it ends before you open or replay another."
 
 
 class KeptRuns(QObject):
-    """The kept runs, as the main window uses them.
+    """The kept runs, as seen by the main window.
 
     Signals:
         failed: one sentence, if the window of kept runs doesn't show it.
@@ -112,11 +112,11 @@ class KeptRuns(QObject):
 
     @Slot()
     def _look_back(self) -> None:
-        """Say so if the last run was cut off."""
+        """Report it if the last run was cut off."""
 
         def tell(run: KeptRun | None) -> None:
             if run is not None and run.state is KeptState.CUT_OFF and self._run.request is None:
-                self.reported.emit(f"The last run, {run.title!r}, was cut off. You find it under File, Runs (Ctrl+O)")
+                self.reported.emit(f"The last run, {run.title!r}, was cut off. Find it under File > Runs (Ctrl+O)")
 
         what = "The kept runs could not be listed"
         self._jobs.submit(
@@ -139,7 +139,7 @@ class KeptRuns(QObject):
 
     @Slot(object)
     def open_run(self, run: KeptRun) -> None:
-        """Show a run in the main window. Its log may lie outside the folder, as those of a sweep do."""
+        """Show a run in the main window. Its log may be outside the folder, like those of a sweep."""
 
         def read(job: Job) -> tuple[RunRequest, tuple[Event, ...], list[str]]:
             log = read_run_log(run.path, keep=packed_from_record)
@@ -150,7 +150,7 @@ class KeptRuns(QObject):
             self._jobs.submit(read, lambda read: self.show(run, *read), failed=self._tell, what=what, lane=LANE)
 
     def show(self, run: KeptRun, request: RunRequest, events: tuple[Event, ...], problems: list[str]) -> None:
-        """Show a run that was read, unless another one has started meanwhile."""
+        """Show the run that was read, unless another one has started meanwhile."""
         self._live.finish()
         if self._is_busy():
             return
@@ -176,7 +176,7 @@ class KeptRuns(QObject):
         if self._is_busy():
             return
         self.replay_wanted.emit(replace(request, inspect=True))
-        # The run has started, unless something prevented it.
+        # The run has started, unless it was refused.
         self._replaying = (run, request, text) if self._controller.state is not RunState.IDLE else None
 
     @Slot()
@@ -195,9 +195,9 @@ class KeptRuns(QObject):
             return f"Replayed {run.title!r}: the same text, character for character"
         if request.num_draft_tokens is None:
             policy = str(request.length_policy).capitalize()
-            reason = f"With {policy}, K follows this machine's timing, and the text with it"
+            reason = f"With {policy}, K depends on this machine's timing, and so does the text"
         else:
-            reason = "A model, a version, or a setting that was moved during the run is different"
+            reason = "A model, a version, or a setting changed during the run is different"
         return f"Replayed {run.title!r}: the text differs. {reason}"
 
 

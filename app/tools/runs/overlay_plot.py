@@ -1,4 +1,4 @@
-"""Plots of several runs over one another, each run with its own colour, line style and marker."""
+"""Plots several runs in one chart, each with its own colour, line style and marker."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NUM_MARKERS = 7
 SAMPLE_WIDTH = 30
 MAX_NAME_WIDTH = 190
 PLACES_PER_UNIT = 1000
-"""A plot counts its places in whole numbers: thousandths of a token or a second."""
+"""A plot's places are whole numbers: thousandths of a token or a second."""
 
 
 def run_color(theme: Theme, index: int) -> str:
@@ -55,7 +55,7 @@ def draw_sample(painter: QPainter, place: QRectF, theme: Theme, index: int) -> N
 
 
 class RunSample(SeriesSample):
-    """A run's line with its name, for a legend. A long name is elided, and complete in the tooltip."""
+    """A run's line with its name, for a legend. A long name is elided; the tooltip has all of it."""
 
     def __init__(self, name: str, index: int, room: int = MAX_NAME_WIDTH) -> None:
         super().__init__(name, Mark.LINE, f"run_{index + 1}", f"Line {index + 1} of the plots")
@@ -75,7 +75,7 @@ class RunSample(SeriesSample):
         return QSize(SAMPLE_WIDTH + 8 + width + 2, metrics.height() + 4)
 
     def minimumSizeHint(self) -> QSize:
-        """Room for the line, and some of the name."""
+        """Room for the line and part of the name."""
         return QSize(SAMPLE_WIDTH + 40, self.sizeHint().height())
 
     def draw(self, painter: QPainter, size: QSize) -> None:
@@ -89,12 +89,12 @@ class RunSample(SeriesSample):
 
 
 class OverlayPlot(Plot):
-    """Curves over one another. A double click brings all of them back into view.
+    """Curves in one chart. A double click shows all of them again.
 
     Args:
         columns: the names of x and y in a table of the figures.
-        x_text, y_text: a value in words.
-        y_max: where the left axis ends; at the highest value if None.
+        x_text, y_text: format a value.
+        y_max: the end of the left axis; the highest value if None.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class OverlayPlot(Plot):
         return found
 
     def _draw(self) -> None:
-        pass  # The curves are complete and don't change.
+        pass  # The curves are complete and never change.
 
     def _extent(self) -> tuple[float, float]:
         ends = [float(x[-1]) for x, _ in self.curves if x.size > 1]

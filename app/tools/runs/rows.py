@@ -1,4 +1,4 @@
-"""The view model of the run list: what each kept run says in the table, and how its columns sort."""
+"""View model of the run list: each kept run's texts in the table, and the sort keys of its columns."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ HELP: dict[int, str] = {
     RunColumn.TEMPERATURE: "The temperature at the start of the run",
     RunColumn.ACCEPTANCE: "Accepted / drafted tokens",
     RunColumn.SPEED: "Generated tokens per second, without the prefill",
-    RunColumn.SPEEDUP: "Tokens per second against the baseline measured in the same run",
+    RunColumn.SPEEDUP: "Tokens per second / those of the baseline measured in the same run",
 }
 TEXT_COLUMNS = frozenset({RunColumn.NAME, RunColumn.WHEN, RunColumn.TARGET, RunColumn.DRAFT, RunColumn.STATE})
 
 
 @dataclass(frozen=True)
 class RunRow:
-    """A run as a row. Its texts are made when the table first asks for them."""
+    """A run as a row. Its texts are made when the table first needs them."""
 
     run: KeptRun
 
     @cached_property
     def texts(self) -> tuple[str, ...]:
-        """One text per column; a dash where nothing is known."""
+        """One text per column; a dash if unknown."""
         run = self.run
         k, temperature, acceptance, speed, speedup = _values(run)
         return (
@@ -80,12 +80,12 @@ class RunRow:
 
     @cached_property
     def searchable(self) -> str:
-        """The text that search words are looked up in."""
+        """The text that a search covers."""
         return searchable(self.run)
 
     @property
     def subtitle(self) -> str:
-        """Details that tell runs of one prompt apart, or why the run can't be read."""
+        """Details that distinguish runs of the same prompt, or why the run can't be read."""
         run, config = self.run, self.run.config
         if not run.is_readable:
             return run.problem
@@ -117,7 +117,7 @@ class RunRow:
 
 
 def _values(run: KeptRun) -> tuple[Any, Any, float | None, float | None, float | None]:
-    """K, temperature, acceptance, tokens per second and speedup, as far as they are known."""
+    """K, temperature, acceptance, tokens per second and speedup, as far as known."""
     summary = run.summary or {}
     names = ("draft_acceptance_rate", "tokens_per_second", "measured_speedup")
     acceptance, speed, speedup = (number_of(summary.get(name)) for name in names)

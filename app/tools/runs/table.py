@@ -40,7 +40,7 @@ class RunsTableModel(RowsModel[RunRow]):
         self._order: tuple[RunColumn, bool] | None = None
 
     def show_runs(self, runs: Iterable[KeptRun]) -> None:
-        """Show these runs in the current order, through the current filter."""
+        """Show these runs in the current order, with the current filter."""
         known = {row.run.id: row for row in self._all}
         self._all = [row if (row := known.get(run.id)) is not None and row.run == run else RunRow(run) for run in runs]
         self._show()
@@ -108,7 +108,7 @@ class RunNameDelegate(TitleDelegate):
     """Draws a run's name above its subtitle, and edits the name in place."""
 
     def createEditor(self, parent: QWidget, option: QStyleOptionViewItem, index: Index) -> QWidget:
-        """A field whose placeholder is the title that a run without a name has."""
+        """A field whose placeholder is the title of a run without a name."""
         editor = QLineEdit(parent)
         editor.setObjectName("runNameEdit")
         editor.setAccessibleName("Name of the run")

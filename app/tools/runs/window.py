@@ -32,8 +32,8 @@ BATCH_S = 0.2
 SIDE = 16
 """Pixels at the left and at the right."""
 NO_MATCH = "No kept run matches."
-NO_RUN = "No runs yet. Every run you start is saved here as it goes."
-RUNNING = "This run is still running. Stop it or wait for it to end before you delete it."
+NO_RUN = "No runs yet. Every run you start is saved here as it proceeds."
+RUNNING = "This run hasn't ended yet. Stop it or wait until it ends before you delete it."
 SEARCH_HELP = (
     "Words in the name, the prompt or the models, and settings such as K=4, temperature=0, target=llama, "
     "speedup>1.5 or state=failed (Ctrl+F)"
@@ -42,8 +42,8 @@ SEARCH_HELP = (
 
 class RunsWindow(QDialog):
     """Args:
-        store: the runs that it lists.
-        running_id: gives the id of the run that this window is writing now; empty if there is none.
+        store: the runs to list.
+        running_id: returns the id of the run that this process is writing; empty if none.
 
     Signals:
         open_requested, replay_requested: a `KeptRun`.
@@ -106,7 +106,7 @@ class RunsWindow(QDialog):
         self.undo_line.hide()
         self.foot = text_label("", "hint")
         self.foot.setObjectName("runsFoot")
-        self.foot.setMinimumWidth(1)  # or a long sentence would set the window's minimum width
+        self.foot.setMinimumWidth(1)  # otherwise a long sentence would widen the window
         self.compare_page = ComparePage()
         self._plots = PlotDesk(self, dialogs, RunView(), jobs, self.compare_page.cards)
         self._lay_out()
@@ -207,7 +207,7 @@ class RunsWindow(QDialog):
         )
 
     def _show_first_runs(self, runs: tuple[KeptRun, ...]) -> None:
-        # A list that is read again replaces the one on screen when it is complete.
+        # When the list is read again, it replaces the old one once complete.
         if not self._is_complete:
             self._show_runs(runs)
 
@@ -351,7 +351,7 @@ class RunsWindow(QDialog):
         self.delete(tuple(run.id for run in self.table.selected_runs()))
 
     def delete(self, run_ids: Sequence[str]) -> None:
-        """Delete runs in a way that `undo` takes back."""
+        """Delete runs; `undo` restores them."""
 
         def keep_for_undo(deleted: Sequence[str]) -> None:
             self._deleted.append(deleted)
@@ -364,7 +364,7 @@ class RunsWindow(QDialog):
 
     @Slot()
     def undo(self) -> None:
-        """Restore the runs that were deleted last."""
+        """Restore the last deleted runs."""
         if self._deleted:
             run_ids = self._deleted.pop()
             self._change(lambda: self._store.restore(run_ids), "The runs could not be restored")
@@ -399,12 +399,12 @@ class RunsWindow(QDialog):
     def _on_folder(self) -> None:
         folder = self._store.folder
         if not folder.is_dir():
-            self.show_problem(f"There is no folder yet. It will be {str(folder)!r}.")
+            self.show_problem(f"The folder {str(folder)!r} doesn't exist yet.")
         elif not QDesktopServices.openUrl(QUrl.fromLocalFile(str(folder))):
             self.show_problem(f"The desktop can't show folders. The runs are in {str(folder)!r}.")
 
     def _change(self, work: Callable[[], Any], what: str, then: Callable[[Any], None] | None = None) -> None:
-        """Change the store, and read the list again whether or not that worked."""
+        """Change the store, then read the list again, even after an error."""
 
         def changed(result: Any) -> None:
             if then is not None:
