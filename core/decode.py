@@ -73,7 +73,7 @@ def autoregressive(
     controls: RunControls | None = None,
     inspect: bool = False,
 ) -> Iterator[DecodeEvent]:
-    """Decode one token a forward, through the same sampler and loop as `speculative`: the baseline.
+    """Decode one token per forward, with the same sampler and loop as `speculative`: the baseline.
 
     Arguments, events and errors are those of `speculative`.
     """

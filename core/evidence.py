@@ -40,7 +40,7 @@ Texts = Callable[[Sequence[int]], tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class PositionEvidence:
-    """The distributions at one position of a block: the likeliest tokens, and the rest of the vocabulary as sums.
+    """The distributions at one position of a block: the most likely tokens, and the rest of the vocabulary as sums.
 
     Attributes:
         ids, texts: the listed tokens, in descending order of their larger probability. They always include the drafted

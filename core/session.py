@@ -268,7 +268,7 @@ def _thread_governor(target: LanguageModel, controls: RunControls) -> ThreadGove
     return governor
 
 
-# --- What a run starts from -------------------------------------------------------------------------------------
+# --- Start of a run -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

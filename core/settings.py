@@ -246,7 +246,7 @@ class RunRequest:
     coupling: Coupling = setting(
         Coupling.REJECTION,
         label="Coupling",
-        help="How draft and target share randomness. With gumbel, a seed gives the text of plain sampling, whatever "
+        help="How draft and target share randomness. With gumbel, a seed produces the text of plain sampling, whatever "
         "the draft and K, at the cost of a little acceptance.",
         titles={Coupling.REJECTION: "Rejection", Coupling.GUMBEL: "Gumbel (reproducible)"},
     )

@@ -91,7 +91,7 @@ class TextStream:
         return new
 
     def find_stop(self, stops: Sequence[str], num_new: int) -> int | None:
-        """Where the first stop text begins, if one was completed by the last `num_new` characters; else None."""
+        """Index of the first stop text, if the last `num_new` characters completed one; else None."""
         found = []
         for stop in stops:
             at = self._text.find(stop, max(0, len(self._text) - num_new - len(stop) + 1))

@@ -25,7 +25,7 @@ class TokenKind(StrEnum):
     """Where an emitted token came from."""
 
     ACCEPTED = "accepted"
-    """Drafted, tested and kept."""
+    """Drafted, tested and accepted."""
     CORRECTION = "correction"
     """Drawn from the residual after a rejection. On screen: resampled."""
     BONUS = "bonus"
@@ -53,7 +53,7 @@ class Draft:
     Attributes:
         tokens: (N,) int64, proposed ids.
         parents: (N,) int64, index of each token's parent within the block; -1 for the block's root.
-        probs: (N, V) float32, the distribution that each token was drawn from; None where the drafter proposes
+        probs: (N, V) float32, the distribution that each token was drawn from; None if the drafter proposes
             without a distribution (a one-hot at each token).
     """
 
@@ -77,7 +77,7 @@ class DraftContext:
         gumbel: absolute position -> (V,) noise if the run is Gumbel-coupled; else None.
         vocab_size: V, the number of ids that may be emitted.
         check_cancelled: raises to abandon the step; call it before each forward.
-        features: what `Drafter.needs` asked for, by name, for the positions that the last step kept.
+        features: what `Drafter.needs` requested, by name, for the positions that the last step accepted.
         keep_drafting: if not None, a drafter that draws token by token calls it after each token with the draft's
             probability of that token (at temperature 0, its probability at 1). False ends the block after that token.
             A drafter without such probabilities ignores it.

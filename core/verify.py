@@ -22,7 +22,7 @@ from core.types import TokenKind, Verification
 SUM_TOLERANCE = 1e-2
 """How far a row's sum may be from 1: half-precision rounding passes; logits and unnormalised scores don't."""
 
-_IMPOSSIBLE_DRAFT = "The drafter proposed a token that its own distribution gives probability 0. Fix its code."
+_IMPOSSIBLE_DRAFT = "The drafter proposed a token that has probability 0 in its own distribution. Fix its code."
 
 
 def verify(
@@ -46,7 +46,7 @@ def verify(
 
     Raises:
         ValueError: shapes that don't fit, ids out of range, rows with NaN, negative entries or no mass, or a drafted
-            token that its own distribution gives probability 0.
+            token that has probability 0 in its own distribution.
     """
     _check(draft_tokens, draft_probs, target_probs)
     draft_tokens = draft_tokens.long()
@@ -70,7 +70,7 @@ def verify_block(
         DrafterError: a drafted token has draft probability 0.
     """
     num_drafted = draft_tokens.shape[0]
-    # Always one draw for each drafted token and one for the next token, so that a seed gives one result.
+    # Always one draw for each drafted token and one for the next token, so that a seed determines the result.
     uniforms = draw_uniforms(num_drafted + 1, generator)
     if is_asynchronous(target_probs.device):
         return _verified_on_device(draft_tokens, draft_probs, target_probs, uniforms)

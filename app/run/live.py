@@ -43,7 +43,7 @@ class LiveView(QObject):
 
     Signals:
         run_begun: a run has started, and its log with it.
-        run_shown: a run is over, or was kept, and all of it is on screen.
+        run_shown: a finished or kept run is completely on screen.
     """
 
     run_begun = Signal()

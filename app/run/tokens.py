@@ -179,7 +179,7 @@ class StepText(NamedTuple):
 
 
 class TokenStream:
-    """The tokens of a run, one `StepText` a step.
+    """The tokens of a run, one `StepText` per step.
 
     Attributes:
         gap: separates prompt and answer: a chat model's answer doesn't continue the prompt's line.

@@ -42,5 +42,5 @@ def chain(tokens: Tensor, probs: Tensor | None) -> Draft:
 
 
 def empty_draft() -> Draft:
-    """No proposal: the step becomes one of plain decoding."""
+    """No proposal, which makes the step a plain one."""
     return chain(torch.empty(0, dtype=torch.int64), None)

@@ -28,7 +28,7 @@ class DraftModelOptions:
         default=True,
         metadata={
             "label": "Draft in int8",
-            "help": "On the CPU, compute the draft in int8 where that is faster. The output still follows the target's "
+            "help": "On the CPU, compute the draft in int8 if that is faster. The output still follows the target's "
             "distribution exactly.",
         },
     )

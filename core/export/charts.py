@@ -26,7 +26,7 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How a series looks: a colour of the palette, and a dash pattern or shape that tells it apart without colour."""
+    """How a series looks: a colour of the palette, and a dash pattern or shape that identifies it without colour."""
 
     name: str
     color: str
@@ -109,7 +109,7 @@ class Plot:
         self._axes()
 
     def line(self, points: Sequence[Point], mark: Mark) -> None:
-        """A line, broken where a value is not finite."""
+        """A line with gaps at non-finite values."""
         runs = [list(run) for known, run in itertools.groupby(points, lambda p: math.isfinite(p[0] + p[1])) if known]
         path = " ".join("M" + "L".join(_pair(*self._at(x, y)) for x, y in run) for run in runs if len(run) > 1)
         if path:

@@ -21,9 +21,9 @@ CHECKED_ON = "2026-11-22"
 """When the engines' sources were last checked."""
 WIDTH = 100
 DRAWN_AND_COMPARED = (
-    "At temperatures above 0 the target draws its own token at each position, and a draft token is kept if it equals "
-    "that draw. The output still follows the target's distribution, but fewer draft tokens are kept than by Outrider's "
-    "rejection sampling: expect less acceptance than measured."
+    "At temperatures above 0 the target draws its own token at each position, and a draft token is accepted if equal to "
+    "that draw. The output still follows the target's distribution, but fewer draft tokens are accepted than with "
+    "Outrider's rejection sampling: expect less acceptance than measured."
 )
 PROMPT = "Write your prompt here."
 
@@ -258,7 +258,7 @@ def _sglang(choice: Choice, target: Place, draft: Place | None) -> Recipe:
     words.append(["--speculative-num-draft-tokens", str(k + 1)])
     if not sampling.is_greedy:
         notes += [
-            "At temperatures above 0 the draft proposes its most likely token, which is kept with the target's "
+            "At temperatures above 0 the draft proposes its most likely token, which is accepted with the target's "
             "probability of it: the output follows the target's distribution, but acceptance differs from the one "
             "measured. --speculative-use-rejection-sampling is for EAGLE models only. On CPUs and on AMD, Intel and "
             "NPU devices, drafts are verified greedily at any temperature: there the text is not a sample.",

@@ -60,7 +60,7 @@ MEASURES = (
 
 @dataclass(frozen=True, slots=True)
 class HeatCell:
-    """A cell of a heat map: its text, tooltip and background colour; `style` is empty where nothing was measured."""
+    """A cell of a heat map: its text, tooltip and background colour; `style` is empty if nothing was measured."""
 
     text: str
     tip: str = ""

@@ -47,7 +47,7 @@ SUMMARY_FIELDS = (
 BASELINE_FIELDS = ("baseline_tokens_per_second", "measured_speedup")
 
 
-# --- What stands in a line --------------------------------------------------------------------------------------
+# --- Lines ------------------------------------------------------------------------------------------------------
 
 
 def to_record(event: Event) -> Record | None:

@@ -232,7 +232,7 @@ class RunStore:
         return read_run_log(self.path(run_id))
 
     def path(self, run_id: str) -> Path:
-        """Where a run's log is."""
+        """Path of a run's log."""
         return self.folder / f"{Path(run_id).name}{SUFFIX}"
 
     def refuse_own(self, path: Path, run_ids: Iterable[str]) -> None:
@@ -251,7 +251,7 @@ class RunStore:
         self._write_names({run_id: " ".join(name.split())[:MAX_NAME]})
 
     def delete(self, run_ids: Iterable[str]) -> Sequence[str]:
-        """Move runs to the trash, and return the ids of those that are gone now.
+        """Move runs to the trash, and return the ids of those that were moved.
 
         Raises:
             RunLogError: the first one can't be moved. If a later one can't, the rest stays.

@@ -16,7 +16,7 @@ class ModuleRunner:
     """Runs a causal language model of transformers with a cache that can be rewound.
 
     Every layer's cache keeps all positions, also in layers that attend through a sliding window: the module's mask
-    applies the window, and a cache that had dropped the positions behind it could not be rewound.
+    applies the window, and a cache without the positions outside the window could not be rewound.
     """
 
     def __init__(self, model: Any, capacity: int, head_ids: Tensor | None = None) -> None:

@@ -125,7 +125,7 @@ def _values(run: KeptRun) -> tuple[Any, Any, float | None, float | None, float |
 
 
 def when_text(moment: datetime | None, now: datetime | None = None) -> str:
-    """A moment in local time: today and yesterday by name, this year without the year."""
+    """A local time: today and yesterday by name, this year without the year."""
     if moment is None:
         return UNKNOWN
     now = (now or datetime.now().astimezone()).astimezone()

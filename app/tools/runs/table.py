@@ -259,7 +259,7 @@ class RunsTable(QTableView):
             return
         self.select(self._before.selected)
         if not self.selectionModel().hasSelection():
-            # The selected runs are gone; their neighbour takes their place.
+            # The selected runs were deleted; select their neighbour.
             self.select([runs[min(max(self._before.row, 0), len(runs) - 1)].id])
         self.verticalScrollBar().setValue(self._before.scroll)
 
