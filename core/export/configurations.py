@@ -21,7 +21,7 @@ CHECKED_ON = "2026-11-22"
 """When the engines' sources were last checked."""
 WIDTH = 100
 DRAWN_AND_COMPARED = (
-    "At temperatures above 0 the target draws its own token at each position, and a draft token is accepted if equal to "
+    "At temperatures above 0 the target draws its own token at each position, and accepts a draft token if it equals "
     "that draw. The output still follows the target's distribution, but fewer draft tokens are accepted than with "
     "Outrider's rejection sampling: expect less acceptance than measured."
 )
