@@ -1,4 +1,4 @@
-"""Checks of a law as a whole, and mutants of the engine's source to show that the checks can fail.
+"""Checks of a distribution as a whole, and mutants of the engine's source to show that the checks can fail.
 
 A marginal test of the first token misses many mistakes of a verifier. These look at all tokens of a block at once.
 """
@@ -27,7 +27,7 @@ Laws = Mapping[tuple[int, ...], torch.Tensor]
 """From a context to the distribution (V,) of the token after it."""
 
 StepFunction = Callable[[Laws, Laws, torch.Generator], list[int]]
-"""One draft-verify round: (draft laws, target laws, generator) -> the 1 to K + 1 tokens emitted."""
+"""One draft-verify round: (draft distributions, target distributions, generator) -> the 1 to K + 1 tokens emitted."""
 
 
 @contextlib.contextmanager
@@ -60,7 +60,7 @@ class RandomBlock(NamedTuple):
 
 
 def random_block(num_drafted: int, vocab_size: int, seed: int, is_certain: bool, is_same: bool) -> RandomBlock:
-    """A block of drafted tokens, by a draft that is the target itself or another law."""
+    """A block of drafted tokens, by a draft that is the target itself or another distribution."""
     generator = torch.Generator().manual_seed(seed)
     target = torch.rand(num_drafted + 1, vocab_size, generator=generator).pow(4)
     target[:, 0] = 0.0
@@ -195,7 +195,7 @@ def engine_law_p_value(
 ) -> float:
     """Chi-squared of three tokens together, out of the whole loop: drafter, filters, verification, both caches.
 
-    One long text in which the laws forget everything at each third position is as good as many texts of three tokens,
+    One long text whose distributions forget everything at each third position is as good as many texts of three tokens,
     and the blocks of draft and target run across its borders in every way. Anything outside the filters' support, and
     any context that the caches got wrong, shows.
     """
@@ -224,7 +224,7 @@ def always(tokens: list[int]) -> ScriptDrafter:
 
 
 def constant(probs: list[float]) -> Law:
-    """A law that gives the same probabilities after every text."""
+    """A distribution that gives the same probabilities after every text."""
     return fixed_law(torch.tensor(probs).log().tolist())
 
 

@@ -1,4 +1,4 @@
-"""Models small enough to be exact about: laws given as tables, and random transformers of a few thousand weights."""
+"""Models small enough for exact tests: tables of distributions, and random transformers of a few thousand weights."""
 
 import functools
 import json
@@ -20,7 +20,7 @@ from core.types import Draft, DraftContext, Finished, Inspected, Step, Verificat
 
 torch.set_num_threads(1)
 
-# --- Laws as tables ---------------------------------------------------------------------------------------------
+# --- Distributions as tables ------------------------------------------------------------------------------------
 
 Law = Callable[[Sequence[int]], torch.Tensor]
 """From the ids so far to the logits (V,) of the next token."""
@@ -31,7 +31,7 @@ class CacheError(Exception):
 
 
 class TableRunner:
-    """A `Runner` whose logits come from a law. Keeps what it was asked, and calls `on_forward` before each forward."""
+    """A `Runner` whose logits come from a distribution. Records its calls, and runs `on_forward` before each."""
 
     def __init__(self, law: Law, capacity: int, on_forward: Callable[["TableRunner", list[int]], None]) -> None:
         self._law = law
@@ -83,7 +83,7 @@ class LetterTokenizer:
 
 @dataclass(slots=True, eq=False)
 class TableModel(LanguageModel):
-    """A `LanguageModel` whose runners follow a law; the newest runner is kept for a look at its cache."""
+    """A `LanguageModel` whose runners follow a distribution; the newest runner is kept for a look at its cache."""
 
     law: Law | None = None
     on_forward: Callable[[TableRunner, list[int]], None] = lambda runner, ids: None
@@ -98,7 +98,7 @@ class TableModel(LanguageModel):
 def table_model(
     law: Law, vocab_size: int, *, eos_ids: Sequence[int] = (), context_length: int = 1_000_000, ref: str = "table"
 ) -> TableModel:
-    """A model that follows a law; those of equal `vocab_size` share a tokenizer, so that they make a pair."""
+    """A model that follows a distribution; those of equal `vocab_size` share a tokenizer, so that they make a pair."""
     return TableModel(
         ref=ref,
         model=None,

@@ -14,7 +14,7 @@ PROMPT = [10, 20, 30, 40, 10, 20]
 
 
 def tables(vocab_size: int = 8, **changes):
-    """A target and a draft of different laws."""
+    """A target and a draft of different distributions."""
     target = table_model(random_law(vocab_size, 1, scale=2), vocab_size, **changes)
     return target, table_model(random_law(vocab_size, 2, scale=2), vocab_size)
 

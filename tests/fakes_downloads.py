@@ -33,7 +33,7 @@ def model_files(**changes: bytes | None) -> dict[str, bytes]:
 
 
 def refusal(error, ref=REF, **arguments) -> str:
-    """Downloads what can't be downloaded, and returns what a person is told."""
+    """Downloads what can't be downloaded, and returns the message."""
     with pytest.raises(error) as caught:
         download(ref, **arguments)
     assert is_sentence(str(caught.value)), str(caught.value)

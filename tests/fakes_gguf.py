@@ -17,7 +17,7 @@ AMPLE = Limits(memory_bytes=2**33, stall_s=120)
 
 
 def refusal(path, error=ModelUnreadableError) -> str:
-    """Converts what can't be converted, and returns what a person is told."""
+    """Converts what can't be converted, and returns the message."""
     with pytest.raises(error) as caught:
         convert(Path(path))
     assert is_sentence(str(caught.value)), str(caught.value)

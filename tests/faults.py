@@ -178,7 +178,7 @@ def _law(draft: Draft, vocab_size: int) -> torch.Tensor:
 
 
 def claims_a_smoother_law(draft: Draft, vocab_size: int) -> Draft:
-    """The tokens are drawn from one law, and tested as if drawn from another."""
+    """The tokens are drawn from one distribution, and tested as if drawn from another."""
     return replace(draft, probs=0.25 * _law(draft, vocab_size) + 0.75 / vocab_size)
 
 
@@ -189,9 +189,9 @@ def takes_the_likeliest(draft: Draft, vocab_size: int) -> Draft:
 
 
 def takes_one_of_the_best_two(draft: Draft, vocab_size: int) -> Draft:
-    """Draws from the top 2 of its law, and says the whole."""
+    """Draws from the top 2 of its distribution, and says the whole."""
     law = _law(draft, vocab_size)[:1]
     best = law[0].topk(2).indices
     token = draft.tokens[:1]
-    # Any function of a token that was drawn from the whole law will do to choose among two.
+    # Any function of a token that was drawn from the whole distribution will do to choose among two.
     return chain(token if int(token) in best.tolist() else best[int(token) % 2][None], law)

@@ -19,7 +19,7 @@ def finished(window, run_to_end):
 
 @pytest.fixture
 def export(qtbot):
-    """Exports the run at hand and waits until that went well or not; the sentence about it."""
+    """Exports the current run, waits until that succeeds or fails, and returns the message."""
 
     def run(window) -> str:
         window.banner.dismiss()

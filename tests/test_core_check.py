@@ -174,7 +174,7 @@ def test_a_bias_towards_the_draft_is_measured(monkeypatch):
 
 
 def shifting(shift):
-    """A law that gives another of two close tokens where a block is scored: the engine's rounding, made large."""
+    """A distribution that prefers another of two close tokens when it scores a block: exaggerated rounding."""
     state = {"in_block": False}
 
     def law(ids):

@@ -1,4 +1,4 @@
-"""Decoding counts rightly: steps hold what their laws say, caches what the text holds, drafters hear every verdict."""
+"""Decoding counts correctly: steps match their distributions, caches the text, and drafters see every verification."""
 
 import itertools
 import math

@@ -28,7 +28,7 @@ def test_a_draft_with_a_trimmed_head_proposes_from_its_list_alone_and_stays_exac
     draft = replace(draft, draft_ids=kept)
     run = play(speculative(target, draft, PROMPT, num_draft_tokens=4, max_new_tokens=40, sampling=GREEDY))
     assert run.ids == greedy_reference(target, PROMPT, 40)
-    # Its law is the whole head's, given that the id is in the list.
+    # Its distribution is the whole head's, given that the id is in the list.
     run = play(speculative(target, draft, PROMPT, num_draft_tokens=4, max_new_tokens=40, seed=2))
     drafted = [token for step in run.steps for token in step.drafted]
     assert drafted

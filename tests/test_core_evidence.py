@@ -39,7 +39,7 @@ def a_block(num_drafted: int, vocab_size: int, seed: int, *, has_probs: bool = T
 
 
 def by_hand(row: torch.Tensor) -> tuple[list[float], float]:
-    """A law as doubles, and its entropy."""
+    """A distribution as doubles, and its entropy."""
     law = row.double().tolist()
     return law, -math.fsum(p * math.log(p) for p in law if p > 0)
 

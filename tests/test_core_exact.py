@@ -1,4 +1,4 @@
-"""Every registered method, on both runners, with real models: the target's law, its greedy text, and nothing left over.
+"""Every registered method, on both runners, with real models: the target's distribution, its greedy text, clean caches.
 
 A method that is added to the registry is tested here without a word. So are the tests: each must find its mutants.
 """
@@ -60,7 +60,7 @@ def spoken(method: str, target, draft, count: int = LENGTH, **settings):
     return play(speculative(target, build_method(method, target, draft), PROMPT, max_new_tokens=count, **settings))
 
 
-# --- The law ----------------------------------------------------------------------------------------------------
+# --- The distribution -------------------------------------------------------------------------------------------
 
 
 @EVERY

@@ -71,7 +71,7 @@ def test_in_float32_a_random_model_has_no_near_ties(is_fused):
     assert find_near_ties(target, [*prompt, *text], K, num_prompt_tokens=len(prompt)) == ()
 
 
-# --- Laws in which every number is known ------------------------------------------------------------------------
+# --- Distributions in which every number is known ---------------------------------------------------------------
 
 
 class Wobbles(Wrapped):

@@ -1,4 +1,4 @@
-"""A pair probed without drafting: laws compared place by place, what blocks would come to, times, ranks."""
+"""A pair probed without drafting: distributions compared by position, expected blocks, times, ranks."""
 
 import itertools
 import math

@@ -160,11 +160,11 @@ def test_a_draw_inverts_the_cumulated_distribution(rows, data):
         assert float(row[int(draw(row, torch.tensor(uniform, dtype=torch.float64)))]) > 0
 
 
-# --- The law, by adding up --------------------------------------------------------------------------------------
+# --- The distribution, by adding up -----------------------------------------------------------------------------
 
 
 def emitted_law(draft_laws: dict, target_laws: dict, num_drafted: int, *, is_certain: bool) -> dict:
-    """The law of the next K + 1 tokens, by adding up all drafts and verdicts instead of drawing any.
+    """The distribution of the next K + 1 tokens, by adding up all drafts and verdicts instead of drawing any.
 
     Acceptance and residual are the verifier's own. What lies behind a verdict's last token is the target's.
     """

@@ -1,4 +1,4 @@
-"""Logits to probabilities to a token: what every other law in the engine rests on."""
+"""Logits to probabilities to a token: the basis of every distribution in the engine."""
 
 import math
 
@@ -75,7 +75,7 @@ def test_rows_are_distributions_over_what_may_be_drawn(row, settings):
 
 @given(st.lists(rows, min_size=1, max_size=3), params)
 def test_a_batch_is_its_rows(several, settings):
-    # Else a drafted block would be judged by another law than plain decoding follows, which scores one row at a time.
+    # Else a drafted block would be verified with another distribution than plain decoding's, which scores one row.
     width = max(len(row) for row in several)
     logits = torch.tensor([row + [-math.inf] * (width - len(row)) for row in several])
     together = probabilities(logits, settings)

@@ -1,6 +1,6 @@
-"""Whether texts follow the target's law, with real models and any drafter: the probability integral transform.
+"""Whether texts follow the target's distribution, with real models and any drafter: the probability integral transform.
 
-A token drawn from a law known beforehand becomes a uniform number: the mass of the tokens before it, in any order that
+A token drawn from a known distribution becomes a uniform number: the mass of the tokens before it, in any order that
 was fixed beforehand, and a random share of its own. The numbers of a text are independent (Rosenblatt, 1952). So the
 texts themselves are tested, against the target's module without a cache and filters written anew in NumPy, and the
 order puts first what the drafter likes more than the target: an engine that leans towards its draft shows at once.
@@ -85,7 +85,7 @@ def is_near_an_edge(logits: np.ndarray, sampling: SamplingParams) -> bool:
 
 @functools.cache
 def law_models(is_fused: bool) -> tuple[LanguageModel, LanguageModel]:
-    """A target, and a draft that agrees with it six times in ten; both undecided enough for their laws to matter."""
+    """A target, and a draft that agrees with it six times in ten; both uncertain enough for distributions to matter."""
     target, draft = (tiny_module("llama", vocab_size=V, max_position_embeddings=256) for _ in range(2))
     generator = torch.Generator().manual_seed(99)
     for parameter in draft.parameters():
@@ -133,7 +133,7 @@ def write(
 def uniforms_of(
     written: Written, target: LanguageModel, drafter: Drafter, randomness: np.random.Generator
 ) -> np.ndarray:
-    """(n, 2) numbers, two a token, uniform and independent if the text follows the target's law.
+    """(n, 2) numbers, two a token, uniform and independent if the text follows the target's distribution.
 
     For the first, tokens are in the order of how much more the drafter likes them than the target does; for the
     second, of how much it likes them. A token that is impossible makes the whole text -1.
