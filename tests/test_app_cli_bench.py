@@ -138,7 +138,7 @@ def test_the_file_is_written_whole(target, tmp_path, capsys):
     assert sorted(item.name for item in tmp_path.iterdir()) == ["out.json", "prompts.txt"]
 
 
-def test_stopped_by_hand_it_leaves_no_file(target, tmp_path, capsys, monkeypatch):
+def test_stopped_by_the_user_it_leaves_no_file(target, tmp_path, capsys, monkeypatch):
     path = tmp_path / "out.json"
     path.write_text("before")
 

@@ -13,7 +13,7 @@ def target(tmp_path):
     return save_model(tmp_path / "ein Modell", eos_token_id=256, max_position_embeddings=512)
 
 
-def test_a_draft_is_made_and_told(target, tmp_path, capsys, monkeypatch):
+def test_a_draft_is_made_and_reported(target, tmp_path, capsys, monkeypatch):
     out = tmp_path / "draft"
     arguments = ["distill", str(target), "--out", str(out), "--texts", "6", "--layers", "1", "--vocabulary", "64"]
     arguments += ["--batch", "6", "--length", "40"]
@@ -56,7 +56,7 @@ def test_other_architectures_are_refused(tmp_path, capsys):
     assert "plain Llama" in capsys.readouterr().err
 
 
-def test_stopped_by_hand_it_says_so(target, tmp_path, capsys, monkeypatch):
+def test_stopped_by_the_user_it_says_so(target, tmp_path, capsys, monkeypatch):
     def interrupted(*_arguments, **_settings):
         raise KeyboardInterrupt
 

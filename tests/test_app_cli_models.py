@@ -86,7 +86,7 @@ def test_a_damaged_model_is_a_row_with_its_reason_and_the_others_are_whole(shelf
     assert is_sentence(err.rstrip("\n"))
 
 
-def test_a_download_that_was_stopped_is_told_beside_the_list(kept, capsys):
+def test_a_stopped_download_is_reported_beside_the_list(kept, capsys):
     assert models("list") == 0
     out, err = capsys.readouterr()
     assert out == ""
@@ -203,7 +203,7 @@ def test_only_check_may_import_torch(cached):
     assert done.returncode == 0, done.stderr
 
 
-def test_a_full_disk_behind_standard_output_is_a_sentence_and_exit_1(cached, monkeypatch, capsys):
+def test_a_full_disk_on_standard_output_is_a_sentence_and_exit_1(cached, monkeypatch, capsys):
     class Full(io.StringIO):
         def flush(self):
             raise OSError(28, "No space left on device")

@@ -98,7 +98,7 @@ def test_check_refuses_a_wrong_command_with_exit_2(verdict, capsys, arguments):
     assert verdict.asked is None
 
 
-def test_models_that_mean_different_text_by_the_same_id_are_told_apart(cached, capsys):
+def test_models_that_mean_different_text_by_the_same_id_are_distinguished(cached, capsys):
     cached("owner/target", layers=3)
     cached("owner/stranger", tokens=("a", "y", "c"))
     assert models("check", "owner/stranger", "owner/target") == 1

@@ -121,7 +121,7 @@ def test_a_model_that_was_damaged_not_all_here_or_older_was_not_here_already(hub
     assert "here already" not in capsys.readouterr().err
 
 
-def test_get_can_begin_anew(hub):
+def test_get_can_start_over(hub):
     assert models("get", "owner/model", "--restart") == 0
     assert hub.asked == [("owner/model", True)]
 

@@ -139,7 +139,7 @@ def test_a_reader_that_goes_away_ends_the_run_silently_and_the_log_is_whole(play
     assert read_run_log(log).summary["finish_reason"] == "cancelled"
 
 
-def test_a_full_disk_behind_stdout_is_a_sentence(play, monkeypatch, capsys):
+def test_a_full_disk_on_stdout_is_a_sentence(play, monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdout", BrokenStream(OSError(errno.ENOSPC, "No space left on device")))
     play()
     assert outrider("--quiet") == 1

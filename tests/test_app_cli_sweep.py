@@ -160,7 +160,7 @@ def test_a_sweep_prints_a_table_and_an_answer_and_writes_both_files(capsys, sess
     assert len(list((tmp_path / "logs").iterdir())) == 12
 
 
-def test_several_suites_and_drafters_are_told_apart(capsys, session, out):
+def test_several_suites_and_drafters_are_distinguished(capsys, session, out):
     several = ["--prompts", "code", "chat", "--num-prompts", "1", "--repeats", "1"]
     several += ["--method", "draft-model,prompt-lookup"]
     assert main(["sweep", *GRID, *several, "--out", str(out)]) == 0
@@ -171,7 +171,7 @@ def test_several_suites_and_drafters_are_told_apart(capsys, session, out):
     assert "too few" in text
 
 
-def test_a_cell_that_fails_is_told_and_the_rest_is_shown(capsys, session, out):
+def test_a_cell_that_fails_is_reported_and_the_rest_is_shown(capsys, session, out):
     def on_run(request, controls):
         if controls.num_draft_tokens == 2:
             raise GenerationError("The target's logits hold NaN.")
@@ -279,7 +279,7 @@ def test_a_long_sweep_is_asked_for_once_its_time_is_known(capsys, session, out, 
     assert len(read_sweep(out).measurements) == count
 
 
-def test_with_yes_nobody_is_asked(capsys, session, out, monkeypatch):
+def test_yes_asks_no_question(capsys, session, out, monkeypatch):
     monkeypatch.setattr(command, "ASK_ABOVE", 5)
     assert main(["sweep", *GRID, "--yes", "--out", str(out)]) == 0
     assert "Continue?" not in capsys.readouterr().err

@@ -52,7 +52,7 @@ def test_the_same_run_twice_differs_in_nothing_and_neither_is_best(folder):
     assert row(found.results, "Text").texts == ("reference", "same")
 
 
-def test_runs_of_one_name_are_told_apart_by_what_differs_or_by_number(folder):
+def test_runs_of_one_name_are_distinguished_by_what_differs_or_by_number(folder):
     keep_run(folder, 0, prompt="p", num_draft_tokens=4)
     keep_run(folder, 1, prompt="p", num_draft_tokens=8)
     keep_run(folder, 2, prompt="q", num_draft_tokens=8)

@@ -147,7 +147,7 @@ def test_the_draft_can_only_be_chosen_where_the_method_has_one(window):
 
 
 @pytest.mark.parametrize("policy", [LengthPolicy.AUTO, LengthPolicy.ADAPTIVE])
-def test_k_can_not_be_set_by_hand_while_the_engine_chooses_it(window, policy):
+def test_k_can_not_be_set_while_the_engine_chooses_it(window, policy):
     form = window.controls.draft_length
     form.number.set_value(9)
     form.policy.choose(policy)

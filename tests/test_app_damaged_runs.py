@@ -46,7 +46,7 @@ def gapped(path):
     return path
 
 
-def test_a_token_behind_a_missing_step_leads_to_its_own_step(gapped):
+def test_a_token_after_a_missing_step_leads_to_its_own_step(gapped):
     run = view_of(gapped)
     assert [step.index for step in run.steps[:4]] == [0, 1, 3, 4]
     for step_text in run.tokens.steps:
@@ -66,7 +66,7 @@ def test_scrubbing_a_run_with_a_missing_step_selects_the_last_one_shown(window, 
     assert window.transcript.view.selected_span().token_id == window.run_view.steps[3].emitted[0]
 
 
-def test_nothing_is_branched_off_behind_a_missing_step(gapped):
+def test_nothing_is_branched_off_after_a_missing_step(gapped):
     run = view_of(gapped)
     assert can_branch(run, Place(1, 0))
     assert branch(run, Place(1, 0)).continuation == run.steps[0].emitted

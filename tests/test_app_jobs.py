@@ -62,7 +62,7 @@ def test_jobs_of_one_lane_run_in_order_and_report_progress(qtbot, jobs):
     assert heard == ["half", "first", "second"]
 
 
-def test_a_cancelled_job_calls_nobody_back(qtbot, jobs):
+def test_a_cancelled_job_has_no_callback(qtbot, jobs):
     heard = []
     started = threading.Event()
 

@@ -90,7 +90,7 @@ def test_an_empty_plots_sentence_is_wrapped_where_it_would_be_cut(make_window, q
     qtbot.waitUntil(is_inside)
 
 
-def test_what_stands_beside_run_is_never_cut(qtbot):
+def test_the_text_beside_run_is_never_cut(qtbot):
     prompt = PromptEditor([])
     qtbot.addWidget(prompt)
     note = prompt.note

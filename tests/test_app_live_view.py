@@ -36,7 +36,7 @@ def test_a_flood_of_events_is_applied_over_several_frames(flooded):
         assert len(flooded.run_view.steps) == number
 
 
-def test_text_comes_before_the_panels_which_are_told_of_it_once(window):
+def test_text_comes_before_the_panels_which_are_notified_once(window):
     told = []
     panel = NotedPanel(told)
     window.live.attach(panel)
@@ -77,7 +77,7 @@ class NotedPanel(QWidget):
         self._told.append(("end", None))
 
 
-def test_panels_are_told_of_the_end_before_the_window_is_and_before_another_run_begins(window):
+def test_panels_see_the_end_before_the_window_does_and_before_another_run_begins(window):
     told = []
     window.live.attach(NotedPanel(told))
     window.live.run_shown.connect(lambda: told.append(("shown", window.run_view.request.prompt)))

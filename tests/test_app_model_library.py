@@ -51,7 +51,7 @@ def test_whole_references_become_titles(text, expected):
     assert library.in_titles(text) == (text if expected is None else expected)
 
 
-def test_two_models_of_one_title_are_told_apart_by_their_references():
+def test_two_models_of_one_title_are_distinguished_by_their_references():
     twins = [replace(HUB, ref="a/twin", title="twin"), replace(HUB, ref="b/twin", title="twin")]
     assert ModelLibrary(twins).in_titles("a/twin beats b/twin") == "a/twin beats b/twin"
     assert ModelLibrary().in_titles("a/twin") == "a/twin"

@@ -96,7 +96,7 @@ def test_a_path_that_holds_no_model_is_explained(window, dialogs, qtbot):
     assert window.controls.target.ref == TARGET.ref
 
 
-def test_a_remembered_model_that_is_gone_disturbs_nobody(make_window, qtbot, tmp_path):
+def test_a_remembered_model_that_no_longer_exists_does_no_harm(make_window, qtbot, tmp_path):
     SettingsStore(tmp_path / "settings.json").save(WindowSettings(opened_models=("/gone.gguf",)))
     window = make_window()
     until(qtbot, lambda: window.jobs.is_idle)

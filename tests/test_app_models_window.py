@@ -56,7 +56,7 @@ def test_every_model_is_listed_with_what_it_is(make):
 
 
 @pytest.mark.parametrize(("ref", "badge"), [(SMALL.ref, "Instruct"), (LARGE.ref, "Base")])
-def test_base_and_instruct_models_are_told_apart(make, ref, badge):
+def test_base_and_instruct_models_are_distinguished(make, ref, badge):
     _, panel = make()
     panel.table.select(ref)
     assert panel.details.badge.text() == badge

@@ -34,7 +34,7 @@ def warm_up(window, qtbot):
 # --- The verdict ---
 
 
-def test_the_cost_is_told_at_once_and_memory_once_the_engine_is_there(make_window, hub, qtbot):
+def test_the_cost_is_shown_at_once_and_memory_once_the_engine_is_loaded(make_window, hub, qtbot):
     window = make_window()
     until(qtbot, lambda: line(window).text() == COST_ONLY)
     assert not any(settings["with_memory"] for _, _, settings in hub.judged)
@@ -81,7 +81,7 @@ def test_without_a_draft_model_there_is_no_pair_to_judge(make_window, hub, qtbot
     assert line(window).text() == ""
 
 
-def test_a_forecast_that_fails_says_nothing_and_stops_nobody(make_window, hub, qtbot):
+def test_a_forecast_that_fails_is_silent_and_blocks_nothing(make_window, hub, qtbot):
     hub.forecast_error = OutriderError("no")
     window = make_window()
     until(qtbot, lambda: len(hub.judged) == 1)
@@ -134,7 +134,7 @@ def test_a_pair_in_another_precision_than_it_ran_in_is_asked_about(make_window, 
     assert len(dialogs.asked) == 2
 
 
-def test_what_loaded_models_hold_is_told_to_the_forecast(make_window, hub, session, run_to_end, qtbot):
+def test_the_forecast_knows_what_loaded_models_hold(make_window, hub, session, run_to_end, qtbot):
     session.held = 3_000_000
     window = make_window()
     until(qtbot, lambda: bool(hub.judged))
@@ -217,7 +217,7 @@ def test_a_prompt_that_can_not_be_rendered_says_why(make_window, hub, qtbot):
     assert window.prompt.note.property("role") == "problem"
 
 
-def test_nothing_is_rendered_while_nobody_looks(make_window, hub, qtbot):
+def test_nothing_is_rendered_while_hidden(make_window, hub, qtbot):
     window = make_window()
     window.prompt.set_text("one")
     window.prompt.reading_button.click()

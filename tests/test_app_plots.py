@@ -128,7 +128,7 @@ def test_bins_are_means_that_leave_out_what_is_not_there(width, expected):
     np.testing.assert_array_equal(metrics.binned(Column.ACCEPTED_SHARE, 0, 5, width), expected)
 
 
-def test_the_view_follows_until_it_is_moved_by_hand_and_again_after_a_double_click(metrics, plots):
+def test_the_view_follows_until_the_user_moves_it_and_again_after_a_double_click(metrics, plots):
     plot = plots[0]
     feed(metrics, random_steps(200))
     plot.settle(is_over=False)
@@ -146,7 +146,7 @@ def test_the_view_follows_until_it_is_moved_by_hand_and_again_after_a_double_cli
     assert plot.getViewBox().viewRange()[0][1] > 240
 
 
-def test_the_baseline_line_stands_at_its_mean_and_inside_the_view(metrics, plots):
+def test_the_baseline_line_is_at_its_mean_and_inside_the_view(metrics, plots):
     latency = plots[1]
     feed(metrics, random_steps(10))
     latency.settle(is_over=True)

@@ -41,7 +41,7 @@ def test_before_a_run_the_settings_are_taken(window, opened):
     assert page.verdict.isHidden()
 
 
-def test_after_a_run_its_own_pair_and_k_are_taken_whatever_the_settings_say_now(window, opened, run_to_end):
+def test_after_a_run_its_own_pair_and_k_are_used_whatever_the_current_settings(window, opened, run_to_end):
     run_to_end(window)
     window.controls.draft_length.number.set_value(9)
     page = opened()

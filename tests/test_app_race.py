@@ -83,7 +83,7 @@ def test_before_a_race_the_page_says_what_to_do_for_one(page, run):
     assert not page.clock.is_playing
 
 
-def test_a_race_stands_at_its_end_with_the_result(page, run):
+def test_a_race_ends_with_the_result(page, run):
     feed(run)
     page.end()
     assert page.stack.currentIndex() == 1
@@ -168,7 +168,7 @@ def test_the_buttons_and_the_slider_move_the_clock(page, run, qtbot):
     page.clock.pause()
 
 
-def test_a_race_that_is_not_seen_stands_still_and_is_made_when_it_is_seen(page, run, qtbot):
+def test_a_hidden_race_is_paused_and_made_when_shown(page, run, qtbot):
     page.hide()
     feed(run)
     page.end()

@@ -269,7 +269,7 @@ def test_the_window_has_its_runs_inspected_and_forgets_the_selection_with_the_ru
     assert window.selection.place is None
 
 
-def test_panels_that_nobody_sees_keep_no_step_of_the_run_before(make_window, run_to_end):
+def test_hidden_panels_keep_no_step_of_the_previous_run(make_window, run_to_end):
     window = make_window(is_shown=True)
     run_to_end(window)
     for page in (window.plots, window.why, window.measurements):

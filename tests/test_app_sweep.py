@@ -163,7 +163,7 @@ def test_a_sweep_fills_the_heatmap_and_says_what_to_use(window, qtbot):
     assert "by the latest runs" in sweeps.form.extent.text()
 
 
-def test_cells_fill_as_runs_end_and_the_same_sweep_again_begins_anew_in_a_file_of_its_own(window, engine, qtbot):
+def test_cells_fill_as_runs_end_and_the_same_sweep_again_starts_over_in_its_own_file(window, engine, qtbot):
     sweeps = start(window)
     finish(qtbot, window)
     engine.on_run = pause = Pause(at=4)

@@ -49,7 +49,7 @@ def test_an_earlier_sweep_is_opened_from_the_list(window, qtbot, opened, tmp_pat
     assert [line.word for line in window.tools.sweep.verdicts.lines] == ["K = 2"]
 
 
-def test_a_torn_line_is_told_and_what_is_no_sweep_is_a_sentence(window, qtbot, opened, tmp_path):
+def test_a_torn_line_is_reported_and_what_is_no_sweep_is_a_sentence(window, qtbot, opened, tmp_path):
     path = keep_sweep(tmp_path / "sweep.jsonl")
     path.write_bytes(path.read_bytes()[:-20])
     sweeps = opened(path)
@@ -112,7 +112,7 @@ def test_use_this_cell_sets_k_temperature_and_draft_and_leaves_the_rest(window, 
     assert (settings.method, settings.length_policy) == ("prompt-lookup", LengthPolicy.ADAPTIVE)
 
 
-def test_the_figure_can_be_switched_and_its_unit_stands_at_the_scale(opened):
+def test_the_figure_can_be_switched_and_the_scale_has_its_unit(opened):
     sweeps = opened()
     seen = {}
     for index, figure in enumerate(SweepFigure):

@@ -58,7 +58,7 @@ def test_every_figure_has_its_formula_and_an_interval_where_there_is_one(qtbot, 
     assert page.headline.text().startswith("K = ")
 
 
-def test_the_curves_pass_through_one_at_k_0_and_the_point_stands_at_the_runs_own_k(qtbot, steps):
+def test_the_curves_pass_through_one_at_k_0_and_the_point_is_at_the_runs_own_k(qtbot, steps):
     page = page_of(qtbot, view(steps))
     x, y = page.plot.line.getData()
     assert (x[0], y[0]) == (0, pytest.approx(1.0))

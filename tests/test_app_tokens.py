@@ -68,5 +68,5 @@ def test_a_token_that_looks_like_markup_is_shown_as_it_is(stream):
     ("tail", "text", "joined"),
     [("e", "\u0301x", 1), ("a", "b", 0), ("👍", "🏽!", 1), (FAMILY[:1], FAMILY[1:], len(FAMILY) - 1), ("中", "文", 0)],
 )
-def test_what_completes_a_character_is_told_from_what_begins_one(tail, text, joined):
+def test_what_completes_a_character_is_distinguished_from_what_begins_one(tail, text, joined):
     assert num_joined(tail, text) == joined

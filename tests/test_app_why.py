@@ -89,7 +89,7 @@ def test_a_run_without_drafts_is_plain_decoding():
     assert len(report.gains) == 1
 
 
-def test_each_step_is_read_once_and_another_run_is_read_anew():
+def test_each_step_is_read_once_and_another_run_from_its_start():
     run = view(drawn(0.8, 4, count=40), is_over=False)
     assert "40 steps" in why_report(run).basis
     for step in drawn(0.8, 4, count=10, seed=2):

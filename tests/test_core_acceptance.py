@@ -86,7 +86,7 @@ def test_there_is_no_band_before_two_blocks_and_an_empty_block_says_nothing():
     assert sums_of([(4, 2), (0, 0), (4, 1)]).interval() == sums_of([(4, 2), (4, 1)]).interval()
 
 
-def test_wilsons_interval_worked_out_by_hand():
+def test_wilsons_interval_computed_by_hand():
     low, high = wilson(0.5, 10)
     assert (low, high) == pytest.approx((0.2366, 0.7634), abs=5e-4)
     assert wilson(0.0, 4)[0] == 0.0

@@ -40,7 +40,7 @@ def test_expected_tokens_of_the_paper(alpha, k, tokens):
 
 
 @pytest.mark.parametrize(("alpha", "k", "cost", "speedup"), [(0.8, 5, 0.05, 2.951), (0.5, 5, 0.5, 0.5625)])
-def test_speedups_worked_out_by_hand(alpha, k, cost, speedup):
+def test_speedups_computed_by_hand(alpha, k, cost, speedup):
     assert predicted_speedup(alpha, k, cost) == pytest.approx(speedup, abs=5e-4)
 
 
@@ -114,7 +114,7 @@ def test_an_empty_tally_has_no_figures_rather_than_false_ones():
     assert figures == (None,) * 6
 
 
-def test_a_token_is_expected_to_be_kept_only_behind_kept_ones():
+def test_a_token_is_expected_to_be_accepted_only_after_accepted_ones():
     assert expected_accepted((), ()) == 0
     assert expected_accepted((0.1,), (0.5,)) == 0.5
     assert expected_accepted((1.0, 0.0, 1.0), (0.5, 0.25, 0.125)) == 0.75

@@ -27,7 +27,7 @@ def kinds(run) -> list[tuple[str, int]]:
     return [(type(event).__name__, event.index) for event in run if isinstance(event, Step | Inspected)]
 
 
-def test_at_full_speed_it_comes_behind_the_last_step_in_the_steps_order():
+def test_at_full_speed_it_follows_the_last_step_in_the_steps_order():
     told = list(events(RunControls(SamplingParams())))
     num_steps = sum(isinstance(event, Step) for event in told)
     assert kinds(told) == [(name, index) for name in ("Step", "Inspected") for index in range(num_steps)]

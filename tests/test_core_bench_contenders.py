@@ -140,7 +140,7 @@ def test_only_named_contenders_run_in_the_order_given(pair):
     assert absent == {}
 
 
-def test_options_stand_behind_a_method_and_reach_the_contender(pair):
+def test_options_follow_a_method_and_reach_the_contender(pair):
     assert split_name("prompt-lookup:max-ngram=5:min-ngram=2") == ("prompt-lookup", {"max_ngram": 5, "min_ngram": 2})
     assert set(known_names()) <= set(default_names())
     for name in default_names():

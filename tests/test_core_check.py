@@ -211,7 +211,7 @@ def test_in_half_precision_every_parting_is_explained(coupling):
     assert "In bfloat16" in report_text(report)
 
 
-def test_a_target_that_scores_blocks_otherwise_is_not_exact_in_its_sampled_law():
+def test_a_target_that_scores_blocks_otherwise_is_not_exact_in_its_sampled_distribution():
     found = checked(make_check(), TableSession(shifting(0.5))).distribution
     assert found.is_misscored
     assert not found.is_exact

@@ -56,7 +56,7 @@ def test_fewer_than_one_new_token_is_refused():
         play(autoregressive(target, [0], max_new_tokens=0))
 
 
-def test_the_figures_of_a_step_are_those_of_its_laws():
+def test_the_figures_of_a_step_are_those_of_its_distributions():
     sampling = SamplingParams(0.9, top_k=5)
     target, draft = tables()
     ids = [0]

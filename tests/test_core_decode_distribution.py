@@ -35,7 +35,7 @@ from tests.fakes_decode import GREEDY, PROMPT, plain_ids, tables
         (SamplingParams(0.9, top_k=4, top_p=0.8, min_p=0.1), 2),
     ],
 )
-def test_three_tokens_follow_the_filtered_law_together(coupling, sampling, num_draft_tokens):
+def test_three_tokens_follow_the_filtered_distribution_together(coupling, sampling, num_draft_tokens):
     p_value = engine_law_p_value(
         speculative, sampling=sampling, coupling=coupling, num_draft_tokens=num_draft_tokens, seed=num_draft_tokens
     )
@@ -117,7 +117,7 @@ def test_what_a_coupled_run_expects_of_rejection_is_what_rejection_does():
     assert mean(coupled, "draft_acceptance_rate") < mean(coupled, "expected_acceptance_rate") - 0.01
 
 
-def test_the_log_holds_the_figure_behind_the_fields_that_were_there_before():
+def test_the_log_holds_the_figure_after_the_older_fields():
     record = to_record(Finished(run(Coupling.GUMBEL, 5)))
     assert record is not None
     assert list(record)[1 : 1 + len(SUMMARY_FIELDS)] == list(SUMMARY_FIELDS)

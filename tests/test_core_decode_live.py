@@ -77,7 +77,7 @@ class StopsWhereUnsure(DraftLengthPolicy):
 
 
 @pytest.mark.parametrize("coupling", Coupling)
-def test_the_loop_keeps_the_law_where_blocks_end_by_what_was_drawn(coupling, monkeypatch):
+def test_the_loop_keeps_the_distribution_where_blocks_end_by_what_was_drawn(coupling, monkeypatch):
     monkeypatch.setattr(core.decode, "DraftLengthPolicy", StopsWhereUnsure)
     assert engine_law_p_value(speculative, sampling=FILTERED, coupling=coupling) > SIGNIFICANCE
 

@@ -63,7 +63,7 @@ def test_a_model_is_described(saved):
     assert not found.is_instruct
 
 
-def test_a_padded_table_is_told_from_the_vocabulary(tmp_path):
+def test_a_padded_table_is_distinguished_from_the_vocabulary(tmp_path):
     found = details(save_model(tmp_path, vocab_size=320))
     assert (found.vocab_size, found.table_size) == (257, 320)
 
@@ -133,7 +133,7 @@ def test_a_model_with_a_chat_template_is_an_instruct_model(folder):
     assert details(folder).is_instruct
 
 
-def test_a_base_model_with_the_template_of_its_relatives_is_told_apart_by_its_end(tmp_path):
+def test_a_base_model_with_the_template_of_its_relatives_is_recognised_by_its_end(tmp_path):
     tokenizer = byte_tokenizer(specials=("<|end|>", "<|stop|>"))
     folder = save_model(tmp_path, tokenizer=tokenizer)
     (folder / "chat_template.jinja").write_text(TEMPLATE)

@@ -155,7 +155,7 @@ def test_a_well_set_run_is_left_alone():
     assert "well set" in promises(steps)[0].text
 
 
-def test_a_hopeless_pair_is_told_not_to_speculate():
+def test_a_hopeless_pair_is_advised_not_to_speculate():
     advice = promises(drawn(0.05, 4, draft_ms=8.0, verify_ms=12.0))
     assert advice[0].text.startswith("Don't speculate here")
     good = promises(drawn(0.9, 4, draft_ms=0.5, verify_ms=12.0))

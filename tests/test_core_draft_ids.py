@@ -66,7 +66,7 @@ def first_token_p_value(drafter_type: type, sampling: SamplingParams) -> float:
 
 
 @pytest.mark.parametrize("sampling", [SamplingParams(1.0), SamplingParams(1.0, top_k=6)], ids=["whole", "top-k"])
-def test_the_law_is_the_targets(sampling):
+def test_the_distribution_is_the_targets(sampling):
     assert first_token_p_value(DraftModelDrafter, sampling) > SIGNIFICANCE
 
 

@@ -58,7 +58,7 @@ def test_methods_describe_themselves(name):
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 16])
-def test_a_draft_is_a_chain_of_at_most_k_tokens_drawn_from_its_own_law(name, count):
+def test_a_draft_is_a_chain_of_at_most_k_tokens_drawn_from_its_own_distribution(name, count):
     drafter = build(name)
     ids = list(PROMPT)
     drafter.start(torch.tensor(ids))
@@ -142,7 +142,7 @@ def test_a_prompt_of_one_token_will_do(name):
 
 @pytest.mark.parametrize("sampling", [SAMPLING, SamplingParams(0.0), SamplingParams(1.5, top_p=0.6, min_p=0.1)])
 @pytest.mark.parametrize("is_gumbel", [False, True])
-def test_the_law_that_is_told_is_the_one_that_was_drawn_from(sampling, is_gumbel):
+def test_the_reported_distribution_is_the_one_that_was_drawn_from(sampling, is_gumbel):
     model = table_model(random_law(V, 2), V)
     drafter = DraftModelDrafter(model)
     counts, total = torch.zeros(V), 800

@@ -123,7 +123,7 @@ def test_unlikely_tokens_are_listed_only_where_they_were_drafted_or_drawn():
     assert place.target_tail == pytest.approx(2e-8, rel=1e-5)
 
 
-def test_a_law_that_the_draft_meets_exactly_leaves_no_residual():
+def test_a_distribution_that_the_draft_meets_exactly_leaves_no_residual():
     rows = random_rows(3, 50, 1)
     tokens = torch.tensor([1, 2])
     outcome = verify_block(tokens, rows[:2], rows, generator=torch.Generator().manual_seed(0))
@@ -161,7 +161,7 @@ def test_a_run_is_the_same_whether_it_is_inspected_or_not(coupling, sampling):
         assert len(step.evidence) == step.num_draft_tokens + has_bonus
 
 
-def test_plain_steps_have_the_targets_law_alone():
+def test_plain_steps_have_the_targets_distribution_alone():
     target, _ = pair()
     run = play(autoregressive(target, [0], max_new_tokens=5, inspect=True))
     for step in run.steps:
@@ -234,7 +234,7 @@ def vars_of(place):
     return [getattr(place, name) for name in type(place).__slots__]
 
 
-def test_the_laws_shown_are_those_after_the_filters():
+def test_the_distributions_shown_are_those_after_the_filters():
     target, draft = pair()
     sampling = SamplingParams(0.7, top_k=3)
     step = play(speculative(target, draft, [0], sampling=sampling, inspect=True, max_new_tokens=8)).steps[0]

@@ -12,7 +12,9 @@ from core.runlog.store import read_head
 from core.types import Inspected, Step
 from tests.fakes import play
 from tests.fakes_log import STARTED
-from tests.test_core_evidence import NUMBERS, a_run, pair
+from tests.test_core_evidence import a_run, pair
+
+NUMBERS = ("target_tail", "target_entropy", "draft_tail", "draft_entropy", "residual_mass", "residual_tail")
 
 
 def lines(steps):

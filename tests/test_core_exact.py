@@ -64,7 +64,7 @@ def spoken(method: str, target, draft, count: int = LENGTH, **settings):
 
 
 @EVERY
-def test_texts_follow_the_filtered_law_with_every_filter_and_coupling(method, is_fused):
+def test_texts_follow_the_filtered_distribution_with_every_filter_and_coupling(method, is_fused):
     target, draft = law_models(is_fused)
     texts = list(write(speculative, target, lambda: build_method(method, target, draft), length=60))
     assert {text.sampling for text in texts} == set(FILTERS.values())

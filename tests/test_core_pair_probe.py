@@ -247,7 +247,7 @@ def test_a_probe_that_is_stopped_says_what_it_has(loader):
     assert [found.draft for found in last.probes] == ["near"]
 
 
-def test_laws_that_hold_nan_are_a_problem_of_the_pair(loader):
+def test_distributions_that_hold_nan_are_a_problem_of_the_pair(loader):
     broken = table_model(fixed_law([math.nan] * 257), 257)
     loader.drafts["nan"] = broken
     done, _ = played(loader, asked("near", "nan"))

@@ -213,7 +213,7 @@ def law_pairs(draw, most_drafted: int, most_tokens: int):
 
 @pytest.mark.parametrize("is_certain", [False, True])
 @pytest.mark.parametrize(("most_drafted", "most_tokens"), [(1, 6), (3, 3)])
-def test_the_law_of_what_is_emitted_adds_up_to_the_targets(most_drafted, most_tokens, is_certain):
+def test_the_distribution_of_what_is_emitted_adds_up_to_the_targets(most_drafted, most_tokens, is_certain):
     @given(law_pairs(most_drafted, most_tokens))
     @settings(max_examples=40, deadline=None, derandomize=True)
     def check(pair):

@@ -162,7 +162,7 @@ def test_draw_inverts_the_distribution_function():
         assert int(draw(probs, torch.tensor(uniform, dtype=torch.float64))) == token
 
 
-def test_draw_follows_the_law():
+def test_draw_follows_the_distribution():
     probs = torch.rand(12, generator=torch.Generator().manual_seed(1)) ** 2
     probs[[3, 7]] = 0.0
     uniforms = draw_uniforms(20_000, torch.Generator().manual_seed(2))
@@ -184,7 +184,7 @@ def test_gumbel_noise_belongs_to_its_seed_and_position():
 
 
 @pytest.mark.parametrize("seed", [0, 2**63 - 1])
-def test_gumbel_draws_follow_the_law_over_positions(seed):
+def test_gumbel_draws_follow_the_distribution_over_positions(seed):
     probs = torch.tensor([0.5, 0.2, 0.0, 0.15, 0.1, 0.05])
     counts = torch.zeros(6)
     pairs = torch.zeros(6, 6)
@@ -202,7 +202,7 @@ def test_gumbel_draws_follow_the_law_over_positions(seed):
     assert chisquare(pairs[kept][:, kept].flatten().double(), expected, sum_check=False).pvalue > 1e-4
 
 
-def test_gumbel_draws_follow_the_law_over_seeds():
+def test_gumbel_draws_follow_the_distribution_over_seeds():
     probs = torch.tensor([0.6, 0.3, 0.1])
     counts = torch.zeros(3)
     for seed in range(12_000):

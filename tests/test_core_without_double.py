@@ -48,7 +48,7 @@ def test_unlikely_tokens_of_a_large_vocabulary_are_drawn_as_doubles_draw_them(no
     assert len(set(tokens)) > 60
 
 
-def test_draw_follows_the_law(no_double):
+def test_draw_follows_the_distribution(no_double):
     probs = torch.rand(12, generator=torch.Generator().manual_seed(1)) ** 2
     probs[[3, 7]] = 0.0
     tokens = [int(draw(probs, uniform)) for uniform in draw_uniforms(20_000, torch.Generator().manual_seed(2))]
