@@ -125,7 +125,7 @@ def test_a_paused_run_is_stopped_before_its_branch_starts(window, qtbot, session
     assert window.controller.state is RunState.PAUSED
 
 
-def test_a_run_that_goes_offers_no_branch_and_neither_does_a_place_without_a_token(finished, qtbot, session):
+def test_a_running_run_offers_no_branch_and_neither_does_a_place_without_a_token(finished, qtbot, session):
     button = finished.transcript.playback.branch_button
     finished.selection.select(Place(2, 0))
     assert button.isEnabled()

@@ -126,7 +126,7 @@ def test_get_can_start_over(hub):
     assert hub.asked == [("owner/model", True)]
 
 
-def test_ctrl_c_stops_a_download_says_what_is_kept_and_how_to_go_on(hub, kept, capsys):
+def test_ctrl_c_stops_a_download_says_what_is_kept_and_how_to_continue(hub, kept, capsys):
     before = signal.getsignal(signal.SIGINT)
     hub.script[3:] = [press_ctrl_c, progress("Downloading", 5_000_000, 10_000_000)]
     assert models("get", "owner/model") == 130

@@ -239,7 +239,7 @@ def test_the_log_holds_the_run(play, log):
     assert records[-1]["text"] == "def f(x):\n"
 
 
-def test_a_log_that_cannot_be_written_is_reported_once_and_the_text_goes_on(play, capsys, monkeypatch, log):
+def test_a_log_that_cannot_be_written_is_reported_once_and_the_text_continues(play, capsys, monkeypatch, log):
     def fail(*_):
         raise run.RunLogError("There is no space left to write 'run.jsonl'; free some.")
 

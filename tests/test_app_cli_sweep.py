@@ -217,7 +217,7 @@ def interrupting(session, at):
     session.on_run = lambda *_: signal.raise_signal(signal.SIGINT) if len(session.calls) == at else None
 
 
-def test_ctrl_c_stops_with_a_table_and_the_same_command_goes_on(capsys, session, out):
+def test_ctrl_c_stops_with_a_table_and_the_same_command_continues(capsys, session, out):
     arguments = ["sweep", *GRID, "--out", str(out)]
     before = signal.getsignal(signal.SIGINT)
     interrupting(session, 5)
@@ -239,7 +239,7 @@ def test_ctrl_c_while_models_load_leaves_at_once(capsys, session, out):
     assert not out.exists()
 
 
-def test_a_restart_that_is_stopped_goes_on_without_the_flag(capsys, session, out):
+def test_a_restart_that_is_stopped_continues_without_the_flag(capsys, session, out):
     assert main(["sweep", *GRID, "--out", str(out)]) == 0
     interrupting(session, len(session.calls) + 3)
     assert main(["sweep", *GRID, "--out", str(out), "--restart"]) == 130
@@ -297,5 +297,5 @@ def test_yes_asks_no_question(capsys, session, out, monkeypatch):
         (9e5, "250 h"),
     ],
 )
-def test_a_duration_reads_as_a_person_says_it(seconds, words):
+def test_a_duration_is_readable(seconds, words):
     assert duration_text(seconds) == words

@@ -88,7 +88,7 @@ def test_a_run_that_vanished_meanwhile_is_explained(open_runs, folder, qtbot):
     until(qtbot, lambda: "There is no file" in panel.banner.sentence())
 
 
-def test_the_run_that_goes_is_marked_and_neither_opened_nor_deleted(open_runs, folder, qtbot, session):
+def test_the_current_run_is_marked_and_neither_opened_nor_deleted(open_runs, folder, qtbot, session):
     session.gate = threading.Semaphore(3)
     keep_run(folder)
     window, panel = open_runs(1)

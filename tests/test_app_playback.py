@@ -60,7 +60,7 @@ def test_a_run_goes_step_by_step_and_then_on(stepwise, qtbot):
     assert stepwise.run_view.summary.finish_reason is FinishReason.LENGTH
 
 
-def test_a_run_can_be_paused_as_it_goes(window, qtbot, session):
+def test_a_run_can_be_paused_while_it_is_running(window, qtbot, session):
     session.gate = threading.Semaphore(3)
     window.prompt.run_button.click()
     qtbot.waitUntil(lambda: num_steps(window) == 3)
@@ -113,7 +113,7 @@ def test_a_run_that_is_stepped_to_its_end_measures_its_baseline_without_pauses(s
     assert stepwise.controller.state is RunState.IDLE
 
 
-def test_the_speed_reaches_the_run_that_goes_and_those_to_come(window, qtbot, session):
+def test_the_speed_reaches_the_current_run_and_those_to_come(window, qtbot, session):
     choose(window, Pace.FIVE)
     session.gate = threading.Semaphore(0)
     window.prompt.run_button.click()

@@ -144,7 +144,7 @@ def test_nothing_is_drawn_while_the_page_is_not_seen_and_all_of_it_when_it_is(pa
     assert len(page.positions.bars.opts["height"]) == 6
 
 
-def test_a_run_that_goes_grows_and_the_next_starts_from_nothing(page, run):
+def test_a_running_run_grows_and_the_next_starts_from_nothing(page, run):
     feed(run, 10)
     page.refresh(has_news=True)
     first = page.timeline.ours.num_tokens

@@ -122,7 +122,7 @@ def test_tokens_are_drawn_in_the_look_of_their_kind_for_the_speculative_text_alo
             assert cursor.charFormat().foreground().color().name() == expected
 
 
-def test_play_goes_on_by_the_clock_and_stops_at_the_end(qtbot):
+def test_play_continues_by_the_clock_and_stops_at_the_end(qtbot):
     clock = RaceClock()
     qtbot.addWidget(clock)
     clock.set_end(100.0)

@@ -67,7 +67,7 @@ def test_without_the_baseline_there_is_no_speedup_but_a_hint(window, run_to_end)
     assert window.measurements.latency.baseline_line.isVisible() is False
 
 
-def test_tokens_are_on_screen_while_the_run_goes(window, qtbot, gated):
+def test_tokens_are_on_screen_while_the_run_is_running(window, qtbot, gated):
     window.prompt.run_button.click()
     gated.release()
     qtbot.waitUntil(lambda: steps_shown(window) == 1)
@@ -241,7 +241,7 @@ def test_the_engine_is_imported_once_the_window_is_up_and_no_model_is_loaded(mak
     qtbot.waitUntil(lambda: window.status.stage.text() == "Ready")
 
 
-def test_a_log_that_can_not_be_kept_is_said_once_and_the_run_goes_on(make_window, tmp_path, run_to_end):
+def test_a_log_that_can_not_be_kept_is_said_once_and_the_run_continues(make_window, tmp_path, run_to_end):
     (tmp_path / "runs").write_text("")
     window = make_window()
     run_to_end(window)

@@ -182,7 +182,7 @@ def test_the_pair_and_the_sampling_are_remembered(make_window, session, tmp_path
     assert (request.sampling.temperature, request.baseline) == (1.25, False)
 
 
-def test_a_page_that_is_no_more_leaves_the_first_one_open(make_window, tmp_path):
+def test_a_page_that_no_longer_exists_leaves_the_first_one_open(make_window, tmp_path):
     SettingsStore(tmp_path / "settings.json").save(WindowSettings(side_page="Gone", text_scale=1.0))
     assert make_window().side.title() == "Live"
 

@@ -147,7 +147,7 @@ def test_the_window_works_a_run_out_in_another_thread_when_the_page_is_open(make
     assert "tested tokens" in window.theory.basis.text()
 
 
-def test_a_run_that_goes_on_has_only_its_new_steps_added_up(monkeypatch):
+def test_a_running_run_has_only_its_new_steps_added_up(monkeypatch):
     added = []
     monkeypatch.setattr(StepSums, "add", lambda sums, step, add=StepSums.add: (added.append(step), add(sums, step)))
     steps = drawn(0.8, 4, count=500)

@@ -33,7 +33,7 @@ def test_the_end_of_the_context_ends_the_text():
     assert len(full.ids) == 1
 
 
-def test_a_draft_with_a_shorter_context_goes_quiet_and_the_target_goes_on():
+def test_a_draft_with_a_shorter_context_goes_quiet_and_the_target_continues():
     target = tables()[0]
     draft = table_model(target.law, 8, context_length=12)
     for prompt in ([0] * 4, [0] * 11, [0] * 12, [0] * 13, [0] * 40):

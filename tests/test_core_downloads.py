@@ -216,7 +216,7 @@ def test_the_meter_reports_ten_times_a_second_with_a_rate_and_the_time_left():
     assert (seen[-1].bytes_per_second, seen[-1].seconds_left) == (None, None)
 
 
-def test_a_cancelled_download_goes_on_at_the_byte_where_it_stopped(server):
+def test_a_cancelled_download_continues_at_the_byte_where_it_stopped(server):
     kept = interrupt()
     assert hub.interrupted_refs() == [REF]
     assert REF not in [entry.ref for entry in local_models()]

@@ -83,7 +83,7 @@ def test_a_draft_is_a_chain_of_at_most_k_tokens_drawn_from_its_own_distribution(
 
 
 @pytest.mark.parametrize("sampling", [SAMPLING, SamplingParams(1.0), SamplingParams(0.0)])
-def test_asked_whether_to_go_on_it_drafts_the_same_and_keeps_the_token_it_stops_at(name, sampling):
+def test_asked_whether_to_continue_it_drafts_the_same_and_keeps_the_token_it_stops_at(name, sampling):
     whole = propose_from_the_prompt(name, sampling, None)
     told: list[float] = []
     for most in (1, 3, 9):

@@ -190,7 +190,7 @@ def test_a_deleted_run_comes_back_as_it_was_with_its_name(folder, keep):
     assert runs(folder)["x"].name == "mine"
 
 
-def test_the_trash_is_emptied_for_good_and_only_one_s_own(folder, keep):
+def test_the_trash_is_emptied_permanently_and_only_one_s_own(folder, keep):
     keep("a")
     keep("b")
     mine, other = RunStore(folder), RunStore(folder)

@@ -88,7 +88,7 @@ def test_a_table_has_a_row_for_each_cell_and_for_each_of_its_suites(out):
 # --- Going on ---------------------------------------------------------------------------------------------------
 
 
-def test_a_sweep_goes_on_where_it_stopped(out):
+def test_a_sweep_continues_where_it_stopped(out):
     plan = plan_of()
     stopped_after(5, plan, out)
     session = FakeSweepSession()
