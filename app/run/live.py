@@ -18,7 +18,7 @@ from core.settings import RunRequest
 from core.types import Event, RunStarted
 
 TEXT_MS = 80
-PANELS_MS = 240
+PANELS_MS = 220
 APPLY_S = 0.03
 """Longest time that one frame spends applying events; a kept run may have thousands."""
 

@@ -1,4 +1,4 @@
-"""What a check asks and reports: whether a pair and its settings give exactly what the target alone would.
+"""A check's request, report and verdict: do a pair and its settings give exactly what the target alone would?
 
 `core.experiments.exactness` carries it out.
 """

@@ -1,4 +1,4 @@
-"""How a check decides, on the path that a run takes: texts that must be equal, and then the sampled distribution."""
+"""Carries out a check on the path that a run takes: texts that must be equal, then the sampled distribution."""
 
 from __future__ import annotations
 
