@@ -113,9 +113,7 @@ def test_a_full_disk_is_a_sentence_and_leaves_what_was_there(log, tmp_path, caps
     ],
     ids=["torn", "no steps", "NaN"],
 )
-def test_a_log_that_lacks_something_is_exported_as_far_while_it_is_running(
-    log, tmp_path, capsys, flag, damage, sentence
-):
+def test_a_log_that_lacks_something_is_exported_as_far_as_possible(log, tmp_path, capsys, flag, damage, sentence):
     log.write_text(damage(log.read_text("utf-8")), encoding="utf-8")
     assert main(["export", str(log), flag, str(tmp_path / "out")]) == 0
     assert sentence in capsys.readouterr().err

@@ -244,7 +244,7 @@ def test_about_says_what_the_last_run_was_on(window, dialogs, run_to_end):
 
 
 @pytest.mark.parametrize("way", ["dismiss", "run", "look"])
-def test_the_hint_goes_permanently_when_it_is_dismissed_or_a_run_starts(
+def test_the_hint_disappears_permanently_when_it_is_dismissed_or_a_run_starts(
     make_window, session, tmp_path, run_to_end, way
 ):
     window = make_window()

@@ -241,7 +241,7 @@ def test_the_engine_is_imported_once_the_window_is_up_and_no_model_is_loaded(mak
     qtbot.waitUntil(lambda: window.status.stage.text() == "Ready")
 
 
-def test_a_log_that_can_not_be_kept_is_said_once_and_the_run_continues(make_window, tmp_path, run_to_end):
+def test_a_log_that_can_not_be_kept_is_reported_once_and_the_run_continues(make_window, tmp_path, run_to_end):
     (tmp_path / "runs").write_text("")
     window = make_window()
     run_to_end(window)

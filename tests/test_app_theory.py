@@ -83,7 +83,7 @@ def test_the_switches_show_block_efficiency_and_groups_by_prediction(qtbot, step
 
 
 def test_a_run_without_evidence_says_so_and_one_with_it_shows_correlations(qtbot, steps):
-    assert "kept no distributions" in page_of(qtbot, view(steps)).predictors_note.text()
+    assert "were not kept" in page_of(qtbot, view(steps)).predictors_note.text()
     with_probs, _ = with_evidence(300, count=40, scale=1.0)
     page = page_of(qtbot, view(with_probs))
     assert "lower bound" in page.predictors_note.text()

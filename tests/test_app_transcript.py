@@ -178,7 +178,7 @@ def test_the_legend_shows_kinds_as_the_transcript_does(make_window):
     assert not window.transcript._ghost_sample.isVisibleTo(window)
     window.menus.show_ghosts.setChecked(True)
     assert window.transcript._ghost_sample.isVisibleTo(window)
-    assert "kept" in samples[TokenKind.ACCEPTED].toolTip()
+    assert "accepted" in samples[TokenKind.ACCEPTED].toolTip()
 
 
 # --- Any script ---

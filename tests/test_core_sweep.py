@@ -155,7 +155,7 @@ def test_figures_are_told_by_suite_too():
 
 
 @pytest.mark.parametrize("failure", [OutOfMemoryError("It does not fit."), RuntimeError("CUDA error\nand more")])
-def test_a_cell_that_fails_is_told_and_the_rest_continues(failure):
+def test_a_cell_that_fails_is_reported_and_the_rest_continues(failure):
     def on_run(request, controls):
         if controls.num_draft_tokens == 2:
             raise failure
@@ -204,7 +204,7 @@ def test_a_sweep_that_is_stopped_keeps_what_was_measured(tmp_path):
     assert len(measured(events)) == 2
 
 
-def test_logs_that_cannot_be_kept_are_told_once_and_the_sweep_continues(tmp_path):
+def test_logs_that_cannot_be_kept_are_reported_once_and_the_sweep_continues(tmp_path):
     (tmp_path / "file").write_text("x")
     events = list(sweep(plan_of(), FakeSweepSession(), logs=tmp_path / "file" / "logs"))
     failures = [event.sentence for event in events if isinstance(event, FileFailed)]

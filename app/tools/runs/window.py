@@ -33,7 +33,7 @@ SIDE = 16
 """Pixels at the left and at the right."""
 NO_MATCH = "No kept run matches."
 NO_RUN = "No runs yet. Every run you start is saved here as it proceeds."
-RUNNING = "This run hasn't ended yet. Stop it or wait until it ends before you delete it."
+RUNNING = "This run has not ended yet. Stop it or wait until it ends before you delete it."
 SEARCH_HELP = (
     "Words in the name, the prompt or the models, and settings such as K=4, temperature=0, target=llama, "
     "speedup>1.5 or state=failed (Ctrl+F)"
