@@ -1,7 +1,7 @@
 """The `outrider` command: with no argument it opens the window, otherwise it runs in the terminal.
 
-Neither Qt nor torch is imported until it is needed, so that `--help` and a mistake in the arguments answer at once.
-The commands, which take a fifth of a second, are imported within `guard`, so that a Ctrl-C meanwhile is no traceback.
+Qt and torch are imported only when needed, so that `--help` and errors in the arguments appear at once.
+The commands take a fifth of a second to import, so this happens inside `guard`: Ctrl-C then prints no traceback.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _dispatch(arguments: Sequence[str]) -> int:
 
 
 def _speak_utf8() -> None:
-    """Models speak every script; a console or a pipe that was opened for an older encoding must not fail at it."""
+    """Write UTF-8 to consoles and pipes with an older encoding: models emit characters from every script."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError, OSError):
             if stream.encoding.lower().replace("-", "") != "utf8":
@@ -61,7 +61,7 @@ def _speak_utf8() -> None:
 
 
 def open_window() -> int:
-    """Open the window and stay until it is closed; where there can be none, say why."""
+    """Open the window and wait until it is closed; if it can't be opened, print the reason."""
     from app.preflight import find_problem
     from core.runners.threads import limit_spinning
 
@@ -81,7 +81,7 @@ def open_window() -> int:
     application = QApplication(sys.argv[:1])
     with collecting_here():
         window = MainWindow()
-        # Qt does not notice the end of a window that was hidden while its threads ended.
+        # Qt does not notice that a window has closed if it was hidden while its threads ended.
         window.controller.closed.connect(application.quit)
         window.show()
         with _closing_on_interrupt(application):
@@ -90,9 +90,9 @@ def open_window() -> int:
 
 @contextlib.contextmanager
 def collecting_here() -> Iterator[None]:
-    """Within it, garbage is collected by a timer in the calling thread only, which runs Qt's event loop.
+    """Collect garbage only by a timer in the calling thread, which runs Qt's event loop.
 
-    Collecting Qt objects in another thread ends the process.
+    Collecting Qt objects in another thread crashes the process.
     """
     from PySide6.QtCore import QTimer
 
@@ -108,7 +108,7 @@ def collecting_here() -> Iterator[None]:
 
 
 def collect_due() -> None:
-    """Collect the generations that Python would collect by now."""
+    """Collect the generations that Python would have collected by now."""
     due = [generation for generation, most in enumerate(gc.get_threshold()) if gc.get_count()[generation] > most > 0]
     if due:
         gc.collect(due[-1])
@@ -116,10 +116,10 @@ def collect_due() -> None:
 
 @contextlib.contextmanager
 def _closing_on_interrupt(application: QApplication) -> Iterator[None]:
-    """Let Ctrl-C in the terminal close the window as a click does, so that a run's log is finished.
+    """Make Ctrl-C in the terminal close the window as a click does, so that the log of a run is completed.
 
-    Python runs a signal's handler only when Python code runs, which may be never while Qt waits; so the signal also
-    writes to a socket, and Qt wakes up on that.
+    Python runs signal handlers only while Python code runs, which may be never while Qt waits. So the signal also
+    writes to a socket, which wakes Qt up.
     """
     import socket
 

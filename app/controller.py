@@ -1,4 +1,4 @@
-"""Starts, steers and stops runs: owns the engine's thread and the run's state, and knows no widget."""
+"""Starts, controls and stops runs: owns the engine's thread and the run's state, and doesn't depend on widgets."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ BUSY_SENTENCE = "A run is in progress. Stop it, or wait for it to end, before yo
 BUSY_TASK_SENTENCE = "{} is in progress. Stop it, or wait for it to end, before you start anything else."
 
 SWITCH_S = 0.0005
-"""After this long, a thread that computes in Python lets another one in."""
+"""How long a thread computes in Python before it yields to another."""
 
 
 class RunState(StrEnum):
-    """Where a run stands, from the window's side."""
+    """State of a run, as the window sees it."""
 
     IDLE = "idle"
     RUNNING = "running"
@@ -32,15 +32,15 @@ class RunState(StrEnum):
 
 
 class RunController(QObject):
-    """Starts, steers and stops runs.
+    """Starts, controls and stops runs.
 
     Signals:
         state_changed: the new `RunState`.
         run_requested: a `RunRequest` is on its way to the engine.
-        engine_ready: the engine is imported, or could not be.
-        memory_held: a device, and the bytes of it that the kept models would free.
-        failed: one sentence.
-        run_ended: the run is over, however it ended; all its events can be taken now.
+        engine_ready: the engine has been imported, or the import failed.
+        memory_held: a device, and the bytes on it that unloading the kept models would free.
+        failed: one sentence that says why.
+        run_ended: the run is over, for whatever reason, and all its events are available.
         closed: the engine's thread has ended.
     """
 
@@ -82,13 +82,13 @@ class RunController(QObject):
         self._worker.task_failed.connect(self._on_task_failed)
         self._worker.task_finished.connect(self._on_task_finished)
         self._thread.finished.connect(self.closed)
-        # The engine asks for the interpreter many times a token; by default the window's thread keeps it for 5 ms.
+        # The engine needs the interpreter many times per token; by default the window's thread holds it for 5 ms.
         sys.setswitchinterval(SWITCH_S)
         self._thread.start()
 
     @property
     def state(self) -> RunState:
-        """Where the run stands."""
+        """The run's state."""
         return self._state
 
     @property
@@ -102,7 +102,7 @@ class RunController(QObject):
 
     @property
     def has_events(self) -> bool:
-        """Whether there are events to take, perhaps of a run that is over."""
+        """Whether there are events to take, possibly from a run that is over."""
         return len(self._inbox) > 0
 
     @Slot()
@@ -112,13 +112,13 @@ class RunController(QObject):
             self._warm_up_wanted.emit()
 
     def busy_sentence(self) -> str:
-        """Why nothing else can be started; empty if something can."""
+        """Why nothing can be started now; empty if something can."""
         if self._state is not RunState.IDLE:
             return BUSY_SENTENCE
         return BUSY_TASK_SENTENCE.format(self._task.title) if self._task is not None else ""
 
     def start_task(self, title: str, work: Work) -> EngineTask | None:
-        """Start other work than a run in the engine's thread; None, with nothing started, while the engine is busy.
+        """Start work other than a run in the engine's thread; None, with nothing started, while the engine is busy.
 
         Args:
             title: see `EngineTask`.
@@ -131,7 +131,7 @@ class RunController(QObject):
         return self._task
 
     def start(self, request: RunRequest) -> bool:
-        """Start a run. False, with a sentence in `failed`, while the engine is busy."""
+        """Start a run. While the engine is busy, emit `failed` and return False."""
         if self._is_closing:
             return False
         if sentence := self.busy_sentence():
@@ -149,7 +149,7 @@ class RunController(QObject):
 
     @Slot()
     def stop(self) -> None:
-        """Ask the run to end before its next forward. Asking twice, or with nothing to stop, does nothing."""
+        """Ask the run to end before its next forward. Has no effect if already asked, or if nothing is running."""
         if self._controls is None:
             return
         self._controls.cancel()
@@ -158,7 +158,7 @@ class RunController(QObject):
 
     @Slot()
     def pause(self) -> None:
-        """Hold the run before its next step. The baseline is never held."""
+        """Pause the run before its next step. The baseline is never paused."""
         if self._controls is not None and self._state is RunState.RUNNING:
             self._controls.pause()
             self._set_state(RunState.PAUSED)
@@ -183,7 +183,7 @@ class RunController(QObject):
             self._controls.set_delay(delay_ms)
 
     def set_inspected(self, inspected: bool) -> None:
-        """Set whether each step's evidence is wanted at once, now and in later runs."""
+        """Set whether each step's evidence is delivered at once, now and in later runs."""
         self._is_inspected = inspected
         if self._controls is not None:
             self._controls.set_inspected(inspected)
@@ -207,7 +207,7 @@ class RunController(QObject):
                 self.failed.emit(str(error))
 
     def begin_close(self) -> None:
-        """Stop the run, drop the models, end the thread. Returns at once; `closed` says when it is done."""
+        """Stop the run, drop the models and end the thread. Returns at once; `closed` is emitted when done."""
         if self._is_closing:
             return
         self._is_closing = True

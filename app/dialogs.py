@@ -29,7 +29,7 @@ from app.widgets.fields import describe, text_label
 
 
 class OpenKind(StrEnum):
-    """What is opened: safetensors live in a folder, GGUF is a file."""
+    """What to open: safetensors are in a folder, GGUF is a file."""
 
     FOLDER = "folder"
     GGUF = "gguf"
@@ -108,7 +108,7 @@ class AboutDialog(QDialog):
 
     @property
     def text(self) -> str:
-        """The versions, one a line."""
+        """The versions, one per line."""
         return "\n".join(f"{title} {version}" for title, version in self._versions)
 
     @Slot()
@@ -125,15 +125,15 @@ EXPORT_FILTERS = {
 
 
 class Dialogs:
-    """Asks the user. In one object, so that a test can answer instead. None: the dialog was cancelled."""
+    """Dialogs that ask the user; one object, so that tests can answer instead. None: the dialog was cancelled."""
 
     def ask_export_path(self, parent: QWidget, suggestion: str) -> Path | None:
-        """Where to write a run; the suffix says the format."""
+        """Where to write a run; the suffix sets the format."""
         dialog = QFileDialog(parent, "Export run", suggestion)
         dialog.setAcceptMode(QFileDialog.AcceptMode.AcceptSave)
         dialog.setNameFilters(list(EXPORT_FILTERS))
         dialog.setDefaultSuffix("jsonl")
-        # The dialog itself adds the suffix, so that it asks before it replaces the file that is really meant.
+        # The dialog adds the suffix itself, so that it asks before it replaces the file that is actually written.
         dialog.filterSelected.connect(lambda chosen: dialog.setDefaultSuffix(EXPORT_FILTERS[chosen][1:]))
         chosen = dialog.selectedFiles() if dialog.exec() else []
         dialog.deleteLater()
@@ -144,7 +144,7 @@ class Dialogs:
         return _ask_path(parent, "Export comparison", suggestion)
 
     def ask_plot_path(self, parent: QWidget, suggestion: str) -> Path | None:
-        """Where to write a plot, in the format of the suggestion's suffix."""
+        """Where to write a plot, in the format given by the suggestion's suffix."""
         return _ask_path(parent, "Save plot", suggestion)
 
     def ask_configuration_path(self, parent: QWidget, suggestion: str) -> Path | None:
@@ -152,15 +152,15 @@ class Dialogs:
         return _ask_path(parent, "Save configuration", suggestion)
 
     def ask_report_path(self, parent: QWidget, suggestion: str) -> Path | None:
-        """Where to write a report, as text or JSON by its suffix."""
+        """Where to write a report, as text or JSON depending on its suffix."""
         return _ask_path(parent, "Save report", suggestion, "json")
 
     def ask_sweep_export_path(self, parent: QWidget, suggestion: str) -> Path | None:
-        """Where to write a sweep, in the format of the suggestion's suffix."""
+        """Where to write a sweep, in the format given by the suggestion's suffix."""
         return _ask_path(parent, "Export sweep", suggestion)
 
     def ask_sweep_path(self, parent: QWidget, folder: Path) -> Path | None:
-        """A sweep's file to open."""
+        """A sweep file to open."""
         path, _ = QFileDialog.getOpenFileName(parent, "Open sweep", str(folder), "Sweeps (*.jsonl)")
         return Path(path) if path else None
 
@@ -179,24 +179,24 @@ class Dialogs:
         return path or None
 
     def ask_removal(self, parent: QWidget, removal: Removal) -> bool:
-        """Whether to delete a model, after saying what that means."""
+        """Ask whether to delete a model, and say what that means."""
         question = f"Delete {removal.entry.title}?"
         details = f"This frees {bytes_text(removal.frees_bytes)}. {removal.note}\n\n{removal.entry.path}"
         return _confirm(parent, question, details, "Delete")
 
     def ask_too_large(self, parent: QWidget, forecast: str) -> bool:
-        """Whether models that won't fit by the forecast are to be loaded all the same."""
+        """Ask whether to load models that are not expected to fit in memory."""
         details = f"{forecast}.\n\nLoading may take a long time, slow the computer down, or fail."
         return _confirm(parent, "This pair may not fit in memory. Load it?", details, "Load it")
 
     def ask_forced_text(self, parent: QWidget, replaced: str) -> str | None:
-        """A text to put in a token's place, spaces included."""
+        """A text to replace a token with, spaces included."""
         question = "The text to continue from. A space at its beginning counts:"
         text, is_given = QInputDialog.getText(parent, "Force a text", question, QLineEdit.EchoMode.Normal, replaced)
         return text if is_given and text else None
 
     def show_about(self, parent: QWidget, device: str = "") -> None:
-        """Versions, for a bug report; `device` is what the last run was on."""
+        """Show the versions, for a bug report; `device` is that of the last run."""
         dialog = AboutDialog(parent, device)
         dialog.exec()
         dialog.deleteLater()
@@ -224,7 +224,7 @@ def _confirm(parent: QWidget, question: str, details: str, verb: str) -> bool:
     box.setInformativeText(details)
     yes = box.addButton(verb, QMessageBox.ButtonRole.AcceptRole)
     no = box.addButton(QMessageBox.StandardButton.Cancel)
-    # Enter gives the safe answer.
+    # Enter chooses the safe answer.
     box.setDefaultButton(no)
     box.setEscapeButton(no)
     box.exec()

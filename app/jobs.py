@@ -1,4 +1,4 @@
-"""Work that may block (disk, network, long computation), done outside the window's thread.
+"""Runs work that may block (disk, network, long computation) outside the window's thread.
 
 jobs.submit(lambda job: read_run_log(path), then=self._show, failed=self.banner.show_sentence)
 """
@@ -20,10 +20,10 @@ MAX_THREADS = 4
 
 
 class Job:
-    """A piece of submitted work, as both threads see it.
+    """A submitted piece of work, shared by both threads.
 
     Attributes:
-        is_cancelled: True once its result is no longer wanted; long work looks at it now and then.
+        is_cancelled: True once its result is no longer wanted; long work checks it regularly.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Job:
         self.must_finish = must_finish
 
     def cancel(self) -> None:
-        """Ask the work to end; neither `then` nor `failed` is called any more."""
+        """Ask the work to end; `then` and `failed` are no longer called."""
         self._cancelled.set()
 
     @property
@@ -53,7 +53,7 @@ class Job:
         return self._cancelled.is_set()
 
     def check(self) -> None:
-        """Raise `Cancelled` if the job was cancelled. Called by the work, as often as it likes."""
+        """Raise `Cancelled` if the job was cancelled. Called by the work, as often as needed."""
         if self.is_cancelled:
             raise Cancelled
 
@@ -104,13 +104,13 @@ class Jobs(QObject):
         """Run `work(job)` in another thread.
 
         Args:
-            work: touches no widget. It may look at `job.is_cancelled`, call `job.check()`, and `job.report(value)`.
+            work: must not touch widgets. It may read `job.is_cancelled` and call `job.check()` and `job.report(value)`.
             then: called with the result, in the window's thread.
             failed: called with one sentence if the work raises, in the window's thread.
             progress: called with each reported value, in the window's thread.
-            what: the sentence's beginning for an unexpected error, such as "The run could not be opened".
-            lane: jobs of the same named lane run one at a time, in order.
-            must_finish: a file that was asked for is written even if the window closes meanwhile.
+            what: how the sentence for an unexpected error begins, such as "The run could not be opened".
+            lane: jobs in the same named lane run one at a time, in order.
+            must_finish: the job runs to its end even if the window closes, such as to write a requested file.
         """
         job = Job(work, then, failed, progress, what, lane, must_finish)
         if self._is_closing:
@@ -122,7 +122,7 @@ class Jobs(QObject):
         return job
 
     def close(self) -> None:
-        """Cancel every job but those that must finish, and accept no more. Returns at once."""
+        """Cancel all jobs except those that must finish, and accept no more. Returns at once."""
         self._is_closing = True
         for job in (*self._running, *self._waiting):
             if not job.must_finish:
@@ -130,11 +130,11 @@ class Jobs(QObject):
         self._waiting = deque(job for job in self._waiting if job.must_finish)
 
     def wait(self, milliseconds: int) -> bool:
-        """Wait for the running jobs; True if they have ended."""
+        """Wait for the running jobs; True if they all ended."""
         return self._pool.waitForDone(milliseconds)
 
     def finish(self, milliseconds: int) -> None:
-        """Close, and wait for the jobs that must finish, also where no event loop runs any more."""
+        """Close, and wait for the jobs that must finish, even if no event loop is running any more."""
         self.close()
         while not self.is_idle and self.wait(milliseconds):
             QCoreApplication.sendPostedEvents(self)

@@ -223,7 +223,7 @@ class MainWindow(QMainWindow):
         self.live.finish()
         if (forecast := self.forecast.too_large(request)) and not self._dialogs.ask_too_large(self, forecast):
             return
-        # The Inspector needs the evidence, also of a run that is replayed from the terminal's log.
+        # The Inspector needs the evidence, even for a run that is replayed from a log of the terminal.
         if self.controller.start(replace(request, inspect=True)):
             self._on_run_opened()
 
@@ -235,7 +235,7 @@ class MainWindow(QMainWindow):
 
     @Slot(object)
     def _on_replay_wanted(self, request: RunRequest) -> None:
-        # The controls show the replayed settings; the request itself may hold more than they can.
+        # The controls show the replayed settings; the request itself may hold more than they can show.
         self.prompt.set_text(request.prompt)
         self.controls.apply(settings_of(request, self.controls.settings(request.prompt)))
         self._on_settings_changed()
@@ -259,7 +259,7 @@ class MainWindow(QMainWindow):
 
     @Slot()
     def _on_token_clicked(self) -> None:
-        # Only on a click: moving by keys, or along a plot, keeps the page that is open beside the text.
+        # Only on a click: moving by keys, or along a plot, keeps the current page beside the text.
         self.side.show_page(self.inspector)
 
     # --- Models ---
@@ -292,7 +292,7 @@ class MainWindow(QMainWindow):
         self.appearance.set(self.appearance.mode, scale)
         fit_columns(self, self.controls, self.text_splitter, self.side)
 
-    # --- Coming and going ---
+    # --- Opening and closing ---
 
     def showEvent(self, event: QShowEvent) -> None:
         """Import the engine once the window has been drawn."""
@@ -307,7 +307,7 @@ class MainWindow(QMainWindow):
         self.controller.warm_up()
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
-        """Space pauses or resumes the run where no field or button uses it."""
+        """Space pauses or resumes the run if no field or button uses it."""
         is_plain = event.modifiers() == Qt.KeyboardModifier.NoModifier and not event.isAutoRepeat()
         if is_plain and event.key() == Qt.Key.Key_Space:
             self.menus.pause.trigger()
@@ -337,7 +337,7 @@ class MainWindow(QMainWindow):
 
     @Slot()
     def _on_about_to_quit(self) -> None:
-        # The event loop ends without asking the window, such as at the end of a desktop session.
+        # The event loop may end without asking the window, such as at the end of a desktop session.
         self.controller.begin_close()
         self.controller.join(FINAL_WAIT_MS)
         self.jobs.finish(FINAL_WAIT_MS)

@@ -1,4 +1,4 @@
-"""The menu bar: every action that the window has, with its shortcut."""
+"""The menu bar: every action of the window, with its shortcut."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from app.theme import DEFAULT_SCALE, SCALES, ThemeMode
 
 @dataclass(frozen=True, slots=True)
 class KeyRow:
-    """What is done, and by which keys; none where the menu is the only way."""
+    """An action and its keys; none if it is only in the menu."""
 
     title: str
     keys: tuple[str, ...]
@@ -33,11 +33,11 @@ PANEL_KEYS = (
     KeyRow("Open a menu", ("Alt", "F10")),
     KeyRow("Leave a window such as this one", ("Esc",)),
 )
-"""Keys that belong to no menu: they work where the focus is."""
+"""Keys that belong to no menu and act on the widget with the focus."""
 
 
 def menu_actions(bar: QMenuBar) -> list[tuple[str, list[QAction]]]:
-    """Each menu's title and its actions, submenus taken in."""
+    """Each menu's title and its actions, submenus included."""
     found = []
     for entry in bar.actions():
         menu = entry.menu()
@@ -58,7 +58,7 @@ def _flat(menu: QMenu) -> list[QAction]:
 
 
 def key_groups(bar: QMenuBar) -> list[tuple[str, list[KeyRow]]]:
-    """What the menus offer, menu by menu, and the panels' own keys behind them."""
+    """The actions of each menu, followed by the panels' own keys."""
     groups = [
         (title, [KeyRow(_plain(action.text()), _keys(action)) for action in actions])
         for title, actions in menu_actions(bar)
@@ -87,14 +87,14 @@ class Menus:
         self.open_actions = {
             kind: self._action(f"open{kind.value.capitalize()}Action", title) for kind, title in OPEN_TITLES.items()
         }
-        # Ctrl+O opens a run; a model is opened far less often.
+        # Ctrl+O opens a run; models are opened far less often.
         self.open_actions[OpenKind.FOLDER].setShortcut("Ctrl+Shift+O")
         self.models = self._action("modelsAction", "Models…", "Ctrl+M")
         self.get_models = self._action("getModelsAction", "Get models…", "Ctrl+Shift+M")
         self.runs = self._action("runsAction", "Runs…", "Ctrl+O")
         self.runs.setShortcuts([QKeySequence("Ctrl+O"), QKeySequence("Ctrl+Shift+R")])
         self.export = self._action("exportAction", "Export run…", "Ctrl+E")
-        # Every run is kept automatically; Ctrl+S means a file of one's own.
+        # Every run is kept automatically; Ctrl+S writes a separate file.
         self.export.setShortcuts([QKeySequence("Ctrl+E"), QKeySequence("Ctrl+S")])
         self.export.setEnabled(False)
         self.quit = self._action("quitAction", "Quit", "Ctrl+Q")
@@ -103,13 +103,13 @@ class Menus:
         self.run.setShortcuts([QKeySequence("Ctrl+Return"), QKeySequence("Ctrl+Enter")])
         self.stop = self._action("stopAction", "Stop", "Esc")
         self.pause = self._action("pauseAction", "Pause", "Space")
-        # Shown, but inactive: a window shortcut would take Space from buttons. The window passes it on.
+        # Shown, but inactive: a window shortcut would take Space from buttons. The window handles the key.
         self.pause.setShortcutContext(Qt.ShortcutContext.WidgetShortcut)
         self.next_step = self._action("nextStepAction", "Next step", "F8")
         self.branch = self._action("branchAction", "Branch from here…", "Ctrl+B")
         for action in (self.pause, self.next_step, self.branch):
             action.setEnabled(False)
-        # What answers a question about a pair rather than writes one text; each opens a window of its own.
+        # Tools that answer a question about a pair instead of writing a text; each opens its own window.
         self.check = self._action("checkAction", "Check exactness…", "Ctrl+Shift+X")
         self.probe = self._action("probeAction", "Probe drafts…", "Ctrl+Shift+D")
         self.sweep = self._action("sweepAction", "Sweep…", "Ctrl+Shift+W")
@@ -159,7 +159,7 @@ class Menus:
         help_menu.addAction(self.about)
 
     def show_scale(self, scale: float) -> None:
-        """Say how large the text is, and offer only what changes it."""
+        """Show the text size, and enable only the actions that change it."""
         self.larger.setEnabled(scale < SCALES[-1])
         self.smaller.setEnabled(scale > SCALES[0])
         self.default_size.setEnabled(scale != DEFAULT_SCALE)

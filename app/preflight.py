@@ -1,7 +1,7 @@
-"""Whether Qt can open a window here, found out without starting it: where it can't, Qt ends with a core dump.
+"""Checks whether Qt can open a window here, without starting Qt, which would abort with a core dump if it can't.
 
-Only Linux needs this. The questions go to the same libraries that Qt asks: the dynamic linker whether Qt's platform
-plugin loads, libxcb and libwayland whether the display answers.
+Only Linux needs this. It asks what Qt itself would ask: the dynamic linker, whether Qt's platform
+plugin loads; libxcb and libwayland, whether the display answers.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 Load = Callable[[str], Any]
-"""Opens a shared library by its name or path; raises OSError where it can't. `ctypes.CDLL`, but for tests."""
+"""Opens a shared library by its name or path, or raises OSError. `ctypes.CDLL`, except in tests."""
 
 _TERMINAL = "use `outrider run` in a terminal, which needs no window"
 
 
 class _Package(NamedTuple):
-    """Which package holds a library, in each family of distributions."""
+    """The package that provides a library, in each family of distributions."""
 
     debian: str
     fedora: str
@@ -72,14 +72,14 @@ def find_problem(
     plugins: Path | None = None,
     distribution: str | None = None,
 ) -> str | None:
-    """Why no window can be opened here, in a sentence that says what to do; None where it can.
+    """Why no window can be opened here, and what to do, in a sentence; None if it can.
 
     Args:
         environment: the process's environment variables.
-        system: as `sys.platform` names it.
+        system: value of `sys.platform`.
         load: how shared libraries are opened.
-        plugins: folder of Qt's platform plugins; by default that of the installed PySide6.
-        distribution: "debian", "fedora" or "arch"; by default what this machine says it is.
+        plugins: folder of Qt's platform plugins (default: that of the installed PySide6).
+        distribution: "debian", "fedora" or "arch" (default: that of this machine).
     """
     if not system.startswith("linux"):
         return None
@@ -92,13 +92,13 @@ def find_problem(
         found = _problem_of(name, load, plugins, distribution)
         if found is None:
             return None
-        # Qt tries them in turn; the sentence is about the one that is mended most likely, which is the last, X11.
+        # Qt tries them in order; the sentence is about the last one, X11, which is the likeliest to be fixable.
         problem = found
     return problem
 
 
 def _platforms(environment: Mapping[str, str]) -> list[str]:
-    """The platforms that Qt tries, in its order."""
+    """The platforms that Qt tries, in order."""
     chosen = environment.get("QT_QPA_PLATFORM", "")
     if chosen:
         return [name.partition(":")[0].lower() for name in chosen.split(";") if name]
@@ -112,7 +112,7 @@ def _platforms(environment: Mapping[str, str]) -> list[str]:
 
 def _problem_of(name: str, load: Load, plugins: Path | None, distribution: str | None) -> str | None:
     family = "wayland" if name.startswith("wayland") else name
-    # Where PySide6 comes from the distribution, its plugins are elsewhere and its packages bring what they need.
+    # If PySide6 comes from the distribution, its plugins are elsewhere and its packages pull in their dependencies.
     if plugins is not None and plugins.is_dir():
         plugin = next(iter(sorted(plugins.glob(f"libq{family}*.so"))), None)
         if plugin is None:
@@ -162,7 +162,7 @@ def _distribution() -> str | None:
 
 
 def _plugin_folder() -> Path | None:
-    # find_spec does not import the package, and so loads nothing of Qt.
+    # find_spec does not import the package, and so loads no Qt library.
     spec = importlib.util.find_spec("PySide6")
     places: Iterator[str] = iter((spec and spec.submodule_search_locations) or ())
     return next((Path(place) / "Qt" / "plugins" / "platforms" for place in places), None)
@@ -178,7 +178,7 @@ def _x11_problem(load: Load) -> str | None:
     xcb.xcb_connection_has_error.argtypes = [ctypes.c_void_p]
     xcb.xcb_disconnect.argtypes = [ctypes.c_void_p]
     xcb.xcb_disconnect.restype = None
-    connection = xcb.xcb_connect(None, None)  # Never null; an error is found in it.
+    connection = xcb.xcb_connect(None, None)  # Never null; it holds the error, if any.
     refused = bool(xcb.xcb_connection_has_error(connection))
     xcb.xcb_disconnect(connection)
     return f"The display that DISPLAY names does not answer; check it, or {_TERMINAL}." if refused else None

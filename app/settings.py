@@ -1,7 +1,7 @@
-"""What the window remembers: a versioned JSON file, checked value by value and written whole.
+"""What the window remembers: a versioned JSON file, validated value by value and written atomically.
 
-A file that is missing, torn, from another version or edited by hand never stops the window: each value that can't be
-used falls back to its default by itself.
+A missing, truncated, outdated or hand-edited file never prevents the window from opening: each value that can't be
+used falls back to its own default.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ E = TypeVar("E", bound=StrEnum)
 
 
 def config_file() -> Path:
-    """Where the settings live."""
+    """Where the settings are stored."""
     return Path(platformdirs.user_config_dir(APP_NAME, appauthor=False)) / "settings.json"
 
 
@@ -46,12 +46,12 @@ def runs_folder() -> Path:
 
 
 def sweeps_folder() -> Path:
-    """Where every sweep's file is written, and the logs of its runs in a folder beside it."""
+    """Where every sweep file is written, with a folder beside it for the logs of its runs."""
     return data_folder() / "sweeps"
 
 
 class ChatTemplate(StrEnum):
-    """Whether the prompt goes through the target's chat template."""
+    """Whether the target's chat template is applied to the prompt."""
 
     AUTO = "auto"
     ON = "on"
@@ -64,13 +64,13 @@ class ChatTemplate(StrEnum):
 
 
 def _default(name: str) -> Any:
-    """A setting's value in a window that was never used."""
+    """A setting's value when the window is first used."""
     return SETTINGS[name].metadata.get("window_default", SETTINGS[name].default)
 
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """What the controls show, whether or not it can be run."""
+    """The values that the controls show, whether or not they can be run."""
 
     target: str = DEFAULT_TARGET
     draft: str = DEFAULT_DRAFT
@@ -94,9 +94,9 @@ class RunSettings:
 
 @dataclass(frozen=True, slots=True)
 class WindowSettings:
-    """Everything that outlives the window. `geometry` and `splitters` are Qt's own, as base64.
+    """Everything that is saved between sessions. `geometry` and `splitters` are Qt's own state, as base64.
 
-    `hint_seen`: whether the line for a first start has done its work. `side_page`: the title of the open page.
+    `hint_seen`: whether the hint at the first start is no longer needed. `side_page`: the title of the open page.
     """
 
     theme: ThemeMode = ThemeMode.SYSTEM
@@ -117,7 +117,7 @@ class SettingsStore:
         self.path = path or config_file()
 
     def load(self) -> WindowSettings:
-        """The saved settings; defaults wherever the file can't be used."""
+        """The saved settings, with defaults for whatever can't be used."""
         try:
             data = json.loads(self.path.read_text("utf-8"))
         except (OSError, ValueError, RecursionError):
@@ -127,10 +127,10 @@ class SettingsStore:
         return parse_settings(data)
 
     def save(self, settings: WindowSettings) -> str | None:
-        """Write the settings whole or not at all.
+        """Write the settings atomically.
 
         Returns:
-            None, or a sentence that says why they could not be kept.
+            None, or a sentence that says why they could not be saved.
         """
         text = json.dumps({"version": SCHEMA, **asdict(settings)}, indent=2) + "\n"
         try:
@@ -159,7 +159,7 @@ def parse_settings(data: Mapping[str, Any]) -> WindowSettings:
 
 
 def remember_model(settings: WindowSettings, ref: str) -> WindowSettings:
-    """Put a model at the front of the opened ones; the oldest are forgotten."""
+    """Move a model to the front of the opened ones; the oldest are dropped."""
     others = tuple(known for known in settings.opened_models if known != ref)
     return replace(settings, opened_models=(ref, *others)[:MAX_OPENED_MODELS])
 
@@ -167,13 +167,13 @@ def remember_model(settings: WindowSettings, ref: str) -> WindowSettings:
 def _parse_run(data: Mapping[str, Any]) -> RunSettings:
     default = RunSettings()
     values = {name: _run_value(name, data.get(name), getattr(default, name)) for name in RunSettings.__slots__}
-    if "length_policy" not in data and data.get("auto_draft_tokens") is True:  # Settings from before there were two.
+    if "length_policy" not in data and data.get("auto_draft_tokens") is True:  # Older settings had only this.
         values["length_policy"] = LengthPolicy.AUTO
     return RunSettings(**values)
 
 
 def _run_value(name: str, value: Any, default: Any) -> Any:
-    """A value that the window can show; the default in place of any other."""
+    """The value if the window can show it, else the default."""
     if name == "method_options":
         options = {method: _mapping(values) for method, values in _mapping(value).items() if method in METHODS}
         return {method: _plain(values) for method, values in options.items()}

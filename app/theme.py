@@ -1,8 +1,8 @@
-"""Colours, line styles and fonts: one set of tokens, from which palette, style sheet and plots are all made.
+"""Colours, line styles and fonts: one set of design tokens for the palette, the style sheet and the plots.
 
-Blue is the draft's work, green the target's own, orange the places where the two disagreed; transcript, plots and
-legends share that reading. The three hues follow Okabe and Ito's colour-blind-safe set, moved in lightness until
-they are readable as text, and each kind has a line style of its own, so that colour is never the only sign.
+Blue marks the draft's tokens, green the target's own, orange where the two disagreed; transcript, plots and
+legends share this code. The three hues follow Okabe and Ito's colour-blind-safe set, adjusted in lightness until
+they are readable as text. Each kind also has its own line style, so that colour is never the only cue.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from PySide6.QtWidgets import QApplication, QWidget
 from core.types import TokenKind
 
 MIN_CONTRAST = 4.5
-"""WCAG AA for text; every pair of text and ground below keeps to it."""
+"""WCAG AA for text; every pair of text and background below meets it."""
 MIN_BAR_CONTRAST = 3.0
 """WCAG AA for graphics: a plot's bars against the panel behind them."""
 
 
 def contrast(first: str, second: str) -> float:
-    """Contrast ratio of two colours after WCAG 2.2, from 1 to 21."""
+    """Contrast ratio of two colours according to WCAG 2.2, from 1 to 21."""
     lighter, darker = sorted((_luminance(first), _luminance(second)), reverse=True)
     return (lighter + 0.05) / (darker + 0.05)
 
@@ -190,7 +190,7 @@ def resolve_theme(mode: ThemeMode) -> Theme:
 
 
 def choose_color_scheme(mode: ThemeMode) -> None:
-    """Have the desktop draw title bars and the like in the same mode."""
+    """Make the desktop draw title bars and the like in the same mode."""
     hints = QApplication.styleHints()
     if mode is ThemeMode.SYSTEM:
         hints.unsetColorScheme()
@@ -210,9 +210,9 @@ def scaled(pixels: int) -> int:
 
 
 def _scale_text(rules: str) -> str:
-    """Font sizes, the lengths of what holds a line of text, and corners so wide that they make a circle.
+    """Scale font sizes, the dimensions of widgets that hold a line of text, and corners that make a circle.
 
-    Frames, other corners and gaps stay as they are.
+    Borders, other corners and gaps keep their size.
     """
     pattern = r"(font-size|min-height|max-height|min-width|max-width|border-radius(?=: 2)): (\d{2,})px"
     return re.sub(pattern, lambda match: f"{match[1]}: {scaled(int(match[2]))}px", rules)
@@ -227,7 +227,7 @@ def style_sheet(theme: Theme) -> str:
 
 
 def palette(theme: Theme) -> QPalette:
-    """The palette, for what a style sheet does not reach: tooltips, selections, placeholders, disabled text."""
+    """The palette, for what the style sheet doesn't cover: tooltips, selections, placeholders, disabled text."""
     result = QPalette(QColor(theme.surface), QColor(theme.window))
     role = QPalette.ColorRole
     for target, color in {
@@ -256,7 +256,7 @@ def palette(theme: Theme) -> QPalette:
 
 
 def ui_font(pixels: int = 13, *, weight: QFont.Weight = QFont.Weight.Normal) -> QFont:
-    """The interface's font; figures are of one width, so that running numbers stay in place."""
+    """The interface font, with digits of equal width, so that changing numbers don't move."""
     font = QFontDatabase.systemFont(QFontDatabase.SystemFont.GeneralFont)
     if sys.platform.startswith("linux"):
         font.setFamilies(["Inter", "Inter Variable", "Cantarell", "Ubuntu", "Noto Sans", font.family(), "DejaVu Sans"])
@@ -267,14 +267,14 @@ def ui_font(pixels: int = 13, *, weight: QFont.Weight = QFont.Weight.Normal) -> 
 
 
 def mono_font(pixels: int = 13) -> QFont:
-    """The font of prompt and transcript."""
+    """The font of the prompt and the transcript."""
     system = QFontDatabase.systemFont(QFontDatabase.SystemFont.FixedFont)
     families = ["JetBrains Mono", "SF Mono", "Menlo", "Cascadia Mono", "Consolas", system.family(), "DejaVu Sans Mono"]
     font = QFont(families)
     font.setPixelSize(scaled(pixels))
     font.setStyleHint(QFont.StyleHint.Monospace)
     font.setFixedPitch(True)
-    # Ligatures would join the characters of neighbouring tokens.
+    # Ligatures would join characters of adjacent tokens.
     font.setFeature(QFont.Tag("liga"), 0)
     font.setFeature(QFont.Tag("calt"), 0)
     if not QFontInfo(font).fixedPitch():
@@ -294,7 +294,7 @@ def nearest_scale(scale: float) -> float:
 
 
 def next_scale(scale: float, steps: int) -> float:
-    """The scale this many steps larger or smaller; the last one at the end."""
+    """The scale this many steps larger or smaller, limited to the ends of `SCALES`."""
     index = SCALES.index(nearest_scale(scale)) + steps
     return SCALES[max(0, min(index, len(SCALES) - 1))]
 
@@ -311,13 +311,13 @@ def hold(widget: QWidget, **lengths: int) -> None:
 
 
 def hold_font(widget: QWidget, pixels: int, is_mono: bool = False, weight: QFont.Weight = QFont.Weight.Normal) -> None:
-    """Give a widget a font of its own that scales with the text; others have the style sheet's."""
+    """Give a widget its own font, which scales with the text; other widgets use the style sheet's."""
     widget.setProperty("heldFont", (pixels, is_mono, weight))
     widget.setFont(mono_font(pixels) if is_mono else ui_font(pixels, weight=weight))
 
 
 class Drawn(Protocol):
-    """A part that draws in colours of its own, beside the style sheet's."""
+    """A part with colours of its own, in addition to the style sheet's."""
 
     def set_theme(self, theme: Theme) -> None:
         """Draw in a theme's colours, at the text's scale."""
@@ -327,7 +327,7 @@ class Appearance(QObject):
     """The application's theme and text size: one style sheet, palette and font for all windows.
 
     Signals:
-        changed: the new `Theme`; also after the text size changed.
+        changed: the new `Theme`; also emitted after a change of the text size.
     """
 
     changed = Signal(object)
@@ -339,13 +339,13 @@ class Appearance(QObject):
         QGuiApplication.styleHints().colorSchemeChanged.connect(self._on_color_scheme_changed)
 
     def follow(self, *drawn: Drawn) -> None:
-        """Draw these in the theme, now and whenever it changes."""
+        """Apply the theme to these, now and whenever it changes."""
         self._drawn = drawn
         for part in drawn:
             part.set_theme(self.theme)
 
     def set(self, mode: ThemeMode, scale: float) -> None:
-        """Choose a theme, or have it follow the desktop's, and the size of all text."""
+        """Set the theme, which may follow the desktop's, and the size of all text."""
         self.mode = mode
         choose_color_scheme(mode)
         self.theme = resolve_theme(mode)
@@ -361,7 +361,7 @@ class Appearance(QObject):
 
 
 def apply_style(theme: Theme, scale: float = DEFAULT_SCALE) -> bool:
-    """Give the application a theme's style sheet, palette and font, and all text its size.
+    """Apply a theme's style sheet, palette and font to the application, and the text size.
 
     Returns:
         Whether anything changed.
@@ -386,7 +386,7 @@ def apply_style(theme: Theme, scale: float = DEFAULT_SCALE) -> bool:
 
 
 def _rescale(widgets: list[QWidget]) -> None:
-    """Scale the text of widgets. One with lengths of its own has a method `rescale`, which is called."""
+    """Scale the text of widgets, and call `rescale` on those with dimensions of their own."""
     for widget in widgets:
         if font := widget.property("heldFont"):
             hold_font(widget, *font)

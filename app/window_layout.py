@@ -10,11 +10,11 @@ from app.theme import scaled
 LEAST_HEIGHT = 640
 GAPS = 48
 MOST_WIDTH, MOST_HEIGHT = 1240, 740
-"""On 1280 x 800, with the title and a bar of the desktop."""
+"""Fits a screen of 1280 x 800 with a title bar and a desktop panel."""
 
 
 def splitter(orientation: Qt.Orientation, name: str, *parts: tuple[QWidget, int]) -> QSplitter:
-    """Widgets side by side, each with its stretch; none can be dragged shut."""
+    """Widgets side by side, each with its stretch; none can be collapsed."""
     result = QSplitter(orientation)
     result.setObjectName(name)
     result.setHandleWidth(8)
@@ -26,19 +26,19 @@ def splitter(orientation: Qt.Orientation, name: str, *parts: tuple[QWidget, int]
 
 
 def open_at(window: QWidget, width: int, height: int) -> None:
-    """A size to open with, in pixels at the scale of 1: larger with larger text, and never more than a small screen."""
+    """Initial size, given in pixels at a scale of 1; it grows with the text, but never beyond a small screen."""
     window.resize(min(scaled(width), MOST_WIDTH), min(scaled(height), MOST_HEIGHT))
 
 
 def bring_forward(window: QWidget) -> None:
-    """Show a window above the others, with the keys."""
+    """Show a window above the others, with the keyboard focus."""
     window.show()
     window.raise_()
     window.activateWindow()
 
 
 def centre(panels: tuple[QWidget, ...], foot: QWidget) -> QWidget:
-    """Panels above each other, the last of which takes the room that is left, and a foot from edge to edge."""
+    """A column of panels, the last of which takes the remaining room, and a footer from edge to edge."""
     result = QWidget()
     layout = QVBoxLayout(result)
     layout.setContentsMargins(0, 0, 0, 0)
@@ -55,7 +55,7 @@ def centre(panels: tuple[QWidget, ...], foot: QWidget) -> QWidget:
 
 
 def below(head: QWidget, rest: QWidget) -> QWidget:
-    """One widget over another, which has the room that the first leaves."""
+    """One widget above another, which takes the remaining room."""
     result = QWidget()
     layout = QVBoxLayout(result)
     layout.setContentsMargins(0, 0, 0, 0)
@@ -66,7 +66,7 @@ def below(head: QWidget, rest: QWidget) -> QWidget:
 
 
 def fit_columns(window: QWidget, settings: QWidget, text: QWidget, side: QWidget) -> None:
-    """Least widths of the three columns: the settings need what their text does, the others something of it."""
+    """Minimum widths of the three columns: the settings' grows with their text, the others' by less."""
     widths = (scaled(272), 380, 180 + scaled(160))
     for column, width in zip((settings, text, side), widths, strict=True):
         column.setMinimumWidth(width)
@@ -79,5 +79,5 @@ def to_text(data: QByteArray) -> str:
 
 
 def from_text(text: str) -> QByteArray:
-    """The inverse of `to_text`; nonsense becomes bytes that Qt refuses."""
+    """The inverse of `to_text`; invalid text becomes bytes that Qt rejects."""
     return QByteArray.fromBase64(text.encode("ascii", "ignore"))

@@ -1,4 +1,4 @@
-"""The engine's side of the thread boundary: the one place in the window's process that runs models.
+"""The engine's side of the thread boundary: the only place in the window's process that runs models.
 
 Events wait in an `Inbox` until the window's timer takes them, so the engine never waits for the window.
 """
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from core.session import Session
 
 Work = Callable[["Session", RunControls], Iterator[Any]]
-"""Other work than a run: from the engine and the way to stop, to its events; CPU scalars, strings and the like."""
+"""Work other than a run: takes the engine and its controls, yields events of CPU scalars, strings and the like."""
 
 OpenSession = Callable[[], "Session"]
-"""How the engine is imported and started; tests give a scripted one."""
+"""Imports and starts the engine; tests pass a scripted one."""
 
 WARM_UP_STAGE = "Starting the engine…"
 
 
 def open_session() -> Session:
-    """Import the engine, torch included. Takes seconds the first time; for the worker's thread only."""
+    """Import the engine, torch included. Takes seconds the first time; only called in the worker's thread."""
     limit_spinning()
     from core.session import Session
 
@@ -44,7 +44,7 @@ def open_session() -> Session:
 
 
 class Inbox:
-    """Events on their way from the engine's thread to the window's. A deque's ends are thread-safe."""
+    """Passes events from the engine's thread to the window's. Both ends of a deque are thread-safe."""
 
     def __init__(self) -> None:
         self._events: deque[Any] = deque()
@@ -66,9 +66,9 @@ class EngineTask(QObject):
     """Work for the engine other than a run, as the window sees it. `RunController.start_task` makes and starts it.
 
     Signals:
-        stop_asked: it is to end; for work with a way to stop of its own.
+        stop_asked: it was asked to end; for work with its own way to stop.
         failed: one sentence; `ended` follows.
-        ended: it is over; all its events can be taken now.
+        ended: it is over, and all its events are available.
     """
 
     stop_asked = Signal()
@@ -78,7 +78,7 @@ class EngineTask(QObject):
     def __init__(self, title: str, work: Work, parent: QObject | None = None) -> None:
         """
         Args:
-            title: its name in a sentence, with its article: "A check".
+            title: its name in a sentence, with an article: "A check".
             work: called and iterated in the engine's thread.
         """
         super().__init__(parent)
@@ -101,11 +101,11 @@ class EngineWorker(QObject):
     """Lives in its own thread, holds the session and runs one request at a time.
 
     Signals:
-        ready: the engine is imported, or could not be.
-        failed: one sentence: a run, its log, or the start of the engine went wrong.
-        memory_held: a device, and the bytes of it that the kept models would free. Sent before `finished`.
-        finished: a run is over, however it ended. Always sent.
-        task_failed, task_finished: the same for other work than runs.
+        ready: the engine has been imported, or the import failed.
+        failed: one sentence about a run, its log or the start of the engine.
+        memory_held: a device, and the bytes on it that unloading the kept models would free. Sent before `finished`.
+        finished: a run is over, for whatever reason. Always sent.
+        task_failed, task_finished: the same for work other than runs.
     """
 
     ready = Signal()
@@ -124,7 +124,7 @@ class EngineWorker(QObject):
 
     @Slot()
     def warm_up(self) -> None:
-        """Import the engine, so that the first run doesn't have to. Loads no model."""
+        """Import the engine ahead of the first run. Loads no model."""
         try:
             self._opened_session()
         except Exception as error:
@@ -141,13 +141,13 @@ class EngineWorker(QObject):
             self.failed.emit(sentence_of(error, "The run failed"))
         finally:
             self._close_log()
-            self._inbox.put(StageChanged(""))  # A run that failed while loading is not loading any more.
+            self._inbox.put(StageChanged(""))  # A run that failed while loading is no longer loading.
             self._report_memory(str(request.device))
             self.finished.emit()
 
     @Slot(object)
     def perform(self, task: EngineTask) -> None:
-        """Do other work than a run until it ends, fails or is cancelled."""
+        """Do work other than a run until it ends, fails or is cancelled."""
         try:
             for event in task.work(self._opened_session(), task.controls):
                 task.inbox.put(event)
@@ -176,12 +176,12 @@ class EngineWorker(QObject):
         return self._session
 
     def _report_ready(self) -> None:
-        # The stage first: on `ready` the window looks into the inbox for the last time.
+        # The stage first: on `ready` the window reads the inbox for the last time.
         self._inbox.put(StageChanged(""))
         self.ready.emit()
 
     def _report_memory(self, device: str) -> None:
-        with contextlib.suppress(Exception):  # Only for forecasts; the run itself says if there is no such device.
+        with contextlib.suppress(Exception):  # Only for forecasts; the run itself reports a missing device.
             if self._session is not None:
                 self.memory_held.emit(device, self._session.held_bytes(device))
 
@@ -189,13 +189,13 @@ class EngineWorker(QObject):
         if isinstance(event, RunStarted):
             self._open_log(event)
         self._write_log(event)
-        # The window keeps all of a run's evidence, and shows one step's at a time.
+        # The window keeps the evidence of the whole run, and shows that of one step at a time.
         self._inbox.put(replace(event, evidence=packed(event.evidence)) if isinstance(event, Inspected) else event)
         if isinstance(event, Finished):
             self._report_error(event.summary)
 
     def _report_error(self, summary: Summary) -> None:
-        # A complete run may still report an error: that of its baseline.
+        # A complete run may still report an error of its baseline.
         if summary.error is not None:
             self.failed.emit(summary.error)
         elif summary.finish_reason is FinishReason.ERROR:
@@ -218,7 +218,7 @@ class EngineWorker(QObject):
             self._give_up_log(error)
 
     def _give_up_log(self, error: Exception) -> None:
-        # A full disk is no reason to stop a run that somebody is watching.
+        # A full disk is no reason to stop a run.
         self._close_log()
         self.failed.emit(f"{sentence_of(error, 'The log of this run can not be kept')} The run continues without it.")
 

@@ -24,10 +24,10 @@ from core.settings import SETTINGS, LengthPolicy, RunRequest, SamplingParams
 
 
 class DraftLengthForm(QWidget):
-    """K as a slider and a spin box, and who chooses it.
+    """K as a slider and a spin box, and the policy that chooses it.
 
     Signals:
-        changed: the new K, or the policy that chooses it; live during a run.
+        changed: the new K, or the policy that chooses it; also during a run.
     """
 
     changed = Signal(object)
@@ -105,8 +105,8 @@ class ControlsPanel(QScrollArea):
     """Models, drafting, sampling, run.
 
     Signals:
-        changed: some setting is new.
-        num_draft_tokens_changed, temperature_changed: live during a run.
+        changed: some setting has changed.
+        num_draft_tokens_changed, temperature_changed: also during a run.
     """
 
     changed = Signal()
@@ -117,7 +117,7 @@ class ControlsPanel(QScrollArea):
         super().__init__()
         self.setObjectName("sidebarScroll")
         self.setAccessibleName("Settings")
-        # Its fields take the focus, and bring themselves into view.
+        # Its fields take the focus, and scroll into view by themselves.
         self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
         self._kept = RunSettings()
         self.models = ModelsForm(library)
@@ -170,7 +170,7 @@ class ControlsPanel(QScrollArea):
             for widget in widgets:
                 layout.addWidget(widget)
         layout.addStretch(1)
-        # One way to write numbers, whatever the desktop's language: that of the command line and the log.
+        # Numbers are written as on the command line and in the log, whatever the desktop's language.
         body.setLocale(QLocale.c())
         self.setWidget(body)
         self.setWidgetResizable(True)
@@ -188,7 +188,7 @@ class ControlsPanel(QScrollArea):
         self.run.changed.connect(self.changed)
 
     def settings(self, prompt: str) -> RunSettings:
-        """What the controls hold, for the settings file; an unusable seed is left as it was."""
+        """The controls' values, for the settings file; an unusable seed keeps its old value."""
         try:
             seed = self.sampling.seed_value()
         except SettingsError:
@@ -218,7 +218,7 @@ class ControlsPanel(QScrollArea):
         self._show_models()
 
     def pair_question(self, prompt: str) -> PairQuestion | None:
-        """What there is to forecast about the chosen pair; None without a pair."""
+        """The question to forecast for the chosen pair; None without a pair."""
         if not (self.target.ref and self.draft.ref and self.method.method.needs_draft_model):
             return None
         return PairQuestion(
@@ -226,7 +226,7 @@ class ControlsPanel(QScrollArea):
             self.target.ref,
             str(value_of(self.run.device)),
             str(value_of(self.run.dtype)),
-            # Three bytes a token is a rough count from above of the prompt; rounded, so that typing asks rarely.
+            # Three bytes per token roughly bounds the prompt's length; rounded, so that typing rarely asks again.
             value_of(self.run.length) + CONTEXT_STEP * (1 + len(prompt.encode()) // (3 * CONTEXT_STEP)),
         )
 
@@ -234,7 +234,7 @@ class ControlsPanel(QScrollArea):
         """The settings as a request.
 
         Raises:
-            OutriderError: they can't be run as they stand, with a sentence that says why.
+            OutriderError: they can't be run; the message says why.
         """
         method = self.method.method
         if not self.target.ref:
@@ -286,7 +286,7 @@ class ControlsPanel(QScrollArea):
 
 
 def settings_of(request: RunRequest, current: RunSettings) -> RunSettings:
-    """The settings of a request; where a control can't hold a value, the nearest, or what it holds now."""
+    """Show a request's settings; a control that can't hold a value takes the nearest, or keeps its own."""
     k = request.num_draft_tokens
     is_known = request.method in METHODS
     options = {**current.method_options, request.method: dict(request.method_options)}

@@ -1,4 +1,4 @@
-"""The drafting method and its options, whose fields are made from their declarations."""
+"""The drafting method and its options, with fields made from their declarations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from core.settings import declared
 
 
 class OptionsForm(QWidget):
-    """One field for each of a method's options, two in a row."""
+    """One field for each of a method's options, two per row."""
 
     changed = Signal()
 
@@ -37,13 +37,13 @@ class OptionsForm(QWidget):
         self.setVisible(bool(self._fields))
 
     def follow(self, before: QWidget) -> None:
-        """Put these fields behind another one in the tab order; new fields would come last of all."""
+        """Put these fields after another one in the tab order; new fields would come last."""
         for field in self._fields.values():
             QWidget.setTabOrder(before, field)
             before = field
 
     def values(self) -> dict[str, Any]:
-        """What the fields show, whether or not it fits together."""
+        """The fields' values, whether or not they are consistent."""
         return {name: value_of(field) for name, field in self._fields.items()}
 
     def problem(self) -> str | None:
@@ -60,18 +60,18 @@ class OptionsForm(QWidget):
 
 
 def is_same_kind(item: Field[Any], value: Any) -> bool:
-    """Whether a remembered value is of the setting's type, so that its field can show it or the nearest one."""
+    """Whether a saved value has the setting's type, so that its field can show it or the nearest one."""
     if isinstance(item.default, bool) or isinstance(value, bool):
         return isinstance(item.default, bool) and isinstance(value, bool)
     return isinstance(value, int | float) and math.isfinite(value)
 
 
 class MethodForm(QWidget):
-    """The method's dropdown with its options beneath.
+    """The dropdown of methods, with the options of the chosen one below.
 
     Signals:
         method_changed: the name of the chosen method.
-        changed: some option has a new value.
+        changed: some option has changed.
     """
 
     method_changed = Signal(str)
@@ -107,11 +107,11 @@ class MethodForm(QWidget):
         return get_method(self.combo.currentData())
 
     def option_values(self) -> dict[str, dict[str, Any]]:
-        """The options of every method that was shown, by method."""
+        """The options of every method shown so far, by method."""
         return {**self._remembered, self.method.name: self.options.values()}
 
     def apply(self, name: str, options: Mapping[str, Mapping[str, Any]]) -> None:
-        """Show a method and remember the options of all."""
+        """Show a method, and store the options of all methods."""
         self._remembered = {method: dict(values) for method, values in options.items()}
         with QSignalBlocker(self.combo):
             self.combo.setCurrentIndex(max(0, self.combo.findData(name)))

@@ -1,4 +1,4 @@
-"""The models that can be chosen, what is known of them, and the words for it: a view model without Qt."""
+"""The models that can be chosen, and what is known about them, as text: a view model without Qt."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ORIGINS = {
 }
 REMOVABLE = {ModelOrigin.HUB, ModelOrigin.KEPT}
 _SCANNED = {ModelOrigin.EMBEDDED, *REMOVABLE}
-"""Origins that a scan finds; other models are here because they were opened."""
+"""Origins that a scan finds; other models were opened by the user."""
 _UNITS = ("B", "KB", "MB", "GB", "TB")
 _DAY = 86_400
 
@@ -40,7 +40,7 @@ def bytes_text(count: int) -> str:
 
 
 def bytes_of_text(done: int, total: int) -> str:
-    """A part of a size, with one unit where both share it: 312 of 724 MB."""
+    """A part of a size, with one unit if both share it: 312 of 724 MB."""
     _, unit = _scaled(total)
     value, done_unit = _scaled(done)
     return f"{value if done_unit == unit else f'{value} {done_unit}'} of {bytes_text(total)}"
@@ -63,7 +63,7 @@ def count_text(count: int) -> str:
 
 
 def age_text(moment: float | None, now: float | None = None) -> str:
-    """How long ago, in days, months or years; a dash where it isn't known."""
+    """How long ago, in days, months or years; a dash if unknown."""
     if moment is None:
         return UNKNOWN
     days = int(((time.time() if now is None else now) - moment) // _DAY)
@@ -75,7 +75,7 @@ def age_text(moment: float | None, now: float | None = None) -> str:
 
 
 def progress_text(progress: DownloadProgress) -> str:
-    """Bytes, rate and time left, as far as they are known."""
+    """Bytes, rate and time left, as far as known."""
     if not (progress.done_bytes or progress.total_bytes):
         return progress.stage
     done, total = progress.done_bytes, progress.total_bytes
@@ -88,7 +88,7 @@ def progress_text(progress: DownloadProgress) -> str:
 
 
 def kind_text(entry: ModelEntry, details: ModelDetails | None) -> str:
-    """The badge: what a model was trained to do; empty until its files were read."""
+    """The badge: what a model was trained for; empty until its files have been read."""
     if entry.serves:
         return "Drafter"
     if details is None:
@@ -127,7 +127,7 @@ def verdict_text(verdict: PairVerdict) -> tuple[str, str]:
 
 
 class ModelLibrary:
-    """Embedded models first, then those that a scan found, then opened ones in the order they came."""
+    """Embedded models first, then those that a scan found, then those opened by the user, in order."""
 
     def __init__(self, embedded: Iterable[ModelEntry] = ()) -> None:
         self._entries: dict[str, ModelEntry] = {entry.ref: entry for entry in embedded}
@@ -148,12 +148,12 @@ class ModelLibrary:
 
     @property
     def default_target(self) -> str:
-        """The first model that can be one; empty if there is none."""
+        """The first model that can be a target; empty if there is none."""
         return next((entry.ref for entry in self._entries.values() if not entry.serves), "")
 
     @property
     def default_draft(self) -> str:
-        """The smallest model of those that ship with Outrider; else of all."""
+        """The smallest model that ships with Outrider; else the smallest of all."""
         able = [entry for entry in self._entries.values() if not entry.serves]
         able = [entry for entry in able if entry.embedded] or able
         return min(able, key=lambda entry: entry.size_bytes).ref if able else ""
@@ -163,7 +163,7 @@ class ModelLibrary:
         return self._entries.get(ref)
 
     def in_titles(self, text: str) -> str:
-        """A text with models named by their titles; where two share one, by their references as before."""
+        """A text with references replaced by titles; models that share a title keep their references."""
         shared = Counter(entry.title for entry in self._entries.values())
         titles = {
             entry.ref: entry.title
@@ -172,52 +172,52 @@ class ModelLibrary:
         }
         if not titles:
             return text
-        # The longest first, since one may begin as another does; whole references only, not parts of a path.
+        # Longest first, since one may be a prefix of another; whole references only, not parts of a path.
         known = "|".join(re.escape(ref) for ref in sorted(titles, key=len, reverse=True))
         return re.sub(rf"(?<![\w./-])(?:{known})(?![\w/-]|\.\w)", lambda found: titles[found[0]], text)
 
-    # --- What is here ---
+    # --- Local models ---
 
     def add(self, entry: ModelEntry) -> None:
-        """Add a model, or replace it and forget what was known about it and its pairs."""
+        """Add a model, or replace it and discard what was known about it and its pairs."""
         self._entries[entry.ref] = entry
         self._forget({entry.ref})
 
     def take_scan(self, found: Sequence[ModelEntry]) -> None:
-        """Take in what a scan found: models that are gone leave, those that were opened stay."""
+        """Apply the result of a scan: remove models that are gone, and keep those opened by the user."""
         before = self._entries
         opened = [entry for entry in before.values() if entry.origin not in _SCANNED]
         self._entries = {entry.ref: entry for entry in (*found, *opened)}
         self._forget({ref for ref, entry in before.items() if _files(entry) != _files(self._entries.get(ref))})
 
     def record_details(self, details: Mapping[str, ModelDetails | str]) -> None:
-        """Keep what models are like, or why that can't be read."""
+        """Store models' details, or why they can't be read."""
         self._details.update(details)
 
     def details(self, ref: str) -> ModelDetails | None:
-        """What a model is like; None if it isn't known."""
+        """A model's details; None if unknown."""
         found = self._details.get(ref)
         return None if isinstance(found, str) else found
 
     def details_problem(self, ref: str) -> str:
-        """Why a model's details can't be read; empty if they can, or weren't yet."""
+        """Why a model's details can't be read; empty if they can, or have not been read yet."""
         found = self._details.get(ref)
         return found if isinstance(found, str) else ""
 
     def undescribed(self) -> tuple[ModelEntry, ...]:
-        """The models whose details were not read yet."""
+        """The models whose details have not been read yet."""
         return tuple(entry for entry in self._entries.values() if entry.ref not in self._details)
 
     # --- Pairs ---
 
     def record(self, target: str, problems: Mapping[str, str | None]) -> None:
-        """Keep what was found out about a target's drafts."""
+        """Store which drafts fit a target."""
         found = {(draft, target): problem for draft, problem in problems.items()}
         self._problems.update(found)
         self._asked -= found.keys()
 
     def problem(self, draft: str, target: str) -> str | None:
-        """Why two models can't work together; None if they can, or if it isn't known yet."""
+        """Why two models can't work together; None if they can, or if that is unknown."""
         return self._problems.get((draft, target))
 
     def target_problem(self, ref: str) -> str | None:
@@ -232,13 +232,13 @@ class ModelLibrary:
         return tuple(ref for ref in self._entries if (ref, target) not in self._problems)
 
     def take_questions(self, target: str) -> tuple[str, ...]:
-        """The unchecked drafts that nobody asked about yet; from now on they count as asked about."""
+        """The unchecked drafts that no check was requested for yet; marks them as requested."""
         drafts = tuple(ref for ref in self.unchecked_drafts(target) if (ref, target) not in self._asked)
         self._asked |= {(draft, target) for draft in drafts}
         return drafts
 
     def made_for(self, target: str) -> str:
-        """The draft that was made for a target, or is known to suit it best; empty if none of those is here."""
+        """The draft made for a target, or known to suit it best; empty if there is none on this computer."""
         for entry in self._entries.values():
             if entry.serves == target:
                 return entry.ref
@@ -246,7 +246,7 @@ class ModelLibrary:
         return next((ref for ref in known if ref in self._entries), "")
 
     def best_draft(self, target: str) -> str:
-        """The draft to offer with a target: the one made for it, or else the smallest that fits; empty if none does."""
+        """The draft to offer with a target: the one made for it, else the smallest that fits; empty if none does."""
         made = self.made_for(target)
         if made and not self._problems.get((made, target)):
             return made
@@ -267,7 +267,7 @@ class ModelLibrary:
         )
 
     def drafts_text(self, target: str) -> str:
-        """Which drafts suit a model as the target: those that are here, then those of the catalogue."""
+        """Which drafts suit a model as the target: those on this computer, then those in the catalogue."""
         if reason := self.target_problem(target):
             return reason
         made = self.made_for(target)

@@ -1,4 +1,4 @@
-"""Chooses the target and the draft, and says whether they can work together."""
+"""Chooses the target and the draft, and shows whether they can work together."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LINE_HEIGHT, REASON_HEIGHT, SEPARATOR_HEIGHT = 28, 18, 9
 
 
 class ModelItemDelegate(TitleDelegate):
-    """A model of a dropdown: title and size, and below them why it can't be chosen."""
+    """A model in a dropdown: title and size, and below them why it can't be chosen, if so."""
 
     inset = 8
 
@@ -40,7 +40,7 @@ class ModelItemDelegate(TitleDelegate):
         return QSize(width, scaled(LINE_HEIGHT + (REASON_HEIGHT if index.data(SUBTITLE_ROLE) else 0)))
 
     def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: Index) -> None:
-        """Draw a model, or a line between models and actions."""
+        """Draw a model, or the separator between models and actions."""
         if not _is_separator(index):
             super().paint(painter, option, index)
             return
@@ -70,7 +70,7 @@ BROWSE_TITLE = "Get more models…"
 
 
 class ModelCombo(QComboBox):
-    """A dropdown with a wide list. `popup_hidden` says that the list is closed again; until then it must not change."""
+    """A dropdown with a wide list, which must not change while open; `popup_hidden` is emitted once it has closed."""
 
     popup_hidden = Signal()
 
@@ -86,7 +86,7 @@ class ModelCombo(QComboBox):
         super().showPopup()
 
     def hidePopup(self) -> None:
-        """Close the list; it may change once the choice has been signalled."""
+        """Close the list; it may change once the choice has been emitted."""
         super().hidePopup()
         QTimer.singleShot(0, self, self._on_hidden)
 
@@ -97,12 +97,12 @@ class ModelCombo(QComboBox):
 
 
 class ModelPicker(QWidget):
-    """A dropdown of models, with what is wrong with the choice beneath it.
+    """A dropdown of models; any problem with the choice is shown below it.
 
     Signals:
-        model_chosen: the reference that a person chose.
-        open_requested: an `OpenKind`; the choice stays as it was.
-        browse_requested: more models are wanted; the choice stays as it was.
+        model_chosen: the reference that the user chose.
+        open_requested: an `OpenKind`; the choice doesn't change.
+        browse_requested: the user wants more models; the choice doesn't change.
     """
 
     model_chosen = Signal(str)
@@ -142,17 +142,17 @@ class ModelPicker(QWidget):
 
     @property
     def wanted(self) -> str:
-        """The reference that was asked for last, although its model may not be here just now."""
+        """The reference requested last, even if its model is not available now."""
         return self._wanted
 
     def want(self, ref: str) -> None:
-        """Choose this model as soon as, and as long as, it is in the list; takes effect with `show_models`."""
+        """Choose this model whenever it is in the list; takes effect with `show_models`."""
         self._wanted = ref
 
     def show_models(
         self, entries: Sequence[ModelEntry], *, fallback: str, problems: Mapping[str, str | None] | None = None
     ) -> None:
-        """List the models; one with a problem can't be chosen and says why. Without the wanted one: `fallback`."""
+        """List the models; one with a problem can't be chosen and shows why. `fallback` replaces a missing choice."""
         problems = dict(problems or {})
         refs = [entry.ref for entry in entries]
         self._ref = self._wanted if self._wanted in refs else fallback
@@ -166,7 +166,7 @@ class ModelPicker(QWidget):
         self.combo.setToolTip(describe_model(chosen) if chosen is not None else self._help)
 
     def show_problem(self, sentence: str | None) -> None:
-        """Say what is wrong with the choice; None if nothing is."""
+        """Show what is wrong with the choice; None if nothing is."""
         self.problem_label.setText(sentence or "")
         self.problem_label.setVisible(bool(sentence))
 
@@ -221,13 +221,13 @@ def _plain_item(text: str, *, enabled: bool = True) -> QStandardItem:
 
 
 class ModelsForm(QWidget):
-    """Two dropdowns and the verdict on the pair.
+    """The dropdowns for target and draft, and the verdict on the pair.
 
     Signals:
-        changed: another model is chosen, or more is known about the chosen ones.
+        changed: another model was chosen, or more is known about the chosen ones.
         open_requested: an `OpenKind` and a `ModelRole`.
-        browse_requested: more models are wanted.
-        check_requested: a target, and the drafts that should be compared with it.
+        browse_requested: the user wants more models.
+        check_requested: a target, and the drafts to compare with it.
     """
 
     changed = Signal()
@@ -240,7 +240,7 @@ class ModelsForm(QWidget):
         self.library = library
         self._is_draft_needed = True
         self._is_draft_free = False
-        """Whether the draft may follow the target: it was not chosen by hand since then."""
+        """Whether the draft may follow the target: it was not chosen by hand since the target was."""
         self.target = ModelPicker("Target", "The model whose distribution the text is drawn from.", "targetCombo")
         self.draft = ModelPicker("Draft", "The smaller model that runs ahead and proposes tokens.", "draftCombo")
         self.verdict = VerdictLine()
@@ -262,7 +262,7 @@ class ModelsForm(QWidget):
         self._is_draft_needed = is_needed
 
     def choose(self, role: ModelRole, ref: str) -> None:
-        """Choose a model of the library."""
+        """Choose a model from the library."""
         if role is ModelRole.TARGET:
             self.target.want(ref)
             self._is_draft_free = True
@@ -276,14 +276,14 @@ class ModelsForm(QWidget):
 
     @Slot()
     def show_models(self) -> None:
-        """List the library's models, and ask about the pairs that are not known yet."""
+        """List the library's models, and request checks of the unknown pairs."""
         library = self.library
         impossible = {ref: library.target_problem(ref) for ref in library.refs}
         self.target.show_models(library.entries, fallback=library.default_target, problems=impossible)
         target = self.target.ref
         self.target.show_problem(impossible.get(target))
         problems = {ref: library.problem(ref, target) for ref in library.refs} if self._is_draft_needed else {}
-        # What can be chosen comes first; Python's sort keeps the order otherwise.
+        # Models that can be chosen come first; Python's sort is stable.
         drafts = sorted(library.entries, key=lambda entry: bool(problems.get(entry.ref)))
         self.draft.show_models(drafts, fallback=library.default_draft, problems=problems)
         self.draft.setEnabled(self._is_draft_needed)
@@ -297,7 +297,7 @@ class ModelsForm(QWidget):
         )
 
     def open_model(self, entry: ModelEntry, role: ModelRole | None) -> None:
-        """Add a model, and choose it for the role that it was opened for; None if it is one from an earlier time."""
+        """Add a model, and choose it for the role that it was opened for; None if it is from an earlier session."""
         self.library.add(entry)
         if role is not None:
             self.choose(role, entry.ref)
@@ -306,7 +306,7 @@ class ModelsForm(QWidget):
             self.changed.emit()
 
     def take_problems(self, target: str, problems: Mapping[str, str | None]) -> None:
-        """Take in which drafts fit a target: by reference, a sentence why not, or None."""
+        """Store which drafts fit a target: by reference, a sentence that says why not, or None."""
         self.library.record(target, problems)
         if target != self.target.ref:
             return
@@ -317,7 +317,7 @@ class ModelsForm(QWidget):
         self.changed.emit()
 
     def ask(self, target: str) -> None:
-        """Ask about the drafts that have not been compared with a target."""
+        """Request a check of the drafts that have not been compared with a target."""
         if target and (drafts := self.library.take_questions(target)):
             # The chosen one first.
             self.check_requested.emit(target, tuple(sorted(drafts, key=lambda ref: ref != self.draft.ref)))

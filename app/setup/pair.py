@@ -1,4 +1,4 @@
-"""Forecasts memory and cost of the chosen pair: shown beneath the dropdowns, and checked before a run starts."""
+"""Forecasts the memory and cost of the chosen pair; shown below the dropdowns, and checked before a run starts."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ LINE_HEIGHT = 16
 
 @dataclass(frozen=True, slots=True)
 class PairQuestion:
-    """A pair, and where it is to run.
+    """A pair, and where it will run.
 
     Attributes:
-        context: positions of the caches.
-        with_memory: whether memory is asked for, which imports torch.
-        held_bytes: of the device, held by loaded models that would make room.
+        context: number of positions in the caches.
+        with_memory: whether to forecast memory, which imports torch.
+        held_bytes: bytes on the device that unloading the loaded models would free.
     """
 
     draft: str
@@ -43,7 +43,7 @@ class PairQuestion:
 
 
 def judge_pair(question: PairQuestion) -> PairVerdict:
-    """What a pair will need and cost. Reads files."""
+    """What a pair will need and cost. Reads the models' files."""
     from core.models.fit import pair_verdict
 
     return pair_verdict(
@@ -58,7 +58,7 @@ def judge_pair(question: PairQuestion) -> PairVerdict:
 
 
 class VerdictLine(QWidget):
-    """Memory and expected cost on one line, with warnings beneath."""
+    """Memory and expected cost on one line, with warnings below."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,9 +91,9 @@ class VerdictLine(QWidget):
 
 
 class PairForecast(QObject):
-    """Asks about the chosen pair once the choice has settled, and shows the answer.
+    """Requests a forecast once the choice of the pair has settled, and shows it.
 
-    Memory is asked for once the engine is imported: the forecast needs torch.
+    Memory is forecast only after the engine has been imported, since that needs torch.
     """
 
     def __init__(self, jobs: Jobs, controller: RunController, line: VerdictLine, parent: QObject | None = None) -> None:
@@ -105,9 +105,9 @@ class PairForecast(QObject):
         self._job: Job | None = None
         self._is_engine_ready = False
         self._held: tuple[str, int] = ("", 0)
-        """A device, and the bytes of it that loaded models hold and would make room with."""
+        """A device, and the bytes on it that unloading the loaded models would free."""
         self._loaded: tuple[object, ...] | None = None
-        """What the last run that started had in memory."""
+        """What the last started run had in memory."""
         self._timer = QTimer(self)
         self._timer.setSingleShot(True)
         self._timer.setInterval(DELAY_MS)
@@ -116,7 +116,7 @@ class PairForecast(QObject):
         controller.memory_held.connect(self._on_memory_held)
 
     def want(self, question: PairQuestion | None) -> None:
-        """Ask for a forecast of this pair, unless it is known; None if there is no pair."""
+        """Request a forecast of this pair, unless it is known; None if there is no pair."""
         self._wanted = question
         asked = self._question()
         if asked is None:
@@ -131,7 +131,7 @@ class PairForecast(QObject):
             self._line.show_verdict(self._answer[1])
 
     def too_large(self, request: RunRequest) -> str:
-        """What to ask before this run's pair is loaded, if it won't fit by the forecast; empty if it will."""
+        """The warning to confirm before this run's pair is loaded, if it is not expected to fit; else empty."""
         question, verdict = self._answer or (None, None)
         if question is None or question != self._question() or verdict is None or verdict.memory is None:
             return ""
@@ -140,7 +140,7 @@ class PairForecast(QObject):
         return memory_text(verdict.memory) if is_new and is_too_large else ""
 
     def note_run(self, run: RunView) -> None:
-        """Remember what is in memory now: a pair that has run is not asked about again."""
+        """Remember what is in memory now: a pair that has run needs no confirmation again."""
         if run.started is not None and run.request is not None:
             self._loaded = _models(run.request)
 
@@ -174,7 +174,7 @@ class PairForecast(QObject):
                 self._answer = (question, verdict)
                 self._line.show_verdict(verdict)
 
-        # A forecast that fails says nothing: the check of the pair and the engine say what is wrong with the files.
+        # A failed forecast is silent: the check of the pair and the engine report what is wrong with the files.
         self._job = self._jobs.submit(
             lambda _job: judge_pair(question), then=take, failed=lambda _sentence: take(None), lane="models"
         )

@@ -1,4 +1,4 @@
-"""The prompt: its editor, its presets, and how the target reads it."""
+"""The prompt: editor, presets, and a view of the prompt as the target reads it."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class Preset:
 
 
 def load_presets(folder: Path = RESOURCES / "prompts") -> tuple[Preset, ...]:
-    """All presets; lines that hold none are passed over, since a preset is only a convenience.
+    """All presets; invalid lines are skipped, since presets are only a convenience.
 
-    The other files of the folder are suites to measure on, with more prompts than a menu bears.
+    The folder's other files are suites for measurements, with too many prompts for a menu.
     """
     found: list[Preset] = []
     for path in folder.glob("presets.jsonl"):
@@ -74,7 +74,7 @@ class PromptReading(QPlainTextEdit):
         describe(self, "The prompt as the target reads it")
 
     def show_rendered(self, rendered: RenderedPrompt) -> None:
-        """Show what a model reads; nothing where there was a problem."""
+        """Show what a model reads; nothing if there was a problem."""
         self._rendered = rendered
         self.setPlainText(rendered.text)
         if not rendered.special_tokens:
@@ -100,7 +100,7 @@ class PromptReading(QPlainTextEdit):
 
 
 def reading_note(rendered: RenderedPrompt) -> str:
-    """How many tokens it is, and whether a template was applied."""
+    """The number of tokens, and whether a template was applied."""
     tokens = f"{rendered.num_tokens:,} token{'' if rendered.num_tokens == 1 else 's'}"
     return f"{tokens} · {'chat template applied' if rendered.is_chat else 'raw, no chat template'}"
 
@@ -114,9 +114,9 @@ class PromptEditor(QWidget):
     """A card with the prompt.
 
     Signals:
-        changed: the prompt's text is new.
+        changed: the prompt's text has changed.
         run_requested, stop_requested: a button was pressed.
-        reading_toggled: whether the prompt is to be shown as the target reads it.
+        reading_toggled: whether to show the prompt as the target reads it.
     """
 
     changed = Signal()
@@ -154,7 +154,7 @@ class PromptEditor(QWidget):
         self.stop_button.setEnabled(False)
         self._state, self._problem = RunState.IDLE, ""
         self._read = (WAITING, False)
-        """What is to say about the rendered prompt, and whether that is a problem."""
+        """The line about the rendered prompt, and whether it reports a problem."""
         self._lay_out()
         self.reading_button.toggled.connect(self._on_reading_toggled)
         self.edit.textChanged.connect(self.changed)
@@ -201,13 +201,13 @@ class PromptEditor(QWidget):
         return self.edit.toPlainText()
 
     def set_text(self, text: str) -> None:
-        """Put a prompt in; one step back in the editor brings the old one."""
+        """Insert a prompt; one undo in the editor restores the old one."""
         cursor = QTextCursor(self.edit.document())
         cursor.select(QTextCursor.SelectionType.Document)
         cursor.insertText(text)
 
     def show_state(self, state: RunState, problem: str | None) -> None:
-        """Enable what can be pressed, and say why Run can't."""
+        """Enable the buttons that apply, and show why Run can't be pressed."""
         self._state, self._problem = state, problem or ""
         is_idle = state is RunState.IDLE
         self.run_button.setEnabled(is_idle and problem is None)
@@ -231,7 +231,7 @@ class PromptEditor(QWidget):
             self._show_read(reading_note(rendered))
 
     def show_rendering(self, problem: str = "") -> None:
-        """Say that the prompt is being rendered, or why it can't be."""
+        """Show that the prompt is being rendered, or why it can't be."""
         if self.is_reading:
             if problem:
                 self.reading.clear()
@@ -264,7 +264,7 @@ DELAY_MS = 120
 
 
 class PromptReader(QObject):
-    """Renders the prompt whenever target, chat setting or prompt are new, and only while the view is open."""
+    """Renders the prompt whenever the target, chat setting or prompt changes, but only while the view is open."""
 
     def __init__(
         self, prompt: PromptEditor, controls: ControlsPanel, jobs: Jobs, parent: QObject | None = None

@@ -16,7 +16,7 @@ SEED_SENTENCE = "The seed must be a whole number from 0 to 2^63\u00a0-\u00a01."
 
 
 class CouplingCheck(QCheckBox):
-    """The coupling as a check box: whether the text depends on the seed alone."""
+    """The coupling as a check box: whether the text depends only on the seed."""
 
     def __init__(self) -> None:
         super().__init__("Reproducible")
@@ -39,11 +39,11 @@ class CouplingCheck(QCheckBox):
 
 
 class SamplingForm(QWidget):
-    """Temperature, top-k, top-p, min-p, seed, and whether it alone decides the text.
+    """Temperature, top-k, top-p, min-p, seed, and whether the text depends only on the seed.
 
     Signals:
-        changed: some value is new.
-        temperature_changed: the temperature is new; it is live during a run.
+        changed: some value has changed.
+        temperature_changed: the new temperature; also during a run.
     """
 
     changed = Signal()
@@ -69,7 +69,7 @@ class SamplingForm(QWidget):
         self.problem_label.hide()
         self._lay_out()
         for field in (self.top_k, self.top_p, self.min_p, self.seed):
-            field.setMinimumWidth(48)  # The widest value, which hardly anyone needs, must not set the panel's width.
+            field.setMinimumWidth(48)  # The widest value is rarely needed and must not set the panel's width.
         self._guard = WheelGuard(self)
         self._guard.watch(self.top_k, self.top_p, self.min_p)
         self.temperature.value_changed.connect(self._on_temperature_changed)
@@ -99,7 +99,7 @@ class SamplingForm(QWidget):
             SettingsError: if the field holds no such number.
         """
         text = self.seed.text().strip()
-        # isdecimal alone would let other scripts' digits and very long numbers through to int().
+        # isdecimal alone would pass digits of other scripts and very long numbers to int().
         if not (text.isascii() and text.isdecimal() and len(text) <= 19 and int(text) <= MAX_SEED):
             raise SettingsError(SEED_SENTENCE)
         return int(text)
@@ -128,5 +128,5 @@ class SamplingForm(QWidget):
 
     @Slot()
     def _on_new_seed(self) -> None:
-        # Short enough to read out to someone; any seed is as good as another.
+        # Short enough to read aloud; any seed is as good as another.
         self.seed.setText(str(random.SystemRandom().randrange(1_000_000)))

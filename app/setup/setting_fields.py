@@ -1,4 +1,4 @@
-"""Makes the form field of a declared setting: its range, label and help come from the declaration."""
+"""Makes form fields for declared settings; range, label and help come from the declaration."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def set_value(field: SettingField, value: Any) -> None:
 
 
 def on_change(field: SettingField, slot: Callable[..., Any]) -> None:
-    """Have a slot called whenever the field shows another value."""
+    """Connect a slot that is called whenever the field's value changes."""
     if isinstance(field, QCheckBox):
         field.toggled.connect(slot)
     elif isinstance(field, EnumCombo):
@@ -97,7 +97,7 @@ def on_change(field: SettingField, slot: Callable[..., Any]) -> None:
 
 
 def two_columns(*fields: QWidget) -> QGridLayout:
-    """Fields in rows of two, each under its label; a check box carries its own."""
+    """Fields in rows of two, each under its label; a check box has its own."""
     layout = QGridLayout()
     layout.setContentsMargins(0, 0, 0, 0)
     layout.setSpacing(8)
