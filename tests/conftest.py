@@ -15,7 +15,7 @@ os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 limit_spinning()
 
 _LONGEST = ("core_families", "project", "core_soak", "core_mutants", "core_exact", "app_controls", "app_cli_bench",
-            "core_gguf", "app_help", "core_decode_laws", "app_playback", "core_check")  # fmt: skip
+            "core_gguf", "app_help", "core_decode_distribution", "app_playback", "core_check")  # fmt: skip
 """Files of more than 15 seconds, the longest first."""
 
 
@@ -83,65 +83,33 @@ def session():
     return FakeSession()
 
 
+def _asks(answer: str):
+    """A dialog that answers with this attribute, and notes what it was asked about."""
+
+    def ask(self, _parent, *about):
+        self.asked.extend(about)
+        return getattr(self, answer)
+
+    return ask
+
+
 class ScriptedDialogs:
-    """Answers in a person's place. `answers` None: the dialog is dismissed."""
+    """Answers in a person's place. A path or text of None: the dialog is dismissed."""
+
+    export_path = model_path = plot_path = sweep_path = prompts_path = forced_text = None
+    says_yes = False
 
     def __init__(self) -> None:
-        self.export_path = None
-        self.model_path = None
-        self.plot_path = None
-        self.asked: list[str] = []
-        self.says_yes = False
-        self.forced_text = None
-        self.sweep_path = None
-        self.prompts_path = None
+        self.asked = []
 
-    def ask_removal(self, _parent, removal):
-        self.asked.append(removal)
-        return self.says_yes
-
-    def ask_too_large(self, _parent, forecast):
-        self.asked.append(forecast)
-        return self.says_yes
-
-    def ask_export_path(self, _parent, suggestion):
-        self.asked.append(suggestion)
-        return self.export_path
-
-    def ask_comparison_path(self, _parent, suggestion):
-        self.asked.append(suggestion)
-        return self.export_path
-
-    def ask_plot_path(self, _parent, suggestion):
-        self.asked.append(suggestion)
-        return self.plot_path
-
-    def ask_configuration_path(self, _parent, suggestion):
-        self.asked.append(suggestion)
-        return self.export_path
-
-    def ask_report_path(self, _parent, suggestion):
-        self.asked.append(suggestion)
-        return self.export_path
-
-    def ask_sweep_export_path(self, _parent, suggestion):
-        self.asked.append(suggestion)
-        return self.export_path
-
-    def ask_sweep_path(self, _parent, folder):
-        self.asked.append(folder)
-        return self.sweep_path
-
-    def ask_prompts_path(self, _parent):
-        return self.prompts_path
-
-    def ask_model_path(self, _parent, kind):
-        self.asked.append(kind)
-        return self.model_path
-
-    def ask_forced_text(self, _parent, replaced):
-        self.asked.append(replaced)
-        return self.forced_text
+    ask_removal = ask_too_large = _asks("says_yes")
+    ask_export_path = ask_comparison_path = ask_configuration_path = _asks("export_path")
+    ask_report_path = ask_sweep_export_path = _asks("export_path")
+    ask_plot_path = _asks("plot_path")
+    ask_sweep_path = _asks("sweep_path")
+    ask_prompts_path = _asks("prompts_path")
+    ask_model_path = _asks("model_path")
+    ask_forced_text = _asks("forced_text")
 
     def show_about(self, _parent, device=""):
         self.asked.append("about")

@@ -135,7 +135,6 @@ class FakeSession:
     load_gate: threading.Event | None = None
     context_tokens: int | None = None
     step_ms: float = 10.0
-    pace_s: float = 0.0
     requests: list[RunRequest] = field(default_factory=list)
     controls: list[RunControls] = field(default_factory=list)
     is_closed: bool = False
@@ -211,8 +210,6 @@ class FakeSession:
                 controls.wait_for_step()
             except Cancelled:
                 return
-            if self.pace_s:
-                threading.Event().wait(self.pace_s)
             k = 3 if isinstance(controls.num_draft_tokens, LengthPolicy) else controls.num_draft_tokens
             k = min(k, room - (position - first) - 1)
             accepted = next((i for i in range(k) if random_source.random() > 0.8), k)
@@ -243,39 +240,42 @@ class FakeSession:
             "continuation_text": "".join(kept),
             "forced_text": request.forced_text or "".join(f"<{token}>" for token in request.forced),
         }
+        names = ("target", "draft", "method", "num_draft_tokens", "seed", "coupling", "max_new_tokens", "prompt")
+        config = {
+            **{name: getattr(request, name) for name in names},
+            **{name: getattr(request.sampling, name) for name in ("temperature", "top_k", "top_p", "min_p")},
+            **{"revision": None, "device": "cpu", "dtype": "float32"},
+            **{"prompt_token_ids": list(range(9)), "chat": request.chat is True},
+            **(continuation if request.continuation or request.forced or request.forced_text else {}),
+        }
+        environment = {"python": "3.11", "torch": "2.13", "transformers": "5.0"}
+        environment |= {"platform": "Linux", "device_name": "CPU", "threads": 2}
         return RunStarted(
             run_id=f"20260101-120000-{self.started}",
             started_at="2026-01-01T12:00:00+00:00",
             version="0.1.0",
-            config={
-                "target": request.target,
-                "draft": request.draft,
-                "method": request.method,
-                "revision": None,
-                "device": "cpu",
-                "dtype": "float32",
-                "num_draft_tokens": request.num_draft_tokens,
-                "temperature": request.sampling.temperature,
-                "top_k": request.sampling.top_k,
-                "top_p": request.sampling.top_p,
-                "min_p": request.sampling.min_p,
-                "seed": request.seed,
-                "coupling": request.coupling,
-                "max_new_tokens": request.max_new_tokens,
-                "prompt": request.prompt,
-                "prompt_token_ids": list(range(9)),
-                "chat": request.chat is True,
-                **(continuation if request.continuation or request.forced or request.forced_text else {}),
-            },
-            environment={
-                "python": "3.11",
-                "torch": "2.13",
-                "transformers": "5.0",
-                "platform": "Linux",
-                "device_name": "CPU",
-                "threads": 2,
-            },
+            config=config,
+            environment=environment,
         )
+
+
+def run_of(steps, *, baseline: bool = True, is_over: bool = True):
+    """What the window has of a run of these steps; a plain forward takes 10 ms, a plain step 10.6."""
+    from app.run.run_view import RunView
+
+    run, request = RunView(), RunRequest("t", "d", "x", baseline=baseline)
+    run.begin(request)
+    run.apply(FakeSession()._head(request))
+    run.apply(PrefillDone(9, 12.0, 10.0))
+    for step in steps:
+        run.apply(step)
+    if baseline and is_over:
+        for index in range(50):
+            plain = make_step(index, 9, num_draft_tokens=0, num_accepted=0, ms=20.0)
+            run.apply(BaselineStep(plain))
+    if is_over:
+        run.apply(Finished(make_summary(run.steps, FinishReason.LENGTH)))
+    return run
 
 
 def keep_files_in(folder: Path, patches: pytest.MonkeyPatch) -> None:

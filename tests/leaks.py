@@ -10,11 +10,7 @@ from PySide6.QtCore import QThread
 
 @contextlib.contextmanager
 def no_thread_left_running() -> Iterator[None]:
-    """Fails where a QThread that was started within it still runs at its end.
-
-    They are remembered as they start. The collector's list of objects takes a tenth of a second to go through, and
-    holds none of those that were set aside.
-    """
+    """Fail where a QThread that was started within it still runs at its end."""
     started: list[weakref.ref[QThread]] = []
     start = QThread.start
 

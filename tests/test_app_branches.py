@@ -48,7 +48,7 @@ def ids_before(window, place):
     return (*before, *steps[place.step].emitted[: place.slot])
 
 
-def test_a_token_is_drawn_again_with_a_new_seed_after_what_is_kept(finished, qtbot, session):
+def test_a_token_is_drawn_again_with_a_new_seed_behind_what_is_kept(finished, qtbot, session):
     place = Place(3, 0)
     kept, old = ids_before(finished, place), session.requests[0]
     finished.transcript.view.choose(place)
@@ -81,19 +81,14 @@ def test_a_drafted_token_can_be_forced_in_place_of_the_one_that_was_drawn_instea
     assert finished.run_view.tokens.forced in finished.transcript.view.toPlainText()
 
 
-def test_a_typed_text_is_left_to_the_engine_to_make_tokens_of(finished, qtbot, session, dialogs):
-    dialogs.forced_text = " zwölf"
-    finished.transcript.view.choose(Place(1, 0))
-    take(finished, qtbot, "Force a text")
-    assert session.requests[1].forced_text == " zwölf"
-    assert dialogs.asked
-
-
-def test_a_dialog_that_is_dismissed_starts_nothing(finished, session, dialogs):
+def test_a_typed_text_is_left_to_the_engine_and_a_dismissed_dialog_starts_nothing(finished, qtbot, session, dialogs):
     finished.transcript.view.choose(Place(1, 0))
     open_menu(finished)["Force a text…"].trigger()
-    assert len(session.requests) == 1
+    assert len(dialogs.asked) == len(session.requests) == 1
     assert finished.controller.state is RunState.IDLE
+    dialogs.forced_text = " zwölf"
+    take(finished, qtbot, "Force a text")
+    assert session.requests[1].forced_text == " zwölf"
 
 
 def test_a_branch_can_be_branched_again(finished, qtbot, session):
@@ -125,7 +120,12 @@ def test_a_paused_run_is_stopped_before_its_branch_starts(window, qtbot, session
     assert window.controller.state is RunState.PAUSED
 
 
-def test_a_running_run_offers_no_branch_and_neither_does_a_place_without_a_token(finished, qtbot, session):
+def test_a_place_with_a_token_offers_branches_in_two_menus_and_one_without_offers_none(finished):
+    finished.transcript.view.choose(Place(1, 0))
+    menu = QMenu()
+    finished.transcript.view.menu_opening.emit(menu)
+    (submenu,) = [action.menu() for action in menu.actions() if action.menu() is not None]
+    assert [action.text() for action in submenu.actions() if action.text()] == list(open_menu(finished))
     button = finished.transcript.playback.branch_button
     finished.selection.select(Place(2, 0))
     assert button.isEnabled()
@@ -143,17 +143,7 @@ def test_at_temperature_zero_nothing_can_be_drawn_again(window, run_to_end):
     window.controls.sampling.temperature.spin.setValue(0)
     run_to_end(window)
     window.transcript.view.choose(Place(0, 0))
-    again = open_menu(window)["Draw again, with a new seed"]
-    assert not again.isEnabled()
-    assert "temperature 0" in again.toolTip()
-
-
-def test_the_context_menu_offers_the_same_as_the_button(finished):
-    finished.transcript.view.choose(Place(1, 0))
-    menu = QMenu()
-    finished.transcript.view.menu_opening.emit(menu)
-    (submenu,) = [action.menu() for action in menu.actions() if action.menu() is not None]
-    assert [action.text() for action in submenu.actions() if action.text()] == list(open_menu(finished))
+    assert not open_menu(window)["Draw again, with a new seed"].isEnabled()
 
 
 def test_what_the_target_was_seen_to_weigh_is_offered_likeliest_first(finished):

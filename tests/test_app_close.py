@@ -19,19 +19,28 @@ def close_and_join(window, qtbot):
     qtbot.waitUntil(lambda: window.controller.is_closed, timeout=10_000)
 
 
-def test_closing_at_rest_ends_the_thread_and_drops_the_models(window, qtbot, session, run_to_end):
+def test_closing_at_rest_ends_the_thread_drops_the_models_and_lets_nothing_start(window, qtbot, session, run_to_end):
     run_to_end(window)
+    window.close()
     close_and_join(window, qtbot)
     assert session.is_closed
+    window.menus.run.trigger()
+    window.controller.warm_up()
+    assert len(session.requests) == 1
 
 
-def test_closing_in_the_middle_of_a_run_keeps_a_complete_log(make_window, qtbot, session, tmp_path):
+@pytest.mark.parametrize("way", ["window", "application"])
+def test_closing_in_the_middle_of_a_run_keeps_a_complete_log(make_window, qtbot, session, tmp_path, way):
     session.gate = threading.Semaphore(2)
     window = make_window(is_shown=True)
     window.prompt.run_button.click()
     qtbot.waitUntil(lambda: window.run_view.metrics.totals.steps == 2)
-    close_and_join(window, qtbot)
-    assert not window.isVisible()
+    if way == "window":
+        close_and_join(window, qtbot)
+        assert not window.isVisible()
+    else:
+        window._on_about_to_quit()
+        assert window.controller.is_closed
     (path,) = (tmp_path / "runs").glob("*.jsonl")
     log = read_run_log(path)
     assert log.problems == []
@@ -49,7 +58,7 @@ def test_closing_in_the_middle_of_a_load_leaves_nothing_behind(make_window, qtbo
     assert session.is_closed
 
 
-def test_an_engine_that_does_not_answer_hides_the_window_at_once(make_window, qtbot, session, tmp_path):
+def test_an_engine_that_does_not_answer_hides_the_window_at_once(make_window, qtbot, session):
     importing, release, was_released = threading.Event(), threading.Event(), []
 
     def open_slowly():
@@ -66,32 +75,6 @@ def test_an_engine_that_does_not_answer_hides_the_window_at_once(make_window, qt
     release.set()
     qtbot.waitUntil(lambda: window.controller.is_closed)
     assert session.is_closed
-
-
-def test_nothing_can_be_started_once_the_window_is_closing(window, qtbot, session):
-    close_and_join(window, qtbot)
-    window.menus.run.trigger()
-    window.controller.warm_up()
-    assert session.requests == []
-
-
-def test_the_end_of_the_application_waits_for_the_engine(make_window, qtbot, session, tmp_path):
-    session.gate = threading.Semaphore(1)
-    window = make_window(is_shown=True)
-    window.prompt.run_button.click()
-    qtbot.waitUntil(lambda: window.run_view.metrics.totals.steps == 1)
-    window._on_about_to_quit()
-    assert window.controller.is_closed
-    (path,) = (tmp_path / "runs").glob("*.jsonl")
-    assert read_run_log(path).summary is not None
-
-
-@pytest.mark.parametrize("times", [2, 5])
-def test_closing_again_and_again_is_closing_once(make_window, qtbot, times):
-    window = make_window(is_shown=True)
-    for _ in range(times):
-        window.close()
-    qtbot.waitUntil(lambda: window.controller.is_closed)
 
 
 BUSY_CLOSE = """

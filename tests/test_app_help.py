@@ -11,18 +11,17 @@ import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QAction, QGuiApplication, QTextDocument, QTextTable
 
-from app.dialogs import AboutDialog, versions
+from app.dialogs import AboutDialog
 from app.menus import PANEL_KEYS, menu_actions
 from app.run.pages.theory import study_of, whole_report
 from app.settings import SettingsStore
-from app.theme import DARK, LIGHT, ThemeMode
-from app.tools.help import FORMULAS_FILE, MISSING, PAPERS, HelpWindow, page_text
+from app.theme import DARK, LIGHT
+from app.tools.help import FORMULAS_FILE, PAPERS, HelpWindow, page_text
 from app.tools.step_picture import MAX_SLOTS, Verdict, example, picture_of
 from core.analysis.calibration import Predictor
 from core.runlog.log import BASELINE_FIELDS, STEP_FIELDS, SUMMARY_FIELDS
 from core.types import TokenKind
-from tests.fakes_app import make_step
-from tests.test_app_why import view
+from tests.fakes_app import make_step, run_of
 from tests.test_core_diagnosis import drawn
 
 # --- Keys ---
@@ -34,26 +33,12 @@ def test_every_action_is_in_a_menu_and_every_shortcut_leads_to_one_thing(window)
     assert own - listed == set()
     keys = Counter(keys.toString() for action in listed for keys in action.shortcuts())
     assert [key for key, count in keys.items() if count > 1] == []
-
-
-@pytest.mark.parametrize(
-    ("action", "key"),
-    [
-        ("runAction", "Ctrl+Return"),
-        ("stopAction", "Esc"),
-        ("exportAction", "Ctrl+S"),
-        ("exportAction", "Ctrl+E"),
-        ("openFolderAction", "Ctrl+Shift+O"),
-        ("helpAction", "F1"),
-        ("keysAction", "Ctrl+/"),
-        ("largerTextAction", "Ctrl++"),
-        ("smallerTextAction", "Ctrl+-"),
-        ("defaultTextAction", "Ctrl+0"),
-        ("quitAction", "Ctrl+Q"),
-    ],
-)
-def test_the_keys_are_those_that_are_expected(window, action, key):
-    assert key in [keys.toString() for keys in window.findChild(QAction, action).shortcuts()]
+    expected = {
+        "run": "Ctrl+Return", "stop": "Esc", "openFolder": "Ctrl+Shift+O", "help": "F1", "keys": "Ctrl+/",
+        "largerText": "Ctrl++", "smallerText": "Ctrl+-", "defaultText": "Ctrl+0", "quit": "Ctrl+Q", "export": "Ctrl+S",
+    }  # fmt: skip
+    for name, key in expected.items():
+        assert key in [keys.toString() for keys in window.findChild(QAction, f"{name}Action").shortcuts()]
 
 
 def test_the_list_of_keys_is_what_the_menus_offer_now_and_nothing_is_left_out(window):
@@ -97,19 +82,12 @@ def test_the_picture_is_of_the_latest_step_that_shows_all():
     assert [slot.verdict for slot in picture.slots] == [Verdict.KEPT, Verdict.REJECTED, *[Verdict.UNTESTED] * 2]
     assert "Step 2" in picture_of(steps[2:]).caption
     assert picture_of(steps[3:]) == picture_of([]) == example()
-
-
-def test_a_whole_block_ends_with_a_bonus_and_a_long_one_says_what_is_not_shown():
+    whole = steps[0]
+    assert picture_of([replace(whole, draft_probs=(float("nan"),) * 4)]) == example()
+    assert all(slot.uniform is None for slot in picture_of([replace(whole, uniforms=())]).slots)
     picture = picture_of([make_step(0, 9, num_draft_tokens=8, num_accepted=8)])
     assert (len(picture.slots), picture.num_hidden) == (MAX_SLOTS, 8 - MAX_SLOTS)
     assert picture.next_kind is TokenKind.BONUS
-    assert "bonus" in picture.words
-
-
-def test_a_step_whose_figures_are_missing_or_that_drew_no_u_does_no_harm():
-    whole = make_step(0, 9, num_accepted=2)
-    assert picture_of([replace(whole, draft_probs=(float("nan"),) * 4)]) == example()
-    assert all(slot.uniform is None for slot in picture_of([replace(whole, uniforms=())]).slots)
 
 
 # --- The window ---
@@ -120,6 +98,7 @@ def test_help_shows_a_step_of_the_run_and_the_recorded_one_before_it(window, run
     page = window.help.page
     assert page.isVisible()
     assert not page.isModal()
+    assert "$" not in page.method.toPlainText(), "a placeholder"
     assert page.picture == example()
     run_to_end(window)
     window.menus.help.trigger()
@@ -130,34 +109,21 @@ def test_help_shows_a_step_of_the_run_and_the_recorded_one_before_it(window, run
     assert not page.isVisible()
 
 
-def test_help_is_drawn_in_the_theme_also_when_that_changes(window):
-    window.menus.help.trigger()
-    page = window.help.page
-    for mode, theme in ((ThemeMode.DARK, DARK), (ThemeMode.LIGHT, LIGHT)):
-        window.menus.theme_actions[mode].trigger()
-        html = page.method.toHtml()
-        assert theme.correction in html
-        assert theme.accent in html
-        assert not page.grab().isNull()
-
-
 @pytest.mark.parametrize("width", [560, 760])
 def test_help_has_every_paper_and_fits_a_small_screen(window, qtbot, width):
     page = HelpWindow(window.menuBar())
     qtbot.addWidget(page)
-    page.set_theme(LIGHT)
+    page.set_theme(DARK)
     page.open_page(page.method, [])
+    assert DARK.accent in page.method.toHtml()
+    page.set_theme(LIGHT)
+    assert LIGHT.accent in page.method.toHtml()
     page.resize(width, 480)
     for tab in page.pages:
         page.tabs.setCurrentWidget(tab)
         qtbot.waitUntil(lambda tab=tab: tab.horizontalScrollBar().maximum() == 0)
         assert tab.toPlainText()
     assert all(number in page.method.toHtml() for _, number in PAPERS)
-
-
-def test_a_placeholder_of_the_methods_page_is_always_filled(window):
-    window.menus.help.trigger()
-    assert "$" not in window.help.page.method.toPlainText()
 
 
 # --- Formulas ---
@@ -168,26 +134,13 @@ NO_FIGURES = {"index", "position", "temperature", "drafted", "emitted", "emitted
 """Fields of the log that are settings, positions and texts."""
 
 
-@pytest.mark.parametrize("name", [*STEP_FIELDS, *SUMMARY_FIELDS, *BASELINE_FIELDS])
-def test_every_figure_of_the_log_has_a_formula_by_its_name(name):
-    assert name in NO_FIGURES or f"`{name}`" in TEXT
-
-
-def test_every_figure_of_the_page_theory_and_every_predictor_has_a_formula():
-    run = view(drawn(0.8, 4, count=40))
+def test_every_figure_of_the_log_of_the_page_theory_and_every_predictor_has_a_formula():
+    names = {*STEP_FIELDS, *SUMMARY_FIELDS, *BASELINE_FIELDS} - NO_FIGURES
+    assert [name for name in names if f"`{name}`" not in TEXT] == []
+    run = run_of(drawn(0.8, 4, count=40))
     for row in whole_report(run, study_of(run)()).rows:
         assert re.split(r"[ ,(]", row.title)[0].lower() in TEXT.lower(), row.title
     assert all(predictor.value.replace("||", r"\|\|") in TEXT for predictor in Predictor)
-
-
-def test_every_table_row_has_a_formula_and_a_unit():
-    rows = [line for line in TEXT.splitlines() if line.startswith("| ") and "Formula" not in line]
-    assert len(rows) > 50
-    for row in rows:
-        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]]
-        assert len(cells) == 4, row
-        assert cells[0], row
-        assert cells[1], row
 
 
 def test_the_page_of_formulas_has_every_block_of_the_text_in_tables_of_the_theme(window):
@@ -209,30 +162,18 @@ def test_the_page_of_formulas_has_every_block_of_the_text_in_tables_of_the_theme
         assert {table.format().borderBrush().color().name() for table in tables} == {theme.border}
 
 
-def test_an_installation_without_a_page_says_so(tmp_path):
-    assert page_text(tmp_path / "none.md") == MISSING
-
-
 # --- About ---
 
 
-def test_about_names_all_versions_and_copies_them(qtbot, window):
+def test_about_names_all_versions_copies_them_and_says_what_the_last_run_was_on(qtbot, window, dialogs, run_to_end):
+    loaded = "torch" in sys.modules
     dialog = AboutDialog(window, "Some GPU · float16")
+    assert ("torch" in sys.modules) is loaded
     qtbot.addWidget(dialog)
     dialog.copy_button.click()
     copied = QGuiApplication.clipboard().text()
     for word in ("Outrider", "Python", "PySide6", "torch", "transformers", "pyqtgraph", "Some GPU"):
         assert word in copied
-    assert copied == dialog.text
-
-
-def test_about_knows_torchs_version_without_importing_it():
-    loaded = "torch" in sys.modules
-    assert any(title == "torch" for title, _ in versions())
-    assert ("torch" in sys.modules) is loaded
-
-
-def test_about_says_what_the_last_run_was_on(window, dialogs, run_to_end):
     window.menus.about.trigger()
     assert dialogs.device == ""
     run_to_end(window)
@@ -244,9 +185,7 @@ def test_about_says_what_the_last_run_was_on(window, dialogs, run_to_end):
 
 
 @pytest.mark.parametrize("way", ["dismiss", "run", "look"])
-def test_the_hint_disappears_permanently_when_it_is_dismissed_or_a_run_starts(
-    make_window, session, tmp_path, run_to_end, way
-):
+def test_the_hint_disappears_for_good_when_dismissed_or_at_a_run(make_window, session, tmp_path, run_to_end, way):
     window = make_window()
     hint = window.help.hint
     assert not hint.isHidden()

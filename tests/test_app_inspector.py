@@ -1,21 +1,213 @@
-"""The inspector on screen: selected by keys and clicks, nothing cut off, evidence shown when it arrives."""
+"""The inspector: a block with each token's fate, the test in words, the distributions as rows; and its panel."""
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import replace
 
 import pytest
 from PySide6.QtCore import QPoint, Qt
 
-from app.run.inspection import NOT_KEPT, NOT_YET
+from app.run.inspection import (
+    NOT_KEPT,
+    NOT_YET,
+    UNKNOWN,
+    Fate,
+    inspect,
+    next_slot,
+    next_step,
+    num_places,
+    number,
+    percent,
+    shorten,
+    show,
+)
 from app.run.inspector import FEW_ROWS, InspectorPanel
 from app.run.run_view import RunView
 from app.run.tokens import Place, Selection
 from app.theme import DARK, LIGHT
-from core.settings import RunRequest
-from core.types import Finished, FinishReason, Inspected
+from core.evidence import PositionEvidence
+from core.settings import Coupling, RunRequest
+from core.types import Finished, FinishReason, Inspected, Step
 from tests.fakes_app import make_step, make_summary
-from tests.test_app_inspection import NUM_OTHERS, STEPS, inspected
+
+NUM_OTHERS = 30
+
+
+def evidence(ids, texts, target, draft=None, residual=None) -> PositionEvidence:
+    """Evidence with thirty more tokens that share a tenth of each distribution, and a hundredth that is not listed."""
+    more = range(5000, 5000 + NUM_OTHERS)
+    seen = PositionEvidence(array("i", [*ids, *more]), (*texts, *(f"w{token}" for token in more)), (), 0.01, 1.25)
+    if draft is not None:
+        seen = replace(seen, draft_tail=0.01, draft_entropy=0.5, residual_mass=0.25)
+    if residual is not None:
+        seen = replace(seen, residual_tail=0.01)
+    probs = {"target_probs": target, "draft_probs": draft, "residual_probs": residual}
+    rest = [0.1 / NUM_OTHERS] * NUM_OTHERS
+    return replace(seen, **{name: array("f", [*of, *rest]) for name, of in probs.items() if of is not None})
+
+
+def inspected(step: Step) -> Step:
+    """The step with the evidence and the draw that an inspected run keeps."""
+    places = []
+    for slot in range(num_places(step)):
+        last = step.emitted[-1]
+        if slot == len(step.drafted):
+            places.append(evidence([last], [" last"], [0.89]))
+        elif slot == step.num_accepted:
+            places.append(evidence([step.drafted[slot], last], [" no", " last"], [0.1, 0.79], [0.5, 0.39], [0.0, 0.89]))
+        else:
+            places.append(evidence([step.drafted[slot]], [" yes"], [0.89], [0.89]))
+    return replace(step, evidence=tuple(places), next_uniform=0.625)
+
+
+REJECTED, FULL, PLAIN = (
+    inspected(make_step(0, 9, num_draft_tokens=4, num_accepted=2)),
+    inspected(make_step(1, 12, num_draft_tokens=3, num_accepted=3)),
+    inspected(make_step(2, 16, num_draft_tokens=0, num_accepted=0)),
+)
+STEPS = [REJECTED, FULL, PLAIN]
+
+
+def facts(inspection) -> dict[str, str]:
+    return {fact.title: fact.value for fact in inspection.facts}
+
+
+def test_a_block_is_shown_with_each_tokens_fate():
+    block = inspect(STEPS, Place(0, 0)).chips
+    assert [chip.fate for chip in block] == [
+        Fate.ACCEPTED, Fate.ACCEPTED, Fate.REJECTED, Fate.DISCARDED, Fate.RESAMPLED,
+    ]  # fmt: skip
+    assert [chip.slot for chip in block] == [0, 1, 2, 3, 2]
+    assert [chip.is_current for chip in block] == [True, False, False, False, False]
+    assert block[-1].text == "␣last"
+    assert [chip.fate for chip in inspect(STEPS, Place(0, 2)).chips if chip.is_current] == [
+        Fate.REJECTED,
+        Fate.RESAMPLED,
+    ]
+    assert [chip.fate for chip in inspect(STEPS, Place(1, 3)).chips] == [Fate.ACCEPTED] * 3 + [Fate.BONUS]
+
+
+def test_the_test_of_an_accepted_token_is_explained_with_its_figures():
+    seen = inspect(STEPS, Place(0, 1))
+    assert seen.title == "Step 0 · draft 2 of 4"
+    assert seen.subtitle == "position 10 · temperature 0.8"
+    assert seen.verdict == "Accepted: u·q = 0.1500 < p = 0.6000."
+    assert facts(seen) == {
+        "Target p": "0.6000",
+        "Draft q": "0.5000",
+        "Acceptance probability, min(1, p/q)": "1.0000",
+        "Uniform draw u": "0.3000",
+        "Expected acceptance, 1 − TV": "0.8000",
+        "Residual mass, TV": "0.2500",
+        "Entropy of the target": "1.25 nats",
+        "Entropy of the draft": "0.50 nats",
+    }
+
+
+def test_a_rejection_names_what_was_drawn_instead_and_a_discarded_token_was_never_tested():
+    seen = inspect(STEPS, Place(0, 2))
+    assert seen.verdict == (
+        "Rejected: u·q = 0.1500 ≥ p = 0.1000. “␣last” was drawn from the residual instead, with a draw of 0.6250."
+    )
+    assert facts(seen)["Residual of the drawn token"] == "0.8900"
+    assert [share.fate for share in seen.shares[:2]] == [Fate.REJECTED, Fate.RESAMPLED]
+    assert seen.shares[1].residual == pytest.approx(0.89)
+    seen = inspect(STEPS, Place(0, 3))
+    assert seen.verdict.startswith("Discarded, untested:")
+    assert all(share.residual is None for share in seen.shares)
+
+
+def test_the_targets_own_tokens_have_their_distribution_alone():
+    bonus, plain = inspect(STEPS, Place(1, 3)), inspect(STEPS, Place(2, 0))
+    assert bonus.verdict == (
+        "All 3 drafted tokens were accepted, so one more was drawn from the target, with a draw of 0.6250."
+    )
+    assert plain.verdict == "Nothing was drafted: the token was drawn from the target, with a draw of 0.6250."
+    assert plain.title == "Step 2 · plain"
+    for seen in (bonus, plain):
+        assert list(facts(seen)) == ["Target p", "Uniform draw", "Entropy of the target"]
+        assert all(share.draft is share.residual is None for share in seen.shares)
+        assert seen.shares[0].fate is Fate.BONUS
+
+
+def test_under_shared_noise_there_is_no_draw_and_no_residual():
+    steps = [replace(step, uniforms=(), next_uniform=None) for step in STEPS]
+    accepted, rejected, bonus = (
+        inspect(steps, place, Coupling.GUMBEL) for place in (Place(0, 0), Place(0, 2), Place(1, 3))
+    )
+    assert accepted.verdict == "Accepted: under the shared noise, the target draws the same token."
+    assert rejected.verdict == "Rejected: under the shared noise, the target draws “␣last”."
+    assert bonus.verdict.endswith("under the noise of its position.")
+    titles = list(facts(accepted))
+    assert not any(
+        title.startswith(("Expected acceptance", "Residual", "Uniform", "Acceptance probability")) for title in titles
+    )
+    assert any(title.startswith("Upper bound of acceptance") for title in titles)
+
+
+def test_a_run_without_evidence_shows_what_its_steps_hold_and_leaves_open_what_its_log_lacks():
+    seen = inspect([make_step(0, 9)], Place(0, 2))
+    assert (seen.note, seen.shares) == (NOT_KEPT, ())
+    assert facts(seen)["Target p"] == "0.1000"
+    assert "resampled" in {chip.fate for chip in seen.chips}
+    nan = (float("nan"),) * 4
+    step = replace(make_step(0, 9), draft_probs=nan, target_probs=nan, acceptance_probs=nan, uniforms=())
+    seen = inspect([step], Place(0, 0))
+    assert seen.verdict == "Accepted."
+    assert facts(seen)["Target p"] == facts(seen)["Uniform draw u"] == UNKNOWN
+
+
+@pytest.mark.parametrize("place", [Place(0, 4), Place(0, -1), Place(3, 0), Place(-1, 0), Place(2, 1)])
+def test_a_place_that_the_run_does_not_have_shows_nothing(place):
+    assert inspect(STEPS, place) is None
+
+
+def test_an_end_within_the_block_leaves_no_bonus_and_nothing_rejected():
+    step = FULL
+    step = replace(step, index=0, emitted=step.emitted[:3], emitted_kinds=step.emitted_kinds[:3])
+    assert {chip.fate for chip in inspect([step], Place(0, 2)).chips} == {Fate.ACCEPTED}
+
+
+def test_few_rows_hold_the_first_tokens_what_happened_and_the_sum_of_the_others():
+    shares = inspect(STEPS, Place(0, 2)).shares
+    unlikely = (*shares[2:-1], *shares[:2], shares[-1])
+    for order in (shares, unlikely):
+        few = shorten(order, 5)
+        assert len(few) == 6
+        assert {Fate.REJECTED, Fate.RESAMPLED} <= {share.fate for share in few}
+        for of in (lambda s: s.target, lambda s: s.draft, lambda s: s.residual):
+            assert sum(map(of, few)) == pytest.approx(sum(map(of, shares)))
+    assert shorten(shares, 100) == shares
+
+
+def test_blanks_are_seen_and_figures_have_the_digits_that_matter():
+    assert [show(text) for text in (" a\n\tb", " " * 12, "")] == ["␣a↵⇥b", "␣×12", "∅"]
+    figures = (0, 1, 0.12345, 0.00012345, 0.000012345, None)
+    assert [number(value) for value in figures] == [
+        "0.0000", "1.0000", "0.1235", "0.000123", "1.23\u00a0×\u00a010⁻⁵", UNKNOWN,
+    ]  # fmt: skip
+    assert [percent(value) for value in (0, 1, 0.4231, 0.0123, 0.00012, 1e-7)] == [
+        "0", "100\u00a0%", "42.3\u00a0%", "1.23\u00a0%", "0.01\u00a0%", "<0.01\u00a0%",
+    ]  # fmt: skip
+
+
+def test_places_follow_each_other_across_steps():
+    place, seen = Place(0, 0), []
+    while place not in seen:
+        seen.append(place)
+        place = next_slot(STEPS, place, 1)
+    assert seen == [Place(step, slot) for step, slots in enumerate((4, 4, 1)) for slot in range(slots)]
+    assert next_slot(STEPS, Place(1, 0), -1) == Place(0, 3)
+    assert next_slot(STEPS, Place(0, 0), -1) == Place(0, 0)
+    assert next_step(STEPS, Place(1, 3), 1) == Place(2, 0)
+    assert next_step(STEPS, Place(0, 1), -1) == Place(0, 1)
+    assert next_slot(STEPS, None, 1) == Place(0, 0)
+    assert next_step(STEPS, None, -1) == Place(2, 0)
+    assert next_slot([], None, 1) is None
+
+
+# --- On screen ---
 
 REQUEST = RunRequest(target="t", draft="d", prompt="x", inspect=True)
 
@@ -23,7 +215,7 @@ REQUEST = RunRequest(target="t", draft="d", prompt="x", inspect=True)
 @pytest.fixture
 def run() -> RunView:
     view = RunView()
-    view.begin(RunRequest(target="t", draft="d", prompt="x"))
+    view.begin(replace(REQUEST, inspect=False))
     for step in STEPS:
         view.apply(step)
     return view
@@ -34,16 +226,7 @@ def panel(show_at, run):
     return show_at(InspectorPanel(run, Selection()), 340, 700)
 
 
-def test_the_inspector_says_what_to_do_until_a_token_is_selected(panel):
-    assert not panel.scroll_area.isVisible()
-    panel._selection.select(Place(0, 2))
-    assert panel.scroll_area.isVisible()
-    assert panel.title.text() == "Step 0 · draft 3 of 4"
-    panel._selection.clear()
-    assert not panel.scroll_area.isVisible()
-
-
-def test_keys_go_from_token_to_token_and_from_step_to_step(qtbot, panel):
+def test_keys_and_buttons_go_from_token_to_token_and_from_step_to_step(qtbot, panel):
     panel.setFocus()
     keys = (Qt.Key.Key_Right, Qt.Key.Key_Right, Qt.Key.Key_Down, Qt.Key.Key_Left, Qt.Key.Key_Up)
     places = []
@@ -51,6 +234,11 @@ def test_keys_go_from_token_to_token_and_from_step_to_step(qtbot, panel):
         qtbot.keyClick(panel, key)
         places.append(panel._selection.place)
     assert places == [Place(0, 0), Place(0, 1), Place(1, 1), Place(1, 0), Place(0, 0)]
+    panel._selection.select(Place(0, 3))
+    qtbot.mouseClick(panel.behind, Qt.MouseButton.LeftButton)
+    assert panel._selection.place == Place(1, 3)
+    qtbot.mouseClick(panel.before, Qt.MouseButton.LeftButton)
+    assert panel._selection.place == Place(0, 3)
 
 
 def test_a_click_on_a_chip_selects_its_place(qtbot, panel):
@@ -63,16 +251,13 @@ def test_a_click_on_a_chip_selects_its_place(qtbot, panel):
     assert panel._selection.place == Place(0, 1)
 
 
-def test_the_buttons_go_from_step_to_step(qtbot, panel):
-    panel._selection.select(Place(0, 3))
-    qtbot.mouseClick(panel.behind, Qt.MouseButton.LeftButton)
-    assert panel._selection.place == Place(1, 3)
-    qtbot.mouseClick(panel.before, Qt.MouseButton.LeftButton)
-    assert panel._selection.place == Place(0, 3)
-
-
-def test_the_other_listed_tokens_are_a_click_away(qtbot, panel):
+def test_a_selected_place_is_shown_and_described_and_the_other_listed_tokens_are_a_click_away(qtbot, panel):
+    assert not panel.scroll_area.isVisible()
     panel._selection.select(Place(0, 2))
+    assert panel.title.text() == "Step 0 · draft 3 of 4"
+    assert "“␣last” resampled (shown)" in panel.block.accessibleDescription()
+    assert "“␣no” (id " in panel.bars.accessibleDescription()
+    assert "rejected here" in panel.bars.accessibleDescription()
     few = panel.bars.sizeHint().height()
     assert panel.more.text() == f"Show all {NUM_OTHERS + 2}"
     qtbot.mouseClick(panel.more, Qt.MouseButton.LeftButton)
@@ -80,10 +265,11 @@ def test_the_other_listed_tokens_are_a_click_away(qtbot, panel):
     assert panel.more.text() == f"Show the first {FEW_ROWS}"
     qtbot.mouseClick(panel.more, Qt.MouseButton.LeftButton)
     assert panel.bars.sizeHint().height() == few
+    panel._selection.clear()
+    assert not panel.scroll_area.isVisible()
 
 
-@pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
-@pytest.mark.parametrize("width", [340, 384, 620])
+@pytest.mark.parametrize(("theme", "width"), [(LIGHT, 340), (DARK, 384), (DARK, 620)])
 def test_nothing_is_wider_than_the_panel(qtbot, panel, theme, width):
     panel.set_theme(theme)
     panel.resize(width, 700)
@@ -98,17 +284,7 @@ def test_nothing_is_wider_than_the_panel(qtbot, panel, theme, width):
         panel.grab()
 
 
-def test_what_is_painted_is_said_as_well(panel):
-    panel._selection.select(Place(0, 2))
-    assert "“␣last” resampled (shown)" in panel.block.accessibleDescription()
-    assert "“␣no” (id " in panel.bars.accessibleDescription()
-    assert "rejected here" in panel.bars.accessibleDescription()
-    for widget in (panel, panel.block, panel.bars, panel.before, panel.behind):
-        assert widget.objectName()
-        assert widget.accessibleName()
-
-
-def test_evidence_that_comes_later_is_shown_as_soon_as_it_is_there(panel, run):
+def test_evidence_that_comes_later_is_shown_as_soon_as_it_is_there_until_the_run_is_over(panel, run):
     run.begin(REQUEST)
     step = inspected(make_step(0, 9))
     run.apply(replace(step, evidence=()))
@@ -120,18 +296,14 @@ def test_evidence_that_comes_later_is_shown_as_soon_as_it_is_there(panel, run):
     panel.refresh(has_news=True)
     assert panel.bars.isVisible()
     assert not panel.note.isVisible()
-
-
-def test_evidence_that_never_came_is_not_waited_for_when_the_run_is_over(panel, run):
-    run.begin(REQUEST)
-    run.apply(make_step(0, 9))
-    panel._selection.select(Place(0, 0))
+    run.apply(make_step(1, 20))
     run.apply(Finished(make_summary(run.steps, FinishReason.LENGTH)))
     panel.end()
+    panel._selection.select(Place(1, 0))
     assert panel.note.text() == NOT_KEPT
 
 
-def test_evidence_of_a_step_that_is_missing_goes_to_no_other(run):
+def test_evidence_of_a_step_that_is_missing_is_given_to_no_other(run):
     run.begin(REQUEST)
     run.apply(make_step(1, 9))
     for index in (0, 1, 7):
@@ -143,12 +315,7 @@ def test_a_run_sends_its_evidence_at_once_while_the_inspector_is_seen_and_only_t
     window.show()
     assert window.controller.start(REQUEST)
     controls = window.controller._controls
-    for page, is_wanted in (
-        (window.inspector, True),
-        (window.plots, False),
-        (window.theory, False),
-        (window.why, False),
-    ):
+    for page, is_wanted in ((window.inspector, True), (window.plots, False)):
         window.side.show_page(page)
         window.live._on_text_due()
         assert controls.is_inspected is is_wanted

@@ -27,61 +27,19 @@ from app.theme import ThemeMode
 from app.widgets.plot_card import PlotCard
 
 INTERACTIVE = (
-    QAbstractButton,
-    QAbstractItemView,
-    QAbstractSlider,
-    QAbstractSpinBox,
-    QComboBox,
-    QLineEdit,
-    QPlainTextEdit,
-    QTabBar,
-    QTextEdit,
-)
+    QAbstractButton, QAbstractItemView, QAbstractSlider, QAbstractSpinBox, QComboBox, QLineEdit, QPlainTextEdit,
+    QTabBar, QTextEdit,
+)  # fmt: skip
 NAMED = [
-    "targetCombo",
-    "draftCombo",
-    "methodCombo",
-    "option_int8",
-    "kSlider",
-    "kSpin",
-    "kPolicyCombo",
-    "temperatureSlider",
-    "temperatureSpin",
-    "topKSpin",
-    "topPSpin",
-    "minPSpin",
-    "seedEdit",
-    "newSeedButton",
-    "couplingCheck",
-    "lengthSpin",
-    "chatCombo",
-    "deviceCombo",
-    "dtypeCombo",
-    "baselineCheck",
-    "readingButton",
-    "presetsButton",
-    "promptEdit",
-    "runButton",
-    "textTabs",
-    "transcript",
-    "ghostsButton",
-    "sideTabs",
-    "acceptancePlot",
-    "latencyPlot",
-]
+    "targetCombo", "draftCombo", "methodCombo", "option_int8", "kSlider", "kSpin", "kPolicyCombo", "temperatureSlider",
+    "temperatureSpin", "topKSpin", "topPSpin", "minPSpin", "seedEdit", "newSeedButton", "couplingCheck", "lengthSpin",
+    "chatCombo", "deviceCombo", "dtypeCombo", "baselineCheck", "readingButton", "presetsButton", "promptEdit",
+    "runButton", "textTabs", "transcript", "ghostsButton", "sideTabs", "acceptancePlot", "latencyPlot",
+]  # fmt: skip
 IN_ORDER = [
-    "targetCombo",
-    "methodCombo",
-    "option_int8",
-    "kSlider",
-    "lengthSpin",
-    "readingButton",
-    "promptEdit",
-    "runButton",
-    "textTabs",
-    "transcript",
-    "sideTabs",
-]
+    "targetCombo", "methodCombo", "option_int8", "kSlider", "lengthSpin", "readingButton", "promptEdit", "runButton",
+    "textTabs", "transcript", "sideTabs",
+]  # fmt: skip
 
 
 def controls(window):
@@ -89,8 +47,7 @@ def controls(window):
     found = []
     for kind in INTERACTIVE:
         for widget in window.findChildren(kind):
-            is_part = widget.objectName().startswith("qt_") or isinstance(widget, QScrollBar)
-            is_part = is_part or isinstance(widget, QHeaderView)
+            is_part = widget.objectName().startswith("qt_") or isinstance(widget, QScrollBar | QHeaderView)
             if widget.isVisibleTo(window) and not is_part and widget not in found:
                 found.append(widget)
     return found
@@ -124,20 +81,16 @@ def begin_at_prompt(window, qtbot):
 
 
 @pytest.mark.parametrize("key", [Qt.Key.Key_Tab, Qt.Key.Key_Backtab], ids=["tab", "back"])
-@pytest.mark.parametrize("page", range(4))
+@pytest.mark.parametrize("page", [0, 1, 2, 3, "race"])
 def test_tab_reaches_every_control_of_every_page(shown, page, key):
-    shown.side.setCurrentIndex(page)
+    if page == "race":
+        shown.text_pages.show_page(shown.race)
+        assert shown.race.clock.slider.isVisible()
+    else:
+        shown.side.setCurrentIndex(page)
     reached = walk(shown, key)
     missed = [widget for widget in controls(shown) if widget.isEnabled() and widget not in reached]
     assert [widget.objectName() or repr(widget) for widget in missed] == []
-
-
-def test_tab_reaches_every_control_of_the_race(shown):
-    shown.text_pages.show_page(shown.race)
-    reached = walk(shown)
-    missed = [widget for widget in controls(shown) if widget.isEnabled() and widget not in reached]
-    assert [widget.objectName() or repr(widget) for widget in missed] == []
-    assert shown.race.controls.slider in reached
 
 
 def test_tab_goes_from_the_settings_to_the_prompt_and_on_to_the_figures(shown):
@@ -150,7 +103,7 @@ def test_tab_goes_from_the_settings_to_the_prompt_and_on_to_the_figures(shown):
     assert places == sorted(places)
 
 
-def test_the_options_of_another_method_follow_the_method(shown, qtbot):
+def test_the_options_of_another_method_come_behind_the_method(shown, qtbot):
     shown.controls.method.combo.setCurrentIndex(1)
     qtbot.waitUntil(shown.controls.method.options.isVisible)
     begin_at_prompt(shown, qtbot)
@@ -197,7 +150,6 @@ def test_every_control_has_a_name(shown, qtbot):
         shown.side.setCurrentIndex(index)
         page = shown.side.currentWidget()
         assert [widget for widget in controls(page) if not (widget.accessibleName() or widget.text())] == []
-        assert shown.side.tabToolTip(index)
 
 
 def test_help_opens_and_closes_by_key(shown, qtbot):
@@ -216,7 +168,7 @@ def test_help_opens_and_closes_by_key(shown, qtbot):
 # --- Shortcuts ---
 
 
-@pytest.mark.parametrize("place", ["promptEdit", "transcript", "seedEdit", "targetCombo", "kSlider"])
+@pytest.mark.parametrize("place", ["promptEdit", "transcript", "seedEdit", "targetCombo"])
 def test_every_shortcut_of_the_menus_is_heard_wherever_the_focus_is(shown, qtbot, place):
     actions = [action for _, actions in menu_actions(shown.menuBar()) for action in actions]
     heard = []

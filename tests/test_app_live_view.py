@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from PySide6.QtCore import QPoint
-from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QApplication, QWidget
+from PySide6.QtWidgets import QWidget
 
 from app.controller import RunState
 from app.run import live as live_view
@@ -14,11 +12,6 @@ from core.settings import RunRequest
 from core.types import Finished, FinishReason, StageChanged
 from tests.fakes_app import make_step, make_summary
 from tests.fakes_runs import keep_run
-
-
-def test_text_comes_ten_times_a_second_and_panels_four_times(window):
-    assert window.live._text_timer.interval() <= 100
-    assert window.live._panels_timer.interval() <= 250
 
 
 @pytest.fixture
@@ -36,19 +29,6 @@ def test_a_flood_of_events_is_applied_over_several_frames(flooded):
         assert len(flooded.run_view.steps) == number
 
 
-def test_text_comes_before_the_panels_which_are_notified_once(window):
-    told = []
-    panel = NotedPanel(told)
-    window.live.attach(panel)
-    window.controller._inbox.put(make_step(0, 0))
-    window.live._on_text_due()
-    assert len(window.run_view.steps) == 1
-    assert told == []
-    for _ in range(2):
-        window.live._on_panels_due()
-    assert told == [("refresh", True), ("refresh", False)]
-
-
 def test_with_the_first_text_the_status_no_longer_says_that_the_prompt_is_read(window):
     window.run_view.begin(RunRequest(target="t", draft="d", prompt="p"))
     window.controller._set_state(RunState.RUNNING)
@@ -61,41 +41,30 @@ def test_with_the_first_text_the_status_no_longer_says_that_the_prompt_is_read(w
 
 
 class NotedPanel(QWidget):
-    """A panel that notes what it is told of a run."""
+    """A panel that notes what is called on it."""
 
-    def __init__(self, told):
+    def __init__(self, calls):
         super().__init__()
-        self._told = told
-
-    def begin(self):
-        self._told.append(("begin", None))
-
-    def refresh(self, *, has_news):
-        self._told.append(("refresh", has_news))
-
-    def end(self):
-        self._told.append(("end", None))
+        self.begin = lambda: calls.append(("begin", None))
+        self.refresh = lambda *, has_news: calls.append(("refresh", has_news))
+        self.end = lambda: calls.append(("end", None))
 
 
-def test_panels_see_the_end_before_the_window_does_and_before_another_run_begins(window):
-    told = []
-    window.live.attach(NotedPanel(told))
-    window.live.run_shown.connect(lambda: told.append(("shown", window.run_view.request.prompt)))
+def test_panels_hear_of_news_once_and_of_the_end_before_the_window_and_before_another_run_begins(window):
+    calls = []
+    window.live.attach(NotedPanel(calls))
+    window.controller._inbox.put(make_step(0, 0))
+    window.live._on_text_due()
+    assert (len(window.run_view.steps), calls) == (1, []), "text comes before the panels"
+    for _ in range(2):
+        window.live._on_panels_due()
+    assert calls == [("refresh", True), ("refresh", False)]
+    calls.clear()
+    window.live.run_shown.connect(lambda: calls.append(("shown", window.run_view.request.prompt)))
     window.live._begin(RunRequest("t", "d", "p"))
     window.live._on_run_ended()
     window.live._begin(RunRequest("t", "d", "other"))
-    assert told == [("begin", None), ("end", None), ("shown", "p"), ("begin", None)]
-
-
-def test_a_mouse_over_plots_of_an_earlier_run_does_no_harm(window, run_to_end, qtbot):
-    with qtbot.waitExposed(window):
-        window.show()
-    run_to_end(window)
-    window.live._begin(RunRequest("t", "d", "p"))
-    for plot in (window.measurements.acceptance, window.measurements.latency):
-        for x in range(0, plot.viewport().width(), 20):
-            QTest.mouseMove(plot.viewport(), QPoint(x, plot.viewport().height() // 2))
-            QApplication.sendPostedEvents()
+    assert calls == [("begin", None), ("end", None), ("shown", "p"), ("begin", None)]
 
 
 def test_a_run_whose_last_events_are_a_flood_ends_when_all_of_it_is_shown(flooded, monkeypatch, qtbot):

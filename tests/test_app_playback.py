@@ -41,7 +41,7 @@ def bar(window):
 
 
 def run_paused(window, qtbot, steps=0):
-    """Run until so many steps have come and the run waits."""
+    """Run until this many steps have come and the run waits."""
     window.prompt.run_button.click()
     qtbot.waitUntil(lambda: window.run_view.prefill is not None)
     for index in range(steps):
@@ -49,11 +49,16 @@ def run_paused(window, qtbot, steps=0):
         qtbot.waitUntil(lambda index=index: num_steps(window) == index + 1)
 
 
-def test_a_run_goes_step_by_step_and_then_on(stepwise, qtbot):
+def test_a_run_runs_step_by_step_and_then_on(stepwise, qtbot):
     run_paused(stepwise, qtbot, steps=2)
     assert stepwise.controller.state is RunState.PAUSED
     assert stepwise.status.stage.text() == "Paused before step 2"
     assert stepwise.transcript.view.toPlainText() == stepwise.prompt.text() + stepwise.run_view.tokens.text
+    bar(stepwise).slider.setValue(1)
+    bar(stepwise).step_button.click()
+    qtbot.waitUntil(lambda: num_steps(stepwise) == 3)
+    assert stepwise.transcript.view.toPlainText() == stepwise.prompt.text() + stepwise.run_view.tokens.text
+    qtbot.waitUntil(lambda: bar(stepwise).slider.value() == 3)
     with qtbot.waitSignal(stepwise.live.run_shown):
         bar(stepwise).pause_button.click()
         assert stepwise.controller.state is RunState.RUNNING
@@ -76,24 +81,7 @@ def test_a_run_can_be_paused_while_it_is_running(window, qtbot, session):
         window.menus.pause.trigger()
 
 
-def test_stop_ends_a_paused_run_and_another_one_can_follow(stepwise, qtbot, run_to_end):
-    run_paused(stepwise, qtbot, steps=1)
-    with qtbot.waitSignal(stepwise.live.run_shown):
-        stepwise.prompt.stop_button.click()
-        assert stepwise.controller.state is RunState.STOPPING
-    assert stepwise.run_view.summary.finish_reason is FinishReason.CANCELLED
-    choose(stepwise, Pace.FULL)
-    run_to_end(stepwise)
-    assert stepwise.run_view.summary.finish_reason is FinishReason.LENGTH
-
-
-def test_a_window_closes_although_its_run_is_paused(stepwise, qtbot):
-    run_paused(stepwise, qtbot, steps=1)
-    stepwise.close()
-    qtbot.waitUntil(lambda: stepwise.controller.is_closed)
-
-
-def test_k_and_temperature_changed_in_a_pause_apply_to_the_next_step(stepwise, qtbot):
+def test_k_and_temperature_are_live_in_a_pause_which_stop_ends_and_another_run_can_follow(stepwise, qtbot, run_to_end):
     run_paused(stepwise, qtbot, steps=1)
     stepwise.controls.draft_length.number.slider.setValue(7)
     stepwise.controls.sampling.temperature.spin.setValue(0.25)
@@ -101,6 +89,13 @@ def test_k_and_temperature_changed_in_a_pause_apply_to_the_next_step(stepwise, q
     qtbot.waitUntil(lambda: num_steps(stepwise) == 2)
     step = stepwise.run_view.steps[-1]
     assert (step.num_draft_tokens, step.temperature) == (7, 0.25)
+    with qtbot.waitSignal(stepwise.live.run_shown):
+        stepwise.prompt.stop_button.click()
+        assert stepwise.controller.state is RunState.STOPPING
+    assert stepwise.run_view.summary.finish_reason is FinishReason.CANCELLED
+    choose(stepwise, Pace.FULL)
+    run_to_end(stepwise)
+    assert stepwise.run_view.summary.finish_reason is FinishReason.LENGTH
 
 
 def test_a_run_that_is_stepped_to_its_end_measures_its_baseline_without_pauses(stepwise, qtbot, session):
@@ -113,7 +108,7 @@ def test_a_run_that_is_stepped_to_its_end_measures_its_baseline_without_pauses(s
     assert stepwise.controller.state is RunState.IDLE
 
 
-def test_the_speed_reaches_the_current_run_and_those_to_come(window, qtbot, session):
+def test_the_speed_reaches_the_current_run_and_later_ones(window, qtbot, session):
     choose(window, Pace.FIVE)
     session.gate = threading.Semaphore(0)
     window.prompt.run_button.click()
@@ -159,15 +154,6 @@ def test_a_finished_run_can_be_gone_through_and_is_whole_at_the_end(window, run_
     assert view.toPlainText() == window.prompt.text() + window.run_view.summary.text
 
 
-def test_the_next_step_shows_the_whole_text_again(stepwise, qtbot):
-    run_paused(stepwise, qtbot, steps=3)
-    bar(stepwise).slider.setValue(1)
-    bar(stepwise).step_button.click()
-    qtbot.waitUntil(lambda: num_steps(stepwise) == 4)
-    assert stepwise.transcript.view.toPlainText() == stepwise.prompt.text() + stepwise.run_view.tokens.text
-    qtbot.waitUntil(lambda: bar(stepwise).slider.value() == 4)
-
-
 # --- Text and plots are one ---
 
 
@@ -190,7 +176,7 @@ def test_a_step_that_is_pointed_at_in_a_plot_is_marked_in_the_text_and_in_every_
         assert not any(other._hovered.isVisible() for other in plots(window))
 
 
-def test_a_token_that_is_selected_marks_its_step_in_the_plots_and_a_clicked_step_its_first_token(window, run_to_end):
+def test_a_selected_token_marks_its_step_in_the_plots_and_a_clicked_step_its_first_token(window, run_to_end):
     run_to_end(window)
     view = window.transcript.view
     view.choose(Place(2, 0))
@@ -205,11 +191,10 @@ def test_a_token_that_is_selected_marks_its_step_in_the_plots_and_a_clicked_step
     assert not any(plot._selected.isVisible() for plot in plots(window))
 
 
-def test_a_selected_step_that_is_out_of_sight_is_scrolled_to(make_window, qtbot, session):
+def test_a_selected_step_that_is_out_of_sight_is_scrolled_to(make_window, run_to_end):
     window = make_window(is_shown=True)
     window.controls.run.length.setValue(400)
-    with qtbot.waitSignal(window.live.run_shown):
-        window.prompt.run_button.click()
+    run_to_end(window)
     view = window.transcript.view
     assert view.rectangles(*view.place_range(Place(0, 0))) == []
     window.selection.select(Place(0, 0))

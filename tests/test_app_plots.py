@@ -1,19 +1,188 @@
-"""What the plots draw is what the events say."""
+"""What the plots draw is what the events say; they zoom by key, and rest unseen."""
 
 from __future__ import annotations
 
 import math
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from PySide6.QtCore import QEvent, Qt
+from PySide6.QtGui import QHelpEvent
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QToolTip
 
-from app.run.run_counts import Column, StepMetrics
+from app.run.run_counts import Column, PositionCounts, StepMetrics
+from app.run.run_plots import MAX_POINTS, PlotsPage, stairs
+from app.run.run_view import RunView
 from app.run.step_plots import FOLLOWED_STEPS, MAX_BARS, AcceptancePlot, LatencyPlot
 from app.theme import LIGHT
-from core.analysis.expectation import expected_accepted
+from core.analysis.expectation import BlockSums, expected_accepted, wilson
+from core.settings import RunRequest
 from core.text import percent_text
+from core.types import BaselineStep
 from tests.fakes_app import make_step
+
+REQUEST = RunRequest(target="t", draft="d", prompt="x", baseline=True)
+
+
+def feed(run, count=40, seed=0, plain=0):
+    source, position = random.Random(seed), 9
+    for index in range(count):
+        k = source.choice((0, 2, 6))
+        run.apply(make_step(index, position, num_draft_tokens=k, num_accepted=source.randint(0, k)))
+        position += len(run.steps[-1].emitted)
+    for index in range(plain):
+        run.apply(BaselineStep(make_step(index, 9 + index, num_draft_tokens=0, num_accepted=0, ms=9.0)))
+
+
+@pytest.fixture
+def run():
+    view = RunView()
+    view.begin(REQUEST)
+    return view
+
+
+@pytest.fixture
+def page(show_at, run):
+    made = show_at(PlotsPage(run), 384, 640)
+    made.begin()
+    return made
+
+
+def test_the_stairs_reach_every_steps_end_and_count_with_few_points_in_a_long_run(page, run):
+    feed(run, 40, plain=25)
+    page.end()
+    for curve, steps in ((page.timeline.ours_line, run.steps), (page.timeline.plain_line, run.baseline_steps)):
+        x, y = curve.getData()
+        ends = np.cumsum([step.total_ms for step in steps]) / 1000
+        counts = np.cumsum([len(step.emitted) for step in steps])
+        np.testing.assert_allclose(x, np.concatenate([[0], np.repeat(ends, 2)]))
+        np.testing.assert_allclose(y, np.repeat(np.concatenate([[0], counts]), 2)[:-1])
+    feed(run, 6000)
+    line = run.counts.timeline
+    x, y = stairs(line, 0.0, line.end_ms)
+    assert len(x) == len(y) <= 2 * MAX_POINTS + 1
+    assert (x[-1], y[-1]) == pytest.approx((line.end_ms / 1000, line.num_tokens))
+    x, _ = stairs(line, line.ends_ms[3000], line.ends_ms[3000] + 200)
+    assert len(x) < 200
+    assert x[0] * 1000 <= line.ends_ms[3000] <= x[-1] * 1000 - 200
+
+
+def test_bars_and_line_are_the_counts_by_position(page, run):
+    feed(run, 60)
+    page.end()
+    plot = page.positions
+    blocks = [(step.num_draft_tokens, step.num_accepted) for step in run.steps if step.num_draft_tokens]
+    for place in range(6):
+        drafted = [kept for k, kept in blocks if k > place]
+        tested = [kept for kept in drafted if kept >= place]
+        accepted = sum(kept > place for kept in drafted)
+        assert plot.bars.opts["height"][place] == pytest.approx(accepted / len(drafted))
+        assert plot.line.yData[place] == pytest.approx(accepted / len(tested))
+        low, high = wilson(accepted / len(tested), len(tested))
+        assert plot.whiskers.opts["top"][place] == pytest.approx(high - accepted / len(tested))
+        assert plot.whiskers.opts["bottom"][place] == pytest.approx(accepted / len(tested) - low)
+
+
+def test_the_place_that_is_pointed_at_has_a_readout_and_a_tooltip(page, run):
+    feed(run)
+    page.end()
+    plot, card = page.positions, page.cards[1]
+    center = plot.getViewBox().mapViewToScene(plot.getViewBox().viewRect().center())
+    plot._on_mouse_moved(center)
+    assert card._readout.text().startswith("position ")
+    point = plot.mapFromScene(center)
+    card.eventFilter(plot.viewport(), QHelpEvent(QEvent.Type.ToolTip, point, plot.viewport().mapToGlobal(point)))
+    assert "of all drafted" in QToolTip.text()
+    assert dict(page.timeline.details(8))["speculative"].endswith(" tokens")
+    plot.leaveEvent(QEvent(QEvent.Type.Leave))
+    assert card._readout.text() == ""
+
+
+def test_nothing_is_drawn_unseen_all_of_it_when_it_is_seen_and_nothing_of_it_in_the_next_run(page, run):
+    page.hide()
+    feed(run, 30)
+    page.refresh(has_news=True)
+    page.end()
+    assert page.timeline._hint.isVisible()
+    page.show()
+    assert page.timeline.ours.num_tokens == run.tokens.num_tokens
+    assert not page.timeline._hint.isVisible()
+    assert len(page.positions.bars.opts["height"]) == 6
+    feed(run, 10, plain=3)
+    page.refresh(has_news=True)
+    assert page.timeline.ours.num_tokens == run.tokens.num_tokens
+    assert page.timeline.plain.num_tokens == 3
+    run.begin(REQUEST)
+    page.begin()
+    assert (page.timeline.ours.num_tokens, len(page.positions.counts)) == (0, 0)
+    assert page.timeline._hint.isVisible()
+    assert page.positions._hint.isVisible()
+
+
+def test_keys_zoom_and_pan_and_bring_all_back(page, run):
+    feed(run, 40)
+    page.end()
+    plot = page.timeline
+    whole = plot.getViewBox().viewRange()
+    plot.setFocus()
+    QTest.keyClick(plot, Qt.Key.Key_Plus)
+    closer = plot.getViewBox().viewRange()[0]
+    assert closer[1] - closer[0] == pytest.approx(0.8 * (whole[0][1] - whole[0][0]))
+    QTest.keyClick(plot, Qt.Key.Key_Right, Qt.KeyboardModifier.ShiftModifier)
+    assert plot.getViewBox().viewRange()[0][0] > closer[0]
+    feed(run, 5)
+    page.end()
+    assert plot.getViewBox().viewRange()[0][0] > closer[0], "a view that was moved by hand stays"
+    QTest.keyClick(plot, Qt.Key.Key_Home)
+    assert plot.getViewBox().viewRange()[0][0] == 0
+
+
+def test_the_band_around_the_running_rate_is_that_of_the_run_so_far(window, run_to_end):
+    run_to_end(window)
+    metrics, sums = window.run_view.metrics, BlockSums()
+    for index, step in enumerate(window.run_view.steps):
+        sums.add(step.num_draft_tokens, step.num_accepted)
+        shown = (metrics.column(Column.RATE_LOW)[index], metrics.column(Column.RATE_HIGH)[index])
+        expected = sums.interval()
+        assert np.isnan(shown).all() if expected is None else shown == pytest.approx(expected)
+    upper = window.measurements.acceptance.band_edges[1].getData()[1]
+    assert upper[-1] == pytest.approx(sums.interval()[1])
+
+
+def test_the_live_page_draws_nothing_behind_another_and_all_of_it_in_front(make_window):
+    window = make_window(is_shown=True)
+    panel, run = window.measurements, window.run_view
+    window.side.show_page(window.plots)
+    run.begin(REQUEST)
+    panel.begin()
+    feed(run, 12)
+    panel.refresh(has_news=True)
+    assert len(panel.acceptance.accepted_bars.opts["x"]) == 0
+    window.side.show_page(panel)
+    assert len(panel.acceptance.accepted_bars.opts["x"]) == 12
+    assert panel.tiles.speed.value.text() != "–"
+
+
+def counted(blocks):
+    """Counts over blocks of (drafted, accepted)."""
+    counts = PositionCounts()
+    for drafted, accepted in blocks:
+        counts.add(make_step(0, 9, num_draft_tokens=drafted, num_accepted=accepted))
+    return counts
+
+
+def test_positions_count_what_was_drafted_tested_and_accepted():
+    counts = counted([(4, 4), (4, 1), (2, 2), (0, 0), (4, 0)])
+    assert (counts.drafted, counts.tested, counts.accepted) == ([4, 4, 3, 3], [4, 3, 1, 1], [3, 2, 1, 1])
+    assert counts.of_drafted(1) == 0.5
+    assert counts.of_tested(1) == pytest.approx(2 / 3)
+    assert [counted([(3, 0)]).of_tested(position) for position in range(3)] == [0.0, None, None]
+
+
+# --- The plots of single steps ---
 
 
 def random_steps(count, seed=0):
@@ -40,24 +209,17 @@ def plots(qtbot, sound_binding, metrics):
     return made
 
 
-def feed(metrics, steps):
+def append(metrics, steps):
     steps = list(steps)
     for step in steps:
         metrics.append(step)
     return steps
 
 
-def test_columns_hold_what_the_steps_say_while_the_buffer_doubles(metrics):
-    steps = feed(metrics, random_steps(37))
-    assert len(metrics) == 37
+def test_columns_and_running_rates_are_those_of_the_run_so_far_while_the_buffer_doubles(metrics):
+    steps = append(metrics, random_steps(25, seed=3))
     assert metrics.column(Column.NUM_DRAFTED).tolist() == [step.num_draft_tokens for step in steps]
-    assert metrics.column(Column.NUM_ACCEPTED).tolist() == [step.num_accepted for step in steps]
-    assert metrics.column(Column.TOTAL_MS).tolist() == [step.total_ms for step in steps]
-    assert metrics.column(Column.VERIFY_MS, 30, 99).tolist() == [step.verify_ms for step in steps[30:]]
-
-
-def test_running_rates_are_those_of_the_run_so_far(metrics):
-    steps = feed(metrics, random_steps(25, seed=3))
+    assert metrics.column(Column.VERIFY_MS, 20, 99).tolist() == [step.verify_ms for step in steps[20:]]
     for end in range(1, 26):
         drafted = sum(step.num_draft_tokens for step in steps[:end])
         shown = metrics.column(Column.RUNNING_RATE)[end - 1]
@@ -87,7 +249,7 @@ def test_a_reproducible_run_shows_what_rejection_would_have_accepted(window, run
 
 def test_bars_and_lines_equal_the_events(metrics, plots):
     acceptance, latency = plots
-    steps = feed(metrics, random_steps(30))
+    steps = append(metrics, random_steps(30))
     for plot in plots:
         plot.settle(is_over=True)
     shares = [step.num_accepted / step.num_draft_tokens if step.num_draft_tokens else 0 for step in steps]
@@ -102,53 +264,34 @@ def test_bars_and_lines_equal_the_events(metrics, plots):
     assert latency.parts[2].opts["y0"].tolist() == pytest.approx([step.draft_ms + step.verify_ms for step in steps])
 
 
-def test_a_running_plot_draws_a_window_of_the_latest_steps_only(metrics, plots):
-    feed(metrics, random_steps(500))
-    for plot in plots:
-        plot.settle(is_over=False)
+def test_a_running_plot_draws_the_latest_steps_only_and_a_long_run_as_means_over_bins(metrics, plots):
+    steps = append(metrics, random_steps(5000))
+    plots[0].settle(is_over=False)
     drawn = plots[0].accepted_bars.opts["x"]
-    assert drawn[-1] == 499
+    assert drawn[-1] == 4999
     assert len(drawn) <= FOLLOWED_STEPS + 2
-
-
-def test_a_long_run_is_drawn_as_means_over_bins(metrics, plots):
-    steps = feed(metrics, random_steps(5000))
     plots[1].settle(is_over=True)
     heights = plots[1].parts[1].opts["height"]
     assert len(heights) <= MAX_BARS
     assert heights.mean() == pytest.approx(sum(step.verify_ms for step in steps) / 5000, rel=0.01)
 
 
-@pytest.mark.parametrize(("width", "expected"), [(1, [1, math.nan, 3, 5, 7]), (2, [1, 4, 7]), (5, [4])])
-def test_bins_are_means_that_leave_out_what_is_not_there(width, expected):
-    metrics = StepMetrics()
-    metrics.append(make_step(0, 0))
-    metrics.totals = type(metrics.totals)(steps=5)
-    metrics._buffer[Column.ACCEPTED_SHARE, :5] = [1, math.nan, 3, 5, 7]
-    np.testing.assert_array_equal(metrics.binned(Column.ACCEPTED_SHARE, 0, 5, width), expected)
-
-
-def test_the_view_follows_until_the_user_moves_it_and_again_after_a_double_click(metrics, plots):
+def test_the_view_follows_until_it_is_moved_by_hand_and_again_after_a_double_click(metrics, plots):
     plot = plots[0]
-    feed(metrics, random_steps(200))
+    append(metrics, random_steps(200))
     plot.settle(is_over=False)
     plot.getViewBox().setXRange(10, 40, padding=0)
     plot.getViewBox().sigRangeChangedManually.emit([True, False])
-    feed(metrics, random_steps(50))
+    append(metrics, random_steps(50))
     plot.refresh()
     assert plot.getViewBox().viewRange()[0] == pytest.approx([10, 40])
-
-    class DoubleClick:
-        def double(self):
-            return True
-
-    plot._on_mouse_clicked(DoubleClick())
+    plot._on_mouse_clicked(SimpleNamespace(double=lambda: True))
     assert plot.getViewBox().viewRange()[0][1] > 240
 
 
-def test_the_baseline_line_is_at_its_mean_and_inside_the_view(metrics, plots):
+def test_the_baseline_line_stands_at_its_mean_and_inside_the_view(metrics, plots):
     latency = plots[1]
-    feed(metrics, random_steps(10))
+    append(metrics, random_steps(10))
     latency.settle(is_over=True)
     latency.set_baseline(40.0)
     assert latency.baseline_line.isVisible()
@@ -156,11 +299,3 @@ def test_the_baseline_line_is_at_its_mean_and_inside_the_view(metrics, plots):
     assert latency.getViewBox().viewRange()[1][1] > 40
     latency.set_baseline(None)
     assert not latency.baseline_line.isVisible()
-
-
-def test_the_step_under_the_pointer_is_put_into_words(metrics, plots):
-    metrics.append(make_step(0, 0, num_draft_tokens=4, num_accepted=3, ms=10.0))
-    metrics.append(make_step(1, 4, num_draft_tokens=0, num_accepted=0))
-    assert plots[0].readout(0) == "step 0: 3 of 4, running 75\u00a0%"
-    assert "nothing drafted" in plots[0].readout(1)
-    assert plots[1].readout(0) == "step 0: 4.00 + 5.00 + 0.60 = 9.60 ms"

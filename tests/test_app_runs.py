@@ -9,9 +9,10 @@ import pytest
 from PySide6.QtCore import Qt
 
 from app.controller import BUSY_SENTENCE, RunState
-from app.run.tokens import Place
 from app.settings import ChatTemplate
+from app.setup.models_form import ModelRole
 from core.errors import ModelNotFoundError
+from core.runlog.log import read_run_log
 from core.settings import LengthPolicy
 from core.text import percent_text
 from core.types import FinishReason
@@ -28,8 +29,18 @@ def steps_shown(window):
     return window.run_view.metrics.totals.steps
 
 
-def test_a_run_shows_its_text_and_its_figures(window, run_to_end):
+@pytest.fixture
+def running(window, qtbot, gated):
+    """A window with a run that has taken one step and waits for the next."""
+    window.prompt.run_button.click()
+    gated.release()
+    qtbot.waitUntil(lambda: steps_shown(window) == 1)
+    return window
+
+
+def test_a_run_shows_its_text_and_its_figures_and_is_kept_as_a_log(window, session, run_to_end, tmp_path):
     run_to_end(window)
+    assert session.requests[0].inspect
     summary = window.run_view.summary
     assert summary.finish_reason is FinishReason.LENGTH
     assert window.transcript.view.toPlainText() == window.prompt.text() + summary.text
@@ -39,13 +50,11 @@ def test_a_run_shows_its_text_and_its_figures(window, run_to_end):
     assert tiles.acceptance.value.text() == percent_text(summary.draft_acceptance_rate)
     assert tiles.efficiency.value.text() == f"{summary.block_efficiency:.2f}"
     assert window.status.bar.value() == window.status.bar.maximum()
-    assert window.status.stage.text().startswith("Done")
-    assert window.controller.state is RunState.IDLE
-
-
-def test_a_run_that_fills_the_context_is_not_said_to_have_reached_the_length_asked_for(window, session, run_to_end):
-    run_to_end(window)
     assert window.status.stage.text() == "Done: reached the requested length"
+    assert window.controller.state is RunState.IDLE
+    (path,) = (tmp_path / "runs").glob("*.jsonl")
+    log = read_run_log(path)
+    assert (log.problems, log.steps, log.summary) == ([], window.run_view.log().steps, window.run_view.log().summary)
     session.context_tokens = 20
     run_to_end(window)
     assert window.run_view.summary.num_tokens == 20
@@ -67,10 +76,11 @@ def test_without_the_baseline_there_is_no_speedup_but_a_hint(window, run_to_end)
     assert window.measurements.latency.baseline_line.isVisible() is False
 
 
-def test_tokens_are_on_screen_while_the_run_is_running(window, qtbot, gated):
-    window.prompt.run_button.click()
-    gated.release()
-    qtbot.waitUntil(lambda: steps_shown(window) == 1)
+def test_steps_are_on_every_panel_while_the_run_is_running(running, qtbot, gated):
+    window, panel = running, running.measurements
+    qtbot.waitUntil(lambda: len(panel.acceptance.accepted_bars.opts["x"]) == 1)
+    qtbot.waitUntil(lambda: len(panel.latency.parts[0].opts["x"]) == 1)
+    qtbot.waitUntil(lambda: panel.tiles.speed.value.text() != "–")
     gated.release()
     gated.release()
     qtbot.waitUntil(lambda: steps_shown(window) == 3)
@@ -78,80 +88,39 @@ def test_tokens_are_on_screen_while_the_run_is_running(window, qtbot, gated):
     assert 0 < window.status.bar.value() < window.status.bar.maximum()
 
 
-def test_a_single_step_reaches_every_panel_although_no_other_follows(window, qtbot, gated):
-    window.prompt.run_button.click()
-    gated.release()
-    panel = window.measurements
-    qtbot.waitUntil(lambda: len(panel.acceptance.accepted_bars.opts["x"]) == 1)
-    qtbot.waitUntil(lambda: len(panel.latency.parts[0].opts["x"]) == 1)
-    qtbot.waitUntil(lambda: panel.tiles.speed.value.text() != "–")
-
-
-def test_stop_ends_the_run_and_keeps_what_came(window, qtbot, gated):
-    window.prompt.run_button.click()
-    gated.release()
-    qtbot.waitUntil(lambda: steps_shown(window) == 1)
+def test_stop_ends_the_run_and_keeps_what_came_however_often_it_is_pressed(running, qtbot, session, run_to_end):
+    window = running
     with qtbot.waitSignal(window.live.run_shown):
         window.prompt.stop_button.click()
         assert window.controller.state is RunState.STOPPING
         assert window.status.stage.text() == "Stopping…"
         assert not window.prompt.stop_button.isEnabled()
-    assert window.run_view.summary.finish_reason is FinishReason.CANCELLED
-    assert window.run_view.tokens.num_tokens > 0
-    assert window.status.stage.text() == "Stopped"
-
-
-def test_stop_twice_and_stop_with_nothing_to_stop_do_no_harm(window, qtbot, gated, run_to_end, session):
-    window.menus.stop.trigger()
-    window.prompt.run_button.click()
-    with qtbot.waitSignal(window.live.run_shown):
-        window.menus.stop.trigger()
         window.menus.stop.trigger()
         window.controller.stop()
     window.menus.stop.trigger()
+    assert window.run_view.summary.finish_reason is FinishReason.CANCELLED
+    assert window.run_view.tokens.num_tokens > 0
+    assert window.status.stage.text() == "Stopped"
     assert window.banner.sentence() == ""
     session.gate = None
     run_to_end(window)
     assert window.run_view.summary.finish_reason is FinishReason.LENGTH
 
 
-def test_run_during_a_run_says_so_and_changes_nothing(window, qtbot, gated, session):
-    window.prompt.run_button.click()
-    assert not window.prompt.run_button.isEnabled()
-    gated.release()
-    qtbot.waitUntil(lambda: steps_shown(window) == 1)
-    window.menus.run.trigger()
-    assert window.banner.sentence() == BUSY_SENTENCE
+def test_run_during_a_run_says_so_and_changes_nothing(running, session):
+    assert not running.prompt.run_button.isEnabled()
+    running.menus.run.trigger()
+    assert running.banner.sentence() == BUSY_SENTENCE
     assert len(session.requests) == 1
-    assert steps_shown(window) == 1
+    assert steps_shown(running) == 1
 
 
-def test_run_pressed_twice_in_a_row_runs_once(window, qtbot, session):
-    with qtbot.waitSignal(window.live.run_shown):
-        window.menus.run.trigger()
-        window.menus.run.trigger()
-    assert len(session.requests) == 1
-
-
-def test_the_request_is_a_snapshot(window, qtbot, gated, session):
-    window.prompt.run_button.click()
-    gated.release()
-    qtbot.waitUntil(lambda: steps_shown(window) == 1)
+def test_k_and_temperature_are_live_and_all_else_stays_as_it_was_at_the_start(running, qtbot, gated, session):
+    window = running
     window.prompt.edit.setPlainText("something else")
     window.controls.run.length.setValue(3)
-    assert session.requests[0].prompt != "something else"
-    assert window.run_view.request.max_new_tokens != 3
-    assert window.transcript.view.toPlainText().startswith(session.requests[0].prompt)
-
-
-def test_k_and_temperature_are_live(window, qtbot, gated, session):
-    window.prompt.run_button.click()
-    gated.release()
-    qtbot.waitUntil(lambda: steps_shown(window) == 1)
     window.controls.draft_length.number.slider.setValue(9)
     window.controls.sampling.temperature.spin.setValue(0.25)
-    assert session.controls[0].num_draft_tokens == 9
-    assert session.controls[0].sampling.temperature == 0.25
     gated.release()
     qtbot.waitUntil(lambda: steps_shown(window) == 2)
     step = window.run_view.log().steps[-1]
@@ -159,6 +128,9 @@ def test_k_and_temperature_are_live(window, qtbot, gated, session):
     for policy in (LengthPolicy.AUTO, LengthPolicy.ADAPTIVE):
         window.controls.draft_length.policy.choose(policy)
         assert session.controls[0].num_draft_tokens is policy
+    assert session.requests[0].prompt != "something else"
+    assert window.run_view.request.max_new_tokens != 3
+    assert window.transcript.view.toPlainText().startswith(session.requests[0].prompt)
 
 
 def test_a_failure_before_the_start_shows_one_sentence_and_the_next_run_works(window, session, run_to_end):
@@ -171,9 +143,10 @@ def test_a_failure_before_the_start_shows_one_sentence_and_the_next_run_works(wi
     assert not window.menus.export.isEnabled()
     assert window.status.stage.text() == "Not run"
     assert window.status.bar.maximum() > 0, "a bar that is always busy"
+    window.banner.close_button.click()
+    assert window.banner.sentence() == ""
     session.fail_before = None
     run_to_end(window)
-    assert window.banner.sentence() == ""
     assert window.run_view.summary.finish_reason is FinishReason.LENGTH
 
 
@@ -216,11 +189,23 @@ def test_an_engine_that_can_not_start_is_explained_and_tried_again(make_window, 
     assert window.banner.sentence() == ""
 
 
-def test_the_banner_can_be_dismissed(window, session, run_to_end):
-    session.fail_before = ModelNotFoundError("No.")
+def test_the_engine_is_imported_once_the_window_is_up_and_no_model_is_loaded(make_window, qtbot, session):
+    window = make_window()
+    with qtbot.waitSignal(window.controller.engine_ready):
+        window.show()
+    for role in ModelRole:
+        window.controls.models.choose(role, "tiny-draft")
+    window.models.open()
+    assert session.requests == []
+    qtbot.waitUntil(lambda: window.status.stage.text() == "Ready")
+
+
+def test_a_log_that_can_not_be_kept_is_reported_and_the_run_continues(make_window, tmp_path, run_to_end):
+    (tmp_path / "runs").write_text("")
+    window = make_window()
     run_to_end(window)
-    window.banner.close_button.click()
-    assert window.banner.sentence() == ""
+    assert "log" in window.banner.sentence()
+    assert window.run_view.summary.finish_reason is FinishReason.LENGTH
 
 
 def test_keys_start_and_stop_a_run(make_window, qtbot, gated):
@@ -233,43 +218,7 @@ def test_keys_start_and_stop_a_run(make_window, qtbot, gated):
     assert "\n\n\n" not in window.prompt.text()
 
 
-def test_the_engine_is_imported_once_the_window_is_up_and_no_model_is_loaded(make_window, qtbot, session):
-    window = make_window()
-    with qtbot.waitSignal(window.controller.engine_ready):
-        window.show()
-    assert session.requests == []
-    qtbot.waitUntil(lambda: window.status.stage.text() == "Ready")
-
-
-def test_a_log_that_can_not_be_kept_is_reported_once_and_the_run_continues(make_window, tmp_path, run_to_end):
-    (tmp_path / "runs").write_text("")
-    window = make_window()
-    run_to_end(window)
-    assert "log" in window.banner.sentence()
-    assert window.run_view.summary.finish_reason is FinishReason.LENGTH
-
-
-def test_every_run_is_kept_as_a_log(window, run_to_end, tmp_path):
-    from core.runlog.log import read_run_log
-
-    run_to_end(window)
-    (path,) = (tmp_path / "runs").glob("*.jsonl")
-    log = read_run_log(path)
-    assert log.problems == []
-    assert log.steps == window.run_view.log().steps
-    assert log.summary == window.run_view.log().summary
-
-
-def test_the_window_has_its_runs_inspected_and_forgets_the_selection_with_the_run(window, session, run_to_end):
-    run_to_end(window)
-    assert session.requests[-1].inspect
-    window.selection.select(Place(0, 0))
-    window.side.show_page(window.inspector)
-    run_to_end(window)
-    assert window.selection.place is None
-
-
-def test_hidden_panels_keep_no_step_of_the_previous_run(make_window, run_to_end):
+def test_panels_that_nobody_sees_keep_no_step_of_the_run_before(make_window, run_to_end):
     window = make_window(is_shown=True)
     run_to_end(window)
     for page in (window.plots, window.why, window.measurements):

@@ -1,42 +1,190 @@
-"""The window is up before the engine is loaded, and never leans on what it should not."""
+"""The window starts without the engine; where none can be opened, the reason is a sentence and never a core dump."""
 
-from __future__ import annotations
-
+import os
+import shutil
 import subprocess
 import sys
-from pathlib import Path
+from types import SimpleNamespace
 
-ROOT = Path(__file__).resolve().parents[1]
-HEAVY = ("torch", "transformers", "scipy", "accelerate", "huggingface_hub")
+import pytest
+
+from app.preflight import find_problem
+
+linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks for Linux's displays")
 
 
-def run_python(code: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+class Libraries:
+    """A machine's shared libraries: which are missing, and whether its displays answer."""
+
+    def __init__(self, missing=(), *, x11=True, wayland=True):
+        self.missing, self.x11, self.wayland = set(missing), x11, wayland
+        self.opened = []
+
+    def __call__(self, name):
+        self.opened.append(name)
+        base = os.path.basename(name)
+        if base in self.missing or (base.startswith("libq") and self.missing):
+            raise OSError(f"{next(iter(self.missing))}: cannot open shared object file: No such file or directory")
+
+        def function(result):
+            return lambda *_: result
+
+        return SimpleNamespace(
+            xcb_connect=function(1),
+            xcb_connection_has_error=function(0 if self.x11 else 1),
+            xcb_disconnect=function(None),
+            wl_display_connect=function(1 if self.wayland else None),
+            wl_display_disconnect=function(None),
+        )
+
+
+@pytest.fixture
+def plugins(tmp_path):
+    for name in ("xcb", "wayland", "offscreen", "minimal", "minimalegl"):
+        (tmp_path / f"libq{name}.so").touch()
+    return tmp_path
+
+
+@pytest.fixture
+def ask(plugins):
+    def find(environment, libraries=None, distribution="debian", system="linux"):
+        load = libraries or Libraries()
+        return find_problem(environment, system=system, load=load, plugins=plugins, distribution=distribution)
+
+    return find
+
+
+X11 = {"DISPLAY": ":0"}
+
+
+def test_without_a_display_the_terminal_command_is_named(ask):
+    problem = ask({})
+    assert "no display" in problem
+    assert "outrider run" in problem
+    assert ask({"DISPLAY": ""}) == problem
+    assert ask(X11) is None
+    assert ask({"WAYLAND_DISPLAY": "wayland-0"}) is None
+
+
+@pytest.mark.parametrize(
+    ("distribution", "command"),
+    [
+        ("debian", "sudo apt install libxcb-cursor0 libxcb-icccm4 libxcb-keysyms1"),
+        ("fedora", "sudo dnf install xcb-util-cursor xcb-util-wm xcb-util-keysyms"),
+        ("arch", "sudo pacman -S xcb-util-cursor xcb-util-wm xcb-util-keysyms"),
+        ("suse", None),
+    ],
+)
+def test_all_missing_libraries_are_named_at_once_with_the_command(ask, distribution, command):
+    missing = ["libxcb-keysyms.so.1", "libxcb-cursor.so.0", "libxcb-icccm.so.4"]
+    problem = ask(X11, Libraries(missing), distribution)
+    assert all(name in problem for name in missing)
+    commands = [line.strip() for line in problem.splitlines() if "sudo" in line]
+    assert commands == [command] if command else len(commands) == 3
+
+
+def test_a_package_that_holds_several_libraries_is_named_once(ask):
+    problem = ask(X11, Libraries(["libxcb-randr.so.0", "libxcb-xkb.so.1"]), "fedora")
+    assert "sudo dnf install libxcb\n" in problem
+    assert "libnew.so.9" in ask(X11, Libraries(["libnew.so.9"])), "one that is not in the table"
+
+
+def test_libraries_of_the_other_platform_do_not_matter(ask, plugins):
+    class NoWayland(Libraries):
+        def __call__(self, name):
+            if "wayland" in os.path.basename(name):
+                raise OSError("libwayland-cursor.so.0: cannot open shared object file")
+            return super().__call__(name)
+
+    assert ask({"WAYLAND_DISPLAY": "w", "DISPLAY": ":0"}, NoWayland()) is None
+    assert "libwayland-cursor0" in ask({"WAYLAND_DISPLAY": "w"}, NoWayland())
+
+
+def test_a_display_that_does_not_answer_is_a_sentence(ask):
+    assert "does not answer" in ask(X11, Libraries(x11=False))
+    assert "does not answer" in ask({"WAYLAND_DISPLAY": "w"}, Libraries(wayland=False))
+    assert ask({"WAYLAND_DISPLAY": "w", "DISPLAY": ":0"}, Libraries(wayland=False)) is None
+
+
+def test_a_chosen_platform_needs_no_display_but_must_exist(ask):
+    assert ask({"QT_QPA_PLATFORM": "offscreen"}) is None
+    assert ask({"QT_QPA_PLATFORM": "minimal:size=1x1"}) is None
+    problem = ask({"QT_QPA_PLATFORM": "nonsense"})
+    assert "'nonsense'" in problem
+    assert "offscreen" in problem
+
+
+@pytest.mark.parametrize("system", ["darwin", "win32"])
+def test_other_systems_are_not_asked(ask, system):
+    libraries = Libraries(["libxcb-cursor.so.0"], x11=False)
+    assert ask({}, libraries, system=system) is None
+    assert libraries.opened == []
+
+
+def test_a_pyside_from_the_distribution_is_trusted_with_its_libraries(tmp_path):
+    libraries = Libraries(["libxcb-cursor.so.0"])
+    assert find_problem(X11, system="linux", load=libraries, plugins=tmp_path / "missing") is None
+
+
+# --- The real thing ---------------------------------------------------------------------------------------------
+
+
+def outrider(*arguments, **changes):
+    names = {"DISPLAY", "WAYLAND_DISPLAY", "XDG_SESSION_TYPE", "QT_QPA_PLATFORM"}
+    environment = {name: value for name, value in os.environ.items() if name not in names} | changes
+    return subprocess.run(
+        [sys.executable, "-m", "app", *arguments], capture_output=True, text=True, env=environment, timeout=60
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
 
 
-def test_importing_and_building_the_window_imports_no_engine():
-    code = f"""
-import sys
+@linux_only
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [({}, "no display"), ({"DISPLAY": ":987"}, "does not answer"), ({"QT_QPA_PLATFORM": "nonsense"}, "no platform")],
+)
+def test_the_command_ends_with_a_sentence_and_no_dump(changes, sentence):
+    done = outrider(**changes)
+    assert done.returncode == 1
+    # Where the machine lacks Qt's libraries as well, the command names those.
+    assert sentence in done.stderr or "install them" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+@linux_only
+@pytest.mark.skipif(shutil.which("ldd") is None, reason="needs ldd")
+def test_the_table_knows_every_library_that_the_plugins_link_outside_qt():
+    from app import preflight
+
+    folder = preflight._plugin_folder()
+    needed = set()
+    for plugin in ("libqxcb.so", "libqwayland.so"):
+        if (folder / plugin).exists():
+            listing = subprocess.run(["ldd", str(folder / plugin)], capture_output=True, text=True, check=True).stdout
+            needed |= {line.split()[0] for line in listing.splitlines() if "=>" in line}
+    graphical = {name for name in needed if name.startswith(("libxcb", "libX11", "libxkb", "libGL.", "libEGL"))}
+    assert graphical
+    assert graphical <= set(preflight._PACKAGES)
+
+
+HEAVY = ("torch", "transformers", "scipy", "accelerate", "huggingface_hub")
+WINDOW = """
 from PySide6.QtWidgets import QApplication
 from app.main_window import MainWindow
 application = QApplication([])
 window = MainWindow()
-print([name for name in {HEAVY!r} if name in sys.modules])
 window.close()
 window.controller.join(5000)
 """
-    assert run_python(code) == "[]"
-
-
-def test_checking_a_pair_imports_no_engine_either():
-    code = f"""
-import sys
+CHECK = """
 from app.tools.models.models import find_problem
 find_problem("nowhere", "elsewhere")
-print([name for name in {HEAVY!r} if name in sys.modules])
 """
-    assert run_python(code) == "[]"
+
+
+@pytest.mark.parametrize("code", [WINDOW, CHECK], ids=["window", "check of a pair"])
+def test_no_engine_is_imported_before_it_is_needed(code):
+    code += f"\nimport sys\nprint([name for name in {HEAVY!r} if name in sys.modules])"
+    environment = os.environ | {"QT_QPA_PLATFORM": "offscreen"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment)
+    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr

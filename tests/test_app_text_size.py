@@ -1,4 +1,4 @@
-"""Larger and smaller text, everywhere at once, and back again without a trace."""
+"""Larger and smaller text, everywhere at once, back again without a trace, and nothing clipped."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from PySide6.QtWidgets import (
     QComboBox,
     QLabel,
     QPlainTextEdit,
+    QToolButton,
     QWidget,
 )
 
+from app.controller import RunState
+from app.setup.prompt import PromptEditor
 from app.theme import LIGHT, SCALES, apply_style, mono_font, next_scale, scaled, text_scale, ui_font
-from app.widgets.fields import SPIN_WIDTH
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +45,8 @@ def press(window, action, times=1):
         getattr(window.menus, action).trigger()
 
 
-def test_larger_text_reaches_fonts_and_style_sheet(window):
+def test_larger_text_reaches_fonts_and_style_sheet_and_is_remembered(make_window):
+    window = make_window()
     before = window.transcript.view.font().pixelSize(), window.prompt.edit.font().pixelSize()
     press(window, "larger", 3)
     assert text_scale() == 1.5
@@ -52,39 +55,24 @@ def test_larger_text_reaches_fonts_and_style_sheet(window):
     )
     assert "font-size: 18px" in QApplication.instance().styleSheet()
     assert ui_font(12).pixelSize() == mono_font(12).pixelSize() == 18
-
-
-def test_frames_and_corners_stay_as_thin_as_they_are(window):
-    press(window, "larger", 3)
-    sheet = QApplication.instance().styleSheet()
-    assert "border: 1px solid" in sheet
-    assert "border-radius: 10px" in sheet
-    assert "min-height: 4px; max-height: 4px" in sheet, "the progress bar holds no text"
-
-
-@pytest.mark.parametrize("way", [("smaller", "larger"), ("larger", "smaller")])
-def test_there_and_back_leaves_every_font_as_it_was(window, way):
-    before, sheet = fonts(window), QApplication.instance().styleSheet()
-    for action in way:
-        press(window, action, 5)
+    window.close()
     press(window, "default_size")
-    assert fonts(window) == before
-    assert QApplication.instance().styleSheet() == sheet
+    again = make_window()
+    assert text_scale() == 1.5
+    assert again.transcript.view.font().pixelSize() == round(14 * 1.5)
 
 
-def test_every_window_has_the_size_that_was_chosen_last(make_window, qtbot):
+def test_there_and_back_leaves_every_font_as_it_was_and_every_window_has_the_latest_size(make_window, qtbot):
     window = make_window(is_shown=True)
     window.menus.models.trigger()
     qtbot.waitUntil(lambda: window.models.window is not None and window.models.window.isVisible())
-    before = fonts(window)
+    before, sheet = fonts(window), QApplication.instance().styleSheet()
     for actions in (("larger", "smaller"), ("larger", "larger", "default_size"), ("smaller", "larger")):
         for action in actions:
             press(window, action)
-        now = fonts(window)
-        assert before.items() <= now.items()
-        before = now
-    press(window, "larger")
-    press(window, "larger")
+        assert before.items() <= fonts(window).items()
+        assert QApplication.instance().styleSheet() == sheet
+    press(window, "larger", 2)
     window.menus.production.trigger()
     page = window.exports.page
     press(window, "smaller")
@@ -106,22 +94,7 @@ def test_the_ends_of_the_range_say_so(window):
     press(window, "default_size")
     assert text_scale() == 1.0
     assert not window.menus.default_size.isEnabled()
-
-
-def test_a_size_from_elsewhere_steps_to_a_known_one():
-    assert next_scale(1.04, 1) == 1.1
-    assert next_scale(0.1, -1) == SCALES[0]
-
-
-def test_the_size_is_remembered(make_window, session, tmp_path):
-
-    window = make_window()
-    press(window, "larger", 2)
-    window.close()
-    press(window, "default_size")
-    again = make_window()
-    assert text_scale() == 1.25
-    assert again.transcript.view.font().pixelSize() == round(14 * 1.25)
+    assert (next_scale(1.04, 1), next_scale(0.1, -1)) == (1.1, SCALES[0])
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -136,11 +109,30 @@ def test_the_columns_fit_into_the_least_window(make_window, qtbot, scale):
     assert window.controls.widget().minimumSizeHint().width() <= window.controls.viewport().width()
 
 
-def test_held_lengths_go_with_the_text(window):
-    spin = window.controls.draft_length.number.spin
-    before = spin.width(), window.status.height()
-    press(window, "larger", 3)
-    assert spin.minimumWidth() == round(SPIN_WIDTH * 1.5)
-    assert window.status.maximumHeight() > before[1]
-    press(window, "default_size")
-    assert spin.minimumWidth() == SPIN_WIDTH
+def test_at_the_largest_text_in_a_small_window_no_button_is_cut(make_window, qtbot):
+    window = make_window(is_shown=True)
+    window.resize(1280, 800)
+    window._scale_text(1.5)
+    tools = [*window.transcript.findChildren(QToolButton), *window.prompt.findChildren(QToolButton)]
+
+    def cut():
+        return [tool for tool in tools if tool.isVisible() and tool.width() < tool.minimumSizeHint().width()]
+
+    qtbot.waitUntil(lambda: not cut())
+
+
+def test_what_stands_beside_run_is_never_cut(qtbot):
+    prompt = PromptEditor([])
+    qtbot.addWidget(prompt)
+    note = prompt.note
+    prompt.resize(900, 300)
+    prompt.show()
+    prompt.show_state(RunState.RUNNING, None)
+    assert note.text() == "K and temperature can be changed while it runs."
+    prompt.resize(prompt.minimumSizeHint().width(), 300)
+    qtbot.waitUntil(lambda: note.text() == "K and temperature are live.")
+    # A problem has no short form: the note takes the height that it needs.
+    prompt.show_state(RunState.IDLE, "The prompt is empty. Write a few words for the model to continue.")
+    qtbot.waitUntil(lambda: note.height() >= note.heightForWidth(note.width()) > 60)
+    prompt.resize(900, 300)
+    qtbot.waitUntil(lambda: note.minimumHeight() < 60)

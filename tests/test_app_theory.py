@@ -8,15 +8,13 @@ import numpy as np
 import pytest
 
 from app.jobs import Jobs
-from app.run.pages.theory import EMPTY, LATER, NO_UNIT, UNDRAFTED, live_report, study_of, whole_report
+from app.run.pages.theory import EMPTY, LATER, NO_UNIT, UNDRAFTED, study_of, whole_report
 from app.run.pages.theory_page import TheoryPage
 from app.run.pages.theory_plots import Grouping, Quantity
 from app.theme import DARK, LIGHT
 from app.widgets.plot_card import PlotFormat, contents_of
-from core.analysis.diagnosis import StepSums
 from core.settings import Coupling, RunRequest
-from tests.fakes_app import make_step
-from tests.test_app_why import view
+from tests.fakes_app import make_step, run_of
 from tests.test_core_diagnosis import drawn
 from tests.test_core_theory import with_evidence
 
@@ -39,27 +37,21 @@ def page_of(qtbot, run, width=340):
     return page
 
 
-def whole(run):
-    """The report of a run that is over."""
-    return whole_report(run, study_of(run)())
-
-
 def texts(rows):
     return {labels[0].text(): (labels[1].text(), labels[2].text()) for labels in rows if labels[0].text()}
 
 
 def test_every_figure_has_its_formula_and_an_interval_where_there_is_one(qtbot, steps):
-    page = page_of(qtbot, view(steps))
+    page = page_of(qtbot, run_of(steps))
     shown = texts(page.figures.rows)
     assert shown["α, acceptance"][0].startswith("0.")
     assert "–" in shown["Speedup expected"][1]
     assert shown["Best K"][1].endswith("sure")
-    assert all(labels[1].toolTip() for labels in page.figures.rows if labels[0].text())
     assert page.headline.text().startswith("K = ")
 
 
-def test_the_curves_pass_through_one_at_k_0_and_the_point_is_at_the_runs_own_k(qtbot, steps):
-    page = page_of(qtbot, view(steps))
+def test_the_curves_pass_through_one_at_k_0_and_the_point_stands_at_the_runs_own_k(qtbot, steps):
+    page = page_of(qtbot, run_of(steps))
     x, y = page.plot.line.getData()
     assert (x[0], y[0]) == (0, pytest.approx(1.0))
     assert x[-1] == 4
@@ -70,7 +62,7 @@ def test_the_curves_pass_through_one_at_k_0_and_the_point_is_at_the_runs_own_k(q
 
 
 def test_the_switches_show_block_efficiency_and_groups_by_prediction(qtbot, steps):
-    page = page_of(qtbot, view(steps))
+    page = page_of(qtbot, run_of(steps))
     page.quantity.group.button(1).click()
     assert page.plot.quantity is Quantity.TOKENS
     assert page.plot.readout(0) == "K 0: 1.00"
@@ -83,44 +75,42 @@ def test_the_switches_show_block_efficiency_and_groups_by_prediction(qtbot, step
 
 
 def test_a_run_without_evidence_says_so_and_one_with_it_shows_correlations(qtbot, steps):
-    assert "were not kept" in page_of(qtbot, view(steps)).predictors_note.text()
+    assert "distributions were not kept" in page_of(qtbot, run_of(steps)).predictors_note.text()
     with_probs, _ = with_evidence(300, count=40, scale=1.0)
-    page = page_of(qtbot, view(with_probs))
+    page = page_of(qtbot, run_of(with_probs))
     assert "lower bound" in page.predictors_note.text()
     assert texts(page.predictors.rows)["KL(p||q)"][0].startswith("−")
 
 
 @pytest.mark.parametrize(
-    ("made", "baseline", "words"),
+    ("made", "words"),
     [
-        ((), True, EMPTY),
-        ((make_step(0, 9, num_draft_tokens=0, num_accepted=0),) * 30, True, UNDRAFTED),
-        (drawn(0.8, 4, count=7), True, "Too few blocks"),
-        (drawn(0.0, 4, count=50), True, "Don't speculate"),
+        ((), EMPTY),
+        ((make_step(0, 9, num_draft_tokens=0, num_accepted=0),) * 30, UNDRAFTED),
+        (drawn(0.8, 4, count=7), "Too few blocks"),
+        (drawn(0.0, 4, count=50), "Don't speculate"),
     ],
 )
-def test_a_run_that_has_little_to_say_says_what_it_lacks(qtbot, made, baseline, words):
-    page = page_of(qtbot, view(made, baseline=baseline))
+def test_a_run_that_has_little_to_say_says_what_is_missing(qtbot, made, words):
+    page = page_of(qtbot, run_of(made))
     assert page.headline.text().startswith(words)
 
 
-def test_without_a_plain_step_there_is_nothing_to_hold_the_run_against(qtbot, steps):
-    run = view(steps, baseline=False)
+def test_without_a_plain_step_there_is_no_unit_and_shared_noise_is_named_as_a_reason(qtbot, steps):
+    run = run_of(steps)
+    run.request = RunRequest("t", "d", "x", coupling=Coupling.GUMBEL)
+    rows = {row.title: row for row in whole_report(run, study_of(run)()).rows}
+    assert "shares its noise" in rows["z of the difference"].how
+    run = run_of(steps, baseline=False)
     run.prefill = None
     assert page_of(qtbot, run).headline.text() == NO_UNIT
 
 
-def test_gumbel_coupling_is_named_as_the_reason_for_lower_acceptance(steps):
-    run = view(steps)
-    run.request = RunRequest("t", "d", "x", coupling=Coupling.GUMBEL)
-    rows = {row.title: row for row in whole(run).rows}
-    assert "shares its noise" in rows["z of the difference"].how
-
-
-@pytest.mark.parametrize("theme", [LIGHT, DARK])
-def test_both_plots_can_be_taken_away(qtbot, steps, theme):
-    page = page_of(qtbot, view(steps))
+@pytest.mark.parametrize(("theme", "width"), [(LIGHT, 340), (DARK, 620)])
+def test_the_page_fits_its_column_and_both_plots_can_be_saved(qtbot, steps, theme, width):
+    page = page_of(qtbot, run_of(steps), width)
     page.set_theme(theme)
+    assert page.widget().minimumSizeHint().width() <= page.viewport().width()
     for card in page.cards:
         for kind in PlotFormat:
             assert len(contents_of(kind, card)()) > 100
@@ -128,13 +118,7 @@ def test_both_plots_can_be_taken_away(qtbot, steps, theme):
     assert contents_of(PlotFormat.CSV, card)().count("\n") == 18
 
 
-@pytest.mark.parametrize("width", [340, 384, 620])
-def test_nothing_is_wider_than_the_column(qtbot, steps, width):
-    page = page_of(qtbot, view(steps), width)
-    assert page.widget().minimumSizeHint().width() <= page.viewport().width()
-
-
-def test_the_window_works_a_run_out_in_another_thread_when_the_page_is_open(make_window, qtbot, session):
+def test_the_window_computes_a_report_in_another_thread_when_the_page_is_open(make_window, qtbot, session):
     session.gate = threading.Semaphore(30)
     window = make_window(is_shown=True)
     window.prompt.run_button.click()
@@ -147,28 +131,11 @@ def test_the_window_works_a_run_out_in_another_thread_when_the_page_is_open(make
     assert "tested tokens" in window.theory.basis.text()
 
 
-def test_a_running_run_has_only_its_new_steps_added_up(monkeypatch):
-    added = []
-    monkeypatch.setattr(StepSums, "add", lambda sums, step, add=StepSums.add: (added.append(step), add(sums, step)))
-    steps = drawn(0.8, 4, count=500)
-    run = view(steps[:400], is_over=False)
-    live_report(run)
-    num_read = len(added)
-    for _ in range(3):
-        live_report(run)
-    assert len(added) == num_read
-    run.steps.extend(steps[400:])
-    live_report(run)
-    assert added[num_read:] == steps[400:]
-    run.begin(run.request)
-    assert live_report(run).headline == EMPTY
-
-
 def test_a_running_run_is_shown_without_intervals_and_the_next_one_cancels_a_study(qtbot, steps):
-    run = view(steps, is_over=False)
+    run = run_of(steps, is_over=False)
     assert LATER in page_of(qtbot, run).basis.text()
     assert study_of(run) is None
-    run = view(steps)
+    run = run_of(steps)
     page = page_of(qtbot, run)
     page.end()
     job = page._job

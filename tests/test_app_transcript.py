@@ -12,7 +12,7 @@ from PySide6.QtCore import QEvent, QPoint, Qt
 from PySide6.QtGui import QHelpEvent, QTextCursor
 
 from app.run.token_notes import tooltip
-from app.run.tokens import Ghost, Place, Token, TokenStream, Written, num_units
+from app.run.tokens import Ghost, Place, Token, TokenStream, Written, num_joined, num_units
 from app.run.transcript import TranscriptView
 from app.theme import DARK, LIGHT
 from core.settings import Coupling
@@ -54,16 +54,6 @@ def format_at(view, position):
     return cursor.charFormat()
 
 
-def select_all_and_copy(view):
-    view.selectAll()
-    return view.createMimeDataFromSelection().text()
-
-
-def test_tokens_come_after_the_prompt_in_order(view, stream):
-    add(view, stream, make_step(0, 2, num_accepted=2), make_step(1, 5, num_accepted=4))
-    assert view.toPlainText() == "Once upon t2 t3 t4 t5 t6 t7 t8 t9"
-
-
 @pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
 def test_each_kind_has_its_colour_and_its_line(view, stream, theme):
     view.set_theme(theme)
@@ -78,47 +68,71 @@ def test_each_kind_has_its_colour_and_its_line(view, stream, theme):
     assert format_at(view, 0).foreground().color().name() == theme.muted
 
 
-def test_ghosts_are_struck_through_where_the_draft_was_rejected_and_only_when_wanted(view, stream):
-    add(view, stream, make_step(0, 2, num_draft_tokens=4, num_accepted=1))
+def test_ghosts_are_struck_through_break_no_lines_are_not_copied_and_go_again(view, stream):
+    add(view, stream, replace(make_step(0, 2, num_accepted=1), drafted_texts=(" t2", "\n\n", "\tx", " y")))
     before = view.toPlainText()
     assert before == "Once upon t2 t3"
     view.set_ghosts_shown(True)
-    ghosts = [ghost.text for ghost in stream.steps[0].ghosts]
-    assert len(ghosts) == 3
-    assert view.toPlainText().startswith("Once upon t2")
-    assert view.toPlainText().endswith(" t3")
+    shown = view.toPlainText()
+    assert shown.startswith("Once upon t2")
+    assert shown.endswith(" t3")
+    assert "↵↵" in shown
+    assert "\n" not in shown
     assert format_at(view, len("Once upon t2")).fontStrikeOut()
     assert not format_at(view, len(PROMPT)).fontStrikeOut()
+    view.selectAll()
+    assert view.createMimeDataFromSelection().text() == before
     view.set_ghosts_shown(False)
     assert view.toPlainText() == before
 
 
-def test_ghosts_break_no_lines_and_are_not_copied(view, stream):
-    step = replace(make_step(0, 2, num_accepted=1), drafted_texts=(" t2", "\n\n", "\tx", " y"))
-    view.set_ghosts_shown(True)
-    add(view, stream, step)
-    assert "\n" not in view.toPlainText()
-    assert "↵↵" in view.toPlainText()
-    assert select_all_and_copy(view) == "Once upon t2 t3"
+def test_the_first_ghost_was_rejected_and_the_rest_discarded(stream):
+    step = make_step(0, 2, num_draft_tokens=4, num_accepted=1)
+    stream.append(step)
+    assert [ghost.tested for ghost in stream.steps[0].ghosts] == [True, False, False]
+    ended = make_step(1, 4, num_draft_tokens=4, num_accepted=2)
+    stream.append(replace(ended, emitted=ended.emitted[:2], emitted_kinds=ended.emitted_kinds[:2]))
+    assert stream.steps[1].ghosts == (), "a text that ends within the block leaves none"
+    assert stream.num_tokens == 4
 
 
-def test_with_shared_gumbel_noise_the_tooltip_tells_of_the_targets_own_draw(view, stream, monkeypatch):
+def test_the_tooltip_gives_step_kind_and_probabilities(stream):
+    stream.append(make_step(0, 2, num_accepted=1))
+    stream.append(make_step(1, 4, num_accepted=4, texts=lambda _position: "<b>&"))
+    spans = (at(stream, 2), at(stream, 3), *stream.steps[0].ghosts[:2], at(stream, 4))
+    for span, parts in zip(
+        spans,
+        (
+            ("accepted", "Step", ">0<", "0.6000", "0.5000", "1.0000", "1002", "t2"),
+            ("resampled", "In place of", "0.1000", "0.2000", "residual"),
+            ("rejected",),
+            ("discarded",),
+            ("&lt;b&gt;&amp;",),
+        ),
+        strict=True,
+    ):
+        assert [part for part in parts if part not in tooltip(span)] == []
+    bonus = tooltip(at(stream, 8))
+    assert "bonus" in bonus
+    assert "probability" not in bonus
+
+
+def test_with_shared_noise_the_tooltip_shows_the_targets_own_draw(view, stream, monkeypatch):
     stream.clear(PROMPT, Coupling.GUMBEL)
     view.set_stream(stream)
     add(view, stream, make_step(0, 2, num_accepted=1))
-    rejected, discarded = stream.steps[0].ghosts[:2]
-    told = [tooltip(span, stream.coupling) for span in (at(stream, 2), at(stream, 3), rejected, discarded)]
-    assert not any("esidual" in text or "Acceptance probability" in text for text in told)
-    assert "own draw under the shared noise equals" in told[0]
-    assert all("own draw under the shared noise" in text and "differs" in text for text in told[1:3])
+    spans = (at(stream, 2), at(stream, 3), *stream.steps[0].ghosts[:2])
+    texts = [tooltip(span, stream.coupling) for span in spans]
+    assert not any("esidual" in text or "Acceptance probability" in text for text in texts)
+    assert all("own draw under the shared noise" in text for text in texts[:3])
     shown = []
     monkeypatch.setattr("app.run.transcript.QToolTip.showText", lambda _place, text, _widget: shown.append(text))
-    monkeypatch.setattr(view, "span_at", lambda _point: at(stream, 2))
+    monkeypatch.setattr(view, "span_at", lambda _point: spans[0])
     view.viewportEvent(QHelpEvent(QEvent.Type.ToolTip, QPoint(5, 5), QPoint(5, 5)))
-    assert shown == told[:1]
+    assert shown == texts[:1]
 
 
-def test_every_token_is_found_under_the_pointer(view, stream):
+def test_every_token_is_found_under_the_pointer_and_highlighted(view, stream, qtbot):
     view.set_ghosts_shown(True)
     add(view, stream, make_step(0, 2, num_accepted=1), make_step(1, 4, num_accepted=4))
     for index, span in enumerate(view._spans):
@@ -129,21 +143,16 @@ def test_every_token_is_found_under_the_pointer(view, stream):
                 assert view.span_at(QPoint((left.x() + right.x()) // 2 + 1, left.center().y())) is span
     assert view.span_at(view.cursorRect(cursor_at(view, 2)).center()) is None
     assert any(isinstance(span, Ghost) for span in view._spans)
+    first, last = view.place_range(at(stream, 2).place)
+    qtbot.mouseMove(view.viewport(), view.cursorRect(cursor_at(view, first + 1)).center())
+    (selection,) = view.extraSelections()
+    assert (selection.cursor.selectionStart(), selection.cursor.selectionEnd()) == (first, last)
 
 
 def cursor_at(view, position):
     cursor = QTextCursor(view.document())
     cursor.setPosition(position)
     return cursor
-
-
-def test_the_token_under_the_pointer_is_highlighted(view, stream, qtbot):
-    add(view, stream, make_step(0, 2, num_accepted=1))
-    first, last = view.place_range(at(stream, 2).place)
-    place = view.cursorRect(cursor_at(view, first + 1)).center()
-    qtbot.mouseMove(view.viewport(), place)
-    (selection,) = view.extraSelections()
-    assert (selection.cursor.selectionStart(), selection.cursor.selectionEnd()) == (first, last)
 
 
 def test_the_text_is_followed_unless_the_reader_scrolled_away(view, stream, qtbot):
@@ -164,23 +173,6 @@ def test_a_selection_does_not_grow_with_the_text(view, stream):
     assert view.createMimeDataFromSelection().text() == "Once upon t2 t3 t4"
 
 
-def test_a_new_run_starts_with_its_prompt_alone(view, stream):
-    add(view, stream, make_step(0, 2))
-    stream.clear("Other")
-    view.set_stream(stream)
-    assert view.toPlainText() == "Other"
-
-
-def test_the_legend_shows_kinds_as_the_transcript_does(make_window):
-    window = make_window(is_shown=True)
-    samples = window.transcript._samples
-    assert set(samples) == set(TokenKind)
-    assert not window.transcript._ghost_sample.isVisibleTo(window)
-    window.menus.show_ghosts.setChecked(True)
-    assert window.transcript._ghost_sample.isVisibleTo(window)
-    assert "accepted" in samples[TokenKind.ACCEPTED].toolTip()
-
-
 # --- Any script ---
 
 FAMILY = "👨‍👩‍👧"
@@ -197,13 +189,9 @@ PIECES = {
 }
 
 
-def write(view, stream, pieces, *, each=3):
+def write(view, stream, pieces):
     """Steps of two accepted tokens and a resampled one, with these texts."""
-    for index in range(0, len(pieces), each):
-        part = pieces[index : index + each]
-        stream.append(make_step(index // each, index, num_accepted=each - 1, texts=lambda at: pieces[at], ms=1.0))
-        assert len(part) == each
-    view.refresh()
+    add(view, stream, *(make_step(i // 3, i, texts=lambda at: pieces[at]) for i in range(0, len(pieces), 3)))
 
 
 @pytest.mark.parametrize("ghosts", [False, True])
@@ -213,13 +201,7 @@ def test_copies_are_exactly_what_was_emitted(view, stream, name, ghosts):
     write(view, stream, PIECES[name])
     view.selectAll()
     assert view.createMimeDataFromSelection().text() == PROMPT + "".join(PIECES[name])
-
-
-@pytest.mark.parametrize("name", PIECES)
-def test_positions_count_as_the_document_does(view, stream, name):
-    write(view, stream, PIECES[name])
-    end = view._extent(len(view._spans) - 1)[1]
-    assert end == view.document().characterCount() - 1
+    assert view._extent(len(view._spans) - 1)[1] == view.document().characterCount() - 1
 
 
 @pytest.mark.parametrize("name", PIECES)
@@ -247,6 +229,14 @@ def test_a_token_without_text_has_a_frame_too_and_counts(view, stream):
     assert "(no text)" in view.accessibleDescription()
 
 
+@pytest.mark.parametrize(
+    ("tail", "text", "joined"),
+    [("e", "\u0301x", 1), ("a", "b", 0), ("👍", "🏽!", 1), (FAMILY[:1], FAMILY[1:], len(FAMILY) - 1), ("中", "文", 0)],
+)
+def test_what_completes_a_character_is_joined_to_it(tail, text, joined):
+    assert num_joined(tail, text) == joined
+
+
 def test_up_and_down_go_from_step_to_step_and_shift_selects_text(view, stream, qtbot):
     write(view, stream, [f" w{index}" for index in range(12)])
     view.choose(Place(1, 2))
@@ -272,16 +262,6 @@ def test_discarded_drafts_are_walked_through_where_they_are_shown(view, stream, 
     assert walked == [Place(0, 1), Place(0, 2), Place(0, 3), Place(1, 0), Place(1, 1)]
     view.choose(Place(0, 1))
     assert isinstance(view.selected_span(), Token), "the token that was drawn, not the one that was rejected there"
-
-
-def test_a_click_selects_the_token_under_it(view, stream, qtbot):
-    write(view, stream, ["中", "文字", "，", " abc", " def", " ghi"])
-    chosen = []
-    view.place_chosen.connect(chosen.append)
-    for place in (Place(0, 1), Place(1, 2)):
-        (frame,) = view.rectangles(*view.place_range(place))
-        qtbot.mouseClick(view.viewport(), Qt.MouseButton.LeftButton, pos=frame.center().toPoint())
-        assert chosen[-1] == place
 
 
 def test_a_click_brings_the_inspector_to_the_front_and_the_keys_leave_the_page_that_is_read(
@@ -321,7 +301,6 @@ def test_a_character_that_tokens_cut_up_is_drawn_as_one(view, stream, name):
     whole.setPosition(num_units(PROMPT) + 1)
     first = whole.charFormat()
     # Its parts are of several kinds, but look like its beginning, or they would be drawn apart.
-    assert at(stream, 2).kind is TokenKind.CORRECTION if name == "emoji" else at(stream, 1).kind is TokenKind.ACCEPTED
     count = num_units(FAMILY) if name == "emoji" else 2
     for unit in range(count):
         whole.setPosition(num_units(PROMPT) + unit + 1)
@@ -340,36 +319,21 @@ def test_kept_and_forced_text_look_unlike_the_prompt_and_unlike_each_other(view,
     assert view.createMimeDataFromSelection().text() == PROMPT + " kept forced a b c"
 
 
-# --- Long texts ---
-
-
-@pytest.fixture
-def long_view(view):
-    stream = TokenStream()
-    stream.clear(PROMPT)
+def test_in_another_theme_a_long_text_stays_at_its_place(view, stream):
     for index in range(2000):
-        stream.append(
-            make_step(index, 4 * index, num_accepted=3, texts=lambda at: ".\n" if at % 12 == 11 else f" w{at % 9}")
-        )
-    view.set_stream(stream)
+        stream.append(make_step(index, 4 * index, num_accepted=3, texts=lambda at: ".\n" if at % 12 == 11 else " w"))
+    view.refresh()
     assert view.toPlainText() == PROMPT + stream.text
-    return view
+    view.verticalScrollBar().setValue(300)
+    top = view.cursorForPosition(QPoint(0, 0)).position()
+    view.set_theme(DARK)
+    assert format_at(view, len(PROMPT)).foreground().color().name() == DARK.accepted
+    assert abs(view.cursorForPosition(QPoint(0, 0)).position() - top) < 40
 
 
-def test_in_another_theme_a_long_text_stays_at_its_place(long_view):
-    long_view.verticalScrollBar().setValue(300)
-    top = long_view.cursorForPosition(QPoint(0, 0)).position()
-    long_view.set_theme(DARK)
-    assert format_at(long_view, len(PROMPT)).foreground().color().name() == DARK.accepted
-    assert abs(long_view.cursorForPosition(QPoint(0, 0)).position() - top) < 40
-
-
-def test_scrubbing_shows_the_first_steps_and_then_all_again(long_view):
-    stream = long_view._stream
-    for count in (1999, 100, 0, 1500):
-        long_view.set_limit(count)
-        assert long_view.toPlainText() == PROMPT + "".join(
-            token.text for step in stream.steps[:count] for token in step.tokens
-        )
-    long_view.set_limit(None)
-    assert long_view.toPlainText() == PROMPT + stream.text
+def test_the_legend_has_every_kind_and_the_ghosts_where_they_are_shown(make_window):
+    window = make_window(is_shown=True)
+    assert set(window.transcript._samples) == set(TokenKind)
+    assert not window.transcript._ghost_sample.isVisibleTo(window)
+    window.menus.show_ghosts.setChecked(True)
+    assert window.transcript._ghost_sample.isVisibleTo(window)
