@@ -66,7 +66,7 @@ def below(head: QWidget, rest: QWidget) -> QWidget:
 
 
 def fit_columns(window: QWidget, settings: QWidget, text: QWidget, side: QWidget) -> None:
-    """Minimum widths of the three columns: the settings' grows with their text, the others' by less."""
+    """Set the columns' minimum widths: that of the settings scales with the text, the others less or not at all."""
     widths = (scaled(272), 380, 180 + scaled(160))
     for column, width in zip((settings, text, side), widths, strict=True):
         column.setMinimumWidth(width)

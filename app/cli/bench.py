@@ -1,4 +1,4 @@
-"""`outrider bench`: the speed of this engine beside others, on this machine."""
+"""`outrider bench`: compare the speed of this engine with others on this machine."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def add_parser(commands: Any) -> None:
 
 
 def build_settings(args: argparse.Namespace) -> BenchSettings:
-    """The bench that the arguments ask for."""
+    """The benchmark that the arguments describe."""
     if args.draft is not None and args.draft_layers is not None:
         raise UsageError("--draft names a draft and --draft-layers makes one; leave out one of the two.")
     draft = args.draft
@@ -109,7 +109,7 @@ def build_settings(args: argparse.Namespace) -> BenchSettings:
 
 
 def check_out(path: str) -> None:
-    """Find out before minutes of measuring that a file can't be written."""
+    """Report a file that can't be written before minutes of measuring."""
     real = os.path.realpath(path)
     try:
         if os.path.isdir(real):
@@ -171,7 +171,7 @@ def run_bench(settings: BenchSettings, *, prompts_file: str | None, measures_mem
 
 
 def write_report(report: Report) -> None:
-    """Print a table for each temperature, what the figures mean, and what was different."""
+    """Print a table for each temperature, what the figures mean, and any differences between the contenders."""
     config, place = report.config, report.environment
     prompts = ", ".join(f"{item['name']} ({item['num_tokens']} tokens)" for item in config["prompts"])
     flashspec = f", flashspec {place['flashspec']}" if place["flashspec"] else ""

@@ -1,4 +1,4 @@
-"""`outrider check`: whether a pair, with these settings, gives exactly what its target alone would."""
+"""`outrider check`: test whether a pair, with these settings, gives exactly what its target alone would."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def add_parser(commands: Any) -> None:
 
 
 def build_request(args: argparse.Namespace) -> CheckRequest:
-    """The check that the arguments ask for."""
+    """The check that the arguments describe."""
     draft, target = (None, args.draft) if args.target is None else (args.draft, args.target)
     method, target, draft = choose_models(args.method, target, draft)
     run = RunRequest(
@@ -116,7 +116,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def open_check(request: CheckRequest, controls: RunControls) -> Iterator[Any]:
-    """The events of a check by the real engine."""
+    """The events of a check with the real engine."""
     engine = make_engine()
     from core.experiments.exactness import check
 

@@ -29,11 +29,11 @@ class Column:
     """One column of a table, or one line of a description.
 
     Attributes:
-        key: of the value in a record; None there is shown as a dash, and in a pipe as nothing.
-        title: above the column.
-        show: how a terminal shows the value; a pipe gets it exactly.
-        is_number: set to the right.
-        rank: where the terminal is too narrow, the highest go first; those of rank 0 stay, and are folded.
+        key: key of the value in a record; None is shown as a dash, and in a pipe as an empty field.
+        title: heading of the column.
+        show: formats the value for a terminal; a pipe gets the exact value.
+        is_number: whether it is right-aligned.
+        rank: in a narrow terminal, columns of the highest rank are dropped first; those of rank 0 stay and wrap.
     """
 
     key: str
@@ -47,14 +47,14 @@ class Column:
         return "–" if value is None else "\n".join(map(printable, self.show(value).split("\n")))
 
     def exact(self, record: Record) -> list[str]:
-        """The values for a pipe: none for None, several of a list."""
+        """The values for a pipe: none for None, several for a list."""
         value = record.get(self.key)
         values = value if isinstance(value, tuple | list) else [] if value is None else [value]
         return [printable(yes_or_no(item) if isinstance(item, bool) else str(item)) for item in values]
 
 
 def write_rows(columns: Sequence[Column], records: Sequence[Record], *, as_json: bool = False) -> None:
-    """Print one line a record.
+    """Print one line per record.
 
     Raises:
         OutputClosed, OutputError: standard output can't be written.
@@ -64,7 +64,7 @@ def write_rows(columns: Sequence[Column], records: Sequence[Record], *, as_json:
 
 
 def write_fields(columns: Sequence[Column], record: Record, *, as_json: bool = False) -> None:
-    """Print one line a value, each after its name; what is None or empty is left out.
+    """Print one line per value, after its name; leave out those that are None or empty.
 
     Raises:
         OutputClosed, OutputError: standard output can't be written.

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 Row = TypeVar("Row")
 PIPE_WIDTH = 140
-"""Columns of a table in a file or a pipe."""
+"""Width in characters of a table in a file or a pipe."""
 NONE = "–"
 
 
 def is_terminal(stream: Any) -> bool:
-    """Whether a person is looking at it."""
-    with contextlib.suppress(AttributeError, ValueError):  # Closed, or not there.
+    """Whether the stream is a terminal."""
+    with contextlib.suppress(AttributeError, ValueError):  # Closed or missing.
         return bool(stream.isatty())
     return False
 
@@ -40,12 +40,12 @@ def plain_console(stream: Any, width: int | None = None) -> Console:
 
 
 def printable(text: str) -> str:
-    """Text on one line, without control characters: a model's name or file must not be able to move the cursor."""
+    """Text on one line, without control characters: the name of a model or file must not move the cursor."""
     return "".join(letter if letter.isprintable() or letter == "\u00a0" else "\ufffd" for letter in text)
 
 
 class Printer:
-    """Prints lines and tables on standard output; nothing where there is none."""
+    """Prints lines and tables on standard output, if there is one."""
 
     def __init__(self) -> None:
         self._console = None if sys.stdout is None else plain_console(None, None if sys.stdout.isatty() else PIPE_WIDTH)
@@ -70,7 +70,7 @@ def figure_table(
     columns: Sequence[tuple[str, Callable[[Row], str]]],
     style: Callable[[Row], str] = lambda row: "",
 ) -> Table:
-    """A table with a column for each title and function: the first on the left, the others right-aligned."""
+    """A table with a column for each title and function, the first left-aligned, the others right-aligned."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for index, (title, _) in enumerate(columns):
         table.add_column(title, justify="right" if index else "left", overflow="fold")
@@ -93,14 +93,14 @@ def spread_text(spread: Spread | None, form: str, unit: str = "") -> str:
 
 
 def count_text(number: int, name: str) -> str:
-    """A number of things, such as "1 prompt" and "3,000 prompts"."""
+    """A count with its noun, such as "1 prompt" and "3,000 prompts"."""
     return f"{number:,} {name}{'' if number == 1 else 's'}"
 
 
 class Progress:
-    """Progress on stderr: one line with a bar on a terminal, elsewhere a line for each new text.
+    """Progress on stderr: on a terminal one line with a bar, otherwise a line for each new text.
 
-    The bar is redrawn only by `show`: a thread that draws would be timed along with the engine.
+    Only `show` redraws the bar: a drawing thread would be timed along with the engine.
     """
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ class Progress:
         self.close()
 
     def show(self, text: str, done: int = 0, total: int | None = None, details: str = "") -> None:
-        """Show the current stage and how much of it is done; elsewhere than on a terminal, each tenth once."""
+        """Show the current stage and how much of it is done; without a terminal, each tenth once."""
         counted = f"{done:,} of {total:,}" if total else ""
         if self.is_terminal:
             self.show_figures(text, done, total, ", ".join(filter(None, (counted, details))))
@@ -124,7 +124,7 @@ class Progress:
             say(f"{text}: {', '.join(filter(None, (counted, details)))}" if counted else text)
 
     def show_figures(self, text: str, done: int, total: int | None, figures: str) -> None:
-        """Draw the line on a terminal: a text, the bar, and figures behind it."""
+        """Draw the line on a terminal: a text, the bar, and figures after it."""
         bar = self._bar or self._open()
         bar.update(bar.task_ids[0], description=text, completed=done, total=total, figures=figures, refresh=True)
 
@@ -158,7 +158,7 @@ class Progress:
 
 
 def quiet_libraries() -> None:
-    """Keep the progress bars and warnings of transformers off stderr."""
+    """Keep progress bars and warnings of transformers off stderr."""
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 

@@ -28,30 +28,30 @@ class UsageError(OutriderError):
 
 
 class OutputError(OutriderError):
-    """Standard output can't be written, for example because the disk behind it is full."""
+    """Standard output can't be written, for example because the disk is full."""
 
 
 class OutputClosed(Exception):  # noqa: N818 - a message to unwind, not an error
-    """The reader of standard output, such as `head`, has gone; nothing is wrong."""
+    """The reader of standard output, such as `head`, has closed it, which is not an error."""
 
 
 _FAILURES = (DownloadError, GenerationError, OutOfMemoryError, OutputError)
 
 
 def exit_code(error: OutriderError) -> Exit:
-    """FAILED for what only a run or a download can meet, BAD_INPUT for what the user can correct in the command."""
+    """FAILED for errors during a run or download, BAD_INPUT for those that the user can correct in the command."""
     return Exit.FAILED if isinstance(error, _FAILURES) else Exit.BAD_INPUT
 
 
 def say(sentence: str) -> None:
-    """Print to stderr; if that is closed too, nobody is listening."""
+    """Print to stderr; do nothing if that is closed."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         sys.stderr.write(sentence + "\n")
         sys.stderr.flush()
 
 
 def guard(command: Callable[[], int]) -> int:
-    """Run a command and turn whatever it raises into one sentence on stderr and an exit code."""
+    """Run a command and turn any exception into one sentence on stderr and an exit code."""
     try:
         return command()
     except OutputClosed:
@@ -79,7 +79,7 @@ def _show_traceback() -> bool:
 
 @contextlib.contextmanager
 def writing_output() -> Iterator[None]:
-    """Around every write to standard output; raises OutputClosed or OutputError."""
+    """Wrap every write to standard output; raises OutputClosed or OutputError."""
     try:
         yield
     except OSError as error:
@@ -94,7 +94,7 @@ def writing_output() -> Iterator[None]:
 
 
 class CanStop(Protocol):
-    """What asks running work to stop, such as `core.controls.RunControls`."""
+    """Can ask running work to stop, as `core.controls.RunControls` does."""
 
     @property
     def is_cancelled(self) -> bool: ...
@@ -104,9 +104,9 @@ class CanStop(Protocol):
 
 @contextlib.contextmanager
 def stop_on_interrupt(controls: CanStop, *, can_wait: Callable[[], bool] = lambda: True) -> Iterator[None]:
-    """The first Ctrl-C asks the engine to stop, the second one leaves at once; so does the first unless `can_wait`.
+    """Make the first Ctrl-C ask the engine to stop, and the second exit at once, as the first does unless `can_wait`.
 
-    Outside the main thread, where there are no signals, nothing changes.
+    Has no effect outside the main thread, which alone receives signals.
     """
 
     def act(_number: int, _frame: object) -> None:

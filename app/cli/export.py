@@ -95,7 +95,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _given(args: argparse.Namespace, *more: tuple[str, str]) -> str:
-    """The first flag that was given and describes a pair; empty if none was."""
+    """The first given flag that describes a pair; empty if there is none."""
     return next((flag for name, flag in (*SETTINGS.items(), *more) if getattr(args, name) is not None), "")
 
 
@@ -131,7 +131,7 @@ def _choice(args: argparse.Namespace, log: RunLog | None) -> Any:
     choice = choice_from_log(log)
     if args.k is None or args.k == choice.num_draft_tokens:
         return choice
-    RunRequest(choice.target, choice.draft, "none", num_draft_tokens=args.k)  # Refuses a K out of range.
+    RunRequest(choice.target, choice.draft, "none", num_draft_tokens=args.k)  # Rejects a K out of range.
     return replace(choice, num_draft_tokens=args.k, k_note="K is not the run's.", measured_speedup=None)
 
 
@@ -149,8 +149,8 @@ def _read(path: str) -> RunLog:
 
 
 def _check_place(target: str, logs: list[str], *, is_mending: bool, force: bool) -> None:
-    """Refuse to overwrite a file without --force. Only clean JSON Lines may take the place of their own log."""
-    if not os.path.isfile(target):  # A device or a pipe is no file that could be lost.
+    """Refuse to overwrite a file without --force. Only clean JSON Lines may replace their own log."""
+    if not os.path.isfile(target):  # Writing to a device or pipe overwrites nothing.
         return
     is_log = any(os.path.exists(path) and os.path.samefile(path, target) for path in logs)
     if is_log and not is_mending:

@@ -39,7 +39,7 @@ def _moment(seconds: float | None) -> str | None:
 
 
 def _day(moment: str) -> str:
-    """The day of an ISO time, in the reader's own zone."""
+    """The day of an ISO time, in the local time zone."""
     return datetime.fromisoformat(moment).astimezone().strftime("%Y-%m-%d")
 
 
@@ -88,7 +88,7 @@ def list_models(args: argparse.Namespace) -> int:
     for record in records:
         if record["problem"] is not None:
             say(f"{printable(record['ref'])}: {record['problem']}")
-    # Downloads that were stopped are no models yet, but take up space. One may finish at this moment.
+    # Stopped downloads are not models yet, but take up space. One may be finishing right now.
     with contextlib.suppress(OSError):
         for ref in hub.interrupted_refs():
             kept = bytes_text(hub.partial_bytes(ref))
@@ -149,7 +149,7 @@ def _suggested_records(here: set[str]) -> list[dict[str, Any]]:
 
 
 class DownloadDisplay(Progress):
-    """The progress of a download: a bar with bytes, rate and time left, or a line for each stage and file."""
+    """Progress of a download: a bar with bytes, rate and time left, or a line for each stage and file."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -209,7 +209,7 @@ def _print_path(path: Path) -> Exit:
 
 
 def _already_here(ref: str) -> ModelEntry | None:
-    """A model that is here whole, as far as its files' headers say, with no download of it to finish."""
+    """A model that is complete, judging by its files' headers, with no unfinished download."""
     from core.models import hub
     from core.models.catalogue import resolve
     from core.models.details import read_details
@@ -225,7 +225,7 @@ def _already_here(ref: str) -> ModelEntry | None:
 
 
 def _farewell(ref: str) -> str:
-    """What a stopped download leaves on the disk: not every source can be resumed."""
+    """Say what a stopped download leaves on the disk: not every source can be resumed."""
     from core.models.downloads import plan_removal
 
     command = f"`outrider models get {shlex.quote(ref)}`"
@@ -303,7 +303,7 @@ def describe_model(args: argparse.Namespace) -> int:
 
 
 def _fitting_drafts(target: ModelEntry, details: ModelDetails) -> list[str]:
-    """The smaller models here that can draft for this one; a drafter itself is no target."""
+    """The smaller models on this computer that can draft for this one; a drafter can't be a target."""
     from core.models.catalogue import local_models
     from core.models.details import read_details
     from core.models.fit import pair_problem
@@ -327,7 +327,7 @@ def remove_model(args: argparse.Namespace) -> int:
 
     Raises:
         OutriderError: there is no such model, or it may not be removed.
-        UsageError: there is nobody to ask.
+        UsageError: there is no terminal to ask on.
     """
     from core.models.downloads import plan_removal, remove
 
@@ -375,7 +375,7 @@ def check_models(args: argparse.Namespace) -> int:
     from core.models.fit import pair_verdict
 
     for ref in (args.draft, args.target):
-        resolve(ref)  # A model that isn't here is a mistake in the command, not a verdict.
+        resolve(ref)  # A missing model is an error in the command, not a verdict.
     verdict = pair_verdict(args.draft, args.target, device=args.device, dtype=args.dtype, context=args.context)
     parts = ("weights_bytes", "cache_bytes", "working_bytes", "total_bytes", "available_bytes", "fits")
     record = {

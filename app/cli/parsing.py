@@ -1,4 +1,4 @@
-"""Arguments that several commands share: the parser, types, settings of a run, the prompt and the choice of models."""
+"""Arguments that commands share: the parser, types, settings of a run, the prompt and the choice of models."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def add_command(commands: Any, name: str, execute: Callable[[argparse.Namespace]
 
 
 def echo(text: str) -> str:
-    """What the user wrote, quoted and on one line, cut where it is long."""
+    """The user's text, quoted, on one line, and shortened if long."""
     return repr(text if len(text) <= _LONGEST_ECHO else text[:_LONGEST_ECHO] + "…")
 
 
@@ -68,7 +68,7 @@ def whole_number(text: str) -> int:
 
 
 def positive_number(text: str) -> float:
-    """A type for `add_argument`: a number above 0, and not infinity."""
+    """A type for `add_argument`: a finite number above 0."""
     return _parse(float, text, "a number above 0", lambda value: 0 < value < float("inf"))
 
 
@@ -78,12 +78,12 @@ def positive_whole_number(text: str) -> int:
 
 
 def numbers(text: str) -> tuple[float, ...]:
-    """A type for `add_argument`: numbers separated by commas, each once."""
+    """A type for `add_argument`: numbers separated by commas, without duplicates."""
     return _parse(lambda text: tuple(dict.fromkeys(map(float, names(text)))), text, "numbers separated by commas", bool)
 
 
 def names(text: str) -> tuple[str, ...]:
-    """A type for `add_argument`: names separated by commas, each once."""
+    """A type for `add_argument`: names separated by commas, without duplicates."""
     return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
 
 
@@ -93,12 +93,12 @@ def draft_length(text: str) -> DraftLength:
 
 
 def draft_lengths(text: str) -> tuple[DraftLength, ...]:
-    """A type for `add_argument`: several K, such as 1-8,auto,adaptive."""
+    """A type for `add_argument`: several values of K, such as 1-8,auto,adaptive."""
     return _or_usage(parse_draft_lengths, text)
 
 
 def _or_usage(parse: Callable[[str, str], T], text: str) -> T:
-    # A SettingsError is a ValueError, which argparse would replace by a message of its own.
+    # A SettingsError is a ValueError, whose message argparse would replace with its own.
     try:
         return parse(text, "-k")
     except SettingsError as error:
@@ -125,7 +125,7 @@ def switch(group: Any, flag: str, text: str, **more: Any) -> None:
 
 
 def sentence(text: str) -> str:
-    """A text for the help, with a capital letter and a full stop."""
+    """A help text, with a capital letter and a full stop."""
     return f"{text[0].upper()}{text[1:].rstrip('.')}.".replace("%", "%%")
 
 
@@ -135,7 +135,7 @@ def flag_of(name: str) -> str:
 
 
 def add_setting(group: Any, item: Field[Any], *, default: Any, **more: Any) -> None:
-    """Add the flag of a declared setting; `default` None means that the result shows whether it was given."""
+    """Add the flag of a declared setting; with `default` None, the result is None if it was not given."""
     flag, text = flag_of(item.name), item.metadata["help"]
     if isinstance(item.default, bool):
         action = "store_true" if default is False else argparse.BooleanOptionalAction
@@ -154,13 +154,13 @@ SAMPLING = ("temperature", "top_k", "top_p", "min_p")
 
 
 def add_settings(group: Any, *names: str, **defaults: Any) -> None:
-    """Add the flags of run settings, by name; `defaults` replace those of a run, and None means no default."""
+    """Add the flags of run settings, by name; `defaults` override those of a run, and None means no default."""
     for name in names:
         add_setting(group, SETTINGS[name], default=defaults.get(name, SETTINGS[name].default))
 
 
 def add_models(parser: argparse.ArgumentParser, *, many: bool = False, method: bool = True) -> Any:
-    """Add the group of --target, --draft, --method, --device and --dtype; with `many` lists of drafts and methods."""
+    """Add the group of --target, --draft, --method, --device and --dtype; `many` allows lists of drafts and methods."""
     group = parser.add_argument_group("models")
     option(group, "--target REF", f"the model to sample from: {REF_HELP} (default: {DEFAULT_TARGET})")
     more: dict[str, Any] = {"action": "append", "default": []} if many else {}
@@ -175,20 +175,20 @@ def add_models(parser: argparse.ArgumentParser, *, many: bool = False, method: b
 
 
 def add_template(group: Any) -> None:
-    """Whether the chat template is applied; None where neither flag is given."""
+    """Add --chat and --raw, which set `chat`; it is None if neither is given."""
     template = group.add_mutually_exclusive_group()
     switch(template, "--chat", "apply the model's chat template (default: if it has one)", default=None)
     switch(template, "--raw", "never apply a chat template", dest="chat", action="store_false")
 
 
 def sampling_of(args: argparse.Namespace) -> SamplingParams:
-    """The sampling that the arguments ask for; what they leave out is off."""
+    """The sampling that the arguments describe; what they omit is off."""
     given = {name: getattr(args, name) for name in SAMPLING}
     return SamplingParams(**{name: value for name, value in given.items() if value is not None})
 
 
 def common_fields(args: argparse.Namespace) -> dict[str, Any]:
-    """The fields that most requests share and that the arguments hold: seed, coupling, chat, device and dtype."""
+    """The fields that most requests take from the arguments: seed, coupling, chat, device and dtype."""
     kinds: dict[str, Callable[[Any], Any]] = {"coupling": Coupling, "device": Device, "dtype": DType}
     names = [name for name in ("seed", "coupling", "chat", "device", "dtype") if hasattr(args, name)]
     return {name: kinds.get(name, lambda value: value)(getattr(args, name)) for name in names}
@@ -214,7 +214,7 @@ def choose_models(name: str | None, target: str | None, draft: str | None) -> tu
 
 
 def embedded_drafter(target: str) -> str | None:
-    """The embedded drafter that was made for this target, by whatever name the target is given; None if none was."""
+    """The embedded drafter made for this target, whichever name the target is given by; None if there is none."""
     for entry in embedded_models():
         if entry.serves == target:
             return entry.ref
@@ -229,7 +229,7 @@ def embedded_drafter(target: str) -> str | None:
 
 
 def read_prompt(text: str | None, file: str | None, *, quiet: bool) -> str:
-    """The prompt from --prompt, --prompt-file or a pipe, without one line end at the end of a file or pipe."""
+    """The prompt from --prompt, --prompt-file or a pipe; one final line end of a file or pipe is dropped."""
     if text is not None:
         return text
     if file is not None and file != "-":

@@ -1,4 +1,4 @@
-"""`outrider probe`: which draft suits a target, and at which K, without running one."""
+"""`outrider probe`: find which draft suits a target, and at which K, without running any."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def add_parser(commands: Any) -> None:
 
 
 def build_request(args: argparse.Namespace) -> ProbeRequest:
-    """The probe that the arguments ask for."""
+    """The probe that the arguments describe."""
     target, sampling = args.target, SamplingParams()
     texts: tuple[ProbeText, ...]
     if args.log is not None:
@@ -182,12 +182,12 @@ def _report(event: StageChanged | DraftProbed, request: ProbeRequest) -> None:
         say(event.text)
     elif not event.probe.problem:
         say(f"{event.probe.draft}: done in {event.probe.seconds:.1f} s")
-    elif len(request.drafts) > 1:  # The problem of a single draft is the command's error, reported at the end.
+    elif len(request.drafts) > 1:  # A single draft's problem is the command's error, reported at the end.
         say(f"{event.probe.draft}: {event.probe.problem}")
 
 
 def write_probe(request: ProbeRequest, done: ProbeDone) -> None:
-    """Print the ranking, what its figures mean, and what to do."""
+    """Print the ranking, the meaning of its figures, and what to do."""
     found = [(probe, probe.agreement, probe.costs) for probe in done.probes if probe.agreement and probe.costs]
     num_positions = found[0][1].num_places if found else 0
     with printing() as show:
@@ -248,7 +248,7 @@ _COLUMNS: tuple[tuple[str, Callable[[Row], str]], ...] = (
 
 
 def to_record(request: ProbeRequest, done: ProbeDone) -> dict[str, Any]:
-    """A probe ready for JSON."""
+    """A probe as a JSON object."""
     return {
         "schema": SCHEMA,
         "config": {

@@ -1,4 +1,4 @@
-"""`outrider run`: one prompt, from the command line to the text, with a log of every step."""
+"""`outrider run`: run one prompt in the terminal, with an optional log of every step."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def add_parser(commands: Any) -> None:
 
 
 def _add_method_options(parser: argparse.ArgumentParser) -> None:
-    """Add a flag for each option of each method; methods that share an option's name share the flag."""
+    """Add a flag for each option of each method; options with the same name share a flag."""
     seen: set[str] = set()
     for method in METHODS.values():
         items = [item for item in fields(method.options) if item.name not in seen]
@@ -93,7 +93,7 @@ def _add_method_options(parser: argparse.ArgumentParser) -> None:
 
 
 def build_request(args: argparse.Namespace) -> RunRequest:
-    """The run that the arguments ask for."""
+    """The run that the arguments describe."""
     method, target, draft = choose_models(args.method, args.target, args.draft)
     options = _method_options(method, args)
     if args.inspect and args.log is None:
@@ -112,7 +112,7 @@ def build_request(args: argparse.Namespace) -> RunRequest:
         baseline=args.baseline,
         inspect=args.inspect,
     )
-    # Reading the prompt comes last: somebody may have to type it.
+    # The prompt is read last: the user may have to type it.
     return replace(request, prompt=read_prompt(args.prompt, args.prompt_file, quiet=args.quiet))
 
 
@@ -126,7 +126,7 @@ def _method_options(method: Method, args: argparse.Namespace) -> dict[str, Any]:
     for name in given:
         if name not in known:
             raise UsageError(f"The method {method.name} has no option {flag_of(name)}; choose the --method that has.")
-    method.options(**given)  # Refuses values out of range before a model is loaded.
+    method.options(**given)  # Rejects values out of range before a model is loaded.
     return given
 
 
@@ -156,24 +156,24 @@ _ENDS = {
 
 class _Stderr(Console):
     def on_broken_pipe(self) -> None:
-        """Fall silent; rich would end the process, although the run and its text are fine."""
+        """Stop printing; rich would end the process, although the run and its text are fine."""
         self.quiet = True
 
 
 class Report:
-    """Writes stages and results to stderr, or nothing where `quiet` or where there is no stderr."""
+    """Writes stages and results to stderr, unless `quiet` or there is no stderr."""
 
     def __init__(self, *, quiet: bool) -> None:
-        quiet = quiet or sys.stderr is None  # Given no file, rich would write into the text.
+        quiet = quiet or sys.stderr is None  # Without a file, rich would write to standard output, into the text.
         self._console = _Stderr(file=sys.stderr, highlight=False, markup=False, emoji=False, quiet=quiet)
         self._device = ""
 
     def stage(self, text: str) -> None:
-        """Say what happens now."""
+        """Print the current stage."""
         self._console.print(Text(text, style="dim"), soft_wrap=True)
 
     def started(self, event: RunStarted, *, legend: bool) -> None:
-        """Name the models, and on a terminal the colours."""
+        """Print the models, and on a terminal the meaning of the colours."""
         config = event.config
         self._device = str(config.get("device"))
         draft = config.get("draft") or config.get("method")
@@ -184,7 +184,7 @@ class Report:
             self._console.print(line, soft_wrap=True)
 
     def results(self, summary: Summary, request: RunRequest) -> None:
-        """Print the run's figures, each with its meaning."""
+        """Print the run's figures with their meanings."""
         table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
         table.add_column(style="bold", no_wrap=True)
         table.add_column(justify="right", no_wrap=True)
@@ -195,7 +195,7 @@ class Report:
 
 
 def _rows(summary: Summary, request: RunRequest, device: str) -> list[tuple[str, str, str]]:
-    """The name, value and meaning of each figure."""
+    """Name, value and meaning of each figure."""
     end = _ENDS.get(summary.finish_reason, str(summary.finish_reason))
     if summary.finish_reason is FinishReason.LENGTH and summary.num_tokens < request.max_new_tokens:
         end = "at the end of the model's context"
@@ -228,7 +228,7 @@ def _rows(summary: Summary, request: RunRequest, device: str) -> list[tuple[str,
 
 
 class _Log:
-    """A log whose failure doesn't end the run: it is reported once."""
+    """A log whose failure is reported once and doesn't end the run."""
 
     def __init__(self, writer: RunLogWriter) -> None:
         self._writer = writer
@@ -268,7 +268,7 @@ class _Run:
         self._code: Exit | None = None
 
     def go(self, engine: Any) -> int:
-        # The first Ctrl-C lets the step end and the summary be written; before the run there is nothing to keep.
+        # The first Ctrl-C lets the step finish and the summary be written; before the run there is nothing to keep.
         interrupts = stop_on_interrupt(self._controls, can_wait=lambda: self._has_started)
         with interrupts, contextlib.closing(engine.run(self._request, self._controls)) as events:
             for event in events:
@@ -288,7 +288,7 @@ class _Run:
             self._has_steps = True
             self._show(lambda transcript: transcript.add(event))
         elif isinstance(event, StageChanged):
-            # The baseline's stage goes on a line of its own below the text.
+            # The baseline's stage goes on its own line below the text.
             if self._has_steps and self._on_terminal:
                 self._show(Transcript.settle)
             self._report.stage(event.text)
@@ -298,18 +298,18 @@ class _Run:
     def _on_finished(self, summary: Summary) -> None:
         if self._code is None:
             codes = {FinishReason.ERROR: Exit.FAILED, FinishReason.CANCELLED: Exit.STOPPED}
-            # After a Ctrl-C during the baseline the run itself is whole, but not what was asked for.
+            # After a Ctrl-C during the baseline the run is complete, but its baseline is missing.
             otherwise = Exit.STOPPED if self._controls.is_cancelled else Exit.DONE
             self._code = codes.get(summary.finish_reason, otherwise)
         self._show(lambda transcript: transcript.finish(summary.text))
         self._report.results(summary, self._request)
-        if summary.error is not None:  # Also where only the baseline failed.
+        if summary.error is not None:  # Also if only the baseline failed.
             say(summary.error)
         elif summary.finish_reason is FinishReason.ERROR:
             say("The run failed; the engine gave no reason.")
 
     def _show(self, action: Callable[[Transcript], None]) -> None:
-        """Write text; once nobody can read it, end the run as if it was stopped, so that its log is complete."""
+        """Write text; if its reader has gone, end the run as if stopped, so that its log is complete."""
         if self._transcript is None:
             return
         try:

@@ -1,4 +1,4 @@
-"""`outrider sweep`: which K, draft and temperature pay on this machine, measured over a grid."""
+"""`outrider sweep`: measure over a grid which K, draft and temperature pay on this machine."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from core.session import Session
 
 FEW_PROMPTS = 6
-"""Prompts that are used where none are named; with fewer, the verdict speaks of these prompts only."""
+"""Number of prompts used by default; with fewer, the verdict is limited to these prompts."""
 
 
 def add_parser(commands: Any) -> None:
@@ -108,7 +108,7 @@ def add_parser(commands: Any) -> None:
 
 
 def build_plan(args: argparse.Namespace) -> SweepPlan:
-    """The sweep that the arguments ask for."""
+    """The sweep that the arguments describe."""
     target = args.target or DEFAULT_TARGET
     return SweepPlan(
         target=target,
@@ -126,7 +126,7 @@ def build_plan(args: argparse.Namespace) -> SweepPlan:
 
 
 def _split(texts: Iterable[str]) -> list[str]:
-    """The parts between commas, each once; the name of an existing file stays whole."""
+    """The parts between commas, without duplicates; the name of an existing file is not split."""
     parts = (part for text in texts for part in ([text] if os.path.exists(text) else text.split(",")))
     return list(dict.fromkeys(part.strip() for part in parts if part.strip()))
 
@@ -156,7 +156,7 @@ def _prompts(target: str, suites: list[str], most: int | None) -> list[Prompt]:
 
 
 def check_files(args: argparse.Namespace) -> None:
-    """Find out before hours of measuring that a file can't be written."""
+    """Report a file that can't be written before hours of measuring."""
     for flag, name in (("--out", args.out), ("--csv", args.csv), ("--logs", args.logs)):
         if name is not None and not name.strip():
             raise UsageError(f"{flag} names no {'folder' if flag == '--logs' else 'file'}; name one after it.")
@@ -177,7 +177,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 class _LateEngine:
-    """Creates the engine at the first run: torch takes seconds to import, and a bad file is reported before that."""
+    """Creates the engine at the first run: torch takes seconds to import, and bad files are reported first."""
 
     def __init__(self) -> None:
         self._engine: Session | None = None
@@ -203,13 +203,13 @@ class _Run:
         self._said: set[str] = set()
 
     def go(self) -> Exit:
-        """Sweep until the end, Ctrl-C or a no."""
+        """Sweep until the end, Ctrl-C, or the answer no."""
         args = self._args
         logs = None if args.logs is None else Path(args.logs)
         events = sweep(
             self._plan, _LateEngine(), out=Path(args.out), logs=logs, controls=self._controls, restart=args.restart
         )
-        # The first Ctrl-C stops the current run and shows the results; loading models can't be asked to stop.
+        # The first Ctrl-C stops the current run and shows the results; loading a model can't be interrupted.
         interrupts = stop_on_interrupt(self._controls, can_wait=lambda: self._is_measuring)
         try:
             with self._progress, interrupts, contextlib.closing(events):
@@ -221,11 +221,11 @@ class _Run:
         return self._end()
 
     def _take(self, event: SweepEvent) -> bool:
-        """Show an event; whether to go on."""
+        """Show an event, and return whether to continue."""
         if isinstance(event, SweepStarted):
             self._start(event)
         elif isinstance(event, StageChanged):
-            # Models that make room for each other load again and again: a line is printed once.
+            # Models that evict each other are loaded repeatedly: print each line once.
             if event.text and (self._progress.is_terminal or event.text not in self._said):
                 self._said.add(event.text)
                 self._progress.show(event.text)
@@ -271,7 +271,7 @@ class _Run:
         self._progress.show("Runs", event.num_done, event.num_runs, left)
 
     def _ask(self, event: RunMeasured) -> bool:
-        """Whether a long sweep may go on, now that the first run has shown how long it takes."""
+        """Whether to continue a long sweep, now that the first run has shown how long it will take."""
         self._is_measuring = False
         left = event.num_runs - event.num_done
         duration = duration_text(event.seconds_left)
@@ -304,7 +304,7 @@ class _Run:
 # --- The results ------------------------------------------------------------------------------------------------
 
 _WIDE = 112
-"""Columns from which every figure has its quartiles; below, only the speedup has, and c is left out."""
+"""From this width on, every figure has quartiles; below it, only the speedup does, and c is left out."""
 _LEGEND = (
     "Medians over prompts and repeats, quartiles in brackets. speedup: tokens/s relative to plain decoding of the same "
     "prompt and temperature, in the run nearest in time. acceptance: accepted / drafted tokens. tokens/forward: per "
@@ -314,7 +314,7 @@ _LEGEND = (
 
 
 def write_results(results: SweepResults, verdicts: Sequence[Verdict]) -> None:
-    """Print a table for each temperature, and what follows from it."""
+    """Print a table and the verdict for each temperature."""
     plan = results.plan
     with printing() as show:
         prompts, repeats = count_text(len(plan.prompts), "prompt"), count_text(plan.repeats, "repeat")
@@ -338,7 +338,7 @@ def write_results(results: SweepResults, verdicts: Sequence[Verdict]) -> None:
 
 
 def _table(cells: Sequence[CellResult], verdict: Verdict, *, is_wide: bool) -> Table:
-    """The cells of one drafter at one temperature, the baseline above them."""
+    """The cells of one drafter at one temperature, below the baseline."""
     best = verdict.best.cell if verdict.best is not None and verdict.speculates else None
 
     def median(spread: Spread | None, form: str) -> str:

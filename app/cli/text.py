@@ -1,4 +1,4 @@
-"""The generated text on standard output: streamed, coloured on a terminal, exactly its bytes in a pipe."""
+"""Streams the generated text to standard output: coloured on a terminal, byte for byte in a pipe."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ STYLES: dict[TokenKind, Style] = {
     TokenKind.CORRECTION: Style(color="#c5580c", underline=True),
     TokenKind.BONUS: Style(color="#b0529e", underline2=True),
 }
-"""Colour and line of each kind: distinct with any colour vision, legible on black and on white, and without colour."""
+"""Colour and line of each kind: distinct for any colour vision or without colour, legible on black and on white."""
 
-# Text from a model must not be able to move the cursor or rename the window.
+# A model's text must not move the cursor or rename the window.
 _VISIBLE_CONTROLS = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n"}
 _VISIBLE_CONTROLS |= {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 
@@ -28,7 +28,7 @@ Piece = tuple[str, TokenKind | None]
 
 
 class StopTail:
-    """Holds text back while it may be the beginning of a stop text, and drops everything from a stop text on."""
+    """Holds back text that may be the beginning of a stop text, and drops everything from a stop text on."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)
@@ -36,7 +36,7 @@ class StopTail:
         self._stopped = False
 
     def add(self, text: str, kind: TokenKind) -> list[Piece]:
-        """The pieces that can be shown, now that `text` has followed."""
+        """Add `text`, and return the pieces that can be shown."""
         if self._stopped or not text:
             return []
         self._held.append((text, kind))
@@ -52,7 +52,7 @@ class StopTail:
         return self._release(len(tail) - next(undecided, 0))
 
     def release_all(self) -> list[Piece]:
-        """What is still held back, once no more text follows."""
+        """Return what is still held back, once no more text follows."""
         shown, self._held = self._held, []
         return shown
 
@@ -68,7 +68,7 @@ class StopTail:
 
 
 class PlainSink:
-    """Writes exactly the text's bytes in UTF-8, line ends included; nothing where there is no standard output."""
+    """Writes exactly the text's bytes in UTF-8, line ends included; does nothing without standard output."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -97,7 +97,7 @@ class TerminalSink:
     def write(self, text: str, kind: TokenKind | None) -> None:
         """Write a piece."""
         style = STYLES[kind] if self._styled and kind is not None else None
-        # A bare segment, because rich would turn the tabs of a string into spaces.
+        # A bare segment, because rich would turn tabs in a string into spaces.
         segment = Segment(text.translate(_VISIBLE_CONTROLS), style)
         self._console.print(Segments([segment]), end="", soft_wrap=True)
 
@@ -116,9 +116,9 @@ def open_sink(*, styled: bool) -> tuple[Sink, bool]:
 
 
 class Transcript:
-    """Writes a run's text to a sink as it streams, so that the sink ends up with exactly the text and a line end.
+    """Streams a run's text to a sink, which ends up with exactly the text and a line end.
 
-    Every method raises OutputClosed once the reader has gone, and OutputError if the text can't be written.
+    Every method raises OutputClosed if the reader has gone, and OutputError if the text can't be written.
     """
 
     def __init__(self, sink: Sink, stops: Sequence[str] = ()) -> None:
@@ -128,19 +128,19 @@ class Transcript:
         self._ended = False
 
     def add(self, step: Step) -> None:
-        """Show what a step emitted, except for what may begin a stop text."""
+        """Show what a step emitted, except what may begin a stop text."""
         for text, kind in zip(step.emitted_texts, step.emitted_kinds, strict=True):
             self._write(self._tail.add(text, kind))
         with writing_output():
             self._sink.flush()
 
     def settle(self) -> None:
-        """Show the rest and end the line: no more steps follow, but the summary is still to come."""
+        """Show the rest and end the line: no more steps follow, but the summary has not come yet."""
         if not self._ended:
             self._end(self._tail.release_all())
 
     def finish(self, text: str) -> None:
-        """Show what is missing of the run's final text."""
+        """Show what is still missing from the run's final text."""
         if self._ended:
             return
         left = text.removeprefix(self._written) if text.startswith(self._written) else ""

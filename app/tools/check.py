@@ -132,14 +132,14 @@ def _tested(test: DistributionTest) -> ResultRow:
 
 
 def remarks_of(report: CheckReport) -> str:
-    """Remarks on the samples, and on how the settings affect the distribution."""
+    """Notes on the samples, and on how the settings affect the distribution."""
     return "\n".join(
         [*([] if report.distribution is None else distribution_remarks(report.distribution)), *report.notes]
     )
 
 
 def token_text(item: TokenCount) -> str:
-    """A token with its spaces made visible."""
+    """A token's text, with visible spaces."""
     return repr(item.text)[1:-1].replace(" ", "·") if item.text else "all others"
 
 
@@ -149,11 +149,11 @@ ROW, BAR = 26, 7
 TEXT_WIDTH, FIGURE_WIDTH, GAP = 110, 150, 10
 NUM_ROWS = 9
 LEAST_EXPECTED = 0.05
-"""A token that was never drawn gets a row only if more than this was expected, which would be written as 0.0."""
+"""A token that was never drawn gets a row only if its expected count is above this, which would be shown as 0.0."""
 
 
 class CheckBars(QWidget):
-    """First tokens after a prompt: what the target expects as an outline, what was drawn as a filled bar below."""
+    """First tokens after a prompt: expected counts as outlines, and observed counts as filled bars below them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -169,7 +169,7 @@ class CheckBars(QWidget):
         self.update()
 
     def show_tokens(self, found: FirstTokens | None) -> None:
-        """Show the first tokens after a prompt; None: nothing yet."""
+        """Show the first tokens after a prompt; None if there are none yet."""
         counts = found.counts if found is not None else ()
         self._counts = [item for item in counts if item.observed or item.expected >= LEAST_EXPECTED]
         self.setAccessibleName(f"First tokens after {found.prompt}" if found else "First tokens: nothing yet")
@@ -179,7 +179,7 @@ class CheckBars(QWidget):
         self.update()
 
     def sizeHint(self) -> QSize:
-        """Room for all rows, so that nothing moves when they come."""
+        """Room for all rows, so that nothing moves when they appear."""
         return QSize(420, NUM_ROWS * scaled(ROW))
 
     def paintEvent(self, _event: QPaintEvent) -> None:
@@ -222,7 +222,7 @@ MAX_BLOCKS = 200_000
 BLOCKS_HELP = "Blocks drawn to test the sampled distribution. Four times as many find an error that is half as large."
 TRANSFORMERS_HELP = "Also compare plain greedy text with transformers' own generate, which is slower."
 ANY_PROMPT = "any"
-"""A run's request needs a prompt; a check has its own."""
+"""Placeholder: a run's request needs a prompt, but a check has its own."""
 
 
 class CheckWindow(ReportWindow):
@@ -324,7 +324,7 @@ class CheckWindow(ReportWindow):
 
     @Slot()
     def refresh(self) -> None:
-        """Show the chosen settings; and where a verdict is shown, whether they are still its own."""
+        """Show the chosen settings, and whether they still match the verdict that is shown."""
         if not self.isVisible() or self.is_running:
             return
         try:

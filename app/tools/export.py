@@ -1,4 +1,4 @@
-"""Exports the current run to a file, and shows how other engines serve its pair."""
+"""Exports the current run to a file, and shows how to serve its pair with other engines."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from core.types import Finished
 COPY, COPY_ALL, COPIED = "Copy command", "Copy with comments", "Copied"
 NO_COMMAND = "This engine can't do it; the text says why."
 NO_PROMPT = "Write your prompt here."
-"""A request needs a prompt, but none of it is written into a configuration."""
+"""Placeholder: a request needs a prompt, but configurations don't contain it."""
 
 
 class ProductionPage(QDialog):
@@ -89,7 +89,7 @@ class ProductionPage(QDialog):
         layout.addLayout(buttons)
 
     def open_choice(self, choice: Choice) -> None:
-        """Show a choice's configurations; the engine that was shown last stays in front."""
+        """Show a choice's configurations; the engine shown last stays in front."""
         front = max(self.tabs.currentIndex(), 0)
         self._found = [configuration(choice, project) for project in PROJECTS.values()]
         draft = f" with {choice.draft}" if choice.draft else f", {choice.method}"
@@ -151,7 +151,7 @@ def _page(title: str) -> QPlainTextEdit:
 
 
 class Exports(QObject):
-    """Carries out Export and Take to production in the File menu."""
+    """Implements Export and Take to production in the File menu."""
 
     def __init__(
         self,

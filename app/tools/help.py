@@ -43,13 +43,13 @@ HINT = (
 
 
 class FirstHint(MessageBar):
-    """What to do first, until the first run or until it is dismissed."""
+    """Says what to do first; shown until the first run, or until it is dismissed."""
 
     def __init__(self) -> None:
         help_text = "Explained with one real step (F1)"
         self.help_button = quiet_button("How it works", "firstHintHelp", "How it works", help_text)
         self.close_button = quiet_button("Dismiss", "firstHintDismiss", "Dismiss the hint", "It won't be shown again")
-        # One above the other: side by side they would leave the text no room in a narrow column.
+        # Stacked: side by side they would leave no room for the text in a narrow column.
         buttons = boxed(column(self.help_button, self.close_button, spacing=0))
         super().__init__("firstHint", "firstHintText", "hint", buttons)
         self.show_sentence(HINT)
@@ -72,7 +72,7 @@ COLUMN_SHARES = (26, 31, 9, 34)
 
 
 def page_text(path: Path) -> str:
-    """A page's file; a sentence where it is missing."""
+    """The text of a page's file, or a sentence if the file is missing."""
     try:
         return path.read_text("utf-8")
     except (OSError, ValueError):
@@ -80,7 +80,7 @@ def page_text(path: Path) -> str:
 
 
 def method_html(picture: StepPicture, width: int, theme: Theme) -> str:
-    """The method, with a picture that the document knows as `step`."""
+    """The method, with a picture that the document refers to as `step`."""
     kinds = (
         ("accepted", theme.accepted, "<u>solid line</u>", "drafted, tested and accepted: the draft's work"),
         ("resampled", theme.correction, "wavy line, tinted", "drawn in place of a rejected token"),
@@ -106,7 +106,7 @@ def method_html(picture: StepPicture, width: int, theme: Theme) -> str:
 
 
 def keys_html(bar: QMenuBar, theme: Theme) -> str:
-    """All actions with their keys, as the menus have them now."""
+    """All actions with their keys, as in the menus now."""
     rows: list[str] = []
     for title, keys in key_groups(bar):
         rows.append(f'<tr><td colspan="2">{"<br>" if rows else ""}<b>{escape(title)}</b></td></tr>')
@@ -118,7 +118,7 @@ def keys_html(bar: QMenuBar, theme: Theme) -> str:
 
 
 def formulas_document(theme: Theme) -> QTextDocument:
-    """Every figure's formula, in tables."""
+    """The formula of every figure, in tables."""
     document = QTextDocument()
     document.setDefaultFont(ui_font(13))
     document.setMarkdown(page_text(FORMULAS_FILE))
@@ -157,10 +157,10 @@ def _style_table(table: QTextTable, theme: Theme) -> None:
 
 
 class Page(QTextBrowser):
-    """A page of the help, made when it is shown.
+    """A page of the help, built when it is shown.
 
     Args:
-        make: from the width, where the page depends on it, and the theme to its document.
+        make: builds the document from the width, if the page depends on it, and the theme.
     """
 
     def __init__(
@@ -182,13 +182,13 @@ class Page(QTextBrowser):
         self.remake()
 
     def remake(self) -> None:
-        """Make the page again, at once or when it is shown."""
+        """Rebuild the page now, or when it is next shown."""
         self._made_for = None
         if self.isVisible():
             self._show()
 
     def showEvent(self, event: QShowEvent) -> None:
-        """Make the page if it has changed."""
+        """Rebuild the page if it has changed."""
         super().showEvent(event)
         self._show()
 
@@ -242,7 +242,7 @@ class HelpWindow(QDialog):
         open_at(self, 760, 740)
 
     def open_page(self, page: Page, steps: Sequence[Step]) -> None:
-        """Bring a page to the front; the method is explained by the step that shows most of it."""
+        """Bring a page to the front; the method is explained with the step that shows most of it."""
         self.picture = picture_of(steps)
         self.method.setAccessibleDescription(self.picture.words)
         # Both may have changed since the last time.
@@ -302,7 +302,7 @@ class Help(QObject):
         controller.run_requested.connect(self._on_hint_done)
 
     def restore(self, *, hint_seen: bool) -> None:
-        """Show the hint to a person who has not seen it."""
+        """Show the hint to a user who hasn't seen it."""
         self.hint_seen = hint_seen
         self.hint.setVisible(not hint_seen)
 

@@ -26,7 +26,7 @@ from core.types import StageChanged
 # --- What is shown ---
 
 GENERATED = 64
-"""Tokens that the target writes first, if that is chosen."""
+"""Number of tokens that the target writes first, if that is checked."""
 NONE_YET = "Rank the drafts on this computer for this target, on this prompt. It takes seconds."
 NO_DRAFTS = "Each draft gets a row here, the best first: the speedup to expect of it, and at which K."
 STOPPED = "Stopped before a draft was probed."
@@ -45,7 +45,7 @@ GIVEN_TEXT = "A product along the text, which assumes that the draft is as good 
 
 
 def is_usable(probe: DraftProbe) -> bool:
-    """Whether there is a K to use the draft with."""
+    """Whether the draft pays at any K."""
     return not probe.problem and probe.best_k > 0
 
 
@@ -72,7 +72,7 @@ def row_of(probe: DraftProbe, title: Callable[[str], str] = str) -> ResultRow:
 
 
 def probe_request(target: str, settings: RunSettings, prompt: str, *, generate: bool) -> ProbeRequest:
-    """The probe of these settings, whose drafts are yet to be found.
+    """A probe of these settings, without its drafts, which are found later.
 
     Raises:
         OutriderError: there is no target or prompt, or a setting is out of range.
@@ -139,7 +139,7 @@ class ProbeWindow(ReportWindow):
 
     @Slot()
     def start(self) -> None:
-        """Probe on the main window's prompt."""
+        """Probe the drafts on the main window's prompt."""
         if self.is_running:
             return
         target, prompt = self._controls.target.ref, self._prompt.text()

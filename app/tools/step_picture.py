@@ -18,13 +18,13 @@ from core.types import Step, TokenKind
 # --- What is shown ---
 
 MAX_SLOTS = 5
-"""Drafted tokens that a picture has room for."""
+"""Maximum number of drafted tokens in a picture."""
 EXAMPLE = RESOURCES / "help" / "example_step.json"
 VISIBLE = str.maketrans({"\n": "↵", "\r": "↵", "\t": "⇥", " ": "·"})
 
 
 class Verdict(StrEnum):
-    """What became of a drafted token, as it is shown."""
+    """The outcome of a drafted token, as shown."""
 
     KEPT = "accepted"
     REJECTED = "rejected"
@@ -36,7 +36,7 @@ MARKS = {Verdict.KEPT: "✓", Verdict.REJECTED: "✗", Verdict.UNTESTED: "–"}
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A drafted token with its test. `uniform` is None where the coupling draws none."""
+    """A drafted token with its test. `uniform` is None if the coupling draws none."""
 
     text: str
     draft_prob: float
@@ -52,8 +52,8 @@ class StepPicture:
 
     Attributes:
         caption: which step it is.
-        num_hidden: drafted tokens that the picture has no room for.
-        next_text, next_kind: the token that followed; None where the text ended within the block.
+        num_hidden: number of drafted tokens that don't fit into the picture.
+        next_text, next_kind: the token that followed; None if the text ended within the block.
     """
 
     caption: str
@@ -73,7 +73,7 @@ class StepPicture:
 
 
 def picture_of(steps: Sequence[Step]) -> StepPicture:
-    """The latest step that shows all of the method; else the latest one that can be drawn; else a recorded one."""
+    """The latest step that shows the whole method; else the latest that can be drawn; else a recorded one."""
     whole = [step for step in reversed(steps) if _is_whole(step)]
     shown = next((step for step in whole if _shows_all(step)), whole[0] if whole else None)
     return example() if shown is None else _picture(shown, f"Step {shown.index} of this run")
@@ -125,21 +125,21 @@ def _picture(step: Step, caption: str) -> StepPicture:
 # --- Drawing ---
 
 LABELS = 74
-"""Width of the labels at the left."""
+"""Width of the labels on the left."""
 CHIP, BARS, TRACK = 26, 52, 8
 MIN_COLUMN, MAX_COLUMN = 56, 128
 CENTRE = Qt.AlignmentFlag.AlignCenter
 
 
 def picture_size(picture: StepPicture, width: int) -> QSize:
-    """The picture's size where there is room for this width; no smaller than can be read."""
+    """The picture's size for this available width, but never too small to read."""
     count = len(picture.slots) + (picture.next_text is not None)
     least, most = (scaled(LABELS) + count * scaled(column) for column in (MIN_COLUMN, MAX_COLUMN))
     return QSize(max(least, min(width, most)), round(_rows()[-1]))
 
 
 def _rows() -> tuple[float, float, float, float, float]:
-    """Where chips, bars, tests and verdicts begin, and where all ends."""
+    """Vertical positions of chips, bars, tests and verdicts, and of the end."""
     line = QFontMetrics(ui_font(11)).height()
     bars = scaled(CHIP) + 12
     test = bars + scaled(BARS) + line + 14
@@ -148,7 +148,7 @@ def _rows() -> tuple[float, float, float, float, float]:
 
 
 def draw_step(painter: QPainter, picture: StepPicture, width: int, theme: Theme) -> None:
-    """Draw a column for each token, a row for each stage of the method."""
+    """Draw a column for each token and a row for each stage of the method."""
     painter.setRenderHint(QPainter.RenderHint.Antialiasing)
     _Drawing(painter, picture, width, theme).draw()
 
@@ -160,7 +160,7 @@ class _Drawing:
         self._width = (width - scaled(LABELS)) / max(1, count)
         self._chips, self._bars, self._test, self._verdict, self._end = _rows()
         self._line = QFontMetrics(ui_font(11)).height()
-        # Where all tokens are improbable, bars on a scale to 1 would be too low to compare.
+        # If all tokens are improbable, bars on a scale up to 1 would be too low to compare.
         self._most = max((max(slot.draft_prob, slot.target_prob) for slot in picture.slots), default=1.0) or 1.0
 
     def draw(self) -> None:
@@ -256,7 +256,7 @@ class _Drawing:
 
 
 def _share(value: float) -> str:
-    """A probability in three or four characters."""
+    """A probability as text of three or four characters."""
     if 0 < value < 0.005:
         return "<.01"
     if 0.995 <= value < 1:

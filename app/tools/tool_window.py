@@ -1,4 +1,4 @@
-"""Bases of the windows of the menu Tools that start a long task in the engine's thread and follow it."""
+"""Base classes of the Tools menu's windows that run a long task in the engine's thread and follow it."""
 
 from __future__ import annotations
 
@@ -54,22 +54,22 @@ class ToolWindow(QDialog):
     # --- For subclasses ---
 
     def refresh(self) -> None:
-        """Show the main window's settings. Called whenever the window is opened."""
+        """Show the main window's settings. Called each time the window is opened."""
 
     def _show_stopping(self) -> None:
-        """The task was asked to end."""
+        """Called when the task has been asked to end."""
         raise NotImplementedError
 
     def _show_events(self, events: Iterator[Any]) -> None:
-        """Show the events that have come since the last time."""
+        """Show the events since the last call."""
         raise NotImplementedError
 
     def _show_failure(self, sentence: str) -> None:
-        """The task failed; `_show_end` follows."""
+        """Called when the task has failed; `_show_end` follows."""
         raise NotImplementedError
 
     def _show_end(self) -> None:
-        """The task is over, however it ended, and all its events were shown."""
+        """Called when the task is over, for whatever reason, and all its events have been shown."""
         raise NotImplementedError
 
     def _start_task(self, work: Work) -> EngineTask | None:
@@ -82,7 +82,7 @@ class ToolWindow(QDialog):
             self._timer.start()
         return task
 
-    # --- For everybody ---
+    # --- Public ---
 
     @property
     def is_running(self) -> bool:
@@ -91,7 +91,7 @@ class ToolWindow(QDialog):
 
     @Slot()
     def open(self) -> None:
-        """Come to the front, with the main window's settings."""
+        """Bring the window to the front, with the main window's settings."""
         bring_forward(self)
         self.refresh()
 
@@ -114,7 +114,7 @@ class ToolWindow(QDialog):
             super().reject()
 
     def closeEvent(self, event: QCloseEvent) -> None:
-        """Stop a task whose results nobody will see."""
+        """Stop the task, since its results would not be seen."""
         self.stop()
         event.accept()
 
@@ -137,7 +137,7 @@ class ToolWindow(QDialog):
 
 @dataclass(frozen=True, slots=True)
 class ResultRow:
-    """A line of a `ResultTable`: its texts, a tooltip, whether it is a failure, and whether it can be selected."""
+    """A row of a `ResultTable`: its texts, a tooltip, whether it is a failure, and whether it can be selected."""
 
     texts: tuple[str, ...]
     tip: str
@@ -146,16 +146,16 @@ class ResultRow:
 
 
 class ResultTable(QTableWidget):
-    """Rows to look at and choose from; figures at the right, texts at the left."""
+    """A read-only table with selectable rows; figures are right-aligned, texts left-aligned."""
 
     def __init__(
         self, name: str, title: str, columns: Iterable[tuple[str, str, bool]], empty: str, stretched: int = 0
     ) -> None:
         """
         Args:
-            name, title: the object's name, and what assistive technology calls it.
+            name, title: the object name, and the name for assistive technology.
             columns: heading, its explanation, and whether the column holds figures.
-            empty: what the table says while it has no rows.
+            empty: the text shown while there are no rows.
             stretched: the column that takes the remaining width.
         """
         columns = list(columns)
@@ -251,7 +251,7 @@ class ReportWindow(ToolWindow):
 
     @Slot()
     def start(self) -> None:
-        """Start the task with the main window's settings."""
+        """Start the task, with the main window's settings."""
         raise NotImplementedError
 
     def _show_running(self, *, is_running: bool) -> None:
@@ -261,7 +261,7 @@ class ReportWindow(ToolWindow):
         self.progress.setVisible(is_running)
 
     def say(self, sentence: str, *, role: str = "title") -> None:
-        """Show the sentence above everything else, in a role of the style sheet: title, problem, verdict."""
+        """Show the sentence at the top, in a role of the style sheet: title, problem, verdict."""
         set_flag(self.headline, "role", role)
         self.headline.setText(sentence)
 

@@ -1,4 +1,4 @@
-"""Makes the windows of Probe, Check and Sweep when they are first asked for."""
+"""Creates the windows of Probe, Check and Sweep when they are first opened."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = TypeVar("T", bound=ToolWindow)
 
 
 class ToolWindows:
-    """The windows that follow a task of the engine. Each is made when it is first asked for."""
+    """The windows that follow a task of the engine. Each is created when it is first opened."""
 
     def __init__(
         self,

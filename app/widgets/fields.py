@@ -1,4 +1,4 @@
-"""Fields, labels, buttons and layouts that every form and panel is made of."""
+"""Fields, labels, buttons and layouts shared by all forms and panels."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ W = TypeVar("W", bound=QWidget)
 # --- Layouts ---
 
 Part = QWidget | QLayout | tuple[QWidget | QLayout, int] | None
-"""A part of a row or column; with its stretch; None is a stretch of its own."""
+"""A part of a row or column, optionally with its stretch; None adds an empty stretch."""
 
 
 def column(*parts: Part, spacing: int = 8) -> QVBoxLayout:
-    """Parts below each other."""
+    """Parts from top to bottom."""
     return _filled(QVBoxLayout(), parts, spacing)
 
 
 def row(*parts: Part, spacing: int = 8) -> QHBoxLayout:
-    """Parts beside each other."""
+    """Parts from left to right."""
     return _filled(QHBoxLayout(), parts, spacing)
 
 
@@ -86,7 +86,7 @@ def card(*parts: Part) -> tuple[QFrame, QVBoxLayout]:
 
 
 def table_card(table: QWidget) -> QFrame:
-    """A table on a panel of its own."""
+    """A table on its own panel."""
     frame = QFrame()
     frame.setObjectName("tableCard")
     layout = column(table)
@@ -96,7 +96,7 @@ def table_card(table: QWidget) -> QFrame:
 
 
 def scrolled(body: QWidget, object_name: str) -> QScrollArea:
-    """A body that scrolls vertically where there is no room for all of it."""
+    """A body that scrolls vertically if it doesn't fit."""
     if not body.objectName():
         body.setObjectName(f"{object_name}Body")
     area = QScrollArea()
@@ -133,7 +133,7 @@ def wrapped_label(name: str, role: str, text: str = "") -> QLabel:
 
 
 def labelled(title: str, widget: QWidget, help_text: str = "", *, spacing: int = 4) -> QWidget:
-    """A field under its label. The help goes to the tooltip and to assistive technology."""
+    """A field below its label. The help is used for the tooltip and assistive technology."""
     describe(widget, title, help_text)
     label = text_label(title, "field", buddy=widget)
     label.setToolTip(help_text)
@@ -155,14 +155,14 @@ def named(widget: W, object_name: str, name: str, help_text: str = "") -> W:
 
 
 def push_button(title: str, name: str, help_text: str) -> QPushButton:
-    """A button that Enter presses only where it has the focus."""
+    """A button that Enter presses only if it has the focus."""
     button = named(QPushButton(title), name, title.rstrip("…"), help_text)
     button.setAutoDefault(False)
     return button
 
 
 def quiet_button(title: str, name: str, accessible_name: str, help_text: str) -> QToolButton:
-    """A button without a frame that Tab reaches."""
+    """A frameless button that can be reached with Tab."""
     button = named(QToolButton(), name, accessible_name, help_text)
     button.setText(title)
     button.setProperty("role", "quiet")
@@ -171,7 +171,7 @@ def quiet_button(title: str, name: str, accessible_name: str, help_text: str) ->
 
 
 def offer(start: QWidget, stop: QWidget, *, is_running: bool) -> None:
-    """Enable one of two buttons, which takes over the focus from the other."""
+    """Enable one of two buttons, and move the focus to it if the other had it."""
     disabled, enabled = (start, stop) if is_running else (stop, start)
     enabled.setEnabled(True)
     if disabled.hasFocus():
@@ -180,7 +180,7 @@ def offer(start: QWidget, stop: QWidget, *, is_running: bool) -> None:
 
 
 def set_flag(widget: QWidget, name: str, value: object) -> None:
-    """Set a property that the style sheet depends on, and apply the style again."""
+    """Set a property that the style sheet depends on, and reapply the style."""
     if widget.property(name) != value:
         widget.setProperty(name, value)
         widget.style().unpolish(widget)
@@ -191,17 +191,17 @@ def set_flag(widget: QWidget, name: str, value: object) -> None:
 
 
 class WheelGuard(QObject):
-    """Keeps the wheel from changing a field that the pointer only passes while scrolling."""
+    """Keeps the wheel from changing fields that pass under the pointer while scrolling."""
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
-        """Let the wheel through to a field only if it has the focus."""
+        """Pass the wheel to a field only if it has the focus."""
         if event.type() is QEvent.Type.Wheel and isinstance(watched, QWidget) and not watched.hasFocus():
             event.ignore()
             return True
         return super().eventFilter(watched, event)
 
     def watch(self, *widgets: QWidget) -> None:
-        """Guard these fields, and indent spin boxes like other fields, which the style sheet's padding can't."""
+        """Guard these fields, and indent spin boxes like other fields, since the style sheet's padding can't."""
         for widget in widgets:
             widget.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
             widget.installEventFilter(self)
@@ -210,7 +210,7 @@ class WheelGuard(QObject):
 
 
 class EnumCombo(QComboBox, Generic[E]):
-    """A choice between an enum's members."""
+    """A choice among an enum's members."""
 
     def __init__(self, titles: dict[E, str], object_name: str) -> None:
         super().__init__()
@@ -278,7 +278,7 @@ class SliderSpin(QWidget):
         layout.setVerticalSpacing(0)
         layout.addWidget(label, 0, 0)
         layout.addWidget(self.slider, 1, 0)
-        # The number is higher than the slider: as much room below it puts both on one line.
+        # The number is taller than the slider: equal room below the slider aligns both.
         layout.setRowMinimumHeight(2, 4)
         layout.addWidget(self.spin, 0, 1, 3, 1, Qt.AlignmentFlag.AlignBottom)
         self._guard = WheelGuard(self)
@@ -287,7 +287,7 @@ class SliderSpin(QWidget):
         self.spin.valueChanged.connect(self._take)
 
     def add_above_number(self, widget: QWidget) -> None:
-        """Put a widget that belongs to the number at the end of its label's line."""
+        """Add a widget that belongs to the number at the end of the label's line."""
         layout = self._layout
         layout.removeWidget(self.spin)
         layout.setRowMinimumHeight(2, 0)
@@ -321,10 +321,10 @@ class SliderSpin(QWidget):
 
 
 class ChoiceRow(QWidget, Generic[T]):
-    """A row of buttons of which one is always checked.
+    """A row of buttons, exactly one of which is checked.
 
     Signals:
-        chosen: what a person chose.
+        chosen: the user's choice.
     """
 
     chosen = Signal(object)
@@ -355,10 +355,10 @@ class ChoiceRow(QWidget, Generic[T]):
 
 
 class TickList(QWidget):
-    """Check boxes, each for a name.
+    """Check boxes for a list of names.
 
     Signals:
-        changed: a person checked or unchecked one.
+        changed: the user checked or unchecked one.
     """
 
     changed = Signal()
@@ -378,7 +378,7 @@ class TickList(QWidget):
             self._layout.setColumnStretch(index, 1)
 
     def show_items(self, items: Mapping[str, tuple[str, str]]) -> None:
-        """Offer these names, each with its title and help; those still offered stay checked."""
+        """Offer these names, with title and help; checked ones stay checked."""
         if {name: (box.text(), box.toolTip()) for name, box in self._boxes.items()} == dict(items):
             return
         ticked = set(self.ticked())
@@ -398,7 +398,7 @@ class TickList(QWidget):
             self._layout.addWidget(box, index // self._num_columns, index % self._num_columns)
 
     def tick(self, names: Iterable[str]) -> None:
-        """Check these and no others, without a signal."""
+        """Check only these, without a signal."""
         wanted = set(names)
         for name, box in self._boxes.items():
             with QSignalBlocker(box):

@@ -1,4 +1,4 @@
-"""Labels that fit their text to the room they get, the banner for messages, and panels under tabs."""
+"""Labels that fit their text to the available room, the banner for messages, and tabbed panels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from app.widgets.fields import row, wrapped_label
 
 
 class MessageBar(QFrame):
-    """A sentence with buttons beside it, hidden until there is something to say."""
+    """A sentence with buttons beside it, hidden while there is none."""
 
     def __init__(self, object_name: str, label_name: str, role: str, *buttons: QWidget) -> None:
         super().__init__()
@@ -36,12 +36,12 @@ class MessageBar(QFrame):
         self.hide()
 
     def sentence(self) -> str:
-        """What is shown; empty if nothing is."""
+        """The sentence shown; empty if there is none."""
         return self.label.text() if not self.isHidden() else ""
 
     @Slot(str)
     def show_sentence(self, sentence: str) -> None:
-        """Show a sentence in place of the one before."""
+        """Show a sentence instead of the previous one."""
         self.label.setText(sentence)
         self.setAccessibleName(sentence)
         self.show()
@@ -70,7 +70,7 @@ MIN_NOTE_HEIGHT = 32
 
 
 class FittingNote(QLabel):
-    """Wraps its sentence, or a short form of it where it would take more than three lines."""
+    """Wraps its sentence, or shows a short form if it would take more than three lines."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,17 +89,17 @@ class FittingNote(QLabel):
             self._fit()
 
     def changeEvent(self, event: QEvent) -> None:
-        """Fit text of another size."""
+        """Fit the text after a change of its size."""
         super().changeEvent(event)
         if event.type() in {QEvent.Type.FontChange, QEvent.Type.StyleChange}:
             self._fit()
 
     def _fit(self) -> None:
-        self.setMinimumHeight(0)  # or no text would take less room than the one before it
+        self.setMinimumHeight(0)  # Otherwise the height could never shrink.
         self.setText(self._whole)
         if self.heightForWidth(self.width()) > MAX_LINES * self.fontMetrics().lineSpacing() + 2:
             self.setText(self._short)
-        # A layout gives a wrapped text its height only where it has some to spare.
+        # A layout gives wrapped text its full height only if there is room to spare.
         self.setMinimumHeight(max(scaled(MIN_NOTE_HEIGHT), self.heightForWidth(self.width())))
 
 
@@ -107,7 +107,7 @@ MIN_WIDTH = 24
 
 
 class ElidedLabel(QLabel):
-    """A label of one line, cut short where there is no room; the tooltip has all of it."""
+    """A one-line label, shortened if there is no room; the tooltip has the whole text."""
 
     def __init__(self, text: str, role: str, *, takes_all: bool = False) -> None:
         super().__init__(text)
@@ -124,7 +124,7 @@ class ElidedLabel(QLabel):
         self.setToolTip(text)
 
     def set_short(self, text: str) -> None:
-        """What to show where the whole text has no room; empty: its beginning."""
+        """Set what to show if the whole text doesn't fit; empty: its beginning."""
         self._short = text
         self.update()
 
@@ -133,7 +133,7 @@ class ElidedLabel(QLabel):
         return QSize(MIN_WIDTH, super().minimumSizeHint().height())
 
     def paintEvent(self, event: QPaintEvent) -> None:
-        """Draw as much of the text as there is room for."""
+        """Draw as much of the text as fits."""
         option = QStyleOption()
         option.initFrom(self)
         with QPainter(self) as painter:
@@ -143,7 +143,7 @@ class ElidedLabel(QLabel):
             painter.drawText(self.rect(), Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter, shown)
 
     def shown_text(self) -> str:
-        """The whole text, or the short one where only that has room."""
+        """The whole text, or the short one if only that fits."""
         fits = self.fontMetrics().horizontalAdvance(self.text()) <= self.width()
         return self.text() if fits or not self._short else self._short
 
@@ -156,7 +156,7 @@ def show_share(bar: QProgressBar, share: float | None) -> None:
     bar.setRange(0, 0 if share is None else STEPS)
     if share is not None:
         bar.setValue(round(share * STEPS))
-        # Or an empty bar that was busy would go on redrawing itself 30 times a second.
+        # Otherwise an empty bar that was busy would keep redrawing 30 times a second.
         for movement in bar.findChildren(QAbstractAnimation):
             movement.stop()
 
@@ -165,7 +165,7 @@ class SidePanel(QTabWidget):
     """Pages under tabs."""
 
     def __init__(self, name: str = "side", title: str = "About this run") -> None:
-        """Name the panel, as sidePanel, and its tabs, as sideTabs; the title is for assistive technology."""
+        """Create a panel named like sidePanel, with tabs like sideTabs; the title is for assistive technology."""
         super().__init__()
         self.setObjectName(f"{name}Panel")
         self.setAccessibleName(title)

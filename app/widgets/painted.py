@@ -12,7 +12,7 @@ from app.theme import LIGHT, Theme
 
 
 class PaintedWidget(QWidget):
-    """A subclass paints in `_paint`, and says in `tip_at` what is at a point."""
+    """A subclass paints in `_paint`, and returns the tooltip for a point from `tip_at`."""
 
     def __init__(self, object_name: str, title: str = "") -> None:
         super().__init__()
@@ -28,21 +28,21 @@ class PaintedWidget(QWidget):
         self.update()
 
     def tip_at(self, point: QPointF) -> str:
-        """The tooltip for a point, as plain text; empty for the widget's own."""
+        """The tooltip for a point, as plain text; empty for the widget's own tooltip."""
         raise NotImplementedError
 
     def _paint(self, painter: QPainter) -> None:
         raise NotImplementedError
 
     def paintEvent(self, _event: QPaintEvent) -> None:
-        """Paint all of it."""
+        """Paint the whole widget."""
         painter = QPainter(self)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         self._paint(painter)
         painter.end()
 
     def event(self, event: QEvent) -> bool:
-        """Show the tooltip of what is under the pointer."""
+        """Show the tooltip for the point under the pointer."""
         if isinstance(event, QHelpEvent) and event.type() is QEvent.Type.ToolTip:
             text = self.tip_at(QPointF(event.pos()))
             QToolTip.showText(event.globalPos(), f"<span>{escape(text)}</span>" if text else self.toolTip(), self)

@@ -1,4 +1,4 @@
-"""A plot in its frame, with title, legend, readout and menu; and how it is saved as PNG, SVG or CSV."""
+"""A framed plot with title, legend, readout and menu, which can be saved as PNG, SVG or CSV."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MENU_HELP = "Reset the view, or save the plot. Wheel or + and - zoom, dragging o
 
 
 class PlotFormat(StrEnum):
-    """What a plot can be saved as; the value is the suffix."""
+    """Formats that a plot can be saved in; the value is the suffix."""
 
     PNG = "png"
     SVG = "svg"
@@ -36,7 +36,7 @@ class PlotFormat(StrEnum):
 FORMAT_HELP = {
     PlotFormat.PNG: "The plot as it is shown, at twice the size",
     PlotFormat.SVG: "The plot as it is shown, as lines and text",
-    PlotFormat.CSV: "All the plot's figures, not only those in view",
+    PlotFormat.CSV: "All of the plot's figures, not only those in view",
 }
 
 
@@ -96,9 +96,9 @@ class PlotCard(QWidget):
             sample.set_theme(theme)
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
-        """Tooltips of the place under the pointer, and keys that zoom and pan."""
+        """Show tooltips for the place under the pointer, and zoom and pan by keys."""
         if watched is self.plot and event.type() in {QEvent.Type.FocusIn, QEvent.Type.FocusOut}:
-            # A plot has no frame of its own to show the focus.
+            # A plot has no frame to show the focus.
             set_flag(self._frame, "focused", event.type() is QEvent.Type.FocusIn)
         if isinstance(event, QHelpEvent) and event.type() is QEvent.Type.ToolTip:
             text = tip(self.plot.details(self._place)) if self._place >= 0 else ""
@@ -124,7 +124,7 @@ class PlotCard(QWidget):
 
     def _zoom(self, factor: float) -> None:
         box = self.plot.getViewBox()
-        # As the wheel does, and announced first, so that the plot draws what comes into view.
+        # Like the wheel, signalled first, so that the plot draws what comes into view.
         mask = box.state["mouseEnabled"]
         box.sigRangeChangedManually.emit(mask)
         box.scaleBy([factor if is_free else 1.0 for is_free in mask])
@@ -158,13 +158,13 @@ HEADER = 56
 
 
 def contents_of(kind: PlotFormat, card: PlotCard) -> Callable[[], str | bytes]:
-    """A function that gives the file's contents, of the plot as it is now. May be called in another thread."""
+    """A function that returns the file's contents for the plot as it is now. May be called in another thread."""
     if kind is PlotFormat.CSV:
         return partial(to_csv, {name: tuple(column) for name, column in card.plot.table().items()})
     paint = partial(_paint, card=card)
     if kind is PlotFormat.PNG:
         return partial(png_bytes, image_of(_size(card), paint))
-    # Axes are recorded at the screen's resolution, and would be played back smaller at another.
+    # Axes are recorded at the screen's resolution, and would appear smaller at another.
     contents = svg_of(_size(card), paint, card.title, resolution=card.plot.logicalDpiX())
     return lambda: contents
 
@@ -195,7 +195,7 @@ def _paint(painter: QPainter, card: PlotCard) -> None:
 
 @contextmanager
 def _as_lines(items: list[QGraphicsItem]) -> Iterator[None]:
-    """Have items draw themselves: else their cached pixels would go into the file."""
+    """Make items draw themselves, or their cached pixels would be written to the file."""
     modes = [(item, item.cacheMode()) for item in items]
     scatters = [item for item in items if isinstance(item, pg.ScatterPlotItem)]
     for item, _ in modes:
@@ -212,11 +212,11 @@ def _as_lines(items: list[QGraphicsItem]) -> Iterator[None]:
 
 
 class PlotDesk(QObject):
-    """Saves the plots of cards to files that a person names.
+    """Saves the plots of cards to files that the user names.
 
     Signals:
-        failed: one sentence about why nothing was written.
-        saved: one sentence about where the plot is.
+        failed: one sentence that says why nothing was written.
+        saved: one sentence that says where the plot is.
     """
 
     failed = Signal(str)

@@ -1,4 +1,4 @@
-"""What plots share: axes, the view, what is under the pointer, samples for legends, and pictures as files."""
+"""What plots share: axes, the view, pointer handling, legend samples, and export to files."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from app.theme import LIGHT, Theme, mono_font, scaled, ui_font
 # --- Files ---
 
 SCALE = 2
-"""Pixels of a PNG for each pixel on screen."""
+"""Pixels in a PNG per pixel on screen."""
 
 Paint = Callable[[QPainter], None]
 Table = Mapping[str, Iterable[float | int | str | None]]
-"""Columns by name, in order. A name ends in its unit, as in total_ms, where the figures have one."""
+"""Columns by name, in order. A name ends in its unit, if any, as in total_ms."""
 
 
 def image_of(size: QSize, paint: Paint) -> QImage:
@@ -57,9 +57,9 @@ def png_bytes(image: QImage) -> bytes:
 
 
 def svg_of(size: QSize, paint: Paint, title: str, *, resolution: int | None = None) -> bytes:
-    """The picture as lines and text; at a screen's resolution where that is given."""
+    """The picture as lines and text, at a screen's resolution if given."""
     buffer = _buffer()
-    generator = QSvgGenerator(QSvgGenerator.SvgVersion.Svg11)  # The other version knows no clipping.
+    generator = QSvgGenerator(QSvgGenerator.SvgVersion.Svg11)  # The other version doesn't support clipping.
     generator.setOutputDevice(buffer)
     if resolution is not None:
         generator.setResolution(resolution)
@@ -79,7 +79,7 @@ def _buffer() -> QBuffer:
 
 
 def to_csv(table: Table) -> str:
-    """The table under a row of names; an empty cell where there is no figure."""
+    """The table below a row of names; cells without a figure are empty."""
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     writer.writerow(table)
@@ -104,7 +104,7 @@ def tip(rows: Sequence[tuple[str, str]]) -> str:
 
 
 class FormatSample(QWidget):
-    """A word in a token kind's format, drawn as the transcript draws it."""
+    """A word in a token kind's format, drawn as in the transcript."""
 
     def __init__(self, text: str, tooltip: str) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ class FormatSample(QWidget):
         self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
 
     def set_meaning(self, tooltip: str) -> None:
-        """Say what the format stands for."""
+        """Set the tooltip that says what the format stands for."""
         self.setToolTip(tooltip)
         self.setAccessibleName(f"{self._text}: {tooltip}")
 
@@ -155,11 +155,11 @@ class Mark(StrEnum):
 
 
 SHAPES = (Mark.BAR, Mark.DOT, Mark.DIAMOND)
-"""Filled, where the others are lines."""
+"""Filled, while the others are lines."""
 
 
 class SeriesSample(QWidget):
-    """A series' mark with its name."""
+    """The mark of a series with its name."""
 
     def __init__(self, text: str, mark: Mark, token: str, tooltip: str) -> None:
         super().__init__()
@@ -169,7 +169,7 @@ class SeriesSample(QWidget):
         self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
 
     def set_meaning(self, text: str, tooltip: str) -> None:
-        """Say what the series is."""
+        """Set the text and tooltip that say what the series is."""
         self._text = text
         self.setToolTip(tooltip)
         self.setAccessibleName(f"{text}: {tooltip}")
@@ -263,17 +263,17 @@ class PercentAxis(pg.AxisItem):  # type: ignore[misc]  # pyqtgraph has no types
 
 
 def prepare_axis(axis: pg.AxisItem) -> None:
-    """Give an axis the fonts, the room and the grid that all plots share."""
+    """Give an axis the fonts, room and grid that all plots share."""
     axis.enableAutoSIPrefix(False)
     axis.setStyle(tickLength=-4, autoExpandTextSpace=False, maxTickLevel=0)
     axis.setZValue(-100)  # The grid is behind the data.
-    # Painting labels is most of a plot's cost, and they rarely change.
+    # Painting labels dominates a plot's cost, and they rarely change.
     axis.setCacheMode(QGraphicsItem.CacheMode.DeviceCoordinateCache)
     fit_axis_text(axis)
 
 
 def fit_axis_text(axis: pg.AxisItem) -> None:
-    """Scale an axis' numbers and title, and the room that they take, with the text."""
+    """Scale an axis's numbers and title, and their room, with the text."""
     axis.setStyle(tickFont=ui_font(11))
     axis.label.setFont(ui_font(11))
     if axis.orientation == "left":
@@ -283,12 +283,12 @@ def fit_axis_text(axis: pg.AxisItem) -> None:
 
 
 def show_axes(item: pg.PlotItem, theme: Theme, *, is_empty: bool) -> None:
-    """Draw both axes; those of an empty plot only have titles."""
+    """Draw both axes; in an empty plot they only have titles."""
     for name in ("left", "bottom"):
         axis = item.getAxis(name)
         axis.setStyle(showValues=not is_empty)
         axis.setPen(QPen(Qt.PenStyle.NoPen) if is_empty else QPen(QColor(theme.border), 1))
-        # The pen has changed the title's colour, too.
+        # The pen has also changed the title's colour.
         axis.setLabel(axis.labelText, **{**axis.labelStyle, "color": theme.muted})
     item.showGrid(x=False, y=not is_empty, alpha=0.25)
 
@@ -301,19 +301,19 @@ TITLE_MARGINS = 24
 
 
 SPARE = 1.25
-"""How far the view grows beyond what it must, so that the axes rarely move."""
+"""How far the view grows beyond the figures, so that the axes rarely move."""
 MARGIN = 1.03
-"""What is left free beyond the last figure when no more will come."""
+"""Free space after the last figure once no more will come."""
 
 
 class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
-    """Base of all plots: axes, theme, legend, a hint while it is empty, and what is under the pointer.
+    """Base of all plots: axes, theme, legend, a hint while empty, and pointer handling.
 
-    A subclass adds its series, fills them in `_draw`, and says in `_extent` how far they reach. The view fits all
-    figures until it is moved by hand.
+    A subclass adds its series, fills them in `_draw`, and returns their range from `_extent`. The view fits all
+    figures until the user moves it.
 
     Signals:
-        pointed: the place under the pointer, in the subclass's own count, or -1.
+        pointed: the index of the place under the pointer, or -1.
     """
 
     pointed = Signal(int)
@@ -353,7 +353,7 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
     # --- Series, which a subclass adds from back to front ---
 
     def add_item(self, item: Any, paint: Callable[[Theme], None], sample: SeriesSample | None = None) -> Any:
-        """Add an item; `paint` gives it a theme's colours, and the sample stands for it in the legend."""
+        """Add an item; `paint` gives it a theme's colours, and the sample represents it in the legend."""
         self.getPlotItem().addItem(item)
         self._paints.append(paint)
         if sample is not None:
@@ -361,7 +361,7 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         return item
 
     def add_bars(self, token: str, name: str = "", help_text: str = "") -> Any:
-        """Add bars in a colour of the theme; a name puts them into the legend."""
+        """Add bars in a colour of the theme; a name adds them to the legend."""
         bars = pg.BarGraphItem(x=[], height=[], width=BAR_WIDTH)
         sample = SeriesSample(name, Mark.BAR, token, help_text) if name else None
         return self.add_item(bars, lambda theme: bars.setOpts(brush=getattr(theme, token), pen=None), sample)
@@ -369,7 +369,7 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
     def add_line(
         self, token: str, name: str = "", help_text: str = "", *, dashed: bool = False, mark: Mark | None = None
     ) -> Any:
-        """Add a line in a colour of the theme; a name puts it into the legend."""
+        """Add a line in a colour of the theme; a name adds it to the legend."""
         line = pg.PlotDataItem(antialias=True, connect="finite")
         mark = mark or (Mark.DASHES if dashed else Mark.LINE)
         sample = SeriesSample(name, mark, token, help_text) if name else None
@@ -398,11 +398,11 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         self.getPlotItem().setAxisItems({"left": axis})
 
     def set_hint(self, text: str) -> None:
-        """What an empty plot says."""
+        """Set the text shown in an empty plot."""
         self._hint.setPlainText(text)
         self._place_hint()
 
-    # --- What a subclass says ---
+    # --- For subclasses ---
 
     def readout(self, place: int) -> str:
         """The place under the pointer, on one short line."""
@@ -413,7 +413,7 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         raise NotImplementedError
 
     def table(self) -> Table:
-        """All that is plotted, not only what is in view."""
+        """Everything that is plotted, not only what is in view."""
         raise NotImplementedError
 
     def _draw(self) -> None:
@@ -421,11 +421,11 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         raise NotImplementedError
 
     def _extent(self) -> tuple[float, float]:
-        """How far the figures reach along x and y; 0 along x where there are none."""
+        """The range of the figures along x and y; 0 along x if there are none."""
         raise NotImplementedError
 
     def _place_at(self, x: float) -> int:
-        """The place at an x value; -1 where there is nothing."""
+        """The place at an x value; -1 if there is none."""
         raise NotImplementedError
 
     def _fit(self, extent: tuple[float, float]) -> None:
@@ -445,7 +445,7 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         return self._samples
 
     def refresh(self) -> None:
-        """Show what has come since the last time."""
+        """Show what is new since the last call."""
         extent = self._extent()
         is_empty = extent[0] <= 0
         self._hint.setVisible(is_empty)
@@ -457,12 +457,12 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         self._draw()
 
     def reset_view(self) -> None:
-        """Undo zooming and panning by hand."""
+        """Undo the user's zooming and panning."""
         self._fits, self._shown = True, (0.0, 0.0)
         self.refresh()
 
     def settle(self, *, is_over: bool) -> None:
-        """Say whether more figures will come, and fit the view to that, unless it was moved by hand."""
+        """Set whether more figures will come, and fit the view, unless the user moved it."""
         self._spare = MARGIN if is_over else SPARE
         if self._fits:
             self.reset_view()
@@ -471,7 +471,7 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
 
     @property
     def theme(self) -> Theme:
-        """The theme that it is drawn in."""
+        """The theme of the plot."""
         return self._theme
 
     def set_theme(self, theme: Theme) -> None:
@@ -493,7 +493,7 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
     # --- Pointer and size ---
 
     def _place_under(self, point: QPointF) -> int:
-        """The place at a point of the scene; -1 where there is nothing."""
+        """The place at a point of the scene; -1 if there is none."""
         box = self.getViewBox()
         return self._place_at(box.mapSceneToView(point).x()) if box.sceneBoundingRect().contains(point) else -1
 
@@ -517,14 +517,14 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
             self.reset_view()
 
     def leaveEvent(self, event: object) -> None:
-        """Nothing is under the pointer any more."""
+        """Note that nothing is under the pointer."""
         super().leaveEvent(event)
         self.pointed.emit(-1)
 
     @Slot()
     def _on_resized(self) -> None:
         self._place_hint()
-        # An upright title that would be cut off is left out.
+        # A vertical title that would be cut off is left out.
         label, box = self.getPlotItem().getAxis("left").label, self.getViewBox().boundingRect()
         label.setOpacity(1.0 if label.boundingRect().width() <= box.height() + TITLE_MARGINS else 0.0)
 

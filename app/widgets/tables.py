@@ -1,4 +1,4 @@
-"""What tables share: models of one thing a row, their settings, and a hint while they are empty."""
+"""What tables share: models with one item per row, their settings, and a hint while they are empty."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ R = TypeVar("R")
 
 
 def alignment(*, is_figure: bool) -> Qt.AlignmentFlag:
-    """Figures end at the right, texts begin at the left."""
+    """Figures are right-aligned, texts left-aligned."""
     side = Qt.AlignmentFlag.AlignRight if is_figure else Qt.AlignmentFlag.AlignLeft
     return side | Qt.AlignmentFlag.AlignVCenter
 
 
 class RowsModel(QAbstractTableModel, Generic[R]):
-    """Base of models that show one thing a row."""
+    """Base of models that show one item per row."""
 
     def __init__(
         self,
@@ -36,24 +36,24 @@ class RowsModel(QAbstractTableModel, Generic[R]):
     ) -> None:
         """
         Args:
-            parent: that keeps it.
-            titles: of the columns.
-            text_columns: those that begin at the left; figures end at the right.
-            help_texts: what columns mean, where their titles don't say it.
+            parent: owner of the model.
+            titles: titles of the columns.
+            text_columns: left-aligned columns; the others are right-aligned.
+            help_texts: explanations of columns, if the titles don't suffice.
         """
         super().__init__(parent)
         self._titles, self._text_columns, self._help_texts = titles, text_columns, help_texts or {}
         self._rows: list[R] = []
 
     def _change(self, rows: list[R]) -> None:
-        """Show new values of the same things: the selection stays."""
+        """Show new values of the same items, and keep the selection."""
         old, self._rows = self._rows, rows
         for index, row in enumerate(rows):
             if row is not old[index] and row != old[index]:
                 self.dataChanged.emit(self.index(index, 0), self.index(index, len(self._titles) - 1))
 
     def _reset(self, rows: list[R]) -> None:
-        """Show rows of other things."""
+        """Show rows of other items."""
         self.beginResetModel()
         self._rows = rows
         self.endResetModel()
@@ -63,7 +63,7 @@ class RowsModel(QAbstractTableModel, Generic[R]):
         return alignment(is_figure=column not in self._text_columns)
 
     def rowCount(self, parent: Index = QModelIndex()) -> int:  # noqa: B008 - Qt's own signature
-        """Number of rows that are shown."""
+        """Number of rows shown."""
         return 0 if parent.isValid() else len(self._rows)
 
     def columnCount(self, parent: Index = QModelIndex()) -> int:  # noqa: B008 - Qt's own signature
@@ -82,9 +82,9 @@ class RowsModel(QAbstractTableModel, Generic[R]):
 
 
 def prepare_rows(view: QTableView) -> None:
-    """Set up a table of rows to choose from, once it has its model: no grid, Tab leaves it, smooth scrolling."""
+    """Set up a table of selectable rows, after its model is set: no grid, Tab leaves it, smooth scrolling."""
     header = view.horizontalHeader()
-    # A model of its own: the shared one asks for the flags of every cell whenever the selection changes.
+    # Its own selection model: the default one reads the flags of every cell whenever the selection changes.
     header.setSelectionModel(QItemSelectionModel(view.model(), header))
     view.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
     view.setTabKeyNavigation(False)
@@ -110,7 +110,7 @@ class FigureTable(QWidget):
             self._grid.addWidget(text_label(heading, "field"), 0, column, alignment(is_figure=column > 0))
 
     def show_rows(self, rows: Sequence[NamedValue]) -> None:
-        """Show these rows and no others."""
+        """Replace the rows with these."""
         while len(self.rows) < len(rows):
             self._add_row()
         for index, labels in enumerate(self.rows):
@@ -128,7 +128,7 @@ class FigureTable(QWidget):
         labels[0].setWordWrap(True)
         labels[1].setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         place = self._grid.rowCount()
-        # A name takes its column's whole width: aligned in it, a label of two words wraps after one of them.
+        # A name fills its column: an aligned label of two words would wrap after the first.
         self._grid.addWidget(labels[0], place, 0)
         for column in (1, 2):
             self._grid.addWidget(labels[column], place, column, alignment(is_figure=True))

@@ -9,7 +9,7 @@ from PySide6.QtWidgets import QApplication, QStyle, QStyledItemDelegate, QStyleO
 from app.theme import scaled
 
 BADGE_ROLE = Qt.ItemDataRole.UserRole + 20
-"""A short text on a pill behind the title."""
+"""A short text on a pill after the title."""
 NOTE_ROLE = Qt.ItemDataRole.UserRole + 21
 """A short text at the right end of the title's line."""
 SUBTITLE_ROLE = Qt.ItemDataRole.UserRole + 22
@@ -24,12 +24,12 @@ Index = QModelIndex | QPersistentModelIndex
 
 
 class TitleDelegate(QStyledItemDelegate):
-    """Texts that don't fit end in an ellipsis."""
+    """Texts that don't fit are shortened with an ellipsis."""
 
     inset = 10
 
     def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: Index) -> None:
-        """Draw the background as the style does, and the texts over it."""
+        """Draw the style's background, and the texts over it."""
         item = QStyleOptionViewItem(option)
         self.initStyleOption(item, index)
         title, item.text = item.text, ""
@@ -40,7 +40,7 @@ class TitleDelegate(QStyledItemDelegate):
         is_enabled = bool(index.flags() & Qt.ItemFlag.ItemIsEnabled)
         palette = QApplication.palette()
         ink = palette.color(QPalette.ColorGroup.Active if is_enabled else QPalette.ColorGroup.Disabled, INK.Text)
-        # The faint ink is too faint on a selected row.
+        # The faint colour has too little contrast on a selected row.
         faint = palette.color(INK.Text if is_selected else INK.PlaceholderText)
         row = option.rect.adjusted(self.inset, 0, -self.inset, 0)
         height = scaled(TITLE_HEIGHT) + (scaled(SUBTITLE_HEIGHT) if subtitle else 0)

@@ -1,4 +1,4 @@
-"""The card about the selected model: all that is known of it, and what can be done with it."""
+"""The card about the selected model: everything known about it, and the actions on it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _SHORT_COMMIT = 12
 
 
 def facts(entry: ModelEntry, details: ModelDetails | None) -> list[tuple[str, str]]:
-    """Names and values, the most important for a choice first."""
+    """Names and values, starting with those that matter most for choosing a model."""
     found: list[tuple[str, str]] = []
     if details is not None:
         vocabulary = f"{details.vocab_size:,} tokens"
@@ -76,7 +76,7 @@ class ModelDetailsPane(QWidget):
 
     Signals:
         use_requested: a `ModelRole` and a reference.
-        again_requested: a damaged model's reference, to be downloaded again.
+        again_requested: the reference of a damaged model, to download it again.
         removal_requested, folder_requested: a reference.
     """
 
@@ -88,7 +88,7 @@ class ModelDetailsPane(QWidget):
     def __init__(self) -> None:
         super().__init__()
         self.ref = ""
-        """The model that is shown; empty if none is."""
+        """Reference of the shown model; empty if there is none."""
         self.title = ElidedLabel("", "title")
         self.title.setObjectName("detailsTitle")
         self.badge = text_label("", "badge")
@@ -146,7 +146,7 @@ class ModelDetailsPane(QWidget):
         layout.addWidget(frame)
 
     def show_model(self, library: ModelLibrary, ref: str) -> None:
-        """Show one of the library's models."""
+        """Show a model from the library."""
         entry = library.entry(ref)
         self.ref = ref if entry is not None else ""
         self._body.setVisible(entry is not None)

@@ -1,4 +1,4 @@
-"""Downloads of models: their state, and the rows at the foot of the models window that show them."""
+"""Downloads of models: their state, and the rows at the bottom of the models window that show them."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from core.models.downloads import DownloadProgress
 
 ROW_HEIGHT, TALL_ROW_HEIGHT = 64, 80
-"""A sentence about a failure has two lines."""
+"""Row heights, normally and with a failure, whose sentence takes two lines."""
 MAX_ROWS_SHOWN = 3
 
 
 class DownloadState(StrEnum):
-    """Where a download stands."""
+    """State of a download."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -37,7 +37,7 @@ class DownloadState(StrEnum):
 
     @property
     def is_active(self) -> bool:
-        """Whether it is running, or will run by itself."""
+        """Whether it is running or waiting."""
         return self in {DownloadState.WAITING, DownloadState.RUNNING}
 
 
@@ -46,7 +46,7 @@ S = DownloadState
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """One model's download. `sentence` says why it failed."""
+    """The download of one model. `sentence` says why it failed."""
 
     ref: str
     state: DownloadState = S.WAITING
@@ -55,7 +55,7 @@ class Download:
 
     @property
     def share(self) -> float | None:
-        """How much of it is here, from 0 to 1; None while that is not known."""
+        """The share received so far, from 0 to 1; None while unknown."""
         if self.state is S.DONE:
             return 1.0
         if self.progress is None or not self.progress.total_bytes:
@@ -64,7 +64,7 @@ class Download:
 
     @property
     def note(self) -> str:
-        """Its state in a few words."""
+        """The state in a few words."""
         progress = self.progress
         total = progress.total_bytes if progress is not None else None
         if self.state is S.FAILED:
@@ -82,12 +82,12 @@ class Download:
 
 
 class Downloads(QObject):
-    """All downloads that were asked for, which run one after the other.
+    """All requested downloads, which run one at a time.
 
     Signals:
-        changed: a `Download` that is new, or has changed.
+        changed: a `Download` that is new or has changed.
         dismissed: the reference of one that is no longer shown.
-        arrived: the `ModelEntry` of a model that is here now.
+        arrived: the `ModelEntry` of a downloaded model.
     """
 
     changed = Signal(object)
@@ -101,16 +101,16 @@ class Downloads(QObject):
         self._running: dict[str, Job] = {}
 
     def all(self) -> tuple[Download, ...]:
-        """Those that were not dismissed, in their order."""
+        """The downloads that have not been dismissed, in order."""
         return tuple(self._downloads.values())
 
     def is_active(self, ref: str) -> bool:
-        """Whether a model is being downloaded, or waits for that."""
+        """Whether a model is being downloaded or waiting."""
         return ref in self._downloads and self._downloads[ref].state.is_active
 
     @Slot(str, bool)
     def get(self, ref: str, restart: bool = False) -> None:
-        """Download a model after those before it; resumes unless `restart`. Does nothing if it is active already."""
+        """Queue a download; resumes it unless `restart` is set. Does nothing if it is already active."""
         if self.is_active(ref):
             return
 
@@ -131,20 +131,20 @@ class Downloads(QObject):
 
     @Slot(str)
     def cancel(self, ref: str) -> None:
-        """Stop a download, or one that waits; what was received is kept."""
+        """Stop a running or waiting download; keep what was received."""
         if self.is_active(ref):
             self._running.pop(ref).cancel()
             self._put(replace(self._downloads[ref], state=S.STOPPED))
 
     @Slot(str)
     def dismiss(self, ref: str) -> None:
-        """No longer show a download that is over."""
+        """Remove a download that is over."""
         if ref in self._downloads and not self.is_active(ref):
             del self._downloads[ref]
             self.dismissed.emit(ref)
 
     def line(self) -> str:
-        """The active downloads in a few words, for the main window's foot; empty if there is none."""
+        """The active downloads in a few words, for the main window's footer; empty if there are none."""
         active = [download for download in self._downloads.values() if download.state.is_active]
         running = next((download for download in active if download.state is S.RUNNING), None)
         if running is None:
@@ -169,7 +169,7 @@ class Downloads(QObject):
 
 
 class DownloadRow(QFrame):
-    """One download. Its height changes only if it fails.
+    """A row for one download. Its height changes only if the download fails.
 
     Signals:
         get_requested: a reference, and whether to start over.
@@ -225,7 +225,7 @@ class DownloadRow(QFrame):
         return button
 
     def show_download(self, download: Download) -> None:
-        """Show its state."""
+        """Show the download's state."""
         state, share = download.state, download.share
         self.cancel.setVisible(state.is_active)
         for button in (self.resume, self.restart):
@@ -243,7 +243,7 @@ class DownloadRow(QFrame):
 
 
 class DownloadsList(QScrollArea):
-    """The downloads, the newest at the bottom; it grows upwards, so that nothing above moves.
+    """The list of downloads, newest at the bottom; it grows upwards, so that nothing above moves.
 
     Signals:
         get_requested: a reference, and whether to start over.
@@ -298,7 +298,7 @@ class DownloadsList(QScrollArea):
             self.rescale()
 
     def rescale(self) -> None:
-        """Make room for the rows as high as they are now."""
+        """Fit the height to the rows."""
         heights = [row.minimumHeight() for row in self._rows.values()]
         self.setFixedHeight(sum(heights[-MAX_ROWS_SHOWN:]) + 2)
         self.setVisible(bool(heights))

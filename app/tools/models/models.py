@@ -1,4 +1,4 @@
-"""Everything on models behind the panels: scans, verdicts on pairs, downloads, deletions, and the models window."""
+"""Manages models for the panels: scans, verdicts on pairs, downloads, deletions, and the models window."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from core.models.downloads import Removal
 
 BATCH_S = 0.25
-"""Answers about many models are shown in batches, one after about this long."""
+"""About how long results for many models are collected before they are shown as a batch."""
 
 
 class FoundModels(NamedTuple):
-    """The models on this computer, the folder of downloads, and the free bytes of its disk; None if not known."""
+    """The models on this computer, the download folder, and the free bytes on its disk; None if unknown."""
 
     entries: tuple[ModelEntry, ...]
     folder: Path
@@ -43,17 +43,17 @@ class FoundModels(NamedTuple):
 
 
 def find_models() -> FoundModels:
-    """The models on this computer, and the room for more. Reads files."""
+    """Find the models on this computer, and the free disk space. Reads files."""
     folder = hub.cache_folder()
     free = None
-    with contextlib.suppress(OSError, StopIteration):  # A disk that is missing must not hide other models.
+    with contextlib.suppress(OSError, StopIteration):  # A missing disk must not hide other models.
         existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
         free = shutil.disk_usage(existing).free
     return FoundModels(catalogue.local_models(), folder, free)
 
 
 def find_details(entry: ModelEntry) -> ModelDetails | str:
-    """What a model's files say of it; a sentence in place of what can't be read."""
+    """The details in a model's files, or a sentence if they can't be read."""
     from core.models.details import read_details
 
     try:
@@ -63,7 +63,7 @@ def find_details(entry: ModelEntry) -> ModelDetails | str:
 
 
 def find_problem(target: str, draft: str) -> str | None:
-    """Why two models can't work together, in a sentence; None if they can, or if only loading will tell."""
+    """Why two models can't work together, in a sentence; None if they can, or if only loading will show it."""
     from core.models.fit import pair_verdict
 
     try:
@@ -71,11 +71,11 @@ def find_problem(target: str, draft: str) -> str | None:
     except OutriderError as error:
         return str(error)
     except Exception:
-        return None  # The engine may still read the file, and says better what is wrong with it.
+        return None  # The engine may still read the file, and reports more precisely what is wrong.
 
 
 def answer_each(job: Job, items: Sequence[Any], key: Callable[[Any], str], ask: Callable[[Any], Any]) -> dict[str, Any]:
-    """Ask about each item; report the answers in batches, and return those of the last one."""
+    """Ask about each item, report the answers in batches, and return the last batch."""
     answers: dict[str, Any] = {}
     reported_at = time.monotonic()
     for item in items:
@@ -91,9 +91,9 @@ class Models(QObject):
     """Connects the library, its jobs, the form with the two dropdowns, and the models window.
 
     Signals:
-        failed: one sentence for the main window, where no models window shows it.
-        model_opened: the reference of a model that a person opened.
-        line_changed: the downloads in a few words.
+        failed: one sentence for the main window, if the models window is not open to show it.
+        model_opened: the reference of a model that the user opened.
+        line_changed: a few words on the active downloads.
     """
 
     failed = Signal(str)
@@ -134,12 +134,12 @@ class Models(QObject):
 
     @Slot()
     def open(self) -> None:
-        """Show what is on this computer."""
+        """Show the models on this computer."""
         self._open(HERE)
 
     @Slot()
     def browse(self) -> None:
-        """Show what can be downloaded."""
+        """Show the models that can be downloaded."""
         self._open(GET)
 
     def close(self) -> None:
@@ -173,10 +173,10 @@ class Models(QObject):
         else:
             self.failed.emit(sentence)
 
-    # --- What is here ---
+    # --- Local models ---
 
     def recall(self, *refs: str) -> None:
-        """Look for models that were opened or chosen last time; those that are gone are passed over in silence."""
+        """Look for models that were opened or chosen last time; those that are gone are skipped silently."""
         for ref in reversed(dict.fromkeys(refs)):
             if ref and ref not in self.library.refs:
                 self.open_model(ref, None)
@@ -193,22 +193,22 @@ class Models(QObject):
 
     @Slot(object, object)
     def ask_for_model(self, kind: OpenKind, role: ModelRole) -> None:
-        """Ask for a folder or file, and open it."""
+        """Let the user choose a folder or file, and open it."""
         if path := self._dialogs.ask_model_path(self._parent, kind):
             self.open_model(path, role)
 
     @Slot()
     def open_folder(self) -> None:
-        """Ask for a target's folder."""
+        """Let the user choose a target's folder."""
         self.ask_for_model(OpenKind.FOLDER, ModelRole.TARGET)
 
     @Slot()
     def open_gguf(self) -> None:
-        """Ask for a target's .gguf file."""
+        """Let the user choose a target's .gguf file."""
         self.ask_for_model(OpenKind.GGUF, ModelRole.TARGET)
 
     def open_model(self, ref: str, role: ModelRole | None) -> None:
-        """Find what a reference names, and choose it. `role` None: it is remembered from an earlier time."""
+        """Find the model that a reference names, and choose it. `role` None: it was saved by an earlier session."""
 
         def take(entry: ModelEntry) -> None:
             self._form.open_model(entry, role)
@@ -217,7 +217,7 @@ class Models(QObject):
             if role is not None:
                 self.model_opened.emit(entry.ref)
 
-        # A remembered model may be on a disk that isn't there today, and nobody asked for it just now.
+        # A model from an earlier session may be on a disk that is missing now, and the user did not just ask for it.
         failed = self._show_problem if role is not None else None
         self._submit(lambda _job: catalogue.resolve(ref), then=take, failed=failed, what=f"{ref} could not be opened")
 
@@ -295,7 +295,7 @@ class Models(QObject):
 
     @Slot(object)
     def _on_arrived(self, entry: ModelEntry) -> None:
-        # What was known of a damaged model no longer holds, though it looks the same from outside.
+        # What was known about a damaged model no longer holds, although its entry looks the same.
         self.library.add(entry)
         self.scan()
 
@@ -328,10 +328,10 @@ class Models(QObject):
             )
 
     def _is_in_use(self, ref: str) -> bool:
-        """Whether a model can't be deleted now, which is said."""
+        """Whether a model can't be deleted now; if so, show why."""
         if ref in self._running:
             self._show_problem(
-                "This model is in use by the run. Stop the run, or wait for its end, before you delete it."
+                "This model is in use by the run. Stop the run, or wait for it to end, before you delete it."
             )
         elif self.downloads.is_active(ref):
             self._show_problem("This model is being downloaded. Cancel that before you delete it.")

@@ -36,7 +36,7 @@ STATE_TEXTS = {DownloadState.WAITING: "Waiting", DownloadState.RUNNING: "Getting
 
 
 class SuggestionRow(QWidget):
-    """One model of the catalogue: what it is, and a button, or a word where it is here or being downloaded."""
+    """A model in the catalogue: what it is, and a button, or its state if it is downloaded or being downloaded."""
 
     get_requested = Signal(str)
 
@@ -85,7 +85,7 @@ class SuggestionRow(QWidget):
         self.pair.clicked.connect(self._on_pair_clicked)
 
     def show_state(self, *, is_here: bool, state: DownloadState | None, lacks_draft: bool, is_offline: bool) -> None:
-        """Show whether the model is here, is being downloaded, or can be had, and with it a draft."""
+        """Show whether the model is on this computer, is being downloaded, or can be, alone or with a draft."""
         text = "On this computer" if is_here else STATE_TEXTS.get(state, "") if state is not None else ""
         self.word.setText("Here" if is_here else text)
         self.word.setToolTip(text)
@@ -99,7 +99,7 @@ class SuggestionRow(QWidget):
 
     @Slot()
     def _on_pair_clicked(self) -> None:
-        for ref in (self.suggestion.drafts[0], self.suggestion.ref):  # The draft is smaller, and here first.
+        for ref in (self.suggestion.drafts[0], self.suggestion.ref):  # The draft is smaller and arrives first.
             self.get_requested.emit(ref)
 
 
@@ -157,7 +157,7 @@ class SuggestionsPage(QWidget):
 
     @property
     def rows(self) -> list[SuggestionRow]:
-        """The catalogue's models. Built when somebody looks, so that the window opens at once."""
+        """The catalogue's models. Built when first shown, so that the window opens at once."""
         if not self._rows:
             for family, suggestions in groupby(self._suggestions, key=lambda suggestion: suggestion.family):
                 rows = [SuggestionRow(suggestion) for suggestion in suggestions]
@@ -175,7 +175,7 @@ class SuggestionsPage(QWidget):
         assert self.rows
 
     def resizeEvent(self, event: QResizeEvent) -> None:
-        """Put the families in two columns where there is room."""
+        """Arrange the families in two columns if there is room."""
         super().resizeEvent(event)
         self._arrange()
 
@@ -203,7 +203,7 @@ class SuggestionsPage(QWidget):
             self._show()
 
     def forget_download(self, ref: str) -> None:
-        """A download is no longer shown."""
+        """Remove the state of a dismissed download."""
         if self._states.pop(ref, None) is not None:
             self._show()
 
@@ -226,7 +226,7 @@ class SuggestionsPage(QWidget):
         self._show_get()
 
     def _lacks_draft(self, drafts: Sequence[str]) -> bool:
-        """Whether there are drafts that suit a model, and none of them is here or being downloaded."""
+        """Whether drafts that suit a model exist, but none is on this computer or being downloaded."""
         is_coming = any(ref in self._states and self._states[ref].is_active for ref in drafts)
         return bool(drafts) and not is_coming and (self._here | EMBEDDED_TITLES.keys()).isdisjoint(drafts)
 

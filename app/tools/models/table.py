@@ -1,4 +1,4 @@
-"""The models on this computer as a table: what each is, how big, and when it was last used."""
+"""The models on this computer as a table, with kind, size and time of last use."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _TEXT_COLUMNS = {Column.NAME, Column.PRECISION, Column.USED}
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A model as the table shows it: a text and a key to sort by for each column."""
+    """A row of the table: a text and a sort key for each column."""
 
     entry: ModelEntry
     badge: str
@@ -52,7 +52,7 @@ class Row:
 
 
 def make_row(library: ModelLibrary, entry: ModelEntry) -> Row:
-    """What is known of a model; dashes for what isn't, or not yet."""
+    """What is known about a model, with dashes for what is unknown."""
     details = library.details(entry.ref)
     known = details is not None
     parameters = details.num_parameters if details else 0
@@ -73,7 +73,7 @@ def make_row(library: ModelLibrary, entry: ModelEntry) -> Row:
         ),
         (
             entry.title.lower(),
-            # Qt compares whole numbers in 32 bits.
+            # Qt compares integers as 32 bits.
             float(parameters),
             precision,
             float(context),
@@ -86,13 +86,13 @@ def make_row(library: ModelLibrary, entry: ModelEntry) -> Row:
 
 
 class ModelsTableModel(RowsModel[Row]):
-    """The library's models, one a row."""
+    """The library's models, one per row."""
 
     def __init__(self, parent: QWidget) -> None:
         super().__init__(parent, TITLES, _TEXT_COLUMNS)
 
     def show_rows(self, rows: list[Row]) -> None:
-        """Show these; where the models are the same, rows change in place and the selection stays."""
+        """Show these; if the models are the same, update the rows in place and keep the selection."""
         is_same = [row.entry.ref for row in rows] == [row.entry.ref for row in self._rows]
         (self._change if is_same else self._reset)(rows)
 
@@ -124,17 +124,17 @@ class ModelsTableModel(RowsModel[Row]):
 
 
 def subtitle(entry: ModelEntry) -> str:
-    """Whose model it is, or in which folder, and where it comes from."""
+    """A model's owner or folder, and its origin."""
     is_own = entry.origin in {ModelOrigin.FOLDER, ModelOrigin.GGUF}
     owner = str(entry.path.parent) if is_own else entry.ref.rpartition("/")[0]
     return " · ".join(filter(None, (owner, ORIGINS[entry.origin])))
 
 
 class ModelsTable(QTableView):
-    """A table that is sorted by its header and filtered by words.
+    """A table that can be sorted by its header and filtered by words.
 
     Signals:
-        model_selected: the reference of the selected model; empty if none is.
+        model_selected: the reference of the selected model; empty if there is none.
     """
 
     model_selected = Signal(str)
@@ -167,24 +167,24 @@ class ModelsTable(QTableView):
         self.selectionModel().selectionChanged.connect(self._on_selection_changed)
 
     def rescale(self) -> None:
-        """Make rows as high as their two lines of text."""
+        """Set the rows' height to their two lines of text."""
         self.verticalHeader().setDefaultSectionSize(scaled(ROW_HEIGHT))
 
     def show_models(self, library: ModelLibrary) -> None:
-        """Show the library; the selected model stays selected, or the first one is."""
+        """Show the library; keep the selected model, or else select the first."""
         selected = self.selected()
         self._rows.show_rows([make_row(library, entry) for entry in library.entries])
         if not self.selected() and not self.select(selected):
             self._select_first()
 
     def filter(self, words: str) -> None:
-        """Show only the models that have these words in a row."""
+        """Show only the models whose row contains this text."""
         self._proxy.setFilterFixedString(words.strip())
         if not self.selected():
             self._select_first()
 
     def count(self) -> int:
-        """Number of models that are shown."""
+        """Number of models shown."""
         return self._proxy.rowCount()
 
     def selected(self) -> str:
@@ -193,7 +193,7 @@ class ModelsTable(QTableView):
         return str(rows[0].data(REF_ROLE)) if rows else ""
 
     def select(self, ref: str) -> bool:
-        """Select a model; false if it isn't shown."""
+        """Select a model; False if it isn't shown."""
         for row in range(self._proxy.rowCount()):
             index = self._proxy.index(row, 0)
             if index.data(REF_ROLE) == ref:

@@ -1,4 +1,4 @@
-"""The models window: the models on this computer, those to get, and the downloads beneath."""
+"""The models window: the models on this computer, those to download, and the downloads below."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from app.tools.models.models import FoundModels
 
 HERE, GET = 0, 1
-NO_MATCH = "No model on this computer has these words."
+NO_MATCH = "No model on this computer matches these words."
 NO_MODEL = "There is no model on this computer yet. Choose one under Get models."
 
 
 class ModelsWindow(QDialog):
-    """Two pages, and the downloads beneath them.
+    """Two pages, with the downloads below them.
 
     Signals:
-        model_selected: a reference, whose pairs are wanted.
+        model_selected: a reference, whose pairs should be checked.
         get_requested: a reference, and whether to start over.
     """
 
@@ -103,20 +103,20 @@ class ModelsWindow(QDialog):
         delete.activated.connect(self.details.delete.click)
 
     def open_page(self, page: int) -> None:
-        """Show the window, on top, with one of its pages."""
+        """Open the window on one of its pages, and bring it to the front."""
         self.tabs.setCurrentIndex(page)
         bring_forward(self)
         (self.suggestions.edit if page == GET else self.table).setFocus()
 
     def refresh(self) -> None:
-        """Show the library as it is now."""
+        """Show the current library."""
         self.table.show_models(self._library)
         self.suggestions.show_here(self._library.refs)
         self.details.show_model(self._library, self.table.selected())
         self._show_list()
 
     def show_place(self, found: FoundModels) -> None:
-        """Say where downloads go, and how much room there is."""
+        """Show where downloads are stored, and the free space there."""
         free = "" if found.free_bytes is None else f"{bytes_text(found.free_bytes)} free · "
         folder = str(found.folder)
         with contextlib.suppress(ValueError, RuntimeError):
@@ -135,7 +135,7 @@ class ModelsWindow(QDialog):
         self.suggestions.show_download(download)
 
     def forget_download(self, ref: str) -> None:
-        """A download is no longer shown."""
+        """Remove a dismissed download."""
         self.downloads.forget(ref)
         self.suggestions.forget_download(ref)
 

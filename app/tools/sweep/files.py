@@ -1,4 +1,4 @@
-"""A sweep's files: where they are kept, how an earlier one is opened, and how one is exported."""
+"""Sweep files: where they are kept, and how they are opened and exported."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _STAMP = "%Y%m%d-%H%M%S"
 
 
 class SweepExport(StrEnum):
-    """What a sweep can be exported as; pictures are drawn by the window."""
+    """Export formats of a sweep; pictures are drawn by the window."""
 
     CELLS = "cells"
     RUNS = "runs"
@@ -32,12 +32,12 @@ class SweepExport(StrEnum):
 
     @property
     def suffix(self) -> str:
-        """How its files end."""
+        """Suffix of its files."""
         return "csv" if self in {SweepExport.CELLS, SweepExport.RUNS} else self.value
 
 
 def new_path(folder: Path, plan: SweepPlan, moment: datetime) -> Path:
-    """A path that doesn't exist yet, named by the time and the target."""
+    """An unused path, named after the time and the target."""
     name = re.sub(r"[^A-Za-z0-9.]+", "-", plan.target.rstrip("/\\").replace("\\", "/").rpartition("/")[2]).strip("-.")
     stem = f"{moment.strftime(_STAMP)}-{name[:40] or 'sweep'}"
     names = (f"{stem}{f'-{number}' if number > 1 else ''}.jsonl" for number in range(1, 1000))
@@ -45,7 +45,7 @@ def new_path(folder: Path, plan: SweepPlan, moment: datetime) -> Path:
 
 
 def logs_folder(path: Path) -> Path:
-    """Where the logs of a sweep's runs are: beside its file."""
+    """The folder with the logs of a sweep's runs, beside its file."""
     return path.with_suffix("")
 
 
@@ -57,7 +57,7 @@ def earlier_sweeps(folder: Path) -> list[Path]:
 
 
 def title_of(path: Path) -> str:
-    """What a list calls a sweep."""
+    """The title of a sweep in a list."""
     with contextlib.suppress(ValueError):
         moment = datetime.strptime(path.stem[:15], _STAMP)
         return f"{moment.day} {moment:%b %Y, %H:%M} · {path.stem[16:]}"
@@ -76,7 +76,7 @@ def open_sweep(path: Path) -> OpenedSweep:
 
 
 def export_sweep(source: Path, kind: SweepExport, path: Path) -> None:
-    """Write a sweep in another form, whole or not at all.
+    """Write a sweep in another format, atomically.
 
     Raises:
         OutriderError: it can't be read or written.

@@ -1,4 +1,4 @@
-"""The form of a sweep: models, methods, K, temperatures, prompts and repeats, from which its plan is made."""
+"""The form for a sweep: models, methods, K, temperatures, prompts and repeats, from which it makes the plan."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ POLICIES: dict[str, tuple[str, str]] = {
 
 
 class SweepForm(QWidget):
-    """Chooses what to sweep; it begins with the main window's settings.
+    """Chooses what to sweep, starting from the main window's settings.
 
     Signals:
-        start_requested: the sweep is to start.
+        start_requested: the user wants the sweep to start.
     """
 
     start_requested = Signal()
@@ -166,7 +166,7 @@ class SweepForm(QWidget):
         self.target.activated.connect(self._on_target_chosen)
         self.file_button.clicked.connect(self._on_file_requested)
         self.start_button.clicked.connect(self.start_requested)
-        # Models appear in the main window, and its prompt may be part of the sweep.
+        # The main window may get new models, and its prompt may be part of the sweep.
         self._controls.changed.connect(self._on_window_changed)
         self._prompt.changed.connect(self._on_window_changed)
 
@@ -176,10 +176,10 @@ class SweepForm(QWidget):
         return self._controls.settings(self._prompt.text())
 
     def plan(self) -> SweepPlan:
-        """The sweep that is chosen; filters, coupling, device and method options are the main window's.
+        """The chosen sweep; filters, coupling, device and method options come from the main window.
 
         Raises:
-            OutriderError: it can't be run, with a sentence that says why.
+            OutriderError: it can't be run; the message says why.
         """
         settings, target = self._settings(), self.target.currentData()
         if not target:
@@ -208,7 +208,7 @@ class SweepForm(QWidget):
         return plan
 
     def judge(self) -> SweepPlan | None:
-        """Show how large the chosen sweep is, or why it can't be run; None in that case."""
+        """Show how large the chosen sweep is, or why it can't be run, and return None."""
         plan, size, problem = None, "", self._file_problem
         try:
             plan = self.plan()
@@ -222,10 +222,10 @@ class SweepForm(QWidget):
         self.start_button.setAccessibleDescription(problem or size)
         return plan
 
-    # --- Filling it ---
+    # --- Filling the form ---
 
     def begin_with(self, settings: RunSettings) -> None:
-        """Take over the main window's choice."""
+        """Copy the main window's settings."""
         with QSignalBlocker(self):
             self.methods.tick([settings.method])
             self.drafts.tick([settings.draft])
@@ -236,7 +236,7 @@ class SweepForm(QWidget):
             self.length.setValue(min(settings.max_new_tokens, 64))
 
     def refresh(self) -> None:
-        """Take over what has changed in the main window."""
+        """Copy what has changed in the main window."""
         self._show_targets(self._controls.target.ref)
         self._show_drafts()
         self.judge()
@@ -321,7 +321,7 @@ def _spin(name: str, low: int, high: int, value: int) -> QSpinBox:
     spin.setObjectName(name)
     spin.setRange(low, high)
     spin.setValue(value)
-    # All as wide as their column, whatever their longest number.
+    # All are as wide as their column, however long their numbers.
     spin.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
     return spin
 

@@ -1,4 +1,4 @@
-"""The heatmap of a sweep: its cells, its scale, and the same as a picture in a file."""
+"""The heatmap of a sweep: cells, scale, and export as a picture."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from core.experiments.sweep_plan import Cell
 
 GAP, RADIUS = 3.0, 5.0
 STRENGTH = {LIGHT.name: 0.7, DARK.name: 0.5}
-"""The most of a hue in a cell's background, so that its text stays readable."""
+"""Maximum share of the hue in a cell's background, so that its text stays readable."""
 CENTRE, MIDDLE = Qt.AlignmentFlag.AlignCenter, Qt.AlignmentFlag.AlignVCenter
 
 
 def shade(theme: Theme, level: float) -> QColor:
-    """The background of a level from -1 to 1."""
+    """The background for a level from -1 to 1."""
     base, hue = QColor(theme.hover), QColor(theme.draft_bar if level >= 0 else theme.sample_bar)
     share = STRENGTH[theme.name] * abs(level)
     parts = zip(base.getRgb()[:3], hue.getRgb()[:3], strict=True)  # type: ignore[index]
@@ -38,7 +38,7 @@ def shade(theme: Theme, level: float) -> QColor:
 
 
 def paint_cell(painter: QPainter, rect: QRectF, shown: ShownCell, theme: Theme) -> None:
-    """Draw a cell into its place."""
+    """Draw a cell at its place."""
     painter.save()
     painter.setRenderHint(QPainter.RenderHint.Antialiasing)
     tile, is_failed = rect.adjusted(GAP, GAP, -GAP, -GAP), shown.text == FAILED
@@ -67,7 +67,7 @@ def paint_cell(painter: QPainter, rect: QRectF, shown: ShownCell, theme: Theme) 
 
 BAR_WIDTH, BAR_HEIGHT = 220, 10
 BAR_MARGIN = 52
-"""Room for half of the texts at the scale's ends."""
+"""Room for half of each text at the scale's ends."""
 LEGEND_HEIGHT = 34
 
 
@@ -152,7 +152,7 @@ def _column_help(title: str) -> str:
 
 
 class HeatmapDelegate(QStyledItemDelegate):
-    """Draws a cell, with a ring around the current one."""
+    """Draws a cell, with a ring if it is the current one."""
 
     theme = LIGHT
 
@@ -169,11 +169,11 @@ class HeatmapDelegate(QStyledItemDelegate):
 
 
 class Heatmap(QTableWidget):
-    """A row for each temperature and drafter, a column for plain decoding and for each K.
+    """A row for each temperature and drafter, with columns for plain decoding and each K.
 
     Signals:
-        cell_chosen: the `Cell` that is the current one now.
-        cell_opened: a `Cell` whose runs a person wants to see.
+        cell_chosen: the new current `Cell`.
+        cell_opened: a `Cell` whose runs the user wants to see.
     """
 
     cell_chosen = Signal(object)
@@ -212,14 +212,14 @@ class Heatmap(QTableWidget):
         self.viewport().update()
 
     def show_figure(self, figure: SweepFigure) -> None:
-        """Show another figure of the same cells."""
+        """Show another figure for the same cells."""
         self._figure = figure
         self.setAccessibleName(f"{FIGURES[figure].title} by K, temperature and draft")
         self.setAccessibleDescription(f"{FIGURES[figure].help} Arrow keys move, Enter opens a cell's runs.")
         self.refresh()
 
     def refresh(self) -> None:
-        """Show what is new."""
+        """Show what has changed."""
         self.scale = self._view.scale(self._figure)
         if (self._view.rows, self._view.columns) != self._grid:
             self._grid = (self._view.rows, self._view.columns)
@@ -248,7 +248,7 @@ class Heatmap(QTableWidget):
             self.setVerticalHeaderItem(index, self._row_head(row))
             for place in range(self.columnCount()):
                 self.setItem(index, place, QTableWidgetItem())
-        # Plain decoding is one cell for all drafters of a temperature.
+        # All drafters at a temperature share one cell for plain decoding.
         temperatures, first = [row.temperature for row in rows], 0
         for count in map(temperatures.count, dict.fromkeys(temperatures)):
             if count > 1:
@@ -256,7 +256,7 @@ class Heatmap(QTableWidget):
             first += count
 
     def _row_head(self, row: SweepRow) -> QTableWidgetItem:
-        # Elided by hand, since Qt would measure both lines as one; names of models differ at both ends.
+        # Elided here, since Qt would measure both lines as one; model names may differ at either end.
         last, half = _last_part(self._view, row), (LONGEST_NAME - 1) // 2
         shown = last if len(last) <= LONGEST_NAME else f"{last[:half]}…{last[-half:]}"
         head = QTableWidgetItem(f"T = {row.temperature:g}\n{shown}")

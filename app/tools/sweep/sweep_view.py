@@ -1,4 +1,4 @@
-"""A sweep as its window shows it: the grid, its cells and figures, verdicts, and progress."""
+"""View model of a sweep, without widgets: the grid, its cells and figures, verdicts, and progress."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ WINDOW_PROMPT = "the window's prompt"
 def drafters_of(
     methods: Sequence[str], drafts: Sequence[str], options: Mapping[str, Mapping[str, Any]]
 ) -> tuple[DrafterChoice, ...]:
-    """Each method with each draft that it needs.
+    """Combine each method with each draft, if it needs one.
 
     Raises:
-        SettingsError: a method or a draft is missing, or a method's options don't go together.
+        SettingsError: a method or a draft is missing, or a method's options are inconsistent.
     """
     if not methods:
         raise SettingsError("Check at least one method.")
@@ -60,7 +60,7 @@ def drafters_of(
 
 
 def _changed_options(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that differ from the defaults; the others would only lengthen the drafter's name."""
+    """The options that differ from their defaults; the others would only lengthen the drafter's name."""
     options = get_method(name).options
     known = {item.name: values[item.name] for item in fields(options) if item.name in values}
     default, chosen = options(), options(**known)
@@ -68,10 +68,10 @@ def _changed_options(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def lengths_of(text: str, policies: Iterable[LengthPolicy]) -> tuple[DraftLength, ...]:
-    """Values of K, such as 1-8, and policies.
+    """Parse values of K, such as 1-8, and add the policies.
 
     Raises:
-        SettingsError: there is none, or the text is no list of them.
+        SettingsError: there is none, or the text is invalid.
     """
     found = tuple(dict.fromkeys((*(parse_draft_lengths(text) if text.strip() else ()), *policies)))
     if not found:
@@ -80,10 +80,10 @@ def lengths_of(text: str, policies: Iterable[LengthPolicy]) -> tuple[DraftLength
 
 
 def parse_temperatures(text: str) -> tuple[float, ...]:
-    """Temperatures separated by commas or spaces, each once.
+    """Parse temperatures separated by commas or spaces, without duplicates.
 
     Raises:
-        SettingsError: the text is no list of numbers.
+        SettingsError: the text is not a list of numbers.
     """
     parts = [part for part in re.split(r"[,;\s]+", text) if part]
     try:
@@ -99,7 +99,7 @@ def parse_temperatures(text: str) -> tuple[float, ...]:
 def prompts_of(
     suites: tuple[str, ...], own: Iterable[Prompt], prompt: str | None, most_each: int
 ) -> tuple[Prompt, ...]:
-    """The prompts of suites and of a file, at most so many of each (0: all), and the main window's.
+    """The prompts of suites and a file, limited to a number of each (0: all), and the main window's.
 
     Raises:
         SettingsError: there is none, or the main window's is empty.
@@ -122,7 +122,7 @@ def _suites(names: tuple[str, ...]) -> tuple[Prompt, ...]:
 
 
 def size_text(plan: SweepPlan, seconds_each: float | None) -> str:
-    """How large a sweep is, and how long it takes if a run's mean time is known."""
+    """How large a sweep is, and how long it will take if the mean time of a run is known."""
     cells, baselines = _count(plan.num_cells, "cell"), _count(len(plan.temperatures), "baseline")
     prompts, repeats = _count(len(plan.prompts), "prompt"), _count(plan.repeats, "repeat")
     text = f"{_count(plan.num_runs, 'run')}: {cells} and {baselines}, each on {prompts}, {repeats}."
@@ -132,7 +132,7 @@ def size_text(plan: SweepPlan, seconds_each: float | None) -> str:
 
 
 def is_long(num_runs: int) -> bool:
-    """Whether a sweep with this many runs to do asks after the first one."""
+    """Whether a sweep with this many runs left asks for confirmation after the first."""
     return num_runs > ASK_ABOVE
 
 
@@ -144,7 +144,7 @@ def _count(number: int, word: str) -> str:
 
 
 class SweepFigure(StrEnum):
-    """What a heatmap can show; the value is the attribute of a `CellResult`."""
+    """The figures that a heatmap can show; each value is an attribute of `CellResult`."""
 
     SPEEDUP = "speedup"
     ACCEPTANCE = "draft_acceptance_rate"
@@ -153,7 +153,7 @@ class SweepFigure(StrEnum):
 
 
 class FigureText(NamedTuple):
-    """A figure's title, explanation and legend, and what follows the values at the ends of its scale."""
+    """A figure's title, explanation and legend, and the words after the values at the ends of its scale."""
 
     title: str
     help: str
@@ -189,12 +189,12 @@ FIGURES = {
     ),
 }
 _LIMITS = (1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 32.0)
-"""Ends of the scale of speedups, on both sides of 1."""
+"""Possible ends of the speedup scale, on both sides of 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """From a figure's values to shades; `low` and `high` are at its ends."""
+    """Maps a figure's values to shades; `low` and `high` are its ends."""
 
     figure: SweepFigure
     low: float
@@ -202,7 +202,7 @@ class Scale:
 
     @property
     def is_diverging(self) -> bool:
-        """Whether shades go two ways from the middle."""
+        """Whether shades diverge from the middle."""
         return self.figure is SweepFigure.SPEEDUP
 
     def level(self, value: float) -> float:
@@ -214,7 +214,7 @@ class Scale:
         return min(max((value - self.low) / (self.high - self.low), 0.0), 1.0)
 
     def ticks(self) -> tuple[tuple[float, str], ...]:
-        """Shades, and the values beside them."""
+        """Shades, with the values shown beside them."""
         values = dict.fromkeys((self.low, 1.0, self.high) if self.is_diverging else (self.low, self.high))
         low, *rest = [figure_text(self.figure, value) for value in values]
         text = FIGURES[self.figure]
@@ -224,7 +224,7 @@ class Scale:
 
 
 def make_scale(figure: SweepFigure, results: Iterable[CellResult]) -> Scale:
-    """The scale that all these fit on."""
+    """A scale that covers all these values."""
     values = [spread.median for result in results if (spread := spread_of(figure, result)) is not None]
     if figure is SweepFigure.SPEEDUP:
         most = max((abs(math.log(value)) for value in values if value > 0), default=0.0)
@@ -237,13 +237,13 @@ def make_scale(figure: SweepFigure, results: Iterable[CellResult]) -> Scale:
 
 
 def spread_of(figure: SweepFigure, result: CellResult) -> Spread | None:
-    """A cell's spread of a figure."""
+    """The spread of a figure in a cell."""
     found: Spread | None = getattr(result, figure.value)
     return found
 
 
 def figure_text(figure: SweepFigure, value: float) -> str:
-    """A value as text, with its unit where that is short."""
+    """A value as text, with its unit if that is short."""
     if figure is SweepFigure.ACCEPTANCE:
         return percent_text(value)
     return {SweepFigure.SPEEDUP: f"{value:.2f}×", SweepFigure.TOKENS: f"{value:.1f}"}.get(figure, f"{value:.2f}")
@@ -260,7 +260,7 @@ _OUTCOMES = {"length": "length reached", "eos": "end of text", "stop": "end of t
 
 
 class VerdictLine(NamedTuple):
-    """A verdict in a word and a sentence; `pays` is None where that is open."""
+    """A verdict in a word and a sentence; `pays` is None while that is undecided."""
 
     word: str
     sentence: str
@@ -289,9 +289,9 @@ class ShownCell:
     """What a cell of the heatmap shows.
 
     Attributes:
-        text: the figure, or that there is none.
-        note: how many of its runs are done, until all are; of speedups, which is best.
-        level: its shade; None where there is no figure.
+        text: the figure, or a mark that there is none.
+        note: how many of its runs are done, until all are; for speedups, whether it is the best.
+        level: its shade; None if there is no figure.
         is_best: whether its temperature's verdict recommends it.
         has_failed: whether one of its runs failed.
         tip, spoken: the tooltip, and the text for assistive technology.
@@ -307,7 +307,7 @@ class ShownCell:
 
 
 class OpenedSweep(NamedTuple):
-    """A sweep that was read from its file; `problems` are sentences about what is wrong with it."""
+    """A sweep read from its file; `problems` are sentences about errors in it."""
 
     path: Path
     results: SweepResults
@@ -318,10 +318,10 @@ class OpenedSweep(NamedTuple):
 
 
 class SweepView:
-    """The current sweep, if there is one. For the window's thread.
+    """The current sweep, if any. Used only in the window's thread.
 
     Args:
-        in_titles: replaces models' references in a text by their titles.
+        in_titles: replaces model references in a text with titles.
     """
 
     def __init__(self, in_titles: Callable[[str], str] = str) -> None:
@@ -343,7 +343,7 @@ class SweepView:
     # --- Events ---
 
     def begin(self, plan: SweepPlan, path: Path) -> None:
-        """A sweep is about to start or to continue."""
+        """Prepare for a sweep that is about to start or continue."""
         if (plan, path) != (self.plan, self.path):
             self._set_plan(plan)
         self.path, self.num_runs = path, plan.num_runs
@@ -351,7 +351,7 @@ class SweepView:
         self.stage, self.seconds_left, self._seconds = "Preparing…", None, []
 
     def show(self, opened: OpenedSweep) -> None:
-        """Show an earlier sweep in place of the current one."""
+        """Replace the current sweep with an earlier one."""
         plan = opened.results.plan
         self._set_plan(plan)
         self._runs, self.path, self.verdicts = opened.results, opened.path, opened.verdicts
@@ -361,7 +361,7 @@ class SweepView:
         self.end()
 
     def apply(self, event: object) -> None:
-        """Take in an event of the engine."""
+        """Apply an event of the engine."""
         if isinstance(event, SweepStarted):
             assert self.plan is not None, "a sweep was begun"
             runs = (item for result in event.results for item in result.measurements)
@@ -381,7 +381,7 @@ class SweepView:
             self._take(event.results)
 
     def end(self) -> None:
-        """The engine has stopped."""
+        """Note that the engine has stopped."""
         self.is_running, self.stage, self.seconds_left = False, "", None
 
     def _set_plan(self, plan: SweepPlan) -> None:
@@ -398,28 +398,28 @@ class SweepView:
             best = next((verdict.best for verdict in self.verdicts if verdict.temperature == at), None)
             best = best or max(cells, key=_median_speedup, default=None)
             if best is not None:
-                # Where nothing is faster, plain decoding is the best choice.
+                # If nothing is faster, plain decoding is the best choice.
                 self._best.add(best.cell if _median_speedup(best) > 1.0 else Cell(None, 0, at))
 
     # --- The heatmap ---
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Titles of the columns: plain decoding, then each K."""
+        """Column titles: plain decoding, then each K."""
         return (PLAIN, *(map(str, self.plan.num_draft_tokens) if self.plan is not None else ()))
 
     def cell(self, row: int, column: int) -> Cell:
-        """The cell at a place of the grid."""
+        """The cell at a position in the grid."""
         assert self.plan is not None, "a grid has a plan"
         at, drafter = self.rows[row]
         return Cell(None, 0, at) if column == 0 else Cell(drafter, self.plan.num_draft_tokens[column - 1], at)
 
     def cell_title(self, cell: Cell) -> str:
-        """What a cell is called, its temperature included."""
+        """A cell's title, including its temperature."""
         return self._in_titles(f"{cell.title[:1].upper()}{cell.title[1:]}, temperature {cell.temperature:g}")
 
     def target_title(self) -> str:
-        """What the target is called; empty where there is none."""
+        """The target's title; empty if there is none."""
         return self._in_titles(self.plan.target) if self.plan is not None else ""
 
     def row_title(self, row: SweepRow) -> str:
@@ -435,7 +435,7 @@ class SweepView:
         return make_scale(figure, self._results.values())
 
     def shown(self, cell: Cell, scale: Scale) -> ShownCell:
-        """What a cell shows of a scale's figure."""
+        """What a cell shows for a scale's figure."""
         result, figure = self._results[cell], scale.figure
         spread, has_failed = spread_of(figure, result), bool(result.errors)
         text, level = "", None
@@ -506,12 +506,12 @@ class SweepView:
         return sum(len(item.measurements) - item.num_measured for item in self._results.values())
 
     def progress_text(self) -> str:
-        """The progress, in a line."""
+        """The progress, in one line."""
         if self.plan is None:
             return ""
         done = f"{self.num_done:,} of {self.num_runs:,} runs"
         if self.is_running:
-            # A stage between two runs would only flicker.
+            # Stages between two runs would only flicker.
             is_stage = self.seconds_left is None or self.stage == STOPPING
             rest = self.stage if is_stage else f"about {duration_text(self.seconds_left or 0.0)} left"
         elif not self.is_complete:
@@ -522,7 +522,7 @@ class SweepView:
         return " · ".join(filter(None, (done, rest)))
 
     def verdict_lines(self) -> list[VerdictLine]:
-        """The verdict at each temperature; while the sweep runs, what leads."""
+        """The verdict at each temperature; while the sweep runs, the leading cell."""
         if self.verdicts:
             return [line._replace(sentence=self._in_titles(line.sentence)) for line in map(verdict_line, self.verdicts)]
         lines = []

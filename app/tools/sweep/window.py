@@ -1,4 +1,4 @@
-"""The window of sweeps: runs, stops and continues one, shows its heatmap, opens earlier ones, and exports."""
+"""The sweep window: runs, stops and continues a sweep, shows its heatmap, opens earlier sweeps, and exports."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 
 class SweepWork:
-    """A sweep on its way through the engine's thread; its other methods are called in the window's."""
+    """A sweep that runs in the engine's thread; its other methods are called in the window's."""
 
     def __init__(self, plan: SweepPlan, path: Path) -> None:
         self._plan, self._path = plan, path
@@ -76,11 +76,11 @@ class SweepWork:
         self._answered.set()
 
     def proceed(self) -> None:
-        """Continue a long sweep after its first run."""
+        """Let a long sweep continue after its first run."""
         self._answered.set()
 
     def __call__(self, session: Any, _controls: RunControls) -> Iterator[Any]:
-        """Yield the sweep's events; a long one waits after its first run for an answer."""
+        """Yield the sweep's events; a long sweep waits for an answer after its first run."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -121,7 +121,7 @@ class SweepVerdicts(QScrollArea):
         self.show_lines([])
 
     def show_lines(self, lines: Sequence[VerdictLine]) -> None:
-        """Show these; none: what the window is for."""
+        """Show these; if there are none, say what the window is for."""
         if tuple(lines) == self.lines:
             return
         self.lines = tuple(lines)
@@ -143,7 +143,7 @@ class SweepVerdicts(QScrollArea):
         self._fit()
 
     def resizeEvent(self, event: QResizeEvent) -> None:
-        """Sentences wrap again, to other heights."""
+        """Wrap the sentences again, which changes their heights."""
         super().resizeEvent(event)
         self._fit()
 
@@ -162,7 +162,7 @@ RUN_COLUMNS = (
     ("Tokens", "", True),
     ("Outcome", "", False),
 )
-OPEN_TIP, NO_LOG_TIP = "Double click or Enter opens it in the main window", "Its log is not kept"
+OPEN_TIP, NO_LOG_TIP = "Double-click or press Enter to open it in the main window", "Its log is not kept"
 
 
 def menu_button(text: str, name: str, help_text: str) -> QToolButton:
@@ -179,7 +179,7 @@ def menu_button(text: str, name: str, help_text: str) -> QToolButton:
 # --- The window ---
 
 POLL_MS = 500
-"""Seldom: what drawing takes of a processor, the measured runs lack."""
+"""Rarely, since drawing takes processor time from the measured runs."""
 EXPORT_TITLES = {
     SweepExport.CELLS: "Table of cells, CSV…",
     SweepExport.RUNS: "Table of runs, CSV…",
@@ -191,7 +191,7 @@ EXPORT_TITLES = {
 CHOOSE = "Choose a cell to see its runs: click it, or use the arrow keys."
 EMPTY = "The heatmap of the sweep will be here."
 NO_LOG = "The log of this run was not kept, or is gone."
-BUSY = "A sweep is running. Stop it, or wait for its end, before you open another."
+BUSY = "A sweep is running. Stop it, or wait for it to end, before you open another."
 MIN_FORM, MAX_FORM, WIDE_SCALE = 276, 430, 1.2
 
 
@@ -299,7 +299,7 @@ class SweepWindow(ToolWindow):
         QShortcut(QKeySequence("Ctrl+Return"), self).activated.connect(self.form.start_button.click)
 
     def refresh(self) -> None:
-        """Take over what has changed in the main window."""
+        """Copy what has changed in the main window."""
         self.form.refresh()
 
     def set_theme(self, theme: Theme) -> None:
@@ -307,7 +307,7 @@ class SweepWindow(ToolWindow):
         super().set_theme(theme)
         for part in (self.heatmap, self.legend, self.runs):
             part.set_theme(theme)
-        # Large text leaves the heatmap room, and the legend gets a line of its own.
+        # With large text, the legend gets its own line, so that the heatmap has room.
         direction = QBoxLayout.Direction
         self._head.setDirection(direction.TopToBottom if text_scale() > WIDE_SCALE else direction.LeftToRight)
         self._form_card.setFixedWidth(min(max(scaled(300), MIN_FORM), MAX_FORM))
@@ -316,7 +316,7 @@ class SweepWindow(ToolWindow):
 
     @Slot()
     def start(self) -> None:
-        """Run the sweep that the form describes."""
+        """Run the sweep described by the form."""
         plan = self.form.judge()
         if plan is not None:
             self._start(plan, files.new_path(sweeps_folder(), plan, datetime.now()))
@@ -425,7 +425,7 @@ class SweepWindow(ToolWindow):
         self.open_run_button.setEnabled(run is not None and run.log is not None)
 
     def selected_run(self) -> Measurement | None:
-        """The run that is selected in the table."""
+        """The run selected in the table."""
         place = self.runs.currentRow()
         runs = self._shown[0]
         return runs[place] if 0 <= place < len(runs) else None
@@ -493,7 +493,7 @@ class SweepWindow(ToolWindow):
             return
         kept = self._controls.settings(self._prompt.text())
         found = settings_of(plan.request(PlannedRun(cell, 0, 0)), kept)
-        # What the cell doesn't determine stays as it was.
+        # Settings that the cell doesn't determine stay unchanged.
         found = replace(
             found, prompt=kept.prompt, seed=kept.seed, max_new_tokens=kept.max_new_tokens, baseline=kept.baseline
         )
