@@ -125,8 +125,7 @@ def test_a_draft_equal_to_its_target_keeps_every_block_and_a_stranger_at_tempera
     assert same.kl_target_draft == pytest.approx(0.0, abs=1e-6)
     other = table_model(fixed_law([0.0, 9.0]), 2)
     never = agreement(
-        [compare_over(table_model(fixed_law([9.0, 0.0]), 2), other, [0, 1] * 20, 1, COLD)],
-        is_own_text=False,
+        [compare_over(table_model(fixed_law([9.0, 0.0]), 2), other, [0, 1] * 20, 1, COLD)], is_own_text=False
     )
     assert never.tokens.values == (1.0,) * 17
     assert never.num_infinite == 39

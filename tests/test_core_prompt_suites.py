@@ -5,13 +5,7 @@ import json
 import pytest
 
 from core.errors import PromptError
-from core.experiments.prompt_suites import (
-    FOLDER,
-    SUITES,
-    find_prompts,
-    first_of_each,
-    read_prompts,
-)
+from core.experiments.prompt_suites import FOLDER, SUITES, find_prompts, first_of_each, read_prompts
 from tests.fakes import is_sentence
 
 

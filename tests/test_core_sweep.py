@@ -10,11 +10,7 @@ import pytest
 from core.controls import RunControls
 from core.errors import ModelNotFoundError, OutOfMemoryError, OutriderError, PromptError, SettingsError
 from core.experiments.prompt_suites import Prompt
-from core.experiments.sweep import (
-    HOPELESS,
-    WARM_UP_TOKENS,
-    sweep,
-)
+from core.experiments.sweep import HOPELESS, WARM_UP_TOKENS, sweep
 from core.experiments.sweep_plan import (
     Cell,
     DrafterChoice,

@@ -7,14 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from core.analysis.calibration import (
-    Predictor,
-    calibrate,
-    kl_bound,
-    rank_correlation,
-    study_predictors,
-    verdict,
-)
+from core.analysis.calibration import Predictor, calibrate, kl_bound, rank_correlation, study_predictors, verdict
 from core.analysis.diagnosis import COLUMNS, PlainStep, StepSums, diagnose, verify_costs
 from core.analysis.expectation import expected_tokens, predicted_speedup
 from core.analysis.theory import resampled, speedup_theory, weighted_medians
@@ -33,10 +26,7 @@ def theory_of(steps, plain=PLAIN, baseline=(), **settings):
 
 def mixed(count=60):
     """Blocks of 2 and of 6, whose scoring takes 12 and 20 ms."""
-    return [
-        *drawn(0.8, 2, count=count, seed=3, verify_ms=12.0),
-        *drawn(0.8, 6, count=count, seed=4, verify_ms=20.0),
-    ]
+    return [*drawn(0.8, 2, count=count, seed=3, verify_ms=12.0), *drawn(0.8, 6, count=count, seed=4, verify_ms=20.0)]
 
 
 # --- Speedup ----------------------------------------------------------------------------------------------------
