@@ -1,19 +1,8 @@
 """A pair of tables to check, and the settings to check it with."""
 
 from core.controls import RunControls
-from core.experiments.check import (
-    CheckFinished,
-    CheckProgress,
-    CheckReport,
-    CheckRequest,
-    Comparison,
-    DistributionResult,
-    DistributionTest,
-    Divergence,
-    FirstTokens,
-    IdentityResult,
-    TokenCount,
-)
+from core.experiments import check as checks
+from core.experiments.check import CheckFinished, CheckProgress, CheckReport, CheckRequest, Comparison
 from core.experiments.prompt_suites import Prompt
 from core.settings import RunRequest, SamplingParams
 from core.types import StageChanged
@@ -56,17 +45,17 @@ def checked(request=None, session=None):
 
 def make_report(request, *, broken=False, near=False, seconds=27.4):
     """A report as the engine would send it, without a model."""
-    ties = (Divergence("Read a file", 17, " path", " name", 2.1e-6, 4.4e-6, is_near_tie=True),) if near else ()
+    ties = (checks.Divergence("Read a file", 17, " path", " name", 2.1e-6, 4.4e-6, is_near_tie=True),) if near else ()
     p_values = (0.563, 2.7e-5, 7.7e-12) if broken else (0.563, 0.462, 0.558)
     tests = (
-        DistributionTest("token 1", 1, 3000, 18, 16.4, p_values[0]),
-        DistributionTest("token 2", 2, 565, 13, 48.8 if broken else 12.8, p_values[1], is_failed=broken),
-        DistributionTest("token 3", 3, 21, 0, 0.0, None),
-        DistributionTest("bonus", None, 576, 13, 18.1, 0.152),
-        DistributionTest("bias", None, 4380, 1, 46.9 if broken else 0.3, p_values[2], is_failed=broken),
+        checks.DistributionTest("token 1", 1, 3000, 18, 16.4, p_values[0]),
+        checks.DistributionTest("token 2", 2, 565, 13, 48.8 if broken else 12.8, p_values[1], is_failed=broken),
+        checks.DistributionTest("token 3", 3, 21, 0, 0.0, None),
+        checks.DistributionTest("bonus", None, 576, 13, 18.1, 0.152),
+        checks.DistributionTest("bias", None, 4380, 1, 46.9 if broken else 0.3, p_values[2], is_failed=broken),
     )
     tokens = (("    ", 499, 497.9), ("return", 233, 244.1), ("):", 140, 132.7), ("x", 13, 11.9), ("", 115, 113.4))
-    distribution = DistributionResult(
+    distribution = checks.DistributionResult(
         3000,
         tests,
         0.093 if broken else 0.006,
@@ -75,14 +64,15 @@ def make_report(request, *, broken=False, near=False, seconds=27.4):
         8.4e-7,
         1e-3,
         first_tokens=tuple(
-            FirstTokens(name, tuple(TokenCount(*item) for item in tokens)) for name in ("Fibonacci", "Read a file")
+            checks.FirstTokens(name, tuple(checks.TokenCount(*item) for item in tokens))
+            for name in ("Fibonacci", "Read a file")
         ),
     )
     notes = (
         "No setting of Outrider trades exactness for speed: method, K and an int8 draft change the speed alone.",
         "Rejection coupling keeps the distribution; a seed gives another text than without a draft.",
     )
-    greedy = IdentityResult(Comparison.GREEDY, 9, 576 - 46 * near, ties)
+    greedy = checks.IdentityResult(Comparison.GREEDY, 9, 576 - 46 * near, ties)
     return CheckReport(request, "cpu", "float32", (greedy,), distribution, notes, seconds)
 
 

@@ -1,17 +1,24 @@
-"""A session whose speeds are told beforehand, and plans small enough to go through by hand."""
+"""A session with known speeds, small plans, and a sweep's file and window."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import pytest
+
 from core.controls import RunControls
+from core.errors import GenerationError
 from core.experiments.prompt_suites import Prompt
+from core.experiments.sweep import sweep
 from core.experiments.sweep_file import summary_of
 from core.experiments.sweep_plan import DrafterChoice, RunSummary, SweepPlan
 from core.settings import RunRequest
 from core.types import Event, Finished, FinishReason, PrefillDone, RunStarted, StageChanged
+from tests.fakes import is_sentence
 from tests.fakes_cli import finished, step
 
 DRAFT = DrafterChoice("draft-model", "D")
@@ -38,7 +45,7 @@ def by_k(request: RunRequest, is_plain: bool) -> float:
 
 @dataclass
 class FakeSweepSession:
-    """Answers with the speed that `speed` tells; `on_run` is called before each run, and may raise.
+    """Answers with the speed that `speed` returns; `on_run` is called before each run, and may raise.
 
     Attributes:
         calls: (request, whether it was plain), of the runs that count.
@@ -73,7 +80,50 @@ class FakeSweepSession:
         speed = self.speed(request, is_plain)
         yield finished("ab", tokens_per_second=speed, draft_acceptance_rate=None if is_plain else 0.5)
 
+    def held_bytes(self, _device: str) -> int:
+        return 0
+
+    def close(self) -> None:
+        """Nothing is loaded."""
+
 
 def summary_with(speed: float) -> RunSummary:
     """The figures of a run of this speed."""
     return summary_of(finished("ab", tokens_per_second=speed).summary)
+
+
+def fails_at(k: int, error: Exception | None = None):
+    """For `on_run`: runs with this K fail."""
+
+    def on_run(request, controls):
+        if controls.num_draft_tokens == k:
+            raise error or GenerationError("The draft ran out of memory.")
+
+    return on_run
+
+
+def keep_sweep(path: Path, plan: SweepPlan | None = None, engine: FakeSweepSession | None = None) -> Path:
+    """Write a whole sweep's file, with the logs of its runs beside it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for _ in sweep(plan or plan_of(), engine or FakeSweepSession(), out=path, logs=path.with_suffix("")):
+        pass
+    return path
+
+
+def choose_small(window, *, lengths: str = "1, 2", temperatures: str = "0"):
+    """Open the window of sweeps and choose a small one: one prompt, two repeats."""
+    window.menus.sweep.trigger()
+    sweeps = window.tools.sweep
+    sweeps.form.lengths.setText(lengths)
+    sweeps.form.temperatures.setText(temperatures)
+    sweeps.form.repeats.setValue(2)
+    sweeps.form.length.setValue(16)
+    return sweeps
+
+
+@contextmanager
+def refused(error: type[Exception], words: str = ""):
+    """Expect an error of this kind whose text is one sentence with these words."""
+    with pytest.raises(error, match=words) as caught:
+        yield
+    assert is_sentence(str(caught.value))

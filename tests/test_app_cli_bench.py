@@ -15,7 +15,6 @@ from tests.fakes_cli import clean_environment
 QUICK = ["--rounds", "1", "--max-new-tokens", "4", "--threads", "1", "--temperature", "0"]
 OURS = ["--only", "generate,plain,prompt-lookup"]
 
-
 pytestmark = pytest.mark.usefixtures(clean_environment.__name__)
 
 
@@ -31,10 +30,15 @@ def settings_of(*arguments):
 # --- Arguments --------------------------------------------------------------------------------------------------
 
 
-def test_with_no_flags_it_is_the_embedded_pair():
+def test_with_no_flags_it_is_the_embedded_pair_and_else_the_draft_follows_from_the_target():
     settings = settings_of()
     assert (settings.target, settings.draft, settings.num_draft_tokens) == (DEFAULT_TARGET, DEFAULT_DRAFT, 4)
     assert (settings.temperatures, settings.max_new_tokens, settings.only) == ((0.0, 1.0), 64, ())
+    assert settings_of("--target", "T").draft is None
+    assert settings_of("--target", DEFAULT_TARGET).draft == DEFAULT_DRAFT
+    assert settings_of("--target", "HuggingFaceTB/SmolLM2-135M-Instruct").draft == SMOLLM2_DRAFTER
+    settings = settings_of("--draft-layers", "2")
+    assert (settings.draft, settings.draft_layers) == (None, 2)
 
 
 def test_every_flag_reaches_the_settings():
@@ -46,46 +50,32 @@ def test_every_flag_reaches_the_settings():
     assert (settings.rounds, settings.seed, settings.threads, settings.only) == (3, 7, 2, ("plain", "auto"))
 
 
-def test_the_draft_follows_from_the_target():
-    assert settings_of("--target", "T").draft is None
-    assert settings_of("--target", DEFAULT_TARGET).draft == DEFAULT_DRAFT
-    assert settings_of("--target", "HuggingFaceTB/SmolLM2-135M-Instruct").draft == SMOLLM2_DRAFTER
-    settings = settings_of("--draft-layers", "2")
-    assert (settings.draft, settings.draft_layers) == (None, 2)
+BAD = {
+    "-k": ("0", "17", "auto"),
+    "--rounds": ("0",),
+    "--max-new-tokens": ("0",),
+    "--temperature": ("hot", ",", "-1"),
+    "--threads": ("0",),
+    "--seed": ("-1",),
+    "--only": ("nobody", "plain:x=1"),
+    "--draft-layers": ("0",),
+    "--out": ("{tmp}", "{tmp}/none/x.json"),
+    "--prompts": ("{tmp}/none", "{tmp}/empty"),
+    "--device": ("tpu",),
+    "--target": ("{tmp}/none",),
+}
+TOGETHER = [
+    ["--draft-layers", "2", "--draft", "D"],
+    ["--target", "{target}", "--draft-layers", "3"],
+    ["--target", "{target}", "--max-new-tokens", "512"],
+    ["--target", "{target}", "--only", "assisted"],
+]
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["-k", "0"],
-        ["-k", "17"],
-        ["-k", "auto"],
-        ["--rounds", "0"],
-        ["--max-new-tokens", "0"],
-        ["--temperature", "hot"],
-        ["--temperature", ","],
-        ["--temperature=-1"],
-        ["--threads", "0"],
-        ["--seed", "-1"],
-        ["--only", "nobody"],
-        ["--only", "plain:x=1"],
-        ["--draft-layers", "0"],
-        ["--draft-layers", "2", "--draft", "D"],
-        ["--out", "{tmp}"],
-        ["--out", "{tmp}/none/x.json"],
-        ["--prompts", "{tmp}/none"],
-        ["--prompts", "{tmp}/empty"],
-        ["--device", "tpu"],
-        ["--target", "{tmp}/none"],
-        ["--target", "{target}", "--draft-layers", "3"],
-        ["--target", "{target}", "--max-new-tokens", "512"],
-        ["--target", "{target}", "--only", "assisted"],
-    ],
-)
+@pytest.mark.parametrize("arguments", [*TOGETHER, *([flag, value] for flag, values in BAD.items() for value in values)])
 def test_bad_input_is_a_sentence_and_exit_code_2(arguments, tmp_path, target, capsys):
     (tmp_path / "empty").write_text("\n")
-    arguments = [argument.format(tmp=tmp_path, target=target) for argument in arguments]
-    assert main(["bench", *arguments]) == 2
+    assert main(["bench", *(argument.format(tmp=tmp_path, target=target) for argument in arguments)]) == 2
     out, said = capsys.readouterr()
     assert out == ""
     assert is_sentence(said.splitlines()[-1])

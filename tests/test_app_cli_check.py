@@ -37,12 +37,9 @@ def requested(*arguments):
     return build_request(build_parser().parse_args(["check", *arguments]))
 
 
-def test_with_no_name_the_embedded_pair_is_checked():
+def test_two_names_are_draft_and_target_one_is_the_target_and_none_is_the_embedded_pair():
     run = requested().run
     assert (run.draft, run.target, run.num_draft_tokens) == (DEFAULT_DRAFT, DEFAULT_TARGET, 4)
-
-
-def test_two_names_are_draft_and_target_and_one_is_the_target():
     run = requested("small", "large", "-k", "6", "--coupling", "gumbel").run
     assert (run.draft, run.target, run.num_draft_tokens, run.coupling) == ("small", "large", 6, Coupling.GUMBEL)
     alone = requested("large", "--method", "prompt-lookup").run
@@ -67,25 +64,18 @@ def test_a_broken_verifier_ends_with_1(tables, capsys, monkeypatch):
     assert capsys.readouterr().out.startswith("Not exact: ")
 
 
-def test_a_check_that_is_stopped_ends_with_130(tables, capsys, monkeypatch):
+def test_a_check_that_is_stopped_ends_with_130_and_a_model_that_fails_with_1_and_a_sentence(capsys, monkeypatch):
     def stop_at_once(request, controls):
         controls.cancel()
         return check(TableSession(), request, controls)
 
-    monkeypatch.setattr(app.cli.check, "open_check", stop_at_once)
-    assert main(["check"]) == 130
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err == "Stopped.\n"
-
-
-def test_a_model_that_fails_ends_with_1_and_a_sentence(capsys, monkeypatch):
     def fail(request, controls):
-        raise GenerationError("The target's logits hold NaN. Choose float32, or another target model.")
+        raise GenerationError("The target's logits hold NaN.")
 
-    monkeypatch.setattr(app.cli.check, "open_check", fail)
-    assert main(["check"]) == 1
-    assert capsys.readouterr().err == "The target's logits hold NaN. Choose float32, or another target model.\n"
+    for open_check, code, words in ((stop_at_once, 130, "Stopped."), (fail, 1, "The target's logits hold NaN.")):
+        monkeypatch.setattr(app.cli.check, "open_check", open_check)
+        assert main(["check"]) == code
+        assert capsys.readouterr() == ("", words + "\n")
 
 
 @pytest.mark.parametrize(

@@ -18,21 +18,18 @@ def test_the_version_is_the_packages(capsys):
     assert capsys.readouterr().out == f"outrider {__version__}\n"
 
 
-def test_no_argument_opens_the_window(monkeypatch):
-    monkeypatch.setattr(entry, "open_window", lambda: 7)
-    assert main([]) == 7
-
-
 def test_a_window_that_cannot_be_opened_is_a_sentence_and_exit_1(monkeypatch, capsys):
     monkeypatch.setattr("app.preflight.find_problem", lambda _: "There is no display here.")
     assert main([]) == 1
     assert capsys.readouterr() == ("", "There is no display here.\n")
 
 
-def test_ctrl_c_outside_a_run_is_not_a_traceback(monkeypatch, capsys):
+def test_no_argument_opens_the_window_and_ctrl_c_in_it_is_not_a_traceback(monkeypatch, capsys):
     def interrupted():
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(entry, "open_window", lambda: 7)
+    assert main([]) == 7
     monkeypatch.setattr(entry, "open_window", interrupted)
     assert main([]) == 130
     assert "Traceback" not in capsys.readouterr().err

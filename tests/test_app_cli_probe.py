@@ -14,7 +14,6 @@ from core.analysis import probing
 from core.analysis.probe import Costs
 from core.errors import PairMismatchError
 from core.runlog.log import RunLogWriter
-from core.session import Session
 from core.settings import RunRequest, SamplingParams
 from core.types import Finished, RunStarted, Step
 from tests.fakes import is_sentence, tiny_model
@@ -43,11 +42,6 @@ def engine(monkeypatch):
     monkeypatch.setattr("core.analysis.probing._ROUNDS", 3)
 
 
-def said(capsys):
-    out, err = capsys.readouterr()
-    return out, err
-
-
 def test_drafts_are_ranked_on_standard_output_and_written_as_json(capsys, tmp_path, monkeypatch):
     # What forwards of a few microseconds take is chance: here each draft costs a tenth, and scoring is free.
     costs = Costs(target_step_ms=10.0, draft_step_ms=1.0, verify_ms=((17, 10.0),))
@@ -56,7 +50,7 @@ def test_drafts_are_ranked_on_standard_output_and_written_as_json(capsys, tmp_pa
     text = tmp_path / "text.txt"
     text.write_text("Some text that both of them read, and a little more of it.\n", "utf-8")
     code = main(["probe", "--draft", "odd, far,same", "--text-file", str(text), "--json", str(path)])
-    out, err = said(capsys)
+    out, err = capsys.readouterr()
     assert code == 0
     assert out.index("same ") < out.index("far ")
     assert "odd: The tokenizers differ" in out
@@ -71,7 +65,7 @@ def test_drafts_are_ranked_on_standard_output_and_written_as_json(capsys, tmp_pa
 
 def test_with_nothing_said_the_drafts_that_are_here_read_the_presets(capsys):
     assert main(["probe", "--quiet"]) == 0
-    out, err = said(capsys)
+    out, err = capsys.readouterr()
     assert not err
     assert "same" in out
     assert "--generate N" in out
@@ -79,7 +73,7 @@ def test_with_nothing_said_the_drafts_that_are_here_read_the_presets(capsys):
 
 def test_a_text_that_the_target_wrote_is_called_its_own(capsys):
     assert main(["probe", "--prompt", "abc", "--generate", "30", "--temperature", "0.7", "--quiet"]) == 0
-    out, _ = said(capsys)
+    out = capsys.readouterr().out
     assert "30 positions, temperature 0.7" in out
     assert "the target's own" in out
 
@@ -103,11 +97,11 @@ def write_log(path, *, steps=True, **config):
 def test_a_kept_run_is_probed_at_its_own_settings(capsys, tmp_path):
     log = write_log(tmp_path / "run.jsonl")
     assert main(["probe", "--log", log, "--draft", "far", "--quiet"]) == 0
-    out, _ = said(capsys)
+    out = capsys.readouterr().out
     assert out.startswith("t, 40 positions, temperature 0.8")
     assert "the target's own" in out
     assert main(["probe", "--log", log, "--draft", "far", "--temperature", "1", "--quiet"]) == 0
-    assert "was not written by the target at these settings" in said(capsys)[0]
+    assert "was not written by the target at these settings" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -129,29 +123,27 @@ def test_a_kept_run_is_probed_at_its_own_settings(capsys, tmp_path):
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(capsys, arguments, words):
     assert main(["probe", "--quiet", *arguments]) == 2
-    out, err = said(capsys)
+    out, err = capsys.readouterr()
     assert words in err
     assert is_sentence(err.strip())
     assert not out
 
 
-def test_a_log_without_text_and_generate_beside_a_log_are_refused(capsys, tmp_path):
+def test_an_empty_text_a_log_without_one_and_generate_beside_a_log_are_refused(capsys, tmp_path):
     empty, log = write_log(tmp_path / "a.jsonl", steps=False), write_log(tmp_path / "b.jsonl")
-    for arguments, words in ((["--log", empty], "wrote no text"), (["--log", log, "--generate", "5"], "leave out one")):
+    (tmp_path / "empty.txt").write_text(" \n", "utf-8")
+    for arguments, words in (
+        (["--log", empty], "wrote no text"),
+        (["--log", log, "--generate", "5"], "leave out one"),
+        (["--text-file", str(tmp_path / "empty.txt")], "There is no text in"),
+    ):
         assert main(["probe", "--quiet", *arguments]) == 2
-        assert words in said(capsys)[1]
-
-
-def test_an_empty_text_file_is_refused(capsys, tmp_path):
-    path = tmp_path / "empty.txt"
-    path.write_text(" \n", "utf-8")
-    assert main(["probe", "--quiet", "--text-file", str(path)]) == 2
-    assert "There is no text in" in said(capsys)[1]
+        assert words in capsys.readouterr().err
 
 
 def test_when_no_draft_can_be_probed_the_reason_is_the_error_and_said_once(capsys):
     assert main(["probe", "--draft", "odd"]) == 2
-    assert said(capsys)[1].count("tokenizers differ") == 1
+    assert capsys.readouterr().err.count("tokenizers differ") == 1
 
 
 def test_a_probe_that_is_stopped_before_its_first_draft_blames_none(capsys, monkeypatch):
@@ -163,8 +155,4 @@ def test_a_probe_that_is_stopped_before_its_first_draft_blames_none(capsys, monk
 
     monkeypatch.setattr(command, "make_engine", Stopped)
     assert main(["probe"]) == 130
-    assert said(capsys) == ("", "Stopped before a draft was probed.\n")
-
-
-def test_the_engine_can_load_what_a_probe_asks_for():
-    assert callable(Session.load)
+    assert capsys.readouterr() == ("", "Stopped before a draft was probed.\n")

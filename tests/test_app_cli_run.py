@@ -5,6 +5,7 @@ import errno
 import functools
 import io
 import json
+import os
 import signal
 import sys
 from dataclasses import replace
@@ -38,7 +39,7 @@ def words(text):
 # --- Streams ----------------------------------------------------------------------------------------------------
 
 
-def test_the_text_and_nothing_else_goes_to_stdout(play, capfdbinary):
+def test_the_text_and_nothing_else_goes_to_stdout_and_quiet_says_nothing_more(play, capfdbinary):
     play()
     assert outrider() == 0
     out, err = capfdbinary.readouterr()
@@ -48,6 +49,9 @@ def test_the_text_and_nothing_else_goes_to_stdout(play, capfdbinary):
     for figure in ("123.4", "75.0\u00a0%", "3 of 4", "1.50×", "12.3 ms", "2.00"):
         assert figure in err
     assert "\x1b" not in err
+    play()
+    assert outrider("--quiet") == 0
+    assert capfdbinary.readouterr() == (b"def f(x):\n\n", b"")
 
 
 @pytest.mark.parametrize(
@@ -77,12 +81,6 @@ def test_the_help_names_every_kind_of_model_and_what_a_seed_repeats(capsys):
     text = words(capsys.readouterr().out)
     assert "a catalogue name, a Hub id, a local folder (safetensors) or a .gguf file" in text
     assert "unless the coupling is gumbel or the temperature is 0" in text
-
-
-def test_quiet_leaves_the_text_only(play, capsys):
-    play()
-    assert outrider("--quiet") == 0
-    assert capsys.readouterr() == ("def f(x):\n\n", "")
 
 
 def test_the_baseline_is_reported_and_its_text_is_not_printed(play, capsys):
@@ -115,37 +113,35 @@ def test_with_a_closed_stdout_the_log_is_written_all_the_same(play, monkeypatch,
     monkeypatch.setattr(sys, "stdout", None)
     play()
     assert outrider("--log", str(log)) == 0
-    assert read_run_log(log).summary["finish_reason"] == "length"
+    records = [json.loads(line) for line in log.read_text("utf-8").splitlines()]
+    assert [record["type"] for record in records] == ["run", "step", "step", "summary"]
+    assert (records[-1]["text"], records[-1]["finish_reason"]) == ("def f(x):\n", "length")
 
 
 class BrokenStream(io.TextIOWrapper):
-    def __init__(self, error):
+    def __init__(self, number):
         super().__init__(io.BytesIO())
-        self.error = error
+        self.number = number
 
     @property
     def buffer(self):
         return self
 
     def write(self, _):
-        raise self.error
+        raise OSError(self.number, os.strerror(self.number))
 
 
-def test_a_reader_that_goes_away_ends_the_run_silently_and_the_log_is_whole(play, monkeypatch, capsys, log):
-    monkeypatch.setattr(sys, "stdout", BrokenStream(BrokenPipeError(errno.EPIPE, "Broken pipe")))
+@pytest.mark.parametrize(("number", "code", "words"), [(errno.EPIPE, 130, ""), (errno.ENOSPC, 1, "No space left on")])
+def test_a_reader_that_goes_away_ends_the_run_silently_and_a_full_disk_is_a_sentence(
+    play, monkeypatch, capsys, log, number, code, words
+):
+    monkeypatch.setattr(sys, "stdout", BrokenStream(number))
     play()
-    assert outrider("--quiet", "--log", str(log)) == 130
-    assert capsys.readouterr().err == ""
-    assert read_run_log(log).summary["finish_reason"] == "cancelled"
-
-
-def test_a_full_disk_on_stdout_is_a_sentence(play, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "stdout", BrokenStream(OSError(errno.ENOSPC, "No space left on device")))
-    play()
-    assert outrider("--quiet") == 1
+    assert outrider("--quiet", "--log", str(log)) == code
     err = capsys.readouterr().err
-    assert "No space left on device" in err
-    assert err.count("\n") == 1
+    assert words in err
+    assert err.count("\n") == bool(words)
+    assert read_run_log(log).summary["finish_reason"] == "cancelled"
 
 
 # --- Ends -------------------------------------------------------------------------------------------------------
@@ -176,7 +172,10 @@ def test_a_failure_in_the_middle_keeps_text_and_log(play, capsys, log):
     assert read_run_log(log).summary["error"] == "The device failed; try again."
 
 
-def test_an_unexpected_error_is_one_sentence_with_a_hint(play, capsys, monkeypatch):
+def test_no_result_is_a_failure_and_an_unexpected_error_is_one_sentence_with_a_hint(play, capsys, monkeypatch):
+    play(STARTED)
+    assert outrider("--quiet") == 1
+    assert "without a result" in capsys.readouterr().err
     play(STARTED, TypeError("odd\nthing"))
     assert outrider("--quiet") == 1
     err = capsys.readouterr().err
@@ -186,12 +185,6 @@ def test_an_unexpected_error_is_one_sentence_with_a_hint(play, capsys, monkeypat
     monkeypatch.setenv("OUTRIDER_DEBUG", "1")
     assert outrider("--quiet") == 1
     assert "Traceback" in capsys.readouterr().err
-
-
-def test_an_engine_without_a_result_is_a_failure(play, capsys):
-    play(STARTED)
-    assert outrider("--quiet") == 1
-    assert "without a result" in capsys.readouterr().err
 
 
 def interrupt(_):
@@ -228,18 +221,7 @@ def test_ctrl_c_during_a_load_or_twice_leaves_at_once(play, capsys, script):
     assert engine.closed
 
 
-# --- The log ----------------------------------------------------------------------------------------------------
-
-
-def test_the_log_holds_the_run(play, log):
-    play()
-    assert outrider("--log", str(log)) == 0
-    records = [json.loads(line) for line in log.read_text("utf-8").splitlines()]
-    assert [record["type"] for record in records] == ["run", "step", "step", "summary"]
-    assert records[-1]["text"] == "def f(x):\n"
-
-
-def test_a_log_that_cannot_be_written_is_reported_once_and_the_text_continues(play, capsys, monkeypatch, log):
+def test_a_log_that_cannot_be_written_is_reported_once_and_the_text_goes_on(play, capsys, monkeypatch, log):
     def fail(*_):
         raise run.RunLogError("There is no space left to write 'run.jsonl'; free some.")
 

@@ -43,60 +43,46 @@ def test_every_flag_reaches_the_request():
     assert (request.device, request.dtype, request.inspect) == ("cpu", "float32", True)
 
 
-def test_auto_lets_the_engine_choose_k():
-    assert request_of("-k", "auto").num_draft_tokens is None
-    assert request_of("--k", "AUTO").num_draft_tokens is None
-
-
-def test_a_methods_options_become_flags():
+def test_auto_lets_the_engine_choose_k_and_a_methods_options_become_flags():
+    assert request_of("-k", "auto").num_draft_tokens is request_of("--k", "AUTO").num_draft_tokens is None
     request = request_of("--method", "prompt-lookup", "--max-ngram", "5", "--min-ngram", "2")
     assert dict(request.method_options) == {"max_ngram": 5, "min_ngram": 2}
     assert dict(request_of("--method", "prompt-lookup").method_options) == {}
     assert dict(request_of("--no-int8").method_options) == {"int8": False}
 
 
-BAD = [
-    ["-k", "0"],
-    ["-k", "99"],
-    ["-k", "4.5"],
-    ["-k", "many"],
-    ["-k"],
-    ["--temperature", "-1"],
-    ["--temperature", "nan"],
-    ["--temperature", "hot"],
-    ["--top-k", "-1"],
-    ["--top-k", "x"],
-    ["--top-p", "0"],
-    ["--top-p", "1.1"],
-    ["--min-p", "-0.1"],
-    ["--seed", "-1"],
-    ["--seed", "1.5"],
-    ["--seed", "9" * 40],
-    ["--coupling", "loose"],
-    ["--max-new-tokens", "0"],
-    ["--stop", ""],
-    ["--device", "tpu"],
-    ["--dtype", "int3"],
-    ["--method", "magic"],
+BAD = {
+    "-k": ("0", "99", "4.5", "many"),
+    "--temperature": ("-1", "nan", "hot"),
+    "--top-k": ("-1", "x"),
+    "--top-p": ("0", "1.1"),
+    "--min-p": ("-0.1",),
+    "--seed": ("-1", "1.5", "9" * 40),
+    "--coupling": ("loose",),
+    "--max-new-tokens": ("0",),
+    "--stop": ("",),
+    "--device": ("tpu",),
+    "--dtype": ("int3",),
+    "--method": ("magic",),
+    "--max-ngram": ("3",),
+    "--target": (" ",),
+    "--prompt-file": ("f",),
+    "--log": ("missing/folder/run.jsonl", "."),
+    "--temp": ("1",),
+}
+LOOKUP = ["--method", "prompt-lookup"]
+TOGETHER = [
     ["--method", "draft-model", "--target", "T"],
-    ["--method", "prompt-lookup", "--draft", "D"],
-    ["--max-ngram", "3"],
-    ["--method", "prompt-lookup", "--max-ngram", "99"],
-    ["--method", "prompt-lookup", "--max-ngram", "1", "--min-ngram", "2"],
-    ["--target", " "],
-    ["--chat", "--raw"],
-    ["--prompt-file", "f"],
-    ["--inspect"],
-    ["--log"],
-    ["--log", "missing/folder/run.jsonl"],
-    ["--log", "."],
-    ["--unknown"],
-    ["--temp", "1"],
-    ["stray"],
+    [*LOOKUP, "--draft", "D"],
+    [*LOOKUP, "--max-ngram", "99"],
+    [*LOOKUP, "--max-ngram", "1", "--min-ngram", "2"],
+    *(["--chat", "--raw"], ["-k"], ["--inspect"], ["--log"], ["--unknown"], ["stray"]),
 ]
 
 
-@pytest.mark.parametrize("arguments", BAD, ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments", [*TOGETHER, *([flag, value] for flag, values in BAD.items() for value in values)], ids=" ".join
+)
 def test_bad_input_is_one_sentence_and_exit_2_before_anything_is_loaded(play, capsys, arguments):
     engine = play()
     assert outrider(*arguments) == 2
@@ -136,9 +122,7 @@ def cached(tmp_path, monkeypatch):
         ([], ("draft-model", DEFAULT_TARGET, DEFAULT_DRAFT)),
         (["--draft", "D"], ("draft-model", DEFAULT_TARGET, "D")),
         (["--method", "prompt-lookup"], ("prompt-lookup", DEFAULT_TARGET, None)),
-        (["--method", "draft-model", "--target", DEFAULT_TARGET], ("draft-model", DEFAULT_TARGET, DEFAULT_DRAFT)),
         (["--target", "owner/served"], ("draft-model", "owner/served", "the-drafter")),
-        (["--target", "owner/served", "--method", "draft-model"], ("draft-model", "owner/served", "the-drafter")),
         (["--target", "owner/served", "--draft", "other"], ("draft-model", "owner/served", "other")),
         (["--target", "owner/served", "--method", "prompt-lookup"], ("prompt-lookup", "owner/served", None)),
         (["--target", "owner/other"], ("prompt-lookup", "owner/other", None)),
@@ -157,7 +141,7 @@ def test_a_drafter_is_found_for_its_target_under_another_name(cached):
     assert (request.method, request.target, request.draft) == ("draft-model", folder, "the-drafter")
 
 
-def test_running_a_model_that_is_not_here_tells_how_to_get_it(cached, capsys):
+def test_running_a_model_that_is_not_here_says_how_to_get_it(cached, capsys):
     assert main(["run", "--target", "owner/missing", "--prompt", "Hi"]) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -165,13 +149,6 @@ def test_running_a_model_that_is_not_here_tells_how_to_get_it(cached, capsys):
 
 
 # --- The prompt -------------------------------------------------------------------------------------------------
-
-
-def test_an_empty_prompt_is_refused(play, capsys):
-    engine = play()
-    assert outrider(prompt="") == 2
-    assert "prompt is empty" in capsys.readouterr().err
-    assert engine.requests == []
 
 
 def test_a_prompt_file_loses_one_line_end_only(play, tmp_path):
@@ -201,8 +178,11 @@ def test_a_mistake_in_the_flags_is_reported_before_the_prompt_is_read(play, monk
     assert stdin.read() == "typed in by hand"
 
 
-def test_without_any_prompt_the_error_tells_how_to_give_one(play, monkeypatch, capsys):
-    play()
+def test_an_empty_prompt_is_refused_and_without_any_the_error_tells_how_to_give_one(play, monkeypatch, capsys):
+    engine = play()
+    assert outrider(prompt="") == 2
+    assert "prompt is empty" in capsys.readouterr().err
+    assert engine.requests == []
     terminal = piped(b"")
     terminal.isatty = lambda: True
     for stdin in (terminal, None):

@@ -12,12 +12,12 @@ from app.settings import sweeps_folder
 from app.tools.sweep import files, sweep_view
 from core.experiments.sweep_file import read_sweep
 from core.settings import LengthPolicy
-from tests.fakes_sweep_window import FakeSweepEngine, choose_small, fails_at
+from tests.fakes_sweep import FakeSweepSession, choose_small, fails_at
 
 
 @pytest.fixture
 def engine():
-    return FakeSweepEngine()
+    return FakeSweepSession()
 
 
 @pytest.fixture
@@ -76,10 +76,8 @@ def test_what_is_chosen_becomes_the_plan(window):
     plan = form.plan()
     assert plan.num_draft_tokens == (1, 2, 3, 6, LengthPolicy.AUTO, LengthPolicy.ADAPTIVE)
     assert plan.temperatures == (0.0, 0.5)
-    assert [(item.method, item.draft) for item in plan.drafters] == [
-        ("draft-model", "tiny-draft"),
-        ("prompt-lookup", None),
-    ]
+    drafters = [(item.method, item.draft) for item in plan.drafters]
+    assert drafters == [("draft-model", "tiny-draft"), ("prompt-lookup", None)]
     assert [prompt.suite for prompt in plan.prompts] == ["own", "code", "code", "maths", "maths"]
     assert plan.prompts[0].text == "my prompt"
     assert (plan.target, plan.repeats, plan.max_new_tokens, plan.seed) == ("tiny-target", 2, 16, 11)
@@ -163,7 +161,9 @@ def test_a_sweep_fills_the_heatmap_and_says_what_to_use(window, qtbot):
     assert "by the latest runs" in sweeps.form.extent.text()
 
 
-def test_cells_fill_as_runs_end_and_the_same_sweep_again_starts_over_in_its_own_file(window, engine, qtbot):
+def test_cells_fill_as_runs_end_a_sweep_and_a_run_exclude_each_other_and_each_sweep_has_its_own_file(
+    window, engine, qtbot
+):
     sweeps = start(window)
     finish(qtbot, window)
     engine.on_run = pause = Pause(at=4)
@@ -174,27 +174,27 @@ def test_cells_fill_as_runs_end_and_the_same_sweep_again_starts_over_in_its_own_
     assert sum(bool(text) for text in texts(sweeps)) == 3
     assert words(sweeps) == ["So far"]
     assert not sweeps.form.start_button.isEnabled()
+    window.prompt.run_button.click()
+    assert "A sweep is " in window.banner.sentence()
     pause.gate.set()
     finish(qtbot, window)
     assert len(list(sweeps_folder().glob("*.jsonl"))) == 2
+    engine.on_run = second = Pause(at=1)
+    window.prompt.run_button.click()
+    qtbot.waitUntil(second.reached.is_set)
+    sweeps.form.start_button.click()
+    assert sweeps.banner.sentence() == window.controller.busy_sentence() != ""
+    second.gate.set()
+    qtbot.waitUntil(lambda: not window.controller.busy_sentence())
 
 
-def test_where_nothing_pays_it_says_not_to_speculate(window, engine, qtbot):
-    engine.speed = lambda request, is_plain: 10.0 if is_plain else 8.0
-    sweeps = start(window)
-    finish(qtbot, window)
-    assert words(sweeps) == ["Don't speculate"]
-    assert "don't speculate" in sweeps.verdicts.lines[0].sentence
-    assert "best" in sweeps.heatmap.model().index(0, 0).data(Qt.ItemDataRole.AccessibleTextRole)
-
-
-def test_a_sweep_is_stopped_and_continued(window, engine, qtbot):
+def test_escape_stops_a_sweep_and_only_then_closes_the_window_and_it_can_be_continued(window, engine, qtbot):
     engine.on_run = pause = Pause(at=3)
     sweeps = start(window)
     qtbot.waitUntil(pause.reached.is_set)
-    sweeps.stop_button.click()
+    qtbot.keyClick(sweeps, Qt.Key.Key_Escape)
     finish(qtbot, window)
-    assert window.tools.sweep.view.num_done == 2
+    assert sweeps.isVisible()
     assert "2 of 6 runs · stopped" in sweeps.progress.text()
     engine.calls.clear()
     sweeps.continue_button.click()
@@ -202,6 +202,8 @@ def test_a_sweep_is_stopped_and_continued(window, engine, qtbot):
     assert len(engine.calls) == 4
     assert sweeps.progress.text() == "6 of 6 runs · complete"
     assert texts(sweeps) == ["1.00×", "2.00×", "3.00×"]
+    qtbot.keyClick(sweeps, Qt.Key.Key_Escape)
+    assert not sweeps.isVisible()
 
 
 def test_a_cell_that_fails_says_why_and_the_others_stay(window, engine, qtbot):
@@ -222,13 +224,21 @@ def test_a_cell_that_fails_says_why_and_the_others_stay(window, engine, qtbot):
     assert sweeps.cell_problem.isHidden()
 
 
-def test_a_target_that_can_not_be_loaded_is_a_sentence(window, engine, qtbot):
+def test_where_nothing_pays_it_says_not_to_speculate_and_a_target_that_can_not_be_loaded_is_a_sentence(
+    window, engine, qtbot
+):
     def run(_request, _controls):
         raise OSError("no such model")
         yield
 
-    engine.run = run
+    engine.speed = lambda request, is_plain: 10.0 if is_plain else 8.0
     sweeps = start(window)
+    finish(qtbot, window)
+    assert words(sweeps) == ["Don't speculate"]
+    assert "don't speculate" in sweeps.verdicts.lines[0].sentence
+    assert "best" in sweeps.heatmap.model().index(0, 0).data(Qt.ItemDataRole.AccessibleTextRole)
+    engine.run = run
+    sweeps.form.start_button.click()
     finish(qtbot, window)
     assert "no such model" in sweeps.banner.sentence()
     assert sweeps.form.start_button.isEnabled()
@@ -246,34 +256,17 @@ def test_a_disk_error_is_reported_and_the_sweep_continues(window, qtbot, monkeyp
     assert not sweeps.open_run_button.isEnabled()
 
 
-@pytest.mark.parametrize("goes_on", [True, False])
-def test_a_long_sweep_asks_after_its_first_run(window, engine, qtbot, monkeypatch, goes_on):
+@pytest.mark.parametrize("answer", [True, False])
+def test_a_long_sweep_asks_after_its_first_run(window, engine, qtbot, monkeypatch, answer):
     monkeypatch.setattr(sweep_view, "ASK_ABOVE", 4)
     sweeps = start(window)
     qtbot.waitUntil(lambda: not sweeps.question.isHidden())
     assert len(engine.calls) == 1
     assert sweeps.question.sentence().startswith("5 runs are left, which will take about")
-    (sweeps.yes_button if goes_on else sweeps.no_button).click()
+    (sweeps.yes_button if answer else sweeps.no_button).click()
     finish(qtbot, window)
-    assert window.tools.sweep.view.num_done == (6 if goes_on else 1)
+    assert window.tools.sweep.view.num_done == (6 if answer else 1)
     assert sweeps.question.isHidden()
-
-
-def test_a_sweep_and_a_run_exclude_each_other_and_say_why(window, engine, qtbot):
-    engine.on_run = pause = Pause(at=1)
-    sweeps = start(window)
-    qtbot.waitUntil(pause.reached.is_set)
-    window.prompt.run_button.click()
-    assert "A sweep is " in window.banner.sentence()
-    pause.gate.set()
-    finish(qtbot, window)
-    engine.on_run = second = Pause(at=1)
-    window.prompt.run_button.click()
-    qtbot.waitUntil(second.reached.is_set)
-    sweeps.form.start_button.click()
-    assert sweeps.banner.sentence() == window.controller.busy_sentence() != ""
-    second.gate.set()
-    qtbot.waitUntil(lambda: not window.controller.busy_sentence())
 
 
 # --- Closing ---
@@ -288,10 +281,7 @@ def test_closing_in_the_middle_stops_in_order_and_keeps_what_is_measured(
     engine.on_run = Pause(at=2)
     sweeps = start(window)
     qtbot.waitUntil(lambda: window.tools.sweep.view.num_done == 1)
-    if which == "button":
-        sweeps.close_button.click()
-    else:
-        (sweeps if which == "sweep" else window).close()
+    {"button": sweeps.close_button.click, "sweep": sweeps.close}.get(which, window.close)()
     assert not sweeps.isVisible()
     if which in {"main", "asked"}:
         qtbot.waitUntil(lambda: window.controller.is_closed)
@@ -303,21 +293,9 @@ def test_closing_in_the_middle_stops_in_order_and_keeps_what_is_measured(
         assert sweeps.continue_button.isEnabled()
 
 
-def test_escape_stops_a_sweep_and_closes_the_window_only_then(window, engine, qtbot):
-    engine.on_run = pause = Pause(at=2)
-    sweeps = start(window)
-    qtbot.waitUntil(pause.reached.is_set)
-    qtbot.keyClick(sweeps, Qt.Key.Key_Escape)
-    finish(qtbot, window)
-    assert sweeps.isVisible()
-    qtbot.keyClick(sweeps, Qt.Key.Key_Escape)
-    assert not sweeps.isVisible()
-
-
 def test_everything_in_the_window_has_a_name(window):
     sweeps = choose_small(window)
-    kinds = (QAbstractButton, QComboBox, QAbstractSpinBox, QAbstractItemView)
-    for kind in kinds:
+    for kind in (QAbstractButton, QComboBox, QAbstractSpinBox, QAbstractItemView):
         for widget in sweeps.findChildren(kind):
             if not widget.objectName().startswith("qt_") and type(widget).__module__.startswith("app."):
                 assert widget.accessibleName(), widget.objectName()

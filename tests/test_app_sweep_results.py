@@ -1,4 +1,4 @@
-"""What is done with a sweep that was measured: its cells, their runs, earlier sweeps, and taking it away."""
+"""A sweep that was measured: its cells, their runs, earlier sweeps, and exports."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from core.experiments.prompt_suites import Prompt
 from core.experiments.sweep_plan import Cell, CellResult, DrafterChoice
 from core.settings import LengthPolicy
 from tests.fakes_app import FakeSession
-from tests.fakes_sweep import plan_of
-from tests.fakes_sweep_window import keep_sweep
+from tests.fakes_sweep import keep_sweep, plan_of
 
 LOOKUP = DrafterChoice("prompt-lookup")
 DRAFT = DrafterChoice("draft-model", "tiny-draft")
@@ -72,10 +71,7 @@ def test_arrows_move_and_enter_opens_the_runs_of_a_cell(qtbot, opened):
     assert sweeps.selected_run() is not None
     shown = [sweeps.runs.item(0, column).text() for column in range(5)]
     assert shown == ["a: one", "1", "30.0", "3.00×", "50\u00a0%"]
-
-
-def test_plain_decoding_is_one_cell_for_all_drafters_of_a_temperature(opened):
-    sweeps = opened()
+    # Plain decoding is one cell for all drafters of a temperature.
     assert [sweeps.heatmap.rowSpan(row, 0) for row in (0, 2)] == [2, 2]
     sweeps.heatmap.setCurrentCell(2, 0)
     assert sweeps.cell_title.text().startswith("Plain decoding, temperature 0.5")
@@ -91,8 +87,7 @@ def test_a_run_opens_in_the_main_window(window, qtbot, opened):
         qtbot.keyClick(sweeps.runs, Qt.Key.Key_Return)
     assert window.live.kept_title == "K = 2 with Tiny draft, temperature 0, repeat 1"
     assert window.run_view.steps
-    run = sweeps.selected_run()
-    run.log.unlink()
+    sweeps.selected_run().log.unlink()
     sweeps.open_run_button.click()
     assert "not kept, or is gone" in sweeps.banner.sentence()
 
@@ -125,7 +120,7 @@ def test_the_figure_can_be_switched_and_the_scale_has_its_unit(opened):
     assert seen[SweepFigure.BLOCK][1].endswith("tokens/forward")
 
 
-def test_a_sweep_is_taken_away_in_every_form(qtbot, opened, dialogs, tmp_path):
+def test_a_sweep_is_exported_in_every_form_or_a_sentence_says_why_not(qtbot, opened, dialogs, tmp_path):
     sweeps = opened()
     for kind, beginning in {
         SweepExport.CELLS: b"target,",
@@ -138,14 +133,9 @@ def test_a_sweep_is_taken_away_in_every_form(qtbot, opened, dialogs, tmp_path):
         dialogs.export_path = tmp_path / f"away-{kind.value}"
         sweeps.export(kind)
         qtbot.waitUntil(lambda: sweeps.progress.text() == f"Saved to {dialogs.export_path}", timeout=10_000)
-        data = dialogs.export_path.read_bytes()
-        assert data.startswith(beginning)
+        assert (data := dialogs.export_path.read_bytes()).startswith(beginning)
     assert b"K = 2" in data
     assert b"3.00" in data
-
-
-def test_what_can_not_be_written_is_a_sentence(qtbot, opened, dialogs, tmp_path):
-    sweeps = opened()
     for kind in (SweepExport.CELLS, SweepExport.PNG):
         sweeps.banner.dismiss()
         dialogs.export_path = tmp_path / "missing" / "file"
@@ -166,15 +156,12 @@ def result_with(speed):
     return CellResult(Cell(LOOKUP, 1, 0.0), 1, speedup=spread([speed]), tokens_per_second=spread([speed]))
 
 
-def test_twice_as_fast_is_as_far_from_the_middle_as_half_as_fast():
+def test_twice_as_fast_is_as_far_from_the_middle_as_half_as_fast_and_a_scale_of_one_value_has_a_shade():
     scale = make_scale(SweepFigure.SPEEDUP, [result_with(1.9), result_with(0.7)])
     assert (scale.low, scale.high) == (0.5, 2.0)
     assert scale.level(1.0) == 0.0
     assert scale.level(2.0) == pytest.approx(-scale.level(0.5))
     assert scale.level(100.0) == 1.0
-
-
-def test_a_scale_of_nothing_and_one_of_one_value_have_shades_too():
     assert make_scale(SweepFigure.TOKENS, []).ticks()
     scale = make_scale(SweepFigure.TOKENS, [result_with(3.0)])
     assert scale.level(3.0) == 0.5

@@ -162,7 +162,7 @@ def test_a_hopeless_pair_is_advised_not_to_speculate():
     assert not any("Don't" in item.text for item in good)
 
 
-def test_a_dear_draft_is_to_be_smaller_and_in_int8_where_it_was_not():
+def test_a_slow_draft_is_to_be_smaller_and_in_int8_where_it_was_not():
     steps = drawn(0.9, 4, draft_ms=5.0, verify_ms=11.0)
     texts = [advice.text for advice in promises(steps, {**MODEL, "device": "cpu", "method_options": {"int8": False}})]
     assert any("a step of this one takes 0.50" in text for text in texts)

@@ -18,28 +18,24 @@ from core.export.html import FOLDER, escaped, one_line
 from core.export.run_report import run_page
 from core.runlog.log import RunLog, read_run_log, to_record
 from core.settings import RunRequest, SamplingParams
-from core.types import BaselineStep, Finished, Step
 from tests.fakes_app import FakeSession
 
 NASTY = "</script><script>alert('x')</script> & \"quoted\" <img src=x onerror=alert(1)>"
+DIFFER = "Where they differ, the measured one counts"
+"""What a report with a measured and a predicted speedup says."""
 
 
 def make_log(tokens=40, prompt="def f():", **changes) -> RunLog:
     """A run of the scripted session, as a log."""
     values = {"baseline": True, "sampling": SamplingParams(0.8), **changes}
     request = RunRequest("tiny-target", "tiny-draft", prompt, max_new_tokens=tokens, **values)
-    log = RunLog({})
-    for event in FakeSession().run(request, RunControls.from_request(request)):
-        record = to_record(event)
-        if isinstance(event, Step):
-            log.steps.append(record)
-        elif isinstance(event, BaselineStep):
-            log.baseline_steps.append(record)
-        elif isinstance(event, Finished):
-            log.summary = record
-        elif record is not None:
-            log.run = record
-    return log
+    records = [to_record(event) for event in FakeSession().run(request, RunControls.from_request(request))]
+    kinds = {kind: [record for record in records if record and record["type"] == kind] for kind in (
+        "run", "step", "baseline_step", "summary",
+    )}  # fmt: skip
+    return RunLog(
+        kinds["run"][0], steps=kinds["step"], baseline_steps=kinds["baseline_step"], summary=kinds["summary"][0]
+    )
 
 
 class Page(HTMLParser):
@@ -83,10 +79,8 @@ def test_a_report_shows_pair_settings_environment_figures_text_and_plots():
     for words in ("tiny-target with tiny-draft", "Measured speedup", "num_draft_tokens", "device_name", "CPU"):
         assert words in page.text
     assert f"{log.summary['measured_speedup']:.2f}×" in page.text
-    titles = [item for item in page.named("svg") if item.get("role") == "img"]
-    assert len(titles) == 4
-    written = "".join(step["emitted_text"] for step in log.steps)
-    assert "def f():" + written in page.text
+    assert len([item for item in page.named("svg") if item.get("role") == "img"]) == 4
+    assert "def f():" + "".join(step["emitted_text"] for step in log.steps) in page.text
 
 
 def test_nothing_is_fetched_and_nothing_is_run():
@@ -117,15 +111,12 @@ def test_whatever_a_text_holds_is_text(hostile):
     assert page.text.count(seen) >= 4
 
 
-def test_control_characters_and_turned_text_are_seen_for_what_they_are():
+def test_control_characters_are_visible_and_a_text_that_runs_from_the_right_does_not_turn_the_page():
     assert escaped("a\x00b\x07c\nd\te") == "a␀b␇c\nd\te"
     assert escaped("\u202eevil\u2066") == "⟨U+202E⟩evil⟨U+2066⟩"
     assert escaped("\ud800x") == "\ufffdx"
     assert one_line('a"b\nc') == "a&#34;b↵c"
     assert escaped("שלום") == "שלום"
-
-
-def test_a_text_that_runs_from_the_right_does_not_turn_the_page():
     source = run_page(make_log(prompt="مرحبا"))
     assert '<div class="text" dir="auto"' in source
     assert "<bdi>" in source
@@ -141,6 +132,7 @@ def test_each_kind_of_token_has_a_line_style_beside_its_colour_and_tells_p_q_and
     assert all("p 0." in tip and "q 0." in tip and "u 0." in tip for tip in accepted)
     assert resampled
     assert all("in place of" in tip for tip in resampled)
+    assert "@media print" in source
 
 
 def test_the_colours_are_the_windows_in_both_themes():
@@ -149,24 +141,24 @@ def test_the_colours_are_the_windows_in_both_themes():
         colours = dict(re.findall(r"--(\w+): (#\w+);", ours))
         assert len(colours) == 23
         assert {name: getattr(theirs, name) for name in colours} == colours
-    source = run_page(make_log())
-    assert "prefers-color-scheme: dark" in source
-    assert "@media print" in source
+    assert "prefers-color-scheme: dark" in run_page(make_log())
+
+
+def pictures_of(source) -> list[str]:
+    """The plots of a page, as XML."""
+    _, *parts = source.split('<svg viewBox="0 0 760')
+    return ['<svg viewBox="0 0 760' + part.partition("</svg>")[0] + "</svg>" for part in parts]
 
 
 def test_a_long_run_gives_a_report_of_a_sane_size():
     source = run_page(make_log(tokens=5_000, baseline=True))
     assert len(source) < 1_700_000
-    pictures = sum(len(part.partition("</svg>")[0]) for part in source.split('<svg viewBox="0 0 760')[1:])
-    assert pictures < 300_000
+    assert sum(map(len, pictures_of(source))) < 300_000
 
 
 def test_every_plot_is_sound_xml_with_a_title_and_units():
-    source = run_page(make_log())
-    parts = source.split('<svg viewBox="0 0 760')[1:]
-    pictures = [
-        ElementTree.fromstring('<svg viewBox="0 0 760' + part.partition("</svg>")[0] + "</svg>") for part in parts
-    ]
+    parts = pictures_of(run_page(make_log()))
+    pictures = [ElementTree.fromstring(part) for part in parts]
     assert len(pictures) == 4
     said = [" ".join(text.text or "" for text in picture.iter("text")) for picture in pictures]
     for words, units in zip(said, ("accepted, %", "time, ms", "time, s", "position in the draft"), strict=True):
@@ -209,8 +201,7 @@ def test_values_that_are_no_numbers_are_left_out_and_the_rest_is_drawn(tmp_path)
     log.summary |= {"tokens_per_second": math.nan, "measured_speedup": 10**400, "num_drafts": "many"}
     path = tmp_path / "nan.jsonl"
     path.write_text("\n".join(json.dumps(record) for record in log.records()), encoding="utf-8")
-    source = run_page(read_run_log(path))
-    page = Page(source)
+    page = Page(run_page(read_run_log(path)))
     assert page.problems == []
     assert "1 of its" in page.text
     assert "are damaged and were left out" in page.text
@@ -225,22 +216,14 @@ def test_settings_of_another_kind_do_not_stop_a_report(config):
 
 
 def test_a_report_of_several_runs_shows_what_differs_and_the_text_of_each(tmp_path):
-    first, second = make_log(), make_log(num_draft_tokens=7, prompt=NASTY)
-    export_html(tmp_path / "both.html", first, second)
+    export_html(tmp_path / "both.html", make_log(), make_log(num_draft_tokens=7, prompt=NASTY, baseline=False))
     page = Page((tmp_path / "both.html").read_text("utf-8"))
     assert page.problems == []
-    assert "2 runs compared" in page.text
-    assert "num_draft_tokens" in page.text
-    assert NASTY in page.text
+    for words in ("2 runs compared", "num_draft_tokens", NASTY, DIFFER):
+        assert words in page.text
     assert len(page.named("details")) == 2
-
-
-def test_a_report_with_two_speedups_says_what_each_is(tmp_path):
-    both, predicted = make_log(), make_log(baseline=False)
-    assert "Where they differ, the measured one counts" in Page(run_page(both)).text
-    assert "Where they differ, the measured one counts" not in Page(run_page(predicted)).text
-    export_html(tmp_path / "two.html", both, predicted)
-    assert "Where they differ, the measured one counts" in Page((tmp_path / "two.html").read_text("utf-8")).text
+    assert DIFFER in Page(run_page(make_log())).text
+    assert DIFFER not in Page(run_page(make_log(baseline=False))).text
 
 
 def test_a_log_that_kept_no_plain_step_still_shows_the_baselines_speed():
@@ -259,11 +242,8 @@ def test_a_log_that_kept_no_plain_step_still_shows_the_baselines_speed():
     ("low", "high", "ticks"),
     [(0, 1, [0, 0.2, 0.4, 0.6, 0.8, 1]), (0, 53, [0, 10, 20, 30, 40, 50]), (0.4, 4.6, [1, 2, 3, 4]), (3, 3, [3])],
 )
-def test_ticks_are_round_numbers(low, high, ticks):
+def test_ticks_are_round_numbers_and_those_of_counts_are_whole(low, high, ticks):
     assert nice_ticks(low, high) == pytest.approx(ticks)
-
-
-def test_ticks_of_counts_are_whole():
     assert nice_ticks(0, 2, is_whole=True) == [0, 1, 2]
 
 
@@ -278,11 +258,8 @@ def test_a_long_series_is_thinned_and_keeps_its_end():
 
 def test_a_plot_of_nothing_is_still_a_picture():
     plot = Plot("x", "Title", "Nothing", Axis("step", 0, 2), Axis("ms", 0, 1))
-    plot.line([], _mark())
-    plot.line([(0.0, math.nan)], _mark())
-    plot.stairs([], [], 1, _mark())
+    mark = Mark("series", "accepted")
+    plot.line([], mark)
+    plot.line([(0.0, math.nan)], mark)
+    plot.stairs([], [], 1, mark)
     ElementTree.fromstring(plot.figure(()))
-
-
-def _mark():
-    return Mark("series", "accepted")

@@ -1,7 +1,5 @@
-"""A sweep: what its plan allows, in which order it measures, what it makes of the runs, and what it advises."""
+"""A sweep: what its plan allows, in which order it measures, what it computes from the runs, and what it advises."""
 
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import replace
 
@@ -22,11 +20,11 @@ from core.experiments.sweep_plan import (
     SweepStarted,
     check_models,
 )
-from core.experiments.sweep_results import FEWEST_RUNS, SweepResults, bootstrap_medians, verdicts
+from core.experiments.sweep_results import SweepResults, bootstrap_medians, verdicts
 from core.session import Session
 from core.settings import LengthPolicy
 from tests.fakes import is_sentence, save_model
-from tests.fakes_sweep import DRAFT, FakeSweepSession, plan_of, summary_with
+from tests.fakes_sweep import DRAFT, FakeSweepSession, fails_at, plan_of, refused, summary_with
 
 
 def measured(events) -> list[Measurement]:
@@ -34,11 +32,6 @@ def measured(events) -> list[Measurement]:
 
 
 # --- The plan ---------------------------------------------------------------------------------------------------
-
-
-def test_a_plan_is_read_without_torch():
-    code = "import sys, core.experiments.sweep_plan, core.experiments.sweep; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -49,10 +42,8 @@ def test_a_plan_is_read_without_torch():
         ({"temperatures": ()}, "empty"),
         ({"prompts": ()}, "empty"),
         ({"num_draft_tokens": (0,)}, "from 1 to 16"),
-        ({"num_draft_tokens": (17,)}, "from 1 to 16"),
         ({"num_draft_tokens": ("often",)}, "auto or adaptive"),
         ({"num_draft_tokens": (2, 2)}, "twice"),
-        ({"temperatures": (-1.0,)}, "Temperature"),
         ({"temperatures": (float("nan"),)}, "Temperature"),
         ({"repeats": 0}, "1 or more"),
         ({"max_new_tokens": 0}, "new tokens"),
@@ -66,9 +57,8 @@ def test_a_plan_is_read_without_torch():
     ],
 )
 def test_a_bad_plan_is_a_sentence(changes, words):
-    with pytest.raises(SettingsError, match=words) as caught:
+    with refused(SettingsError, words):
         plan_of(**changes)
-    assert is_sentence(str(caught.value))
 
 
 def test_the_order_holds_every_run_once_and_depends_on_the_seed_alone():
@@ -96,13 +86,13 @@ def test_cells_share_prompts_and_seeds_and_the_baseline_the_sampler():
     assert len({plan.seed_of(run) for run in plan.order()}) == 4
 
 
-def test_models_that_are_not_here_are_told_before_anything_runs(tmp_path):
-    target = str(save_model(tmp_path / "target"))
-    with pytest.raises(ModelNotFoundError):
-        check_models(plan_of(target="nobody/nothing"))
-    with pytest.raises(OutriderError) as caught:
-        check_models(plan_of(target=target))
-    assert is_sentence(str(caught.value))
+def test_models_that_are_not_here_are_reported_before_anything_runs(tmp_path):
+    for target, error in (
+        ("nobody/nothing", ModelNotFoundError),
+        (str(save_model(tmp_path / "target")), OutriderError),
+    ):
+        with refused(error):
+            check_models(plan_of(target=target))
 
 
 # --- Running ----------------------------------------------------------------------------------------------------
@@ -151,39 +141,30 @@ def test_figures_are_told_by_suite_too():
 
 
 @pytest.mark.parametrize("failure", [OutOfMemoryError("It does not fit."), RuntimeError("CUDA error\nand more")])
-def test_a_cell_that_fails_is_reported_and_the_rest_continues(failure):
-    def on_run(request, controls):
-        if controls.num_draft_tokens == 2:
-            raise failure
-
-    session = FakeSweepSession(on_run=on_run)
-    events = list(sweep(plan_of(repeats=4), session))
+def test_a_cell_that_fails_is_reported_and_given_up_and_the_rest_continues(failure):
+    events = list(sweep(plan_of(repeats=4), FakeSweepSession(on_run=fails_at(2, failure))))
     results = {result.cell.num_draft_tokens: result for result in events[-1].results}
     assert events[-1].is_complete
     assert (results[1].num_measured, results[2].num_measured) == (8, 0)
-    assert len(results[2].errors) == 1
-    assert is_sentence(results[2].errors[0])
-    # A cell that never comes to an end is given up, so that a night is not spent on it.
+    (error,) = results[2].errors
+    assert is_sentence(error)
     assert len(results[2].measurements) == HOPELESS
     assert events[-2].num_done == 24
 
 
-def test_a_target_that_cannot_be_loaded_ends_the_sweep_at_once():
+def test_a_target_that_cannot_be_loaded_ends_the_sweep_at_once_and_a_prompt_that_is_too_long_fails_alone():
     class Broken(FakeSweepSession):
         def run(self, request, controls):
             raise OutOfMemoryError("T does not fit.")
 
-    with pytest.raises(OutOfMemoryError):
-        list(sweep(plan_of(), Broken()))
-
-
-def test_a_prompt_that_is_too_long_fails_alone():
     class Short(FakeSweepSession):
         def run(self, request, controls):
             if request.prompt == "def g":
                 raise PromptError("The prompt is too long.")
             return super().run(request, controls)
 
+    with pytest.raises(OutOfMemoryError):
+        list(sweep(plan_of(), Broken()))
     finished = list(sweep(plan_of(), Short()))[-1]
     assert [result.num_measured for result in finished.results] == [2, 2, 2]
     assert all(result.errors == ("The prompt is too long.",) for result in finished.results)
@@ -203,9 +184,8 @@ def test_a_sweep_that_is_stopped_keeps_what_was_measured(tmp_path):
 def test_logs_that_cannot_be_kept_are_reported_once_and_the_sweep_continues(tmp_path):
     (tmp_path / "file").write_text("x")
     events = list(sweep(plan_of(), FakeSweepSession(), logs=tmp_path / "file" / "logs"))
-    failures = [event.sentence for event in events if isinstance(event, FileFailed)]
-    assert len(failures) == 1
-    assert is_sentence(failures[0])
+    (failure,) = [event.sentence for event in events if isinstance(event, FileFailed)]
+    assert is_sentence(failure)
     assert all(item.run_id is None for item in measured(events))
 
 
@@ -237,13 +217,29 @@ def swept(speed, **changes):
     return verdicts(SweepResults(plan, measured(sweep(plan, FakeSweepSession(speed)))))
 
 
-def test_the_fastest_cell_is_named_with_how_sure_that_is():
-    (verdict,) = swept(lambda request, is_plain: 10.0 if is_plain else 10.0 + 5.0 * request.num_draft_tokens)
-    assert verdict.best.cell.num_draft_tokens == 2
-    assert (verdict.speculates, verdict.is_sure, verdict.is_distinguishable) == (True, True, True)
-    assert verdict.interval == pytest.approx((2.0, 2.0))
+@pytest.mark.parametrize(
+    ("speed", "facts", "words"),
+    [
+        (
+            lambda k, seed: 10.0 + 5.0 * k,
+            {"speculates": True, "is_sure": True, "is_distinguishable": True, "interval": pytest.approx((2.0, 2.0))},
+            "K = 2 with D is fastest, 2.00×",
+        ),
+        (lambda k, seed: 9.0, {"speculates": False}, "don't speculate"),
+        (lambda k, seed: 20.0 + (seed % 3 == k), {"is_distinguishable": False}, "can't be told from it"),
+        (
+            lambda k, seed: (5.0, 10.1, 20.0)[seed % 3],
+            {"speculates": True, "is_sure": False},
+            "can't tell it from plain decoding",
+        ),
+    ],
+    ids=["best", "none", "alike", "noise"],
+)
+def test_a_verdict_says_what_is_fastest_and_how_sure_that_is(speed, facts, words):
+    (verdict,) = swept(lambda request, is_plain: 10.0 if is_plain else speed(request.num_draft_tokens, request.seed))
+    assert {name: getattr(verdict, name) for name in facts} == facts
+    assert words in verdict.sentence
     assert is_sentence(verdict.sentence)
-    assert "2.00×" in verdict.sentence
 
 
 @pytest.mark.parametrize(
@@ -255,36 +251,11 @@ def test_an_interval_over_few_prompts_speaks_of_these_alone(count, words):
     assert words in verdict.sentence
 
 
-def test_where_nothing_wins_the_answer_is_not_to_speculate():
-    (verdict,) = swept(lambda request, is_plain: 10.0 if is_plain else 9.0)
-    assert not verdict.speculates
-    assert "don't speculate" in verdict.sentence
-
-
-def test_cells_that_take_turns_in_winning_are_not_told_apart():
-    (verdict,) = swept(
-        lambda request, is_plain: 10.0 if is_plain else 20.0 + (request.seed % 3 == request.num_draft_tokens)
-    )
-    assert verdict.is_distinguishable is False
-    assert "can't be told from it" in verdict.sentence
-
-
-def test_a_gain_within_the_noise_is_called_so():
-    (verdict,) = swept(lambda request, is_plain: 10.0 if is_plain else (5.0, 10.1, 20.0)[request.seed % 3])
-    assert (verdict.speculates, verdict.is_sure) == (True, False)
-    assert "can't tell it from plain decoding" in verdict.sentence
-
-
-def test_of_few_runs_nothing_is_said_of_chance():
+def test_few_runs_say_nothing_of_chance_and_none_nothing_at_all():
     (verdict,) = swept(lambda request, is_plain: 10.0 if is_plain else 20.0, repeats=1)
     assert verdict.interval is verdict.is_sure is verdict.is_distinguishable is None
     assert "too few" in verdict.sentence
-    assert FEWEST_RUNS > 2
-
-
-def test_without_a_baseline_there_is_no_verdict():
-    plan = plan_of()
-    (verdict,) = verdicts(SweepResults(plan))
+    (verdict,) = verdicts(SweepResults(plan_of()))
     assert verdict.best is None
     assert is_sentence(verdict.sentence)
 

@@ -1,4 +1,4 @@
-"""A sweep's file: written run by run, gone on with, and never written over what is no sweep."""
+"""A sweep's file: written run by run, continued, and never written over what is no sweep."""
 
 import csv
 import io
@@ -9,14 +9,14 @@ import pytest
 
 import core.experiments.sweep_file as sweep_file
 from core.controls import RunControls
-from core.errors import GenerationError, RunLogError
+from core.errors import RunLogError
 from core.experiments.sweep import sweep
 from core.experiments.sweep_file import SCHEMA, SweepFile, plan_from_config, read_sweep
 from core.experiments.sweep_plan import DrafterChoice, FileFailed, RunMeasured, SweepFinished, SweepStarted
 from core.experiments.sweep_results import SweepResults, to_csv
 from core.runlog.log import read_run_log
 from tests.fakes import is_sentence
-from tests.fakes_sweep import FakeSweepSession, plan_of
+from tests.fakes_sweep import FakeSweepSession, fails_at, plan_of, refused
 
 
 @pytest.fixture
@@ -55,10 +55,6 @@ def test_the_first_line_is_the_plan_and_every_run_has_a_line(out, tmp_path):
     assert {item["cell"]["method"] for item in runs} == {"plain", "draft-model"}
     assert runs[0]["summary"]["tokens_per_second"] > 0
     assert (tmp_path / runs[0]["log"]).stem == runs[0]["id"]
-
-
-def test_the_log_of_a_baseline_says_that_nothing_was_drafted(out, tmp_path):
-    run(plan_of(), out, logs=tmp_path / "logs")
     plain = next(item for item in read_sweep(out).measurements if item.run.cell.is_baseline)
     config = read_run_log(plain.log).run["config"]
     assert (config["method"], config["num_draft_tokens"]) == ("plain", 0)
@@ -67,10 +63,9 @@ def test_the_log_of_a_baseline_says_that_nothing_was_drafted(out, tmp_path):
 def test_what_is_read_is_what_was_measured(out, tmp_path):
     plan = plan_of(drafters=(DrafterChoice("draft-model", "D", {"int8": False}), DrafterChoice("prompt-lookup")))
     events = run(plan, out, logs=tmp_path / "logs")
-    told = [event.measurement for event in events if isinstance(event, RunMeasured)]
     log = read_sweep(out)
     assert log.plan == plan
-    assert log.measurements == told
+    assert log.measurements == [event.measurement for event in events if isinstance(event, RunMeasured)]
     assert SweepResults(log.plan, log.measurements).all() == events[-1].results
 
 
@@ -85,7 +80,7 @@ def test_a_table_has_a_row_for_each_cell_and_for_each_of_its_suites(out):
     assert (plain["speedup"], plain["draft_acceptance_rate"]) == ("", "")
 
 
-# --- Going on ---------------------------------------------------------------------------------------------------
+# --- Continuing -------------------------------------------------------------------------------------------------
 
 
 def test_a_sweep_continues_where_it_stopped(out):
@@ -102,15 +97,14 @@ def test_a_sweep_continues_where_it_stopped(out):
     assert not again.warm_ups
 
 
-def test_a_torn_last_line_is_told_and_measured_again(out):
+def test_a_torn_last_line_is_reported_and_measured_again(out):
     plan = plan_of()
     stopped_after(5, plan, out)
-    whole = out.read_bytes()
-    out.write_bytes(whole[:-20])
-    events = run(plan, out)
-    assert events[0].num_done == 4
-    assert all(is_sentence(problem) for problem in events[0].problems)
-    assert len(events[0].problems) == 1
+    out.write_bytes(out.read_bytes()[:-20])
+    first = run(plan, out)[0]
+    (problem,) = first.problems
+    assert first.num_done == 4
+    assert is_sentence(problem)
     assert len(read_sweep(out).measurements) == 12
     assert not read_sweep(out).problems
 
@@ -146,19 +140,13 @@ def test_figures_that_are_no_numbers_count_as_missing(out):
 
 
 def test_runs_that_failed_are_tried_again(out):
-    def on_run(request, controls):
-        if controls.num_draft_tokens == 2:
-            raise GenerationError("It said NaN.")
-
-    plan = plan_of()
-    events = run(plan, out, FakeSweepSession(on_run=on_run))
+    plan, session = plan_of(), FakeSweepSession()
+    events = run(plan, out, FakeSweepSession(on_run=fails_at(2)))
     assert sum("error" in item and item["error"] is not None for item in lines(out)) == 4
     assert events[-1].is_complete
-    session = FakeSweepSession()
     again = run(plan, out, session)
     assert len(session.calls) == 4
-    assert not any(result.errors for result in again[-1].results)
-    assert all(result.num_measured == 4 for result in again[-1].results)
+    assert all(result.num_measured == 4 and not result.errors for result in again[-1].results)
 
 
 @pytest.mark.parametrize(
@@ -175,9 +163,8 @@ def test_another_plan_is_refused_by_what_differs_unless_begun_anew(out, changes,
     run(plan_of(), out)
     before = out.read_bytes()
     other = plan_of(**changes)
-    with pytest.raises(RunLogError, match=words) as caught:
+    with refused(RunLogError, words):
         run(other, out)
-    assert is_sentence(str(caught.value))
     assert out.read_bytes() == before
     run(other, out, restart=True)
     assert read_sweep(out).plan == other
@@ -188,19 +175,9 @@ def test_times_of_two_devices_are_not_mixed(out):
     stopped_after(5, plan_of(), out)
     out.write_text(out.read_text("utf-8").replace("an abacus", "a slide rule"), "utf-8")
     session = FakeSweepSession()
-    with pytest.raises(RunLogError, match="a slide rule, and this is an abacus") as caught:
+    with refused(RunLogError, "a slide rule, and this is an abacus"):
         run(plan_of(), out, session)
-    assert is_sentence(str(caught.value))
     assert not session.calls
-
-
-def test_a_restart_leaves_the_old_sweep_until_there_is_a_run(out):
-    run(plan_of(), out)
-    before = out.read_bytes()
-    controls = RunControls()
-    controls.cancel()
-    run(plan_of(seed=3), out, restart=True, controls=controls)
-    assert out.read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -218,9 +195,8 @@ def test_a_restart_leaves_the_old_sweep_until_there_is_a_run(out):
 def test_what_is_no_sweep_is_never_written_over(out, content, restart):
     out.write_bytes(content)
     session = FakeSweepSession()
-    with pytest.raises(RunLogError) as caught:
+    with refused(RunLogError):
         run(plan_of(), out, session, restart=restart)
-    assert is_sentence(str(caught.value))
     assert out.read_bytes() == content
     assert not session.calls
 
@@ -232,25 +208,29 @@ def test_a_sweep_with_a_damaged_plan_is_a_sentence(out):
         record = json.loads(head)
         record["config"] |= changes
         out.write_text(json.dumps(record) + "\n" + "".join(rest), "utf-8")
-        with pytest.raises(RunLogError) as caught:
+        with refused(RunLogError):
             read_sweep(out)
-        assert is_sentence(str(caught.value))
 
 
 @pytest.mark.parametrize("name", ["", "missing/sweep.jsonl"])
-def test_a_place_that_cannot_be_written_is_told_before_anything_runs(tmp_path, name):
+def test_a_place_that_cannot_be_written_is_reported_before_anything_runs(tmp_path, name):
     session = FakeSweepSession()
-    with pytest.raises(RunLogError) as caught:
+    with refused(RunLogError):
         run(plan_of(), tmp_path / name, session)
-    assert is_sentence(str(caught.value))
     assert not session.warm_ups
 
 
-def test_a_sweep_without_a_run_leaves_no_file(out):
+def test_a_sweep_without_a_run_leaves_no_file_and_a_restart_the_old_one(out):
     events = sweep(plan_of(), FakeSweepSession(), out=out)
     assert isinstance(next(events), SweepStarted)
     events.close()
     assert not out.exists()
+    run(plan_of(), out)
+    before = out.read_bytes()
+    controls = RunControls()
+    controls.cancel()
+    run(plan_of(seed=3), out, restart=True, controls=controls)
+    assert out.read_bytes() == before
 
 
 # --- A disk that fills ------------------------------------------------------------------------------------------
@@ -280,22 +260,20 @@ class Disk:
 
 
 @pytest.mark.parametrize("has_room_again", [False, True])
-def test_a_disk_that_fills_is_told_once_and_nothing_written_is_lost(out, monkeypatch, has_room_again):
+def test_a_disk_that_fills_is_reported_once_and_nothing_written_is_lost(out, monkeypatch, has_room_again):
     disks = []
     original = os.fdopen
     monkeypatch.setattr(sweep_file.os, "fdopen", lambda *a, **k: disks.append(Disk(original(*a, **k))) or disks[-1])
-    failures, finished = [], None
+    events = []
     for event in sweep(plan_of(), FakeSweepSession(), out=out):
         if isinstance(event, RunMeasured):
             disks[0].is_full = 4 <= event.num_done < (8 if has_room_again else 99)
-        elif isinstance(event, FileFailed):
-            failures.append(event.sentence)
-        finished = event
-    assert len(failures) == 1
-    assert "no space" in failures[0]
-    assert is_sentence(failures[0])
-    assert finished.is_complete
-    assert finished.num_unsaved == (0 if has_room_again else 8)
+        events.append(event)
+    (failure,) = [event.sentence for event in events if isinstance(event, FileFailed)]
+    assert "no space" in failure
+    assert is_sentence(failure)
+    assert events[-1].is_complete
+    assert events[-1].num_unsaved == (0 if has_room_again else 8)
     log = read_sweep(out)
     assert len(log.measurements) == (12 if has_room_again else 4)
     assert not log.problems
@@ -306,9 +284,8 @@ def test_two_sweeps_do_not_write_over_each_others_runs(out):
     for event in first:
         if isinstance(event, RunMeasured):
             break
-    with pytest.raises(RunLogError, match="Another sweep is writing") as caught:
+    with refused(RunLogError, "Another sweep is writing"):
         list(sweep(plan_of(), FakeSweepSession(), out=out))
-    assert is_sentence(str(caught.value))
     assert isinstance(list(first)[-1], SweepFinished)
     assert len(read_sweep(out).measurements) == 12
     assert os.listdir(out.parent) == [out.name]
