@@ -17,46 +17,21 @@ def step(*texts, index=0):
     ids = tuple(range(len(texts)))
     drafted = len(texts) - 1
     return Step(
-        index=index,
-        position=3,
-        num_draft_tokens=drafted,
-        temperature=1.0,
-        drafted=ids[:drafted],
-        drafted_texts=texts[:drafted],
-        draft_probs=(0.5,) * drafted,
-        target_probs=(0.5,) * drafted,
-        acceptance_probs=(1.0,) * drafted,
-        expected_acceptance=(0.9,) * drafted,
-        uniforms=(0.1,) * drafted,
-        num_accepted=drafted,
-        emitted=ids,
-        emitted_kinds=kinds,
-        emitted_texts=texts,
-        draft_ms=1.0,
-        verify_ms=1.0,
-        sample_ms=1.0,
-        total_ms=3.0,
-    )
+        index=index, position=3, num_draft_tokens=drafted, temperature=1.0, drafted=ids[:drafted],
+        drafted_texts=texts[:drafted], draft_probs=(0.5,) * drafted, target_probs=(0.5,) * drafted,
+        acceptance_probs=(1.0,) * drafted, expected_acceptance=(0.9,) * drafted, uniforms=(0.1,) * drafted,
+        num_accepted=drafted, emitted=ids, emitted_kinds=kinds, emitted_texts=texts, draft_ms=1.0, verify_ms=1.0,
+        sample_ms=1.0, total_ms=3.0,
+    )  # fmt: skip
 
 
 def finished(text, reason=FinishReason.LENGTH, **changes):
     values = {
-        "finish_reason": reason,
-        "text": text,
-        "num_tokens": 4,
-        "num_steps": 2,
-        "num_drafts": 2,
-        "num_draft_tokens": 4,
-        "num_accepted_tokens": 3,
-        "num_accepted_tokens_per_pos": (2, 1),
-        "draft_acceptance_rate": 0.75,
-        "block_efficiency": 2.0,
-        "cost_coefficient": 0.1,
-        "tokens_per_second": 123.4,
-        "prefill_ms": 12.3,
-        "peak_memory_mb": None,
-        "predicted_speedup": 1.5,
-    }
+        "finish_reason": reason, "text": text, "num_tokens": 4, "num_steps": 2, "num_drafts": 2,
+        "num_draft_tokens": 4, "num_accepted_tokens": 3, "num_accepted_tokens_per_pos": (2, 1),
+        "draft_acceptance_rate": 0.75, "block_efficiency": 2.0, "cost_coefficient": 0.1,
+        "tokens_per_second": 123.4, "prefill_ms": 12.3, "peak_memory_mb": None, "predicted_speedup": 1.5,
+    }  # fmt: skip
     return Finished(Summary(**values | changes))
 
 
@@ -121,10 +96,7 @@ def clean_environment(monkeypatch):
     """The terminal of the test run has no influence, and no test leaves a choice about threads behind."""
     for name in ("NO_COLOR", "FORCE_COLOR", "OUTRIDER_DEBUG"):
         monkeypatch.delenv(name, raising=False)
-    for name, value in (
-        ("OMP_WAIT_POLICY", "PASSIVE"),
-        ("OMP_NUM_THREADS", "1"),
-        ("HF_HUB_DISABLE_PROGRESS_BARS", "1"),
-        ("TRANSFORMERS_VERBOSITY", "error"),
-    ):
+    values = {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1"}
+    values |= {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "TRANSFORMERS_VERBOSITY": "error"}
+    for name, value in values.items():
         monkeypatch.setenv(name, value)

@@ -35,43 +35,17 @@ STARTED = RunStarted(
     environment=dict.fromkeys(ENVIRONMENT, "x"),
 )
 STEP_EVENT = Step(
-    index=0,
-    position=5,
-    num_draft_tokens=2,
-    temperature=0.7,
-    drafted=(11, 12),
-    drafted_texts=("a", " b"),
-    draft_probs=(0.5, 0.25),
-    target_probs=(0.75, 0.125),
-    acceptance_probs=(1.0, 0.5),
-    expected_acceptance=(0.9, 0.8),
-    uniforms=(0.1, 0.6),
-    num_accepted=1,
-    emitted=(11, 13),
-    emitted_kinds=(Kind.ACCEPTED, Kind.CORRECTION),
-    emitted_texts=("a", ' "c",\n'),
-    draft_ms=1.0,
-    verify_ms=2.0,
-    sample_ms=0.5,
-    total_ms=3.75,
-)
+    index=0, position=5, num_draft_tokens=2, temperature=0.7, drafted=(11, 12), drafted_texts=("a", " b"),
+    draft_probs=(0.5, 0.25), target_probs=(0.75, 0.125), acceptance_probs=(1.0, 0.5),
+    expected_acceptance=(0.9, 0.8), uniforms=(0.1, 0.6), num_accepted=1, emitted=(11, 13),
+    emitted_kinds=(Kind.ACCEPTED, Kind.CORRECTION), emitted_texts=("a", ' "c",\n'), draft_ms=1.0, verify_ms=2.0,
+    sample_ms=0.5, total_ms=3.75,
+)  # fmt: skip
 SUMMARY_EVENT = Summary(
-    finish_reason=FinishReason.LENGTH,
-    text='a "c",\n',
-    num_tokens=2,
-    num_steps=1,
-    num_drafts=1,
-    num_draft_tokens=2,
-    num_accepted_tokens=1,
-    num_accepted_tokens_per_pos=(1, 0),
-    draft_acceptance_rate=0.5,
-    block_efficiency=2.0,
-    cost_coefficient=0.1,
-    tokens_per_second=533.3,
-    prefill_ms=12.0,
-    peak_memory_mb=None,
-    predicted_speedup=1.5,
-)
+    finish_reason=FinishReason.LENGTH, text='a "c",\n', num_tokens=2, num_steps=1, num_drafts=1, num_draft_tokens=2,
+    num_accepted_tokens=1, num_accepted_tokens_per_pos=(1, 0), draft_acceptance_rate=0.5, block_efficiency=2.0,
+    cost_coefficient=0.1, tokens_per_second=533.3, prefill_ms=12.0, peak_memory_mb=None, predicted_speedup=1.5,
+)  # fmt: skip
 EVENTS = [StageChanged("Loading"), STARTED, PrefillDone(5, 12.0, 2.0), STEP_EVENT, Finished(SUMMARY_EVENT)]
 
 

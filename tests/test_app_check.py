@@ -71,13 +71,16 @@ def test_a_broken_pair_is_shown_by_sign_sentence_and_rows(checking, qtbot):
     assert panel.table.item(1, 0).foreground() != panel.table.item(2, 0).foreground()
 
 
-def test_near_ties_are_shown_with_margin_and_difference(checking, qtbot):
-    _, panel, _ = checking(near=True)
+def test_near_ties_are_shown_with_margin_and_difference_and_that_the_settings_have_changed(checking, qtbot):
+    window, panel, _ = checking(near=True)
     finish(qtbot, panel)
     assert panel.mark.text() == "≈"
     assert panel.headline.text().startswith("Exact up to near-ties")
     assert shown(panel)[0][-1] == "1 near-tie"
     assert "margin 2.1\u00a0×\u00a010⁻⁶, measured difference 4.4\u00a0×\u00a010⁻⁶" in panel.table.item(0, 0).toolTip()
+    before = panel.subject.text()
+    window.controls.draft_length.number.set_value(9)
+    assert panel.subject.text() == f"{before}\nThe settings have changed since."
 
 
 def test_the_first_tokens_are_shown_by_prompt_and_can_be_heard(checking, qtbot):
@@ -126,14 +129,6 @@ def test_a_failure_is_one_sentence(checking, qtbot):
     assert panel.headline.text() == str(fake.error)
     assert panel.headline.property("role") == "problem"
     assert not panel.copy_button.isEnabled()
-
-
-def test_a_verdict_says_when_the_settings_have_changed(checking, qtbot):
-    window, panel, _ = checking()
-    finish(qtbot, panel)
-    before = panel.subject.text()
-    window.controls.draft_length.number.set_value(9)
-    assert panel.subject.text() == f"{before}\nThe settings have changed since."
 
 
 def test_the_report_is_copied_and_saved_as_text_or_json(checking, qtbot, dialogs, tmp_path):

@@ -50,16 +50,12 @@ def test_bad_input_is_a_sentence(target, tmp_path, capsys, arguments, word):
     assert not (tmp_path / "new").exists()
 
 
-def test_other_architectures_are_refused(tmp_path, capsys):
-    other = save_model(tmp_path / "gpt", family="gpt2")
-    assert main(["distill", str(other), "--out", str(tmp_path / "new")]) == 2
-    assert "plain Llama" in capsys.readouterr().err
-
-
-def test_stopped_by_the_user_it_says_so(target, tmp_path, capsys, monkeypatch):
+def test_other_architectures_are_refused_and_stopped_by_hand_it_says_so(target, tmp_path, capsys, monkeypatch):
     def interrupted(*_arguments, **_settings):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(pipeline, "write_texts", interrupted)
-    assert main(["distill", str(target), "--out", str(tmp_path / "new")]) == 130
-    assert capsys.readouterr().err.endswith("Stopped.\n")
+    other = save_model(tmp_path / "gpt", family="gpt2")
+    for folder, code, words in ((other, 2, "plain Llama"), (target, 130, "Stopped.\n")):
+        assert main(["distill", str(folder), "--out", str(tmp_path / "new")]) == code
+        assert words in capsys.readouterr().err

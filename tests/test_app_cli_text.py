@@ -148,15 +148,6 @@ def test_a_model_cannot_steer_the_terminal_and_its_lines_and_markup_stay_as_they
     assert terminal.getvalue().endswith("\n" + text)
 
 
-def test_a_pipe_gets_the_line_ends_that_the_text_has():
-    raw = io.BytesIO()
-    stream = io.TextIOWrapper(raw, encoding="utf-8", newline="\r\n")  # As Windows opens its standard output.
-    sink = PlainSink(stream)
-    sink.write("a\nb\r\n", None)
-    sink.flush()
-    assert raw.getvalue() == b"a\nb\r\n"
-
-
 def test_the_sink_follows_stdout(terminal, monkeypatch):
     monkeypatch.setattr("sys.stdout", terminal)
     sink, on_terminal = open_sink(styled=True)

@@ -33,8 +33,13 @@ def row(rows, title):
     return next(found for found in rows if found.title == title)
 
 
-def test_settings_that_differ_come_first_and_the_others_apart(folder):
+def test_settings_that_differ_come_first_and_the_same_run_twice_differs_in_nothing(folder):
     keep_run(folder, 0, prompt="p", num_draft_tokens=4)
+    keep_run(folder, 1, prompt="p", num_draft_tokens=4)
+    found = comparison(folder)
+    assert found.differing == ()
+    assert all(line.best == frozenset() for line in found.results)
+    assert row(found.results, "Text").texts == ("reference", "same")
     keep_run(folder, 1, prompt="p", num_draft_tokens=8, temperature=0.2)
     found = comparison(folder)
     assert [line.title for line in found.differing] == ["K", "Temperature"]
@@ -43,16 +48,7 @@ def test_settings_that_differ_come_first_and_the_others_apart(folder):
     assert {"Prompt", "Seed", "Coupling"} <= {line.title for line in found.agreeing}
 
 
-def test_the_same_run_twice_differs_in_nothing_and_neither_is_best(folder):
-    keep_run(folder, 0, prompt="p")
-    keep_run(folder, 1, prompt="p")
-    found = comparison(folder)
-    assert found.differing == ()
-    assert all(line.best == frozenset() for line in found.results)
-    assert row(found.results, "Text").texts == ("reference", "same")
-
-
-def test_runs_of_one_name_are_distinguished_by_what_differs_or_by_number(folder):
+def test_runs_of_one_name_are_told_apart_by_what_differs_or_by_number(folder):
     keep_run(folder, 0, prompt="p", num_draft_tokens=4)
     keep_run(folder, 1, prompt="p", num_draft_tokens=8)
     keep_run(folder, 2, prompt="q", num_draft_tokens=8)
@@ -138,7 +134,7 @@ def test_the_page_lists_differences_then_results_and_what_agrees_when_asked(page
     assert sections() == [DIFFERING, RESULTS]
 
 
-def test_each_run_has_a_curve_in_both_plots_under_its_name(page):
+def test_each_run_has_a_curve_in_both_plots_under_its_name_until_the_next_comparison(page, folder):
     names = [page.table.horizontalHeaderItem(column).toolTip() for column in (1, 2, 3)]
     assert names == ["first", "second", "third"]
     assert [sample.toolTip() for sample in page.samples] == names
@@ -149,14 +145,10 @@ def test_each_run_has_a_curve_in_both_plots_under_its_name(page):
     assert [name for name, _ in page.time.details(0)[1:]] == names
     assert page.time.details(10)[3] == ("third", "ended")
     assert to_csv(page.acceptance.table()).startswith("run,tokens,running_acceptance")
-
-
-def test_another_comparison_takes_the_place_of_the_first(page, folder):
     store = RunStore(folder)
     page.show_comparison(compare([(run, store.load(run.id)) for run in list(store.runs())[1:]]))
     assert page.table.columnCount() == 3
     assert len(page.acceptance.lines) == len(page.samples) == 2
-    page.set_theme(DARK)
 
 
 @pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])

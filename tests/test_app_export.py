@@ -1,4 +1,4 @@
-"""Taking a run away: whole, or not at all, or not wanted."""
+"""Exports of a run: whole, or not at all."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def finished(window, run_to_end):
 
 @pytest.fixture
 def export(qtbot):
-    """Exports the current run, waits until that succeeds or fails, and returns the message."""
+    """Exports the current run and waits for the end; the sentence about it."""
 
     def run(window) -> str:
         window.banner.dismiss()
@@ -30,13 +30,20 @@ def export(qtbot):
     return run
 
 
-def test_there_is_nothing_to_export_before_a_run(window, dialogs):
+def test_there_is_nothing_to_export_before_a_run_and_a_dismissed_dialog_writes_nothing(
+    window, dialogs, run_to_end, tmp_path
+):
     assert not window.menus.export.isEnabled()
     window.exports.export()
     assert dialogs.asked == []
+    run_to_end(window)
+    before = sorted(tmp_path.rglob("*"))
+    window.menus.export.trigger()
+    assert sorted(tmp_path.rglob("*")) == before
+    assert window.banner.sentence() == ""
 
 
-def test_export_writes_the_run_as_json_lines(finished, export, dialogs, tmp_path):
+def test_export_writes_the_run_as_json_lines_or_its_steps_as_a_table(finished, export, dialogs, tmp_path):
     dialogs.export_path = tmp_path / "out.jsonl"
     export(finished)
     log = read_run_log(dialogs.export_path)
@@ -45,14 +52,11 @@ def test_export_writes_the_run_as_json_lines(finished, export, dialogs, tmp_path
     assert log.summary["finish_reason"] == "length"
     assert dialogs.asked == [f"{log.run['id']}.jsonl"]
     assert str(dialogs.export_path) in finished.status.stage.text()
-
-
-def test_export_writes_the_steps_as_a_table(finished, export, dialogs, tmp_path):
     dialogs.export_path = tmp_path / "out.CSV"
     export(finished)
     with dialogs.export_path.open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) == finished.run_view.metrics.totals.steps
+    assert len(rows) == len(log.steps)
     assert rows[0]["num_draft_tokens"] == "4"
 
 
@@ -80,13 +84,6 @@ def test_a_window_that_is_closed_meanwhile_waits_for_the_file(finished, dialogs,
     assert read_run_log(tmp_path / "out.jsonl").problems == []
     with second.open(newline="") as file:
         assert len(list(csv.DictReader(file))) == finished.run_view.metrics.totals.steps
-
-
-def test_a_dismissed_dialog_writes_nothing(finished, dialogs, tmp_path):
-    before = sorted(tmp_path.rglob("*"))
-    finished.menus.export.trigger()
-    assert sorted(tmp_path.rglob("*")) == before
-    assert finished.banner.sentence() == ""
 
 
 @pytest.mark.parametrize("name", ["missing/out.jsonl", "", "file/out.csv"])

@@ -1,4 +1,4 @@
-"""The window of kept runs: listed, searched, named, deleted and brought back, and worked by keys."""
+"""The window of kept runs: listed, searched, named, deleted and restored, by keys too."""
 
 from __future__ import annotations
 
@@ -30,13 +30,6 @@ def test_runs_are_listed_with_their_settings_and_results(open_runs, folder):
     assert "2 runs" in panel.foot.text()
 
 
-def test_without_runs_the_list_says_how_there_will_be_some(open_runs):
-    _, panel = open_runs(0)
-    assert panel.empty.text() == NO_RUN
-    assert not panel.open_button.isEnabled()
-    assert not panel.delete_button.isEnabled()
-
-
 def test_the_list_is_sorted_and_searched_and_keeps_what_is_selected(open_runs, folder):
     for index, k in enumerate((6, 10, 2, 4, 8)):
         keep_run(folder, index, num_draft_tokens=k)
@@ -57,30 +50,20 @@ def test_the_list_is_sorted_and_searched_and_keeps_what_is_selected(open_runs, f
     assert selected() == [10, 8]
     panel.search.setText("K=2")
     assert selected() == [2]
+    panel.search.setText("nowhere")
+    assert panel.table.count() == 0
+    assert panel.empty.text() == NO_MATCH
+    panel.search.setText("PROMPT 3")
+    assert names(panel) == ["prompt 3"]
+    assert "1 of 5 runs" in panel.foot.text()
     panel.search.clear()
     panel.table.sortByColumn(-1, Qt.SortOrder.AscendingOrder)
     assert names(panel) == [f"prompt {index}" for index in (4, 3, 2, 1, 0)]
 
 
-def test_the_search_finds_words_and_settings(open_runs, folder):
-    keep_run(folder, 0, prompt="a poem")
-    keep_run(folder, 1, prompt="a proof", num_draft_tokens=7)
-    _, panel = open_runs(2)
-    panel.search.setText("POEM")
-    assert names(panel) == ["a poem"]
-    assert "1 of 2 runs" in panel.foot.text()
-    panel.search.setText("K=7")
-    assert names(panel) == ["a proof"]
-    panel.search.setText("nowhere")
-    assert panel.table.count() == 0
-    assert panel.empty.text() == NO_MATCH
-    panel.search.clear()
-    assert panel.table.count() == 2
-
-
 def test_a_run_is_renamed_in_place_and_keeps_its_name(open_runs, folder, qtbot, make_window):
     keep_run(folder)
-    _, panel = open_runs(1)
+    window, panel = open_runs(1)
     panel.show()
     qtbot.keyClick(panel.table, Qt.Key.Key_F2)
     editor = panel.table.findChild(QLineEdit, "runNameEdit")
@@ -89,12 +72,7 @@ def test_a_run_is_renamed_in_place_and_keeps_its_name(open_runs, folder, qtbot, 
     until(qtbot, lambda: names(panel) == ["my run"])
     _, again = open_runs(1)
     assert names(again) == ["my run"]
-
-
-def test_a_list_that_comes_while_a_name_is_typed_waits(open_runs, folder, qtbot):
-    keep_run(folder)
-    window, panel = open_runs(1)
-    panel.show()
+    # A list that comes while a name is typed waits.
     panel.rename_button.click()
     keep_run(folder, 1)
     window.runs.refresh()
@@ -127,31 +105,24 @@ def test_deleted_runs_come_back_one_deletion_at_a_time(open_runs, folder, qtbot)
     assert len(list(folder.glob("**/*.jsonl"))) == 3
 
 
-def test_a_folder_that_can_not_be_listed_is_explained(open_runs, tmp_path):
+def test_without_runs_the_list_says_how_there_will_be_some_and_a_folder_that_can_not_be_read_is_explained(
+    open_runs, tmp_path
+):
+    _, panel = open_runs(0)
+    assert panel.empty.text() == NO_RUN
+    assert not panel.open_button.isEnabled()
+    assert not panel.delete_button.isEnabled()
     (tmp_path / "runs").write_text("")
     _, panel = open_runs(0)
     assert "can't be read" in panel.banner.sentence()
 
 
-def test_the_window_is_worked_by_keys(open_runs, folder, qtbot):
-    for index in range(2):
-        keep_run(folder, index)
-    window, panel = open_runs(2)
-    panel.show()
-    assert [keys.toString() for keys in window.menus.runs.shortcuts()] == ["Ctrl+O", "Ctrl+Shift+R"]
-    panel.table.selectAll()
-    panel.compare_button.click()
-    until(qtbot, lambda: panel.pages.currentIndex() == COMPARE)
-    qtbot.keyClick(panel, Qt.Key.Key_Escape)
-    assert panel.pages.currentIndex() == LIST
-    assert panel.isVisible()
-    qtbot.keyClick(panel, Qt.Key.Key_Escape)
-    assert not panel.isVisible()
-
-
-def test_a_comparison_is_taken_away_as_a_report_but_never_over_a_runs_log(open_runs, folder, dialogs, qtbot, tmp_path):
+def test_a_comparison_is_exported_but_never_over_a_runs_log_and_left_by_escape(
+    open_runs, folder, dialogs, qtbot, tmp_path
+):
     kept = [keep_run(folder, index) for index in range(2)]
     window, panel = open_runs(2)
+    assert [keys.toString() for keys in window.menus.runs.shortcuts()] == ["Ctrl+O", "Ctrl+Shift+R"]
     panel.table.selectAll()
     panel.compare_button.click()
     until(qtbot, lambda: panel.pages.currentIndex() == COMPARE)
@@ -160,7 +131,6 @@ def test_a_comparison_is_taken_away_as_a_report_but_never_over_a_runs_log(open_r
     dialogs.export_path = tmp_path / "both.html"
     with qtbot.waitSignal(window.runs.reported):
         panel.compare_page.export.click()
-    # It is said where it was asked for, until the list is back.
     assert panel.foot.isVisible()
     assert panel.foot.toolTip() == f"Exported to {dialogs.export_path}"
     page = dialogs.export_path.read_text("utf-8")
@@ -171,17 +141,17 @@ def test_a_comparison_is_taken_away_as_a_report_but_never_over_a_runs_log(open_r
     panel.compare_page.export.click()
     until(qtbot, lambda: "choose another place" in panel.banner.sentence())
     assert dialogs.export_path.read_bytes() == before
+    panel.show()
+    qtbot.keyClick(panel, Qt.Key.Key_Escape)
+    assert panel.pages.currentIndex() == LIST
+    assert panel.isVisible()
+    qtbot.keyClick(panel, Qt.Key.Key_Escape)
+    assert not panel.isVisible()
 
 
 def test_everything_that_takes_keys_has_a_name(open_runs, folder):
     keep_run(folder)
     _, panel = open_runs(1)
-    parts = [*panel.findChildren(QLineEdit), *panel.findChildren(QAbstractButton), panel.table]
-    nameless = [
-        part
-        for part in parts
-        if part.isEnabled()
-        and part.focusPolicy() != Qt.FocusPolicy.NoFocus
-        and not (part.accessibleName() or (isinstance(part, QAbstractButton) and part.text()))
-    ]
-    assert [part.objectName() or part for part in nameless] == []
+    for part in [*panel.findChildren(QLineEdit), *panel.findChildren(QAbstractButton), panel.table]:
+        if part.isEnabled() and part.focusPolicy() != Qt.FocusPolicy.NoFocus:
+            assert part.accessibleName() or (isinstance(part, QAbstractButton) and part.text()), part.objectName()

@@ -11,6 +11,7 @@ import pytest
 from app.controller import RunState
 from app.tools.runs.kept import BUSY
 from app.tools.runs.rows import RunColumn
+from core.errors import ModelNotFoundError
 from core.runlog.log import read_run_log
 from core.runlog.store import KeptState
 from core.settings import Coupling, SamplingParams
@@ -52,7 +53,9 @@ def test_a_long_run_is_opened_in_pieces(open_runs, folder, qtbot, monkeypatch):
     assert window.transcript.view.toPlainText() == "prompt 0" + window.run_view.summary.text
 
 
-def test_a_run_that_was_cut_off_opens_as_far_as_it_came(open_runs, folder, qtbot):
+def test_a_run_that_was_cut_off_opens_as_far_as_it_came_and_the_next_start_says_so(
+    open_runs, folder, qtbot, make_window
+):
     keep_run(folder, lines=4)
     window, panel = open_runs(1)
     assert cells(panel, 0)[RunColumn.STATE] == "Cut off"
@@ -61,10 +64,6 @@ def test_a_run_that_was_cut_off_opens_as_far_as_it_came(open_runs, folder, qtbot
     assert len(window.run_view.steps) == 3
     assert window.measurements.tiles.speed.value.text() != "–"
     assert window.banner.sentence() == panel.banner.sentence() == ""
-
-
-def test_the_next_start_says_that_the_last_run_was_cut_off(make_window, folder, qtbot):
-    keep_run(folder, lines=4)
     window = make_window(is_shown=True)
     until(qtbot, lambda: "was cut off" in window.status.stage.text())
 
@@ -88,20 +87,20 @@ def test_a_run_that_vanished_meanwhile_is_explained(open_runs, folder, qtbot):
     until(qtbot, lambda: "There is no file" in panel.banner.sentence())
 
 
-def test_the_current_run_is_marked_and_neither_opened_nor_deleted(open_runs, folder, qtbot, session):
+def test_the_run_in_progress_is_marked_and_neither_opened_nor_deleted(open_runs, folder, qtbot, session):
     session.gate = threading.Semaphore(3)
     keep_run(folder)
     window, panel = open_runs(1)
     window.prompt.run_button.click()
     until(qtbot, lambda: panel.table.count() == 2)
     until(qtbot, lambda: any(run.state is KeptState.RUNNING for run in panel.table.runs()))
-    current = next(run for run in panel.table.runs() if run.state is KeptState.RUNNING)
-    panel.table.select([current.id])
+    running = next(run for run in panel.table.runs() if run.state is KeptState.RUNNING)
+    panel.table.select([running.id])
     assert not panel.open_button.isEnabled()
     assert not panel.delete_button.isEnabled()
-    panel.delete((current.id,))
-    assert "has not ended" in panel.banner.sentence()
-    panel.table.select([run.id for run in panel.table.runs() if run.id != current.id])
+    panel.delete((running.id,))
+    assert "still running" in panel.banner.sentence()
+    panel.table.select([run.id for run in panel.table.runs() if run.id != running.id])
     panel.open_button.click()
     assert panel.banner.sentence() == BUSY
     session.gate.release(1000)
@@ -109,21 +108,15 @@ def test_the_current_run_is_marked_and_neither_opened_nor_deleted(open_runs, fol
 
 
 def test_a_replay_runs_with_the_same_settings_and_shows_them(open_runs, folder, qtbot, session):
-    keep_run(
-        folder,
-        prompt="again",
-        num_draft_tokens=7,
-        seed=5,
-        coupling=Coupling.GUMBEL,
-        sampling=SamplingParams(0.35, top_k=9, top_p=0.9, min_p=0.05),
-        max_new_tokens=30,
-    )
+    sampling = SamplingParams(0.35, top_k=9, top_p=0.9, min_p=0.05)
+    settings = {"num_draft_tokens": 7, "seed": 5, "coupling": Coupling.GUMBEL, "max_new_tokens": 30}
+    keep_run(folder, prompt="again", sampling=sampling, **settings)
     window, panel = open_runs(1)
     with qtbot.waitSignal(window.live.run_shown, timeout=30_000):
         panel.replay_button.click()
     (request,) = session.requests
     assert (request.prompt, request.num_draft_tokens, request.seed) == ("again", 7, 5)
-    assert request.sampling == SamplingParams(0.35, top_k=9, top_p=0.9, min_p=0.05)
+    assert request.sampling == sampling
     assert (request.coupling, request.max_new_tokens, request.baseline) == (Coupling.GUMBEL, 30, False)
     assert window.controls.request(window.prompt.text()) == replace(
         request, method_options=window.controls.request("x").method_options, inspect=False
@@ -145,15 +138,12 @@ def test_a_replay_that_writes_another_text_says_so(open_runs, folder, qtbot):
 
 
 def test_a_replay_without_its_models_says_what_the_engine_says(open_runs, folder, qtbot, session):
-    from core.errors import ModelNotFoundError
-
     session.fail_before = ModelNotFoundError("There is no model 'gone' here.")
     keep_run(folder, target="gone")
     window, panel = open_runs(1)
     with qtbot.waitSignal(window.live.run_shown, timeout=30_000):
         panel.replay_button.click()
     assert window.banner.sentence() == "There is no model 'gone' here."
-    assert session.requests[0].target == "gone"
 
 
 def test_a_run_whose_log_lacks_settings_is_shown_but_not_replayed(open_runs, folder, qtbot, session):

@@ -7,7 +7,6 @@ import threading
 import pytest
 from PySide6.QtWidgets import QLabel
 
-from app.tools.probe import COLUMNS, row_of
 from core.analysis.expectation import Curve, Estimate
 from core.analysis.probe import Agreement, Costs, DraftProbe, DraftProbed, ProbeDone
 from core.errors import ModelNotFoundError
@@ -19,18 +18,10 @@ def found(draft, *speedups, **changes):
     """A draft's probe with these speedups for K = 1, 2, …"""
     values = (1.0, *speedups)
     agreement = Agreement(
-        num_places=64,
-        acceptance=Estimate(0.8, 0.75, 0.85),
-        survival=(0.8, 0.6),
-        tokens=Curve(values),
-        is_own_text=True,
-        top_1=0.7,
-        kl_target_draft=0.4,
-        kl_draft_target=0.5,
-        num_infinite=0,
-        target_entropy=1.0,
+        num_places=64, acceptance=Estimate(0.8, 0.75, 0.85), survival=(0.8, 0.6), tokens=Curve(values), top_1=0.7,
+        is_own_text=True, kl_target_draft=0.4, kl_draft_target=0.5, num_infinite=0, target_entropy=1.0,
         draft_entropy=1.1,
-    )
+    )  # fmt: skip
     verify = Curve((1.0, 1.1, 1.2, 1.3, 1.4))
     curve = Curve(values, tuple(value - 0.1 for value in values), tuple(value + 0.1 for value in values))
     return DraftProbe(draft, "", agreement, Costs(10.0, 1.0, ()), verify, curve, 0.5, **changes)
@@ -111,26 +102,16 @@ def test_drafts_are_ranked_with_a_sentence_and_one_press_puts_draft_and_k_into_t
     assert "are in the settings" in panel.stage.text()
 
 
-def test_a_draft_that_does_not_pay_can_not_be_used(probing, qtbot):
-    _, panel, _ = probing(BAD)
-    finish(qtbot, panel)
-    assert panel.headline.text().startswith("Don't speculate here")
-    assert not panel.use_button.isEnabled()
-    assert shown(panel)[0][1:3] == ["below 1×", "none"]
-
-
-def test_a_draft_with_a_problem_says_it_in_its_tooltip(probing, qtbot):
-    _, panel, _ = probing(DraftProbe("odd", problem="The tokenizers differ."), GOOD)
-    finish(qtbot, panel)
-    assert panel.table.item(1, 0).toolTip() == "The tokenizers differ."
-    assert shown(panel)[1][1] == "–"
-
-
-def test_only_the_prompt_is_read_where_nothing_is_to_be_written_first(probing, qtbot):
-    _, panel, fake = probing(GOOD)
+def test_a_draft_that_does_not_pay_can_not_be_used_and_one_with_a_problem_says_it(probing, qtbot):
+    _, panel, fake = probing(DraftProbe("odd", problem="The tokenizers differ."), BAD)
     panel.generate.setChecked(False)
     finish(qtbot, panel)
-    assert fake.requests[0].generate == 0
+    assert fake.requests[0].generate == 0, "only the prompt is read where nothing is to be written first"
+    assert panel.headline.text().startswith("Don't speculate here")
+    assert not panel.use_button.isEnabled()
+    assert [row[1] for row in shown(panel)] == ["below 1×", "–"]
+    assert shown(panel)[0][2] == "none"
+    assert panel.table.item(1, 0).toolTip() == "The tokenizers differ."
 
 
 @pytest.mark.parametrize("num_probed", [0, 1])
@@ -170,11 +151,3 @@ def test_a_failure_is_one_sentence_in_the_window(probing, qtbot):
     window.prompt.set_text("  ")
     panel.start_button.click()
     assert "prompt is empty" in panel.headline.text()
-
-
-def test_every_column_is_explained_and_every_row_is_whole(probing):
-    _, panel, _ = probing(GOOD)
-    assert all(panel.table.horizontalHeaderItem(index).toolTip() for index in range(len(COLUMNS)))
-    row = row_of(GOOD)
-    assert len(row.texts) == len(COLUMNS)
-    assert "80\u00a0%, 60\u00a0%" in row.tip

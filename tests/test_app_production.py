@@ -7,6 +7,7 @@ from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QPlainTextEdit, QPushButton
 
 from app.dialogs import EXPORT_FILTERS
+from core.errors import SettingsError
 from core.export.configurations import PROJECTS
 from core.types import Finished, FinishReason
 from tests.fakes_app import make_step, make_summary
@@ -30,7 +31,7 @@ def show(page, title):
     return page.tabs.currentWidget().toPlainText()
 
 
-def test_before_a_run_the_settings_are_taken(window, opened):
+def test_before_a_run_the_settings_are_taken_and_every_part_has_a_name(window, opened):
     window.controls.draft_length.number.set_value(6)
     page = opened()
     assert "K = 6" in page.heading.text()
@@ -39,19 +40,26 @@ def test_before_a_run_the_settings_are_taken(window, opened):
     assert '"num_speculative_tokens": 6' in show(page, "vLLM")
     assert "num_assistant_tokens = 6" in show(page, "transformers")
     assert page.verdict.isHidden()
+    for widget in page.findChildren(QPushButton):
+        assert widget.objectName()
+        assert widget.accessibleName()
+    assert all(editor.accessibleName() and editor.isReadOnly() for editor in page.findChildren(QPlainTextEdit))
+    # The engine in front stays there when the window is opened again.
+    show(page, "llama.cpp")
+    page.close()
+    window.controls.draft_length.number.set_value(8)
+    assert opened() is page
+    assert page.tabs.tabText(page.tabs.currentIndex()) == "llama.cpp"
+    assert "8" in page.tabs.currentWidget().toPlainText()
 
 
-def test_after_a_run_its_own_pair_and_k_are_used_whatever_the_current_settings(window, opened, run_to_end):
+def test_after_a_run_its_own_pair_and_k_are_taken_and_whether_it_paid_is_said(window, opened, run_to_end):
     run_to_end(window)
     window.controls.draft_length.number.set_value(9)
     page = opened()
     assert "K = 4" in page.heading.text()
     assert "From the current run" in page.note.text()
     assert window.run_view.started.run_id in show(page, "vLLM")
-
-
-def test_a_pair_that_does_not_pay_is_said_on_top(window, opened, run_to_end):
-    run_to_end(window)
     slow = make_summary([make_step(0, 9)], FinishReason.LENGTH, measured_speedup=0.7, baseline_tokens_per_second=100.0)
     window.run_view.apply(Finished(slow))
     page = opened()
@@ -99,8 +107,6 @@ def test_a_configuration_is_saved_whole_or_says_why_not(opened, dialogs, qtbot, 
 
 
 def test_settings_that_can_not_be_run_are_a_sentence_and_no_window(window, monkeypatch):
-    from core.errors import SettingsError
-
     def refuse(_prompt):
         raise SettingsError("Choose a target model.")
 
@@ -108,27 +114,6 @@ def test_settings_that_can_not_be_run_are_a_sentence_and_no_window(window, monke
     window.menus.production.trigger()
     assert window.banner.sentence() == "Choose a target model."
     assert window.exports.page is None
-
-
-def test_the_engine_in_front_stays_there_when_it_is_opened_again(window, opened):
-    page = opened()
-    show(page, "llama.cpp")
-    page.close()
-    window.controls.draft_length.number.set_value(8)
-    assert opened() is page
-    assert page.tabs.tabText(page.tabs.currentIndex()) == "llama.cpp"
-    assert "8" in page.tabs.currentWidget().toPlainText()
-
-
-def test_every_part_of_the_window_has_a_name(opened):
-    page = opened()
-    for widget in page.findChildren(QPushButton):
-        assert widget.objectName()
-        assert widget.accessibleName()
-    assert all(editor.accessibleName() and editor.isReadOnly() for editor in page.findChildren(QPlainTextEdit))
-
-
-# --- The report ---------------------------------------------------------------------------------------------------
 
 
 def test_the_export_dialog_offers_a_report(window, dialogs, run_to_end, qtbot, tmp_path):

@@ -46,22 +46,29 @@ def test_a_run_that_was_not_inspected_logs_no_evidence():
         assert evidence_from_record(record) == ()
 
 
+def with_first(**values):
+    """Put another value first into these lists of a place."""
+    return lambda place: [{**place, **{name: [value, *place[name][1:]] for name, value in values.items()}}]
+
+
+def changed(**values):
+    return lambda place: [{**place, **values}]
+
+
 DAMAGE = {
     "no list": lambda place: 3,
     "a place that is none": lambda place: [None],
-    "a text for an id": lambda place: [{**place, "ids": ["x", *place["ids"][1:]]}],
-    "a broken number": lambda place: [{**place, "ids": [0.5, *place["ids"][1:]]}],
-    "an id beyond every vocabulary": lambda place: [{**place, "ids": [2**40, *place["ids"][1:]]}],
-    "a negative id": lambda place: [{**place, "ids": [-1, *place["ids"][1:]]}],
+    "a text for an id": with_first(ids="x"),
+    "a broken number": with_first(ids=0.5),
+    "an id beyond every vocabulary": with_first(ids=2**40),
+    "a negative id": with_first(ids=-1),
     "a missing probability": lambda place: [{**place, "target_probs": place["target_probs"][1:]}],
-    "a probability above 1": lambda place: [{**place, "draft_probs": [7.0, *place["draft_probs"][1:]]}],
-    "null for a number": lambda place: [{**place, "target_entropy": None}],
-    "true for a number": lambda place: [{**place, "target_tail": True}],
-    "a text that is none": lambda place: [{**place, "texts": [5, *place["texts"][1:]]}],
+    "a probability above 1": with_first(draft_probs=7.0),
+    "null for a number": changed(target_entropy=None),
+    "true for a number": changed(target_tail=True),
+    "a text that is none": with_first(texts=5),
     "no texts": lambda place: [{key: value for key, value in place.items() if key != "texts"}],
-    "far too many tokens": lambda place: [
-        {**place, "ids": [1] * 999, "texts": ["a"] * 999, "target_probs": [0.0] * 999, "draft_probs": None}
-    ],
+    "far too many tokens": changed(ids=[1] * 999, texts=["a"] * 999, target_probs=[0.0] * 999, draft_probs=None),
 }
 
 

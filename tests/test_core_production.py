@@ -52,24 +52,16 @@ def test_every_method_has_a_configuration_or_a_sentence(name, method):
 def test_vllm_gets_its_settings_as_json():
     words = words_of("vllm", hub())
     assert words[:3] == ["vllm", "serve", "Qwen/Qwen3-8B"]
-    assert json.loads(value(words, "--speculative-config")) == {
-        "method": "draft_model",
-        "model": "Qwen/Qwen3-0.6B",
-        "num_speculative_tokens": 5,
-        "draft_sample_method": "probabilistic",
-    }
+    model = {"method": "draft_model", "model": "Qwen/Qwen3-0.6B", "num_speculative_tokens": 5}
+    assert json.loads(value(words, "--speculative-config")) == {**model, "draft_sample_method": "probabilistic"}
     greedy = json.loads(value(words_of("vllm", hub(sampling=SamplingParams(0))), "--speculative-config"))
     assert "draft_sample_method" not in greedy
 
 
 def test_prompt_lookup_keeps_the_lengths_of_its_n_grams():
     choice = Choice("a/b", None, "prompt-lookup", 6, method_options={"max_ngram": 4, "min_ngram": 2})
-    assert json.loads(value(words_of("vllm", choice), "--speculative-config")) == {
-        "method": "ngram",
-        "num_speculative_tokens": 6,
-        "prompt_lookup_max": 4,
-        "prompt_lookup_min": 2,
-    }
+    ngram = {"method": "ngram", "num_speculative_tokens": 6, "prompt_lookup_max": 4, "prompt_lookup_min": 2}
+    assert json.loads(value(words_of("vllm", choice), "--speculative-config")) == ngram
     words = words_of("llama.cpp", choice)
     assert (value(words, "--spec-ngram-simple-size-n"), value(words, "--spec-ngram-simple-size-m")) == ("4", "6")
     assert "prompt_lookup_num_tokens=6" in text_of("transformers", choice)
@@ -94,12 +86,6 @@ def test_llama_cpp_converts_what_is_no_gguf_file_and_takes_what_is():
     assert "--draft-max" not in words
 
 
-@pytest.mark.parametrize("name", ["vllm", "sglang", "mlx"])
-def test_gguf_files_are_refused_where_they_can_not_be_read(name):
-    found = configuration(Choice("/models/t.gguf", "/models/d.gguf"), PROJECTS[name])
-    assert "GGUF" in found.problem
-
-
 @pytest.mark.parametrize("name", PROJECTS)
 def test_whatever_a_reference_holds_stays_one_word(name, tmp_path):
     folder = tmp_path / 'it\'s a "model" $(x) `y`'
@@ -115,21 +101,14 @@ def test_whatever_a_reference_holds_stays_one_word(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", PROJECTS)
-def test_no_reference_breaks_out_of_its_comment(name):
+def test_no_reference_breaks_out_of_its_comment_and_what_a_project_cannot_run_is_refused(name):
     for line in text_of(name, Choice(NASTY, None, "self-draft", run_id="x\ny")).splitlines():
         assert not line or line.startswith("#")
-
-
-@pytest.mark.parametrize("name", PROJECTS)
-def test_embedded_models_are_named_by_their_folder(name):
-    text = text_of(name, Choice(DEFAULT_TARGET, DEFAULT_DRAFT))
-    assert str(EMBEDDED / DEFAULT_TARGET) in text
-
-
-@pytest.mark.parametrize("name", PROJECTS)
-def test_a_draft_that_borrows_its_targets_tables_is_refused(name):
-    found = configuration(Choice("HuggingFaceTB/SmolLM2-135M-Instruct", SMOLLM2_DRAFTER), PROJECTS[name])
-    assert "borrows the tables" in found.problem
+    assert str(EMBEDDED / DEFAULT_TARGET) in text_of(name, Choice(DEFAULT_TARGET, DEFAULT_DRAFT))
+    borrowing = Choice("HuggingFaceTB/SmolLM2-135M-Instruct", SMOLLM2_DRAFTER)
+    assert "borrows the tables" in configuration(borrowing, PROJECTS[name]).problem
+    if name in {"vllm", "sglang", "mlx"}:
+        assert "GGUF" in configuration(Choice("/models/t.gguf", "/models/d.gguf"), PROJECTS[name]).problem
 
 
 def test_the_program_for_transformers_is_python_and_sets_k_where_it_is_read():
