@@ -122,7 +122,7 @@ def choose_small(window, *, lengths: str = "1, 2", temperatures: str = "0"):
 
 
 @contextmanager
-def refused(error: type[Exception], words: str = ""):
+def refused(error: type[Exception], words: str | None = None):
     """Expect an error of this kind whose text is one sentence with these words."""
     with pytest.raises(error, match=words) as caught:
         yield
