@@ -53,8 +53,8 @@ def test_the_list_is_sorted_and_searched_and_keeps_what_is_selected(open_runs, f
     panel.search.setText("nowhere")
     assert panel.table.count() == 0
     assert panel.empty.text() == NO_MATCH
-    panel.search.setText("PROMPT 3")
-    assert names(panel) == ["prompt 3"]
+    panel.search.setText("K=8 PROMPT")
+    assert names(panel) == ["prompt 4"]
     assert "1 of 5 runs" in panel.foot.text()
     panel.search.clear()
     panel.table.sortByColumn(-1, Qt.SortOrder.AscendingOrder)
