@@ -99,7 +99,7 @@ def test_the_run_in_progress_is_marked_and_neither_opened_nor_deleted(open_runs,
     assert not panel.open_button.isEnabled()
     assert not panel.delete_button.isEnabled()
     panel.delete((running.id,))
-    assert "still running" in panel.banner.sentence()
+    assert "has not ended" in panel.banner.sentence()
     panel.table.select([run.id for run in panel.table.runs() if run.id != running.id])
     panel.open_button.click()
     assert panel.banner.sentence() == BUSY
