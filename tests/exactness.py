@@ -1,7 +1,4 @@
-"""Checks of a distribution as a whole, and mutants of the engine's source to show that the checks can fail.
-
-A marginal test of the first token misses many mistakes of a verifier. These look at all tokens of a block at once.
-"""
+"""Checks of the distribution of whole blocks, and mutants of the engine's source to show that the checks can fail."""
 
 import contextlib
 import inspect
@@ -18,7 +15,7 @@ from scipy.stats import chi2
 from core.sampling import draw, draw_uniforms, probabilities
 from core.settings import Coupling, SamplingParams
 from core.types import DraftContext
-from tests.fakes import Law, ScriptDrafter, fixed_law, play, random_law, table_model
+from tests.fakes import ScriptDrafter, play, random_law, table_model
 
 V, K = 3, 2
 SIGNIFICANCE = 1e-4
@@ -38,20 +35,16 @@ def global_generator_untouched():
     assert torch.equal(before, torch.random.get_rng_state())
 
 
-def contexts(longest: int) -> list[tuple[int, ...]]:
-    """All contexts up to a length, the empty one first."""
-    return [context for size in range(longest + 1) for context in itertools.product(range(V), repeat=size)]
-
-
 def make_laws(seed: int) -> Laws:
     """A different positive distribution for every context."""
     generator = torch.Generator().manual_seed(seed)
-    rows = {context: torch.rand(V, generator=generator) + 0.08 for context in contexts(K)}
+    contexts = [context for size in range(K + 1) for context in itertools.product(range(V), repeat=size)]
+    rows = {context: torch.rand(V, generator=generator) + 0.08 for context in contexts}
     return {context: row / row.sum() for context, row in rows.items()}
 
 
 class RandomBlock(NamedTuple):
-    """What a verifier is given; the target never says token 0. `probs` None: the draft was certain of its tokens."""
+    """What a verifier is given; the target never says token 0. `probs` is None where the draft was certain."""
 
     tokens: torch.Tensor
     probs: torch.Tensor | None
@@ -87,15 +80,13 @@ def chi_squared_p_value(counts: np.ndarray, expected: np.ndarray) -> float:
     return float(chi2.sf(statistic, max(len(cells) - 1, 1)))
 
 
-def joint_law_p_value(step: StepFunction, *, samples: int = 20_000, seed: int = 0) -> float:
-    """Chi-squared of all K + 1 tokens of a block together, completed from the target where the block is shorter.
-
-    A step that is hopelessly wrong is found out early.
-    """
+def joint_p_value(step: StepFunction, *, samples: int = 20_000, seed: int = 0) -> float:
+    """Chi-squared of all K + 1 tokens of a block together, completed from the target where the block is shorter."""
     draft_laws, target_laws = make_laws(seed + 1), make_laws(seed + 2)
     cumulated = {context: np.cumsum(row.double().numpy()) for context, row in target_laws.items()}
     generator, completion = torch.Generator().manual_seed(seed), np.random.default_rng(seed)
-    expected = np.array([np.prod([float(target_laws[cell[:i]][cell[i]]) for i in range(K + 1)]) for cell in _cells()])
+    cells = itertools.product(range(V), repeat=K + 1)
+    expected = np.array([np.prod([float(target_laws[cell[:i]][cell[i]]) for i in range(K + 1)]) for cell in cells])
     counts = np.zeros(len(expected))
     for done in range(1, samples + 1):
         tokens = step(draft_laws, target_laws, generator)
@@ -108,10 +99,6 @@ def joint_law_p_value(step: StepFunction, *, samples: int = 20_000, seed: int = 
             if p_value < 1e-9:
                 break
     return p_value
-
-
-def _cells() -> list[tuple[int, ...]]:
-    return list(itertools.product(range(V), repeat=K + 1))
 
 
 def verify_step(verify_block: Callable) -> StepFunction:
@@ -132,7 +119,7 @@ def certain_step(verify_block: Callable) -> StepFunction:
 
     def step(draft_laws: Laws, target_laws: Laws, generator: torch.Generator) -> list[int]:
         tokens: list[int] = []
-        for _ in range(K):
+        while len(tokens) < K:
             tokens.append(int(draft_laws[tuple(tokens)].argmax()))
         return _verified(verify_block, tokens, None, target_laws, generator)
 
@@ -155,14 +142,9 @@ def drafter_step(
             drafters.append(drafter_class(table_model(lambda ids: draft_laws[tuple(ids[1:])].log(), V)))
             drafters[0].start(torch.tensor([0]))
         context = DraftContext(
-            ids=[0],
-            num_draft_tokens=K,
-            sampling=SamplingParams(),
-            generator=generator,
-            vocab_size=V,
-            check_cancelled=lambda: None,
-            keep_drafting=keep_drafting,
-        )
+            ids=[0], num_draft_tokens=K, sampling=SamplingParams(), generator=generator, vocab_size=V,
+            check_cancelled=lambda: None, keep_drafting=keep_drafting,
+        )  # fmt: skip
         draft = drafters[0].propose(context)
         # The next round starts from the same text again: no token of this one is committed.
         drafters[0]._runner.rewind(0)
@@ -171,19 +153,13 @@ def drafter_step(
     return step
 
 
-def _verified(
-    verify_block: Callable,
-    tokens: list[int],
-    draft_probs: torch.Tensor | None,
-    target_laws: Laws,
-    generator: torch.Generator,
-) -> list[int]:
+def _verified(verify_block: Callable, tokens: list[int], draft_probs, target_laws: Laws, generator) -> list[int]:
     rows = torch.stack([target_laws[tuple(tokens[:i])] for i in range(len(tokens) + 1)])
     outcome = verify_block(torch.tensor(tokens), draft_probs, rows, generator=generator)
     return [*tokens[: outcome.num_accepted], outcome.next_token]
 
 
-def engine_law_p_value(
+def engine_p_value(
     speculative: Callable,
     *,
     sampling: SamplingParams,
@@ -195,9 +171,7 @@ def engine_law_p_value(
 ) -> float:
     """Chi-squared of three tokens together, out of the whole loop: drafter, filters, verification, both caches.
 
-    One long text whose distributions forget everything at each third position is as good as many texts of three tokens,
-    and the blocks of draft and target run across its borders in every way. Anything outside the filters' support, and
-    any context that the caches got wrong, shows.
+    One long text whose distributions forget everything at each third position stands for many texts of three tokens.
     """
     target_law = random_law(vocab_size, 10 + seed, period=3, scale=1.5)
     target = table_model(target_law, vocab_size)
@@ -221,11 +195,6 @@ def engine_law_p_value(
 def always(tokens: list[int]) -> ScriptDrafter:
     """A drafter that proposes the same tokens every time."""
     return ScriptDrafter(lambda ids, count: tokens)
-
-
-def constant(probs: list[float]) -> Law:
-    """A distribution that gives the same probabilities after every text."""
-    return fixed_law(torch.tensor(probs).log().tolist())
 
 
 def mutate(module: ModuleType, old: str, new: str) -> ModuleType:

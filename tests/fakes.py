@@ -1,4 +1,4 @@
-"""Models small enough for exact tests: tables of distributions, and random transformers of a few thousand weights."""
+"""Models small enough to be exact about: distributions as tables, and random transformers of a few thousand weights."""
 
 import functools
 import json
@@ -20,8 +20,6 @@ from core.types import Draft, DraftContext, Finished, Inspected, Step, Verificat
 
 torch.set_num_threads(1)
 
-# --- Distributions as tables ------------------------------------------------------------------------------------
-
 Law = Callable[[Sequence[int]], torch.Tensor]
 """From the ids so far to the logits (V,) of the next token."""
 
@@ -31,7 +29,7 @@ class CacheError(Exception):
 
 
 class TableRunner:
-    """A `Runner` whose logits come from a distribution. Records its calls, and runs `on_forward` before each."""
+    """A `Runner` whose logits come from a table. Keeps its ids, and calls `on_forward` before each forward."""
 
     def __init__(self, law: Law, capacity: int, on_forward: Callable[["TableRunner", list[int]], None]) -> None:
         self._law = law
@@ -100,34 +98,16 @@ def table_model(
 ) -> TableModel:
     """A model that follows a distribution; those of equal `vocab_size` share a tokenizer, so that they make a pair."""
     return TableModel(
-        ref=ref,
-        model=None,
-        tokenizer=_letters(vocab_size),
-        device=torch.device("cpu"),
-        dtype=torch.float32,
-        vocab_size=vocab_size,
-        context_length=context_length,
-        eos_ids=frozenset(eos_ids),
-        law=law,
-    )
+        ref=ref, model=None, tokenizer=_letters(vocab_size), device=torch.device("cpu"), dtype=torch.float32,
+        vocab_size=vocab_size, context_length=context_length, eos_ids=frozenset(eos_ids), law=law,
+    )  # fmt: skip
 
 
-@functools.cache
-def _letters(num_letters: int) -> LetterTokenizer:
-    return LetterTokenizer(num_letters)
+_letters = functools.cache(LetterTokenizer)
 
 
 def random_law(vocab_size: int, seed: int, *, period: int | None = None, memory: int = 3, scale: float = 1.0) -> Law:
-    """A different random row of logits for every context.
-
-    Args:
-        vocab_size: V.
-        seed: of the table.
-        period: forget everything at each multiple of this position, so that a long text is a row of independent
-            blocks; the context within a block counts in full. None: the last `memory` tokens are the context.
-        memory: see there.
-        scale: standard deviation of the logits.
-    """
+    """A different random row of logits for every context: the last `memory` tokens, or all since the last `period`."""
 
     @functools.cache
     def row(context: tuple[int, ...]) -> torch.Tensor:
@@ -148,9 +128,6 @@ def fixed_law(logits: Sequence[float]) -> Law:
     """The same logits after every text."""
     row = torch.tensor(logits)
     return lambda ids: row
-
-
-# --- Drafters ---------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -178,9 +155,6 @@ def oracle(text: Sequence[int], *, offset: int = 0, vocab_size: int = 1) -> Scri
     if offset:
         tokens = [(token + offset) % vocab_size for token in tokens]
     return ScriptDrafter(lambda ids, count: tokens[len(ids) : len(ids) + count])
-
-
-# --- Events -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -218,19 +192,10 @@ def play(events) -> Played:
     return Played(steps, finished[0])
 
 
-# --- Random transformers ----------------------------------------------------------------------------------------
-
 EOS = "<|end|>"
 
-_SMALL = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "intermediate_size": 48,
-    "max_position_embeddings": 128,
-}
+_SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
+          "intermediate_size": 48, "max_position_embeddings": 128}  # fmt: skip
 _GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128}
 FAMILIES: dict[str, dict] = {
     "llama": _SMALL,
@@ -334,10 +299,7 @@ def is_sentence(text: str) -> bool:
 
 
 class NoLook(TorchDispatchMode):
-    """Within it, looking at a tensor's value is an error, as it is while a CUDA graph is captured.
-
-    In inference mode a look arrives as `item`, elsewhere as what `item` is made of.
-    """
+    """Within it, looking at a tensor's value is an error, as it is while a CUDA graph is captured."""
 
     LOOKS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default, torch.ops.aten.is_nonzero.default)
 

@@ -16,23 +16,13 @@ def save_pair(folder: Path) -> Path:
 
 
 def requests_of(folder: Path) -> Callable[..., RunRequest]:
-    """Makes requests for runs of the pair in a folder; what isn't said is the same in all."""
-
-    def make(**changes) -> RunRequest:
-        settings = {
-            "target": str(folder / "target"),
-            "draft": str(folder / "draft"),
-            "prompt": "def f(x):",
-            "max_new_tokens": 12,
-            "device": "cpu",
-            **changes,
-        }
-        return RunRequest(**settings)
-
-    return make
+    """Makes requests for runs of the pair in a folder."""
+    pair = {"target": str(folder / "target"), "draft": str(folder / "draft")}
+    settings = {**pair, "prompt": "def f(x):", "max_new_tokens": 12, "device": "cpu"}
+    return lambda **changes: RunRequest(**{**settings, **changes})
 
 
 def kinds(events) -> list[type]:
-    """The types of events, those of a row taken together, without the stages."""
+    """The types of events, runs of one type taken together, without the stages."""
     names = [type(event) for event in events if not isinstance(event, StageChanged)]
     return [name for index, name in enumerate(names) if index == 0 or names[index - 1] is not name]

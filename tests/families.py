@@ -3,7 +3,6 @@
 import functools
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import torch
 
@@ -81,27 +80,18 @@ def prompt(index: int) -> list[int]:
     return torch.randint(V, (length,), generator=torch.Generator().manual_seed(index)).tolist()
 
 
-@dataclass(frozen=True)
-class Plan:
-    """How one prompt is speculated on."""
-
-    draft: str
-    num_draft_tokens: int
-
-    def drafter(self, name: str) -> Drafter | LanguageModel:
-        return {
-            "itself": lambda: architecture(name),
-            "relative": lambda: relative(name),
-            "stranger": lambda: architecture(name, 1),
-            "prompt lookup": PromptLookupDrafter,
-        }[self.draft]()
+def make_drafter(kind: str, name: str) -> Drafter | LanguageModel:
+    """What drafts for an architecture: a model, or prompt lookup."""
+    if kind == "prompt lookup":
+        return PromptLookupDrafter()
+    return relative(name) if kind == "relative" else architecture(name, 1 if kind == "stranger" else 0)
 
 
-def plans() -> list[Plan]:
-    """One a prompt: all drafts and lengths meet, the draft that is hardly ever right in short blocks."""
+def plans() -> list[tuple[str, int]]:
+    """A drafter and K for each prompt: all of them meet, the draft that is hardly ever right in short blocks."""
     kinds = ("prompt lookup", "relative", "itself", "relative")
-    met = [Plan(kind, count) for count, kind in itertools.product((4, 1, 3, 8), kinds)]
-    return [*met, Plan("stranger", 3), Plan("stranger", 1), Plan("relative", 1), Plan("itself", 4)]
+    met = [(kind, count) for count, kind in itertools.product((4, 1, 3, 8), kinds)]
+    return [*met, ("stranger", 3), ("stranger", 1), ("relative", 1), ("itself", 4)]
 
 
 def batches(indices: list[int]) -> Iterator[list[int]]:

@@ -21,9 +21,6 @@ def build_method(name: str, target: LanguageModel, draft: LanguageModel, **optio
     return build_drafter(name, target=target, draft=draft, options=options)
 
 
-# --- Runners ----------------------------------------------------------------------------------------------------
-
-
 class Wrapped:
     """A runner that does as the one within."""
 
@@ -82,12 +79,10 @@ class SeesNothingBeforeABlock(Wrapped):
         if len(ids) == 1:
             self._seen.append(int(ids[0]))
             return super().forward(ids, num_logits=num_logits, with_hidden=with_hidden)
-        length = self.inner.length
-        before = torch.tensor(self._seen[:length], dtype=torch.int64)
+        self._seen = [*self._seen[: self.inner.length], *ids.tolist()]
         self.inner.rewind(0)
         output = self.inner.forward(ids, num_logits=num_logits, with_hidden=with_hidden)
         self.inner.rewind(0)
-        self._seen = [*before.tolist(), *ids.tolist()]
         self.inner.forward(torch.tensor(self._seen), num_logits=0)
         return output
 
@@ -96,14 +91,8 @@ class SeesNothingBeforeABlock(Wrapped):
         del self._seen[length:]
 
 
-RUNNER_FAULTS = (
-    KeepsARejectedPosition,
-    DropsAPositionTooMany,
-    NeverRewinds,
-    RowsAreOff,
-    BlocksAreReadBackwards,
-    SeesNothingBeforeABlock,
-)
+RUNNER_FAULTS = (KeepsARejectedPosition, DropsAPositionTooMany, NeverRewinds, RowsAreOff, BlocksAreReadBackwards,
+                 SeesNothingBeforeABlock)  # fmt: skip
 
 
 @dataclass(slots=True, eq=False)
@@ -124,8 +113,7 @@ def with_runners(model: LanguageModel, wrap: Callable[[Runner], Runner] = lambda
 
 
 def strike(monkeypatch, at: int, action: Callable[[], None]) -> list[int]:
-    """Does something before the n-th forward of any runner, counted from 0. What is returned has as many entries as
-    there were forwards since."""
+    """Does something before the n-th forward of any runner, counted from 0; returns an entry for each forward since."""
     left, since = itertools.count(at, -1), []
 
     def struck(method: Callable) -> Callable:
@@ -146,17 +134,13 @@ def strike(monkeypatch, at: int, action: Callable[[], None]) -> list[int]:
     return since
 
 
-# --- Drafters ---------------------------------------------------------------------------------------------------
-
-
 class DraftsOtherwise:
     """A drafter that does as the one within, but for what `change` makes of its drafts."""
 
     def __init__(self, inner: Drafter, change: Callable[[Draft, int], Draft]) -> None:
         self._inner, self._change = inner, change
         self.needs = inner.needs
-        self.is_certain = True
-        """Whether all that was proposed so far came without a distribution."""
+        self.is_certain = True  # Whether all that was proposed so far came without a distribution.
 
     def start(self, prompt: torch.Tensor) -> None:
         self._inner.start(prompt)
@@ -170,28 +154,28 @@ class DraftsOtherwise:
         self._inner.observe(outcome)
 
 
-def _law(draft: Draft, vocab_size: int) -> torch.Tensor:
+def _distribution(draft: Draft, vocab_size: int) -> torch.Tensor:
     """(N, V): what a draft was drawn from, one-hots included."""
     if draft.probs is not None:
         return draft.probs
     return torch.nn.functional.one_hot(draft.tokens, vocab_size).float()
 
 
-def claims_a_smoother_law(draft: Draft, vocab_size: int) -> Draft:
+def claims_a_smoother_distribution(draft: Draft, vocab_size: int) -> Draft:
     """The tokens are drawn from one distribution, and tested as if drawn from another."""
-    return replace(draft, probs=0.25 * _law(draft, vocab_size) + 0.75 / vocab_size)
+    return replace(draft, probs=0.25 * _distribution(draft, vocab_size) + 0.75 / vocab_size)
 
 
 def takes_the_likeliest(draft: Draft, vocab_size: int) -> Draft:
     """argmax drafting with softmax probabilities."""
-    law = _law(draft, vocab_size)[:1]
-    return chain(law.argmax(-1), law)
+    whole = _distribution(draft, vocab_size)[:1]
+    return chain(whole.argmax(-1), whole)
 
 
 def takes_one_of_the_best_two(draft: Draft, vocab_size: int) -> Draft:
     """Draws from the top 2 of its distribution, and says the whole."""
-    law = _law(draft, vocab_size)[:1]
-    best = law[0].topk(2).indices
+    whole = _distribution(draft, vocab_size)[:1]
+    best = whole[0].topk(2).indices
     token = draft.tokens[:1]
-    # Any function of a token that was drawn from the whole distribution will do to choose among two.
-    return chain(token if int(token) in best.tolist() else best[int(token) % 2][None], law)
+    # Any function of a token that was drawn from the whole will do to choose among two.
+    return chain(token if int(token) in best.tolist() else best[int(token) % 2][None], whole)

@@ -15,8 +15,7 @@ PLAIN_MS = 10.0
 
 @dataclass(frozen=True)
 class Costs:
-    """In plain steps: of a drafted token, of a draft as such, of a scored position, of the first block of three, of a
-    token that the draft has yet to read."""
+    """In plain steps: a drafted token, a draft, a scored position, the first block of three, a token to catch up on."""
 
     draft: float
     call: float = 0.0
@@ -36,17 +35,13 @@ class Costs:
         return max(expected_tokens(alpha, k) / spent[k] for k in range(MAX_DRAFT_TOKENS + 1))
 
 
-COSTS = {
-    "cheap": Costs(0.05),
-    "embedded": Costs(0.12, call=0.1, position=0.06, cliff=0.5),
-    "middling": Costs(0.35),
-    "dear": Costs(1.0),
-}
+COSTS = {"cheap": Costs(0.05), "embedded": Costs(0.12, call=0.1, position=0.06, cliff=0.5), "middling": Costs(0.35),
+         "dear": Costs(1.0)}  # fmt: skip
 
 
 @dataclass
 class Machine:
-    """Runs steps. Greedy: the figures say of a test only how it went, as at temperature 0."""
+    """Runs steps. Greedy: the steps say of a test only how it went, as at temperature 0."""
 
     costs: Costs
     alpha: Callable[[int], float]
@@ -62,7 +57,7 @@ class Machine:
         self.chance = random.Random(self.seed)
 
     def step(self, count: int, chances: Sequence[float] | None = None) -> Step:
-        """A step that drafts so many tokens, each of which stands with its own chance, or all with alpha."""
+        """A step that drafts `count` tokens, each accepted with its own chance, or all with alpha."""
         chances = chances or (self.alpha(self.text),) * count
         uniforms = tuple(self.chance.random() for _ in range(count))
         stands = [u < alpha for u, alpha in zip(uniforms, chances, strict=True)]
@@ -81,7 +76,7 @@ class Machine:
         return make_step(uniforms, expected, accepted, (TokenKind.ACCEPTED,) * accepted + (last,), draft_ms, verify_ms)
 
     def run(self, policy: AutoDraftLength, length: int) -> float:
-        """Milliseconds that the next tokens take, as many of them."""
+        """Milliseconds that the next `length` tokens take."""
         began, goal = self.time_ms, self.text + length
         while self.text < goal:
             policy.record(self.step(min(policy.choose(), goal - self.text - 1)))

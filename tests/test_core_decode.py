@@ -1,5 +1,6 @@
-"""Decoding counts correctly: steps match their distributions, caches the text, and drafters see every verification."""
+"""Decoding: greedy text is that of transformers, sampled text follows the distribution, steps report what happened."""
 
+import functools
 import itertools
 import math
 
@@ -8,13 +9,29 @@ import torch
 
 from core.decode import autoregressive, speculative
 from core.drafters.draft_model import DraftModelDrafter
-from core.errors import DrafterError, SettingsError
+from core.drafters.prompt_lookup import PromptLookupDrafter
+from core.errors import DrafterError, PairMismatchError, SettingsError
+from core.runlog.log import SUMMARY_FIELDS, to_record
 from core.sampling import probabilities
 from core.settings import Coupling, SamplingParams
-from core.types import Draft, TokenKind
-from tests.exactness import always
-from tests.fakes import ScriptDrafter, fixed_law, is_sentence, play, table_model
-from tests.fakes_decode import GREEDY, countdown, plain_ids, tables
+from core.types import Draft, Finished, TokenKind
+from tests.exactness import SIGNIFICANCE, always, engine_p_value, global_generator_untouched
+from tests.fakes import (
+    FAMILIES,
+    ScriptDrafter,
+    byte_tokenizer,
+    fixed_law,
+    greedy_reference,
+    is_sentence,
+    language_model,
+    oracle,
+    play,
+    random_law,
+    table_model,
+    tiny_model,
+    tiny_module,
+)
+from tests.fakes_decode import GREEDY, PROMPT, countdown, plain_ids, tables
 
 
 def test_statistics_end_where_the_text_ends():
@@ -42,8 +59,7 @@ def broken_drafts() -> dict[str, Draft]:
 
 @pytest.mark.parametrize("what", broken_drafts())
 def test_a_drafter_that_breaks_its_contract_is_named_for_it(what):
-    target, _ = tables()
-    drafter = always([1])
+    target, drafter = tables()[0], always([1])
     drafter.propose = lambda context: broken_drafts()[what]
     with pytest.raises(DrafterError) as caught:
         play(speculative(target, drafter, [0], num_draft_tokens=2, max_new_tokens=9))
@@ -98,13 +114,6 @@ def test_a_drafter_learns_of_every_verdict():
     assert [outcome.next_token for outcome in drafter.outcomes] == [step.emitted[-1] for step in drafted]
 
 
-def test_one_drafter_may_serve_run_after_run():
-    target, draft = tables()
-    drafter = DraftModelDrafter(draft)
-    texts = [play(speculative(target, drafter, prompt, max_new_tokens=40, seed=1)).ids for prompt in ([0], [1, 2], [0])]
-    assert texts[0] == texts[2]
-
-
 def test_plain_decoding_is_the_loop_without_drafts():
     target, draft = tables()
     for coupling in Coupling:
@@ -121,3 +130,150 @@ def test_a_token_of_target_probability_zero_is_never_accepted():
     run = play(speculative(target, always([2, 2]), [0], num_draft_tokens=2, max_new_tokens=100))
     assert 2 not in run.ids
     assert run.summary.num_accepted_tokens == 0
+
+
+LENGTH = 44
+
+
+@pytest.mark.parametrize("is_fused", [True, False], ids=["fused", "module"])
+@pytest.mark.parametrize("kind", ["itself", "another", "always wrong", "oracle", "n-gram"])
+def test_greedy_text_is_that_of_transformers_token_for_token(kind, is_fused):
+    target = tiny_model("llama", is_fused=is_fused)
+    expected = greedy_reference(target, PROMPT, LENGTH)
+    drafters = {
+        "itself": lambda: target,
+        "another": lambda: tiny_model("llama", 1, is_fused=not is_fused),
+        "always wrong": lambda: oracle([*PROMPT, *expected], offset=1, vocab_size=257),
+        "oracle": lambda: oracle([*PROMPT, *expected]),
+        "n-gram": PromptLookupDrafter,
+    }
+    for k in [0, 1, 2, 3, 5, 8, 16]:
+        settings = {"num_draft_tokens": k, "sampling": GREEDY, "max_new_tokens": LENGTH}
+        run = play(speculative(target, drafters[kind](), PROMPT, **settings))
+        assert run.ids == expected, f"K = {k}"
+        assert run.summary.num_tokens == run.summary.num_accepted_tokens + len(run.steps) == LENGTH
+        if kind in {"itself", "oracle"}:
+            assert run.summary.num_accepted_tokens == run.summary.num_draft_tokens
+            assert TokenKind.CORRECTION not in run.kinds
+            assert not k or kind == "itself" or len(run.steps) == math.ceil(LENGTH / (k + 1))
+        if kind == "always wrong":
+            assert (run.summary.num_accepted_tokens, len(run.steps)) == (0, LENGTH)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_greedy_text_of_every_family_is_that_of_transformers(family):
+    target, draft = tiny_model(family), tiny_model(family, 1)
+    for prompt in (PROMPT, list(range(100, 130))):
+        expected = greedy_reference(target, prompt, LENGTH)
+        half_right = oracle([*prompt, *expected][: len(prompt) + 30] + [3] * 99)
+        for drafter, k in [(draft, 4), (PromptLookupDrafter(), 8), (half_right, 5)]:
+            settings = {"num_draft_tokens": k, "sampling": GREEDY, "max_new_tokens": LENGTH}
+            assert play(speculative(target, drafter, prompt, **settings)).ids == expected
+
+
+def test_the_coldest_temperatures_are_greedy_on_the_fused_runner_too():
+    target, draft = tiny_model(is_fused=True), tiny_model(seed=1, is_fused=True)
+    expected = plain_ids(target, count=20, sampling=GREEDY)
+    for temperature in (1e-7, 1e-30, 1e-300):
+        sampling = SamplingParams(temperature)
+        assert play(speculative(target, draft, [0], sampling=sampling, max_new_tokens=20)).ids == expected
+
+
+@pytest.mark.parametrize("coupling", Coupling)
+@pytest.mark.parametrize(
+    ("sampling", "k"),
+    [(SamplingParams(), 3), (SamplingParams(0.6, top_k=3), 1), (SamplingParams(1.4, top_p=0.7), 4),
+     (SamplingParams(0.9, top_k=4, top_p=0.8, min_p=0.1), 2)],
+)  # fmt: skip
+def test_three_tokens_follow_the_filtered_distribution_together(coupling, sampling, k):
+    p_value = engine_p_value(speculative, sampling=sampling, coupling=coupling, num_draft_tokens=k, seed=k)
+    assert p_value > SIGNIFICANCE
+
+
+@pytest.mark.parametrize("coupling", Coupling)
+def test_nothing_outside_the_support_is_emitted(coupling):
+    sampling = SamplingParams(1.5, top_k=2)
+    target, draft = tables()
+    run = play(speculative(target, draft, [0], sampling=sampling, max_new_tokens=600, coupling=coupling, seed=3))
+    ids = [0, *run.ids]
+    for index in range(1, len(ids)):
+        assert probabilities(target.law(ids[:index]), sampling)[ids[index]] > 0
+
+
+@pytest.mark.parametrize("coupling", Coupling)
+def test_a_draft_equal_to_its_target_accepts_everything(coupling):
+    sampling = SamplingParams(1.1, top_k=5, top_p=0.9)
+    model = tables()[0]
+    run = play(speculative(model, model, [0], sampling=sampling, max_new_tokens=200, seed=1, coupling=coupling))
+    assert run.summary.draft_acceptance_rate == 1.0
+    for step in run.steps:
+        assert step.expected_acceptance == pytest.approx((1.0,) * step.num_draft_tokens, abs=1e-6)
+
+
+@pytest.mark.parametrize("coupling", Coupling)
+def test_the_seed_decides_the_text_and_the_global_generator_nothing(coupling):
+    target, draft = tables()
+    with global_generator_untouched():
+        texts = [
+            play(speculative(target, draft, [0], max_new_tokens=50, seed=seed, coupling=coupling)).ids
+            for seed in (1, 1, 2, 2**63 - 1)
+        ]
+    assert texts[0] == texts[1]
+    assert len({tuple(text) for text in texts}) == 3
+
+
+@functools.cache
+def sixteen(coupling: Coupling, seed: int):
+    """The summary of a long run over 16 tokens."""
+    models = [table_model(random_law(16, number, scale=2), 16) for number in (1, 2)]
+    settings = {"sampling": SamplingParams(0.9, top_k=12), "max_new_tokens": 2000, "seed": seed, "coupling": coupling}
+    return play(speculative(*models, [0], num_draft_tokens=3, **settings)).summary
+
+
+def test_what_a_coupled_run_expects_of_rejection_is_what_rejection_does():
+    def mean(coupling: Coupling, name: str) -> float:
+        return sum(getattr(sixteen(coupling, seed), name) for seed in range(2)) / 2
+
+    reached = mean(Coupling.REJECTION, "draft_acceptance_rate")
+    for coupling in Coupling:
+        assert mean(coupling, "expected_acceptance_rate") == pytest.approx(reached, abs=0.03)
+    # Coupling by shared noise keeps less, which is the price that is shown.
+    assert mean(Coupling.GUMBEL, "draft_acceptance_rate") < reached - 0.01
+
+
+def test_the_log_holds_the_figure_after_the_older_fields():
+    record = to_record(Finished(sixteen(Coupling.GUMBEL, 1)))
+    assert list(record)[1 : 1 + len(SUMMARY_FIELDS)] == list(SUMMARY_FIELDS)
+    assert 0.0 < record["expected_acceptance_rate"] < 1.0
+
+
+def test_a_draft_goes_quiet_at_an_id_that_it_lacks():
+    target, draft = tiny_model(vocab_size=257), tiny_model(seed=1, vocab_size=250)
+    for prompt in ([5, 252, 7], [5, 6, 7]):
+        drafter = DraftModelDrafter(draft)
+        run = play(speculative(target, drafter, prompt, num_draft_tokens=3, max_new_tokens=8, sampling=GREEDY))
+        assert run.ids == greedy_reference(target, prompt, 8)
+        assert bool(run.summary.num_draft_tokens) is (252 not in prompt)
+
+
+@pytest.mark.parametrize("coupling", Coupling)
+@pytest.mark.parametrize("temperature", [0.0, 3.0])
+def test_padding_of_the_tables_is_never_emitted(coupling, temperature):
+    target, draft = tiny_model(vocab_size=300), tiny_model(seed=1, vocab_size=272)
+    for model in (target, draft):  # The padding would win every time, were it not masked.
+        model.model.lm_head.weight.data[257:] *= 50
+    sampling = SamplingParams(temperature)
+    for models in ((target, draft), (draft, target), (target, target)):
+        run = play(speculative(*models, PROMPT, sampling=sampling, max_new_tokens=60, coupling=coupling))
+        assert len(run.ids) == 60
+        assert max(*run.ids, *(token for step in run.steps for token in step.drafted)) < 257
+        if temperature == 0.0:
+            assert run.ids == plain_ids(models[0], PROMPT, 60, sampling=sampling)
+            assert models[0] is not models[1] or run.summary.draft_acceptance_rate == 1.0
+
+
+def test_models_whose_tokenizers_differ_are_refused():
+    other = language_model(tiny_module("llama"), byte_tokenizer(specials=("<other>",)))
+    with pytest.raises(PairMismatchError, match="id 256") as caught:
+        speculative(tiny_model(), other, PROMPT)
+    assert is_sentence(str(caught.value))

@@ -3,13 +3,7 @@
 import pytest
 
 from core.controls import RunControls
-from core.draft_shape import (
-    config_fields,
-    parse_draft_length,
-    parse_draft_lengths,
-    request_fields,
-    shown_draft_length,
-)
+from core.draft_shape import config_fields, parse_draft_length, parse_draft_lengths, request_fields, shown_draft_length
 from core.errors import SettingsError
 from core.runlog.replay import request_from_config
 from core.settings import LengthPolicy, RunRequest
@@ -29,14 +23,20 @@ def test_a_length_survives_the_way_through_request_and_log(text):
     assert shown_draft_length(config) == length
 
 
-@pytest.mark.parametrize("text", ["", "0", "17", "-1", "4.5", "many", "fixed", "9" * 500, "auto-adaptive"])
-def test_what_is_no_length_is_refused_in_a_sentence(text):
-    for parse in (parse_draft_length, parse_draft_lengths):
-        with pytest.raises(SettingsError) as caught:
-            parse(text, "-k")
-        assert is_sentence(str(caught.value))
-        assert "-k" in str(caught.value)
-        assert len(str(caught.value)) < 160
+BAD = ["", "0", "17", "-1", "4.5", "many", "fixed", "9" * 500, "auto-adaptive"]
+BAD_LISTS = ["1-", "-4", "3-1", "1-17", "1-auto", "1,,2", "1--2"]
+
+
+@pytest.mark.parametrize(
+    ("parse", "text"),
+    [(parse_draft_length, text) for text in BAD] + [(parse_draft_lengths, each) for each in BAD + BAD_LISTS],
+)
+def test_what_is_no_length_is_refused_in_a_sentence(parse, text):
+    with pytest.raises(SettingsError) as caught:
+        parse(text, "-k")
+    assert is_sentence(str(caught.value))
+    assert "-k" in str(caught.value)
+    assert len(str(caught.value)) < 160
 
 
 @pytest.mark.parametrize(
@@ -45,13 +45,6 @@ def test_what_is_no_length_is_refused_in_a_sentence(text):
 )
 def test_several_lengths_are_written_with_commas_and_ranges(text, lengths):
     assert parse_draft_lengths(text) == lengths
-
-
-@pytest.mark.parametrize("text", ["1-", "-4", "3-1", "1-17", "1-auto", "1,,2", "1--2"])
-def test_a_list_that_is_not_one_is_refused(text):
-    with pytest.raises(SettingsError) as caught:
-        parse_draft_lengths(text)
-    assert is_sentence(str(caught.value))
 
 
 @pytest.mark.parametrize(("written", "length"), [("auto", LengthPolicy.AUTO), (None, LengthPolicy.AUTO), (7, 7)])
@@ -68,6 +61,9 @@ def test_controls_take_a_policy_in_the_middle_of_a_run_and_refuse_what_is_none()
     for length in (17, -1, LengthPolicy.FIXED):
         with pytest.raises(SettingsError):
             controls.set_num_draft_tokens(length)
-    assert controls.num_draft_tokens == 16
+    for temperature in (-1.0, float("nan")):
+        with pytest.raises(SettingsError):
+            controls.set_temperature(temperature)
+    assert (controls.num_draft_tokens, controls.sampling) == (16, RunControls().sampling)
     with pytest.raises(SettingsError, match="fixed"):
         RunRequest("t", "d", "p", num_draft_tokens=None, length_policy=LengthPolicy.FIXED)

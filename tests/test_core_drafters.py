@@ -1,20 +1,25 @@
 """Every registered drafting method keeps one contract, whatever it proposes."""
 
+import itertools
 from dataclasses import fields, replace
 
+import numpy as np
 import pytest
 import torch
 
+import core.drafters.draft_model
+from core.controls import RunControls
+from core.decode import autoregressive, sample_blocks, speculative
 from core.drafters.base import Drafter
 from core.drafters.draft_model import DraftModelDrafter
 from core.drafters.prompt_lookup import PromptLookupDrafter
 from core.drafters.registry import METHODS, PromptLookupOptions, build_drafter, get_method
 from core.errors import SettingsError
 from core.sampling import gumbel_noise, probabilities
-from core.settings import SamplingParams
+from core.settings import Coupling, SamplingParams
 from core.types import DraftContext, TargetFeature, TokenKind, Verification
-from tests.exactness import global_generator_untouched
-from tests.fakes import is_sentence, random_law, table_model
+from tests.exactness import SIGNIFICANCE, chi_squared_p_value, global_generator_untouched, mutate
+from tests.fakes import greedy_reference, is_sentence, play, random_law, table_model, tiny_model
 
 V = 8
 SAMPLING = SamplingParams(0.9, top_k=5)
@@ -94,7 +99,6 @@ def test_asked_whether_to_continue_it_drafts_the_same_and_keeps_the_token_it_sto
         assert len(drafted) == (min(most, len(whole)) if told else len(whole))
         assert all(0.0 < p <= 1.0 for p in told)
         if told:
-            assert drafted.probs is not None
             assert torch.equal(drafted.probs, whole.probs[: len(drafted)])
             if not sampling.is_greedy:
                 assert told == drafted.probs.gather(1, drafted.tokens.unsqueeze(1)).squeeze(1).tolist()
@@ -124,20 +128,11 @@ def test_after_any_verdict_it_proposes_what_a_fresh_drafter_would(name, num_acce
 
 def test_a_start_forgets_the_text_before(name):
     drafter, fresh = build(name), build(name)
-    drafter.start(torch.tensor([7, 6, 5, 4, 3, 2, 1, 0] * 4))
-    propose(drafter, [7, 6, 5, 4, 3, 2, 1, 0] * 4)
-    for each in (drafter, fresh):
-        each.start(torch.tensor(PROMPT))
-    assert propose(drafter, PROMPT) == propose(fresh, PROMPT)
-
-
-def test_a_prompt_of_one_token_will_do(name):
-    drafter = build(name)
-    drafter.start(torch.tensor([3]))
-    assert len(propose(drafter, [3])) <= 4
-
-
-# --- The draft model --------------------------------------------------------------------------------------------
+    for ids in ([7, 6, 5, 4, 3, 2, 1, 0] * 4, [3], PROMPT):
+        drafter.start(torch.tensor(ids))
+        drafted = propose(drafter, ids)
+    fresh.start(torch.tensor(PROMPT))
+    assert drafted == propose(fresh, PROMPT)
 
 
 @pytest.mark.parametrize("sampling", [SAMPLING, SamplingParams(0.0), SamplingParams(1.5, top_p=0.6, min_p=0.1)])
@@ -154,10 +149,10 @@ def test_the_reported_distribution_is_the_one_that_was_drawn_from(sampling, is_g
         for index in range(2):
             before = [*PROMPT, *draft.tokens[:index].tolist()]
             assert torch.allclose(draft.probs[index], probabilities(model.law(before), sampling))
-    law = probabilities(model.law(PROMPT), sampling)
-    assert counts[law == 0].sum() == 0
+    probs = probabilities(model.law(PROMPT), sampling)
+    assert counts[probs == 0].sum() == 0
     # Six standard deviations.
-    assert bool(((counts / total - law).abs() <= 6 * (law * (1 - law) / total).sqrt() + 1e-6).all())
+    assert bool(((counts / total - probs).abs() <= 6 * (probs * (1 - probs) / total).sqrt() + 1e-6).all())
 
 
 def test_one_forward_a_drafted_token_and_none_for_what_was_read_before():
@@ -208,9 +203,6 @@ def test_a_missing_draft_or_a_wrong_option_is_a_sentence():
         assert is_sentence(str(caught.value))
 
 
-# --- Prompt lookup ----------------------------------------------------------------------------------------------
-
-
 def lookup(ids, count=4, **options) -> list[int]:
     drafter = PromptLookupDrafter(PromptLookupOptions(**options))
     drafter.start(torch.tensor(ids))
@@ -242,3 +234,61 @@ def test_lookup_keeps_to_its_sizes():
     assert lookup(ids, min_ngram=2) == [3, 5, 2, 6]
     assert lookup(ids, min_ngram=3) == []
     assert lookup(ids, 2) == [3, 5]
+
+
+GREEDY, IDS = SamplingParams(0.0), [10, 20, 30, 40, 10, 20]
+
+
+@pytest.mark.parametrize("is_fused", [True, False], ids=["fused", "module"])
+def test_a_draft_with_a_trimmed_head_proposes_from_its_list_alone_and_stays_exact(is_fused):
+    target, draft = tiny_model(is_fused=is_fused), tiny_model(seed=1, is_fused=is_fused)
+    kept = torch.randperm(257, generator=torch.Generator().manual_seed(3))[:40]
+    draft = replace(draft, draft_ids=kept)
+    run = play(speculative(target, draft, IDS, num_draft_tokens=4, max_new_tokens=40, sampling=GREEDY))
+    assert run.ids == greedy_reference(target, IDS, 40)
+    # Its distribution is the whole head's, given that the id is in the list.
+    run = play(speculative(target, draft, IDS, num_draft_tokens=4, max_new_tokens=40, seed=2))
+    drafted = [token for step in run.steps for token in step.drafted]
+    assert drafted
+    assert set(drafted) <= set(kept.tolist())
+    first = run.steps[0]
+    full = draft.runner(64).forward(torch.tensor(IDS), num_logits=1).logits[0]
+    distribution = torch.full_like(full, -torch.inf).index_copy_(0, kept, full[kept]).softmax(-1)
+    assert first.draft_probs[0] == pytest.approx(float(distribution[first.drafted[0]]), rel=1e-4)
+    coupled = {"max_new_tokens": 24, "seed": 4, "coupling": Coupling.GUMBEL}
+    assert play(speculative(target, draft, IDS, **coupled)).ids == play(autoregressive(target, IDS, **coupled)).ids
+
+
+def first_token_p_value(drafter_type: type, sampling: SamplingParams) -> float:
+    """Chi-squared of the first token, from a draft that can't say what the target likes best."""
+    target, draft = tiny_model(), tiny_model(seed=1)
+    logits = target.runner(8).forward(torch.tensor([10, 20, 30]), num_logits=1).logits[0]
+    expected = probabilities(logits, sampling).double().numpy() * 600
+    ids = np.argsort(-expected)[1:30]
+    drafter = drafter_type(replace(draft, draft_ids=torch.from_numpy(np.sort(ids))))
+    counts = np.zeros(257)
+    blocks = sample_blocks(target, drafter, [10, 20, 30], seed=0, controls=RunControls(sampling, 1))
+    for step in itertools.islice(blocks, 600):
+        counts[step.emitted[0]] += 1
+    assert counts[expected == 0].sum() == 0
+    is_cell = expected >= 5
+    cells = [np.append(values[is_cell], values[~is_cell].sum()) for values in (counts, expected)]
+    return chi_squared_p_value(*(values[cells[1] > 0] for values in cells))
+
+
+@pytest.mark.parametrize("sampling", [SamplingParams(1.0), SamplingParams(1.0, top_k=6)], ids=["whole", "top-k"])
+def test_with_a_trimmed_head_the_distribution_is_the_targets(sampling):
+    assert first_token_p_value(DraftModelDrafter, sampling) > SIGNIFICANCE
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("index_copy_(1, proposed, probs)", "index_copy_(1, proposed.roll(1), probs)"),
+        ("else proposed[drawn]", "else proposed.roll(1)[drawn]"),
+    ],
+    ids=["its row is spread over the wrong ids", "it proposes another id than it drew"],
+)
+def test_a_drafter_that_mixes_up_its_ids_is_found(old, new):
+    mutant = mutate(core.drafters.draft_model, old, new)
+    assert first_token_p_value(mutant.DraftModelDrafter, SamplingParams(1.0)) < SIGNIFICANCE

@@ -1,6 +1,6 @@
-"""Every registered method, on both runners, with real models: the target's distribution, its greedy text, clean caches.
+"""Every registered method on both runners, with real models: distribution, greedy text, caches; and their mutants.
 
-A method that is added to the registry is tested here without a word. So are the tests: each must find its mutants.
+A method that is added to the registry is tested here without further work.
 """
 
 import itertools
@@ -16,29 +16,26 @@ from core.drafters.registry import METHODS
 from core.settings import Coupling, LengthPolicy, SamplingParams
 from core.types import FinishReason, PrefillDone, Step, TokenKind
 from tests.exactness import SIGNIFICANCE, mutate
-from tests.fakes import LetterTokenizer, greedy_reference, language_model, oracle, play, tiny_module
+from tests.fakes import LetterTokenizer, language_model, oracle, play, tiny_module
 from tests.faults import (
     RUNNER_FAULTS,
     DraftsOtherwise,
     build_method,
-    claims_a_smoother_law,
+    claims_a_smoother_distribution,
     strike,
     takes_one_of_the_best_two,
     takes_the_likeliest,
     with_runners,
 )
-from tests.text_law import FILTERS, is_found, law_models, text_law_p_value, write
+from tests.text_distribution import FILTERS, is_found, text_p_value, undecided_models, write
 
 GREEDY = SamplingParams(0.0)
 PROMPT = [10, 20, 3, 4, 10, 20]
 LENGTH = 28
 NUM_LETTERS = 26
+PAIRS = [*itertools.product(METHODS, (True, False))]
 EVERY = pytest.mark.parametrize(
-    ("method", "is_fused"),
-    [
-        pytest.param(method, is_fused, id=f"{method}-{'fused' if is_fused else 'module'}")
-        for method, is_fused in itertools.product(METHODS, (True, False))
-    ],
+    ("method", "is_fused"), PAIRS, ids=[f"{method}-{'fused' if is_fused else 'module'}" for method, is_fused in PAIRS]
 )
 LETTERS = LetterTokenizer(NUM_LETTERS)
 
@@ -60,15 +57,12 @@ def spoken(method: str, target, draft, count: int = LENGTH, **settings):
     return play(speculative(target, build_method(method, target, draft), PROMPT, max_new_tokens=count, **settings))
 
 
-# --- The distribution -------------------------------------------------------------------------------------------
-
-
 @EVERY
 def test_texts_follow_the_filtered_distribution_with_every_filter_and_coupling(method, is_fused):
-    target, draft = law_models(is_fused)
+    target, draft = undecided_models(is_fused)
     texts = list(write(speculative, target, lambda: build_method(method, target, draft), length=60))
     assert {text.sampling for text in texts} == set(FILTERS.values())
-    assert text_law_p_value(texts, target, build_method(method, target, draft)) > SIGNIFICANCE
+    assert text_p_value(texts, target, build_method(method, target, draft)) > SIGNIFICANCE
 
 
 VERIFIERS = {
@@ -84,7 +78,7 @@ VERIFIERS = {
 @pytest.mark.parametrize("mutant", VERIFIERS)
 @pytest.mark.parametrize("method", METHODS)
 def test_a_wrong_verifier_is_found_whatever_the_method(method, mutant, monkeypatch):
-    target, draft = law_models(True)
+    target, draft = undecided_models(True)
     if spoken(method, target, draft, 100).summary.draft_acceptance_rate > 0.9:
         pytest.skip("so good a draft is tested for nothing: the text is the target's, whatever the verifier does")
     monkeypatch.setattr(core.decode, "verify_block", mutate(core.verify, *VERIFIERS[mutant]).verify_block)
@@ -93,14 +87,14 @@ def test_a_wrong_verifier_is_found_whatever_the_method(method, mutant, monkeypat
     )
 
 
-@pytest.mark.parametrize("change", [claims_a_smoother_law, takes_the_likeliest, takes_one_of_the_best_two])
+@pytest.mark.parametrize("change", [claims_a_smoother_distribution, takes_the_likeliest, takes_one_of_the_best_two])
 @pytest.mark.parametrize("method", METHODS)
 def test_a_wrong_drafter_is_found_whatever_the_method(method, change):
-    target, draft = law_models(True)
+    target, draft = undecided_models(True)
     watched = DraftsOtherwise(build_method(method, target, draft), change)
     play(speculative(target, watched, PROMPT, max_new_tokens=30))
-    if watched.is_certain and change is not claims_a_smoother_law:
-        pytest.skip("its tokens are certain: there is no law to draw them from otherwise")
+    if watched.is_certain and change is not claims_a_smoother_distribution:
+        pytest.skip("its tokens are certain: there is no distribution to draw them from otherwise")
     assert is_found(
         speculative, target, lambda: DraftsOtherwise(build_method(method, target, draft), change),
         build_method(method, target, draft),
@@ -115,9 +109,6 @@ def test_with_shared_noise_the_text_is_that_of_plain_sampling(method, is_fused):
         for length in (1 + seed, LengthPolicy.AUTO, LengthPolicy.ADAPTIVE):
             run = spoken(method, target, draft, num_draft_tokens=length, **settings)
             assert run.ids == plain(target, **settings).ids, name
-
-
-# --- Temperature 0 ----------------------------------------------------------------------------------------------
 
 
 @EVERY
@@ -135,6 +126,19 @@ def test_greedy_text_is_plain_and_ends_where_it_is_told_to(method, is_fused):
             summary = run.summary
             assert summary.finish_reason is FinishReason.LENGTH
             assert summary.num_tokens == summary.num_accepted_tokens + summary.num_steps == count
+
+
+def check_counts(run, target) -> None:
+    """The summary is the sum of the steps, and the target's cache holds one position fewer than the text."""
+    summary, steps = run.summary, run.steps
+    assert summary.num_tokens == len(run.ids)
+    assert summary.num_accepted_tokens == run.kinds.count(TokenKind.ACCEPTED)
+    assert sum(summary.num_accepted_tokens_per_pos) == summary.num_accepted_tokens
+    for step in steps:
+        assert len(step.emitted) == len(step.emitted_kinds) == len(step.emitted_texts)
+        figures = (step.draft_probs, step.target_probs, step.acceptance_probs, step.expected_acceptance)
+        assert {len(values) for values in (*figures, step.drafted)} == {step.num_draft_tokens}
+    assert target.runners[0].length == len(PROMPT) + len(run.ids) - 1
 
 
 @EVERY
@@ -165,22 +169,6 @@ def test_a_stop_text_across_tokens_ends_the_text_before_it(method, is_fused):
         assert run.summary.text == text[:begin]
         assert LETTERS.decode(run.ids) == text[: begin + 3]
         check_counts(run, watched)
-
-
-def check_counts(run, target) -> None:
-    """The summary is the sum of the steps, and the target's cache holds one position fewer than the text."""
-    summary, steps = run.summary, run.steps
-    assert summary.num_tokens == len(run.ids)
-    assert summary.num_accepted_tokens == run.kinds.count(TokenKind.ACCEPTED)
-    assert sum(summary.num_accepted_tokens_per_pos) == summary.num_accepted_tokens
-    assert all(len(step.emitted) == len(step.emitted_kinds) == len(step.emitted_texts) for step in steps)
-    for step in steps:
-        figures = (step.draft_probs, step.target_probs, step.acceptance_probs, step.expected_acceptance)
-        assert {len(values) for values in (*figures, step.drafted)} == {step.num_draft_tokens}
-    assert target.runners[0].length == len(PROMPT) + len(run.ids) - 1
-
-
-# --- Caches -----------------------------------------------------------------------------------------------------
 
 
 @EVERY
@@ -219,8 +207,6 @@ def test_a_wrong_cache_or_scoring_is_found(is_fused, fault):
     assert all(differs(drafter) for drafter in (DraftModelDrafter(draft), oracle(half_right)))
 
 
-# --- Stops and failures -----------------------------------------------------------------------------------------
-
 MOMENTS = (0, 2, 5, 6, 7, 10)
 """Forwards: of the prefill, of the timing, and within the first steps' drafting and scoring."""
 
@@ -250,10 +236,3 @@ def test_a_failure_or_a_stop_amid_any_forward_leaves_no_trace(method, is_fused):
                 with pytest.raises(RuntimeError, match="a kernel failed"):
                     play(events)
         assert texts() == before
-
-
-def test_the_texts_here_are_those_of_transformers():
-    module = tiny_module("llama", vocab_size=NUM_LETTERS)
-    for is_fused in (False, True):
-        target = language_model(module, LETTERS, is_fused=is_fused)
-        assert plain(target, sampling=GREEDY).ids == greedy_reference(target, PROMPT, LENGTH)

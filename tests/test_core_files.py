@@ -43,12 +43,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypat
 
 @pytest.mark.parametrize(
     ("code", "sentence"),
-    [
-        (errno.EACCES, "not allowed"),
-        (errno.EROFS, "not allowed"),
-        (errno.ENAMETOOLONG, "too long"),
-        (errno.EIO, "can't be written"),
-    ],
+    [(errno.EACCES, "not allowed"), (errno.ENAMETOOLONG, "too long"), (errno.EIO, "can't be written")],
 )
 def test_each_refusal_says_what_to_do(tmp_path, monkeypatch, code, sentence):
     def fail(*_, **__):

@@ -18,22 +18,10 @@ from core.types import DraftContext
 from tests.fakes import NoLook, play, tiny_model
 
 IDS = torch.randint(0, 257, (60,), generator=torch.Generator().manual_seed(0))
-FAMILIES = sorted(LLAMA_MODEL_TYPES)
-
-
-def run_in_place(function):
-    """What a capture does, without one: the function is run again, and its outputs copied to where they were."""
-    outputs = function()
-
-    def replay():
-        for output, fresh in zip(outputs, function(), strict=True):
-            output.copy_(fresh)
-
-    return outputs, replay
 
 
 class Captures:
-    """Captures as `run_in_place` does, and counts."""
+    """Counts captures, and does without: the function is run again, and its outputs copied to where they were."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -41,23 +29,29 @@ class Captures:
     def __call__(self, function):
         self.number += 1
         with NoLook():
-            return run_in_place(function)
+            outputs = function()
+
+        def replay():
+            for output, fresh in zip(outputs, function(), strict=True):
+                output.copy_(fresh)
+
+        return outputs, replay
 
 
 def graphed(family: str = "llama", capacity: int = 128, capture=None) -> GraphedRunner:
-    return GraphedRunner(tiny_model(family, is_fused=True).runner(capacity), capture or run_in_place)
+    return GraphedRunner(tiny_model(family, is_fused=True).runner(capacity), capture or Captures())
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", sorted(LLAMA_MODEL_TYPES))
 def test_parts_and_rewinds_give_the_fused_runners_logits(family):
-    eager, runner = tiny_model(family, is_fused=True).runner(128), graphed(family, capture=Captures())
+    eager, runner = tiny_model(family, is_fused=True).runner(128), graphed(family)
     for count, kept in [(20, 20), (1, 20), (5, 23), (1, 24), (17, 40), (1, 41), (5, 46)]:
         part = IDS[eager.length : eager.length + count]
         expected = eager.forward(part, num_logits=min(3, count), with_hidden=True)
         for _ in range(2):  # The second time, what was captured is launched.
             output = runner.forward(part, num_logits=min(3, count), with_hidden=True)
-            assert torch.allclose(output.logits, expected.logits, atol=2e-3, rtol=1e-3)
-            assert torch.allclose(output.hidden, expected.hidden, atol=2e-3, rtol=1e-3)
+            for ours, theirs in ((output.logits, expected.logits), (output.hidden, expected.hidden)):
+                assert torch.allclose(ours, theirs, atol=2e-3, rtol=1e-3)
             assert runner.length == eager.length
             runner.rewind(runner.length - count)
         runner.forward(part, num_logits=0)
@@ -68,7 +62,7 @@ def test_parts_and_rewinds_give_the_fused_runners_logits(family):
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
 @pytest.mark.parametrize("proposed", [None, torch.arange(0, 200, 2)])
 def test_a_block_is_drawn_as_it_is_step_by_step(temperature, proposed):
-    eager, runner = tiny_model(is_fused=True).runner(128), graphed(capture=Captures())
+    eager, runner = tiny_model(is_fused=True).runner(128), graphed()
     limit = 200 if proposed is None else len(proposed)
     for both in (eager, runner):
         both.forward(IDS[:10], num_logits=0)
@@ -79,11 +73,11 @@ def test_a_block_is_drawn_as_it_is_step_by_step(temperature, proposed):
         assert runner.length == 10 + 2 + 3
         for index in range(4):
             logits = eager.forward(pending, num_logits=1).logits[0, :limit]
-            law = probabilities(logits, SamplingParams(temperature))
-            token = draw(law, uniforms[index])
+            distribution = probabilities(logits, SamplingParams(temperature))
+            token = draw(distribution, uniforms[index])
             token = token if proposed is None else proposed[token]
             assert int(tokens[index]) == int(token)
-            assert torch.allclose(rows[index], law, atol=1e-5)
+            assert torch.allclose(rows[index], distribution, atol=1e-5)
             pending = token.view(1)
         eager.rewind(10)
         runner.rewind(10)
@@ -91,7 +85,7 @@ def test_a_block_is_drawn_as_it_is_step_by_step(temperature, proposed):
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_a_draft_that_is_asked_after_each_token_is_that_of_the_whole_block(temperature, monkeypatch):
-    runners = iter([graphed(capture=Captures()) for _ in range(3)])
+    runners = iter([graphed() for _ in range(3)])
     monkeypatch.setattr(LanguageModel, "runner", lambda *_, **__: next(runners))
     drafts = []
     for keep in (None, lambda _: True, lambda _: False):
@@ -141,13 +135,8 @@ def run(temperature: float = 1.0, on_event=lambda event: None) -> list[int]:
     target = tiny_model(is_fused=True)
     drafter = DraftModelDrafter(tiny_model(seed=1, is_fused=True), capacity=60)
     settings = {"sampling": SamplingParams(temperature), "max_new_tokens": 24, "num_draft_tokens": 3, "seed": 5}
-
-    def told():
-        for event in speculative(target, drafter, IDS[:10].tolist(), **settings):
-            on_event(event)
-            yield event
-
-    return play(told()).ids
+    events = speculative(target, drafter, IDS[:10].tolist(), **settings)
+    return play(on_event(event) or event for event in events).ids
 
 
 @pytest.fixture

@@ -15,19 +15,13 @@ from tests.faults import KeepsARejectedPosition, Wrapped, with_runners
 GREEDY = SamplingParams(0.0)
 NUM_PROMPT, LENGTH, K = 8, 40, 4
 
-Parting = tuple[list[int], int, int]
-"""The text up to where two runs part, and the token that each goes on with."""
-
-
-# --- Half precision ---------------------------------------------------------------------------------------------
-
 
 def half(family: str, is_fused: bool) -> LanguageModel:
     return language_model(tiny_module(family).bfloat16(), is_fused=is_fused)
 
 
-def partings(plain_target: LanguageModel, target: LanguageModel, count: int) -> list[Parting]:
-    """Where greedy texts of random prompts, plain and speculative, first differ."""
+def partings(plain_target: LanguageModel, target: LanguageModel, count: int) -> list[tuple[list[int], int, int]]:
+    """The texts up to where plain and speculative greedy runs part, and the token that each goes on with."""
     generator, found = torch.Generator().manual_seed(0), []
     for _ in range(count):
         prompt = torch.randint(257, (NUM_PROMPT,), generator=generator).tolist()
@@ -41,7 +35,7 @@ def partings(plain_target: LanguageModel, target: LanguageModel, count: int) -> 
     return found
 
 
-def is_explained(target: LanguageModel, parting: Parting) -> bool:
+def is_explained(target: LanguageModel, parting: tuple[list[int], int, int]) -> bool:
     before, one, other = parting
     ties = find_near_ties(target, [*before, one], K, num_prompt_tokens=NUM_PROMPT)
     return bool(ties) and ties[-1].position == len(before) and {ties[-1].token, ties[-1].other} == {one, other}
@@ -69,9 +63,6 @@ def test_in_float32_a_random_model_has_no_near_ties(is_fused):
     prompt = list(range(10, 18))
     text = play(autoregressive(target, prompt, max_new_tokens=LENGTH, sampling=GREEDY)).ids
     assert find_near_ties(target, [*prompt, *text], K, num_prompt_tokens=len(prompt)) == ()
-
-
-# --- Distributions in which every number is known ---------------------------------------------------------------
 
 
 class Wobbles(Wrapped):
@@ -107,10 +98,8 @@ def test_a_near_tie_says_where_which_tokens_and_how_near():
     second = NearTie(position=12, token=1, other=0, margin=0.125, difference=0.25)
     assert find_near_ties(target, ids, K) == (first, second)
     # The prompt was not chosen, and a place that the last row of no block reaches is scored in one way alone.
-    assert find_near_ties(target, ids, K, num_prompt_tokens=5) == (first, second)
-    assert find_near_ties(target, ids, K, num_prompt_tokens=6) == (second,)
-    assert find_near_ties(target, ids, K, num_prompt_tokens=8) == (second,)
-    assert find_near_ties(target, ids, K, num_prompt_tokens=9) == ()
+    for count, expected in ((5, (first, second)), (6, (second,)), (8, (second,)), (9, ())):
+        assert find_near_ties(target, ids, K, num_prompt_tokens=count) == expected
     assert find_near_ties(target, ids[:12], K) == (first,)
     assert find_near_ties(target, ids, K - 1) == find_near_ties(target, ids, 0) == ()
     assert find_near_ties(table_model(margins, 8), ids, K) == ()
@@ -130,20 +119,17 @@ def test_a_token_that_can_never_win_is_no_contender():
 
 def test_what_cant_be_looked_at_is_a_sentence():
     target = table_model(random_law(8, 1), 8, context_length=20)
-    for error, ids, settings in [
-        (PromptError, [], {}),
-        (PromptError, [0] * 21, {}),
-        (SettingsError, [0] * 5, {"num_prompt_tokens": 0}),
-        (SettingsError, [0] * 5, {"num_prompt_tokens": 6}),
-        (SettingsError, [0] * 5, {"num_draft_tokens": -1}),
+    broken = table_model(lambda ids: torch.full((8,), torch.nan), 8)
+    for error, model, count, settings in [
+        (PromptError, target, 0, {}),
+        (PromptError, target, 21, {}),
+        (SettingsError, target, 5, {"num_prompt_tokens": 6}),
+        (SettingsError, target, 5, {"num_draft_tokens": -1}),
+        (GenerationError, broken, 5, {}),
     ]:
         with pytest.raises(error) as caught:
-            find_near_ties(target, ids, **{"num_draft_tokens": K, **settings})
+            find_near_ties(model, [0] * count, **{"num_draft_tokens": K, **settings})
         assert is_sentence(str(caught.value))
-    broken = table_model(lambda ids: torch.full((8,), torch.nan), 8)
-    with pytest.raises(GenerationError) as caught:
-        find_near_ties(broken, [0] * 5, K)
-    assert is_sentence(str(caught.value))
 
 
 def test_it_can_be_given_up_between_forwards():

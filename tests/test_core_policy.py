@@ -1,31 +1,17 @@
-"""Auto K against a machine whose costs and acceptance are made up, in its own time: no clock is read."""
+"""Auto and adaptive K against a machine whose costs and acceptance are made up, in its own time: no clock is read."""
 
+import random
 import statistics
+from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.draft_shape import LONG_GAP, AutoDraftLength, StepCosts
-from core.settings import MAX_DRAFT_TOKENS
+from core.draft_shape import LONG_GAP, AutoDraftLength, Calibration, DraftLengthPolicy, StepCosts
+from core.settings import MAX_DRAFT_TOKENS, LengthPolicy
 from core.types import TokenKind
 from tests.policy_machine import COSTS, PLAIN_MS, Costs, Machine, make_step
-
-SEEDS = range(10)
-
-
-def auto() -> AutoDraftLength:
-    return AutoDraftLength(PLAIN_MS)
-
-
-@pytest.mark.parametrize("is_greedy", [False, True])
-@pytest.mark.parametrize("alpha", [0.0, 0.02])
-@pytest.mark.parametrize("costs", COSTS)
-@pytest.mark.parametrize("length", [64, 256, 1024])
-def test_a_hopeless_draft_costs_at_most_a_twentieth(costs, alpha, is_greedy, length):
-    for seed in SEEDS:
-        taken = Machine(COSTS[costs], lambda _: alpha, seed, is_greedy).run(auto(), length)
-        assert taken <= 1.05 * PLAIN_MS * length
 
 
 @pytest.mark.parametrize("is_greedy", [False, True])
@@ -33,14 +19,14 @@ def test_a_hopeless_draft_costs_at_most_a_twentieth(costs, alpha, is_greedy, len
 @pytest.mark.parametrize("costs", ["cheap", "embedded", "middling"])
 def test_a_good_draft_does_nearly_as_well_as_at_its_best_fixed_length(costs, alpha, share, is_greedy):
     machines = [Machine(COSTS[costs], lambda _: alpha, seed, is_greedy, noise=0.05) for seed in range(20)]
-    taken = sum(machine.run(auto(), 512) for machine in machines)
+    taken = sum(machine.run(AutoDraftLength(PLAIN_MS), 512) for machine in machines)
     mean_moment = 1.0 + 0.02 * 0.75
     assert sum(machine.text for machine in machines) / taken >= share * COSTS[costs].best_rate(alpha) / mean_moment
 
 
 def test_a_good_draft_on_a_slow_first_moment_is_not_given_up():
     machine = Machine(COSTS["embedded"], lambda _: 0.9, seed=1)
-    policy = auto()
+    policy = AutoDraftLength(PLAIN_MS)
     slow = machine.step(policy.choose())
     policy.record(make_step(slow.uniforms, slow.expected_acceptance, slow.num_accepted, slow.emitted_kinds, 90.0, 20.0))
     machine.run(policy, 512)
@@ -49,8 +35,11 @@ def test_a_good_draft_on_a_slow_first_moment_is_not_given_up():
 
 @pytest.mark.parametrize("is_greedy", [False, True])
 def test_a_draft_that_becomes_hopeless_is_dropped(is_greedy):
-    for seed in SEEDS:
-        machine, policy = Machine(COSTS["embedded"], lambda at: 0.9 if at < 400 else 0.0, seed, is_greedy), auto()
+    for seed in range(10):
+        machine, policy = (
+            Machine(COSTS["embedded"], lambda at: 0.9 if at < 400 else 0.0, seed, is_greedy),
+            AutoDraftLength(PLAIN_MS),
+        )
         assert machine.run(policy, 400) < 0.75 * 400 * PLAIN_MS
         # What it saved before lets it go on a little longer, and that is all.
         assert machine.run(policy, 400) < (1.05 * 400 + 8) * PLAIN_MS
@@ -60,8 +49,11 @@ def test_a_draft_that_becomes_hopeless_is_dropped(is_greedy):
 @pytest.mark.parametrize("is_greedy", [False, True])
 def test_a_draft_that_becomes_good_is_found(is_greedy):
     gained = []
-    for seed in SEEDS:
-        machine, policy = Machine(COSTS["embedded"], lambda at: 0.0 if at < 400 else 0.9, seed, is_greedy), auto()
+    for seed in range(10):
+        machine, policy = (
+            Machine(COSTS["embedded"], lambda at: 0.0 if at < 400 else 0.9, seed, is_greedy),
+            AutoDraftLength(PLAIN_MS),
+        )
         machine.run(policy, 400)
         machine.run(policy, 200)
         gained.append(200 * PLAIN_MS / machine.run(policy, 200))
@@ -70,7 +62,7 @@ def test_a_draft_that_becomes_good_is_found(is_greedy):
 
 
 def test_a_look_at_a_draft_that_has_long_been_silent_is_short():
-    machine, policy = Machine(COSTS["cheap"], lambda at: 0.95 if at < 300 else 0.0), auto()
+    machine, policy = Machine(COSTS["cheap"], lambda at: 0.95 if at < 300 else 0.0), AutoDraftLength(PLAIN_MS)
     machine.run(policy, 1500)
     gaps = "".join("-" if k == 0 else "x" for k in machine.chosen)
     first_looks = [k for k, before in zip(machine.chosen[LONG_GAP:], range(len(gaps)), strict=False)
@@ -81,47 +73,17 @@ def test_a_look_at_a_draft_that_has_long_been_silent_is_short():
 
 def test_a_draft_that_took_its_time_to_read_on_is_not_taken_to_be_dear():
     dear_to_wake = Costs(0.05, catch_up=0.01)
-    machine, policy = Machine(dear_to_wake, lambda at: 0.0 if at < 300 else 0.9), auto()
+    machine, policy = Machine(dear_to_wake, lambda at: 0.0 if at < 300 else 0.9), AutoDraftLength(PLAIN_MS)
     machine.run(policy, 900)
     assert statistics.mean(machine.chosen[-20:]) > 3
 
 
 def test_a_length_set_by_hand_is_learnt_from_but_not_held_against_it():
-    machine, policy = Machine(COSTS["embedded"], lambda at: 0.0 if at < 60 else 0.9), auto()
+    machine, policy = Machine(COSTS["embedded"], lambda at: 0.0 if at < 60 else 0.9), AutoDraftLength(PLAIN_MS)
     for _ in range(60):
         policy.record(machine.step(8))
     machine.run(policy, 400)
     assert statistics.mean(machine.chosen[-20:]) > 2
-
-
-@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 100), st.floats(0, 100), st.booleans()), max_size=60))
-def test_any_history_leads_to_a_length_that_can_be_drafted(history):
-    policy = AutoDraftLength(1.0)
-    for share, draft_ms, verify_ms, is_silent in history:
-        k = policy.choose()
-        assert 0 <= k <= MAX_DRAFT_TOKENS
-        k = 0 if is_silent else k
-        accepted = round(share * k)
-        kinds = (TokenKind.ACCEPTED,) * accepted + (TokenKind.BONUS if accepted == k else TokenKind.CORRECTION,)
-        policy.record(make_step((0.5,) * k, (share,) * k, accepted, kinds, draft_ms, verify_ms))
-
-
-def test_the_choice_rests_on_earlier_steps_alone():
-    def run(outcomes: list[int]) -> list[int]:
-        policy, chosen = auto(), []
-        for accepted in outcomes:
-            chosen.append(policy.choose())
-            k = chosen[-1]
-            accepted = min(accepted, k)
-            kinds = (TokenKind.ACCEPTED,) * accepted + (TokenKind.BONUS if accepted == k else TokenKind.CORRECTION,)
-            policy.record(make_step((0.5,) * k, (0.6,) * k, accepted, kinds, float(k), 10.0))
-        return chosen
-
-    one, other = run([1, 1, 2, 3, 0, 0]), run([1, 1, 2, 3, 9, 9])
-    assert one[:5] == other[:5]
-
-
-# --- What steps cost ---------------------------------------------------------------------------------------------
 
 
 def test_a_single_slow_moment_does_not_count():
@@ -145,3 +107,127 @@ def test_times_between_and_beyond_are_on_lines():
     # The gentlest stretch so far, 2 a token: the step from 1 to 3 is behind us.
     assert costs.table()[5] == pytest.approx(24.0)
     assert len(costs.table()) == MAX_DRAFT_TOKENS + 1
+
+
+SURE, UNSURE = 0.95, 0.15
+
+
+class DraftingMachine(Machine):
+    """Half of the tokens come out sure; how many of either kind stand is given."""
+
+    def __init__(
+        self, costs: Costs, stands: Callable[[float], float], seed: int = 0, *, is_greedy: bool = False
+    ) -> None:
+        super().__init__(costs, lambda _: 0.0, seed, is_greedy)
+        self.stands = stands
+        self.confidences: list[tuple[float, ...]] = []
+        self.mood = random.Random(1000 + seed)
+
+    def run(self, policy: DraftLengthPolicy, length: int, wanted: int | LengthPolicy = LengthPolicy.ADAPTIVE) -> float:
+        began, goal = self.time_ms, self.text + length
+        while self.text < goal:
+            plan, drawn = policy.plan(wanted), []
+            while len(drawn) < min(plan.most, goal - self.text - 1):
+                drawn.append(self.mood.choice((SURE, UNSURE)))
+                if plan.keep_drafting is not None and not plan.keep_drafting(drawn[-1]):
+                    break
+            self.confidences.append(tuple(drawn))
+            policy.record(self.step(len(drawn), [self.stands(confidence) for confidence in drawn]))
+        return self.time_ms - began
+
+
+def telling(confidence: float) -> float:
+    return 0.98 if confidence == SURE else 0.45
+
+
+def policy() -> DraftLengthPolicy:
+    return DraftLengthPolicy(PLAIN_MS)
+
+
+@pytest.mark.parametrize("wanted", [LengthPolicy.AUTO, LengthPolicy.ADAPTIVE])
+@pytest.mark.parametrize("is_greedy", [False, True])
+@pytest.mark.parametrize("alpha", [0.0, 0.02])
+@pytest.mark.parametrize("costs", COSTS)
+@pytest.mark.parametrize("length", [64, 256, 1024])
+def test_a_hopeless_draft_costs_at_most_a_twentieth_however_sure_it_is(costs, alpha, is_greedy, length, wanted):
+    for seed in range(6):
+        machine = DraftingMachine(COSTS[costs], lambda _: alpha, seed, is_greedy=is_greedy)
+        assert machine.run(policy(), length, wanted) <= 1.05 * PLAIN_MS * length
+
+
+@pytest.mark.parametrize("is_greedy", [False, True])
+@pytest.mark.parametrize("costs", ["cheap", "middling"])
+def test_where_sureness_tells_it_beats_auto_and_every_fixed_length(costs, is_greedy):
+    def taken(wanted: int | LengthPolicy) -> float:
+        machines = [DraftingMachine(COSTS[costs], telling, seed, is_greedy=is_greedy) for seed in range(4)]
+        return sum(machine.run(policy(), 512, wanted) for machine in machines)
+
+    adaptive = taken(LengthPolicy.ADAPTIVE)
+    assert adaptive < 0.97 * taken(LengthPolicy.AUTO)
+    assert adaptive < min(taken(count) for count in (1, 2, 3, 4, 6))
+
+
+@pytest.mark.parametrize("alpha", [0.5, 0.8, 0.95])
+@pytest.mark.parametrize("costs", ["cheap", "embedded", "middling"])
+def test_where_sureness_tells_nothing_it_does_as_well_as_auto(costs, alpha):
+    def taken(wanted: LengthPolicy) -> float:
+        machines = [DraftingMachine(COSTS[costs], lambda _: alpha, seed) for seed in range(12)]
+        return sum(machine.run(policy(), 400, wanted) for machine in machines)
+
+    assert taken(LengthPolicy.ADAPTIVE) < 1.04 * taken(LengthPolicy.AUTO)
+
+
+def test_a_block_ends_behind_an_unsure_token_once_such_tokens_have_failed():
+    machine, planner = DraftingMachine(COSTS["embedded"], lambda c: 0.99 if c == SURE else 0.05), policy()
+    machine.run(planner, 800)
+    blocks = [block for block in machine.confidences[-60:] if block]
+    assert len(blocks) > 40
+    assert all(UNSURE not in block[:-1] for block in blocks)
+    assert statistics.mean(block[-1] == UNSURE for block in blocks) > 0.6
+    assert [len(block) for block in machine.confidences] == machine.chosen, "the token it stops at is of the block"
+    keep_drafting = planner.plan(LengthPolicy.ADAPTIVE).keep_drafting
+    assert not keep_drafting(float("nan"))
+
+
+def test_a_drafter_that_says_nothing_is_drafted_with_as_auto_does():
+    silent, auto = policy(), AutoDraftLength(PLAIN_MS)
+    one, other = Machine(COSTS["embedded"], lambda _: 0.7), Machine(COSTS["embedded"], lambda _: 0.7)
+    for _ in range(200):
+        silent.record(one.step(silent.plan(LengthPolicy.ADAPTIVE).most))
+        auto.record(other.step(auto.choose()))
+    assert one.chosen == other.chosen
+
+
+def test_only_the_adaptive_policy_asks_for_a_look_at_each_token():
+    machine, planner = DraftingMachine(COSTS["cheap"], telling), policy()
+    for wanted in (LengthPolicy.AUTO, 5, LengthPolicy.ADAPTIVE, 3, LengthPolicy.AUTO):
+        plan = planner.plan(wanted)
+        assert (plan.keep_drafting is None) is (wanted is not LengthPolicy.ADAPTIVE)
+        assert not isinstance(wanted, LengthPolicy) or plan.most <= MAX_DRAFT_TOKENS
+        assert isinstance(wanted, LengthPolicy) or plan.most == wanted
+        machine.run(planner, 40, wanted)
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(st.lists(st.floats(0, 1), max_size=16), st.floats(0, 1), st.floats(0, 100)), max_size=40))
+def test_any_history_with_confidences_leads_to_a_block_that_can_be_drafted(history):
+    planner = policy()
+    for confidences, share, milliseconds in history:
+        plan = planner.plan(LengthPolicy.ADAPTIVE)
+        assert 0 <= plan.most <= MAX_DRAFT_TOKENS
+        count = 0
+        for confidence in confidences[: plan.most]:
+            count += 1
+            if plan.keep_drafting is None or not plan.keep_drafting(confidence):
+                break
+        accepted = round(share * count)
+        kinds = (TokenKind.ACCEPTED,) * accepted + (TokenKind.BONUS,)
+        planner.record(make_step((0.5,) * count, (share,) * count, accepted, kinds, milliseconds, milliseconds))
+
+
+def test_the_line_is_the_one_that_tests_lie_on():
+    calibration = Calibration()
+    for index in range(400):
+        confidence = (index * 7 % 100) / 100
+        calibration.add(confidence, 0.3 + 0.6 * confidence)
+    assert [calibration.chance(c) for c in (0.0, 0.5, 1.0)] == pytest.approx([0.3, 0.6, 0.9], abs=0.02)

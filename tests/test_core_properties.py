@@ -19,14 +19,12 @@ from core.types import TokenKind
 from core.verify import decide, residual, verify, verify_block
 from tests.fakes import play, random_law, table_model
 from tests.faults import build_method
-from tests.text_law import is_near_an_edge, reference_probabilities
+from tests.text_distribution import is_near_an_edge, reference_probabilities
 
 often = settings(max_examples=300, deadline=None, derandomize=True)
 seldom = settings(max_examples=60, deadline=None, derandomize=True)
 
 LAST_UNIFORM = 1.0 - 2.0**-53
-
-# --- Distributions ----------------------------------------------------------------------------------------------
 
 KINDS = {
     "dense": lambda rng, size: rng.random(size) + 1e-3,
@@ -87,9 +85,6 @@ def blocks(draw):
     return Block(torch.tensor(tokens, dtype=torch.int64), rows, target, draw(st.integers(0, 2**63 - 1)))
 
 
-# --- Verification -----------------------------------------------------------------------------------------------
-
-
 @given(blocks())
 @often
 def test_a_verdict_is_possible_whatever_the_distributions(block):
@@ -118,10 +113,10 @@ def test_a_verdict_is_possible_whatever_the_distributions(block):
 
 @given(blocks())
 @often
-def test_one_state_gives_one_verdict_whoever_works_it_out(block):
+def test_one_state_gives_one_verdict_whoever_computes_it(block):
     outcome = block.verified()
     assert outcome == block.verified() == block.verified(verify_block)
-    # On a GPU the verdict is worked out without a look at any number on the way.
+    # On a GPU the verdict is computed without a look at any number on the way.
     generator = torch.Generator().manual_seed(block.seed)
     uniforms = core.verify.draw_uniforms(len(block.tokens) + 1, generator)
     verdict = decide(block.tokens, block.draft_probs, block.target_probs, uniforms).tolist()
@@ -160,21 +155,18 @@ def test_a_draw_inverts_the_cumulated_distribution(rows, data):
         assert float(row[int(draw(row, torch.tensor(uniform, dtype=torch.float64)))]) > 0
 
 
-# --- The distribution, by adding up -----------------------------------------------------------------------------
-
-
-def emitted_law(draft_laws: dict, target_laws: dict, num_drafted: int, *, is_certain: bool) -> dict:
+def emitted_distribution(draft_laws: dict, target_laws: dict, num_drafted: int, *, is_certain: bool) -> dict:
     """The distribution of the next K + 1 tokens, by adding up all drafts and verdicts instead of drawing any.
 
     Acceptance and residual are the verifier's own. What lies behind a verdict's last token is the target's.
     """
-    law: dict = dict.fromkeys(itertools.product(range(len(target_laws[()])), repeat=num_drafted + 1), 0.0)
+    distribution: dict = dict.fromkeys(itertools.product(range(len(target_laws[()])), repeat=num_drafted + 1), 0.0)
 
     def complete(tokens: tuple, mass: float) -> None:
         if mass == 0.0:
             return
         if len(tokens) == num_drafted + 1:
-            law[tokens] += mass
+            distribution[tokens] += mass
             return
         for token, prob in enumerate(target_laws[tokens].tolist()):
             complete((*tokens, token), mass * prob)
@@ -198,15 +190,13 @@ def emitted_law(draft_laws: dict, target_laws: dict, num_drafted: int, *, is_cer
             mass *= probability
         for token, prob in enumerate(target_probs[-1].tolist()):
             complete((*drafted, token), mass * prob)
-    return law
+    return distribution
 
 
 @st.composite
 def law_pairs(draw, most_drafted: int, most_tokens: int):
     num_drafted, size = draw(st.integers(1, most_drafted)), draw(st.integers(2, most_tokens))
-    contexts = [
-        context for length in range(num_drafted + 1) for context in itertools.product(range(size), repeat=length)
-    ]
+    contexts = [each for length in range(num_drafted + 1) for each in itertools.product(range(size), repeat=length)]
     both = [dict(zip(contexts, draw(row_lists(len(contexts), size)), strict=True)) for _ in range(2)]
     return num_drafted, *both
 
@@ -218,9 +208,9 @@ def test_the_distribution_of_what_is_emitted_adds_up_to_the_targets(most_drafted
     @settings(max_examples=40, deadline=None, derandomize=True)
     def check(pair):
         num_drafted, draft_laws, target_laws = pair
-        law = emitted_law(draft_laws, target_laws, num_drafted, is_certain=is_certain)
-        assert sum(law.values()) == pytest.approx(1.0, abs=1e-9)
-        for tokens, mass in law.items():
+        distribution = emitted_distribution(draft_laws, target_laws, num_drafted, is_certain=is_certain)
+        assert sum(distribution.values()) == pytest.approx(1.0, abs=1e-9)
+        for tokens, mass in distribution.items():
             expected = math.prod(float(target_laws[tokens[:at]][token]) for at, token in enumerate(tokens))
             assert mass == pytest.approx(expected, abs=1e-6)
 
@@ -228,13 +218,14 @@ def test_the_distribution_of_what_is_emitted_adds_up_to_the_targets(most_drafted
 
 
 def test_a_verifier_that_is_wrong_does_not_add_up(monkeypatch):
-    """Each of the two parts that the sum is made of."""
     pair = ({(): torch.tensor([0.2, 0.3, 0.5])}, {(): torch.tensor([0.5, 0.3, 0.2])})
     pair[1].update({(token,): torch.tensor([0.1, 0.2, 0.7]) for token in range(3)})
 
     def error() -> float:
-        law = emitted_law(*pair, 1, is_certain=False)
-        return max(abs(sum(law[token, after] for after in range(3)) - float(pair[1][()][token])) for token in range(3))
+        distribution = emitted_distribution(*pair, 1, is_certain=False)
+        return max(
+            abs(sum(distribution[token, after] for after in range(3)) - float(pair[1][()][token])) for token in range(3)
+        )
 
     assert error() < 1e-6
     with monkeypatch.context() as patch:
@@ -244,8 +235,6 @@ def test_a_verifier_that_is_wrong_does_not_add_up(monkeypatch):
         patch.setattr(core.verify, "min", lambda one, ratio: min(one, 1.3 * ratio), raising=False)
         assert error() > 0.05
 
-
-# --- Filters ----------------------------------------------------------------------------------------------------
 
 logit_rows = st.lists(
     st.integers(-80, 80).map(lambda eighths: eighths / 8) | st.just(-math.inf), min_size=2, max_size=64
@@ -310,9 +299,6 @@ def test_a_tighter_filter_keeps_a_part_of_what_a_looser_one_keeps(row, data):
     assert len(support(logits, top_k=ks[0])) >= min(ks[0], len(everything))
 
 
-# --- The loop ---------------------------------------------------------------------------------------------------
-
-
 @given(
     st.sampled_from(list(METHODS)),
     st.integers(2, 12),
@@ -330,14 +316,9 @@ def test_greedy_text_is_plain_whatever_is_asked_for(method, vocab_size, seed, pr
     draft = table_model(random_law(vocab_size, seed + seed % 2, scale=2), vocab_size)
     given_settings = {"sampling": SamplingParams(0.0), "max_new_tokens": count}
     plain = play(autoregressive(target, prompt, **given_settings))
-    run = play(
-        speculative(
-            target, build_method(method, target, draft), prompt, num_draft_tokens=num_draft_tokens, **given_settings
-        )
-    )
+    drafter = build_method(method, target, draft)
+    run = play(speculative(target, drafter, prompt, num_draft_tokens=num_draft_tokens, **given_settings))
+    ours, theirs = run.summary, plain.summary
     assert run.ids == plain.ids
-    assert run.summary.finish_reason is plain.summary.finish_reason
-    assert run.summary.text == plain.summary.text
-    assert run.summary.num_tokens == run.summary.num_accepted_tokens + sum(
-        kind is not TokenKind.ACCEPTED for kind in run.kinds
-    )
+    assert (ours.finish_reason, ours.text) == (theirs.finish_reason, theirs.text)
+    assert ours.num_accepted_tokens == run.kinds.count(TokenKind.ACCEPTED)

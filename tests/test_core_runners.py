@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.runners import llama, llama_forward, products
-from core.runners import llama as fused_weights
 from core.runners.base import PREFILL_CHUNK, Runner, prefill
 from core.runners.llama import FusedLlamaRunner, FusedLlamaWeights
 from core.runners.module import ModuleRunner
@@ -27,8 +26,21 @@ def runner_of(family: str, is_fused: bool, capacity: int = 128) -> Runner:
 
 def reference(family: str, ids: torch.Tensor) -> torch.Tensor:
     """All logits (n, V), by the module without a cache."""
+    return logits_of(tiny_model(family).model, ids)
+
+
+def logits_of(module, ids: torch.Tensor = IDS) -> torch.Tensor:
     with torch.inference_mode():
-        return tiny_model(family).model(input_ids=ids.unsqueeze(0), use_cache=False).logits[0]
+        return module(input_ids=ids.unsqueeze(0), use_cache=False).logits[0]
+
+
+def in_parts(runner: Runner, counts=(40, 1, 4, 15)) -> torch.Tensor:
+    """All logits (n, V), by a runner that reads the ids in parts."""
+    return torch.cat([runner.forward(part, num_logits=len(part)).logits for part in IDS.split(list(counts))])
+
+
+def is_close(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
+    return torch.allclose(ours, theirs, atol=2e-3, rtol=1e-3)
 
 
 @pytest.mark.parametrize(("family", "is_fused"), CASES)
@@ -40,7 +52,7 @@ def test_parts_and_rewinds_give_the_logits_of_the_whole(family, is_fused):
         start = runner.length
         part = IDS[start : start + count]
         rows = runner.forward(part, num_logits=len(part)).logits
-        assert torch.allclose(rows, expected[start : start + count], atol=2e-3, rtol=1e-3)
+        assert is_close(rows, expected[start : start + count])
         # A block that is rejected is another one than the text that comes in its place.
         runner.rewind(start)
         runner.forward(part.flip(0), num_logits=1)
@@ -71,41 +83,27 @@ def test_as_many_rows_as_were_asked_for_and_hidden_states_on_request(family, is_
     expected = reference(family, IDS[:5])
     output = runner_of(family, is_fused).forward(IDS[:5], num_logits=num_logits)
     assert output.logits.shape == (num_logits, 257)
-    assert torch.allclose(output.logits, expected[5 - num_logits :], atol=2e-3, rtol=1e-3)
+    assert is_close(output.logits, expected[5 - num_logits :])
     assert output.hidden is None
     hidden = runner_of(family, is_fused).forward(IDS[:5], num_logits=1, with_hidden=True).hidden
-    assert torch.allclose(tiny_model(family).model.get_output_embeddings()(hidden), expected, atol=2e-3, rtol=1e-3)
+    assert is_close(tiny_model(family).model.get_output_embeddings()(hidden), expected)
 
 
 @pytest.mark.parametrize("is_fused", [True, False])
-def test_a_cache_cant_be_rewound_to_what_it_does_not_hold(is_fused):
-    runner = runner_of("llama", is_fused)
+def test_a_cache_is_its_own_runners_and_refuses_to_be_rewound_or_filled_beyond_what_it_holds(is_fused):
+    runner, other = runner_of("llama", is_fused, capacity=8), runner_of("llama", is_fused)
     runner.forward(IDS[:4], num_logits=1)
+    other.forward(IDS[20:40], num_logits=1)
     for length in (5, -1, -10):
         with pytest.raises(ValueError, match="4 positions"):
             runner.rewind(length)
+    if is_fused:
+        with pytest.raises(ValueError, match="room for 8"):
+            runner.forward(IDS[4:9], num_logits=1)
     assert runner.length == 4
+    assert is_close(runner.forward(IDS[4:5], num_logits=1).logits, reference("llama", IDS[:5])[-1:])
     runner.rewind(0)
-    assert torch.allclose(
-        runner.forward(IDS[:3], num_logits=3).logits, reference("llama", IDS[:3]), atol=2e-3, rtol=1e-3
-    )
-
-
-def test_the_fused_cache_does_not_overflow():
-    runner = runner_of("llama", True, capacity=4)
-    with pytest.raises(ValueError, match="room for 4"):
-        runner.forward(IDS[:5], num_logits=1)
-    assert runner.length == 0
-
-
-@pytest.mark.parametrize("is_fused", [True, False])
-def test_two_runners_of_one_model_hold_two_texts(is_fused):
-    first, second = runner_of("llama", is_fused), runner_of("llama", is_fused)
-    first.forward(IDS[:9], num_logits=1)
-    second.forward(IDS[20:40], num_logits=1)
-    assert torch.allclose(
-        first.forward(IDS[9:10], num_logits=1).logits, reference("llama", IDS[:10])[-1:], atol=2e-3, rtol=1e-3
-    )
+    assert is_close(runner.forward(IDS[:3], num_logits=3).logits, reference("llama", IDS[:3]))
 
 
 def test_a_module_that_fails_amid_a_forward_leaves_a_whole_cache():
@@ -129,47 +127,28 @@ def test_a_module_that_fails_amid_a_forward_leaves_a_whole_cache():
 
 @pytest.mark.parametrize(
     ("family", "changes"),
-    [
-        ("mistral", {"sliding_window": 8}),
-        ("llama", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}),
-        ("llama", {"hidden_act": "gelu"}),
-        ("llama", {"mlp_bias": True}),
-        ("llama", {"attention_bias": True}),
-        ("gpt2", {}),
-        ("gemma2", {}),
-    ],
-)
+    [("mistral", {"sliding_window": 8}), ("llama", {"hidden_act": "gelu"}), ("llama", {"mlp_bias": True}),
+     ("llama", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}),
+     ("llama", {"attention_bias": True}), ("gpt2", {}), ("gemma2", {})],
+)  # fmt: skip
 def test_the_fused_forward_declines_what_it_does_not_compute(family, changes):
     assert not llama.supports(tiny_module(family, **changes))
 
 
 @pytest.mark.parametrize(
     ("family", "changes"),
-    [
-        ("llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}}),
-        ("llama", {"num_key_value_heads": 4}),
-        ("llama", {"num_key_value_heads": 1, "head_dim": 16}),
-        ("llama", {"tie_word_embeddings": True}),
-        ("qwen3", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}),
-    ],
-)
+    [("llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}}),
+     ("llama", {"num_key_value_heads": 4}), ("llama", {"num_key_value_heads": 1, "head_dim": 16}),
+     ("llama", {"tie_word_embeddings": True}),
+     ("qwen3", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}})],
+)  # fmt: skip
 def test_the_fused_forward_computes_the_variants_it_takes(family, changes):
     module = tiny_module(family, **changes)
-    with torch.inference_mode():
-        expected = module(input_ids=IDS.unsqueeze(0), use_cache=False).logits[0]
+    expected = logits_of(module)
     assert llama.supports(module)
-    runner = FusedLlamaRunner(FusedLlamaWeights(module), 64)
-    rows = torch.cat([runner.forward(part, num_logits=len(part)).logits for part in IDS.split([40, 1, 4, 15])])
-    assert torch.allclose(rows, expected, atol=2e-3, rtol=1e-3)
+    assert is_close(in_parts(FusedLlamaRunner(FusedLlamaWeights(module), 64)), expected)
     # Fusing has pointed the module's own weights into the fused ones, without changing them.
-    with torch.inference_mode():
-        again = module(input_ids=IDS.unsqueeze(0), use_cache=False).logits[0]
-    assert torch.allclose(again, expected, atol=1e-4, rtol=1e-4)
-
-
-@pytest.mark.parametrize("function", [llama_forward.forward, llama_forward.draw_next])
-def test_the_fused_forward_is_a_script(function):
-    assert isinstance(llama.scripted(function), torch.jit.ScriptFunction)
+    assert torch.allclose(logits_of(module), expected, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("family", FUSED)
@@ -177,16 +156,15 @@ def test_without_scripts_the_fused_forward_is_the_same(family, monkeypatch):
     def refuse(*_):
         raise RuntimeError("no TorchScript here")
 
-    scripted = [runner_of(family, True).forward(part, num_logits=len(part)).logits for part in (IDS[:40], IDS[:5])]
-    with monkeypatch.context() as patch:
-        patch.setattr(torch.jit, "script", refuse)
-        patch.setattr(llama, "scripted", llama.scripted.__wrapped__)
-        assert llama.scripted(llama_forward.forward) is llama_forward.forward
-        runner = runner_of(family, True)
-        rows = torch.cat([runner.forward(part, num_logits=len(part)).logits for part in IDS.split([40, 1, 4, 15])])
-        plain = [runner_of(family, True).forward(part, num_logits=len(part)).logits for part in (IDS[:40], IDS[:5])]
-    assert torch.allclose(rows, reference(family, IDS), atol=2e-3, rtol=1e-3)
-    assert all(torch.allclose(ours, theirs, atol=1e-5) for ours, theirs in zip(plain, scripted, strict=True))
+    assert isinstance(llama.scripted(llama_forward.forward), torch.jit.ScriptFunction)
+    assert isinstance(llama.scripted(llama_forward.draw_next), torch.jit.ScriptFunction)
+    scripted = in_parts(runner_of(family, True))
+    monkeypatch.setattr(torch.jit, "script", refuse)
+    monkeypatch.setattr(llama, "scripted", llama.scripted.__wrapped__)
+    assert llama.scripted(llama_forward.forward) is llama_forward.forward
+    plain = in_parts(runner_of(family, True))
+    assert is_close(plain, reference(family, IDS))
+    assert torch.allclose(plain, scripted, atol=1e-5)
 
 
 @pytest.mark.parametrize("family", FUSED)
@@ -195,12 +173,12 @@ def test_a_draw_in_one_script_is_the_draw_in_steps(family, temperature):
     stepwise, fused = runner_of(family, True), runner_of(family, True)
     uniforms = torch.linspace(0, 1, 40, dtype=torch.float64) * (1 - 1e-9)
     for start, part in ((0, IDS[:7]), (7, IDS[7:8]), (8, IDS[8:10])):
-        law = probabilities(stepwise.forward(part, num_logits=1).logits[0, :200], SamplingParams(temperature))
+        distribution = probabilities(stepwise.forward(part, num_logits=1).logits[0, :200], SamplingParams(temperature))
         for uniform in uniforms:
             fused.rewind(start)
             token, row = fused.draw_next(part, uniform, temperature, 200)
-            assert int(token) == int(draw(law, uniform))
-        assert torch.allclose(row, law, atol=1e-6)
+            assert int(token) == int(draw(distribution, uniform))
+        assert torch.allclose(row, distribution, atol=1e-6)
         assert fused.length == stepwise.length
 
 
@@ -215,7 +193,7 @@ def test_a_product_in_blocks_is_the_product(count, size):
 @pytest.mark.parametrize("fewest", [1, 2, 4])
 def test_blocks_leave_the_logits_as_they_are(monkeypatch, fewest):
     """Tiny models never gain from blocks, so they are made to use them."""
-    for module in (products, fused_weights):
+    for module in (products, llama):
         monkeypatch.setattr(module, "blocks_of", lambda weight: products.Blocks(1, fewest))
     runner = FusedLlamaRunner(FusedLlamaWeights(tiny_module("llama")), 64)
     counts, taken = [20, 4, 16, 1, 2, 3, 14], set()
@@ -227,35 +205,9 @@ def test_blocks_leave_the_logits_as_they_are(monkeypatch, fewest):
 
     monkeypatch.setattr(llama_forward, "in_blocks", in_blocks)
     monkeypatch.setattr(llama, "scripted", lambda function: function)
-    rows = torch.cat([runner.forward(part, num_logits=len(part)).logits for part in IDS.split(counts)])
+    rows = in_parts(runner, counts)
     assert taken == {count for count in counts if fewest <= count <= products.MOST_BLOCKED}
-    assert torch.allclose(rows, reference("llama", IDS), atol=2e-3, rtol=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("paying", "expected"),
-    [
-        ({}, products.NO_BLOCKS),
-        ({5}, products.Blocks(64, 4)),
-        ({5, 1}, products.Blocks(64, 4)),
-        ({5, 2}, products.Blocks(64, 2)),
-        ({5, 2, 1}, products.Blocks(64, 1)),
-    ],
-)
-@pytest.mark.parametrize("threads_it_takes", [1, 2])
-def test_blocks_are_used_from_as_few_rows_as_they_pay(monkeypatch, paying, expected, threads_it_takes):
-    """A processor on which blocks pay with these rows; or with 5 on all its threads alone."""
-
-    def times(candidates, *, num_threads=1):
-        rows = len(candidates[0].args[1])
-        pays = rows in paying and num_threads >= threads_it_takes
-        return [1.0, *(0.5 if pays else 0.95 for _ in candidates[1:])]
-
-    monkeypatch.setattr(products, "fastest_times", times)
-    monkeypatch.setattr(products, "_blocks", {})
-    monkeypatch.setattr(products, "num_processors", lambda: 2)
-    assert products.blocks_of(torch.ones(128, 8)) == expected
-    assert products.blocks_of(torch.ones(100, 8)) == products.NO_BLOCKS, "no number of blocks makes that up"
+    assert is_close(rows, reference("llama", IDS))
 
 
 def has_packed_products():
@@ -289,16 +241,13 @@ def test_int8_products_do_not_overflow_on_any_processor():
 def test_packed_weights_give_the_modules_logits(monkeypatch):
     monkeypatch.setattr(products, "fastest_times", lambda candidates, **_: [2.0, *(1.0 for _ in candidates[1:])])
     module = tiny_module("qwen2").bfloat16()
-    with torch.inference_mode():
-        expected = module(input_ids=IDS.unsqueeze(0), use_cache=False).logits[0].float()
+    expected = logits_of(module).float()
     model = language_model(module, is_fused=True)
     assert all(product.packed and not product.weights for product in model.fused_weights.products)
     for parts in ([60], [20, 1, 5, 17, 2, 15]):
-        runner = model.runner(64)
-        rows = [runner.forward(part, num_logits=len(part)).logits.float() for part in IDS.split(parts)]
-        assert float((torch.cat(rows) - expected).norm() / expected.norm()) < 0.05
-    with torch.inference_mode():  # The module's own weights are left as they were.
-        assert torch.equal(module(input_ids=IDS.unsqueeze(0), use_cache=False).logits[0].float(), expected)
+        rows = in_parts(model.runner(64), parts).float()
+        assert float((rows - expected).norm() / expected.norm()) < 0.05
+    assert torch.equal(logits_of(module).float(), expected), "the module's own weights are left as they were"
 
 
 def test_an_error_in_the_layers_says_what_happened(monkeypatch):

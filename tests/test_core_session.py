@@ -1,18 +1,22 @@
-"""A session carries out a request: its events come in order, with a baseline where asked, and it can be stopped."""
+"""A session carries out a request: its events come in order, with a baseline where asked; failures are sentences."""
 
 import contextlib
 import json
 from dataclasses import replace
 
 import pytest
+import torch
 
+import core.session
 from core.controls import RunControls
-from core.errors import OutriderError
+from core.errors import ModelNotFoundError, ModelUnreadableError, OutriderError, PromptError, SettingsError
 from core.runlog.log import CONFIG_FIELDS, ENVIRONMENT_FIELDS
+from core.runners.llama import FusedLlamaRunner
+from core.runners.module import ModuleRunner
 from core.session import Session
 from core.settings import Coupling, SamplingParams
 from core.types import BaselineStep, Finished, FinishReason, PrefillDone, RunStarted, StageChanged, Step
-from tests.fakes import byte_tokenizer
+from tests.fakes import byte_tokenizer, is_sentence
 from tests.fakes_session import kinds, requests_of, save_pair
 
 
@@ -24,6 +28,7 @@ def request_for(tmp_path_factory):
 def test_events_come_in_order(request_for):
     events = list(Session().run(request_for()))
     assert kinds(events) == [RunStarted, PrefillDone, Step, Finished]
+    assert sum(isinstance(event, Finished) for event in events) == 1
     assert [event.text for event in events if isinstance(event, StageChanged)] == [
         "Loading target…", "Loading draft…", "Reading the prompt…"
     ]  # fmt: skip
@@ -73,10 +78,11 @@ def test_the_first_event_of_a_run_has_the_fields_of_the_schema(request_for):
     json.dumps([started.config, started.environment])
 
 
-def test_runs_have_names_of_their_own(request_for):
+def test_the_same_request_gives_the_same_text_in_any_session_under_a_name_of_its_own(request_for):
     session = Session()
-    names = {event.run_id for _ in range(3) for event in session.run(request_for()) if isinstance(event, RunStarted)}
-    assert len(names) == 3
+    runs = [list(each.run(request_for(seed=4))) for each in (session, session, Session())]
+    assert len({events[-1].summary.text for events in runs}) == 1
+    assert len({event.run_id for events in runs for event in events if isinstance(event, RunStarted)}) == 3
 
 
 def test_the_baseline_runs_after_and_says_the_same_at_temperature_0(request_for):
@@ -91,51 +97,100 @@ def test_the_baseline_runs_after_and_says_the_same_at_temperature_0(request_for)
     assert summary.measured_speedup == pytest.approx(summary.tokens_per_second / summary.baseline_tokens_per_second)
 
 
-def test_a_run_stopped_during_its_baseline_is_kept_without_one(request_for):
-    controls = RunControls.from_request(request_for())
-    seen = []
-    for event in Session().run(request_for(baseline=True), controls):
-        seen.append(event)
-        if isinstance(event, BaselineStep):
-            controls.cancel()
-    assert sum(isinstance(event, BaselineStep) for event in seen) == 1
-    assert seen[-1].summary.num_tokens == 12
-    assert seen[-1].summary.measured_speedup is None
-
-
-def test_a_stopped_run_has_no_baseline(request_for):
-    controls = RunControls.from_request(request_for())
-    seen = []
-    for event in Session().run(request_for(baseline=True), controls):
-        seen.append(event)
-        if isinstance(event, Step):
-            controls.cancel()
-    assert kinds(seen) == [RunStarted, PrefillDone, Step, Finished]
-    assert seen[-1].summary.finish_reason is FinishReason.CANCELLED
-
-
-def test_the_same_request_gives_the_same_text_in_any_session(request_for):
-    session = Session()
-    texts = {list(each.run(request_for(seed=4)))[-1].summary.text for each in (session, session, Session())}
-    assert len(texts) == 1
-
-
-def test_a_prompt_of_white_space_is_text_to_continue(request_for):
-    assert list(Session().run(request_for(prompt=" \n\t")))[-1].summary.num_tokens == 12
-
-
-def test_live_settings_reach_the_run(request_for):
-    request = request_for(sampling=SamplingParams(1.0), num_draft_tokens=2, max_new_tokens=30)
-    controls = RunControls.from_request(request)
-    seen = []
+@pytest.mark.parametrize("at", [Step, BaselineStep])
+def test_a_run_stopped_before_or_during_its_baseline_is_kept_without_one(request_for, at):
+    request = request_for(baseline=True, prompt=" \n\t")
+    controls, seen = RunControls.from_request(request), []
     for event in Session().run(request, controls):
-        if isinstance(event, Step):
-            seen.append((event.num_draft_tokens, event.temperature))
-            controls.set_num_draft_tokens(4)
-            controls.set_temperature(0.0)
-    assert seen[:2] == [(2, 1.0), (4, 0.0)]
+        seen.append(event)
+        if isinstance(event, at):
+            controls.cancel()
+    summary = seen[-1].summary
+    assert sum(isinstance(event, at) for event in seen) == 1
+    assert kinds(seen)[3:] == ([Finished] if at is Step else [BaselineStep, Finished])
+    assert summary.finish_reason is (FinishReason.CANCELLED if at is Step else FinishReason.LENGTH)
+    assert summary.num_tokens == (12 if at is BaselineStep else sum(len(e.emitted) for e in seen if type(e) is Step))
+    assert summary.measured_speedup is None
 
 
-def test_a_session_ends_with_finished_and_nothing_after_it(request_for):
-    events = list(Session().run(request_for()))
-    assert [index for index, event in enumerate(events) if isinstance(event, Finished)] == [len(events) - 1]
+@pytest.mark.parametrize(
+    "error",
+    [RuntimeError("a kernel failed\nat line 3"), torch.OutOfMemoryError("out of memory"), TypeError("bad call"),
+     KeyError("a key"), AssertionError(), NotImplementedError("on this device")],
+    ids=lambda error: type(error).__name__,
+)  # fmt: skip
+def test_a_failure_in_a_run_is_its_last_event_and_the_next_run_works(request_for, monkeypatch, error):
+    session = Session()
+    expected = list(session.run(request_for()))[-1].summary.text
+    real = core.session.speculative
+
+    def failing(*args, **settings):
+        for number, event in enumerate(real(*args, **settings)):
+            yield event
+            if number == 2:
+                raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(core.session, "speculative", failing)
+        events = list(session.run(request_for()))
+    assert kinds(events) == [RunStarted, PrefillDone, Step, Finished]
+    summary = events[-1].summary
+    assert summary.finish_reason is FinishReason.ERROR
+    assert is_sentence(summary.error)
+    steps = [event for event in events if isinstance(event, Step)]
+    assert summary.num_steps == len(steps) == 2
+    assert summary.text == "".join(step.emitted_text for step in steps)
+    assert list(session.run(request_for()))[-1].summary.text == expected
+
+
+def test_a_model_that_fails_from_its_first_forward_on_fails_in_the_run(request_for, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr("psutil.cpu_count", lambda logical=True: 2)
+    session = Session()
+    threads = torch.get_num_threads()
+    try:
+        assert list(session.run(request_for()))[-1].summary.error is None
+        with monkeypatch.context() as patch:
+            for runner in (FusedLlamaRunner, ModuleRunner):
+                patch.setattr(runner, "forward", fail)
+            events = list(session.run(request_for()))
+        assert kinds(events) == [RunStarted, Finished]
+        assert "kernel failed" in events[-1].summary.error
+        assert list(session.run(request_for()))[-1].summary.error is None
+    finally:
+        torch.set_num_threads(threads)
+
+
+def fail(*_, **__) -> None:
+    raise RuntimeError("a kernel failed")
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [({"target": "no/such/model"}, ModelNotFoundError), ({"draft": "no/such/model"}, ModelNotFoundError),
+     ({"target": "."}, ModelUnreadableError), ({"draft": None}, SettingsError),
+     ({"method": "crystal-ball"}, SettingsError),
+     ({"method": "prompt-lookup", "method_options": {"max_ngram": 99}}, SettingsError),
+     ({"device": "abacus"}, SettingsError), ({"dtype": "float7"}, SettingsError), ({"chat": True}, SettingsError),
+     ({"prompt": "long " * 200}, PromptError)],
+    ids=str,
+)  # fmt: skip
+def test_what_cant_be_carried_out_is_said_before_the_run_starts(request_for, changes, error):
+    session, seen = Session(), []
+    with pytest.raises(error) as caught:
+        seen.extend(session.run(request_for(**changes)))
+    assert is_sentence(str(caught.value))
+    assert all(isinstance(event, StageChanged) for event in seen)
+    assert list(session.run(request_for()))[-1].summary.finish_reason is FinishReason.LENGTH
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"prompt": ""}, {"target": " "}, {"num_draft_tokens": 99}, {"num_draft_tokens": 2.5}, {"num_draft_tokens": True},
+     {"max_new_tokens": 0}, {"seed": -1}, {"seed": 2**63}, {"seed": 1.5}, {"stop": ("a", "")}],
+    ids=str,
+)  # fmt: skip
+def test_settings_that_make_no_run_are_refused_at_once(request_for, changes):
+    with pytest.raises(SettingsError) as caught:
+        request_for(**changes)
+    assert is_sentence(str(caught.value))

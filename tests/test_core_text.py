@@ -85,18 +85,13 @@ def test_any_number_of_bytes_that_are_no_character_is_followed_by_the_characters
     assert "".join(pieces) == stream.text == TOKENIZER.decode(ids)
 
 
-def test_special_tokens_have_no_text_but_a_name():
+def test_special_tokens_have_no_text_but_a_name_and_hide_nothing_that_follows():
     special = TOKENIZER.convert_tokens_to_ids("<|user|>")
     stream, pieces = stream_of([*ids_of("a"), special, *ids_of("b"), TOKENIZER.eos_token_id])
     assert pieces == ["a", "", "b", "", ""]
     assert stream.text == "ab"
     assert display_texts(TOKENIZER, [special, *ids_of("a")]) == ("<|user|>", "a")
-
-
-def test_special_tokens_in_a_row_hide_nothing_that_follows():
-    special = TOKENIZER.convert_tokens_to_ids("<|user|>")
-    ids = [*ids_of("x"), *[special] * 20, *ids_of(" wé")]
-    assert stream_of(ids)[0].text == "x wé"
+    assert stream_of([*ids_of("x"), *[special] * 20, *ids_of(" wé")])[0].text == "x wé"
     assert stream_of(ids_of(" wé"), [special] * 20)[0].text == " wé"
 
 
@@ -126,27 +121,12 @@ def test_stop_texts_are_found_where_they_begin_and_only_once_complete():
 
 
 @pytest.mark.parametrize(
-    ("share", "digits", "text"), [(0.795, 1, "79.5\u00a0%"), (1.0, 0, "100\u00a0%"), (0.0, 0, "0\u00a0%")]
-)
-def test_a_share_is_set_off_from_its_sign_by_a_space_at_which_no_line_ends(share, digits, text):
-    assert percent_text(share, digits) == text
-
-
-def test_only_a_sign_in_per_cent_is_set_off():
-    assert spaced_percent(f"{0.5:.0%}") == "50\u00a0%"
-    assert spaced_percent("1.50×") == "1.50×"
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0.123456, "0.123"),
-        (0.00012345, "0.000123"),
-        (1.2345e-5, "1.23\u00a0×\u00a010⁻⁵"),
-        (1e-12, "1\u00a0×\u00a010⁻¹²"),
-        (0.0, "0"),
-        (-2.5e-7, "-2.5\u00a0×\u00a010⁻⁷"),
-    ],
-)
-def test_small_numbers_have_digits_that_a_person_reads(value, text):
-    assert significant_text(value, 3) == text
+    ("shown", "text"),
+    [(significant_text(0.123456, 3), "0.123"), (significant_text(0.00012345, 3), "0.000123"),
+     (significant_text(1.2345e-5, 3), "1.23\u00a0×\u00a010⁻⁵"), (significant_text(1e-12, 3), "1\u00a0×\u00a010⁻¹²"),
+     (significant_text(0.0, 3), "0"), (significant_text(-2.5e-7, 3), "-2.5\u00a0×\u00a010⁻⁷"),
+     (percent_text(0.795, 1), "79.5\u00a0%"), (percent_text(1.0, 0), "100\u00a0%"),
+     (spaced_percent("50%"), "50\u00a0%"), (spaced_percent("1.50×"), "1.50×")],
+)  # fmt: skip
+def test_numbers_and_shares_read_as_a_person_writes_them_and_do_not_break(shown, text):
+    assert shown == text

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest, chisquare
 
 from core.drafters.draft_model import DraftModelDrafter
-from core.types import TokenKind, Verification
+from core.types import TokenKind
 from core.verify import residual, verify, verify_block, verify_gumbel
 from tests.exactness import (
     SIGNIFICANCE,
     certain_step,
     drafter_step,
     global_generator_untouched,
-    joint_law_p_value,
+    joint_p_value,
     verify_step,
 )
 
@@ -37,20 +37,17 @@ def uniforms(monkeypatch):
     """Sets what the verifier draws."""
 
     def fix(*values: float) -> None:
-        monkeypatch.setattr(
-            "core.verify.draw_uniforms", lambda count, _: torch.tensor(values[:count], dtype=torch.float64)
-        )
+        drawn = torch.tensor(values, dtype=torch.float64)
+        monkeypatch.setattr("core.verify.draw_uniforms", lambda count, _: drawn[:count])
 
     return fix
 
 
-@pytest.mark.parametrize("step", [verify_step(verify), certain_step(verify_block)])
+@pytest.mark.parametrize(
+    "step", [verify_step(verify), certain_step(verify_block), drafter_step(DraftModelDrafter, verify_block)]
+)
 def test_a_block_follows_the_target_jointly(step):
-    assert joint_law_p_value(step) > SIGNIFICANCE
-
-
-def test_a_block_drafted_by_a_model_follows_the_target_jointly():
-    assert joint_law_p_value(drafter_step(DraftModelDrafter, verify_block)) > SIGNIFICANCE
+    assert joint_p_value(step) > SIGNIFICANCE
 
 
 def test_the_example_of_the_paper():
@@ -82,11 +79,6 @@ def test_equal_distributions_accept_all_and_draw_the_bonus_from_the_last_row(num
     assert outcome.acceptance_probs == (1.0,) * num_drafted
 
 
-def test_disjoint_one_hots_accept_nothing():
-    outcome = verify(torch.tensor([0, 1]), torch.stack([one_hot(0), one_hot(1)]), one_hot(2).repeat(3, 1))
-    assert outcome == Verification(0, 2, TokenKind.CORRECTION, (0.0, 0.0), outcome.uniforms, outcome.next_uniform)
-
-
 @pytest.mark.parametrize("has_probs", [True, False])
 def test_target_probability_zero_is_rejected_even_where_u_is_0(uniforms, has_probs):
     uniforms(0.0, 0.3)
@@ -106,30 +98,6 @@ def test_accepts_where_u_is_below_the_ratio(uniforms, uniform, num_accepted):
     assert outcome.num_accepted == num_accepted
     assert outcome.acceptance_probs == pytest.approx((0.6,))
     assert outcome.uniforms == (uniform,)
-
-
-def test_nothing_behind_the_first_rejection_counts(uniforms):
-    uniforms(0.0, 0.9, 0.0, 0.5)
-    draft_probs = torch.full((3, 2), 0.5)
-    target_probs = torch.tensor([[0.5, 0.5], [0.1, 0.9], [0.5, 0.5], [0.5, 0.5]])
-    outcome = verify(torch.tensor([0, 0, 0]), draft_probs, target_probs)
-    assert (outcome.num_accepted, outcome.next_token, outcome.next_kind) == (1, 1, TokenKind.CORRECTION)
-
-
-def test_a_certain_draft_is_accepted_with_the_targets_probability():
-    target = torch.tensor([[0.3, 0.6, 0.1], [0.0, 0.0, 1.0]])
-    randomness, accepted, corrections = generator(3), 0, torch.zeros(3)
-    for _ in range(4_000):
-        outcome = verify(torch.tensor([0]), None, target, generator=randomness)
-        accepted += outcome.num_accepted
-        if outcome.num_accepted:
-            assert outcome.next_token == 2
-        else:
-            corrections[outcome.next_token] += 1
-    assert binomtest(accepted, 4_000, 0.3).pvalue > SIGNIFICANCE
-    # The residual is the target without the rejected token.
-    assert corrections[0] == 0
-    assert binomtest(int(corrections[1]), int(corrections.sum()), 6 / 7).pvalue > SIGNIFICANCE
 
 
 @pytest.mark.parametrize("draft_probs", [None, torch.empty(0, 3)])
@@ -153,23 +121,6 @@ def test_a_residual_that_rounding_leaves_empty_falls_back_to_the_target(uniforms
     assert (outcome.num_accepted, outcome.next_token) == (0, 1)
     assert torch.equal(residual(target, draft, torch.tensor(0)), target)
     assert torch.equal(residual(one_hot(0), None, torch.tensor(0)), one_hot(0))
-
-
-def test_the_residual_is_what_the_draft_falls_short_of():
-    left = residual(PAPER_TARGET, PAPER_DRAFT, torch.tensor(2))
-    assert torch.allclose(left, torch.tensor([0.3, 0.0, 0.0]))
-    assert PAPER_TARGET.tolist() == pytest.approx([0.5, 0.3, 0.2])
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_the_same_state_gives_the_same_result(seed):
-    rows = torch.rand(4, 9, generator=generator(seed)).softmax(-1)
-    tokens = torch.tensor([1, 2, 3])
-    draft = torch.rand(3, 9, generator=generator(seed + 1)).mul(4).softmax(-1)
-    first = verify(tokens, draft, rows, generator=generator(seed))
-    assert first == verify(tokens, draft, rows, generator=generator(seed))
-    assert first == verify_block(tokens, draft, rows, generator=generator(seed))
-    assert len({verify(tokens, draft, rows, generator=generator(s)).uniforms for s in range(5)}) == 5
 
 
 @pytest.mark.parametrize("num_drafted", [0, 1, 5])
@@ -209,28 +160,19 @@ def _with(rows: torch.Tensor, value: float) -> torch.Tensor:
 TOKENS, DRAFT, TARGET = torch.tensor([0, 1]), torch.full((2, 4), 0.25), torch.full((3, 4), 0.25)
 BAD_INPUT = {
     "one token too few": (TOKENS[:1], DRAFT, TARGET),
-    "one token too many": (torch.tensor([0, 1, 2]), DRAFT, TARGET),
     "tokens in a column": (TOKENS[:, None], DRAFT, TARGET),
     "tokens that are no integers": (TOKENS.float(), DRAFT, TARGET),
-    "tokens that are truths": (TOKENS.bool(), DRAFT, TARGET),
     "an id below 0": (torch.tensor([0, -1]), DRAFT, TARGET),
-    "an id above V": (torch.tensor([4, 1]), DRAFT, TARGET),
     "an id above V without probs": (torch.tensor([4, 1]), None, TARGET),
-    "draft rows too few": (TOKENS, DRAFT[:1], TARGET),
-    "draft rows too many": (TOKENS, TARGET, TARGET),
     "draft rows too short": (TOKENS, torch.full((2, 2), 0.5), TARGET),
     "target in one row": (TOKENS, DRAFT, TARGET[0]),
-    "target without rows": (torch.empty(0, dtype=torch.int64), None, torch.empty(0, 4)),
     "target without columns": (torch.empty(0, dtype=torch.int64), None, torch.empty(1, 0)),
-    "NaN in draft": (TOKENS, _with(DRAFT, math.nan), TARGET),
     "NaN in target": (TOKENS, DRAFT, _with(TARGET, math.nan)),
     "infinity in target": (TOKENS, DRAFT, _with(TARGET, math.inf)),
-    "negative draft": (TOKENS, torch.tensor([[0.5, 0.75, -0.25, 0.0]] * 2), TARGET),
     "negative target": (TOKENS, DRAFT, torch.tensor([[0.5, 0.75, -0.25, 0.0]] * 3)),
     "draft row without mass": (TOKENS, torch.zeros(2, 4), TARGET),
     "target row without mass": (TOKENS, DRAFT, torch.zeros(3, 4)),
     "logits for target": (TOKENS, DRAFT, TARGET * 30),
-    "scores for draft": (TOKENS, DRAFT * 3, TARGET),
     "integers for target": (TOKENS, DRAFT, torch.ones(3, 4, dtype=torch.int64)),
     "a token that can't have been drawn": (TOKENS, torch.tensor([[1.0, 0, 0, 0], [0.5, 0.0, 0.5, 0]]), TARGET),
 }
@@ -238,19 +180,12 @@ BAD_INPUT = {
 
 @pytest.mark.parametrize("name", BAD_INPUT)
 def test_bad_input_is_refused_with_a_sentence(name):
-    draft_tokens, draft_probs, target_probs = BAD_INPUT[name]
-    with pytest.raises(ValueError, match=r"^[^\n]+\.$"):
-        verify(draft_tokens, draft_probs, target_probs, generator=generator())
-
-
-def test_the_bad_inputs_are_bad_only_in_what_they_are_named_for():
     assert verify(TOKENS, DRAFT, TARGET, generator=generator()).num_accepted == 2
+    with pytest.raises(ValueError, match=r"^[^\n]+\.$"):
+        verify(*BAD_INPUT[name], generator=generator())
 
 
-ids = st.lists(st.integers(0, 3), min_size=0, max_size=6)
-
-
-@given(ids, st.lists(st.integers(0, 3), min_size=7, max_size=7))
+@given(st.lists(st.integers(0, 3), max_size=6), st.lists(st.integers(0, 3), min_size=7, max_size=7))
 @settings(max_examples=200)
 def test_shared_randomness_gives_the_targets_own_tokens(drafted, wanted):
     wanted = wanted[: len(drafted) + 1]

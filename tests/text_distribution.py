@@ -1,9 +1,8 @@
 """Whether texts follow the target's distribution, with real models and any drafter: the probability integral transform.
 
-A token drawn from a known distribution becomes a uniform number: the mass of the tokens before it, in any order that
-was fixed beforehand, and a random share of its own. The numbers of a text are independent (Rosenblatt, 1952). So the
-texts themselves are tested, against the target's module without a cache and filters written anew in NumPy, and the
-order puts first what the drafter likes more than the target: an engine that leans towards its draft shows at once.
+A token drawn from a known distribution becomes a uniform number: the mass of the tokens before it, in an order fixed
+beforehand, and a random share of its own (Rosenblatt, 1952). The order puts first what the drafter likes more than the
+target, so that an engine that leans towards its draft shows at once.
 """
 
 import functools
@@ -35,9 +34,6 @@ FILTERS = {
 _EDGE = 1e-4
 
 
-# --- Filters once more ------------------------------------------------------------------------------------------
-
-
 def reference_probabilities(logits: np.ndarray, sampling: SamplingParams) -> np.ndarray:
     """(V,) float64 from (V,) logits: temperature, top-k, top-p, min-p, as their definitions read."""
     logits = logits.astype(np.float64)
@@ -64,36 +60,25 @@ def reference_probabilities(logits: np.ndarray, sampling: SamplingParams) -> np.
 def is_near_an_edge(logits: np.ndarray, sampling: SamplingParams) -> bool:
     """Whether rounding alone may decide which tokens the filters keep."""
     scores = np.sort(logits.astype(np.float64))[::-1]
-    if 0 < sampling.top_k < len(scores) and np.isfinite(scores[sampling.top_k]):
-        gap = scores[sampling.top_k - 1] - scores[sampling.top_k]
-        if gap < _EDGE:
-            return True
+    k = sampling.top_k
+    if 0 < k < len(scores) and np.isfinite(scores[k]) and scores[k - 1] - scores[k] < _EDGE:
+        return True
     supports = set()
     for way in (-_EDGE, _EDGE):
-        moved = SamplingParams(
-            sampling.temperature,
-            sampling.top_k,
-            sampling.top_p if sampling.top_p == 1.0 else min(1.0, sampling.top_p + way),
-            min(1.0, sampling.min_p * (1 + way)),
-        )
+        top_p = sampling.top_p if sampling.top_p == 1.0 else min(1.0, sampling.top_p + way)
+        moved = SamplingParams(sampling.temperature, sampling.top_k, top_p, min(1.0, sampling.min_p * (1 + way)))
         supports.add(tuple(np.flatnonzero(reference_probabilities(logits, moved))))
     return len(supports) > 1
 
 
-# --- Models -----------------------------------------------------------------------------------------------------
-
-
 @functools.cache
-def law_models(is_fused: bool) -> tuple[LanguageModel, LanguageModel]:
-    """A target, and a draft that agrees with it six times in ten; both uncertain enough for distributions to matter."""
+def undecided_models(is_fused: bool) -> tuple[LanguageModel, LanguageModel]:
+    """A target, and a draft that agrees with it six times in ten; both far from certain."""
     target, draft = (tiny_module("llama", vocab_size=V, max_position_embeddings=256) for _ in range(2))
     generator = torch.Generator().manual_seed(99)
     for parameter in draft.parameters():
         parameter.add_(torch.randn(parameter.shape, generator=generator) * parameter.std(), alpha=0.15)
     return language_model(target, is_fused=is_fused), language_model(draft, is_fused=is_fused)
-
-
-# --- Texts as uniform numbers -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -170,14 +155,10 @@ def preferences(
     for at in range(first, len(ids)):
         draft = drafter.propose(
             DraftContext(
-                ids=list(ids[:at]),
-                num_draft_tokens=1,
-                sampling=sampling,
-                generator=torch.Generator().manual_seed(at),
-                vocab_size=vocab_size,
-                check_cancelled=lambda: None,
+                ids=list(ids[:at]), num_draft_tokens=1, sampling=sampling, vocab_size=vocab_size,
+                generator=torch.Generator().manual_seed(at), check_cancelled=lambda: None,
             )
-        )
+        )  # fmt: skip
         liked = np.zeros(vocab_size)
         if len(draft):
             if draft.probs is None:
@@ -189,7 +170,7 @@ def preferences(
         yield liked
 
 
-def text_law_p_value(texts: Iterable[Written], target: LanguageModel, drafter: Drafter) -> float:
+def text_p_value(texts: Iterable[Written], target: LanguageModel, drafter: Drafter) -> float:
     """Of three tokens of a row together, and of all tokens alike; 0 where a token can't have been drawn at all."""
     randomness = np.random.default_rng(0)
     return _p_value(np.concatenate([uniforms_of(written, target, drafter, randomness) for written in texts]))

@@ -1,0 +1,308 @@
+"""Settings that change during a run, pauses and slow motion: the text stays the target's."""
+
+import itertools
+import queue
+import threading
+
+import pytest
+
+import core.controls
+import core.decode
+from core.controls import Cancelled, RunControls
+from core.decode import autoregressive, speculative
+from core.draft_shape import BlockPlan, DraftLengthPolicy
+from core.drafters.draft_model import DraftModelDrafter
+from core.errors import GenerationError
+from core.settings import Coupling, LengthPolicy, SamplingParams
+from core.types import Drafted, Finished, FinishReason, PrefillDone, Step
+from tests.exactness import SIGNIFICANCE, engine_p_value, stops_at_the_unsure
+from tests.fakes import fixed_law, play, random_law, table_model
+from tests.fakes_decode import GREEDY, plain_ids, tables
+
+
+def test_k_and_temperature_apply_from_the_next_step_and_are_recorded():
+    model, controls, seen = tables()[0], RunControls(SamplingParams(1.0, top_k=3), 2), []
+    changes = {
+        2: lambda: controls.set_num_draft_tokens(5),
+        3: lambda: controls.set_temperature(0.0),
+        5: lambda: controls.set_num_draft_tokens(0),
+    }
+    for event in speculative(model, model, [0], controls=controls, max_new_tokens=60):
+        if isinstance(event, Step):
+            seen.append((event.num_draft_tokens, event.temperature))
+            changes.get(len(seen), lambda: None)()
+    assert seen[:6] == [(2, 1.0), (2, 1.0), (5, 1.0), (5, 0.0), (5, 0.0), (0, 0.0)]
+    assert controls.sampling.top_k == 3
+
+
+def test_a_temperature_that_moves_keeps_greedy_steps_greedy():
+    target, draft = tables()
+    controls, ids = RunControls(SamplingParams(1.0), 3), [0]
+    for event in speculative(target, draft, [0], controls=controls, max_new_tokens=80):
+        if isinstance(event, Step):
+            for token in event.emitted:
+                assert event.temperature or token == int(target.law(ids).argmax())
+                ids.append(token)
+            controls.set_temperature(0.0 if controls.sampling.temperature else 1.0)
+
+
+class StopsWhereUnsure(DraftLengthPolicy):
+    """A policy that looks at no clock, so that its texts are the same everywhere."""
+
+    def plan(self, length):
+        return BlockPlan(4, stops_at_the_unsure)
+
+
+@pytest.mark.parametrize("coupling", Coupling)
+def test_the_loop_keeps_the_distribution_where_blocks_end_by_what_was_drawn(coupling, monkeypatch):
+    monkeypatch.setattr(core.decode, "DraftLengthPolicy", StopsWhereUnsure)
+    assert engine_p_value(speculative, sampling=SamplingParams(0.8, 4, 0.9, 0.02), coupling=coupling) > SIGNIFICANCE
+
+
+def test_the_policy_may_change_in_the_middle_of_a_run():
+    target = tables()[0]
+    draft = table_model(random_law(8, 1, scale=1.5), 8)
+    controls, asked, ids, count = RunControls(GREEDY, 3), [], [], 0
+
+    class Watched(DraftModelDrafter):
+        def propose(self, context):
+            asked.append(context.keep_drafting is not None)
+            return super().propose(context)
+
+    for event in speculative(target, Watched(draft), [0], controls=controls, max_new_tokens=120):
+        if isinstance(event, PrefillDone):
+            assert not asked
+        if isinstance(event, Step):
+            ids += event.emitted
+            count += 1
+            controls.set_num_draft_tokens((2, LengthPolicy.ADAPTIVE, LengthPolicy.AUTO)[count // 6 % 3])
+    assert ids == plain_ids(target, count=120, sampling=GREEDY)
+    assert {True, False} == set(asked)
+    assert not any(asked[:5])
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_draft_that_says_no_number_is_named_for_it(temperature):
+    target, _ = tables()
+    draft = table_model(fixed_law([float("nan")] * 8), 8)
+    length = {"num_draft_tokens": LengthPolicy.ADAPTIVE}
+    with pytest.raises(GenerationError, match="draft's logits"):
+        play(speculative(target, draft, [0], sampling=SamplingParams(temperature), **length))
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Time that passes in forwards only: `clock.charge` says what those of a model take."""
+
+    class Clock:
+        now = 0.0
+
+        def __init__(self, device) -> None:
+            self._last, self._parts = Clock.now, []
+
+        def lap(self) -> float:
+            elapsed, self._last = Clock.now - self._last, Clock.now
+            return elapsed
+
+        def start(self) -> None:
+            self._last = Clock.now
+
+        def stop(self) -> None:
+            self._parts.append(self.lap())
+
+        def read(self) -> list[float]:
+            return self._parts
+
+    def charge(model, milliseconds: float) -> None:
+        def spend(runner, ids) -> None:
+            Clock.now += milliseconds
+
+        model.on_forward = spend
+
+    Clock.charge = staticmethod(charge)
+    monkeypatch.setattr("core.decode.Stopwatch", Clock)
+    monkeypatch.setattr("core.decode.StepClock", Clock)
+    return Clock
+
+
+def test_the_chosen_length_keeps_the_distribution():
+    settings = {"sampling": SamplingParams(0.9, top_k=5), "num_draft_tokens": LengthPolicy.AUTO}
+    assert engine_p_value(speculative, **settings, blocks=1_000) > SIGNIFICANCE
+
+
+def test_a_hopeless_and_costly_draft_is_soon_left_alone(clock):
+    target, _ = tables()
+    wrong = table_model(lambda ids: -target.law(ids) * 4, 8)
+    clock.charge(target, 10.0)
+    clock.charge(wrong, 9.0)
+    run = play(speculative(target, wrong, [0], num_draft_tokens=LengthPolicy.AUTO, sampling=GREEDY, max_new_tokens=400))
+    lengths = [step.num_draft_tokens for step in run.steps]
+    assert lengths[0] > 0
+    assert lengths[1:10] == [0] * 9
+    # It looks again now and then, as seldom as the share of the time that looking may cost demands.
+    probes = [index for index, length in enumerate(lengths) if length and index]
+    assert probes
+    assert min(later - earlier for earlier, later in itertools.pairwise([0, *probes])) >= 10
+    assert sum(step.total_ms for step in run.steps) < 1.05 * 10.0 * 400
+
+
+def test_times_are_split_as_they_passed(clock):
+    target, _ = tables()
+    clock.charge(target, 10.0)
+    draft = table_model(target.law, 8)
+    clock.charge(draft, 2.0)
+    run = play(speculative(target, draft, [0, 1, 2], num_draft_tokens=3, max_new_tokens=41))
+    for step in run.steps[1:-1]:
+        # After a full block the draft reads two tokens at first, in one forward.
+        assert (step.draft_ms, step.verify_ms, step.sample_ms) == pytest.approx((6.0, 10.0, 0.0))
+    summary = run.summary
+    # Two forwards of the prefill; the rest is decoding.
+    assert summary.prefill_ms == pytest.approx(12.0)
+    assert summary.cost_coefficient == pytest.approx(0.2, rel=0.1)
+    assert summary.tokens_per_second == pytest.approx(1e3 * 41 / sum(step.total_ms for step in run.steps))
+    # (K + 1) / (K c + 1), since everything is accepted and scoring four costs what scoring one does.
+    assert summary.predicted_speedup == pytest.approx(4 / 1.6, rel=0.1)
+    assert summary.block_efficiency == pytest.approx(41 / len(run.steps))
+
+
+SOON = 10
+
+
+class Runner:
+    """Plays a run in a thread of its own; its events can be waited for."""
+
+    def __init__(self, events):
+        self._events = queue.Queue()
+        self.thread = threading.Thread(target=lambda: [self._events.put(event) for event in events], daemon=True)
+        self.thread.start()
+
+    def next(self, kind=None):
+        """The next event; of a kind, if one is given."""
+        event = self._events.get(timeout=SOON)
+        while kind is not None and not isinstance(event, kind):
+            event = self._events.get(timeout=SOON)
+        return event
+
+    @property
+    def is_silent(self):
+        """Whether nothing comes for a while."""
+        try:
+            self._events.get(timeout=0.05)
+        except queue.Empty:
+            return True
+        return False
+
+
+@pytest.fixture(autouse=True)
+def short_look(monkeypatch):
+    monkeypatch.setattr(core.controls, "LOOK_MS", 1.0)
+
+
+def run_with(controls, count=40):
+    return speculative(*tables(), [0], controls=controls, max_new_tokens=count)
+
+
+def test_a_paused_run_takes_a_step_for_each_that_is_asked_for(paused):
+    controls, run = paused
+    assert run.is_silent
+    for index in range(3):
+        controls.step_once()
+        assert run.next(Step).index == index
+        assert run.is_silent
+    controls.resume()
+    assert run.next(Finished).summary.finish_reason is FinishReason.LENGTH
+
+
+@pytest.fixture
+def paused():
+    """The controls of a paused run, and the run at its first step."""
+    controls = RunControls(GREEDY, 3)
+    controls.pause()
+    run = Runner(run_with(controls))
+    assert isinstance(run.next(), PrefillDone)
+    return controls, run
+
+
+def test_a_paused_run_can_be_stopped(paused):
+    controls, run = paused
+    controls.cancel()
+    assert run.next(Finished).summary.finish_reason is FinishReason.CANCELLED
+    run.thread.join(SOON)
+    assert not run.thread.is_alive()
+
+
+def test_settings_changed_during_a_pause_apply_to_the_next_step(paused):
+    controls, run = paused
+    controls.set_num_draft_tokens(1)
+    controls.set_temperature(0.5)
+    controls.step_once()
+    step = run.next(Step)
+    assert (step.num_draft_tokens, step.temperature) == (1, 0.5)
+    controls.cancel()
+
+
+def test_the_text_is_the_same_however_the_run_is_followed():
+    straight = play(run_with(RunControls(SamplingParams(1.0), 3))).ids
+    controls = RunControls(SamplingParams(1.0), 3)
+    controls.set_delay(1.0)
+    followed = [event for event in run_with(controls) if isinstance(event, Step)]
+    assert [token for step in followed for token in step.emitted] == straight
+
+
+def test_a_followed_step_shows_its_draft_before_its_verdict_and_at_full_speed_none_does():
+    controls = RunControls(GREEDY, 3)
+    controls.set_delay(1.0)
+    events = [event for event in run_with(controls, 12) if isinstance(event, Drafted | Step)]
+    pairs = list(zip(events[::2], events[1::2], strict=False))
+    assert pairs
+    for drafted, step in pairs[:-1]:
+        assert isinstance(drafted, Drafted)
+        assert (drafted.index, drafted.position) == (step.index, step.position)
+        assert (drafted.drafted, drafted.drafted_texts) == (step.drafted, step.drafted_texts)
+    assert not any(isinstance(event, Drafted) for event in run_with(RunControls(GREEDY, 3)))
+    assert not any(isinstance(event, Drafted) for event in autoregressive(tables()[0], [0], controls=controls.plain()))
+
+
+@pytest.mark.parametrize("is_stop", [False, True])
+def test_a_resume_or_a_stop_while_a_draft_is_looked_at_ends_the_look(is_stop, monkeypatch):
+    monkeypatch.setattr(core.controls, "LOOK_MS", 1000.0 * SOON)
+    controls = RunControls(GREEDY, 3)
+    controls.pause()
+    controls.step_once()
+    run = Runner(run_with(controls))
+    run.next(Drafted)
+    (controls.cancel if is_stop else controls.resume)()
+    summary = run.next(Finished).summary
+    assert summary.finish_reason is (FinishReason.CANCELLED if is_stop else FinishReason.LENGTH)
+    assert (summary.num_steps == 0) is is_stop, "a stop leaves the step undone"
+
+
+def test_slow_motion_begins_steps_no_closer_than_its_delay(monkeypatch):
+    now, waits = [100.0], []
+    monkeypatch.setattr(core.controls.time, "monotonic", lambda: now[0])
+    gate = RunControls()
+
+    def wait(seconds=None):
+        waits.append(seconds)
+        now[0] += seconds
+
+    monkeypatch.setattr(gate._changed, "wait", wait)
+    gate.set_delay(500)
+    gate.wait_for_step()
+    assert waits == []
+    now[0] += 0.2
+    gate.wait_for_step()
+    assert waits == [pytest.approx(0.3)]
+    gate.set_delay(0)
+    gate.wait_for_step()
+    assert len(waits) == 1
+
+
+def test_the_baseline_does_not_pause_but_can_be_stopped():
+    controls = RunControls(GREEDY, 3)
+    controls.pause()
+    plain = controls.plain()
+    assert len(play(autoregressive(tables()[0], [0], controls=plain, max_new_tokens=5)).ids) == 5
+    controls.cancel()
+    with pytest.raises(Cancelled):
+        plain.wait_for_step()
