@@ -1,4 +1,4 @@
-"""What the bench measures: turns that favour nobody, ratios by round, notes on what differs, memory, and the JSON."""
+"""The bench: turns that favour nobody, ratios by round, notes on what differs, memory, and the JSON."""
 
 import json
 from dataclasses import replace
@@ -27,24 +27,18 @@ def pair():
 # --- Figures ----------------------------------------------------------------------------------------------------
 
 
-def test_a_spread_is_median_quartiles_and_extremes():
+def test_a_spread_is_median_quartiles_and_extremes_and_ratios_are_taken_round_by_round():
     found = spread([4.0, 1.0, 3.0, 2.0, 10.0])
     assert (found.median, found.quartiles, found.extremes) == (3.0, (2.0, 4.0), (1.0, 10.0))
     assert spread([2.0]).quartiles == (2.0, 2.0)
     with pytest.raises(ValueError, match="median"):
         spread([])
-
-
-def test_ratios_are_taken_round_by_round():
-    """A machine that is slower in one round slows both: the ratio stays, as that of the medians would not."""
+    # A machine that is slower in one round slows both.
     assert ratios([20.0, 2.0, 40.0], [10.0, 1.0, 20.0]).values == (2.0, 2.0, 2.0)
     with pytest.raises(ValueError, match="longer"):
         ratios([1.0], [1.0, 2.0])
-
-
-@pytest.mark.parametrize(("one", "other", "same"), [((1, 2), (1, 2), 2), ((1, 3), (1, 2), 1), ((1,), (1, 2), 1)])
-def test_texts_are_equal_up_to_the_first_difference(one, other, same):
-    assert num_equal(one, other) == num_equal(other, one) == same
+    for one, other, same in (((1, 2), (1, 2), 2), ((1, 3), (1, 2), 1), ((1,), (1, 2), 1)):
+        assert num_equal(one, other) == num_equal(other, one) == same
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 8])
@@ -65,25 +59,22 @@ def test_the_usual_steps_are_those_of_the_commonest_draft():
     assert usual_steps(of(4)) == []
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"num_draft_tokens": 0},
-        {"num_draft_tokens": 17},
-        {"rounds": 0},
-        {"max_new_tokens": 0},
-        {"temperatures": ()},
-        {"temperatures": (-1.0,)},
-        {"seed": -1},
-        {"threads": 0},
-        {"draft_layers": 2},
-        {"only": ("nobody",)},
-        {"only": ("plain:x=1",)},
-        {"only": ("prompt-lookup:max-ngram=99",)},
-        {"only": ("prompt-lookup:max-ngram=many",)},
-        {"only": ("prompt-lookup:depth=1",)},
-    ],
-)
+BAD = {
+    "num_draft_tokens": (0, 17),
+    "rounds": (0,),
+    "max_new_tokens": (0,),
+    "temperatures": ((), (-1.0,)),
+    "seed": (-1,),
+    "threads": (0,),
+    "draft_layers": (2,),
+    "only": (
+        *(("nobody",), ("plain:x=1",), ("prompt-lookup:max-ngram=99",), ("prompt-lookup:max-ngram=many",)),
+        ("prompt-lookup:depth=1",),
+    ),
+}
+
+
+@pytest.mark.parametrize("changes", [{name: value} for name, values in BAD.items() for value in values], ids=str)
 def test_bad_settings_are_sentences(changes):
     with pytest.raises(OutriderError) as caught:
         replace(SETTINGS, **changes)
@@ -128,12 +119,9 @@ def test_a_peer_that_fails_is_reported_and_our_own_failure_is_raised(pair):
         measure(pair, [Fake("draft-model", fail)], PROMPTS, SETTINGS)
 
 
-def test_prompts_that_leave_no_room_are_refused(pair):
+def test_prompts_that_leave_no_room_are_refused_and_threads_are_restored(pair):
     with pytest.raises(PromptError, match="128"):
         check_lengths(pair, PROMPTS, replace(SETTINGS, max_new_tokens=125))
-
-
-def test_threads_are_restored():
     before = torch.get_num_threads()
     with threads(before + 1):
         assert torch.get_num_threads() == before + 1
@@ -161,10 +149,8 @@ def test_the_real_contenders_together_and_the_document_of_all_results(pair):
     assert not any(row.notes for row in table.values())
     assert table[GENERATE].tokens_per_forward == table[PLAIN].tokens_per_forward == 1.0
     assert table[GENERATE].ratio_to_generate.values == (1.0, 1.0)
-    assert table["draft-model"].overhead is not None
-    assert table[GENERATE].overhead is None
-    assert table["draft-model"].cost_coefficient is not None
-    assert table[PLAIN].cost_coefficient is None
+    assert None not in (table["draft-model"].overhead, table["draft-model"].cost_coefficient)
+    assert table[GENERATE].overhead is table[PLAIN].cost_coefficient is None
     assert table[PLAIN].step_tokens_per_second.median >= table[PLAIN].tokens_per_second.median
     config, environment = bench_rounds.config_of(SETTINGS, pair, PROMPTS), bench_rounds.environment_of(pair, SETTINGS)
     report = bench_rounds.Report(bench_rounds.now(), config, environment, found, {**absent, "flashspec": "No."})

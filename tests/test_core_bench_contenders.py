@@ -91,16 +91,13 @@ def test_generation_samples_from_the_whole_distribution():
     assert any(token not in top for token in drawn)
 
 
-def test_forwards_are_counted_by_a_hook_that_is_removed(pair):
-    module = pair.target.model
-    with counted(module) as widths:
+def test_forwards_are_counted_by_a_hook_that_is_removed_or_are_our_steps(pair):
+    with counted(pair.target.model) as widths:
         Generate(pair, N).run(PROMPTS[0].ids, temperature=0.0, seed=0)
     assert widths == [len(PROMPTS[0].ids), *[1] * (N - 1)]
-    module(torch.tensor([[1]]))
+    pair.target.model(torch.tensor([[1]]))
     assert len(widths) == N
-
-
-def test_our_own_forwards_are_our_steps(pair):
+    # Our own forwards are our steps.
     timed = Outrider(pair, N).run(PROMPTS[0].ids, temperature=0.0, seed=0)
     assert (timed.num_forwards, timed.longest_draft) == (N, 0)
     timed = Outrider(Pair(pair.target, pair.target), N, K, "draft-model").run((1, 2), temperature=0.0, seed=0)
@@ -134,19 +131,15 @@ def test_contenders_that_do_not_apply_are_absent_with_a_reason_or_an_error_where
         build_all(alone, replace(SETTINGS, only=(PLAIN, ASSISTED)))
 
 
-def test_only_named_contenders_run_in_the_order_given(pair):
-    present, absent = build_all(pair, replace(SETTINGS, only=(AUTO, GENERATE)))
-    assert [contender.name for contender in present] == [AUTO, GENERATE]
-    assert absent == {}
-
-
-def test_options_follow_a_method_and_reach_the_contender(pair):
+def test_options_stand_behind_a_method_and_named_contenders_run_in_the_order_given(pair):
     assert split_name("prompt-lookup:max-ngram=5:min-ngram=2") == ("prompt-lookup", {"max_ngram": 5, "min_ngram": 2})
     assert set(known_names()) <= set(default_names())
     for name in default_names():
         split_name(name)
     contender = build("prompt-lookup:max-ngram=5", pair, SETTINGS)
     assert (contender.name, contender.title) == ("prompt-lookup:max-ngram=5", "prompt lookup, max-ngram=5")
+    present, absent = build_all(pair, replace(SETTINGS, only=(AUTO, GENERATE)))
+    assert ([contender.name for contender in present], absent) == ([AUTO, GENERATE], {})
 
 
 # --- A draft made of its target's first layers ------------------------------------------------------------------
@@ -174,9 +167,6 @@ def test_with_all_layers_a_truncated_draft_is_the_target_with_layers_and_hooks_o
     assert torch.allclose(logits, pair.target.model(ids).logits, atol=1e-5)
     own = {id(parameter) for layer in draft.model.model.layers for parameter in layer.parameters()}
     assert not own & {id(parameter) for parameter in pair.target.model.parameters()}
-
-
-@pytest.mark.parametrize("count", [0, -1, 3])
-def test_more_layers_than_there_are_is_a_sentence(pair, count):
-    with pytest.raises(SettingsError, match="from 1 to 2"):
-        truncated_draft(pair.target, count)
+    for count in (0, 3):
+        with pytest.raises(SettingsError, match="from 1 to 2"):
+            truncated_draft(pair.target, count)

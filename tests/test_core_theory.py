@@ -7,14 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from core.analysis.calibration import (
-    Predictor,
-    calibrate,
-    kl_bound,
-    rank_correlation,
-    study_predictors,
-    verdict,
-)
+from core.analysis.calibration import Predictor, calibrate, kl_bound, rank_correlation, study_predictors, verdict
 from core.analysis.diagnosis import COLUMNS, PlainStep, StepSums, diagnose, verify_costs
 from core.analysis.expectation import expected_tokens, predicted_speedup
 from core.analysis.theory import resampled, speedup_theory, weighted_medians
@@ -33,41 +26,32 @@ def theory_of(steps, plain=PLAIN, baseline=(), **settings):
 
 def mixed(count=60):
     """Blocks of 2 and of 6, whose scoring takes 12 and 20 ms."""
-    return [
-        *drawn(0.8, 2, count=count, seed=3, verify_ms=12.0),
-        *drawn(0.8, 6, count=count, seed=4, verify_ms=20.0),
-    ]
+    return [*drawn(0.8, 2, count=count, seed=3, verify_ms=12.0), *drawn(0.8, 6, count=count, seed=4, verify_ms=20.0)]
 
 
 # --- Speedup ----------------------------------------------------------------------------------------------------
 
 
-def test_the_figures_are_those_of_the_page_why():
+def test_figures_are_those_of_the_diagnosis_and_both_curves_the_formulas_at_every_k():
     steps = mixed()
     found, diagnosis = theory_of(steps, PLAIN), diagnose(StepSums(steps), PLAIN)
-    assert found.alpha.value == pytest.approx(diagnosis.alpha)
-    assert found.cost.value == pytest.approx(diagnosis.cost)
+    alpha, cost = found.alpha.value, found.cost.value
+    assert (alpha, cost) == pytest.approx((diagnosis.alpha, diagnosis.cost))
     assert found.ran_tokens.value == pytest.approx(diagnosis.tokens_per_step)
     assert found.ran_speedup.value == pytest.approx(diagnosis.speedup)
     assert found.usual_k == diagnosis.usual_length
     costs, longest = verify_costs(StepSums(steps), PLAIN.forward_ms)
     assert found.verify.values == pytest.approx(costs)
     assert found.longest == longest == 6
-
-
-def test_both_curves_are_the_formulas_at_every_k():
-    found = theory_of(mixed(), PLAIN)
-    alpha, cost = found.alpha.value, found.cost.value
     for k in range(17):
         assert found.tokens.values[k] == pytest.approx(expected_tokens(alpha, k))
         assert found.leviathan.values[k] == pytest.approx(predicted_speedup(alpha, k, cost))
-        assert found.measured_verify.values[k] == pytest.approx(
-            predicted_speedup(alpha, k, cost, found.verify.values[k])
-        )
+        measured = predicted_speedup(alpha, k, cost, found.verify.values[k])
+        assert found.measured_verify.values[k] == pytest.approx(measured)
     assert 0 < found.best_k <= found.leviathan.best
 
 
-def test_figures_worked_out_by_hand():
+def test_figures_computed_by_hand():
     steps = [make_step(2, 2, draft_ms=1.0, verify_ms=12.0), make_step(2, 1, draft_ms=1.0, verify_ms=12.0)] * 20
     found = theory_of(steps, PLAIN)
     assert found.alpha.value == pytest.approx(3 / 4)
@@ -154,7 +138,7 @@ def promised(chances, seed, *, real=lambda chance: chance, count=400):
     return steps
 
 
-def test_promises_that_are_kept_are_found_kept_by_position_and_by_tenth():
+def test_promises_are_found_kept_by_position_and_by_tenth_or_broken():
     found = calibrate(promised((0.25, 0.55, 0.95), 1))
     assert abs(found.z) < 2
     assert [item.title for item in found.positions] == ["1", "2", "3", "4"]
@@ -163,21 +147,14 @@ def test_promises_that_are_kept_are_found_kept_by_position_and_by_tenth():
     for item in found.bins:
         assert item.low <= item.predicted <= item.high
     assert found.positions[0].num_tested == 400
+    assert calibrate(promised((0.25, 0.55, 0.95), 1, real=lambda chance: chance**2)).z < -4
 
 
-def test_promises_that_are_broken_are_found_broken():
-    found = calibrate(promised((0.25, 0.55, 0.95), 1, real=lambda chance: chance**2))
-    assert found.z < -4
-
-
-def test_tokens_behind_a_rejection_say_nothing_and_certain_promises_leave_no_doubt():
+def test_tokens_behind_a_rejection_and_damaged_promises_are_left_out_and_certain_ones_leave_no_doubt():
     step = replace(make_step(3, 1), expected_acceptance=(1.0, 0.0, 0.123))
     found = calibrate([step] * 5)
     assert [(item.title, item.observed) for item in found.bins] == [("0.0–0.1", 0.0), ("0.9–1.0", 1.0)]
     assert found.z is None
-
-
-def test_damaged_promises_are_left_out():
     steps = [replace(make_step(2, 2), expected_acceptance=(math.nan, 0.5))] * 3
     assert calibrate(steps).overall.num_tested == 3
     assert calibrate([replace(make_step(2, 2), expected_acceptance=(math.nan, math.nan))]) is None
