@@ -1,4 +1,4 @@
-"""Models: where they are, whether they fit together, and how they are loaded."""
+"""Finds models, checks whether two work together, and loads them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds models by name: embedded, kept by Outrider, in the Hub's cache, or at a path. Neither torch nor network."""
+"""Finds models by name: embedded, kept by Outrider, in the Hub's cache, or at a path. No torch, no network."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ModelFormat(StrEnum):
 
 
 class ModelOrigin(StrEnum):
-    """Where a model's files are: HUB is the user's Hugging Face cache, KEPT Outrider's own data folder."""
+    """Where a model's files are stored. HUB is the user's Hugging Face cache, KEPT Outrider's own data folder."""
 
     EMBEDDED = "embedded"
     HUB = "hub"
@@ -57,11 +57,11 @@ class ModelEntry:
         title: what the window shows.
         path: its folder, or its .gguf file.
         format: how its weights are stored.
-        size_bytes: of its weights.
+        size_bytes: size of its weights.
         origin: where its files are.
-        last_used: when its weights were last read, in seconds since the epoch; of models in the Hub's cache only.
-        revision: the commit of a model in the Hub's cache.
-        serves: of a drafter that borrows its target's tables, the reference of that target.
+        last_used: when its weights were last read, in seconds since the epoch; only for the Hub's cache.
+        revision: commit; only for models in the Hub's cache.
+        serves: the target's reference, if this is a drafter that borrows its target's tables.
     """
 
     ref: str
@@ -81,14 +81,14 @@ class ModelEntry:
 
 
 def embedded_models() -> tuple[ModelEntry, ...]:
-    """The models that ship with Outrider, the default target first; without those that are missing or damaged."""
+    """The models that ship with Outrider, default target first; missing or damaged ones are skipped."""
     return tuple(_readable(_embedded_entry, EMBEDDED_TITLES))
 
 
 def local_models() -> tuple[ModelEntry, ...]:
-    """Every model here that has a name: embedded, kept, then the Hub's cache by name; damaged ones are left out.
+    """Every local model with a name: embedded, kept, then the Hub's cache by name; damaged ones are skipped.
 
-    Reads a few small files of each model.
+    Reads a few small files per model.
     """
     kept: list[str] = []
     if _kept_models().is_dir():
@@ -103,8 +103,8 @@ def resolve(ref: str) -> ModelEntry:
     """Find the model that a reference names: an embedded or kept model, a folder, a .gguf file, or a cached Hub id.
 
     Raises:
-        ModelNotFoundError: nothing is there.
-        ModelUnreadableError: something is there that is not a model.
+        ModelNotFoundError: nothing exists there.
+        ModelUnreadableError: what exists there is not a model.
     """
     try:
         if ref in EMBEDDED_TITLES and (EMBEDDED / ref).is_dir():
@@ -123,7 +123,7 @@ def resolve(ref: str) -> ModelEntry:
     except PermissionError:
         raise ModelUnreadableError(f"{ref!r} may not be read. Ask its owner, or choose another model.") from None
     except (OSError, RuntimeError, ValueError):
-        pass  # Not a path at all: too long, an unknown home, or with a character that no path has.
+        pass  # Not a path at all: too long, an unknown home, or an invalid character.
     names = "".join(f"{entry.ref}, " for entry in embedded_models())
     shown = ref if len(ref) <= 120 else f"{ref[:119]}…"
     raise ModelNotFoundError(
@@ -133,7 +133,7 @@ def resolve(ref: str) -> ModelEntry:
 
 
 def downloaded_model(ref: str) -> ModelEntry:
-    """The model of a Hub id that is in the Hub's cache, or that Outrider keeps.
+    """The model with a Hub id, from the Hub's cache or Outrider's own folder.
 
     Raises:
         ModelNotFoundError: it is not downloaded yet.
@@ -158,7 +158,7 @@ def kept_folder(ref: str) -> Path:
 
 
 def weight_files(folder: Path, name: str) -> list[Path]:
-    """The files that loading reads: one model.safetensors, else those that the index names, else all safetensors.
+    """The files that loading reads: model.safetensors, else those named by the index, else all safetensors.
 
     Raises:
         ModelUnreadableError: one is missing, or there is none.
@@ -222,7 +222,7 @@ def _kept_entry(ref: str) -> ModelEntry:
 
 
 def _hub_entry(ref: str) -> ModelEntry:
-    """The newest whole revision in the Hub's cache; the branch `main` first."""
+    """The newest complete revision in the Hub's cache; the branch `main` first."""
     problem: ModelUnreadableError | None = None
     for commit in hub.revisions(ref):
         folder = hub.snapshot_folder(ref, commit)
@@ -260,7 +260,7 @@ def _folder_entry(folder: Path, ref: str, title: str, origin: ModelOrigin, revis
         ModelFormat.SAFETENSORS,
         sum(state.st_size for state in states),
         origin,
-        # Of the weights alone: listing models reads the small files.
+        # Weights only, since listing models reads the small files.
         last_used=max(state.st_atime for state in states) if origin is ModelOrigin.HUB else None,
         revision=revision,
         serves=served_target(config),
@@ -268,7 +268,7 @@ def _folder_entry(folder: Path, ref: str, title: str, origin: ModelOrigin, revis
 
 
 def _writes_text(folder: Path) -> bool:
-    """Whether a folder's config.json is that of a model that continues text, as far as it says."""
+    """Whether a folder's config.json describes a language model, as far as it says."""
     config = json.loads((folder / "config.json").read_text("utf-8"))
     architectures = config.get("architectures") if isinstance(config, dict) else None
     if not architectures or not isinstance(architectures, list):

@@ -44,7 +44,7 @@ class ChildFailedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a child may take: bytes of resident memory, and seconds without a sign of progress."""
+    """A child's limits: bytes of resident memory, and seconds without progress."""
 
     memory_bytes: int
     stall_s: float = 300.0
@@ -60,17 +60,17 @@ def supervise(
 ) -> Generator[Mapping[str, Any] | None, None, None]:
     """Run a command until it ends; kill it when it exceeds its limits, or when this generator is closed.
 
-    The child's stdin stays open as long as this process lives, so that the child can end itself afterwards. Each line
+    The child's stdin stays open while this process lives, so that the child can exit when it closes. Each line
     of its stdout that is a JSON object is a message; other lines are ignored.
 
     Args:
-        environment: all of the child's variables.
+        environment: the child's complete environment.
         limits: a message, or growth of `output`, counts as progress.
-        check_cancelled: raises to give up; called about ten times a second.
+        check_cancelled: raises to cancel; called about ten times a second.
         output: the folder that the child writes to.
 
     Yields:
-        Each message, and None now and then while there is none.
+        Each message, and None periodically while there is none.
 
     Raises:
         ChildFailedError: it ended with an error, or had to be killed.
@@ -79,7 +79,7 @@ def supervise(
     # The flags exist on Windows only, where they lower the priority and keep a console from opening.
     flags = getattr(subprocess, "BELOW_NORMAL_PRIORITY_CLASS", 0) | getattr(subprocess, "CREATE_NO_WINDOW", 0)
     pipe = subprocess.PIPE
-    # In a session of its own: Ctrl+C in the terminal is for this process, which then ends the child.
+    # In its own session: Ctrl+C reaches only this process, which then ends the child.
     child = subprocess.Popen(
         list(command), env=dict(environment), stdin=pipe, stdout=pipe, stderr=pipe, creationflags=flags,
         start_new_session=True,
@@ -116,7 +116,7 @@ def supervise(
                 progress_at = now if written != before else progress_at
             progress_at = now if message is not None else progress_at
             failure = ChildFailure.STALL if now - progress_at > limits.stall_s else None
-            with contextlib.suppress(psutil.Error):  # It may have just ended.
+            with contextlib.suppress(psutil.Error):  # It may have just exited.
                 if psutil.Process(child.pid).memory_info().rss > limits.memory_bytes:
                     failure = ChildFailure.MEMORY
             if failure is not None and child.poll() is None:

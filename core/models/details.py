@@ -17,14 +17,14 @@ from core.models.catalogue import ModelEntry, ModelFormat, served_target
 from core.models.weight_files import TensorInfo, read_gguf_header, read_weight_headers
 
 _LARGEST_FILE = 512 << 20
-"""Bytes of a tokenizer file that are still parsed."""
+"""Largest tokenizer file that is parsed, in bytes."""
 
 _GGUF_UNUSED = 5
 _GGUF_PADDING = re.compile(r"\[PAD\d+\]")
 _UNREADABLE = (
     OSError, ModelUnreadableError, AttributeError, IndexError, KeyError, TypeError, ValueError, RecursionError,
 )  # fmt: skip
-"""What reading damaged files raises; loading reports what is wrong with them."""
+"""Errors raised by damaged files; loading reports the cause."""
 
 # --- Vocabularies -----------------------------------------------------------------------------------------------
 
@@ -35,8 +35,8 @@ class TokenTable:
 
     Attributes:
         tokens: by id, added tokens included.
-        merges: "left right" in order of rank; empty where there are none, or they are not known.
-        unused: ids that stand for nothing.
+        merges: "left right" by rank; empty if there are none or they are unknown.
+        unused: ids without a token.
         is_partial: from a GGUF header, which writes spaces as they are and leaves out what has no weights.
     """
 
@@ -48,7 +48,7 @@ class TokenTable:
 
 @dataclass(frozen=True, slots=True)
 class TokenizerSource:
-    """The files of a vocabulary; two of the same content are equal."""
+    """The files of a vocabulary; equal if their contents are equal."""
 
     content: str
     path: Path = field(compare=False)
@@ -56,14 +56,14 @@ class TokenizerSource:
 
 
 def parse_tokenizer(tokenizer: Mapping[str, Any]) -> TokenTable:
-    """The table of a tokenizer in the form of tokenizer.json.
+    """Parse a tokenizer in tokenizer.json format.
 
     Raises:
-        AttributeError, IndexError, KeyError, TypeError, ValueError: it does not have that form.
+        AttributeError, IndexError, KeyError, TypeError, ValueError: the format is wrong.
     """
     model = tokenizer.get("model", {})
     vocabulary = model.get("vocab", {})
-    if isinstance(vocabulary, list):  # Unigram models list [piece, score] in the order of ids.
+    if isinstance(vocabulary, list):  # Unigram models list [piece, score] in id order.
         tokens = {index: str(piece[0]) for index, piece in enumerate(vocabulary)}
     else:
         tokens = {int(token_id): token for token, token_id in vocabulary.items()}
@@ -73,7 +73,7 @@ def parse_tokenizer(tokenizer: Mapping[str, Any]) -> TokenTable:
 
 
 def tokenizer_source(entry: ModelEntry) -> TokenizerSource | None:
-    """The files of a model's vocabulary; None where there are none that can be read without loading it."""
+    """The files of a model's vocabulary; None if none can be read without loading it."""
     try:
         if entry.format is ModelFormat.GGUF:
             state = entry.path.stat()
@@ -102,7 +102,7 @@ def read_table(source: TokenizerSource) -> TokenTable | None:
 
 
 def read_tokens(entry: ModelEntry) -> Mapping[int, str] | None:
-    """A model's tokens by id; None where they can't be read without loading it."""
+    """A model's tokens by id; None if they can't be read without loading it."""
     source = tokenizer_source(entry)
     table = read_table(source) if source else None
     return table.tokens if table else None
@@ -110,7 +110,7 @@ def read_tokens(entry: ModelEntry) -> Mapping[int, str] | None:
 
 @functools.lru_cache(maxsize=256)
 def count_tokens(source: TokenizerSource) -> int | None:
-    """Ids up to the highest that stands for a token; None if that can't be read."""
+    """Number of ids up to the highest with a token; None if unreadable."""
     table = read_table(source)
     return None if table is None else max(table.tokens, default=-1) + 1
 
@@ -126,7 +126,7 @@ def _read_folder(source: TokenizerSource) -> TokenTable:
     folder = source.path
     if (folder / "tokenizer.json").is_file():
         return parse_tokenizer(json.loads((folder / "tokenizer.json").read_bytes()))
-    # The older form of byte-level tokenizers: a file for each part.
+    # The older byte-level format: one file per part.
     vocabulary = {**json.loads((folder / "vocab.json").read_bytes()), **_read_json(folder / "added_tokens.json")}
     merges: list[str] = []
     if (folder / "merges.txt").is_file():
@@ -151,7 +151,7 @@ def _read_gguf(path: Path) -> TokenTable:
 
 @dataclass(frozen=True, slots=True)
 class SpecialTokens:
-    """The token that a text begins with, those that end it, and the chat template; as far as the files say."""
+    """The begin token, the end tokens and the chat template, as far as the files say."""
 
     begin: str | None = None
     ends: frozenset[str] = frozenset()
@@ -159,9 +159,9 @@ class SpecialTokens:
 
     @property
     def is_instruct(self) -> bool:
-        """Whether the model was trained to answer: it has a chat template, and ends its texts as the template does.
+        """Whether the model is an instruct model: it has a chat template and uses the template's end token.
 
-        Some base models come with the template of their instruct relatives, but end with a token of their own.
+        Some base models ship their instruct sibling's template, but use another end token.
         """
         template = self.chat_template
         if not template:
@@ -170,7 +170,7 @@ class SpecialTokens:
 
 
 def read_special_tokens(entry: ModelEntry) -> SpecialTokens:
-    """What the small files beside a vocabulary say; of those that can't be read, nothing."""
+    """Special tokens from the small files beside a vocabulary; unreadable files are skipped."""
     try:
         return _gguf_special_tokens(entry.path) if entry.format is ModelFormat.GGUF else _special_tokens(entry)
     except _UNREADABLE:
@@ -191,7 +191,7 @@ def _special_tokens(entry: ModelEntry) -> SpecialTokens:
     template = settings.get("chat_template")
     if (file := entry.path / "chat_template.jinja").is_file():
         template = file.read_text("utf-8", "replace")
-    elif isinstance(template, list):  # Several by name, of which the default one counts.
+    elif isinstance(template, list):  # Several named templates; the default one is used.
         templates = {item["name"]: item["template"] for item in template}
         template = templates.get("default") or next(iter(templates.values()), None)
     return SpecialTokens(_content(settings.get("bos_token")), ends, template if isinstance(template, str) else None)
@@ -231,7 +231,7 @@ _HEADS = ("lm_head.weight", "embed_out.weight")
 _GGUF_HEAD = "output.weight"
 _POSITIONS = ("wpe.weight", "embed_positions.weight", "position_embd.weight")
 _NOT_TEXT = ("vision", "visual", "multi_modal", "audio")
-"""Parts of a model that a text never passes through."""
+"""Parts of a model that text never passes through."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,19 +242,19 @@ class ModelDetails:
         title: what the window calls it.
         architecture: transformers' model type, or GGUF's.
         num_parameters: in its files, with a tied output head counted once.
-        precision: of most of its weights' bytes: a dtype, or a quantisation.
-        context_length: positions that it was made for; None if its configuration does not say.
+        precision: dtype or quantisation of most of its weights' bytes.
+        context_length: positions it was trained for; None if its configuration does not say.
         vocab_size: ids that stand for a token.
         table_size: rows of its embedding table, padding included.
         num_layers, hidden_size, intermediate_size, num_heads, num_kv_heads, head_dim: its shape; 0 if unknown.
         has_chat_template, is_instruct: whether it has a chat template, and was trained to answer.
-        weight_bytes: of its weights as they are stored.
+        weight_bytes: size of its stored weights.
         body_parameters: that one position's forward multiplies, the output head and tables left out; of experts,
             those that are used.
-        head_parameters: of its output head.
+        head_parameters: parameters of its output head.
         draft_vocabulary_size: ids that it proposes as a draft; None for all.
         shares_tables_with: the model whose embedding, head and tokenizer it borrows, and can't be loaded without.
-        folder: that holds its config.json; None for GGUF.
+        folder: holds its config.json; None for GGUF.
     """
 
     title: str
@@ -308,7 +308,7 @@ def read_details(entry: ModelEntry) -> ModelDetails:
         title=entry.title,
         num_parameters=counts.total,
         precision=_precision(tensors),
-        # As loading counts it: the tokenizer's ids, as far as the table has rows for them.
+        # Counted as loading does: the tokenizer's ids that have a row in the table.
         vocab_size=min(num_tokens, table_size or num_tokens) if num_tokens else table_size,
         has_chat_template=special.chat_template is not None,
         is_instruct=special.is_instruct,
@@ -340,7 +340,7 @@ def _folder_facts(entry: ModelEntry) -> tuple[Sequence[TensorInfo], _Counts, dic
     head_dim = _number(config, "head_dim") or (hidden // heads if heads else 0)
     kv_heads = _number(config, "num_key_value_heads") or (1 if config.get("multi_query") is True else heads)
     if not kv_heads or not head_dim:
-        # Nested configurations leave out what is their class's default; the weights show the width of the keys.
+        # Nested configurations omit class defaults; the weights show the width of the keys.
         keys = (tensor for tensor in tensors if tensor.name.endswith("k_proj.weight") and _is_text(tensor.name))
         kv_heads, head_dim = 1, next((tensor.shape[0] for tensor in keys if tensor.shape), 0)
     drafted = whole.get("draft_vocabulary")
@@ -403,7 +403,7 @@ def read_config(folder: Path, title: str = "") -> dict[str, Any]:
 
 
 def _number(config: Mapping[str, Any], *names: str) -> int:
-    """The first of these that is a sensible count; 0 if none is."""
+    """The first positive count among these; 0 if none."""
     values = (config.get(name) for name in names)
     return next((value for value in values if type(value) is int and 0 < value < 1 << 40), 0)
 

@@ -13,14 +13,14 @@ import torch
 from core.errors import DeviceError, SettingsError
 from core.settings import Device, DType
 
-# Two threads that make their first tensors at once would wait for each other forever, so torch is set up here.
+# Two threads that create their first tensors at once would deadlock, so torch is initialised here.
 torch.tensor(0.0)
 with torch.device("meta"):
     torch.nn.Linear(1, 1, dtype=torch.tensor([0.0]).dtype)
 
 
 def resolve_device(device: str) -> torch.device:
-    """The device that a setting names; `auto` is CUDA, else MPS, else the CPU.
+    """The device for a setting; `auto` is CUDA, else MPS, else the CPU.
 
     Raises:
         SettingsError: an unknown name.
@@ -39,7 +39,7 @@ def resolve_device(device: str) -> torch.device:
 
 
 def resolve_dtype(dtype: str, device: torch.device) -> torch.dtype:
-    """The precision that a setting names; `auto` is bfloat16 on CUDA (float16 where it lacks that), float16 on MPS,
+    """The precision for a setting; `auto` is bfloat16 on CUDA (float16 where it lacks that), float16 on MPS,
     float32 on the CPU.
 
     Raises:
@@ -57,20 +57,20 @@ def resolve_dtype(dtype: str, device: torch.device) -> torch.dtype:
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that can still be taken on a device, what torch holds there without using it included."""
+    """Free bytes on a device, including what torch has reserved but does not use."""
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0]) + unused
     available = int(psutil.virtual_memory().available)
     if device.type == "mps":
-        # It shares the memory of the processor, and may use a part of it.
+        # It shares the system memory, and may use part of it.
         return min(available, torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory())
     return available
 
 
 def release_memory() -> None:
-    """Give back what nothing refers to any more."""
-    if gc.isenabled():  # Beside a window, whose own thread collects, this thread must not.
+    """Free whatever is no longer referenced."""
+    if gc.isenabled():  # With a window, only the window's thread may collect garbage.
         gc.collect()
     trim_heap()
     if torch.cuda.is_available():
@@ -80,14 +80,14 @@ def release_memory() -> None:
 
 
 def trim_heap() -> None:
-    """Give back to the system what the allocator holds of it without need; takes about a millisecond."""
+    """Return the allocator's unused memory to the system; takes about a millisecond."""
     with contextlib.suppress(OSError, AttributeError):
-        # glibc keeps what small pieces were freed from, some 40 MB behind a tokenizer; other systems have no such call.
+        # glibc keeps freed small blocks, some 40 MB after a tokenizer; other systems have no such call.
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out, in whichever form torch and the devices say it."""
+    """Whether an error means that memory ran out, in any form that torch or a device uses."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     words = ("out of memory", "can't allocate memory", "not enough memory", "CUBLAS_STATUS_ALLOC_FAILED")
@@ -95,7 +95,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def device_name(device: torch.device) -> str:
-    """What a person calls this device."""
+    """The device's name for display."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     if device.type == "mps":

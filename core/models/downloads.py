@@ -1,6 +1,6 @@
 """Downloads models from the Hub into the user's cache, and removes them again.
 
-huggingface_hub's hf_hub_download starts an interrupted file again from its first byte and reads in pieces of 10 MB,
+huggingface_hub's hf_hub_download restarts an interrupted file from its first byte and reads 10 MB chunks,
 so only its API, its session and its errors are used.
 """
 
@@ -45,10 +45,10 @@ from core.models.weight_files import read_weight_headers
 __all__ = ["DownloadProgress", "Removal", "download", "plan_removal", "remove"]
 
 NUM_RETRIES = 4
-"""How often in a row a connection may break without a byte received."""
+"""Consecutive connection failures allowed without receiving a byte."""
 
 PAUSE_SECONDS = 1.0
-"""Before the first retry; doubled before each further one."""
+"""Wait before the first retry; doubled for each further one."""
 
 TIMEOUT_SECONDS = 15.0
 
@@ -103,12 +103,12 @@ def download(
     Args:
         ref: a Hub id.
         on_progress: called at most ten times a second, in the caller's thread.
-        check_cancelled: called for every piece that is received; raises Cancelled to stop. What was received is kept.
-        restart: discard what an earlier download left, and fetch again what is damaged by its hash.
+        check_cancelled: called for every chunk received; raises Cancelled to stop. Received data is kept.
+        restart: discard an earlier partial download, and fetch files with a wrong hash again.
 
     Raises:
         ModelNotFoundError: the Hub has no such model.
-        ModelUnreadableError: it has one that can't be used here; nothing was downloaded.
+        ModelUnreadableError: the model can't be used here; nothing was downloaded.
         DownloadError: offline mode, no network, a gated model, no space, a wrong hash: each with a sentence.
         Cancelled: by `check_cancelled`.
     """
@@ -136,7 +136,7 @@ def download(
 
 
 def _whole_model(ref: str) -> ModelEntry | None:
-    """A model that is here with all of its weights, as far as their headers say."""
+    """A local model with all of its weights, judging by their headers."""
     with contextlib.suppress(ModelNotFoundError, ModelUnreadableError, OSError):
         entry = downloaded_model(ref)
         read_weight_headers(entry.path, entry.title)
@@ -191,13 +191,13 @@ def ask(ref: str) -> Revision:
     from huggingface_hub import HfApi
     from huggingface_hub.utils import logging
 
-    logging.set_verbosity_error()  # Its advice would appear beside our own messages.
+    logging.set_verbosity_error()  # Its advice would appear next to our own messages.
     api = HfApi(endpoint=hub.endpoint())
 
     def ask_for(revision: str | None) -> tuple[Any, list[str], dict[str, Any]]:
         info = api.model_info(ref, revision=revision, files_metadata=True, timeout=TIMEOUT_SECONDS)
         siblings = info.siblings or ()
-        # Files directly in the model's folder, on any system: some have more separators than / that lead out.
+        # Only files directly in the model's folder; some systems have other separators than /.
         plain = {sibling.rfilename: sibling for sibling in siblings if not set(sibling.rfilename) & set("/\\:")}
         return info, [sibling.rfilename for sibling in siblings], plain
 
@@ -217,7 +217,7 @@ def ask(ref: str) -> Revision:
 
 
 def _converted_revision(api: Any, ref: str) -> str | None:
-    """The pull request with which the Hub's converter offers a model as safetensors, as a revision."""
+    """The revision of the Hub converter's pull request that offers a model as safetensors."""
     from huggingface_hub.errors import HfHubHTTPError
 
     with contextlib.suppress(HfHubHTTPError):  # Discussions may be disabled.
@@ -252,21 +252,21 @@ def _refuse_without_tokenizer(ref: str, revision: Revision, config_file: Path) -
     try:
         config = json.loads(config_file.read_text("utf-8"))
     except (OSError, ValueError, RecursionError):
-        config = None  # Its hash is right; the catalogue says what is wrong with it.
+        config = None  # Its hash is correct; the catalogue reports what is wrong with it.
     borrows = isinstance(config, dict) and "shares_tables_with" in config
     if not borrows and not _matching([file.name for file in revision.files], *_TOKENIZER_TABLES):
         raise ModelUnreadableError(f"{ref!r} has no tokenizer, so it can't be used. Choose another model.")
 
 
 def _needed(names: Iterable[str]) -> list[str]:
-    """The configuration first, which says whether the rest is worth fetching; the weights last."""
+    """Sort the configuration first, since it shows whether the rest is usable, and the weights last."""
     weights = _weights(names)
     small = _matching(names, *_SMALL) + ([_INDEX] if _INDEX in names and "model.safetensors" not in weights else [])
     return [*sorted(small, key=lambda name: (name != "config.json", name)), *weights]
 
 
 def _weights(names: Iterable[str]) -> list[str]:
-    """The weight files: those that transformers would read, where a model is there in several forms."""
+    """The weight files that transformers would read, if the model comes in several formats."""
     if "model.safetensors" in names:
         return ["model.safetensors"]
     weights = [name for name in _matching(names, "*.safetensors") if not name.startswith("adapter_")]
@@ -301,14 +301,14 @@ class Transfer:
         self._meter = meter
         self._check_cancelled = check_cancelled
         self._finished_bytes = 0
-        """Of the files before this one."""
+        """Bytes of the files before this one."""
 
     def is_here(self, file: RemoteFile) -> bool:
-        """Whether a file is in the snapshot already, in its full size."""
+        """Whether a file is already in the snapshot, at its full size."""
         return _size(self._pointer(file)) == file.size
 
     def bytes_here(self, file: RemoteFile) -> int:
-        """How much of a file is here: all of it, or what an interrupted download left."""
+        """Local bytes of a file: all of it, or what an interrupted download left."""
         if self.is_here(file) or _size(self._blob(file)) == file.size:
             return file.size
         return min(_size(self._partial(file)), file.size)
@@ -322,14 +322,14 @@ class Transfer:
         """Delete what an interrupted download left of a file, and the file itself if it is damaged."""
         self._partial(file).unlink(missing_ok=True)
         self._meter.enter("Checking…", file.name)
-        # The snapshot's file first: where it is sound, so is the blob it points to, which other revisions may share.
+        # The snapshot's file first: if it is intact, so is its blob, which other revisions may share.
         for path in (self._pointer(file), self._blob(file)):
             if self._is_sound(path, file):
                 return
             path.unlink(missing_ok=True)
 
     def fetch(self, file: RemoteFile) -> None:
-        """Bring a file to its place in the cache, resuming what an earlier download left.
+        """Download a file into the cache, resuming an earlier partial download.
 
         Raises:
             DownloadError: the file is not what the Hub announced; it is removed.
@@ -377,7 +377,7 @@ class Transfer:
             except http_error() as error:
                 response = getattr(error, "response", None)
                 if response is not None and response.status_code < 500 and response.status_code != 408:
-                    raise  # An answer that will be the same next time.
+                    raise  # A retry would get the same answer.
                 problem = error
             after = max(0, _size(partial))
             if after >= file.size:
@@ -386,7 +386,7 @@ class Transfer:
                 num_failures = 0
                 continue
             if problem is None:
-                return  # The Hub says that this is all; the check of the size refuses it.
+                return  # The Hub has no more; the size check fails.
             num_failures += 1
             if num_failures > NUM_RETRIES:
                 raise problem
@@ -400,13 +400,13 @@ class Transfer:
         from huggingface_hub.utils import build_hf_headers, hf_raise_for_status  # type: ignore[attr-defined]
 
         url = hf_hub_url(self._ref, file.name, revision=self._commit, endpoint=hub.endpoint())
-        # Compressed in transit, a file could not be resumed at a byte.
+        # A file compressed in transit could not be resumed at a byte.
         headers = {**build_hf_headers(), "Accept-Encoding": "identity"}
         if start:
             headers["Range"] = f"bytes={start}-"
         with get_session().stream("GET", url, headers=headers, timeout=TIMEOUT_SECONDS) as response:
             if response.status_code == 416:
-                return  # The Hub has no byte beyond those that are here.
+                return  # The Hub has no more bytes than are already here.
             if response.status_code >= 400:
                 response.read()
             hf_raise_for_status(response)
@@ -426,9 +426,9 @@ class Transfer:
                     self._meter.count(len(chunk))
                     size += len(chunk)
                     if size > file.size:
-                        return  # More than was announced: the check refuses it.
+                        return  # More than was announced: the size check fails.
         except OSError:
-            # A full disk should not stay full of something that can't be used.
+            # Don't leave a full disk full of unusable data.
             self._partial(file).unlink(missing_ok=True)
             raise
 
@@ -470,7 +470,7 @@ class Transfer:
 
 
 def _size(path: Path) -> int:
-    """In bytes; -1 where there is no file."""
+    """Size in bytes; -1 if there is no file."""
     try:
         return path.stat().st_size
     except OSError:
@@ -486,12 +486,12 @@ _PARTIAL = "Its download was interrupted, and would have to start again."
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What removing a model means.
+    """The effect of removing a model.
 
     Attributes:
         entry: the model; of an interrupted download, its folder in the cache.
-        frees_bytes: of disk space.
-        note: a sentence for the question that comes first.
+        frees_bytes: disk space freed.
+        note: a sentence for the confirmation.
     """
 
     entry: ModelEntry
@@ -500,10 +500,10 @@ class Removal:
 
 
 def plan_removal(ref: str) -> Removal:
-    """What removing a model would mean; removes nothing.
+    """Describe the effect of removing a model; removes nothing.
 
     Raises:
-        RemovalError: it is not Outrider's to remove.
+        RemovalError: Outrider may not remove it.
         ModelNotFoundError: nothing of it is here.
     """
     if ref in EMBEDDED_TITLES:
@@ -531,13 +531,13 @@ def plan_removal(ref: str) -> Removal:
 
 
 def remove(ref: str) -> int:
-    """Remove a model with all its revisions, and whatever an interrupted download left of it.
+    """Remove a model with all its revisions, and any partial download.
 
     Returns:
         The bytes freed.
 
     Raises:
-        RemovalError: it is not Outrider's to remove, is being downloaded, or a program holds on to it.
+        RemovalError: Outrider may not remove it, it is being downloaded, or a program uses it.
         ModelNotFoundError: nothing of it is here.
     """
     from filelock import FileLock, Timeout
@@ -562,7 +562,7 @@ def remove(ref: str) -> int:
 
 
 def _folders(ref: str) -> list[Path]:
-    """Those of a model: in the Hub's cache, and Outrider's own."""
+    """A model's folders: in the Hub's cache, and Outrider's own."""
     if not hub.is_hub_id(ref):
         return []
     return [folder for folder in (hub.repository_folder(ref), kept_folder(ref)) if folder.is_dir()]

@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 SPARE_BYTES = 64_000_000
-"""Left over on a disk, since one filled to the last byte troubles every program."""
+"""Disk space left free, since a full disk breaks other programs."""
 
 
 def require_space(what: str, num_bytes: int, folder: Path, way_out: str) -> None:
     """Check that the disk of a folder, which need not exist yet, has room for this many bytes.
 
     Raises:
-        NoSpaceError: it does not; with how much is needed and free.
+        NoSpaceError: it does not; says how much is needed and free.
     """
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
@@ -55,18 +55,18 @@ def require_space(what: str, num_bytes: int, folder: Path, way_out: str) -> None
 # --- Memory -----------------------------------------------------------------------------------------------------
 
 DEFAULT_CONTEXT = 4096
-"""Positions that a forecast assumes where none are named, as far as the models have them."""
+"""Positions that a forecast assumes by default, up to the models' limits."""
 
 _MAX_ROWS = 17
-"""Rows of logits of one step: a block of 16 drafted tokens and one more."""
+"""Rows of logits per step: a block of 16 drafted tokens plus one."""
 
 _COPIES_OF_A_ROW = 6
-"""Of each row, in float32: logits, filtered logits, their order, probabilities of target and draft, the residual."""
+"""Float32 arrays per row: logits, filtered logits, their order, probabilities of target and draft, the residual."""
 
 _FLOAT_BYTES = 4
 
 _BYTES_BESIDE_A_MODEL = 16 << 20
-"""Its tokenizer and what the allocator rounds up."""
+"""A model's tokenizer and the allocator's rounding."""
 
 _estimating = threading.Lock()
 
@@ -79,7 +79,7 @@ class MemoryForecast:
         weights_bytes: the models' weights.
         cache_bytes: their key-value caches, filled to the context.
         working_bytes: activations of the widest forward, masks, logits and probabilities.
-        available_bytes: what is free on the device; None if that is not known.
+        available_bytes: free on the device; None if unknown.
     """
 
     weights_bytes: int
@@ -93,7 +93,7 @@ class MemoryForecast:
 
     @property
     def fits(self) -> bool | None:
-        """Whether all of it fits; None if it is not known what is free."""
+        """Whether all of it fits; None if the free memory is unknown."""
         return None if self.available_bytes is None else self.total_bytes <= self.available_bytes
 
 
@@ -129,7 +129,7 @@ def forecast(
         weights_bytes=sum(_weights_bytes(model, precision) for model in distinct),
         # Keys and values of every layer and position, also behind a sliding window, to rewind.
         cache_bytes=sum(2 * m.num_layers * m.num_kv_heads * m.head_dim * positions[m] * size for m in models),
-        # The models run one at a time, so that only the larger one's activations count.
+        # The models run one at a time, so only the larger activations count.
         working_bytes=max((_working_bytes(model, positions[model], size) for model in models), default=0)
         + _BYTES_BESIDE_A_MODEL * len(distinct),
         available_bytes=None if free is None else free + held_bytes,
@@ -163,7 +163,7 @@ def _weights_bytes(model: ModelDetails, dtype: torch.dtype) -> int:
     size = model.num_parameters * dtype.itemsize
     if model.folder is not None and model.shares_tables_with is None and (model.folder / "config.json").is_file():
         modified = (model.folder / "config.json").stat().st_mtime_ns
-        with _estimating:  # A run that starts and the window's forecast ask at the same moment.
+        with _estimating:  # A starting run and the window's forecast call this at the same time.
             size = _estimate(model.folder, modified, dtype) or size
     # A trimmed head is a copy of some rows.
     return size + (model.draft_vocabulary_size or 0) * model.hidden_size * dtype.itemsize
@@ -220,8 +220,8 @@ class PairVerdict:
 
     Attributes:
         problem: why they can't work together, in a sentence; None if they can, or if only loading will tell.
-        warnings: what to know beforehand, a sentence each.
-        memory: what they will need; None if it was not asked for, or is not known.
+        warnings: one sentence each.
+        memory: what they will need; None if not requested or unknown.
         cost_coefficient: expected time of a draft step in target steps, from the parameters that each multiplies;
             right for forwards that are bound by reading weights. None if the files don't say.
     """
@@ -242,7 +242,7 @@ def pair_verdict(
     with_memory: bool = True,
     held_bytes: int = 0,
 ) -> PairVerdict:
-    """Judge a pair by its files. What is wrong with them is not raised: it is the verdict's problem.
+    """Judge a pair by its files. Errors in them are not raised, but returned as the verdict's problem.
 
     Args:
         draft_ref, target_ref: as `core.models.load` takes them.
@@ -265,7 +265,7 @@ def pair_verdict(
     if with_memory:
         try:
             memory = forecast((ours, theirs), device=device, dtype=dtype, context=context, held_bytes=held_bytes)
-        except OutriderError as error:  # There is no such device, which is not the pair's fault.
+        except OutriderError as error:  # There is no such device; the pair itself may be fine.
             warnings.append(str(error))
         else:
             warnings += _memory_warnings(memory, max(positions_of(model, context) for model in (ours, theirs)))
@@ -288,7 +288,7 @@ def pair_verdict(
 def pair_problem(draft_ref: str, target_ref: str) -> str | None:
     """Why these two can't work together, in one sentence; None if they can, or if only loading will tell.
 
-    Reads tokenizer files only; of a .gguf file, its header.
+    Reads only tokenizer files, and for a .gguf file its header.
     """
     try:
         return _tokenizer_problem(resolve(draft_ref), resolve(target_ref))
@@ -334,7 +334,7 @@ def _difference(draft: TokenTable, target: TokenTable) -> str | None:
             return False
         return not (is_partial and mine and other and mine.replace("▁", " ") == other.replace("▁", " "))
 
-    # What a GGUF header leaves out is no difference; loading, which makes a tokenizer of it, tells.
+    # What a GGUF header omits is not a difference; loading builds the tokenizer and compares.
     ids = ours.keys() & theirs.keys() if is_partial else ours.keys() | theirs.keys()
     first = min(filter(differs, ids), default=None)
     if first is not None:
@@ -355,7 +355,7 @@ def _difference(draft: TokenTable, target: TokenTable) -> str | None:
 
 
 def _table_problem(draft: ModelEntry, target: ModelEntry, ours: ModelDetails, theirs: ModelDetails) -> str | None:
-    """What the sizes of the tables say where the tokens of one can't be read; padding says nothing."""
+    """Compare table sizes if one model's tokens can't be read; padding is ignored."""
     sources = tokenizer_source(draft), tokenizer_source(target)
     has_tokens = all(source is not None and count_tokens(source) is not None for source in sources)
     if ours.shares_tables_with is not None or has_tokens or not ours.table_size or not theirs.table_size:
@@ -371,7 +371,7 @@ def _table_problem(draft: ModelEntry, target: ModelEntry, ours: ModelDetails, th
 def _training_warnings(
     draft: ModelEntry, target: ModelEntry, draft_details: ModelDetails, target_details: ModelDetails
 ) -> list[str]:
-    """Warnings about how the two were trained. Ids mean the same to both: none of it makes a text wrong."""
+    """Warnings about how the two were trained. They share their ids, so the text stays correct."""
     if draft_details.is_instruct != target_details.is_instruct:
         kinds = ("an instruct", "a base") if draft_details.is_instruct else ("a base", "an instruct")
         return [

@@ -1,4 +1,4 @@
-"""Converts GGUF files: dequantises each once into a folder of safetensors, which is kept.
+"""Converts GGUF files: dequantises each file once into a folder of safetensors, which is kept.
 
 A child process does the unpacking, so that a malformed file can crash only that.
 """
@@ -28,7 +28,7 @@ _STALL_S = 600.0
 _BASE_MEMORY = 3 * 2**30
 """Bytes for torch, transformers and a large vocabulary, beside the tensors."""
 _UNPACKING_SHARE = 0.7
-"""Share of the time that unpacking takes; the rest is writing."""
+"""Unpacking's share of the time; the rest is writing."""
 _THREAD_SETTINGS = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 """Chosen for decoding in this process; not for the child."""
 
@@ -59,11 +59,11 @@ def convert(
     check_cancelled: Callable[[], None] = lambda: None,
     on_progress: Callable[[float], None] = lambda _share: None,
 ) -> Path:
-    """Dequantise a .gguf file to float32 safetensors, unless that was done before.
+    """Dequantise a .gguf file to float32 safetensors, unless already done.
 
     Args:
-        check_cancelled: raises to give up, within a fraction of a second; nothing is left behind.
-        on_progress: called with the share that is done, from 0 to 1.
+        check_cancelled: raises to cancel, within a fraction of a second; leaves nothing behind.
+        on_progress: called with the completed share, from 0 to 1.
 
     Returns:
         A folder that loads like any other model's.
@@ -82,7 +82,7 @@ def convert(
 
 
 def converting(path: Path, check_cancelled: Callable[[], None] = lambda: None) -> Generator[float, None, Path]:
-    """`convert` in steps: yields the share that is done, and returns the folder. Closing it gives up."""
+    """`convert` in steps: yields the completed share, and returns the folder. Close it to cancel."""
     try:
         plan = check_file(path)
         folder = converted_folder(path, check_cancelled)
@@ -137,7 +137,7 @@ def _unpack(
 
 
 def _command(source: Path, destination: Path, memory_bytes: int) -> list[str]:
-    # -P: a folder called `core` where the app was started must not be taken for this package.
+    # -P: a folder named `core` in the working directory must not shadow this package.
     return [sys.executable, "-P", "-m", "core.models.gguf_child", str(source), str(destination), str(memory_bytes)]
 
 

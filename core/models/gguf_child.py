@@ -24,7 +24,7 @@ _MEMORY_WORDS = ("can't allocate memory", "not enough memory", "std::bad_alloc",
 
 def main(arguments: list[str]) -> int:
     source, destination, memory_bytes = Path(arguments[0]), Path(arguments[1]), int(arguments[2])
-    # Messages keep the real stdout; what a library prints goes to stderr.
+    # Messages use the real stdout; library output goes to stderr.
     channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 
@@ -60,10 +60,10 @@ def unpack(source: Path, destination: Path, on_progress: Callable[[int, int], No
     model, info = AutoModelForCausalLM.from_pretrained(
         source.parent, dtype=torch.float32, output_loading_info=True, **options
     )
-    # transformers fills what a file lacks with random numbers.
+    # transformers fills missing tensors with random numbers.
     if lacking := sorted(info.get("missing_keys") or ()):
         raise ValueError(f"it lacks {lacking[0]!r} and {len(lacking) - 1} more")
-    # The weights are plain now; the record of their quantisation would keep them from being saved.
+    # The weights are dequantised; a leftover quantisation config would prevent saving.
     model.hf_quantizer = None
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
@@ -72,7 +72,7 @@ def unpack(source: Path, destination: Path, on_progress: Callable[[int, int], No
 
 
 class _Counted:
-    """Stands in for a progress bar, and passes its count on."""
+    """Replaces a progress bar, and reports its count."""
 
     def __init__(
         self, items: tuple[Any, ...], settings: dict[str, Any], on_progress: Callable[[int, int], None]

@@ -42,15 +42,15 @@ _TRUE = {"1", "ON", "YES", "TRUE"}
 
 @dataclass(frozen=True, slots=True)
 class DownloadProgress:
-    """How far a download is.
+    """The progress of a download.
 
     Attributes:
-        stage: what is being done, in words.
-        file: the file it is done to; empty where there is none.
+        stage: the current stage, in words.
+        file: the current file; empty if there is none.
         done_bytes: of all files together, including those that were here already.
-        total_bytes: of all files together; None while it is not known.
-        bytes_per_second: smoothed over a few seconds; None until it was measured.
-        seconds_left: at that rate; None where that is not known.
+        total_bytes: of all files together; None while unknown.
+        bytes_per_second: smoothed over a few seconds; None until measured.
+        seconds_left: at that rate; None if unknown.
     """
 
     stage: str
@@ -62,7 +62,7 @@ class DownloadProgress:
 
 
 def ignore_progress(_progress: DownloadProgress) -> None:
-    """For callers that show none."""
+    """For callers that show no progress."""
 
 
 class Meter:
@@ -86,7 +86,7 @@ class Meter:
         self._is_receiving = False
 
     def enter(self, stage: str, file: str = "", *, is_receiving: bool = False) -> None:
-        """Report what is done from now on. A rate is measured only of what is received."""
+        """Report a new stage. The rate counts received bytes only."""
         self._stage, self._file = stage, file
         if is_receiving and not self._is_receiving:
             self._measured_at, self._unmeasured = self._clock(), 0
@@ -94,7 +94,7 @@ class Meter:
         self._report()
 
     def count(self, num_bytes: int) -> None:
-        """Bytes were received."""
+        """Count received bytes."""
         self.done_bytes += num_bytes
         self._unmeasured += num_bytes
         elapsed = self._clock() - self._measured_at
@@ -122,14 +122,14 @@ def offline_error(ref: str) -> OfflineError:
 
 
 def http_error() -> type[Exception]:
-    """The base of the HTTP client's errors. Which client it is depends on the release of huggingface_hub."""
+    """The HTTP client's base error. The client depends on the release of huggingface_hub."""
     from huggingface_hub.errors import HfHubHTTPError
 
     return next(base for base in HfHubHTTPError.__mro__ if base.__name__ == "HTTPError")
 
 
 def explain(error: Exception, ref: str) -> OutriderError:
-    """The error to raise in place of one from the Hub or the disk."""
+    """The Outrider error for an error from the Hub or the disk."""
     from huggingface_hub import errors
 
     if isinstance(error, OutriderError):
@@ -167,7 +167,7 @@ def explain(error: Exception, ref: str) -> OutriderError:
 def explain_disk_error(
     error: OSError, ref: str, place: str = "the Hub's cache folder", way_out: str = "set HF_HOME to another disk"
 ) -> DownloadError:
-    """Why files of a model can't be written to a place."""
+    """Why a model's files can't be written."""
     if error.errno in _NO_SPACE:
         return NoSpaceError(f"The disk is full, so {ref!r} could not be downloaded. Free some space, or {way_out}.")
     return DownloadError(
@@ -208,12 +208,12 @@ def avoids_links() -> bool:
 
 
 def endpoint() -> str | None:
-    """The Hub's address from HF_ENDPOINT; None for the usual one."""
+    """The Hub's address from HF_ENDPOINT; None for the default."""
     return os.environ.get("HF_ENDPOINT", "").rstrip("/") or None
 
 
 def cache_folder() -> Path:
-    """Where models of the Hub are kept, for all programs of this user."""
+    """The Hub's cache folder, shared by all of the user's programs."""
     for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
         if value := os.environ.get(variable):
             return _expanded(value)
@@ -260,7 +260,7 @@ def refuse_links_out(folder: Path, ref: str) -> None:
     """Raises:
     ModelUnreadableError: if a file of a snapshot is a link to somewhere outside the cache.
     """
-    # A model that was moved to another disk as a whole, with a link in its place, is the user's own doing.
+    # A whole model folder may be a link: users move models to other disks.
     inside = (Path(os.path.realpath(cache_folder())), Path(os.path.realpath(repository_folder(ref))))
     for path in folder.iterdir():
         target = Path(os.path.realpath(path))
@@ -272,7 +272,7 @@ def refuse_links_out(folder: Path, ref: str) -> None:
 
 
 def set_main(ref: str, commit: str) -> None:
-    """Record which revision the branch `main` is at."""
+    """Record the revision of the branch `main`."""
     path = repository_folder(ref) / "refs" / "main"
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.tmp")

@@ -1,4 +1,4 @@
-"""A loaded model: what the engine knows of it, and the forwards that it gives."""
+"""A loaded model: its properties, and the forwards that the engine calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from core.runners.llama import FusedLlamaWeights
 from core.runners.module import ModuleRunner
 
 _DEFAULT_CONTEXT = 2048
-"""For models whose configuration names no limit."""
+"""For models whose configuration sets no limit."""
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
@@ -29,11 +29,11 @@ class LanguageModel:
         tokenizer: transformers' tokenizer.
         device, dtype: where and in which precision it runs.
         vocab_size: number of ids that stand for a token; a table padded beyond it is never emitted from.
-        context_length: positions that the model was made for.
+        context_length: positions that the model was trained for.
         eos_ids: ids that end a text.
-        draft_ids: (R,) ids that it proposes as a draft, in the order of its trimmed head; None for all.
-        fused_weights: weights arranged for the fused forward; None where transformers' module is used.
-        revision: the commit of a model of the Hub; None of others.
+        draft_ids: (R,) ids that it proposes as a draft, in trimmed-head order; None for all.
+        fused_weights: weights arranged for the fused forward; None if transformers' module is used.
+        revision: a Hub model's commit; None for other models.
     """
 
     ref: str
@@ -56,7 +56,7 @@ class LanguageModel:
         in int8 as far as that is faster, which only the fused forward on the CPU knows.
 
         Raises:
-            OutOfMemoryError: where the cache does not fit.
+            OutOfMemoryError: the cache does not fit.
         """
         draft_ids = self.draft_ids if drafting else None
         try:
@@ -87,7 +87,7 @@ def describe(ref: str, model: Any, tokenizer: Any, device: torch.device, dtype: 
     """A module that is in place, with what its files say of it; it runs as transformers has it.
 
     Raises:
-        ModelUnreadableError: its list of draft ids is none.
+        ModelUnreadableError: its list of draft ids is invalid.
     """
     config = model.config.get_text_config()
     vocab_size = _vocab_size(tokenizer, rows=int(model.get_output_embeddings().weight.shape[0]))
@@ -110,7 +110,7 @@ def _vocab_size(tokenizer: Any, rows: int) -> int:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         return min(rows, max(tokenizer.get_vocab().values()) + 1)
-    # Not by asking for the whole vocabulary: to make a dictionary of it holds up every other thread, and a window.
+    # Don't build the whole vocabulary: that dictionary would block every other thread and the window.
     return next((index + 1 for index in reversed(range(rows)) if backend.id_to_token(index) is not None), 0)
 
 

@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 _PROBE_LENGTH = 12
 _HALF_PRECISION = 0.1
-"""How far half-precision logits may be apart on average, as a share of their spread."""
+"""Largest mean difference of half-precision logits, as a share of their spread."""
 
 
 def load(
@@ -56,11 +56,11 @@ def load(
         device: auto, cpu, cuda or mps.
         dtype: auto, float32, bfloat16 or float16.
         target: for a drafter that borrows its target's tables, that target; its device and precision count.
-        check_cancelled: raises to give up. Called between files; a file that is being read is read to its end.
+        check_cancelled: raises to cancel. Called between files; the current file is read to its end.
 
     Raises:
-        ModelNotFoundError, ModelUnreadableError, DeviceError, SettingsError, OutOfMemoryError: with a sentence each;
-            what had been loaded is freed.
+        ModelNotFoundError, ModelUnreadableError, DeviceError, SettingsError, OutOfMemoryError: one sentence each;
+            anything already loaded is freed.
         PairMismatchError: a drafter that borrows its target's tables, without that target.
     """
     entry = resolve(ref)
@@ -94,7 +94,7 @@ def load(
 
         def load_whole() -> LanguageModel:
             model = _load_module(entry, folder, _device_map(entry, folder, where, precision), precision)
-            # Where a text enters the model, and its logits come out.
+            # The device where text enters and logits leave.
             place = next(iter((getattr(model, "hf_device_map", None) or {"": "cpu"}).values()))
             first = torch.device("cuda", place) if isinstance(place, int) else torch.device(place)
             return prepare(entry.ref, model, tokenizer, first, precision)
@@ -107,7 +107,7 @@ def load(
 def _freeing_memory(
     entry: ModelEntry, device: torch.device, dtype: torch.dtype, make: Callable[[], LanguageModel]
 ) -> LanguageModel:
-    """Call `make`; where memory runs out in it, free what it took, and say what would fit."""
+    """Call `make`; if it runs out of memory, free what it took and say what would fit."""
     free = free_memory(device)
     try:
         return make()
@@ -115,7 +115,7 @@ def _freeing_memory(
         if not isinstance(error, OutOfMemoryError) and not is_out_of_memory(error):
             raise
         _log.debug("%s: memory ran out: %s", entry.title, error)
-    # Only after the except block do the error and its frames no longer hold what was loaded.
+    # Outside the except block, since the error's frames hold what was loaded.
     release_memory()
     raise does_not_fit(need_of(entry, dtype), device, free)
 
@@ -138,7 +138,7 @@ def _load_module(entry: ModelEntry, folder: Path, device_map: DeviceMap, dtype: 
             raise
         _log.debug("loading failed", exc_info=True)
         raise _damaged(entry, error) from error
-    # transformers fills what a file lacks with random numbers.
+    # transformers fills missing tensors with random numbers.
     lacking = sorted(info.get("missing_keys") or ())
     if lacking:
         raise ModelUnreadableError(
@@ -218,7 +218,7 @@ def check_cache(loaded: LanguageModel) -> torch.Tensor:
             f"{loaded.ref} can't be run with a cache that is rewound ({first_line(error)}). Choose another model."
         ) from error
     if not bool(expected.isfinite().all()):
-        return expected  # A matter of precision, which decoding reports.
+        return expected  # A precision problem, which decoding reports.
     # Rounding, and a close call between experts, move far less than a lost place does.
     if not _is_alike(rest, expected[third:], 1e-3 if loaded.dtype is torch.float32 else _HALF_PRECISION):
         raise ModelUnreadableError(
@@ -229,7 +229,7 @@ def check_cache(loaded: LanguageModel) -> torch.Tensor:
 
 def find_fused_weights(loaded: LanguageModel, expected: torch.Tensor) -> FusedLlamaWeights | None:
     """The fused forward's weights if it computes the module's logits, `expected` (n, V), up to rounding; else None."""
-    # A spread model runs by its modules, which accelerate has taught to move what they are given.
+    # A spread model needs its modules, whose accelerate hooks move their inputs.
     if is_spread(loaded.model) or not llama.supports(loaded.model):
         return None
     probe = _probe(loaded)
@@ -261,7 +261,7 @@ def _is_alike(logits: torch.Tensor, expected: torch.Tensor, share: float) -> boo
     return float((logits - expected).abs().mean()) <= share * float(expected.std())
 
 
-# --- Where it goes ----------------------------------------------------------------------------------------------
+# --- Placement ----------------------------------------------------------------------------------------------
 
 Place = int | str
 """A GPU by its number, or "cpu"."""
@@ -270,16 +270,16 @@ DeviceMap = dict[str, Any]
 
 _GPU_RESERVE = 0.1
 _LEAST_RESERVE = 512 * 2**20
-"""On each GPU, for caches and activations: a share of what is free, and at least this many bytes."""
+"""Kept free on each GPU for caches and activations: a share of the free memory, and a minimum in bytes."""
 _PROCESSOR_RESERVE = 0.2
 
 
 def _device_map(entry: ModelEntry, folder: Path, device: torch.device, dtype: torch.dtype) -> DeviceMap:
-    """Where a model's parts go.
+    """The device of each part of a model.
 
     Raises:
         OutOfMemoryError: they fit nowhere.
-        ModelUnreadableError: its parts are not known.
+        ModelUnreadableError: its parts are unknown.
     """
     available = available_memory(device)
     place = choose_place(need_of(entry, dtype).total_bytes, device, available)
@@ -296,11 +296,11 @@ def _device_map(entry: ModelEntry, folder: Path, device: torch.device, dtype: to
 
 
 def choose_place(need_bytes: int, device: torch.device, available: Mapping[Place, int]) -> torch.device | None:
-    """The one device that a model goes to; None if it has room on none.
+    """The single device for a model; None if it fits on none.
 
     Args:
-        need_bytes: of the whole model, with what it takes to run.
-        device: the one asked for; another GPU will do where it is one.
+        need_bytes: the whole model, including what it needs to run.
+        device: the requested device; if it is a GPU, any other GPU will do.
         available: free bytes of each place.
     """
     if device.type != "cuda":
@@ -329,7 +329,7 @@ def spread(model: Any, dtype: torch.dtype, available: Mapping[Place, int]) -> De
         model, max_memory=room, no_split_module_classes=list(model._no_split_modules or ()), dtype=dtype
     )
     places = list(device_map.values())
-    # Reading from disk for each token is no use, nor is a model whose first layers are off the GPUs.
+    # Reading from disk for each token is useless, and so is a model whose first layers are off the GPUs.
     if "disk" in places or not isinstance(places[0], int):
         return None
     return dict(device_map)
@@ -341,7 +341,7 @@ def empty_model(folder: Path, dtype: torch.dtype) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-    # With the buffers, nothing is made on the processor first.
+    # Including the buffers, so that nothing is created on the CPU first.
     with init_empty_weights(include_buffers=True):
         model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)
     model.tie_weights()
@@ -349,7 +349,7 @@ def empty_model(folder: Path, dtype: torch.dtype) -> Any:
 
 
 def available_memory(device: torch.device) -> dict[Place, int]:
-    """Free bytes of every place that a model for this device may go to."""
+    """Free bytes of every place where a model for this device may be loaded."""
     if device.type == "mps":
         return {"mps": free_memory(device)}
     available: dict[Place, int] = {}
@@ -370,7 +370,7 @@ _SHORTER = {"cuda": torch.bfloat16, "mps": torch.float16, "cpu": torch.bfloat16}
 """The precision of half the size that each device computes in."""
 
 _WORKING_BYTES = 256 * 2**20
-"""What the first forwards of any model take beside it."""
+"""Extra memory of any model's first forwards."""
 
 _CACHE_SHARE = 0.8
 
@@ -385,13 +385,13 @@ class Need:
 
     @property
     def total_bytes(self) -> int:
-        """The weights, and what it takes to run them at all."""
+        """The weights, plus the minimum needed to run them."""
         weights = self.num_parameters * self.dtype.itemsize
         return weights + min(weights // 4, _WORKING_BYTES)
 
 
 def need_of(entry: ModelEntry, dtype: torch.dtype) -> Need:
-    """What a model will take. A file whose header can't be read counts as nothing, and fails in loading."""
+    """A model's needs. A file with an unreadable header counts as 0, and fails when loaded."""
     try:
         return Need(entry.title, read_details(entry).num_parameters, dtype)
     except OutriderError:
@@ -414,7 +414,7 @@ def _choices(need: Need, device: torch.device, free: int) -> Iterator[str]:
     shorter = Need(need.title, need.num_parameters, _SHORTER.get(device.type, torch.bfloat16))
     if 0 < shorter.total_bytes < need.total_bytes and shorter.total_bytes <= free:
         yield f"{_name(shorter.dtype)} ({in_words(shorter.total_bytes)})"
-    # A drafter that borrows its target's tables is no model to choose instead.
+    # A drafter that borrows its target's tables is no alternative.
     others = [need_of(entry, need.dtype) for entry in local_models() if entry.serves is None]
     room = min(free, need.total_bytes)
     fitting = [o for o in others if o.num_parameters and o.total_bytes <= room and o.title != need.title]
@@ -431,7 +431,7 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def bytes_per_position(model: LanguageModel) -> int:
-    """What one position of a text takes in a model's cache: keys and values of every layer."""
+    """Cache bytes per position: keys and values of every layer."""
     config = model.model.config.get_text_config()
     heads = config.num_attention_heads
     kv_heads = getattr(config, "num_key_value_heads", None) or heads
@@ -443,13 +443,13 @@ def run_does_not_fit(models: Sequence[LanguageModel], capacity: int, free_bytes:
     """One sentence for a run whose memory ran out.
 
     Args:
-        models: that ran, the target first.
-        capacity: positions that the text was to get.
-        free_bytes: on their device, now that the run is over.
+        models: those that ran, target first.
+        capacity: positions planned for the text.
+        free_bytes: on their device after the run.
     """
     target = models[0]
     problem = f"{target.device} ran out of memory in a text of up to {capacity:,} tokens"
-    # A part is left for what a forward takes.
+    # Leave room for a forward.
     fitting = int(_CACHE_SHARE * free_bytes / max(1, sum(bytes_per_position(model) for model in models)))
     fitting = fitting // 100 * 100
     if 100 <= fitting < capacity:

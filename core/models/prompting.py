@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from core.models.language_model import LanguageModel
 
 _FILES = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken", "tekken.json")
-"""One of these holds a tokenizer's vocabulary."""
+"""Files that may hold a tokenizer's vocabulary."""
 
 _BESIDE = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "merges.txt", "chat_template*")
-"""What else a tokenizer is made from; of config.json only the kind of model."""
+"""Other files of a tokenizer; from config.json only the model type."""
 
 _alive: WeakValueDictionary[str, Any] = WeakValueDictionary()
-"""Tokenizers in use, by the hash of their files: a draft's is most often its target's over again, some 15 MB of it."""
+"""Tokenizers in use, by the hash of their files: a draft usually shares its target's, some 15 MB."""
 
 _lock = threading.Lock()
 """Guards the tokenizers that `render` keeps, which two threads must not use at once."""
@@ -51,7 +51,7 @@ def load_tokenizer(entry: ModelEntry, folder: Path) -> Any:
 
     quiet_transformers()
     try:
-        # Without its files transformers would make up a tokenizer of a few special tokens.
+        # Without its files transformers would invent a tokenizer of a few special tokens.
         if not any(any(folder.glob(pattern)) for pattern in _FILES):
             raise FileNotFoundError(folder)
         digest = _digest(folder)
@@ -69,7 +69,7 @@ def load_tokenizer(entry: ModelEntry, folder: Path) -> Any:
 
 
 def _digest(folder: Path) -> str:
-    """The hash of everything that a tokenizer is made from."""
+    """The hash of a tokenizer's files."""
     digest = hashlib.sha256()
     with contextlib.suppress(OSError, ValueError):
         config = json.loads((folder / "config.json").read_text("utf-8"))
@@ -91,15 +91,15 @@ class EncodedPrompt(NamedTuple):
 
 
 def encode_prompt(target: LanguageModel, prompt: str, chat: bool | None = None) -> EncodedPrompt:
-    """Apply the chat template where wanted, and tokenize.
+    """Apply the chat template if requested, and tokenize.
 
     Args:
-        target: whose tokenizer and context count.
+        target: its tokenizer and context length apply.
         prompt: as typed.
         chat: True, False, or None for "if there is a template".
 
     Raises:
-        SettingsError: chat is wanted and the tokenizer has no template.
+        SettingsError: chat is True and the tokenizer has no template.
         PromptError: nothing to continue, or no room left in the context to continue it.
     """
     encoded = _encode(target.tokenizer, target.ref, prompt, chat)
@@ -108,13 +108,13 @@ def encode_prompt(target: LanguageModel, prompt: str, chat: bool | None = None) 
 
 
 def render(ref: str, prompt: str, chat: bool | None = None) -> EncodedPrompt:
-    """What `encode_prompt` will make of a prompt, from the model's tokenizer alone; may be called from any thread.
+    """Preview what `encode_prompt` returns, using only the model's tokenizer; callable from any thread.
 
     The length is not checked.
 
     Raises:
-        ModelNotFoundError, ModelUnreadableError: no such model, or none whose tokenizer can be read yet.
-        SettingsError, PromptError: the template is wanted and there is none, or it fails.
+        ModelNotFoundError, ModelUnreadableError: no such model, or its tokenizer can't be read yet.
+        SettingsError, PromptError: the template is requested but missing, or fails.
     """
     entry = resolve(ref)
     folder = tokenizer_folder(entry)
@@ -155,14 +155,14 @@ def _special_tokens(file: Path) -> Mapping[int, str]:
         added = json.loads(file.read_bytes()).get("added_tokens") or ()
         return {int(token["id"]): str(token["content"]) for token in added if token.get("special")}
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return {}  # They are only set apart in colour; a tokenizer of another form renders all the same.
+        return {}  # They only get a colour; other tokenizers render without it.
 
 
 def tokenizer_folder(entry: ModelEntry) -> Path:
     """The folder with a model's tokenizer files.
 
     Raises:
-        ModelUnreadableError: a .gguf file that was not converted yet.
+        ModelUnreadableError: the .gguf file is not converted yet.
     """
     if entry.format is not ModelFormat.GGUF:
         return entry.path
@@ -179,7 +179,7 @@ def _kept_tokenizer(entry: ModelEntry, folder: Path, _changed_ns: int) -> Any:
 
 
 def _encode(tokenizer: Any, name: str, prompt: str, chat: bool | None) -> EncodedPrompt:
-    # Lone surrogates, which a terminal or a clipboard can bring, are not text to a tokenizer.
+    # Tokenizers reject lone surrogates, which a terminal or clipboard can produce.
     text = prompt.encode("utf-8", "replace").decode("utf-8")
     has_template = bool(getattr(tokenizer, "chat_template", None))
     if chat and not has_template:

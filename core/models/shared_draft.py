@@ -25,17 +25,17 @@ SHARES = "shares_tables_with"
 """The key of `config.json` that marks such a draft."""
 
 BORROWED = frozenset({"model.embed_tokens.weight", "lm_head.weight"})
-"""Parameters that are the target's own: never trained, never stored."""
+"""Parameters that belong to the target: never trained or stored."""
 
 
 def tokens_sha256(tokens: Mapping[int, str]) -> str:
-    """Fingerprint of a vocabulary: which text each id stands for."""
+    """Fingerprint of a vocabulary: the text of each id."""
     listed = json.dumps(sorted(tokens.items()), ensure_ascii=True, separators=(",", ":"))
     return hashlib.sha256(listed.encode("ascii")).hexdigest()
 
 
 def serves(folder: Path) -> str | None:
-    """The target that the draft in this folder was made for; None if it is a model of its own."""
+    """The target that the draft in this folder was made for; None for a standalone model."""
     try:
         return _shares(read_config(folder)).get("model") or None
     except ModelUnreadableError:
@@ -61,7 +61,7 @@ def load_shared_draft(entry: ModelEntry, target: LanguageModel) -> Any:
     """The module of a draft, loaded onto the target's device in its precision, with the target's own tables.
 
     Raises:
-        PairMismatchError: it was made for a target with other tables.
+        PairMismatchError: it was made for a target with different tables.
         ModelUnreadableError: its files are damaged or incomplete.
         torch.OutOfMemoryError, MemoryError, RuntimeError: no memory is left for it.
     """

@@ -21,7 +21,7 @@ from core.text import percent_text
 from core.types import StageChanged
 
 _BYTES_PER_TOKEN = 3
-"""Of a prompt, in most languages; its exact length is known once its tokenizer is here."""
+"""Bytes of a prompt per token in most languages; the exact length is known once the tokenizer is loaded."""
 
 
 class ShelfKey(NamedTuple):
@@ -44,17 +44,17 @@ class ModelShelf:
     def __init__(self, room_of: Callable[[torch.device], int] = free_memory) -> None:
         """`room_of` gives the free bytes of a device."""
         self._room_of = room_of
-        self._models: dict[ShelfKey, LanguageModel] = {}  # Those used last come last.
+        self._models: dict[ShelfKey, LanguageModel] = {}  # Most recently used last.
 
     def __contains__(self, key: ShelfKey) -> bool:
         return key in self._models
 
     def keys_of(self, models: Collection[LanguageModel]) -> tuple[ShelfKey, ...]:
-        """The keys of models that are here."""
+        """The keys of the loaded models."""
         return tuple(key for key, model in self._models.items() if any(model is wanted for wanted in models))
 
     def get(self, key: ShelfKey) -> LanguageModel | None:
-        """A model, which counts as used by this."""
+        """Return a model and mark it as used."""
         model = self._models.pop(key, None)
         if model is not None:
             self._models[key] = model
@@ -70,8 +70,8 @@ class ModelShelf:
         """The bytes of the models' weights, shared tables counted once.
 
         Args:
-            keys: of the models that count; None for all.
-            device_type: the only one that counts: cpu, cuda or mps; None for all.
+            keys: the models to count; None for all.
+            device_type: count only this one: cpu, cuda or mps; None for all.
         """
         tensors = {
             parameter.data_ptr(): parameter.nbytes
@@ -86,7 +86,7 @@ class ModelShelf:
         """Drop models, the least recently used first, until `needed_bytes` are free on a device.
 
         Args:
-            keep: what is not dropped; nor is what it borrows from.
+            keep: keys never dropped, nor the models they borrow from.
 
         Returns:
             Whether they are free now.
@@ -99,7 +99,7 @@ class ModelShelf:
         return True
 
     def drop_all_but(self, keep: Collection[ShelfKey]) -> bool:
-        """Drop everything else; whether there was anything."""
+        """Drop everything else; returns whether there was anything."""
         surplus = [key for key in self._models if not _is_kept(key, keep)]
         self._release(surplus)
         return bool(surplus)
@@ -121,10 +121,10 @@ def _is_kept(key: ShelfKey, keep: Collection[ShelfKey]) -> bool:
 def load_models(
     shelf: ModelShelf, request: RunRequest, check_cancelled: Callable[[], None]
 ) -> Generator[StageChanged, None, tuple[LanguageModel, LanguageModel | None]]:
-    """Load a request's target and draft onto the shelf, dropping what is in their way.
+    """Load a request's target and draft onto the shelf, dropping other models to make room.
 
     Yields:
-        What is being done.
+        The current stage.
 
     Returns:
         The target, and the draft where the method needs one.
@@ -140,7 +140,7 @@ def load_models(
     for entry in entries:
         beside = keys[0] if keys and entry.serves is not None else None
         keys.append(ShelfKey(entry.path.resolve(), _written_at(entry.path), str(device), dtype, beside))
-    # What is known without loading anything is said first.
+    # Report what is known without loading first.
     if len(entries) > 1 and not all(key in shelf for key in keys):
         problem = pair_problem(entries[1].ref, entries[0].ref)
         if problem is not None:
@@ -159,7 +159,7 @@ def load_models(
             try:
                 model = load(entry.ref, request.device, request.dtype, target=target, check_cancelled=check_cancelled)
             except OutOfMemoryError:
-                # With everything else gone it may fit all the same.
+                # It may still fit once everything else is dropped.
                 if not shelf.drop_all_but(keys):
                     raise
             if model is None:
@@ -199,4 +199,4 @@ def _needed_bytes(entries: list[ModelEntry], request: RunRequest) -> int:
         details = [read_details(entry) for entry in dict.fromkeys(entries)]
         return forecast(details, device=request.device, dtype=request.dtype, context=context).total_bytes
     except OutriderError:
-        return 0  # Loading says what is wrong with it.
+        return 0  # Loading reports what is wrong with it.

