@@ -1,4 +1,4 @@
-"""What to change about a run, in sentences with numbers, each borne out by the run's own steps."""
+"""Advises what to change about a run, with numbers computed from the run's own steps."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from core.settings import MAX_DRAFT_TOKENS, Coupling
 from core.text import percent_text
 
 LEAST_GAIN = 1.05
-"""Two runs of the same settings differ by as much; a smaller gain is not promised."""
+"""Two runs with the same settings differ by this much; smaller gains are not promised."""
 BREAK_EVEN = 1.0
 MAX_LOOKUP_TOKENS = 2048
-"""Tokens of a text that prompt lookup is tried on: enough to tell, and quick."""
+"""Tokens that prompt lookup is tried on: enough evidence, and fast."""
 LONGEST_LOOKUP = 3
 """Longest n-gram that is looked up, the default of prompt lookup."""
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A sentence or two, and the speedup promised; None where none can be computed."""
+    """A sentence or two, and the promised speedup; None if it can't be computed."""
 
     text: str
     speedup: float | None = None
@@ -39,7 +39,7 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class LengthForecast:
-    """The K that pays most, and the speedup it would have reached."""
+    """The best K, and the speedup it would have reached."""
 
     num_draft_tokens: int
     speedup: float
@@ -58,7 +58,7 @@ class LookupForecast:
 
 
 def best_length(sums: StepSums, diagnosis: Diagnosis) -> LengthForecast | None:
-    """The best K from 1 to twice the longest that ran; None where nothing tells.
+    """The best K from 1 to twice the longest that ran; None without evidence.
 
     The model's speedup is scaled so that it meets what was measured at the run's own K.
     """
@@ -115,7 +115,7 @@ def forecast_lookup(
 def advise(
     sums: StepSums, diagnosis: Diagnosis, config: Mapping[str, Any], emitted: Sequence[int] = ()
 ) -> list[Advice]:
-    """What to change, the greatest promise first; config is that of `RunStarted`, emitted the run's tokens."""
+    """What to change, largest gain first; config comes from `RunStarted`, emitted are the run's tokens."""
     if not diagnosis.is_enough:
         return list(_of_too_few(sums, config))
     found = [
@@ -123,7 +123,7 @@ def advise(
         *_undrafted(sums, config),
         *_about_main_limit(sums, diagnosis, config),
     ]
-    # What stays slower than plain decoding is not worth changing to.
+    # Don't suggest what is still slower than plain decoding.
     found = [advice for advice in found if advice.speedup is None or advice.speedup > BREAK_EVEN]
     found.sort(key=lambda advice: -(advice.speedup or 0.0))
     if any(advice.speedup is not None for advice in found):
@@ -158,7 +158,7 @@ def _policy(config: Mapping[str, Any]) -> str:
 def _other_settings(
     sums: StepSums, diagnosis: Diagnosis, config: Mapping[str, Any], emitted: Sequence[int]
 ) -> Iterator[Advice]:
-    """Another K, prompt lookup, rejection coupling, or a cheaper draft, where they promise a gain."""
+    """Another K, prompt lookup, rejection coupling, or a cheaper draft, if they promise a gain."""
     least = LEAST_GAIN * diagnosis.speedup
     best = best_length(sums, diagnosis) if config.get("num_draft_tokens") != "auto" else None
     if best and best.num_draft_tokens != diagnosis.usual_length and best.speedup >= least:
@@ -239,7 +239,7 @@ def _about_main_limit(sums: StepSums, diagnosis: Diagnosis, config: Mapping[str,
 
 
 def _temperatures(sums: StepSums) -> Iterator[Advice]:
-    """Whether temperature mattered, where the run used several."""
+    """Whether temperature mattered, if the run used several."""
     tested = {t: (accepted / n, n) for t, (n, accepted) in sums.tests_by_temperature.items() if n >= LEAST_BLOCKS}
     if len(tested) < 2:
         return

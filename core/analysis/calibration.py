@@ -20,7 +20,7 @@ NUM_BINS = 10
 LEAST_POSITIONS = 20
 """Positions below which a correlation says nothing."""
 SURE = 0.95
-"""Share of the resamples that must agree before something is said without a doubt."""
+"""Share of the resamples that must agree for an unqualified statement."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,14 +19,14 @@ from core.types import Step, Summary, TokenKind
 Array = NDArray[np.float64]
 
 LEAST_BLOCKS = 20
-"""Drafted blocks below which another run would contradict what this one shows."""
+"""Fewest drafted blocks for a result that another run would confirm."""
 LEAST_TIMED = 5
-"""Blocks of one length whose median scoring time counts."""
+"""Fewest blocks of one length for a median scoring time."""
 LEAST_UNDRAFTED = 0.1
 """Share of steps without a draft from which they are a limit of their own."""
 
 KS = np.arange(MAX_DRAFT_TOKENS + 1, dtype=np.float64)
-"""Every K that is considered; 0 is plain decoding."""
+"""Every K considered; 0 is plain decoding."""
 
 
 class Limit(StrEnum):
@@ -41,7 +41,7 @@ class Limit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PlainStep:
-    """What plain decoding takes for a token.
+    """The time of a plain decoding step.
 
     Attributes:
         forward_ms: the target's forward over one position; the unit of c and v.
@@ -55,13 +55,13 @@ class PlainStep:
 
     @property
     def overhead_ms(self) -> float:
-        """What a plain step takes beside its forward."""
+        """A plain step's time outside its forward."""
         return max(0.0, self.total_ms - self.forward_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """The speedup if one limit were gone and all else stayed the same."""
+    """The speedup if one limit were removed and all else stayed the same."""
 
     limit: Limit
     speedup: float
@@ -94,12 +94,12 @@ class Diagnosis:
 
     @property
     def is_enough(self) -> bool:
-        """Whether there are enough blocks to tell."""
+        """Whether there are enough blocks for a verdict."""
         return self.num_blocks >= LEAST_BLOCKS
 
     @property
     def main_limit(self) -> WhatIf | None:
-        """What holds the speedup back most; None where nothing does, or too few blocks tell."""
+        """The main limit of the speedup; None if there is none, or too few blocks."""
         if not self.is_enough or not self.what_ifs or self.what_ifs[0].speedup <= self.speedup:
             return None
         return self.what_ifs[0]
@@ -111,7 +111,7 @@ class Diagnosis:
 
     @property
     def verify_extra_ms(self) -> float:
-        """What scoring takes beyond a plain forward."""
+        """Scoring time beyond a plain forward."""
         return max(0.0, self.verify_ms - self.plain.forward_ms)
 
 
@@ -247,7 +247,7 @@ def _what_ifs(sums: StepSums, plain: PlainStep) -> tuple[WhatIf, ...]:
         WhatIf(Limit.ACCEPTANCE, speedup(max(tokens, n + sums.drafted), total)),
         WhatIf(Limit.DRAFT, speedup(tokens, total - sums.draft_ms)),
         WhatIf(Limit.VERIFY, speedup(tokens, total - max(0.0, sums.verify_ms - n * plain.forward_ms))),
-        # Plain decoding has overhead as well: only what a step takes beyond that counts.
+        # Plain decoding has overhead too: only the excess counts.
         WhatIf(Limit.OVERHEAD, speedup(tokens, total - max(0.0, overhead - n * plain.overhead_ms))),
     ]
     if 1 - sums.num_blocks / n >= LEAST_UNDRAFTED:

@@ -1,7 +1,7 @@
-"""What theory expects of a pair: block efficiency, speedup, the draft length that pays best, and intervals of rates.
+"""What theory expects of a pair: block efficiency, speedup, the best draft length, and intervals of rates.
 
 Leviathan et al., 2211.17192, section 3, for tokens accepted independently with probability alpha. Their form takes
-scoring K + 1 positions to cost as much as scoring one; `verify_cost` says how much it really costs.
+scoring K + 1 positions to cost as much as scoring one; `verify_cost` is the real cost.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class BlockSums:
     product: int = 0
 
     def add(self, num_drafted: int, num_accepted: int) -> None:
-        """Count a block; an empty one changes nothing."""
+        """Count a block; empty blocks are ignored."""
         if num_drafted:
             self.blocks += 1
             self.drafted += num_drafted
@@ -155,7 +155,7 @@ class BlockSums:
 
 def _t95(degrees: int) -> float:
     """Two-sided 95 % quantile of Student's t, by its expansion around the normal's (Abramowitz and Stegun, 26.7.5)."""
-    if degrees <= 2:  # Where the expansion is off by more than a hundredth.
+    if degrees <= 2:  # Exact values where the expansion is off by more than 0.01.
         return (12.706205, 4.302653)[degrees - 1]
     z, n = Z95, degrees
     first = (z**3 + z) / 4

@@ -53,11 +53,11 @@ def find_near_ties(
     """The near-ties of a text behind its prompt, in order; two forwards a token.
 
     The text is read one position at a time, and in overlapping blocks of K + 1, so that every position is scored as
-    each row of a block. check_cancelled is called before each forward and raises to give up.
+    each row of a block. check_cancelled is called before each forward and raises to cancel.
 
     Raises:
         PromptError: no ids, or more than the target's context holds.
-        SettingsError: a negative K, or a prompt that is no part of the ids.
+        SettingsError: a negative K, or a prompt that is not part of the ids.
         GenerationError: logits that hold NaN.
     """
     if not 1 <= len(ids) <= target.context_length:

@@ -1,6 +1,6 @@
-"""What a probe asks and answers: which of the available models should draft for a target, at which K.
+"""A probe's request and result: which local model should draft for a target, and at which K.
 
-`core.analysis.probing` carries it out.
+`core.analysis.probing` runs it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SCHEMA = "outrider.probe/1"
 DEFAULT_POSITIONS = 2000
 MAX_POSITIONS = 100_000
 MOST_DRAFTS = 8
-"""Drafts that are probed where none are named."""
+"""Number of drafts probed by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class DraftProbe:
 
     @property
     def best_k(self) -> int:
-        """The K that pays most; 0 means: don't speculate."""
+        """The best K; 0 means: don't speculate."""
         return self.speedup.best if self.speedup.values else 0
 
     @property
@@ -200,7 +200,7 @@ def sampling_of(log: RunLog) -> SamplingParams:
     """The sampling of a logged run.
 
     Raises:
-        RunLogError: the log does not say.
+        RunLogError: the log does not record it.
     """
     return request_from_config(log.run["config"]).sampling
 

@@ -1,4 +1,4 @@
-"""Carries out a probe: both models read a text, their distributions are compared, a few forwards are timed."""
+"""Runs a probe: both models read a text, their distributions are compared, a few forwards are timed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MOST_LOGITS = 4_194_304
 """Logits of one model held at once: 16 MB of float32."""
 _MOST_ROWS = 256
 _WINDOW = 1024
-"""Tokens of a text that are read in one go, at most."""
+"""Most tokens read in one forward."""
 
 
 # --- Comparing distributions ------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ LONGEST = len(KS) - 1
 _LONGEST_BLOCK, _SHORTEST_BLOCK = 16, 4
 """Neighbouring positions are alike, so they are resampled together: blocks of this size, 16 of them if possible."""
 _LEAST_BLOCKS = 8
-"""Fewer blocks would promise too narrow an interval."""
+"""Fewer blocks would give too narrow an interval."""
 
 
 def survivals(found: Comparison, *, is_own_text: bool) -> Array:
@@ -241,7 +241,7 @@ POSITIONS = (2, 3, 5, 9, 17)
 _DRAFTED = 4
 _ROUNDS, _LEAST_ROUNDS = 7, 3
 _SECONDS = 3.0
-"""After this long no further round is begun."""
+"""No further round starts after this time."""
 
 
 @torch.inference_mode()
@@ -324,7 +324,7 @@ class Passage(NamedTuple):
 def probe(
     session: Loader, request: ProbeRequest, controls: RunControls | None = None
 ) -> Generator[ProbeEvent, None, None]:
-    """Carry out a probe. A draft that can't be used is reported as its probe's problem.
+    """Run a probe. A draft that can't be used is reported as its probe's problem.
 
     Yields:
         `StageChanged`, a `DraftProbed` for each draft, and `ProbeDone`, also when stopped through `controls`.

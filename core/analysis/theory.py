@@ -94,12 +94,12 @@ class SpeedupTheory:
 
     @property
     def is_enough(self) -> bool:
-        """Whether there are enough blocks to tell, some of one length timed."""
+        """Whether there is enough evidence: enough blocks, some of one length timed."""
         return self.num_blocks >= LEAST_BLOCKS and self.longest > 0
 
     @property
     def best_k(self) -> int:
-        """The K that pays most by the measured v; 0 means: don't speculate."""
+        """The best K by the measured v; 0 means: don't speculate."""
         return self.measured_verify.best
 
 

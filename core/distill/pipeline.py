@@ -65,11 +65,11 @@ def distill(
     """Make a draft for a target.
 
     Args:
-        target: loaded in float32 on the CPU.
-        settings: see there.
+        target: in float32 on the CPU.
+        settings: what to make.
         work: folder for texts, states and the checkpoint; a later call with the same folder resumes.
         out: folder that the draft is written to.
-        log: called with a line of progress now and then.
+        log: called periodically with a line of progress.
         check_cancelled: may raise to stop; finished work is kept.
 
     Returns:

@@ -1,4 +1,4 @@
-"""The target writes the texts to learn from: prompts and answers, many side by side, with its states on them."""
+"""Lets the target write the training texts: prompts and answers, in batches, with its hidden states."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Translate|Rewrite|Fix|Correct the|Is it|Is there|Are there|Does|Do I need|Should
 I want to|I need|I'm trying to|I have a|My|Help me|Please|Hello|Hi,|Create a|Make a
 The|In|If|A|Solve|Calculate|Find the|Generate|Plan a|Teach me|Show me how to""".replace("\n", "|").split("|")
 )
-"""How people begin a question to a model."""
+"""Typical first words of a question to a model."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,7 +150,7 @@ def held_out_acceptance(
 
 
 def student_settings(budget: Budget, *, seed: int = 0, compile: bool = True) -> TrainSettings:
-    """Settings that suit the training of a student."""
+    """Default settings for training a student."""
     return TrainSettings(budget, Schedule(30, 0.5), learning_rate=2e-3, seed=seed, compile=compile)
 
 

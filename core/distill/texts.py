@@ -50,7 +50,7 @@ class Texts:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Texts with what the target computes for them.
+    """Texts with the target's outputs for them.
 
     Attributes:
         texts: rows of ids.
@@ -67,7 +67,7 @@ class Part:
 
 
 def save_part(part: Part, path: Path) -> None:
-    """Write a part as a folder, whole or not at all."""
+    """Write a part as a folder, atomically."""
     scratch = path.with_name(f".{path.name}")
     scratch.mkdir(parents=True, exist_ok=True)
     try:

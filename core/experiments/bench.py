@@ -26,7 +26,7 @@ def known_names() -> tuple[str, ...]:
 
 
 def default_names() -> tuple[str, ...]:
-    """The contenders where none are named: each method at its defaults, and with each of its switches flipped."""
+    """The default contenders: each method at its defaults, and with each of its switches flipped."""
     names: list[str] = []
     for name in known_names():
         options = fields(METHODS[name].options) if name in METHODS else ()
@@ -159,7 +159,7 @@ def ratios(ours: Sequence[float], theirs: Sequence[float]) -> Spread:
 
 
 def num_equal(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many tokens two texts share from their beginning."""
+    """Length of the common prefix of two texts, in tokens."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((index for index, (a, b) in pairs if a != b), min(len(one), len(other)))
 

@@ -31,7 +31,7 @@ _DONT_NEED = 4
 
 
 class Memory(NamedTuple):
-    """What a contender's run took, in MB of 10^6 bytes.
+    """The memory of a contender's run, in MB of 10^6 bytes.
 
     Attributes:
         peak_mb: at its highest.
@@ -43,7 +43,7 @@ class Memory(NamedTuple):
 
 
 def memory_of(name: str, settings: BenchSettings, prompt_ids: Sequence[int]) -> Memory | None:
-    """The memory of one run of a contender; None where it could not be measured.
+    """The memory of one run of a contender; None if it could not be measured.
 
     On CUDA what torch allocated there; else the process's own memory and the pages of weight files that it reads, less
     what it was before any model was loaded.
@@ -83,7 +83,7 @@ def measured(name: str, raw: dict[str, Any], prompt_ids: list[int]) -> Memory:
     base, _ = split_name(name)
     if base in {GENERATE, PLAIN} or (base in METHODS and not METHODS[base].needs_draft_model):
         settings = replace(settings, draft=None, draft_layers=None)
-    # What is imported late, with the first model, would otherwise count as the contender's.
+    # Late imports, made with the first model, would otherwise count as the contender's.
     assert transformers.AutoModelForCausalLM
     load(DEFAULT_DRAFT, "cpu")
     release_memory()
@@ -99,7 +99,7 @@ def measured(name: str, raw: dict[str, Any], prompt_ids: list[int]) -> Memory:
     with threads(settings.threads):
         for _ in range(2):  # The first run brings back the pages of files that it needs.
             with contextlib.suppress(OSError):
-                (_PROCESS / "clear_refs").write_text("5")  # Linux: the peak starts anew.
+                (_PROCESS / "clear_refs").write_text("5")  # Linux: reset the peak.
             reset_peak_memory(pair.target.device)
             contender.run(prompt_ids, temperature=settings.temperatures[0], seed=settings.seed)
     drafting = getattr(getattr(contender, "drafter", None), "model", None)
@@ -152,7 +152,7 @@ def _drop_read_weights() -> None:
         advise = ctypes.CDLL(None).madvise
         advise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
         for pages in _weight_pages():
-            if not pages.anonymous:  # Pages that were written to would be lost.
+            if not pages.anonymous:  # Written pages would be lost.
                 start, end = (int(address, 16) for address in pages.addr.split("-"))
                 advise(start, end - start, _DONT_NEED)
 

@@ -1,4 +1,4 @@
-"""What a bench measures: contenders in turn, round by round, at each temperature, and the document of all of it."""
+"""Measures contenders in turn, round by round, at each temperature, and builds the result document."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _REPEATS = 7
 _log = logging.getLogger(__name__)
 
 Progress = Callable[[str, int, int], None]
-"""What is running, how many runs are done, and how many there will be."""
+"""What is running, and how many of all runs are done."""
 
 
 # --- Forwards ---------------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ def time_bare(
             scoring.forward(block[:1], num_logits=1)
             plains.append(watch.lap())
             scoring.rewind(length)
-    # The first of each warms up.
+    # The first run of each is a warm-up.
     step_ms = statistics.median(map(add, drafts[1:], scores[1:]))
     if drafting is None or not num_draft_tokens:
         return step_ms, None
@@ -121,7 +121,7 @@ def time_bare(
 
 @dataclass(slots=True)
 class Observations:
-    """All that was observed of one contender at one temperature.
+    """All observations of one contender at one temperature.
 
     rounds hold a run for each prompt, warm_ups those that don't count, with the target's forwards. By run: overheads
     (median step / bare forwards - 1), and costs (c of the bare forwards).
@@ -186,7 +186,7 @@ def measure(
     settings: BenchSettings,
     on_progress: Progress = lambda what, done, total: None,
 ) -> list[Comparison]:
-    """A comparison at each temperature: one round that does not count, then those that do.
+    """A comparison at each temperature: one warm-up round, then the measured ones.
 
     Raises:
         PromptError: a prompt that leaves too little room in the context.
@@ -227,7 +227,7 @@ class _Bench:
         return comparison
 
     def _warm_up(self, comparison: Comparison, seen: Observations, index: int) -> None:
-        """The run that does not count: it fills caches, compiles, and its forwards are counted."""
+        """The warm-up run: it fills caches and compiles, and its forwards are counted."""
         name = seen.contender.name
         is_peer = name in PEERS
         widths: list[int] = []
@@ -254,7 +254,7 @@ class _Bench:
         return timed
 
     def _note_overhead(self, seen: Observations, steps: Sequence[Step], prompt: Prompt) -> None:
-        """Time the bare forwards right behind the run that they are compared with."""
+        """Time the bare forwards right after the run they are compared with."""
         contender, usual = seen.contender, usual_steps(steps)
         if not isinstance(contender, Outrider) or contender.drafter is None or not usual:
             return
@@ -386,7 +386,7 @@ def _notes(
 
 
 def _margin(pair: Pair, ids: Sequence[int], right: int, other: int) -> float:
-    """By how much the target prefers one id to another behind a text, in logits."""
+    """How strongly the target prefers one id to another after a text, in logits."""
     runner = pair.target.runner(len(ids))
     prefill(runner, ids[:-1], lambda: None)
     logits = runner.forward(torch.tensor(ids[-1:]), num_logits=1).logits[0].float()

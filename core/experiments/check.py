@@ -1,6 +1,6 @@
 """A check's request, report and verdict: do a pair and its settings give exactly what the target alone would?
 
-`core.experiments.exactness` carries it out.
+`core.experiments.exactness` runs it.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class TokenCount:
 
 @dataclass(frozen=True, slots=True)
 class FirstTokens:
-    """The first tokens behind one prompt, the likeliest first."""
+    """The first tokens after one prompt, likeliest first."""
 
     prompt: str
     counts: tuple[TokenCount, ...]
@@ -196,7 +196,7 @@ class CheckReport:
 
 @dataclass(frozen=True, slots=True)
 class CheckProgress:
-    """An event: how far one part of the check is."""
+    """An event: the progress of one part of the check."""
 
     text: str
     done: int
@@ -205,7 +205,7 @@ class CheckProgress:
 
 @dataclass(frozen=True, slots=True)
 class CheckFinished:
-    """The last event; without a report where it was stopped."""
+    """The last event; has no report if the check was stopped."""
 
     report: CheckReport | None
 
@@ -255,7 +255,7 @@ def notes_on(run: RunRequest, dtype: str, distribution: DistributionResult | Non
 
 
 def verdict_sentence(report: CheckReport) -> str:
-    """The verdict, plainly."""
+    """The verdict in words."""
     return _VERDICTS[report.verdict]
 
 
@@ -265,7 +265,7 @@ def compared_title(item: IdentityResult) -> str:
 
 
 def divergence_line(divergence: Divergence) -> str:
-    """Where and how closely two texts diverged."""
+    """Where two texts diverged, and by what margin."""
     expected, found = divergence.expected, divergence.found
     where = f"{divergence.prompt}, token {divergence.index + 1}: {expected!r} expected, {found!r} found"
     if divergence.margin is None or divergence.difference is None:
@@ -290,7 +290,7 @@ def p_text(p_value: float | None) -> str:
 
 
 def distribution_remarks(found: DistributionResult) -> list[str]:
-    """What else there is to say about the sampled distribution."""
+    """Further notes on the sampled distribution."""
     remarks = ["Draft and target agree too much, or there were too few samples, for a bias to be measured."]
     if found.bias is not None and found.bias_error is not None:
         remarks = [

@@ -104,7 +104,7 @@ class Outrider:
             )
             if num_draft_tokens is None:
                 self.name, self.title = AUTO, f"{self.title}, K auto"
-            self.drafter = self._build(1)  # Raises here where it does not apply.
+            self.drafter = self._build(1)  # Raises here if it does not apply.
 
     def run(self, prompt_ids: Sequence[int], *, temperature: float, seed: int) -> Timed:
         target = self._pair.target
@@ -187,7 +187,7 @@ class Generate:
 
 @contextlib.contextmanager
 def _own_configs(configs: Sequence[tuple[Any, GenerationConfig]]) -> Iterator[None]:
-    """Give each module a configuration for one call, and then its own back."""
+    """Replace each module's configuration for one call, then restore it."""
     before = [(module, module.generation_config) for module, _ in configs]
     try:
         for module, config in configs:
@@ -213,7 +213,7 @@ class FlashSpec:
         self._package, engine = _import(PACKAGE), _import(f"{PACKAGE}.engine")
         if pair.draft is None:
             raise NotApplicableError(_NO_DRAFT)
-        # Every logger of it writes JSON lines to stderr by itself.
+        # Each of its loggers writes JSON lines to stderr.
         logging.getLogger(PACKAGE).setLevel(logging.ERROR)
         self.num_draft_tokens = num_draft_tokens
         self.name = FLASHSPEC if num_draft_tokens is not None else FLASHSPEC_AUTO
@@ -352,7 +352,7 @@ def _with_layers(module: Any, path: list[str], count: int, config: Any) -> Any:
 
 @contextlib.contextmanager
 def threads(count: int | None) -> Iterator[None]:
-    """Use a number of threads within the block; None leaves it."""
+    """Use a number of threads within the block; None keeps the current one."""
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
     try:

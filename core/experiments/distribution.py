@@ -33,7 +33,7 @@ FALSE_ALARM = 0.03
 """A p-value below this, shared among all tests, is tested again on fresh samples, and must be low there as well: an
 exact engine fails fewer than 0.03 x 0.03 of its checks, one in a thousand."""
 MORE_SAMPLES = 3
-"""Times as many are drawn for the second test."""
+"""Factor by which the second test draws more samples."""
 BEYOND_DOUBT = 1e-9
 """A p-value that needs no second test."""
 LEAST_EXPECTED = 5.0
@@ -45,12 +45,12 @@ MOST_CHOSEN = 5
 MOST_MISSCORED = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.3}
 """Total variation that rounding may cause between a distribution scored alone and in a block."""
 BONUS = MAX_DRAFT_TOKENS + 1
-"""Stands for the position of a token behind a fully accepted draft, wherever that is."""
+"""Marks the position of a token after a fully accepted draft, wherever that is."""
 PROMPTS = 3
 """Prompts behind which blocks are sampled: many blocks behind one prompt say more than few behind many."""
 
 _SHARES = (1.0, 0.75, 0.5, 0.3)
-"""How much of a prompt is read before a block; at its very end the next token is often certain."""
+"""Shares of a prompt read before a block; at its end the next token is often certain."""
 _MOST_PROMPTS = 12
 _LEAST_IDS = 4
 _NUM_SHOWN = 8
@@ -293,7 +293,7 @@ class DraftDistribution:
 
 
 def judge_distribution(context: CheckContext) -> Generator[CheckProgress, None, DistributionResult]:
-    """Draw blocks, test them, and where that raises a suspicion, test it on fresh blocks."""
+    """Draw blocks and test them; if a test fails, repeat it on fresh blocks."""
     count = context.request.num_samples
     seeds = torch.Generator().manual_seed(context.request.run.seed)
     prompts = yield from _choose_prompts(context)
@@ -394,7 +394,7 @@ def _draw(
             context.loaded.look_again()
         context.loaded.record(step)
         for position, token in enumerate(step.emitted):
-            # A token behind no draft at all is the target's own, but no bonus.
+            # A token without any draft is the target's own, but not a bonus.
             is_bonus = 0 < step.num_draft_tokens == position
             followers.setdefault((is_bonus, step.emitted[:position]), Counter())[token] += 1
     return followers

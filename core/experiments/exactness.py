@@ -141,7 +141,7 @@ class _Text:
 
 
 def compare_texts(context: CheckContext, comparison: Comparison) -> Generator[CheckProgress, None, IdentityResult]:
-    """Decode behind each prompt both ways, and compare the texts."""
+    """Decode after each prompt both ways, and compare the texts."""
     divergences, num_tokens, total = [], 0, len(context.prompts)
     for index, prompt in enumerate(context.prompts):
         yield CheckProgress(f"{_TITLES[comparison]}, prompt {index + 1} of {total}", index, total)
@@ -154,7 +154,7 @@ def compare_texts(context: CheckContext, comparison: Comparison) -> Generator[Ch
 
 
 def _decode_both(context: CheckContext, comparison: Comparison, prompt: Prompt) -> tuple[_Text, _Text]:
-    """The text as it should be, and as it is."""
+    """The expected text and the actual one."""
     run, target, num_tokens = context.request.run, context.target, context.request.num_tokens
     is_gumbel = comparison is Comparison.GUMBEL
     sampling = run.sampling if is_gumbel else SamplingParams(temperature=0.0)

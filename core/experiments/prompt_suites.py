@@ -14,7 +14,7 @@ from core.models.catalogue import RESOURCES
 FOLDER = RESOURCES / "prompts"
 PRESETS = FOLDER / "presets.jsonl"
 SUITES = ("code", "prose", "maths", "translation", "summarising", "chat")
-"""The suites that come with Outrider, each a file of that name in `FOLDER`."""
+"""The suites that come with Outrider, each a file with that name in `FOLDER`."""
 
 _CODE = ("Fibonacci", "Read a file", "Edit a function")
 _CHAT = ("Question", "Summary", "Edit a function")
@@ -38,7 +38,7 @@ def default_prompts(*, is_chat: bool) -> list[Prompt]:
 
 
 def find_prompts(names: Iterable[str]) -> list[Prompt]:
-    """The prompts of several suites and files, in their order; a file called like a suite is named with its folder.
+    """The prompts of several suites and files, in their order; a file named like a suite needs its folder.
 
     Raises:
         PromptError: one of them is neither, can't be read, or holds no prompt.

@@ -1,4 +1,4 @@
-"""Runs a sweep's plan, run by run in its shuffled order, and keeps every result."""
+"""Runs a sweep's plan in shuffled order, and keeps every result."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from core.types import Event, Finished, FinishReason, RunStarted, StageChanged, 
 _log = logging.getLogger(__name__)
 
 WARM_UP_TOKENS = 8
-"""Of the runs that don't count, which load a model and fill its caches."""
+"""New tokens of a warm-up run, which loads a model and fills its caches."""
 
 HOPELESS = 5
-"""Failed runs after which a cell is given up, where none has succeeded."""
+"""Failed runs after which a cell without a success is abandoned."""
 
 
 class Session(Protocol):
@@ -55,7 +55,7 @@ def sweep(
     controls: RunControls | None = None,
     restart: bool = False,
 ) -> Generator[SweepEvent, None, None]:
-    """Measure what a plan asks for and is not in the file yet.
+    """Measure those runs of a plan that are not in the file yet.
 
     Closing the generator stops it like `controls`, but without the last event. Runs are appended to the file `out`,
     from which an earlier session is continued unless `restart`; the log of each run is kept in the folder `logs`.
@@ -161,7 +161,7 @@ class _Sweep:
                 yield event
 
     def _measure(self, run: PlannedRun) -> Generator[SweepEvent, None, Measurement | None]:
-        """One run; None where it was stopped."""
+        """One run; None if it was stopped."""
         request = self._plan.request(run)
         controls = self._controls_of(request, run.cell)
         measurement = Measurement(run, self._next_index, request.seed, now(), 0.0)
@@ -183,7 +183,7 @@ class _Sweep:
         except OutriderError as refusal:
             error = str(refusal)
         except Exception as failure:
-            # One failed run must not end a sweep of a night.
+            # One failed run must not end an overnight sweep.
             _log.debug("a run failed", exc_info=True)
             error = f"The run failed: {first_line(failure)}."
         finally:
@@ -195,7 +195,7 @@ class _Sweep:
         if controls.is_cancelled or (summary and summary.finish_reason is FinishReason.CANCELLED):
             if log is not None:
                 with contextlib.suppress(OSError):
-                    log.path.unlink()  # The run itself is still to come.
+                    log.path.unlink()  # The measured run follows.
             return None
         if summary is None or summary.finish_reason is FinishReason.ERROR:
             reason = summary.error if summary is not None else None
@@ -251,7 +251,7 @@ class _Sweep:
 
 
 def _close(log: RunLogWriter | None) -> str:
-    """Close a run's log; a sentence where some of it could not be written."""
+    """Close a run's log; returns a sentence if part of it could not be written."""
     try:
         if log is not None:
             log.close()
@@ -261,7 +261,7 @@ def _close(log: RunLogWriter | None) -> str:
 
 
 def _as_planned(event: Event, cell: Cell) -> Event:
-    """An event as a run's log shall hold it: a baseline's says that nothing was drafted."""
+    """An event as a run's log stores it: a baseline's says that nothing was drafted."""
     if not isinstance(event, RunStarted) or not cell.is_baseline:
         return event
     return replace(event, config={**event.config, "method": "plain", "method_options": {}, "num_draft_tokens": 0})

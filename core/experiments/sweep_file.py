@@ -38,7 +38,7 @@ _WORDS = {
 
 
 def plan_to_config(plan: SweepPlan) -> Record:
-    """The plan as the file's first line holds it."""
+    """The plan as stored in the file's first line."""
     config = {item.name: getattr(plan, item.name) for item in fields(plan)}
     config["drafters"] = [drafter.to_record() for drafter in plan.drafters]
     config["num_draft_tokens"] = [str(k) if isinstance(k, str) else k for k in plan.num_draft_tokens]
@@ -125,7 +125,7 @@ def run_to_record(measurement: Measurement, plan: SweepPlan, folder: Path | None
 
 
 def run_from_record(record: Mapping[str, Any], plan: SweepPlan, folder: Path | None = None) -> Measurement | None:
-    """A run from its line; None where a sweep of this plan can't have written it."""
+    """A run from its line; None if a sweep with this plan can't have written it."""
     try:
         cell = _cell(record["cell"], plan)
         prompt, repeat = int(record["prompt_index"]), int(record["repeat"])
@@ -302,7 +302,7 @@ class SweepFile:
 
     def _continue(self, restart: bool) -> None:
         try:
-            # Only a sweep is Outrider's to replace, also one whose runs are damaged.
+            # Outrider may replace only a sweep, even one with damaged runs.
             if restart:
                 _head(_read(self.path).partition(b"\n")[0], self._name)
                 return
@@ -363,7 +363,7 @@ class SweepFile:
         self.num_unsaved = 0
 
     def close(self) -> None:
-        """Bring the file to the disk. May be called more than once; never raises, see `num_unsaved`."""
+        """Flush the file to disk. May be called more than once; never raises, see `num_unsaved`."""
         if self._file.closed:
             return
         with contextlib.suppress(RunLogError):

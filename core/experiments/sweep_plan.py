@@ -19,10 +19,10 @@ from core.settings import MAX_DRAFT_TOKENS, Coupling, Device, DType, LengthPolic
 from core.types import StageChanged
 
 POLICIES = tuple(policy for policy in LengthPolicy if policy is not LengthPolicy.FIXED)
-"""What may stand in place of a K: "auto" and "adaptive"."""
+"""Words allowed instead of a K: "auto" and "adaptive"."""
 
 MAX_RUNS = 200_000
-"""Far beyond what anyone waits for; a larger grid is taken for a mistake."""
+"""More than anyone would wait for; a larger grid is considered a mistake."""
 
 ASK_ABOVE = 600
 """Remaining runs above which the user is asked, once the first one has shown how long they take."""
@@ -38,11 +38,11 @@ class DrafterChoice:
 
     @property
     def title(self) -> str:
-        """What a table calls it."""
+        """Its name in tables."""
         return option_text(self.draft or self.method, self.options)
 
     def to_record(self) -> dict[str, Any]:
-        """As files hold it."""
+        """As stored in files."""
         return {"method": self.method, "draft": self.draft, "method_options": dict(self.options)}
 
 
@@ -62,11 +62,11 @@ class Cell:
 
     @property
     def title(self) -> str:
-        """What a sentence calls it, without its temperature."""
+        """Its name in sentences, without its temperature."""
         return "plain decoding" if self.drafter is None else f"K = {self.num_draft_tokens} with {self.drafter.title}"
 
     def to_record(self) -> dict[str, Any]:
-        """As lines and tables hold it; the baseline's method is "plain"."""
+        """As stored in lines and tables; the baseline's method is "plain"."""
         k = self.num_draft_tokens
         return {
             **(self.drafter or DrafterChoice("plain")).to_record(),
@@ -159,12 +159,12 @@ class SweepPlan:
 
     @property
     def num_cells(self) -> int:
-        """Cells of the grid without the baselines."""
+        """Number of cells without the baselines."""
         return len(self.drafters) * len(self.num_draft_tokens) * len(self.temperatures)
 
     @property
     def num_runs(self) -> int:
-        """Runs of all cells, the baselines' included."""
+        """Number of runs of all cells, including the baselines."""
         return (self.num_cells + len(self.temperatures)) * len(self.prompts) * self.repeats
 
     def order(self) -> list[PlannedRun]:
@@ -216,7 +216,7 @@ def _check(holds: bool, sentence: str) -> None:
 
 
 def check_models(plan: SweepPlan) -> None:
-    """Find out before the first run that a model is missing, or that a draft can't serve the target.
+    """Check before the first run that every model exists and every draft suits the target.
 
     Raises:
         OutriderError: in one sentence.
@@ -329,7 +329,7 @@ class SweepStarted:
 
 @dataclass(frozen=True, slots=True)
 class RunMeasured:
-    """A run has ended, well or not; results are those of the cells that this changed."""
+    """A run has ended, successfully or not; results are those of the cells that this changed."""
 
     measurement: Measurement
     results: tuple[CellResult, ...]

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FEWEST_RUNS = 6
-"""Runs of a cell below which nothing is said of chance: six that all agree have a chance of 3 % to do so."""
+"""Fewest runs of a cell for an interval: six runs all agree by chance with probability 3 %."""
 FEWEST_PROMPTS = 6
-"""Prompts below which the interval is about these prompts alone."""
+"""With fewer prompts, the interval covers only these prompts."""
 _SURE = 0.975
 _SAMPLES, _MOST_DRAWS = 2_000, 5_000_000
 
@@ -126,7 +126,7 @@ def verdicts(results: SweepResults) -> tuple[Verdict, ...]:
 
 
 def _verdict(results: SweepResults, temperature: float) -> Verdict:
-    import numpy as np  # Late, so that the command line is parsed without it.
+    import numpy as np  # Imported late, so that parsing the command line doesn't load it.
 
     cells = [results.result(cell) for cell in results.plan.cells() if cell.temperature == temperature]
     # A cell with less than half the runs of the fullest is not ranked.

@@ -1,7 +1,7 @@
 """Token streams on disk, and the order in which training reads them.
 
 A split is one flat uint16 file: each document's tokens with END_OF_TEXT before and after. What a step reads is a pure
-function of (seed, step), so that a resumed run continues exactly.
+function of (seed, step), so a resumed run continues exactly.
 """
 
 from __future__ import annotations

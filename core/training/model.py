@@ -110,7 +110,7 @@ def hidden_states(
 ) -> Tensor:
     """Final normed states (batch, length, hidden) of ids (batch, length); cos and sin are (length, head size).
 
-    A cache that holds something already takes one position at a time.
+    A non-empty cache takes one position at a time.
     """
     config = model.config
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
@@ -227,7 +227,7 @@ def load_model(path: Path, shape: str) -> LlamaForCausalLM:
 
 
 def export(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
-    """Write a folder that transformers loads, in bfloat16, whole; the caller's model stays as it is."""
+    """Write a folder that transformers loads, in bfloat16, atomically; the caller's model stays as it is."""
     copy = LlamaForCausalLM(model.config)
     copy.load_state_dict(model.state_dict())
     copy.to(torch.bfloat16)
@@ -242,7 +242,7 @@ def export(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: 
 
 @contextlib.contextmanager
 def replaced_folder(folder: Path) -> Iterator[Path]:
-    """A fresh folder to write to, which takes the place of `folder` once all is written."""
+    """A new folder to write to, which replaces `folder` once writing is complete."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".export-") as scratch:
         fresh = Path(scratch) / "fresh"

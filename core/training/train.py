@@ -96,7 +96,7 @@ class Optimizers:
 
 @dataclass
 class Progress:
-    """How far a training run is."""
+    """The progress of a training run."""
 
     step: int = 0
     tokens: int = 0
@@ -113,7 +113,7 @@ def save_checkpoint(
     progress: Progress,
     without: frozenset[str] = NO_NAMES,
 ) -> None:
-    """Write a checkpoint, whole or not at all; parameters named in `without` are left out."""
+    """Write a checkpoint atomically; parameters named in `without` are left out."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
     state = {
@@ -178,9 +178,9 @@ def train(
         model: to train.
         compute: the loss of a step, from its index and the share of the budget that is used. What it reads must
             depend on these and the seed alone, so that a resumed run continues exactly.
-        settings: see there.
-        checkpoint: file.
-        log: called with a line of progress now and then.
+        settings: how to train.
+        checkpoint: its file.
+        log: called periodically with a line of progress.
         reports: name of the figure that steps report.
         evaluate: called every `evaluate_seconds`; returns a line for the log.
         check_cancelled: called before each step; may raise to stop. The checkpoint is written first.
@@ -277,7 +277,7 @@ def kl_tv_loss(log_p: Tensor, log_q: Tensor, tv: Tensor, counts: Tensor) -> tupl
 
     Args:
         log_p, log_q: (..., V) the target's and the draft's log-probabilities.
-        tv: scalar tensor, so that its change compiles nothing anew.
+        tv: scalar tensor, so that changing it recompiles nothing.
         counts: (...) 1 where a position counts, else 0.
     """
     p, number = log_p.exp(), counts.sum()
