@@ -1,6 +1,7 @@
 """Take the README's pictures: `python -m tests.screenshots resources/screenshots`, on a machine that does nothing else.
 
-The engine and the embedded pair run at the settings that the window opens with: the figures are this machine's.
+The engine and the embedded pair at the settings that the window opens with, so that the figures are this machine's.
+With `--gallery`, every page of the window instead, in its states and in both themes.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from PySide6.QtWidgets import QApplication, QWidget
 
 from app.controller import RunState
 from app.main_window import MainWindow
+from app.run.playback import Pace
 from app.run.tokens import Place
 from app.theme import ThemeMode
 from core.types import Step
@@ -28,12 +30,14 @@ COMPARED = (2, 8)
 """K of the runs beside the one at the default settings."""
 RACE_AT = 0.6
 TIMEOUT_MS = 600_000
+PAGES = ("Live", "Plots", "Inspector", "Why", "Theory")
 
 
 def main() -> int:
     """Take the pictures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--gallery", action="store_true", help="every page in its states and in both themes")
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as home:
@@ -45,7 +49,7 @@ def main() -> int:
         window.show()
         wait(700)
         camera = Camera(arguments.folder, window)
-        readme(camera, window)
+        (gallery if arguments.gallery else readme)(camera, window)
         window.close()
         wait(10_000, lambda: window.controller.is_closed and window.jobs.is_idle)
         del application
@@ -83,6 +87,26 @@ class Camera:
         (widget or self._window).grab().save(str(path))
         print(path, flush=True)
 
+    def turn(self, mode: ThemeMode) -> None:
+        """Change the theme."""
+        self._window.menus.theme_actions[mode].trigger()
+
+    def take_both(self, name: str, widget: QWidget | None = None) -> None:
+        """Take a picture in each theme."""
+        for mode in (ThemeMode.DARK, ThemeMode.LIGHT):
+            self.turn(mode)
+            self.take(f"{name}-{mode.value}", widget)
+
+    def take_pages(self, state: str) -> None:
+        """Take every page of the main window."""
+        for title in PAGES:
+            self._window.side.show_title(title)
+            self.take_both(f"{state}-{title.lower()}")
+        self._window.text_pages.show_title("Race")
+        self.take_both(f"{state}-race")
+        self._window.text_pages.show_title("Transcript")
+        self._window.side.show_title(PAGES[0])
+
 
 def run_once(window: MainWindow) -> None:
     """Run with the settings as they are."""
@@ -106,13 +130,13 @@ def _shows_much(step: Step) -> float:
 
 def readme(camera: Camera, window: MainWindow) -> None:
     """The README's pictures."""
-    window.menus.theme_actions[ThemeMode.LIGHT].trigger()
+    camera.turn(ThemeMode.LIGHT)
     for _ in range(2):  # The first run loads the models, the second is like all others.
         run_once(window)
     camera.take("window-light")
-    window.menus.theme_actions[ThemeMode.DARK].trigger()
+    camera.turn(ThemeMode.DARK)
     camera.take("window-dark")
-    window.menus.theme_actions[ThemeMode.LIGHT].trigger()
+    camera.turn(ThemeMode.LIGHT)
     for title in ("Why", "Theory"):
         window.side.show_title(title)
         wait(2_000)
@@ -179,6 +203,45 @@ def take_sweep(camera: Camera, window: MainWindow) -> None:
     sweeps.heatmap.setCurrentCell(2, 3)
     camera.take("sweep", sweeps)
     sweeps.close()
+
+
+def gallery(camera: Camera, window: MainWindow) -> None:
+    """Every page and tool window: empty, in a run, paused, finished, with a selection."""
+    camera.take_pages("empty")
+    window.prompt.run_button.click()
+    wait_until(lambda: window.run_view.tokens.num_tokens > 40)
+    window.transcript.playback.pause_button.click()
+    camera.take_pages("paused")
+    window.transcript.playback.pause_button.click()
+    wait_until(lambda: window.controller.state is RunState.IDLE)
+    wait(1_000)
+    camera.take_pages("finished")
+    select_rejection(window)
+    window.menus.show_ghosts.setChecked(True)
+    camera.take_pages("selected")
+    window.race.clock.seek(window.race.clock.end_ms * RACE_AT)
+    for name, action in (
+        ("models", window.menus.models),
+        ("runs", window.menus.runs),
+        ("probe", window.menus.probe),
+        ("check", window.menus.check),
+        ("sweep", window.menus.sweep),
+        ("formulas", window.menus.formulas),
+    ):
+        before = set(QApplication.topLevelWidgets())
+        action.trigger()
+        wait(1_000)
+        for opened in set(QApplication.topLevelWidgets()) - before:
+            if opened.isVisible() and opened.isWindow():
+                camera.take_both(name, opened)
+                opened.close()
+    window.transcript.playback.pace.choose(Pace.STEPWISE)
+    window.transcript.playback.pace.activated.emit(0)
+    window.prompt.run_button.click()
+    wait_until(lambda: window.controller.state is RunState.PAUSED and window.run_view.prefill is not None)
+    camera.take_both("stepwise")
+    window.controller.stop()
+    wait_until(lambda: window.controller.state is RunState.IDLE)
 
 
 if __name__ == "__main__":
