@@ -21,17 +21,17 @@ class KeyRow:
 
 
 PANEL_KEYS = (
-    KeyRow("To the next control, and back", ("Tab", "Shift+Tab")),
+    KeyRow("Move to the next control, and back", ("Tab", "Shift+Tab")),
     KeyRow("Change a number, a slider or a choice", ("↑", "↓")),
-    KeyRow("From token to token, in the transcript and the inspector", ("←", "→")),
-    KeyRow("From step to step there", ("↑", "↓")),
+    KeyRow("Move between tokens in the transcript and the inspector", ("←", "→")),
+    KeyRow("Move between steps there", ("↑", "↓")),
     KeyRow("Zoom a plot, and show all of it", ("+", "−", "Home")),
     KeyRow("Move along a plot", ("Shift+←", "Shift+→")),
-    KeyRow("Another page of the right-hand column", ("←", "→")),
-    KeyRow("Name and delete a kept run, and bring it back", ("F2", "Del", "Ctrl+Z")),
-    KeyRow("From cell to cell of a sweep, and to a cell's runs", ("←", "→", "↑", "↓", "Enter")),
+    KeyRow("Switch pages in the right-hand column", ("←", "→")),
+    KeyRow("Rename and delete a kept run, and restore it", ("F2", "Del", "Ctrl+Z")),
+    KeyRow("Move between the cells of a sweep, and open a cell's runs", ("←", "→", "↑", "↓", "Enter")),
     KeyRow("Open a menu", ("Alt", "F10")),
-    KeyRow("Leave a window such as this one", ("Esc",)),
+    KeyRow("Close a window such as this one", ("Esc",)),
 )
 """Keys that belong to no menu and act on the widget with the focus."""
 
@@ -76,7 +76,7 @@ def _plain(text: str) -> str:
     return text.replace("&", "")
 
 
-THEME_TITLES = {ThemeMode.SYSTEM: "Theme of the system", ThemeMode.LIGHT: "Light theme", ThemeMode.DARK: "Dark theme"}
+THEME_TITLES = {ThemeMode.SYSTEM: "System theme", ThemeMode.LIGHT: "Light theme", ThemeMode.DARK: "Dark theme"}
 
 
 class Menus:

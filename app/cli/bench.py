@@ -77,7 +77,7 @@ def add_parser(commands: Any) -> None:
     option(contest, "--seed N", "seed of the random numbers", whole_number, 0)
     text = "processor threads for every engine (default: one per core)"
     option(contest, "--threads N", text, positive_whole_number)
-    text = "one prompt a line, or JSON Lines with a text each (default: three of the presets)"
+    text = "one prompt per line, or JSON Lines with a text each (default: three of the presets)"
     option(contest, "--prompts FILE", text)
     text = f"contenders: {', '.join(known_names())}, with a method's options after a colon (default: all that can run)"
     option(contest, "--only --methods NAME,…", text, names, (), dest="only")

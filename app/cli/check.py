@@ -67,7 +67,7 @@ def add_parser(commands: Any) -> None:
     add_settings(parser, *SAMPLING, "seed", "coupling")
     option(parser, "--samples N", "blocks to sample", whole_number, DEFAULT_SAMPLES)
     add_settings(parser, "max_new_tokens", max_new_tokens=DEFAULT_TOKENS)
-    text = f"a suite ({', '.join(SUITES)}) or a file with one prompt a line; repeatable (default: the presets)"
+    text = f"a suite ({', '.join(SUITES)}) or a file with one prompt per line; repeatable (default: the presets)"
     option(parser, "--prompts NAME|FILE", text, action="append", default=[])
     switch(parser, "--transformers", "also compare with transformers' own generate")
     add_settings(parser, "device", "dtype")

@@ -343,7 +343,7 @@ def remove_model(args: argparse.Namespace) -> int:
 
 def _agreed(question: str, note: str) -> bool:
     if sys.stdin is None or sys.stderr is None or not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise UsageError("There is no terminal to ask on; add --yes to remove the model without a question.")
+        raise UsageError("There is no terminal to ask on; add --yes to remove the model without asking.")
     sys.stderr.write(" ".join(filter(None, (question, printable(note), "[y/N] "))))
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
@@ -441,7 +441,7 @@ def add_parser(commands: Any) -> None:
         actions,
         "remove",
         remove_model,
-        help="delete a model that was downloaded, after a question",
+        help="delete a downloaded model, after asking",
         description="Delete a model from the Hub cache, or one that Outrider keeps. Embedded models, folders and files "
         "of your own are never deleted.",
         epilog="Exit codes: 0 removed, 1 it can't be deleted, 2 bad usage or no such model, 130 the answer was no.",

@@ -87,7 +87,7 @@ def add_parser(commands: Any) -> None:
     option(grid, "-k --k N,…", text, draft_lengths, (1, 2, 3, 4, 6, 8))
     option(grid, "--temperature T,…", "one or several temperatures", numbers, (0.0,))
     text = (
-        f"suites ({', '.join(SUITES)}) and files: one prompt a line, JSON Lines with a text or prompt each, or "
+        f"suites ({', '.join(SUITES)}) and files: one prompt per line, JSON Lines with a text or prompt each, or "
         f"Spec-Bench's question.jsonl (default: the first {FEW_PROMPTS} of code or chat)"
     )
     option(grid, "--prompts SUITE|FILE", text, nargs="+", action="extend", default=[])

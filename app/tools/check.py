@@ -219,7 +219,7 @@ class CheckBars(QWidget):
 
 MIN_ROWS, MAX_ROWS = 4, 9
 MAX_BLOCKS = 200_000
-BLOCKS_HELP = "Blocks drawn to test the sampled distribution. Four times as many find an error that is half as large."
+BLOCKS_HELP = "Blocks drawn to test the sampled distribution. Four times as many detect an error half as large."
 TRANSFORMERS_HELP = "Also compare plain greedy text with transformers' own generate, which is slower."
 ANY_PROMPT = "any"
 """Placeholder: a run's request needs a prompt, but a check has its own."""
@@ -266,7 +266,7 @@ class CheckWindow(ReportWindow):
         self.save_button = push_button("Save…", "saveCheckButton", "The report as text or JSON")
         self.table = ResultTable("checkTable", "Tests and their results", COLUMNS, NO_TESTS)
         self.remarks = wrapped_label("checkRemarks", "hint")
-        prompts_help = "The prompts that blocks were drawn for"
+        prompts_help = "The prompts for which blocks were drawn"
         self.prompts = named(QComboBox(), "checkPromptsCombo", "First tokens after", prompts_help)
         self.bars = CheckBars()
         self._guard = WheelGuard(self)

@@ -91,7 +91,7 @@ def method_html(picture: StepPicture, width: int, theme: Theme) -> str:
         f"<td>{meaning}</td></tr>"
         for name, color, line, meaning in kinds
     )
-    more = f" {picture.num_hidden} more drafted tokens are not in the picture." if picture.num_hidden else ""
+    more = f" {picture.num_hidden} more drafted tokens are not shown." if picture.num_hidden else ""
     return Template(page_text(METHOD_FILE)).safe_substitute(
         picture=f'<img src="step" width="{width}" alt="{escape(picture.words)}">',
         caption=f"{picture.caption}. q: the draft's probability of its token; p: the target's. The filled part of each "

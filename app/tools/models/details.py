@@ -37,8 +37,8 @@ from core.models.catalogue import ModelEntry, ModelFormat
 if TYPE_CHECKING:
     from core.models.details import ModelDetails
 
-AGAIN_HELP = "Checks every file against the Hub, and downloads those that are damaged"
-NOT_OURS = "Only models in the Hub cache, and those that Outrider keeps itself, are deleted from here."
+AGAIN_HELP = "Check every file against the Hub, and download damaged ones again"
+NOT_OURS = "Only models in the Hub cache and those kept by Outrider can be deleted here."
 _SHORT_COMMIT = 12
 
 

@@ -75,7 +75,7 @@ class Download:
             done = progress.done_bytes
             return f"Stopped. {bytes_of_text(done, total) if total else bytes_text(done)} are kept."
         if self.state is S.WAITING:
-            return "Waiting for the one before it"
+            return "Waiting for the previous download"
         if self.state is S.DONE:
             return f"Done · {bytes_text(total)}" if total else "Done"
         return progress_text(progress) if progress is not None else "Asking the Hub…"

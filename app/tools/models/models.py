@@ -268,7 +268,7 @@ class Models(QObject):
         if entry is not None:
             folder = entry.path if entry.path.is_dir() else entry.path.parent
             if not QDesktopServices.openUrl(QUrl.fromLocalFile(str(folder))):
-                self._show_problem(f"This desktop opens no folders. It is {str(folder)!r}.")
+                self._show_problem(f"This desktop can't open folders. The path is {str(folder)!r}.")
 
     # --- Downloads and deletions ---
 

@@ -27,9 +27,9 @@ from app.widgets.labels import ElidedLabel
 from core.models.catalogue import EMBEDDED_TITLES
 from core.models.suggestions import Suggestion
 
-OFFLINE = "Offline mode is on (HF_HUB_OFFLINE), so nothing is downloaded. Models that are here work as always."
-GATED_HELP = "Its licence has to be accepted on the Hub first, with the account whose token this computer has."
-ID_HINT = "Downloads go to the cache that other programs of the Hub share, and are checked before they are used."
+OFFLINE = "Offline mode is on (HF_HUB_OFFLINE), so nothing is downloaded. Models on this computer still work."
+GATED_HELP = "First accept its licence on the Hub, with the account whose token is on this computer."
+ID_HINT = "Downloads go to the cache shared with other Hub programs, and are checked before use."
 ACTION_WIDTH = 84
 TWO_COLUMNS_FROM = 1000
 STATE_TEXTS = {DownloadState.WAITING: "Waiting", DownloadState.RUNNING: "Getting…"}

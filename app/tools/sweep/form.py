@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from app.setup.prompt import PromptEditor
 
 FEW_PROMPTS = 6
-K_HELP = "Tokens to draft a step: numbers and ranges separated by commas, such as 1-4, 6, 8"
-FILE_HELP = "One prompt a line: plain text, JSON Lines with a text or prompt each, or Spec-Bench's question.jsonl"
+K_HELP = "Tokens to draft per step: numbers and ranges separated by commas, such as 1-4, 6, 8"
+FILE_HELP = "One prompt per line: plain text, JSON Lines with a text or prompt each, or Spec-Bench's question.jsonl"
 POLICIES: dict[str, tuple[str, str]] = {
     LengthPolicy.AUTO: ("Auto", "K chosen before each step from the steps' cost and the acceptance so far"),
     LengthPolicy.ADAPTIVE: ("Adaptive", "As Auto, and it stops drafting where the draft is unsure"),
@@ -114,10 +114,10 @@ class SweepForm(QWidget):
         numbers.setSpacing(8)
         for place, (title, spin, help_text) in enumerate(
             (
-                ("Prompts a suite", self.prompts_each, "The first ones of each suite; 0 takes all."),
-                ("Repeats", self.repeats, "Runs of each cell on each prompt, each with other random numbers."),
+                ("Prompts per suite", self.prompts_each, "The first ones of each suite; 0 takes all."),
+                ("Repeats", self.repeats, "Runs of each cell on each prompt, each with different random numbers."),
                 ("New tokens", self.length, "A run ends after this many, or earlier."),
-                ("Seed", self.seed, "Of the order and of the first run."),
+                ("Seed", self.seed, "Sets the order and the first run's random numbers."),
             )
         ):
             numbers.addWidget(labelled(title, spin, help_text), place // 2, place % 2)

@@ -189,7 +189,7 @@ EXPORT_TITLES = {
     SweepExport.SVG: "Heatmap, SVG…",
 }
 CHOOSE = "Choose a cell to see its runs: click it, or use the arrow keys."
-EMPTY = "The heatmap of the sweep will be here."
+EMPTY = "The heatmap of the sweep will appear here."
 NO_LOG = "The log of this run was not kept, or is gone."
 BUSY = "A sweep is running. Stop it, or wait for it to end, before you open another."
 MIN_FORM, MAX_FORM, WIDE_SCALE = 276, 430, 1.2
