@@ -17,8 +17,8 @@ from app.run.transcript import TranscriptPanel
 from core.settings import RunRequest
 from core.types import Event, RunStarted
 
-TEXT_MS = 80
-PANELS_MS = 220
+TEXT_MS = 95
+PANELS_MS = 230
 APPLY_S = 0.03
 """Longest time that one frame spends applying events; a kept run may have thousands."""
 
