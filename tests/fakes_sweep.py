@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -14,10 +15,9 @@ from core.controls import RunControls
 from core.errors import GenerationError
 from core.experiments.prompt_suites import Prompt
 from core.experiments.sweep import sweep
-from core.experiments.sweep_file import summary_of
-from core.experiments.sweep_plan import DrafterChoice, RunSummary, SweepPlan
+from core.experiments.sweep_plan import DrafterChoice, RunMeasured, SweepPlan
 from core.settings import RunRequest
-from core.types import Event, Finished, FinishReason, PrefillDone, RunStarted, StageChanged
+from core.types import Event, Finished, FinishReason, PrefillDone, RunStarted, StageChanged, Summary
 from tests.fakes import is_sentence
 from tests.fakes_cli import finished, step
 
@@ -87,9 +87,20 @@ class FakeSweepSession:
         """Nothing is loaded."""
 
 
-def summary_with(speed: float) -> RunSummary:
-    """The figures of a run of this speed."""
-    return summary_of(finished("ab", tokens_per_second=speed).summary)
+def summary_with(speed: float, **changes: Any) -> Summary:
+    """The figures of a run of this speed, as a sweep keeps them."""
+    return finished("", tokens_per_second=speed, **changes).summary
+
+
+def events_of(plan: SweepPlan, session: FakeSweepSession, **settings: Any) -> list[Any]:
+    """The events of a whole sweep; its file goes."""
+    with TemporaryDirectory() as folder:
+        return list(sweep(plan, session, out=Path(folder) / "sweep.jsonl", **settings))
+
+
+def measured(events: Iterable[Any]) -> list[Any]:
+    """The runs among a sweep's events."""
+    return [event.measurement for event in events if isinstance(event, RunMeasured)]
 
 
 def fails_at(k: int, error: Exception | None = None):

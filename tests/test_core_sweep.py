@@ -8,7 +8,7 @@ import pytest
 from core.controls import RunControls
 from core.errors import ModelNotFoundError, OutOfMemoryError, OutriderError, PromptError, SettingsError
 from core.experiments.prompt_suites import Prompt
-from core.experiments.sweep import HOPELESS, WARM_UP_TOKENS, sweep
+from core.experiments.sweep import HOPELESS, WARM_UP_TOKENS
 from core.experiments.sweep_plan import (
     Cell,
     DrafterChoice,
@@ -24,12 +24,7 @@ from core.experiments.sweep_results import SweepResults, bootstrap_medians, verd
 from core.session import Session
 from core.settings import LengthPolicy
 from tests.fakes import is_sentence, save_model
-from tests.fakes_sweep import DRAFT, FakeSweepSession, fails_at, plan_of, refused, summary_with
-
-
-def measured(events) -> list[Measurement]:
-    return [event.measurement for event in events if isinstance(event, RunMeasured)]
-
+from tests.fakes_sweep import DRAFT, FakeSweepSession, events_of, fails_at, measured, plan_of, refused, summary_with
 
 # --- The plan ---------------------------------------------------------------------------------------------------
 
@@ -100,7 +95,7 @@ def test_models_that_are_not_here_are_reported_before_anything_runs(tmp_path):
 
 def test_a_sweep_tells_its_start_every_run_and_its_end():
     session = FakeSweepSession()
-    events = list(sweep(plan_of(), session))
+    events = events_of(plan_of(), session)
     runs = [event for event in events if isinstance(event, RunMeasured)]
     assert isinstance(events[0], SweepStarted)
     assert isinstance(events[-1], SweepFinished)
@@ -133,7 +128,9 @@ def test_a_speed_is_held_against_the_baseline_nearest_in_time():
 
 def test_figures_are_told_by_suite_too():
     plan = plan_of()
-    results = SweepResults(plan, measured(sweep(plan, FakeSweepSession(lambda request, is_plain: len(request.prompt)))))
+    results = SweepResults(
+        plan, measured(events_of(plan, FakeSweepSession(lambda request, is_plain: len(request.prompt))))
+    )
     whole, part = (results.result(Cell(DRAFT, 2, 0.0), suite) for suite in (None, "b"))
     assert (whole.num_planned, whole.num_measured) == (4, 4)
     assert (part.num_planned, part.num_measured, part.speedup.median) == (2, 2, 1.0)
@@ -142,7 +139,7 @@ def test_figures_are_told_by_suite_too():
 
 @pytest.mark.parametrize("failure", [OutOfMemoryError("It does not fit."), RuntimeError("CUDA error\nand more")])
 def test_a_cell_that_fails_is_reported_and_given_up_and_the_rest_continues(failure):
-    events = list(sweep(plan_of(repeats=4), FakeSweepSession(on_run=fails_at(2, failure))))
+    events = events_of(plan_of(repeats=4), FakeSweepSession(on_run=fails_at(2, failure)))
     results = {result.cell.num_draft_tokens: result for result in events[-1].results}
     assert events[-1].is_complete
     assert (results[1].num_measured, results[2].num_measured) == (8, 0)
@@ -164,8 +161,8 @@ def test_a_target_that_cannot_be_loaded_ends_the_sweep_at_once_and_a_prompt_that
             return super().run(request, controls)
 
     with pytest.raises(OutOfMemoryError):
-        list(sweep(plan_of(), Broken()))
-    finished = list(sweep(plan_of(), Short()))[-1]
+        events_of(plan_of(), Broken())
+    finished = events_of(plan_of(), Short())[-1]
     assert [result.num_measured for result in finished.results] == [2, 2, 2]
     assert all(result.errors == ("The prompt is too long.",) for result in finished.results)
 
@@ -173,7 +170,7 @@ def test_a_target_that_cannot_be_loaded_ends_the_sweep_at_once_and_a_prompt_that
 def test_a_sweep_that_is_stopped_keeps_what_was_measured(tmp_path):
     controls = RunControls()
     session = FakeSweepSession(on_run=lambda *_: controls.cancel() if len(session.calls) == 3 else None)
-    events = list(sweep(plan_of(), session, logs=tmp_path, controls=controls))
+    events = events_of(plan_of(), session, logs=tmp_path, controls=controls)
     assert not events[-1].is_complete
     assert len(session.calls) == 3
     # The log of the run that was cut short goes with it.
@@ -183,7 +180,7 @@ def test_a_sweep_that_is_stopped_keeps_what_was_measured(tmp_path):
 
 def test_logs_that_cannot_be_kept_are_reported_once_and_the_sweep_continues(tmp_path):
     (tmp_path / "file").write_text("x")
-    events = list(sweep(plan_of(), FakeSweepSession(), logs=tmp_path / "file" / "logs"))
+    events = events_of(plan_of(), FakeSweepSession(), logs=tmp_path / "file" / "logs")
     (failure,) = [event.sentence for event in events if isinstance(event, FileFailed)]
     assert is_sentence(failure)
     assert all(item.run_id is None for item in measured(events))
@@ -199,7 +196,7 @@ def test_real_models_are_swept_and_plain_decoding_drafts_nothing(tmp_path, monke
     )  # fmt: skip
     check_models(plan)
     session = Session()
-    finished = list(sweep(plan, session, logs=tmp_path / "logs"))[-1]
+    finished = events_of(plan, session, logs=tmp_path / "logs")[-1]
     plain, fixed, _ = finished.results
     assert [result.num_measured for result in finished.results] == [2, 2, 2]
     assert all(item.summary.num_drafts == 0 and item.summary.num_tokens == 8 for item in plain.measurements)
@@ -214,7 +211,7 @@ def test_real_models_are_swept_and_plain_decoding_drafts_nothing(tmp_path, monke
 
 def swept(speed, **changes):
     plan = plan_of(**{"repeats": 6, **changes})
-    return verdicts(SweepResults(plan, measured(sweep(plan, FakeSweepSession(speed)))))
+    return verdicts(SweepResults(plan, measured(events_of(plan, FakeSweepSession(speed)))))
 
 
 @pytest.mark.parametrize(
@@ -222,11 +219,11 @@ def swept(speed, **changes):
     [
         (
             lambda k, seed: 10.0 + 5.0 * k,
-            {"speculates": True, "is_sure": True, "is_distinguishable": True, "interval": pytest.approx((2.0, 2.0))},
-            "K = 2 with D is fastest, 2.00×",
+            {"speculates": True, "is_sure": True},
+            "K = 2 with D is fastest, 2.00× plain decoding (95 % interval 2.00 to 2.00",
         ),
         (lambda k, seed: 9.0, {"speculates": False}, "don't speculate"),
-        (lambda k, seed: 20.0 + (seed % 3 == k), {"is_distinguishable": False}, "can't be told from it"),
+        (lambda k, seed: 20.0 + (seed % 3 == k), {"is_sure": True}, "can't be told from it"),
         (
             lambda k, seed: (5.0, 10.1, 20.0)[seed % 3],
             {"speculates": True, "is_sure": False},
@@ -253,7 +250,7 @@ def test_an_interval_over_few_prompts_speaks_of_these_alone(count, words):
 
 def test_few_runs_say_nothing_of_chance_and_none_nothing_at_all():
     (verdict,) = swept(lambda request, is_plain: 10.0 if is_plain else 20.0, repeats=1)
-    assert verdict.interval is verdict.is_sure is verdict.is_distinguishable is None
+    assert verdict.is_sure is None
     assert "too few" in verdict.sentence
     (verdict,) = verdicts(SweepResults(plan_of()))
     assert verdict.best is None

@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from app.__main__ import main
-from core.experiments.sweep_file import SweepFile, SweepLog, read_sweep, summary_of
+from core.experiments.sweep_file import SweepFile, SweepLog, read_sweep
 from core.experiments.sweep_plan import Measurement, PlannedRun, SweepPlan
 from core.export.files import SWEEP_CSV_FIELDS, export_sweep_csv, export_sweep_jsonl, is_sweep
 from core.export.sweep_report import sweep_page
-from tests.fakes_cli import finished
-from tests.fakes_sweep import DRAFT, plan_of
+from tests.fakes_sweep import DRAFT, plan_of, summary_with
 from tests.test_core_report import NASTY, Page
 
 
@@ -24,8 +23,8 @@ def measured(run: PlannedRun, index: int) -> Measurement:
     moment = f"2026-01-02T03:{index // 60:02}:{index % 60:02}+00:00"
     if k == 1 and run.prompt and run.repeat:
         return Measurement(run, index, 0, moment, 1.0, error="The model returned NaN.")
-    summary = finished("x", tokens_per_second=10.0 + 5.0 * int(k), measured_speedup=None).summary
-    return Measurement(run, index, 0, moment, 1.0, summary_of(summary), None, f"run-{index}", Path("/logs/r.jsonl"))
+    summary = summary_with(10.0 + 5.0 * int(k))
+    return Measurement(run, index, 0, moment, 1.0, summary, None, f"run-{index}", Path("/logs/r.jsonl"))
 
 
 def sweep(plan: SweepPlan | None = None, count: int | None = None) -> SweepLog:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any, Protocol
 
 from core.controls import RunControls
 from core.errors import OutriderError, PromptError, RunLogError, first_line
-from core.experiments.sweep_file import SweepFile, now, summary_of
+from core.experiments.sweep_file import SweepFile, now
 from core.experiments.sweep_plan import (
     Cell,
     FileFailed,
@@ -26,8 +25,8 @@ from core.experiments.sweep_plan import (
     SweepStarted,
 )
 from core.experiments.sweep_results import SweepResults, verdicts
-from core.files import explain_write_error
-from core.runlog.log import RunLogWriter
+from core.files import explain_write_error, write_atomically
+from core.runlog.log import event_line
 from core.settings import RunRequest
 from core.types import Event, Finished, FinishReason, RunStarted, StageChanged, Summary
 
@@ -50,7 +49,7 @@ def sweep(
     plan: SweepPlan,
     session: Session,
     *,
-    out: Path | None = None,
+    out: Path,
     logs: Path | None = None,
     controls: RunControls | None = None,
     restart: bool = False,
@@ -58,7 +57,7 @@ def sweep(
     """Measure those runs of a plan that are not in the file yet.
 
     Closing the generator stops it like `controls`, but without the last event. Runs are appended to the file `out`,
-    from which an earlier session is continued unless `restart`; the log of each run is kept in the folder `logs`.
+    from which an earlier session is continued unless `restart`; a run's log is written to the folder `logs` at its end.
 
     Yields:
         `SweepStarted`; `StageChanged` while models load; `RunMeasured` for each run, `FileFailed` where something
@@ -69,45 +68,40 @@ def sweep(
             before any run counts.
         OutriderError: the target can't be loaded.
     """
-    file = SweepFile(out, plan, restart=restart) if out is not None else None
+    file = SweepFile(out, plan, restart=restart)
     try:
         yield from _Sweep(plan, session, file, logs, controls or RunControls()).events()
     finally:
-        if file is not None:
-            file.close()
+        file.close()
 
 
 class _Sweep:
     def __init__(
-        self, plan: SweepPlan, session: Session, file: SweepFile | None, logs: Path | None, controls: RunControls
+        self, plan: SweepPlan, session: Session, file: SweepFile, logs: Path | None, controls: RunControls
     ) -> None:
-        self._plan, self._session, self._controls = plan, session, controls
-        self._file, self._logs = file, logs
-        earlier = file.measurements if file is not None else ()
-        self._results = SweepResults(plan, earlier)
-        self._next_index = max((item.index for item in earlier), default=-1) + 1
+        self._plan, self._session, self._file, self._logs, self._controls = plan, session, file, logs, controls
+        self._results = SweepResults(plan, file.measurements)
+        self._next_index = max((item.index for item in file.measurements), default=-1) + 1
         # Failed runs are tried again: the memory that was missing may be free by now.
-        self._todo = deque(run for run in plan.order() if not self._results.is_measured(run))
+        self._todo = [run for run in plan.order() if not self._results.is_measured(run)]
         self._failures: Counter[Cell] = Counter()
         self._environment: dict[str, Any] = {}
         self._seconds: list[float] = []
         self._reported: set[str] = set()
 
     def events(self) -> Iterator[SweepEvent]:
-        plan, file = self._plan, self._file
-        problems = tuple(file.problems) if file is not None else ()
-        yield SweepStarted(plan, plan.num_runs, plan.num_runs - len(self._todo), self._results.all(), problems)
+        num_runs, file = self._plan.num_runs, self._file
+        num_done = num_runs - len(self._todo)
+        yield SweepStarted(self._plan, num_runs, num_done, self._results.all(), tuple(file.problems))
         yield from self._warm_up()
         while self._todo and not self._controls.is_cancelled:
             measurement = yield from self._measure(self._todo[0])
             if measurement is None:
                 break
-            self._todo.popleft()
+            del self._todo[0]
             yield from self._keep(measurement)
-        if file is not None:
-            file.close()
-        unsaved = file.num_unsaved if file is not None else 0
-        yield SweepFinished(not self._todo, self._results.all(), verdicts(self._results), unsaved)
+        file.close()
+        yield SweepFinished(not self._todo, self._results.all(), verdicts(self._results), file.num_unsaved)
 
     def _warm_up(self) -> Iterator[SweepEvent]:
         """Runs that don't count, one for plain decoding and each drafter: models load, and kernels are compiled.
@@ -116,13 +110,12 @@ class _Sweep:
             OutriderError: the target can't be loaded, so that no cell could be measured.
         """
         drafting = {run.cell.drafter: run for run in reversed(self._todo) if run.cell.drafter is not None}
-        plain = [run._replace(cell=Cell(None, 0, run.cell.temperature)) for run in list(self._todo)[:1]]
+        plain = [run._replace(cell=Cell(None, 0, run.cell.temperature)) for run in self._todo[:1]]
         for run in [*plain, *drafting.values()]:
             request = self._plan.request(run)
             request = replace(request, max_new_tokens=min(WARM_UP_TOKENS, request.max_new_tokens))
-            controls = self._controls_of(request, run.cell)
             try:
-                for event in self._events_of(request, controls):
+                for event in self._events_of(request, self._controls_of(request, run.cell)):
                     if isinstance(event, RunStarted):
                         yield StageChanged("Warming up…")
                     elif isinstance(event, StageChanged):
@@ -152,7 +145,7 @@ class _Sweep:
                 has_started = True
                 self._environment = {name: value for name, value in event.environment.items() if name != "process"}
                 here = event.environment.get("device_name")
-                if self._file is not None and self._file.device_name not in {None, here}:
+                if self._file.device_name not in {None, here}:
                     raise RunLogError(
                         f"{str(self._file.path)!r} was measured on {self._file.device_name}, and this is {here}; name "
                         "another file, or start this one over with --restart."
@@ -165,44 +158,44 @@ class _Sweep:
         request = self._plan.request(run)
         controls = self._controls_of(request, run.cell)
         measurement = Measurement(run, self._next_index, request.seed, now(), 0.0)
-        started = time.perf_counter()
-        log: RunLogWriter | None = None
+        began = time.perf_counter()
+        lines: list[bytes] = []
+        run_id = ""
         summary: Summary | None = None
         error: str | None = None
         try:
             for event in self._events_of(request, controls):
                 if isinstance(event, RunStarted):
-                    log = yield from self._open_log(event.run_id)
-                    measurement = replace(measurement, run_id=event.run_id if log else None)
+                    run_id = event.run_id
                 elif isinstance(event, StageChanged):
                     yield event
                 elif isinstance(event, Finished):
-                    summary = event.summary
-                if log is not None:
-                    log = yield from self._write_log(log, _as_planned(event, run.cell))
+                    summary = replace(event.summary, text="")
+                if self._logs is not None:
+                    lines.append(event_line(_as_planned(event, run.cell)) or b"")
         except OutriderError as refusal:
             error = str(refusal)
         except Exception as failure:
             # One failed run must not end an overnight sweep.
             _log.debug("a run failed", exc_info=True)
             error = f"The run failed: {first_line(failure)}."
-        finally:
-            log_problem = _close(log)
-        if log_problem:
-            yield from self._fail(log_problem)
-        if log is not None:
-            measurement = replace(measurement, log=log.path)
         if controls.is_cancelled or (summary and summary.finish_reason is FinishReason.CANCELLED):
-            if log is not None:
-                with contextlib.suppress(OSError):
-                    log.path.unlink()  # The measured run follows.
             return None
         if summary is None or summary.finish_reason is FinishReason.ERROR:
-            reason = summary.error if summary is not None else None
-            error = error or reason or "The run failed, and the engine did not say why."
+            error = error or (summary and summary.error) or "The run failed, and the engine did not say why."
         self._next_index += 1
-        kept = None if error is not None or summary is None else summary_of(summary)
-        return replace(measurement, seconds=time.perf_counter() - started, summary=kept, error=error)
+        if self._logs is not None and run_id:
+            log = self._logs / f"{Path(run_id).name}.jsonl"
+            try:
+                self._logs.mkdir(parents=True, exist_ok=True)
+                write_atomically(log, b"".join(lines))
+                measurement = replace(measurement, run_id=run_id, log=log)
+            except OSError as problem:
+                yield from self._fail(explain_write_error(problem, self._logs))
+            except RunLogError as problem:
+                yield from self._fail(str(problem))
+        seconds = time.perf_counter() - began
+        return replace(measurement, seconds=seconds, summary=None if error else summary, error=error)
 
     def _keep(self, measurement: Measurement) -> Iterator[SweepEvent]:
         cell = measurement.run.cell
@@ -211,53 +204,21 @@ class _Sweep:
         if measurement.error is not None:
             self._failures[cell] += 1
             if self._failures[cell] >= HOPELESS and not self._results.result(cell).num_measured:
-                self._todo = deque(run for run in self._todo if run.cell != cell)
-        if self._file is not None:
-            try:
-                self._file.append(measurement, self._environment)
-            except RunLogError as refusal:
-                yield from self._fail(str(refusal))
+                self._todo = [run for run in self._todo if run.cell != cell]
+        try:
+            self._file.append(measurement, self._environment)
+        except RunLogError as refusal:
+            yield from self._fail(str(refusal))
         num_runs = self._plan.num_runs
         left = sum(self._seconds) / len(self._seconds) * len(self._todo)
         results = tuple(self._results.result(each) for each in changed)
         yield RunMeasured(measurement, results, num_runs - len(self._todo), num_runs, left)
-
-    def _open_log(self, run_id: str) -> Generator[SweepEvent, None, RunLogWriter | None]:
-        if self._logs is None:
-            return None
-        try:
-            self._logs.mkdir(parents=True, exist_ok=True)
-            return RunLogWriter(self._logs / f"{Path(run_id).name}.jsonl")
-        except OSError as error:
-            yield from self._fail(explain_write_error(error, self._logs))
-        except RunLogError as error:
-            yield from self._fail(str(error))
-        return None
-
-    def _write_log(self, log: RunLogWriter, event: Event) -> Generator[SweepEvent, None, RunLogWriter | None]:
-        try:
-            log.write(event)
-        except RunLogError as error:
-            _close(log)
-            yield from self._fail(str(error))
-            return None
-        return log
 
     def _fail(self, sentence: str) -> Iterator[SweepEvent]:
         """Report what could not be written, each sentence once."""
         if sentence not in self._reported:
             self._reported.add(sentence)
             yield FileFailed(sentence)
-
-
-def _close(log: RunLogWriter | None) -> str:
-    """Close a run's log; returns a sentence if part of it could not be written."""
-    try:
-        if log is not None:
-            log.close()
-    except RunLogError as error:
-        return str(error)
-    return ""
 
 
 def _as_planned(event: Event, cell: Cell) -> Event:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import stat
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -16,11 +15,13 @@ from typing import Any, BinaryIO
 
 from core.errors import RunLogError, SettingsError
 from core.experiments.prompt_suites import Prompt
-from core.experiments.sweep_plan import Cell, DrafterChoice, Measurement, PlannedRun, RunSummary, SweepPlan
+from core.experiments.sweep_plan import SUMMARY_FIELDS, Cell, DrafterChoice, Measurement, PlannedRun, SweepPlan
 from core.files import FileClaim, explain_write_error
 from core.runlog.log import parse_line, to_line
+from core.runlog.replay import COUNTS, summary_from_record
+from core.runlog.tally import Tally
 from core.settings import Coupling, Device, DType
-from core.types import Summary
+from core.types import FinishReason, Summary
 
 SCHEMA = "outrider.sweep/1"
 
@@ -94,15 +95,9 @@ def difference(theirs: SweepPlan, ours: SweepPlan) -> str:
 # --- Runs -------------------------------------------------------------------------------------------------------
 
 
-def summary_of(summary: Summary) -> RunSummary:
-    """What a sweep keeps of a run's summary."""
-    values = {item.name: getattr(summary, item.name) for item in fields(RunSummary)}
-    return RunSummary(**values | {"finish_reason": str(summary.finish_reason)})
-
-
 def run_to_record(measurement: Measurement, plan: SweepPlan, folder: Path | None = None) -> Record:
     """A run's line. A log within the file's `folder` is named relative to it, so that both may move."""
-    run, log = measurement.run, measurement.log
+    run, log, summary = measurement.run, measurement.log, measurement.summary
     prompt = plan.prompts[run.prompt]
     if log is not None and folder is not None and log.is_relative_to(folder):
         log = log.relative_to(folder)
@@ -119,7 +114,7 @@ def run_to_record(measurement: Measurement, plan: SweepPlan, folder: Path | None
         "seconds": measurement.seconds,
         "id": measurement.run_id,
         "log": None if log is None else log.as_posix(),
-        "summary": None if measurement.summary is None else asdict(measurement.summary),
+        "summary": summary and {name: getattr(summary, name) for name in SUMMARY_FIELDS},
         "error": measurement.error,
     }
 
@@ -140,13 +135,20 @@ def run_from_record(record: Mapping[str, Any], plan: SweepPlan, folder: Path | N
             seed=int(record["seed"]),
             started_at=record["started_at"],
             seconds=float(record["seconds"]),
-            summary=None if summary is None else _run_summary(summary),
+            summary=None if summary is None else _summary(summary),
             error=error,
             run_id=record.get("id"),
             log=None if log is None else (folder or Path()) / log,
         )
     except (KeyError, TypeError, ValueError, StopIteration, AttributeError):
         return None
+
+
+def _summary(record: Mapping[str, Any]) -> Summary:
+    """A number that is missing or not finite becomes None; counts must be there."""
+    counts = {name: int(record[name]) for name in COUNTS}
+    nothing = Tally().summary(FinishReason.LENGTH, "", prefill_ms=0.0, target_step_ms=None, peak_memory_mb=None)
+    return summary_from_record({**record, **counts}, nothing)
 
 
 def _cell(record: Mapping[str, Any], plan: SweepPlan) -> Cell:
@@ -158,21 +160,6 @@ def _cell(record: Mapping[str, Any], plan: SweepPlan) -> Cell:
     named = {name: record[name] for name in ("method", "draft", "method_options")}
     drafter = next(item for item in plan.drafters if item.to_record() == named)
     return Cell(drafter, plan.num_draft_tokens[plan.num_draft_tokens.index(k)], temperature)
-
-
-def _run_summary(record: Mapping[str, Any]) -> RunSummary:
-    """A number that is missing or not finite becomes None; counts must be there."""
-
-    def number(value: Any) -> float | None:
-        is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        return value if is_number else None
-
-    counts = ("num_tokens", "num_steps", "num_drafts", "num_draft_tokens", "num_accepted_tokens")
-    values = {item.name: number(record.get(item.name)) for item in fields(RunSummary)}
-    values |= {name: int(record[name]) for name in counts}
-    by_position = tuple(int(count) for count in record.get("num_accepted_tokens_per_pos") or ())
-    others = {"finish_reason": str(record.get("finish_reason")), "num_accepted_tokens_per_pos": by_position}
-    return RunSummary(**(values | others))  # type: ignore[arg-type]
 
 
 def now() -> str:

@@ -16,7 +16,7 @@ from core.experiments.prompt_suites import Prompt
 from core.models.catalogue import resolve
 from core.models.fit import pair_problem
 from core.settings import MAX_DRAFT_TOKENS, Coupling, Device, DType, LengthPolicy, RunRequest, SamplingParams
-from core.types import StageChanged
+from core.types import StageChanged, Summary
 
 POLICIES = tuple(policy for policy in LengthPolicy if policy is not LengthPolicy.FIXED)
 """Words allowed instead of a K: "auto" and "adaptive"."""
@@ -227,40 +227,28 @@ def check_models(plan: SweepPlan) -> None:
             raise PairMismatchError(problem)
 
 
-@dataclass(frozen=True, slots=True)
-class RunSummary:
-    """What is kept of a run's summary; see `core.types.Summary`."""
-
-    finish_reason: str
-    num_tokens: int
-    num_steps: int
-    num_drafts: int
-    num_draft_tokens: int
-    num_accepted_tokens: int
-    num_accepted_tokens_per_pos: tuple[int, ...]
-    draft_acceptance_rate: float | None
-    expected_acceptance_rate: float | None
-    block_efficiency: float | None
-    cost_coefficient: float | None
-    tokens_per_second: float | None
-    target_step_ms: float | None
-    prefill_ms: float | None
-    predicted_speedup: float | None
-    peak_memory_mb: float | None
-    num_threads: int | None
+SUMMARY_FIELDS = (
+    "finish_reason", "num_tokens", "num_steps", "num_drafts", "num_draft_tokens", "num_accepted_tokens",
+    "num_accepted_tokens_per_pos", "draft_acceptance_rate", "expected_acceptance_rate", "block_efficiency",
+    "cost_coefficient", "tokens_per_second", "target_step_ms", "prefill_ms", "predicted_speedup", "peak_memory_mb",
+    "num_threads",
+)  # fmt: skip
+"""What a sweep's file keeps of a run's `core.types.Summary`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One run that has ended, with a summary or an error. index counts runs in the order measured, seconds include
-    loading."""
+    """One run that has ended, with a summary (without the text) or an error.
+
+    index counts runs in the order measured, seconds include loading.
+    """
 
     run: PlannedRun
     index: int
     seed: int
     started_at: str
     seconds: float
-    summary: RunSummary | None = None
+    summary: Summary | None = None
     error: str | None = None
     run_id: str | None = None
     log: Path | None = None
@@ -297,23 +285,16 @@ class CellResult:
 class Verdict:
     """What a sweep says to do at one temperature.
 
-    Attributes:
-        interval: 95 % bootstrap interval of the best cell's median speedup. It does not account for the choice: the
-            best of many similar cells is, in truth, a little slower than it looks.
-        is_sure: whether the interval excludes 1; None where there are too few runs to say.
-        beats_runner_up: share of the bootstrap samples in which the best cell is ahead of the runner-up.
-        is_distinguishable: whether that share is 97.5 % or more; None where there are too few runs to say.
+    is_sure: whether a 95 % bootstrap interval of the best cell's median speedup excludes 1; None where there are too
+    few runs to say. The interval does not account for the choice: the best of many similar cells is, in truth, a
+    little slower than it looks.
     """
 
     temperature: float
     sentence: str
     best: CellResult | None = None
-    runner_up: CellResult | None = None
-    interval: tuple[float, float] | None = None
     speculates: bool = False
     is_sure: bool | None = None
-    beats_runner_up: float | None = None
-    is_distinguishable: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ import io
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -131,25 +130,50 @@ def _verdict(results: SweepResults, temperature: float) -> Verdict:
     cells = [results.result(cell) for cell in results.plan.cells() if cell.temperature == temperature]
     # A cell with less than half the runs of the fullest is not ranked.
     fullest = max((cell.num_measured for cell in cells), default=0)
-    ranked = [cell for cell in cells if cell.speedup is not None and 2 * cell.num_measured >= fullest]
-    ranked.sort(key=_median, reverse=True)
+    ranked = [(cell.speedup.median, cell) for cell in cells if cell.speedup and 2 * cell.num_measured >= fullest]
+    ranked.sort(key=lambda item: item[0], reverse=True)
+    at = f"At temperature {temperature:g}:"
     if not ranked:
-        return Verdict(
-            temperature, f"At temperature {temperature:g}: no cell has both a run and a baseline to compare it with."
+        return Verdict(temperature, f"{at} no cell has both a run and a baseline to compare it with.")
+    (median, best), speeds = ranked[0], results.speedups(ranked[0][1].cell)
+    name, interval, is_sure = best.cell.title, "", None
+    if len(speeds) >= FEWEST_RUNS:
+        low, high = (float(value) for value in np.quantile(bootstrap_medians(speeds), (1 - _SURE, _SURE)))
+        is_sure = not low <= 1.0 <= high
+        prompts = len({prompt for prompt, _ in speeds})
+        these = "this prompt" if prompts == 1 else f"these {prompts} prompts"
+        here = f" on {these}" if prompts < FEWEST_PROMPTS else ""
+        interval = f" (95 % interval {low:.2f} to {high:.2f}{here})"
+    if median <= 1.0:
+        text = f"don't speculate; the best cell, {name}, reaches {median:.2f}× the speed of plain decoding{interval}."
+    elif is_sure is False:
+        text = (
+            f"{name} is fastest by its median, {median:.2f}× plain decoding{interval}, but these runs can't tell it "
+            "from plain decoding; repeat them more often."
         )
-    best, runner_up = ranked[0], ranked[1] if len(ranked) > 1 else None
-    ours = results.speedups(best.cell)
-    theirs = results.speedups(runner_up.cell) if runner_up is not None else {}
-    shared = ours.keys() & theirs.keys()
-    verdict = Verdict(temperature, "", best, runner_up, speculates=_median(best) > 1.0)
-    if len(ours) >= FEWEST_RUNS:
-        low, high = (float(value) for value in np.quantile(bootstrap_medians(ours), (1 - _SURE, _SURE)))
-        verdict = replace(verdict, interval=(low, high), is_sure=not low <= 1.0 <= high)
-    if len(shared) >= FEWEST_RUNS:
-        mine, other = (bootstrap_medians({key: values[key] for key in shared}) for values in (ours, theirs))
-        ahead = float(np.mean(mine > other) + np.mean(mine == other) / 2)
-        verdict = replace(verdict, beats_runner_up=ahead, is_distinguishable=ahead >= _SURE)
-    return replace(verdict, sentence=f"At temperature {temperature:g}: {_sentence(verdict, best)}")
+    else:
+        lead = _lead(results, best, *ranked[1]) if len(ranked) > 1 else "there is no other cell to compare it with."
+        text = f"{name} is fastest, {median:.2f}× plain decoding{interval}; {lead}"
+    return Verdict(temperature, f"{at} {text}", best, speculates=median > 1.0, is_sure=is_sure)
+
+
+def _lead(results: SweepResults, best: CellResult, median: float, other: CellResult) -> str:
+    """How sure it is that the best cell is ahead of the runner-up, which has this median."""
+    import numpy as np
+
+    # Without the drafter's name, where that is the winner's.
+    is_same = other.cell.drafter == best.cell.drafter
+    second = f"{f'K = {other.cell.num_draft_tokens}' if is_same else other.cell.title} at {median:.2f}×"
+    speeds = [results.speedups(result.cell) for result in (best, other)]
+    shared = speeds[0].keys() & speeds[1].keys()
+    if len(shared) < FEWEST_RUNS:
+        return f"{second} comes next, and these runs are too few to tell the two apart."
+    ours, theirs = (bootstrap_medians({key: values[key] for key in shared}) for values in speeds)
+    ahead = float(np.mean(ours > theirs) + np.mean(ours == theirs) / 2)
+    share = percent_text(ahead)
+    if ahead >= _SURE:
+        return f"it is ahead of {second} in {share} of the bootstrap samples."
+    return f"{second} can't be told from it, being behind in {share} of the bootstrap samples."
 
 
 def bootstrap_medians(values: Mapping[Key, float]) -> NDArray[np.float64]:
@@ -169,42 +193,6 @@ def bootstrap_medians(values: Mapping[Key, float]) -> NDArray[np.float64]:
     drawn = table[rows, columns].reshape(count, -1)
     drawn = drawn[~np.isnan(drawn).all(axis=1)]
     return np.asarray(np.nanmedian(drawn, axis=1), dtype=np.float64)
-
-
-def _median(result: CellResult) -> float:
-    assert result.speedup is not None, "only cells with a speedup are ranked"
-    return result.speedup.median
-
-
-def _sentence(verdict: Verdict, best: CellResult) -> str:
-    name, other = best.cell.title, verdict.runner_up
-    interval = ""
-    if verdict.interval is not None:
-        low, high = verdict.interval
-        prompts = len({item.run.prompt for item in best.measurements if item.summary is not None})
-        here = (
-            f" on {'this prompt' if prompts == 1 else f'these {prompts} prompts'}" if prompts < FEWEST_PROMPTS else ""
-        )
-        interval = f" (95 % interval {low:.2f} to {high:.2f}{here})"
-    speed = f"{_median(best):.2f}×"
-    if not verdict.speculates:
-        return f"don't speculate; the best cell, {name}, reaches {speed} the speed of plain decoding{interval}."
-    if verdict.is_sure is False:
-        text = f"{name} is fastest by its median, {speed} plain decoding{interval}"
-        return f"{text}, but these runs can't tell it from plain decoding; repeat them more often."
-    text = f"{name} is fastest, {speed} plain decoding{interval}"
-    if other is None:
-        return f"{text}; there is no other cell to compare it with."
-    # Without the drafter's name, where that is the winner's.
-    is_same = other.cell.drafter == best.cell.drafter
-    title = f"K = {other.cell.num_draft_tokens}" if is_same else other.cell.title
-    second = f"{title} at {_median(other):.2f}×"
-    if verdict.beats_runner_up is None:
-        return f"{text}; {second} comes next, and these runs are too few to tell the two apart."
-    share = percent_text(verdict.beats_runner_up)
-    if verdict.is_distinguishable:
-        return f"{text}; it is ahead of {second} in {share} of the bootstrap samples."
-    return f"{text}; {second} can't be told from it, being behind in {share} of the bootstrap samples."
 
 
 # --- The table --------------------------------------------------------------------------------------------------

@@ -7,12 +7,11 @@ import io
 import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 from core.experiments.sweep_file import SCHEMA, SweepLog, run_to_record
-from core.experiments.sweep_plan import RunSummary
+from core.experiments.sweep_plan import SUMMARY_FIELDS
 from core.experiments.sweep_results import SweepResults
 from core.export.run_report import compare_page, run_page
 from core.export.sweep_report import sweep_page
@@ -24,8 +23,7 @@ LONGEST_HEAD = 16_000_000
 CELL_FIELDS = ("method", "draft", "num_speculative_tokens", "temperature")
 """K is num_speculative_tokens, as in vLLM's settings; num_draft_tokens counts all tokens that a run drafted."""
 RUN_FIELDS = ("index", "suite", "prompt", "prompt_index", "repeat", "seed", "started_at", "seconds")
-FIGURE_FIELDS = tuple(item.name for item in fields(RunSummary))
-SWEEP_CSV_FIELDS = (*CELL_FIELDS, *RUN_FIELDS, "measured_speedup", *FIGURE_FIELDS, "error")
+SWEEP_CSV_FIELDS = (*CELL_FIELDS, *RUN_FIELDS, "measured_speedup", *SUMMARY_FIELDS, "error")
 """Figures have the names of a run log's summary, which are vLLM's if vLLM has the figure."""
 
 File = str | os.PathLike[str]
@@ -88,11 +86,12 @@ def _sweep_rows(log: SweepLog) -> Iterator[list[Any]]:
     results = SweepResults(log.plan, log.measurements)
     for item in sorted(log.measurements, key=lambda measurement: measurement.index):
         run = item.run
+        record = run_to_record(item, log.plan)
         values = {
-            **run_to_record(item, log.plan),
+            **record,
             **run.cell.to_record(),
             "num_speculative_tokens": run.cell.num_draft_tokens,
-            **(asdict(item.summary) if item.summary is not None else dict.fromkeys(FIGURE_FIELDS)),
+            **(record["summary"] or dict.fromkeys(SUMMARY_FIELDS)),
             "measured_speedup": results.speedups(run.cell).get((run.prompt, run.repeat)),
         }
         yield [values[name] for name in SWEEP_CSV_FIELDS]

@@ -8,7 +8,7 @@ from typing import Any
 
 from core.errors import OutriderError, RunLogError
 from core.evidence import evidence_from_record
-from core.runlog.log import Record, RunLog, number_of, text_of
+from core.runlog.log import RunLog, number_of, text_of
 from core.runlog.tally import Tally
 from core.settings import Coupling, Device, DType, LengthPolicy, RunRequest, SamplingParams
 from core.types import BaselineStep, Event, Finished, FinishReason, PrefillDone, RunStarted, Step, Summary, TokenKind
@@ -134,7 +134,7 @@ def events(log: RunLog) -> Iterator[Event]:
         peak_memory_mb=None,
         error=CUT_OFF,
     )
-    yield Finished(added_up if log.summary is None else _summary(log.summary, added_up))
+    yield Finished(added_up if log.summary is None else summary_from_record(log.summary, added_up))
 
 
 def step_from_record(record: Mapping[str, Any]) -> Step | None:
@@ -177,8 +177,8 @@ def step_from_record(record: Mapping[str, Any]) -> Step | None:
     )
 
 
-def _summary(record: Record, added_up: Summary) -> Summary:
-    """The log's own summary; missing counts are computed from the steps."""
+def summary_from_record(record: Mapping[str, Any], added_up: Summary) -> Summary:
+    """A run's own summary; missing counts are those of `added_up`, which was computed from the steps."""
 
     def whole(name: str, default: int) -> int:
         value = record.get(name)
