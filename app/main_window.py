@@ -115,8 +115,6 @@ class MainWindow(QMainWindow):
         view, bar = self.transcript.view, self.transcript.playback
         self.playback = Playback(self.controller, self.run_view, self.selection, view, bar, self.menus, parent=self)
         self.live.attach(self.playback)
-        drawn = (self.transcript, self.measurements, self.plots, self.race, self.inspector, self.why)
-        self.appearance.follow(*drawn, self.help, self.theory, self.runs, self.tools)
         self.branches = Branching(self, self.playback, self.live, self._dialogs, self._start)
         self._lay_out()
         self.playback.link(self.findChildren(StepPlot))

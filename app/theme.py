@@ -12,9 +12,8 @@ import sys
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
 
-from PySide6.QtCore import QObject, Qt, Signal, Slot
+from PySide6.QtCore import QObject, Qt, Slot
 from PySide6.QtGui import QColor, QFont, QFontDatabase, QFontInfo, QGuiApplication, QPalette, QTextCharFormat
 from PySide6.QtWidgets import QApplication, QWidget
 
@@ -198,6 +197,12 @@ def choose_color_scheme(mode: ThemeMode) -> None:
         hints.setColorScheme(Qt.ColorScheme.Dark if mode is ThemeMode.DARK else Qt.ColorScheme.Light)
 
 
+def current_theme() -> Theme:
+    """The theme that is applied to the application."""
+    application = QApplication.instance()
+    return DARK if application is not None and application.property("theme") == ThemeMode.DARK else LIGHT
+
+
 def text_scale() -> float:
     """The factor by which the application's text is enlarged."""
     application = QApplication.instance()
@@ -316,43 +321,19 @@ def hold_font(widget: QWidget, pixels: int, is_mono: bool = False, weight: QFont
     widget.setFont(mono_font(pixels) if is_mono else ui_font(pixels, weight=weight))
 
 
-class Drawn(Protocol):
-    """A part with colours of its own, in addition to the style sheet's."""
-
-    def set_theme(self, theme: Theme) -> None:
-        """Draw in a theme's colours, at the text's scale."""
-
-
 class Appearance(QObject):
-    """The application's theme and text size: one style sheet, palette and font for all windows.
-
-    Signals:
-        changed: the new `Theme`; also emitted after a change of the text size.
-    """
-
-    changed = Signal(object)
+    """The application's theme and text size: one style sheet, palette and font for all windows."""
 
     def __init__(self, mode: ThemeMode, scale: float, parent: QObject | None = None) -> None:
         super().__init__(parent)
-        self._drawn: tuple[Drawn, ...] = ()
         self.set(mode, scale)
         QGuiApplication.styleHints().colorSchemeChanged.connect(self._on_color_scheme_changed)
-
-    def follow(self, *drawn: Drawn) -> None:
-        """Apply the theme to these, now and whenever it changes."""
-        self._drawn = drawn
-        for part in drawn:
-            part.set_theme(self.theme)
 
     def set(self, mode: ThemeMode, scale: float) -> None:
         """Set the theme, which may follow the desktop's, and the size of all text."""
         self.mode = mode
         choose_color_scheme(mode)
-        self.theme = resolve_theme(mode)
-        if apply_style(self.theme, scale):
-            for part in self._drawn:
-                part.set_theme(self.theme)
-            self.changed.emit(self.theme)
+        apply_style(resolve_theme(mode), scale)
 
     @Slot()
     def _on_color_scheme_changed(self) -> None:
@@ -360,19 +341,20 @@ class Appearance(QObject):
             self.set(self.mode, text_scale())
 
 
-def apply_style(theme: Theme, scale: float = DEFAULT_SCALE) -> bool:
-    """Apply a theme's style sheet, palette and font to the application, and the text size.
+def apply_style(theme: Theme, scale: float = DEFAULT_SCALE) -> None:
+    """Apply a theme's style sheet, palette and font, and the text size, to the application and all its widgets.
 
-    Returns:
-        Whether anything changed.
+    Widgets that hold colours or lengths of their own have a method `restyle`, which is called after each change; those
+    that paint themselves ask for `current_theme` when they paint.
     """
     application = QApplication.instance()
     assert isinstance(application, QApplication)
     before = text_scale()
     application.setProperty("textScale", scale)
+    application.setProperty("theme", theme.name.value)
     sheet = style_sheet(theme)
     if application.styleSheet() == sheet and scale == before:
-        return False
+        return
     # Qt takes three times as long to replace a style sheet as to remove it and set another.
     application.setStyleSheet("")
     if application.style().objectName() != "fusion":
@@ -380,18 +362,12 @@ def apply_style(theme: Theme, scale: float = DEFAULT_SCALE) -> bool:
     application.setPalette(palette(theme))
     application.setFont(ui_font())
     application.setStyleSheet(sheet)
-    if scale != before:
-        _rescale(application.allWidgets())
-    return True
-
-
-def _rescale(widgets: list[QWidget]) -> None:
-    """Scale the text of widgets, and call `rescale` on those with dimensions of their own."""
-    for widget in widgets:
+    widgets = application.allWidgets()
+    for widget in widgets if scale != before else ():
         if font := widget.property("heldFont"):
             hold_font(widget, *font)
         if lengths := widget.property("heldLengths"):
             hold(widget, **lengths)
     for widget in widgets:
-        if rescale := getattr(widget, "rescale", None):
-            rescale()
+        if restyle := getattr(widget, "restyle", None):
+            restyle()

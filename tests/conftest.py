@@ -140,18 +140,25 @@ def sound_binding():
 
 @pytest.fixture
 def show_at(sound_binding, qtbot):
-    """Shows a widget in the light theme and at a size, and waits until it is on screen."""
-    from app.theme import LIGHT
+    """Shows a widget at a size, and waits until it is on screen."""
 
     def show(widget, width, height):
         qtbot.addWidget(widget)
-        widget.set_theme(LIGHT)
         widget.resize(width, height)
         with qtbot.waitExposed(widget):
             widget.show()
         return widget
 
     return show
+
+
+@pytest.fixture
+def apply_theme(qapp):
+    """Applies a theme to the application; the light one at the end."""
+    from app.theme import LIGHT, apply_style
+
+    yield apply_style
+    apply_style(LIGHT)
 
 
 @pytest.fixture

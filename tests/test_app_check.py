@@ -59,14 +59,14 @@ def test_an_exact_pair_gets_a_tick_a_plain_sentence_and_its_p_values(checking, q
     assert (fake.requests[0].num_samples, fake.requests[0].run.target) == (5_000, TARGET.ref)
 
 
-def test_a_broken_pair_is_shown_by_sign_sentence_and_rows(checking, qtbot):
+def test_a_broken_pair_is_shown_by_sign_sentence_and_rows(checking, qtbot, apply_theme):
     _, panel, _ = checking(broken=True)
     finish(qtbot, panel)
     assert (panel.mark.text(), panel.mark.property("kind")) == ("✕", "broken")
     assert panel.headline.text().startswith("Not exact: ")
     assert shown(panel)[2][-1] == "✕ p < 0.001"
     assert "p = 2.7\u00a0×\u00a010⁻⁵" in panel.table.item(2, 0).toolTip()
-    panel.set_theme(DARK)
+    apply_theme(DARK)
     assert panel.table.item(2, 0).foreground().color().name() == DARK.danger
     assert panel.table.item(1, 0).foreground() != panel.table.item(2, 0).foreground()
 

@@ -110,7 +110,6 @@ def page(qtbot, folder):
     keep_run(folder, 2, prompt="third", lines=1)
     page = ComparePage()
     qtbot.addWidget(page)
-    page.set_theme(LIGHT)
     page.show_comparison(comparison(folder))
     return page
 
@@ -152,14 +151,14 @@ def test_each_run_has_a_curve_in_both_plots_under_its_name_until_the_next_compar
 
 
 @pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
-def test_no_two_runs_share_a_colour_a_line_style_or_a_marker_and_all_stand_out(theme, qtbot):
+def test_no_two_runs_share_a_colour_a_line_style_or_a_marker_and_all_stand_out(theme, qtbot, apply_theme):
+    apply_theme(theme)
     colors = [run_color(theme, index) for index in range(MAX_RUNS)]
     assert len(set(colors)) == len(set(DASHES)) == len(set(MARKERS)) == MAX_RUNS
     assert all(contrast(color, theme.surface) >= MIN_BAR_CONTRAST for color in colors)
     for index in range(MAX_RUNS):
         sample = RunSample("a run with a long name that has to be cut somewhere", index)
         qtbot.addWidget(sample)
-        sample.set_theme(theme)
         picture = sample.grab().toImage()
         middle = QRectF(0, 0, 32, picture.height()).center().toPoint()
         assert picture.pixelColor(middle).name() == colors[index]

@@ -110,13 +110,13 @@ def test_help_shows_a_step_of_the_run_and_the_recorded_one_before_it(window, run
 
 
 @pytest.mark.parametrize("width", [560, 760])
-def test_help_has_every_paper_and_fits_a_small_screen(window, qtbot, width):
+def test_help_has_every_paper_and_fits_a_small_screen(window, qtbot, apply_theme, width):
     page = HelpWindow(window.menuBar())
     qtbot.addWidget(page)
-    page.set_theme(DARK)
+    apply_theme(DARK)
     page.open_page(page.method, [])
     assert DARK.accent in page.method.toHtml()
-    page.set_theme(LIGHT)
+    apply_theme(LIGHT)
     assert LIGHT.accent in page.method.toHtml()
     page.resize(width, 480)
     for tab in page.pages:
@@ -143,7 +143,7 @@ def test_every_figure_of_the_log_of_the_page_theory_and_every_predictor_has_a_fo
     assert all(predictor.value.replace("||", r"\|\|") in TEXT for predictor in Predictor)
 
 
-def test_the_page_of_formulas_has_every_block_of_the_text_in_tables_of_the_theme(window):
+def test_the_page_of_formulas_has_every_block_of_the_text_in_tables_of_the_theme(window, apply_theme):
     window.menus.formulas.trigger()
     page = window.help.page
     assert page.tabs.currentWidget() is page.formulas
@@ -156,7 +156,7 @@ def test_the_page_of_formulas_has_every_block_of_the_text_in_tables_of_the_theme
 
     assert blocks(page.formulas.document()) == blocks(whole)
     for theme in (DARK, LIGHT):
-        page.set_theme(theme)
+        apply_theme(theme)
         frames = page.formulas.document().rootFrame().childFrames()
         tables = [frame for frame in frames if isinstance(frame, QTextTable)]
         assert {table.format().borderBrush().color().name() for table in tables} == {theme.border}

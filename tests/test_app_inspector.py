@@ -270,8 +270,8 @@ def test_a_selected_place_is_shown_and_described_and_the_other_listed_tokens_are
 
 
 @pytest.mark.parametrize(("theme", "width"), [(LIGHT, 340), (DARK, 384), (DARK, 620)])
-def test_nothing_is_wider_than_the_panel(qtbot, panel, theme, width):
-    panel.set_theme(theme)
+def test_nothing_is_wider_than_the_panel(qtbot, panel, apply_theme, theme, width):
+    apply_theme(theme)
     panel.resize(width, 700)
     wide = replace(make_step(3, 40, num_draft_tokens=16, num_accepted=3), drafted_texts=("x" * 80,) * 16)
     panel._run.apply(inspected(wide))

@@ -9,6 +9,7 @@ import xml.etree.ElementTree as ET
 import pytest
 from PySide6.QtGui import QImage
 
+from app.theme import LIGHT
 from app.widgets.plot_card import PlotFormat
 from app.widgets.plots import SCALE
 
@@ -69,7 +70,7 @@ def test_a_png_has_twice_the_pixels_and_the_plots_colours_and_leaves_the_plot_as
     image = QImage(str(tmp_path / "out.png"))
     assert image.width() >= SCALE * card.plot.width()
     colors = {image.pixelColor(x, y).name() for x in range(0, image.width(), 3) for y in range(0, image.height(), 3)}
-    assert {card.plot.theme.surface, card.plot.theme.draft_bar} <= colors
+    assert {LIGHT.surface, LIGHT.draft_bar} <= colors
     assert (axis.grid, axis.cacheMode(), plot.getViewBox().viewRange()) == before
 
 

@@ -17,7 +17,6 @@ from app.run.run_counts import Column, PositionCounts, StepMetrics
 from app.run.run_plots import MAX_POINTS, PlotsPage, stairs
 from app.run.run_view import RunView
 from app.run.step_plots import FOLLOWED_STEPS, MAX_BARS, AcceptancePlot, LatencyPlot
-from app.theme import LIGHT
 from core.analysis.expectation import BlockSums, expected_accepted, wilson
 from core.settings import RunRequest
 from core.text import percent_text
@@ -205,7 +204,6 @@ def plots(qtbot, sound_binding, metrics):
     for plot in made:
         qtbot.addWidget(plot)
         plot.resize(420, 220)
-        plot.set_theme(LIGHT)
     return made
 
 

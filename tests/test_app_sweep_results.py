@@ -147,8 +147,9 @@ def test_a_sweep_is_exported_in_every_form_or_a_sentence_says_why_not(qtbot, ope
 
 
 @pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
-def test_figures_can_be_read_on_every_shade(theme):
-    shades = [shade(theme, level / 10).name() for level in range(-10, 11)]
+def test_figures_can_be_read_on_every_shade(theme, apply_theme):
+    apply_theme(theme)
+    shades = [shade(level / 10).name() for level in range(-10, 11)]
     assert min(contrast(theme.text, ground) for ground in shades) >= MIN_CONTRAST
 
 

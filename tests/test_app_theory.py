@@ -29,7 +29,6 @@ def page_of(qtbot, run, width=340):
     page = TheoryPage(run, jobs)
     page._jobs_kept = jobs
     qtbot.addWidget(page)
-    page.set_theme(LIGHT)
     page.resize(width, 700)
     page.show()
     page.end()
@@ -107,9 +106,9 @@ def test_without_a_plain_step_there_is_no_unit_and_shared_noise_is_named_as_a_re
 
 
 @pytest.mark.parametrize(("theme", "width"), [(LIGHT, 340), (DARK, 620)])
-def test_the_page_fits_its_column_and_both_plots_can_be_saved(qtbot, steps, theme, width):
+def test_the_page_fits_its_column_and_both_plots_can_be_saved(qtbot, apply_theme, steps, theme, width):
     page = page_of(qtbot, run_of(steps), width)
-    page.set_theme(theme)
+    apply_theme(theme)
     assert page.widget().minimumSizeHint().width() <= page.viewport().width()
     for card in page.cards:
         for kind in PlotFormat:

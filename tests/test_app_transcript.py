@@ -32,7 +32,6 @@ def stream():
 @pytest.fixture
 def view(show_at, sound_binding, stream):
     view = TranscriptView()
-    view.set_theme(LIGHT)
     view.set_stream(stream)
     return show_at(view, 500, 300)
 
@@ -55,8 +54,8 @@ def format_at(view, position):
 
 
 @pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
-def test_each_kind_has_its_colour_and_its_line(view, stream, theme):
-    view.set_theme(theme)
+def test_each_kind_has_its_colour_and_its_line(view, stream, theme, apply_theme):
+    apply_theme(theme)
     add(view, stream, make_step(0, 2, num_accepted=1), make_step(1, 4, num_accepted=4))
     for position, kind in ((2, TokenKind.ACCEPTED), (3, TokenKind.CORRECTION), (8, TokenKind.BONUS)):
         assert at(stream, position).kind is kind
@@ -319,14 +318,14 @@ def test_kept_and_forced_text_look_unlike_the_prompt_and_unlike_each_other(view,
     assert view.createMimeDataFromSelection().text() == PROMPT + " kept forced a b c"
 
 
-def test_in_another_theme_a_long_text_stays_at_its_place(view, stream):
+def test_in_another_theme_a_long_text_stays_at_its_place(view, stream, apply_theme):
     for index in range(2000):
         stream.append(make_step(index, 4 * index, num_accepted=3, texts=lambda at: ".\n" if at % 12 == 11 else " w"))
     view.refresh()
     assert view.toPlainText() == PROMPT + stream.text
     view.verticalScrollBar().setValue(300)
     top = view.cursorForPosition(QPoint(0, 0)).position()
-    view.set_theme(DARK)
+    apply_theme(DARK)
     assert format_at(view, len(PROMPT)).foreground().color().name() == DARK.accepted
     assert abs(view.cursorForPosition(QPoint(0, 0)).position() - top) < 40
 

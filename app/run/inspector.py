@@ -36,7 +36,7 @@ from app.run.inspection import (
 from app.run.run_view import RunView
 from app.run.token_colors import ghost_format, text_format, token_format
 from app.run.tokens import Place, Selection, num_units
-from app.theme import Theme, mono_font, scaled, ui_font
+from app.theme import Theme, current_theme, mono_font, scaled, ui_font
 from app.widgets.fields import boxed, card, column, quiet_button, row, scrolled, text_label, wrapped_label
 from app.widgets.painted import PaintedWidget
 from app.widgets.tables import FigureTable
@@ -140,7 +140,7 @@ class BlockRow(PaintedWidget):
         return boxes
 
     def _paint(self, painter: QPainter) -> None:
-        theme, mono, small = self._theme, mono_font(12), ui_font(11)
+        theme, mono, small = current_theme(), mono_font(12), ui_font(11)
         for index, (chip, box) in enumerate(zip(self._chips, self.boxes(), strict=True)):
             painter.setPen(QPen(QColor(theme.accent), 2) if chip.is_current else QPen(QColor(theme.field_border), 1))
             is_filled = index == self._hovered or (chip.is_current and self._has_focus)
@@ -217,7 +217,7 @@ class DistributionBars(PaintedWidget):
         return share_text(self._shares[index]) if 0 <= index < len(self._shares) else ""
 
     def _paint(self, painter: QPainter) -> None:
-        theme, header, height = self._theme, scaled(HEADER_PX), scaled(ROW_PX)
+        theme, header, height = current_theme(), scaled(HEADER_PX), scaled(ROW_PX)
         text_width = min(scaled(180), max(scaled(72), 0.26 * self.width()))
         for index, share in enumerate(self._shares):
             top = header + index * height
@@ -240,7 +240,7 @@ class DistributionBars(PaintedWidget):
         self, painter: QPainter, title: str, color: QColor, values: list[float | None], head: QRectF, most: float
     ) -> None:
         align, left = Qt.AlignmentFlag.AlignVCenter, head.left()
-        painter.setPen(QColor(self._theme.muted))
+        painter.setPen(QColor(current_theme().muted))
         painter.fillRect(QRectF(left, head.height() / 2 - 5, 8, 8), color)
         painter.drawText(head.adjusted(12, 0, 0, -2), align, title)
         room, height = max(8.0, head.width() - scaled(NUMBER_PX)), scaled(ROW_PX)
@@ -250,7 +250,7 @@ class DistributionBars(PaintedWidget):
             top, length = head.height() + index * height, max(LEAST_BAR_PX, room * value / most)
             if value > 0:
                 painter.fillRect(QRectF(left, top + 5, length, height - 10), color)
-            painter.setPen(QColor(self._theme.text if value > 0 else self._theme.faint))
+            painter.setPen(QColor(current_theme().text if value > 0 else current_theme().faint))
             painter.drawText(QRectF(left + length + 4, top, scaled(NUMBER_PX), height), align, percent(value))
 
 
@@ -310,11 +310,6 @@ class InspectorPanel(QWidget):
         self._pages = QStackedLayout(self)
         self._pages.addWidget(empty_card)
         self._pages.addWidget(self.scroll_area)
-
-    def set_theme(self, theme: Theme) -> None:
-        """Draw in a theme's colours."""
-        self.block.set_theme(theme)
-        self.bars.set_theme(theme)
 
     def begin(self) -> None:
         """A run starts, which clears the selection."""

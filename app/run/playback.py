@@ -14,7 +14,7 @@ from app.controller import RunController, RunState
 from app.run.run_view import RunView
 from app.run.step_plots import StepPlot
 from app.run.tokens import Place, Selection
-from app.theme import LIGHT, RESOURCES, Theme, hold, scaled, text_scale
+from app.theme import RESOURCES, current_theme, hold, scaled, text_scale
 from app.widgets.fields import EnumCombo, column, describe, quiet_button, row, text_label
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class PlaybackBar(QWidget):
     def __init__(self) -> None:
         super().__init__()
         self.setObjectName("playbackBar")
-        self._theme, self._is_paused = LIGHT, False
+        self._is_paused = False
         self.pause_button = _button("pauseButton", "Pause", "Pause before the next step, or resume (Space)")
         self.step_button = _button("nextStepButton", "Next step", "One more draft-verify step, then pause again (F8)")
         self.branch_button = _button(
@@ -103,14 +103,14 @@ class PlaybackBar(QWidget):
         self.show_steps(0, can_scrub=False)
         self.show_actions(can_pause=False, is_paused=False)
         self.branch_button.setEnabled(False)
-        self.set_theme(LIGHT)
+        self.restyle()
 
     def show_actions(self, *, can_pause: bool, is_paused: bool) -> None:
         """Enable the controls that can be used; Pause turns into Resume."""
         if is_paused != self._is_paused:
             self._is_paused = is_paused
             self.pause_button.setAccessibleName("Resume" if is_paused else "Pause")
-            self.set_theme(self._theme)
+            self.restyle()
         self.pause_button.setEnabled(can_pause)
         self.step_button.setEnabled(can_pause and is_paused)
 
@@ -123,19 +123,19 @@ class PlaybackBar(QWidget):
         self.slider.setEnabled(can_scrub and num_steps > 0)
         self._show_place()
 
-    def set_theme(self, theme: Theme) -> None:
-        """Draw the icons in a theme's colours."""
-        self._theme = theme
-        self.pause_button.setIcon(playback_icon("resume" if self._is_paused else "pause", theme))
-        self.step_button.setIcon(playback_icon("next-step", theme))
-        self.branch_button.setIcon(playback_icon("branch", theme))
+    def restyle(self) -> None:
+        """Draw the icons in the theme's colours, and fit the controls to the text."""
+        self.pause_button.setIcon(playback_icon("resume" if self._is_paused else "pause"))
+        self.step_button.setIcon(playback_icon("next-step"))
+        self.branch_button.setIcon(playback_icon("branch"))
+        self._fit()
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         """Fit the controls to the width."""
         super().resizeEvent(event)
-        self.rescale()
+        self._fit()
 
-    def rescale(self) -> None:
+    def _fit(self) -> None:
         """Label the last button if there is room; give the slider its own row if there isn't."""
         with_words = self.width() >= ROOM_FOR_WORDS * text_scale()
         style = Qt.ToolButtonStyle.ToolButtonTextBesideIcon if with_words else Qt.ToolButtonStyle.ToolButtonIconOnly
@@ -156,9 +156,9 @@ class PlaybackBar(QWidget):
         self.place.setToolTip(f"Steps shown, of {count:,}")
 
 
-def playback_icon(name: str, theme: Theme) -> QIcon:
-    """An icon in a theme's colours, enabled and disabled."""
-    icon, svg = QIcon(), (RESOURCES / "icons" / f"{name}.svg").read_text("utf-8")
+def playback_icon(name: str) -> QIcon:
+    """An icon in the theme's colours, enabled and disabled."""
+    theme, icon, svg = current_theme(), QIcon(), (RESOURCES / "icons" / f"{name}.svg").read_text("utf-8")
     for mode, color in ((QIcon.Mode.Normal, theme.text), (QIcon.Mode.Disabled, theme.field_border)):
         pixmap = QPixmap()
         pixmap.loadFromData(svg.replace("currentColor", color).encode(), "SVG")

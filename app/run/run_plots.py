@@ -13,7 +13,6 @@ from PySide6.QtWidgets import QWidget
 from app.run.pages.race import tokens_text
 from app.run.run_counts import Array, PositionCounts, Timeline
 from app.run.run_view import RunView
-from app.theme import Theme
 from app.widgets.fields import column
 from app.widgets.plot_card import PlotCard
 from app.widgets.plots import Plot, Table
@@ -243,11 +242,6 @@ class PlotPage(QWidget):
             self._prepare()
             for card in self.cards:
                 card.plot.refresh()
-
-    def set_theme(self, theme: Theme) -> None:
-        """Draw in a theme's colours."""
-        for card in self.cards:
-            card.set_theme(theme)
 
     def showEvent(self, event: QShowEvent) -> None:
         """Draw what arrived while the page was hidden."""

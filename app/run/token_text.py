@@ -28,7 +28,7 @@ from app.run.tokens import (
     num_joined,
     num_units,
 )
-from app.theme import LIGHT, Theme, hold_font
+from app.theme import current_theme, hold_font
 
 TAB_SPACES = 4
 _RIGHT_TO_LEFT = frozenset({"R", "AL", "RLE", "RLO", "RLI"})
@@ -56,9 +56,8 @@ class TokenText(QPlainTextEdit):
             Qt.TextInteractionFlag.TextSelectableByMouse | Qt.TextInteractionFlag.TextSelectableByKeyboard
         )
         self._stream = TokenStream()
-        self._theme = LIGHT
         self._by_kind, self._font_size = by_kind, font_size
-        self._formats = TokenFormats(LIGHT, by_kind=by_kind)
+        self._formats = TokenFormats(current_theme(), by_kind=by_kind)
         self._shows_ghosts = False
         self._limit: int | None = None
         self._set_fonts()
@@ -76,10 +75,9 @@ class TokenText(QPlainTextEdit):
         self._start()
         self.refresh()
 
-    def set_theme(self, theme: Theme) -> None:
-        """Draw everything in a theme's colours."""
-        self._theme = theme
-        self._formats = TokenFormats(theme, by_kind=self._by_kind)
+    def restyle(self) -> None:
+        """Draw everything in the theme's colours."""
+        self._formats = TokenFormats(current_theme(), by_kind=self._by_kind)
         self._set_fonts()
         self._rebuild()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from PySide6.QtCore import QEvent, QPoint, Qt, Signal
 from PySide6.QtGui import (
     QColor,
@@ -22,7 +24,7 @@ from app.run.token_colors import ghost_format, token_format
 from app.run.token_notes import GHOST_HELP, LEGEND, spoken, tooltip
 from app.run.token_text import TokenText
 from app.run.tokens import Ghost, Place, Span, Token, TokenStream
-from app.theme import LIGHT, Theme
+from app.theme import LIGHT, current_theme
 from app.widgets.fields import card, column, quiet_button, row
 from app.widgets.plots import FormatSample
 from core.settings import Coupling
@@ -132,10 +134,10 @@ class TranscriptView(TokenText):
             return
         steps = {self._marked_step} if self._selected is None else {self._marked_step, self._selected.step}
         found = [self._step_range(step) for step in sorted(steps)]
-        marks = [self._mark(place, self._theme.hover) for place in found if place is not None]
+        marks = [self._mark(place, current_theme().hover) for place in found if place is not None]
         pointed = self._span_range(self._pointed) if self._pointed is not None else None
         if pointed is not None:
-            marks.append(self._mark(pointed, self._theme.selection))
+            marks.append(self._mark(pointed, current_theme().selection))
         self.setExtraSelections(marks)
         self.viewport().update()
 
@@ -163,7 +165,7 @@ class TranscriptView(TokenText):
             return
         painter = QPainter(self.viewport())
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        painter.setPen(QPen(QColor(self._theme.accent), 1.5))
+        painter.setPen(QPen(QColor(current_theme().accent), 1.5))
         for rectangle in self.rectangles(*found):
             painter.drawRoundedRect(rectangle.adjusted(-0.75, 0.75, 0.75, -0.75), 2.5, 2.5)
         painter.end()
@@ -233,10 +235,12 @@ class TranscriptPanel(QWidget):
         self.view = TranscriptView()
         self.playback = PlaybackBar()
         self._samples = {
-            kind: FormatSample(LIGHT.kind(kind).label, LEGEND[Coupling.REJECTION][kind])
+            kind: FormatSample(
+                LIGHT.kind(kind).label, LEGEND[Coupling.REJECTION][kind], partial(token_format, kind=kind)
+            )
             for kind in (TokenKind.ACCEPTED, TokenKind.CORRECTION, TokenKind.BONUS)
         }
-        self._ghost_sample = FormatSample("rejected", GHOST_HELP)
+        self._ghost_sample = FormatSample("rejected", GHOST_HELP, ghost_format)
         help_text = "Show drafted tokens that were not accepted"
         self.ghosts_button = quiet_button("Show rejected", "ghostsButton", "Show rejected drafts", help_text)
         self.ghosts_button.setCheckable(True)
@@ -250,7 +254,7 @@ class TranscriptPanel(QWidget):
         outer.setContentsMargins(0, 0, 0, 0)
         self.setLayout(outer)
         self._shows_ghosts = False
-        self._fit_header()
+        self.restyle()
         self.ghosts_button.toggled.connect(self.set_ghosts_shown)
         self.ghosts_button.toggled.connect(self.ghosts_toggled)
 
@@ -260,31 +264,19 @@ class TranscriptPanel(QWidget):
             sample.set_meaning(LEGEND[stream.coupling][kind])
         self.view.set_stream(stream)
 
-    def set_theme(self, theme: Theme) -> None:
-        """Draw in a theme's colours."""
-        self.view.set_theme(theme)
-        self.playback.set_theme(theme)
-        for kind, sample in self._samples.items():
-            sample.set_format(token_format(theme, kind))
-        self._ghost_sample.set_format(ghost_format(theme))
-
     def set_ghosts_shown(self, shown: bool) -> None:
         """Show or hide rejected drafts, in the text and in the legend."""
         self.ghosts_button.setChecked(shown)
         self._shows_ghosts = shown
-        self._fit_header()
+        self.restyle()
         self.view.set_ghosts_shown(shown)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         """Fit the header to the width."""
         super().resizeEvent(event)
-        self._fit_header()
+        self.restyle()
 
-    def rescale(self) -> None:
-        """Fit the header to the size of the text."""
-        self._fit_header()
-
-    def _fit_header(self) -> None:
+    def restyle(self) -> None:
         """Fit a narrow panel: leave out the sample of ghosts; with large text, give the button its own line."""
         samples: list[QWidget] = [*self._samples.values(), self.ghosts_button]
         room = self.width() - HEADER_MARGINS - sum(_room_of(widget) for widget in samples)

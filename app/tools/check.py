@@ -13,7 +13,7 @@ from app.controller import RunController
 from app.dialogs import Dialogs
 from app.jobs import Jobs
 from app.setup.controls import ControlsPanel
-from app.theme import LIGHT, Theme, mono_font, scaled, ui_font
+from app.theme import current_theme, hold, mono_font, scaled, ui_font
 from app.tools.tool_window import ReportWindow, ResultRow, ResultTable
 from app.widgets.fields import (
     WheelGuard,
@@ -159,14 +159,7 @@ class CheckBars(QWidget):
         super().__init__()
         self.setObjectName("checkBars")
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
-        self._theme = LIGHT
         self.show_tokens(None)
-
-    def set_theme(self, theme: Theme) -> None:
-        """Draw in a theme's colours."""
-        self._theme = theme
-        self.updateGeometry()
-        self.update()
 
     def show_tokens(self, found: FirstTokens | None) -> None:
         """Show the first tokens after a prompt; None if there are none yet."""
@@ -195,7 +188,7 @@ class CheckBars(QWidget):
         painter.end()
 
     def _draw_texts(self, painter: QPainter, place: QRectF, item: TokenCount) -> None:
-        middle, theme = Qt.AlignmentFlag.AlignVCenter, self._theme
+        middle, theme = Qt.AlignmentFlag.AlignVCenter, current_theme()
         font = mono_font() if item.text else ui_font(12)
         painter.setFont(font)
         painter.setPen(QColor(theme.text if item.text else theme.muted))
@@ -209,11 +202,11 @@ class CheckBars(QWidget):
 
     def _draw_bars(self, painter: QPainter, middle: float, item: TokenCount, left: float, scale: float) -> None:
         height = scaled(BAR)
-        painter.setPen(QPen(QColor(self._theme.bonus), 1))
+        painter.setPen(QPen(QColor(current_theme().bonus), 1))
         painter.setBrush(Qt.BrushStyle.NoBrush)
         painter.drawRect(QRectF(left + 0.5, middle - height + 0.5, max(item.expected * scale, 1), height - 2))
         painter.setPen(Qt.PenStyle.NoPen)
-        painter.setBrush(QColor(self._theme.draft_bar))
+        painter.setBrush(QColor(current_theme().draft_bar))
         painter.drawRect(QRectF(left, middle + 1, item.observed * scale + 1, height - 1))
 
 
@@ -359,7 +352,7 @@ class CheckWindow(ReportWindow):
     def _show_results(self, report: CheckReport | None) -> None:
         rows = [] if report is None else rows_of(report)
         self.table.show_rows(rows)
-        self._fit_table()
+        hold(self.table, least_height=round((min(max(len(rows), MIN_ROWS), MAX_ROWS) + 1.5) * ROW))
         self.remarks.setText("" if report is None else remarks_of(report))
         self.remarks.setVisible(bool(self.remarks.text()))
         self._first_tokens = () if report is None or report.distribution is None else report.distribution.first_tokens
@@ -370,16 +363,6 @@ class CheckWindow(ReportWindow):
         for button in (self.copy_button, self.save_button):
             button.setEnabled(bool(rows))
         self._on_prompt_chosen()
-
-    def _fit_table(self) -> None:
-        num_rows = min(max(self.table.rowCount(), MIN_ROWS), MAX_ROWS)
-        self.table.setMinimumHeight(round((num_rows + 1.5) * scaled(ROW)))
-
-    def set_theme(self, theme: Theme) -> None:
-        """Draw in a theme's colours, at the text's scale."""
-        super().set_theme(theme)
-        self.bars.set_theme(theme)
-        self._fit_table()
 
     def _show_events(self, events: Iterator[Any]) -> None:
         last: CheckProgress | StageChanged | None = None

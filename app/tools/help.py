@@ -27,7 +27,7 @@ from app.dialogs import Dialogs
 from app.menus import Menus, key_groups
 from app.run.run_view import RunView
 from app.run.tiles import StatusStrip
-from app.theme import LIGHT, RESOURCES, Theme, scaled, ui_font
+from app.theme import RESOURCES, Theme, current_theme, scaled, ui_font
 from app.tools.step_picture import StepPicture, draw_step, picture_of, picture_size
 from app.widgets.fields import boxed, column, quiet_button
 from app.widgets.labels import MessageBar
@@ -173,15 +173,9 @@ class Page(QTextBrowser):
         self.setOpenExternalLinks(True)
         self.setFrameShape(QFrame.Shape.NoFrame)
         self._make = make
-        self._theme = LIGHT
         self._made_for: tuple[int, Theme] | None = None
 
-    def set_theme(self, theme: Theme) -> None:
-        """Show it in a theme's colours, at the text's scale."""
-        self._theme = theme
-        self.remake()
-
-    def remake(self) -> None:
+    def restyle(self) -> None:
         """Rebuild the page now, or when it is next shown."""
         self._made_for = None
         if self.isVisible():
@@ -200,7 +194,7 @@ class Page(QTextBrowser):
 
     def _show(self) -> None:
         margin = scaled(12)
-        made_for = (self.viewport().width() - 2 * margin if self._fits_width else 0, self._theme)
+        made_for = (self.viewport().width() - 2 * margin if self._fits_width else 0, current_theme())
         if made_for == self._made_for:
             return
         self._made_for = made_for
@@ -246,15 +240,10 @@ class HelpWindow(QDialog):
         self.picture = picture_of(steps)
         self.method.setAccessibleDescription(self.picture.words)
         # Both may have changed since the last time.
-        self.method.remake()
-        self.keys.remake()
+        self.method.restyle()
+        self.keys.restyle()
         self.tabs.setCurrentWidget(page)
         bring_forward(self)
-
-    def set_theme(self, theme: Theme) -> None:
-        """Draw in a theme's colours, at the text's scale."""
-        for page in self.pages:
-            page.set_theme(theme)
 
     def _method(self, width: int, theme: Theme) -> QTextDocument:
         size, ratio = picture_size(self.picture, width), self.devicePixelRatioF()
@@ -289,7 +278,6 @@ class Help(QObject):
     ) -> None:
         super().__init__(window)
         self._window, self._run, self._status, self._dialogs = window, run, status, dialogs
-        self._theme = LIGHT
         self.hint = FirstHint()
         self.hint_seen = False
         self.page: HelpWindow | None = None
@@ -305,12 +293,6 @@ class Help(QObject):
         """Show the hint to a user who hasn't seen it."""
         self.hint_seen = hint_seen
         self.hint.setVisible(not hint_seen)
-
-    def set_theme(self, theme: Theme) -> None:
-        """Draw in a theme's colours."""
-        self._theme = theme
-        if self.page is not None:
-            self.page.set_theme(theme)
 
     def close(self) -> None:
         """Close the Help window."""
@@ -336,7 +318,6 @@ class Help(QObject):
     def _made(self) -> HelpWindow:
         if self.page is None:
             self.page = HelpWindow(self._window.menuBar(), self._window)
-            self.page.set_theme(self._theme)
         return self.page
 
     @Slot()

@@ -21,7 +21,7 @@ from PySide6.QtWidgets import (
 )
 
 from app.controller import RunController
-from app.theme import LIGHT, Theme, scaled
+from app.theme import current_theme, scaled
 from app.widgets.fields import column, named, offer, push_button, row, set_flag, text_label, wrapped_label
 from app.widgets.tables import EmptyHint, alignment
 from app.window_layout import bring_forward
@@ -41,7 +41,6 @@ class ToolWindow(QDialog):
         super().__init__(main)
         self._controller = controller
         self._task: EngineTask | None = None
-        self._theme = LIGHT
         self.setObjectName(f"{name}Window")
         self.setWindowTitle(title)
         self.setModal(False)
@@ -102,10 +101,6 @@ class ToolWindow(QDialog):
             self._task.stop()
             self._show_stopping()
 
-    def set_theme(self, theme: Theme) -> None:
-        """Draw in a theme's colours."""
-        self._theme = theme
-
     def reject(self) -> None:
         """Escape stops a task, and closes the window only when none is running."""
         if self.is_running:
@@ -162,7 +157,6 @@ class ResultTable(QTableWidget):
         super().__init__(0, len(columns))
         self._is_figure = [is_figure for _, _, is_figure in columns]
         self._rows: tuple[ResultRow, ...] = ()
-        self._bad_color = LIGHT.danger
         self.setObjectName(name)
         self.setAccessibleName(title)
         self.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
@@ -187,15 +181,15 @@ class ResultTable(QTableWidget):
             for place, text in enumerate(line.texts):
                 item = _item(text, line.tip, is_figure=self._is_figure[place])
                 if line.is_bad:
-                    item.setForeground(QColor(self._bad_color))
+                    item.setForeground(QColor(current_theme().danger))
                 if not line.is_enabled:
                     item.setFlags(item.flags() & ~Qt.ItemFlag.ItemIsEnabled)
                 self.setItem(index, place, item)
             self.setRowHeight(index, scaled(26))
 
-    def set_theme(self, theme: Theme) -> None:
-        """Draw in a theme's colours, at the text's scale."""
-        self._bad_color, place = theme.danger, self.currentRow()
+    def restyle(self) -> None:
+        """Draw in the theme's colours, at the text's scale."""
+        place = self.currentRow()
         self.show_rows(self._rows)
         if place >= 0:
             self.selectRow(place)
@@ -264,11 +258,6 @@ class ReportWindow(ToolWindow):
         """Show the sentence at the top, in a role of the style sheet: title, problem, verdict."""
         set_flag(self.headline, "role", role)
         self.headline.setText(sentence)
-
-    def set_theme(self, theme: Theme) -> None:
-        """Draw in a theme's colours, at the text's scale."""
-        super().set_theme(theme)
-        self.table.set_theme(theme)
 
     def _show_stopping(self) -> None:
         self.stage.setText("Stopping…")

@@ -13,7 +13,6 @@ from app.jobs import Jobs
 from app.menus import Menus
 from app.setup.controls import ControlsPanel
 from app.setup.prompt import PromptEditor
-from app.theme import LIGHT, Theme
 from app.tools.check import CheckWindow
 from app.tools.probe import ProbeWindow
 from app.tools.runs.kept import KeptRuns
@@ -40,7 +39,6 @@ class ToolWindows:
         self._make_probe = partial(ProbeWindow, window, controller, controls, prompt)
         self._make_check = partial(CheckWindow, window, controller, controls, jobs, dialogs)
         self._make_sweep = partial(SweepWindow, window, controller, controls, prompt, runs, jobs, dialogs)
-        self._theme = LIGHT
         self._made: list[ToolWindow] = []
         for name, action in {"probe": menus.probe, "check": menus.check, "sweep": menus.sweep}.items():
             action.triggered.connect(partial(self._open, name))
@@ -64,15 +62,8 @@ class ToolWindows:
         getattr(self, name).open()
 
     def _prepared(self, window: T) -> T:
-        window.set_theme(self._theme)
         self._made.append(window)
         return window
-
-    def set_theme(self, theme: Theme) -> None:
-        """Draw in a theme's colours."""
-        self._theme = theme
-        for window in self._made:
-            window.set_theme(theme)
 
     def close(self) -> None:
         """Close all of them."""

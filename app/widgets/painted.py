@@ -8,8 +8,6 @@ from PySide6.QtCore import QEvent, QPointF
 from PySide6.QtGui import QHelpEvent, QPainter, QPaintEvent
 from PySide6.QtWidgets import QSizePolicy, QToolTip, QWidget
 
-from app.theme import LIGHT, Theme
-
 
 class PaintedWidget(QWidget):
     """A subclass paints in `_paint`, and returns the tooltip for a point from `tip_at`."""
@@ -19,13 +17,6 @@ class PaintedWidget(QWidget):
         self.setObjectName(object_name)
         self.setAccessibleName(title)
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
-        self._theme = LIGHT
-
-    def set_theme(self, theme: Theme) -> None:
-        """Paint in a theme's colours, at the size of the text."""
-        self._theme = theme
-        self.updateGeometry()
-        self.update()
 
     def tip_at(self, point: QPointF) -> str:
         """The tooltip for a point, as plain text; empty for the widget's own tooltip."""

@@ -15,7 +15,7 @@ from PySide6.QtWidgets import QGraphicsItem, QMenu, QToolButton, QToolTip, QWidg
 from app.dialogs import Dialogs
 from app.jobs import Jobs
 from app.run.run_view import RunView
-from app.theme import Theme, scaled, ui_font
+from app.theme import current_theme, scaled, ui_font
 from app.widgets.fields import card, column, quiet_button, row, set_flag, text_label
 from app.widgets.plots import Plot, image_of, png_bytes, svg_of, tip, to_csv
 from core.files import write_atomically
@@ -88,12 +88,6 @@ class PlotCard(QWidget):
     def add_row(self, row: QWidget) -> None:
         """Put a row of controls under the title."""
         self._layout.insertWidget(1, row)
-
-    def set_theme(self, theme: Theme) -> None:
-        """Draw in a theme's colours."""
-        self.plot.set_theme(theme)
-        for sample in self.samples:
-            sample.set_theme(theme)
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         """Show tooltips for the place under the pointer, and zoom and pan by keys."""
@@ -175,7 +169,7 @@ def _size(card: PlotCard) -> QSize:
 
 
 def _paint(painter: QPainter, card: PlotCard) -> None:
-    plot, theme = card.plot, card.plot.theme
+    plot, theme = card.plot, current_theme()
     painter.setRenderHint(QPainter.RenderHint.Antialiasing)
     painter.fillRect(QRectF(QPointF(0, 0), _size(card).toSizeF()), QColor(theme.surface))
     painter.setFont(ui_font(13, weight=QFont.Weight.DemiBold))

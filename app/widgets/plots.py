@@ -27,7 +27,7 @@ from PySide6.QtGui import (
 from PySide6.QtSvg import QSvgGenerator
 from PySide6.QtWidgets import QGraphicsItem, QSizePolicy, QWidget
 
-from app.theme import LIGHT, Theme, mono_font, scaled, ui_font
+from app.theme import Theme, current_theme, mono_font, scaled, ui_font
 
 # --- Files ---
 
@@ -104,12 +104,11 @@ def tip(rows: Sequence[tuple[str, str]]) -> str:
 
 
 class FormatSample(QWidget):
-    """A word in a token kind's format, drawn as in the transcript."""
+    """A word in a token kind's format, which depends on the theme, drawn as in the transcript."""
 
-    def __init__(self, text: str, tooltip: str) -> None:
+    def __init__(self, text: str, tooltip: str, text_format: Callable[[Theme], QTextCharFormat]) -> None:
         super().__init__()
-        self._text = text
-        self._format = QTextCharFormat()
+        self._text, self._format = text, text_format
         self.set_meaning(tooltip)
         self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
 
@@ -117,12 +116,6 @@ class FormatSample(QWidget):
         """Set the tooltip that says what the format stands for."""
         self.setToolTip(tooltip)
         self.setAccessibleName(f"{self._text}: {tooltip}")
-
-    def set_format(self, text_format: QTextCharFormat) -> None:
-        """Draw in this format."""
-        self._format = text_format
-        self.updateGeometry()
-        self.update()
 
     def sizeHint(self) -> QSize:
         """Room for the word and its line."""
@@ -133,7 +126,7 @@ class FormatSample(QWidget):
         """Draw the word."""
         layout = QTextLayout(self._text, mono_font(12))
         span = QTextLayout.FormatRange()
-        span.start, span.length, span.format = 0, len(self._text), self._format
+        span.start, span.length, span.format = 0, len(self._text), self._format(current_theme())
         layout.setFormats([span])
         layout.beginLayout()
         layout.createLine()
@@ -164,7 +157,6 @@ class SeriesSample(QWidget):
     def __init__(self, text: str, mark: Mark, token: str, tooltip: str) -> None:
         super().__init__()
         self._mark, self._token = mark, token
-        self._color = self._ink = QColor()
         self.set_meaning(text, tooltip)
         self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
 
@@ -173,12 +165,6 @@ class SeriesSample(QWidget):
         self._text = text
         self.setToolTip(tooltip)
         self.setAccessibleName(f"{text}: {tooltip}")
-        self.updateGeometry()
-        self.update()
-
-    def set_theme(self, theme: Theme) -> None:
-        """Draw in a theme's colours."""
-        self._color, self._ink = QColor(getattr(theme, self._token)), QColor(theme.muted)
         self.updateGeometry()
         self.update()
 
@@ -200,25 +186,26 @@ class SeriesSample(QWidget):
 
     def draw(self, painter: QPainter, size: QSize) -> None:
         """Draw mark and name at a painter's origin, on screen or into a file."""
-        middle, width = size.height() / 2, self._mark_width
+        middle, width, theme = size.height() / 2, self._mark_width, current_theme()
+        color = QColor(getattr(theme, self._token))
         if self._mark in SHAPES:
-            self._draw_shape(painter, middle)
+            self._draw_shape(painter, middle, color)
         else:
-            pen = QPen(self._color, 2)
+            pen = QPen(color, 2)
             if self._mark is Mark.BAND:
-                painter.fillRect(QRectF(0, middle - 5, width, 10), band_color(self._color))
+                painter.fillRect(QRectF(0, middle - 5, width, 10), band_color(color))
             if self._mark is Mark.DASHES:
                 pen.setDashPattern([2.5, 2])
             painter.setPen(pen)
             painter.drawLine(QPointF(1, middle), QPointF(width - 1, middle))
         painter.setFont(ui_font(12))
-        painter.setPen(self._ink)
+        painter.setPen(QColor(theme.muted))
         flags = Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignLeft
         painter.drawText(QRect(width + 6, 0, size.width(), size.height()), flags, self._text)
 
-    def _draw_shape(self, painter: QPainter, middle: float) -> None:
+    def _draw_shape(self, painter: QPainter, middle: float, color: QColor) -> None:
         painter.setPen(Qt.PenStyle.NoPen)
-        painter.setBrush(self._color)
+        painter.setBrush(color)
         if self._mark is Mark.BAR:
             painter.drawRoundedRect(QRectF(0, middle - 5, 10, 10), 2, 2)
         elif self._mark is Mark.DOT:
@@ -324,13 +311,12 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         self.setAccessibleName(title)
         self.setFrameShape(self.Shape.NoFrame)
         self.setMinimumHeight(110)
-        self._theme = LIGHT
         self._labels = {"bottom": x_label, "left": y_label}
         self._samples: list[SeriesSample] = []
         self._paints: list[Callable[[Theme], None]] = []
         self._fits = True
         self._shown = (0.0, 0.0)
-        self._axes: tuple[Theme, bool] | None = None
+        self._is_empty = True
         self._spare = SPARE
         item = self.getPlotItem()
         item.hideButtons()
@@ -344,6 +330,7 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         self._hint = pg.TextItem(anchor=(0.5, 0.5))
         self._hint.textItem.document().setDefaultTextOption(QTextOption(Qt.AlignmentFlag.AlignCenter))
         self._hint.setParentItem(box)
+        self._style()
         box.sigRangeChangedManually.connect(self._on_moved_by_hand)
         box.sigRangeChanged.connect(self._on_range_changed)
         box.sigResized.connect(self._on_resized)
@@ -356,6 +343,7 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         """Add an item; `paint` gives it a theme's colours, and the sample represents it in the legend."""
         self.getPlotItem().addItem(item)
         self._paints.append(paint)
+        paint(current_theme())
         if sample is not None:
             self._samples.append(sample)
         return item
@@ -396,6 +384,7 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         if ticks:
             axis.setTicks([[(share, f"{share * 100:.0f}") for share in ticks]])
         self.getPlotItem().setAxisItems({"left": axis})
+        self._style()
 
     def set_hint(self, text: str) -> None:
         """Set the text shown in an empty plot."""
@@ -449,9 +438,9 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         extent = self._extent()
         is_empty = extent[0] <= 0
         self._hint.setVisible(is_empty)
-        if self._axes != (self._theme, is_empty):
-            self._axes = (self._theme, is_empty)
-            show_axes(self.getPlotItem(), self._theme, is_empty=is_empty)
+        if is_empty != self._is_empty:
+            self._is_empty = is_empty
+            show_axes(self.getPlotItem(), current_theme(), is_empty=is_empty)
         if self._fits:
             self._fit(extent)
         self._draw()
@@ -469,14 +458,14 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         else:
             self.refresh()
 
-    @property
-    def theme(self) -> Theme:
-        """The theme of the plot."""
-        return self._theme
+    def restyle(self) -> None:
+        """Draw in the theme's colours, at the text's scale."""
+        self._style()
+        self._on_resized()
+        self.refresh()
 
-    def set_theme(self, theme: Theme) -> None:
-        """Draw in a theme's colours, at the text's scale."""
-        self._theme = theme
+    def _style(self) -> None:
+        theme = current_theme()
         self.setBackground(theme.surface)
         self._hint.setFont(ui_font(12))
         self._hint.setColor(theme.muted)
@@ -485,10 +474,9 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
             axis.setLabel(label, color=theme.muted, **{"font-size": f"{scaled(11)}px"})
             fit_axis_text(axis)
             axis.setTextPen(QColor(theme.muted))
-        self._on_resized()
+        show_axes(self.getPlotItem(), theme, is_empty=self._is_empty)
         for paint in self._paints:
             paint(theme)
-        self.refresh()
 
     # --- Pointer and size ---
 

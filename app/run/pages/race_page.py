@@ -20,7 +20,7 @@ from app.run.run_counts import Timeline
 from app.run.run_view import RunView
 from app.run.token_text import TokenText
 from app.run.tokens import StepText, TokenStream
-from app.theme import Theme, hold, scaled
+from app.theme import hold, scaled
 from app.widgets.fields import WheelGuard, boxed, card, column, describe, row, scrolled, text_label, wrapped_label
 from app.window_layout import splitter
 
@@ -258,11 +258,6 @@ class RacePage(QWidget):
         """A run is over."""
         self._is_running = False
         self._note_change()
-
-    def set_theme(self, theme: Theme) -> None:
-        """Draw in a theme's colours."""
-        for lane in (self.ours, self.plain):
-            lane.text.set_theme(theme)
 
     def showEvent(self, event: QShowEvent) -> None:
         """Make the race of a run that finished while the page was hidden."""

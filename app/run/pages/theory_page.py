@@ -12,7 +12,7 @@ from app.run.pages.report_page import ReportPage, column_label
 from app.run.pages.theory import EMPTY, TheoryReport, live_report, study_of, whole_report
 from app.run.pages.theory_plots import GROUPING_TITLES, QUANTITY_TITLES, CalibrationPlot, TheoryPlot
 from app.run.run_view import RunView
-from app.theme import Theme, scaled
+from app.theme import hold
 from app.widgets.fields import ChoiceRow, card, text_label
 from app.widgets.plot_card import PlotCard
 from app.widgets.tables import FigureTable
@@ -32,6 +32,8 @@ class TheoryPage(ReportPage):
         self.quantity = ChoiceRow(QUANTITY_TITLES, "theoryQuantity", "Over K")
         self.grouping = ChoiceRow(GROUPING_TITLES, "theoryGrouping", "Group tested tokens")
         self.cards = (PlotCard("Expected over K", self.plot), PlotCard("Predicted acceptance", self.calibration))
+        hold(self.plot, height=PLOT_HEIGHT)
+        hold(self.calibration, height=SMALL_PLOT_HEIGHT)
         self.cards[0].add_row(self.quantity)
         self.cards[1].add_row(self.grouping)
         self.figures = FigureTable("theoryFigures", ("", "value", "95 % interval"))
@@ -49,12 +51,6 @@ class TheoryPage(ReportPage):
         predictors, _ = card(title, self.predictors, self.predictors_note)
         self._figures_card, self._predictors_card = figures, predictors
         return head, self.cards[0], figures, self.cards[1], predictors
-
-    def set_theme(self, theme: Theme) -> None:
-        """Draw in a theme's colours."""
-        for plot_card, height in zip(self.cards, (PLOT_HEIGHT, SMALL_PLOT_HEIGHT), strict=True):
-            plot_card.set_theme(theme)
-            plot_card.plot.setFixedHeight(scaled(height))
 
     def begin(self) -> None:
         """A run starts; the previous run's study is discarded."""

@@ -74,7 +74,7 @@ class CalibrationPlot(Plot):
             self._samples, ("observed", "predicted"), CALIBRATION_MEANINGS[grouping], strict=True
         ):
             sample.set_meaning(name, help_text)
-        self.set_theme(self._theme)
+        self.restyle()
         self.reset_view()
 
     @property
@@ -226,7 +226,7 @@ class TheoryPlot(Plot):
         self._labels["left"] = QUANTITY_AXES[quantity]
         for sample, meaning in zip(self._samples, MEANINGS[quantity], strict=True):
             sample.set_meaning(*meaning)
-        self.set_theme(self._theme)
+        self.restyle()
         self.reset_view()
 
     def readout(self, place: int) -> str:

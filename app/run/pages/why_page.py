@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QGridLayout, QLabel, QWidget
 from app.run.pages.report_page import ReportPage, column_label
 from app.run.pages.why import EMPTY, Gain, Part, WhyReport, why_report
 from app.run.run_view import NamedValue, RunView
-from app.theme import LIGHT, Theme, scaled, ui_font
+from app.theme import Theme, current_theme, scaled, ui_font
 from app.widgets.fields import card, describe, row, text_label, wrapped_label
 from app.widgets.painted import PaintedWidget
 from app.widgets.plots import Mark, SeriesSample
@@ -61,10 +61,10 @@ class TimeBar(PaintedWidget):
         return f"{found.title}: {found.milliseconds:.2f} ms. {found.how}" if found is not None else ""
 
     def _paint(self, painter: QPainter) -> None:
-        _draw_line(painter, self._theme, self.width(), self._title, f"{self.total_ms:.2f} ms")
+        _draw_line(painter, current_theme(), self.width(), self._title, f"{self.total_ms:.2f} ms")
         for part, place in self.parts():
             if place.width() >= 0.5:
-                _fill(painter, place.adjusted(0, 0, -min(GAP, place.width() / 2), 0), self._theme, part)
+                _fill(painter, place.adjusted(0, 0, -min(GAP, place.width() / 2), 0), current_theme(), part)
 
 
 def _fill(painter: QPainter, place: QRectF, theme: Theme, part: Part) -> None:
@@ -103,7 +103,7 @@ class GainBar(PaintedWidget):
         return self._gain.how
 
     def _paint(self, painter: QPainter) -> None:
-        theme, gain, top, height = self._theme, self._gain, _line_height() + 3, scaled(GAIN_HEIGHT)
+        theme, gain, top, height = current_theme(), self._gain, _line_height() + 3, scaled(GAIN_HEIGHT)
         value = speedup_text(gain.speedup)
         _draw_line(painter, theme, self.width(), gain.title, value, is_strong=gain.is_main)
         reached, ran, plain = (
@@ -147,7 +147,6 @@ class WhyPanel(ReportPage):
     def __init__(self, run: RunView) -> None:
         super().__init__(run, "why", "Why is it slow?")
         self.setObjectName("whyPanel")
-        self._theme = LIGHT
         self.figures = FigureRow()
         self.step_bar = TimeBar("whyStepBar")
         self.plain_bar = TimeBar("whyPlainBar")
@@ -175,14 +174,6 @@ class WhyPanel(ReportPage):
         self._cards = (time, gains, change)
         return head, *self._cards
 
-    def set_theme(self, theme: Theme) -> None:
-        """Draw in a theme's colours."""
-        self._theme = theme
-        for bar in (self.step_bar, self.plain_bar, *self.gain_bars):
-            bar.set_theme(theme)
-        for sample in self.samples:
-            sample.set_theme(theme)
-
     def _show_run(self) -> None:
         self._show(why_report(self._run))
 
@@ -202,7 +193,6 @@ class WhyPanel(ReportPage):
     def _show_gains(self, report: WhyReport) -> None:
         while len(self.gain_bars) < len(report.gains):
             bar = GainBar()
-            bar.set_theme(self._theme)
             self.gain_bars.append(bar)
             self._gains_layout.addWidget(bar)
         full = max([1.0, *(gain.speedup for gain in report.gains if math.isfinite(gain.speedup))])

@@ -284,7 +284,7 @@ class DownloadsList(QScrollArea):
             row.dismiss_requested.connect(self.dismiss_requested)
             self._layout.insertWidget(self._layout.count() - 1, row)
         row.show_download(download)
-        self.rescale()
+        self.restyle()
         if is_new:
             self.verticalScrollBar().setValue(self.verticalScrollBar().maximum())
 
@@ -295,9 +295,9 @@ class DownloadsList(QScrollArea):
             self._layout.removeWidget(row)
             row.hide()
             row.deleteLater()
-            self.rescale()
+            self.restyle()
 
-    def rescale(self) -> None:
+    def restyle(self) -> None:
         """Fit the height to the rows."""
         heights = [row.minimumHeight() for row in self._rows.values()]
         self.setFixedHeight(sum(heights[-MAX_ROWS_SHOWN:]) + 2)

@@ -155,7 +155,7 @@ class ModelsTable(QTableView):
         prepare_rows(self)
         self.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
         self.setSortingEnabled(True)
-        self.rescale()
+        self.restyle()
         self.verticalHeader().setSectionResizeMode(QHeaderView.ResizeMode.Fixed)
         header = self.horizontalHeader()
         header.setHighlightSections(False)
@@ -166,7 +166,7 @@ class ModelsTable(QTableView):
         header.setSectionResizeMode(Column.NAME, QHeaderView.ResizeMode.Stretch)
         self.selectionModel().selectionChanged.connect(self._on_selection_changed)
 
-    def rescale(self) -> None:
+    def restyle(self) -> None:
         """Set the rows' height to their two lines of text."""
         self.verticalHeader().setDefaultSectionSize(scaled(ROW_HEIGHT))
 

@@ -17,7 +17,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.theme import LIGHT, Theme, scaled, ui_font
+from app.theme import current_theme, scaled, ui_font
 from app.tools.runs.comparison import ComparedRow, Comparison
 from app.tools.runs.overlay_plot import SAMPLE_WIDTH, OverlayPlot, RunSample, draw_sample
 from app.widgets.fields import describe, table_card
@@ -43,7 +43,6 @@ class RunHeader(QHeaderView):
 
     def __init__(self) -> None:
         super().__init__(Qt.Orientation.Horizontal)
-        self.theme = LIGHT
         self.setHighlightSections(False)
         self.setSectionsClickable(False)
 
@@ -59,10 +58,10 @@ class RunHeader(QHeaderView):
         if index == 0:
             return
         inside = rect.adjusted(8, 4, -4, -4)
-        draw_sample(painter, QRectF(inside.left(), inside.top(), SAMPLE_WIDTH, 14), self.theme, index - 1)
+        draw_sample(painter, QRectF(inside.left(), inside.top(), SAMPLE_WIDTH, 14), index - 1)
         painter.save()
         painter.setFont(ui_font(12))
-        painter.setPen(QColor(self.theme.text))
+        painter.setPen(QColor(current_theme().text))
         name = str(self.model().headerData(index, Qt.Orientation.Horizontal, Role.ToolTipRole))
         shown = painter.fontMetrics().elidedText(name, Qt.TextElideMode.ElideRight, inside.width())
         painter.drawText(inside, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignBottom, shown)
@@ -87,7 +86,6 @@ class CompareTable(QTableWidget):
         super().__init__()
         self.setObjectName("compareTable")
         self.setAccessibleName("Compared runs")
-        self._theme = LIGHT
         self._shown: tuple[Comparison, bool] | None = None
         self.head = RunHeader()
         self.setHorizontalHeader(self.head)
@@ -96,15 +94,15 @@ class CompareTable(QTableWidget):
         self.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
         self.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
         self.setHorizontalScrollMode(QAbstractItemView.ScrollMode.ScrollPerPixel)
-        self.rescale()
+        self.restyle()
         self.verticalHeader().setSectionResizeMode(QHeaderView.ResizeMode.Fixed)
 
-    def rescale(self) -> None:
-        """Fit rows and columns to the size of the text."""
+    def restyle(self) -> None:
+        """Draw in the theme's colours, at the size of the text."""
         self.verticalHeader().setDefaultSectionSize(scaled(ROW_HEIGHT))
         self.head.setMinimumSectionSize(scaled(RUN_WIDTH))
-        if self.columnCount() > 1:
-            self.head.resizeSection(0, scaled(TITLE_WIDTH))
+        if self._shown is not None:
+            self.show_comparison(self._shown[0], with_agreeing=self._shown[1])
 
     def wanted_width(self) -> int:
         """Room for all runs without scrolling; more for each if there are few."""
@@ -141,24 +139,18 @@ class CompareTable(QTableWidget):
         self.head.resizeSection(0, scaled(TITLE_WIDTH))
         self.verticalScrollBar().setValue(scroll)
 
-    def set_theme(self, theme: Theme) -> None:
-        """Draw in a theme's colours."""
-        self._theme = self.head.theme = theme
-        if self._shown is not None:
-            self.show_comparison(self._shown[0], with_agreeing=self._shown[1])
-
     def _add_section(self, title: str) -> None:
         item = QTableWidgetItem(title)
         item.setFlags(Qt.ItemFlag.ItemIsEnabled)
         item.setFont(ui_font(13, weight=QFont.Weight.DemiBold))
-        item.setForeground(QColor(self._theme.text))
+        item.setForeground(QColor(current_theme().text))
         row = self.rowCount()
         self.insertRow(row)
         self.setItem(row, 0, item)
         self.setSpan(row, 0, 1, self.columnCount())
 
     def _add_row(self, row: ComparedRow, *, is_highlighted: bool = False) -> None:
-        theme, place = self._theme, self.rowCount()
+        theme, place = current_theme(), self.rowCount()
         self.insertRow(place)
         for column, text in enumerate((row.title, *row.texts)):
             is_best = column - 1 in row.best
@@ -184,7 +176,6 @@ class ComparePage(QWidget):
 
     def __init__(self) -> None:
         super().__init__()
-        self._theme = LIGHT
         self._comparison: Comparison | None = None
         self.samples: list[RunSample] = []
         self.back = _quiet("All runs", "compareBack", "Back to the list of runs (Esc)")
@@ -257,18 +248,8 @@ class ComparePage(QWidget):
             # Only for a saved plot, which lacks the legend above.
             card.samples = [RunSample(name, index, SAVED_ROOM // len(names)) for index, name in enumerate(names)]
         self._show_table()
-        self.set_theme(self._theme)
         wanted = self.table.wanted_width()
         self.splitter.setSizes([wanted, max(360, self.splitter.width() - wanted)])
-
-    def set_theme(self, theme: Theme) -> None:
-        """Draw in a theme's colours."""
-        self._theme = theme
-        self.table.set_theme(theme)
-        for card in self.cards:
-            card.set_theme(theme)
-        for sample in self.samples:
-            sample.set_theme(theme)
 
     @Slot()
     def _show_table(self) -> None:

@@ -13,7 +13,6 @@ from app.controller import RunController, RunState
 from app.dialogs import Dialogs
 from app.jobs import Job, Jobs
 from app.run.run_view import COMPLETE, RunView
-from app.theme import LIGHT, Theme
 from app.tools.runs.window import LANE, RunsWindow
 from app.window_layout import bring_forward
 from core.evidence import packed_from_record
@@ -59,7 +58,6 @@ class KeptRuns(QObject):
         self.window: RunsWindow | None = None
         self._jobs, self._controller, self._live, self._run = jobs, controller, live, run
         self._dialogs, self._parent = dialogs, parent
-        self._theme = LIGHT
         self._replaying: tuple[KeptRun, RunRequest, str | None] | None = None
         controller.engine_ready.connect(self._look_back)
         live.run_shown.connect(self._on_run_shown)
@@ -73,7 +71,6 @@ class KeptRuns(QObject):
         """Show the window of kept runs."""
         if self.window is None:
             self.window = RunsWindow(self.store, self._jobs, self._dialogs, self._running_id, self._parent)
-            self.window.set_theme(self._theme)
             self.window.open_requested.connect(self.open_run)
             self.window.replay_requested.connect(self.replay)
             self.window.reported.connect(self.reported)
@@ -93,12 +90,6 @@ class KeptRuns(QObject):
         """Read the list again, if it is visible."""
         if self.window is not None:
             self.window.refresh()
-
-    def set_theme(self, theme: Theme) -> None:
-        """Draw in a theme's colours."""
-        self._theme = theme
-        if self.window is not None:
-            self.window.set_theme(theme)
 
     def _running_id(self) -> str:
         is_running = self._controller.state is not RunState.IDLE and self._run.started is not None

@@ -12,7 +12,7 @@ from PySide6.QtCore import QPointF, QRect, QRectF, QSize, Qt
 from PySide6.QtGui import QBrush, QColor, QFontMetrics, QPainter, QPen
 from PySide6.QtWidgets import QSizePolicy
 
-from app.theme import LIGHT, Theme, scaled, ui_font
+from app.theme import Theme, current_theme, scaled, ui_font
 from app.tools.runs.comparison import Array
 from app.widgets.plots import Mark, Plot, SeriesSample, Table
 
@@ -42,8 +42,9 @@ def run_pen(theme: Theme, index: int) -> QPen:
     return pen
 
 
-def draw_sample(painter: QPainter, place: QRectF, theme: Theme, index: int) -> None:
+def draw_sample(painter: QPainter, place: QRectF, index: int) -> None:
     """Draw a piece of a run's line with its marker."""
+    theme = current_theme()
     color = QColor(run_color(theme, index))
     painter.save()
     painter.setRenderHint(QPainter.RenderHint.Antialiasing)
@@ -59,14 +60,9 @@ class RunSample(SeriesSample):
 
     def __init__(self, name: str, index: int, room: int = MAX_NAME_WIDTH) -> None:
         super().__init__(name, Mark.LINE, f"run_{index + 1}", f"Line {index + 1} of the plots")
-        self._index, self._room, self._theme = index, room, LIGHT
+        self._index, self._room = index, room
         self.setToolTip(name)
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
-
-    def set_theme(self, theme: Theme) -> None:
-        """Draw in a theme's colours."""
-        self._theme = theme
-        super().set_theme(theme)
 
     def sizeHint(self) -> QSize:
         """Room for line and name."""
@@ -80,9 +76,9 @@ class RunSample(SeriesSample):
 
     def draw(self, painter: QPainter, size: QSize) -> None:
         """Draw line and name at a painter's origin, on screen or into a file."""
-        draw_sample(painter, QRectF(1, 0, SAMPLE_WIDTH, size.height()), self._theme, self._index)
+        draw_sample(painter, QRectF(1, 0, SAMPLE_WIDTH, size.height()), self._index)
         painter.setFont(ui_font(12))
-        painter.setPen(QColor(self._theme.text))
+        painter.setPen(QColor(current_theme().text))
         place = QRect(SAMPLE_WIDTH + 8, 0, size.width() - SAMPLE_WIDTH - 8, size.height())
         shown = painter.fontMetrics().elidedText(self._text, Qt.TextElideMode.ElideRight, place.width())
         painter.drawText(place, Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignLeft, shown)
@@ -132,7 +128,7 @@ class OverlayPlot(Plot):
         for part in (*self.lines, *self.markers):
             item.addItem(part)
         self._fits = True
-        self._paint_curves(self._theme)
+        self._paint_curves(current_theme())
         self.settle(is_over=True)
 
     def readout(self, place: int) -> str:

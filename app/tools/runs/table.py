@@ -176,10 +176,10 @@ class RunsTable(QTableView):
         header.setSortIndicator(-1, Qt.SortOrder.AscendingOrder)
         self.setSortingEnabled(True)
         header.setMinimumSectionSize(40)
-        self.rescale()
+        self.restyle()
         self.selectionModel().selectionChanged.connect(self._on_selection_changed)
 
-    def rescale(self) -> None:
+    def restyle(self) -> None:
         """Fit rows and columns to the size of the text."""
         self.verticalHeader().setDefaultSectionSize(scaled(ROW_HEIGHT))
         for column, width in enumerate(WIDTHS):

@@ -15,7 +15,6 @@ from app.dialogs import Dialogs
 from app.jobs import Job, Jobs
 from app.run.run_view import RunView
 from app.setup.model_library import bytes_text
-from app.theme import Theme
 from app.tools.runs.compare import ComparePage
 from app.tools.runs.comparison import MAX_RUNS, Comparison, compare
 from app.tools.runs.table import RunsTable
@@ -290,10 +289,6 @@ class RunsWindow(QDialog):
         room = self.width() - self.undo_line.sizeHint().width() - 2 * SIDE
         self.foot.setText(self.foot.fontMetrics().elidedText(sentence, Qt.TextElideMode.ElideMiddle, room))
         self.foot.setToolTip(sentence)
-
-    def set_theme(self, theme: Theme) -> None:
-        """Draw in a theme's colours."""
-        self.compare_page.set_theme(theme)
 
     def reject(self) -> None:
         """Escape leaves the comparison first, then closes the window."""

@@ -17,7 +17,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.theme import DARK, LIGHT, Theme, scaled, ui_font
+from app.theme import DARK, LIGHT, current_theme, hold, scaled, ui_font
 from app.tools.sweep.sweep_view import FAILED, FIGURES, Scale, ShownCell, SweepFigure, SweepRow, SweepView
 from app.widgets.plots import image_of, png_bytes, svg_of
 from app.widgets.tables import Index, Role
@@ -29,20 +29,22 @@ STRENGTH = {LIGHT.name: 0.7, DARK.name: 0.5}
 CENTRE, MIDDLE = Qt.AlignmentFlag.AlignCenter, Qt.AlignmentFlag.AlignVCenter
 
 
-def shade(theme: Theme, level: float) -> QColor:
+def shade(level: float) -> QColor:
     """The background for a level from -1 to 1."""
+    theme = current_theme()
     base, hue = QColor(theme.hover), QColor(theme.draft_bar if level >= 0 else theme.sample_bar)
     share = STRENGTH[theme.name] * abs(level)
     parts = zip(base.getRgb()[:3], hue.getRgb()[:3], strict=True)  # type: ignore[index]
     return QColor(*(round(a + (b - a) * share) for a, b in parts))
 
 
-def paint_cell(painter: QPainter, rect: QRectF, shown: ShownCell, theme: Theme) -> None:
+def paint_cell(painter: QPainter, rect: QRectF, shown: ShownCell) -> None:
     """Draw a cell at its place."""
+    theme = current_theme()
     painter.save()
     painter.setRenderHint(QPainter.RenderHint.Antialiasing)
     tile, is_failed = rect.adjusted(GAP, GAP, -GAP, -GAP), shown.text == FAILED
-    ground, edge = shade(theme, shown.level or 0.0), QPen(Qt.PenStyle.NoPen)
+    ground, edge = shade(shown.level or 0.0), QPen(Qt.PenStyle.NoPen)
     if is_failed:
         ground, edge = QColor(theme.danger_surface), QPen(QColor(theme.danger), 1, Qt.PenStyle.DashLine)
     elif not shown.text:
@@ -76,15 +78,16 @@ def legend_size() -> QSize:
     return QSize(scaled(BAR_WIDTH + 2 * BAR_MARGIN), scaled(LEGEND_HEIGHT))
 
 
-def paint_legend(painter: QPainter, place: QPointF, scale: Scale, theme: Theme) -> None:
+def paint_legend(painter: QPainter, place: QPointF, scale: Scale) -> None:
     """Draw the scale with its values."""
+    theme = current_theme()
     painter.save()
     painter.setRenderHint(QPainter.RenderHint.Antialiasing)
     bar = QRectF(place.x() + scaled(BAR_MARGIN), place.y(), scaled(BAR_WIDTH), BAR_HEIGHT)
     first = -1.0 if scale.is_diverging else 0.0
     gradient = QLinearGradient(bar.topLeft(), bar.topRight())
     for step in range(9):
-        gradient.setColorAt(step / 8, shade(theme, first + step / 8 * (1 - first)))
+        gradient.setColorAt(step / 8, shade(first + step / 8 * (1 - first)))
     painter.setBrush(gradient)
     painter.setPen(QPen(QColor(theme.border), 1))
     painter.drawRoundedRect(bar, 3, 3)
@@ -104,7 +107,7 @@ class HeatmapLegend(QWidget):
         super().__init__()
         self.setObjectName("sweepLegend")
         self._scale: Scale | None = None
-        self._theme = LIGHT
+        hold(self, width=BAR_WIDTH + 2 * BAR_MARGIN, height=LEGEND_HEIGHT)
 
     def show_scale(self, scale: Scale) -> None:
         """Show a scale."""
@@ -115,17 +118,11 @@ class HeatmapLegend(QWidget):
             self.setToolTip(legend)
             self.update()
 
-    def set_theme(self, theme: Theme) -> None:
-        """Draw in a theme's colours, at the text's scale."""
-        self._theme = theme
-        self.setFixedSize(legend_size())
-        self.update()
-
     def paintEvent(self, _event: QPaintEvent) -> None:
         """Draw it."""
         if self._scale is not None:
             painter = QPainter(self)
-            paint_legend(painter, QPointF(0, 3), self._scale, self._theme)
+            paint_legend(painter, QPointF(0, 3), self._scale)
             painter.end()
 
 
@@ -154,16 +151,14 @@ def _column_help(title: str) -> str:
 class HeatmapDelegate(QStyledItemDelegate):
     """Draws a cell, with a ring if it is the current one."""
 
-    theme = LIGHT
-
     def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: Index) -> None:
         """Draw it."""
         rect = QRectF(option.rect)
-        paint_cell(painter, rect, index.data(SHOWN_ROLE), self.theme)
+        paint_cell(painter, rect, index.data(SHOWN_ROLE))
         if option.state & QStyle.StateFlag.State_Selected:
             painter.save()
             painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-            painter.setPen(QPen(QColor(self.theme.accent), 2))
+            painter.setPen(QPen(QColor(current_theme().accent), 2))
             painter.drawRoundedRect(rect.adjusted(1, 1, -1, -1), 7, 7)
             painter.restore()
 
@@ -184,8 +179,7 @@ class Heatmap(QTableWidget):
         self.setObjectName("sweepHeatmap")
         self._view = view
         self._grid: tuple[tuple[SweepRow, ...], tuple[str, ...]] = ((), ())
-        self._delegate = HeatmapDelegate(self)
-        self.setItemDelegate(self._delegate)
+        self.setItemDelegate(HeatmapDelegate(self))
         self.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
         self.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
         self.setTabKeyNavigation(False)
@@ -199,17 +193,16 @@ class Heatmap(QTableWidget):
         self.horizontalHeader().setSectionResizeMode(QHeaderView.ResizeMode.Stretch)
         self.verticalHeader().setSectionResizeMode(QHeaderView.ResizeMode.Fixed)
         self.verticalHeader().setTextElideMode(Qt.TextElideMode.ElideNone)
+        self.restyle()
         self.show_figure(SweepFigure.SPEEDUP)
         self.selectionModel().currentChanged.connect(self._on_chosen)
         self.clicked.connect(self._on_chosen)
 
-    def set_theme(self, theme: Theme) -> None:
-        """Draw in a theme's colours, at the text's scale."""
-        self._delegate.theme = theme
+    def restyle(self) -> None:
+        """Fit the rows and columns to the size of the text."""
         self.verticalHeader().setDefaultSectionSize(scaled(ROW_HEIGHT))
         self.verticalHeader().setFixedWidth(scaled(HEAD_WIDTH))
         self.horizontalHeader().setMinimumSectionSize(scaled(MIN_WIDTH))
-        self.viewport().update()
 
     def show_figure(self, figure: SweepFigure) -> None:
         """Show another figure for the same cells."""
@@ -291,7 +284,7 @@ MARGIN, HEADER, COLUMN_HEAD = 16, 96, 26
 CELL_WIDTH, CELL_HEIGHT = 76, 46
 
 
-def picture_of(view: SweepView, scale: Scale, theme: Theme, *, is_svg: bool) -> bytes:
+def picture_of(view: SweepView, scale: Scale, *, is_svg: bool) -> bytes:
     """A sweep's figure as an SVG or PNG file: title, scale, rows and columns."""
     metrics = QFontMetricsF(ui_font(12))
     head = 16 + max([80.0, *(metrics.horizontalAdvance(_last_part(view, row)) for row in view.rows)])
@@ -301,9 +294,9 @@ def picture_of(view: SweepView, scale: Scale, theme: Theme, *, is_svg: bool) -> 
     title = f"{FIGURES[scale.figure].title} of {view.target_title()}"
 
     def paint(painter: QPainter) -> None:
-        painter.fillRect(QRectF(QPointF(0, 0), size.toSizeF()), QColor(theme.surface))
-        _paint_head(painter, title, view, scale, theme)
-        _paint_grid(painter, view, scale, theme, head)
+        painter.fillRect(QRectF(QPointF(0, 0), size.toSizeF()), QColor(current_theme().surface))
+        _paint_head(painter, title, view, scale)
+        _paint_grid(painter, view, scale, head)
 
     return svg_of(size, paint, title) if is_svg else png_bytes(image_of(size, paint))
 
@@ -312,7 +305,8 @@ def _last_part(view: SweepView, row: SweepRow) -> str:
     return view.row_title(row).rpartition("/")[2]
 
 
-def _paint_head(painter: QPainter, title: str, view: SweepView, scale: Scale, theme: Theme) -> None:
+def _paint_head(painter: QPainter, title: str, view: SweepView, scale: Scale) -> None:
+    theme = current_theme()
     painter.setFont(ui_font(13, weight=QFont.Weight.DemiBold))
     painter.setPen(QColor(theme.text))
     painter.drawText(QPointF(MARGIN, MARGIN + scaled(15)), title)
@@ -321,14 +315,14 @@ def _paint_head(painter: QPainter, title: str, view: SweepView, scale: Scale, th
     if view.plan is not None:
         medians = f"medians over {len(view.plan.prompts)} prompts, {view.plan.repeats} repeats"
         painter.drawText(QPointF(MARGIN, MARGIN + scaled(34)), f"{FIGURES[scale.figure].legend}; {medians}")
-    paint_legend(painter, QPointF(MARGIN, MARGIN + scaled(48)), scale, theme)
+    paint_legend(painter, QPointF(MARGIN, MARGIN + scaled(48)), scale)
 
 
-def _paint_grid(painter: QPainter, view: SweepView, scale: Scale, theme: Theme, head: float) -> None:
+def _paint_grid(painter: QPainter, view: SweepView, scale: Scale, head: float) -> None:
     left, top = MARGIN + head, MARGIN + scaled(HEADER)
     width, height = scaled(CELL_WIDTH), scaled(CELL_HEIGHT)
     painter.setFont(ui_font(12))
-    painter.setPen(QColor(theme.muted))
+    painter.setPen(QColor(current_theme().muted))
     for place, title in enumerate(view.columns):
         painter.drawText(QRectF(left + place * width, top, width, scaled(COLUMN_HEAD)), CENTRE, column_title(title))
     for index, row in enumerate(view.rows):
@@ -338,4 +332,4 @@ def _paint_grid(painter: QPainter, view: SweepView, scale: Scale, theme: Theme, 
         )
         for place in range(len(view.columns)):
             shown = view.shown(view.cell(index, place), scale)
-            paint_cell(painter, QRectF(left + place * width, y, width, height), shown, theme)
+            paint_cell(painter, QRectF(left + place * width, y, width, height), shown)

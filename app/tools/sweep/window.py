@@ -30,7 +30,7 @@ from app.jobs import Jobs
 from app.settings import sweeps_folder
 from app.setup.controls import ControlsPanel, settings_of
 from app.setup.prompt import PromptEditor
-from app.theme import Theme, hold, scaled, text_scale
+from app.theme import hold, scaled, text_scale
 from app.tools.sweep import files
 from app.tools.sweep.files import SweepExport
 from app.tools.sweep.form import SweepForm
@@ -279,6 +279,7 @@ class SweepWindow(ToolWindow):
         self.setLayout(layout)
         self.setMinimumSize(980, 600)
         open_at(self, 1240, 740)
+        self.restyle()
 
     def _connect(self) -> None:
         self.figures.chosen.connect(self._on_figure_chosen)
@@ -302,11 +303,8 @@ class SweepWindow(ToolWindow):
         """Copy what has changed in the main window."""
         self.form.refresh()
 
-    def set_theme(self, theme: Theme) -> None:
-        """Draw in a theme's colours, at the text's scale."""
-        super().set_theme(theme)
-        for part in (self.heatmap, self.legend, self.runs):
-            part.set_theme(theme)
+    def restyle(self) -> None:
+        """Fit the layout to the size of the text."""
         # With large text, the legend gets its own line, so that the heatmap has room.
         direction = QBoxLayout.Direction
         self._head.setDirection(direction.TopToBottom if text_scale() > WIDE_SCALE else direction.LeftToRight)
@@ -533,7 +531,7 @@ class SweepWindow(ToolWindow):
             return
         picture = b""
         if kind in {SweepExport.PNG, SweepExport.SVG}:
-            picture = picture_of(self.view, self.heatmap.scale, self._theme, is_svg=kind is SweepExport.SVG)
+            picture = picture_of(self.view, self.heatmap.scale, is_svg=kind is SweepExport.SVG)
         self._jobs.submit(
             lambda _job: write_atomically(path, picture) if picture else files.export_sweep(source, kind, path),
             lambda _: self._show_saved(path),
