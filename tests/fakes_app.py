@@ -278,6 +278,11 @@ def run_of(steps, *, baseline: bool = True, is_over: bool = True):
     return run
 
 
+def text_of(run) -> str:
+    """The text that a run has generated so far."""
+    return "".join(step.emitted_text for step in run.steps)
+
+
 def keep_files_in(folder: Path, patches: pytest.MonkeyPatch) -> None:
     """Have settings, runs and sweeps kept in a folder until the patches are undone."""
     patches.setattr("app.settings.data_folder", lambda: folder)

@@ -209,7 +209,7 @@ def gallery(camera: Camera, window: MainWindow) -> None:
     """Every page and tool window: empty, in a run, paused, finished, with a selection."""
     camera.take_pages("empty")
     window.prompt.run_button.click()
-    wait_until(lambda: window.run_view.tokens.num_tokens > 40)
+    wait_until(lambda: window.run_view.num_tokens > 40)
     window.transcript.playback.pause_button.click()
     camera.take_pages("paused")
     window.transcript.playback.pause_button.click()

@@ -11,7 +11,7 @@ from app.run.branches import branch, can_branch
 from app.run.pages.race import race_of
 from app.run.pages.why import NO_UNIT, why_report
 from app.run.run_view import RunView
-from app.run.tokens import Place
+from app.run.tokens import KINDS, Place, block
 from core.runlog.log import read_run_log
 from core.runlog.replay import events, request_to_show
 from tests.fakes_runs import keep_run
@@ -56,11 +56,10 @@ def gapped(path):
 def test_a_token_after_a_missing_step_leads_to_its_own_step(gapped):
     run = view_of(gapped)
     assert [step.index for step in run.steps[:4]] == [0, 1, 3, 4]
-    for step_text in run.tokens.steps:
-        for token in step_text.tokens:
-            assert run.steps[token.place.step].emitted[token.place.slot] == token.token_id
-        for ghost in step_text.ghosts:
-            assert run.steps[ghost.place.step].drafted[ghost.place.slot] == ghost.token_id
+    for number, step in enumerate(run.steps):
+        for span in block(step, number):
+            ids = run.steps[span.place.step].emitted if span.fate in KINDS else step.drafted
+            assert ids[span.place.slot] == span.token_id
 
 
 def test_scrubbing_a_run_with_a_missing_step_selects_the_last_one_shown(window, gapped):

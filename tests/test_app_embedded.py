@@ -53,7 +53,7 @@ def test_greedy_text_is_that_of_the_baseline(window, run_to_end):
 def test_stop_in_a_run_keeps_the_engine_usable(window, qtbot, run_to_end):
     window.controls.run.length.setValue(512)
     window.prompt.run_button.click()
-    qtbot.waitUntil(lambda: window.run_view.tokens.num_tokens > 3, timeout=120_000)
+    qtbot.waitUntil(lambda: window.run_view.num_tokens > 3, timeout=120_000)
     with qtbot.waitSignal(window.live.run_shown, timeout=20_000):
         window.prompt.stop_button.click()
     assert window.run_view.summary.finish_reason is FinishReason.CANCELLED

@@ -12,7 +12,6 @@ from app.run.inspection import (
     NOT_KEPT,
     NOT_YET,
     UNKNOWN,
-    Fate,
     inspect,
     next_slot,
     next_step,
@@ -24,7 +23,7 @@ from app.run.inspection import (
 )
 from app.run.inspector import FEW_ROWS, InspectorPanel
 from app.run.run_view import RunView
-from app.run.tokens import Place, Selection
+from app.run.tokens import Fate, Place, Selection
 from app.theme import DARK, LIGHT
 from core.evidence import PositionEvidence
 from core.settings import Coupling, RunRequest
@@ -79,12 +78,7 @@ def test_a_block_is_shown_with_each_tokens_fate():
         Fate.ACCEPTED, Fate.ACCEPTED, Fate.REJECTED, Fate.DISCARDED, Fate.RESAMPLED,
     ]  # fmt: skip
     assert [chip.slot for chip in block] == [0, 1, 2, 3, 2]
-    assert [chip.is_current for chip in block] == [True, False, False, False, False]
     assert block[-1].text == "␣last"
-    assert [chip.fate for chip in inspect(STEPS, Place(0, 2)).chips if chip.is_current] == [
-        Fate.REJECTED,
-        Fate.RESAMPLED,
-    ]
     assert [chip.fate for chip in inspect(STEPS, Place(1, 3)).chips] == [Fate.ACCEPTED] * 3 + [Fate.BONUS]
 
 

@@ -13,6 +13,7 @@ from app.controller import RunState
 from app.run.playback import Pace
 from app.run.tokens import Place
 from core.types import FinishReason
+from tests.fakes_app import text_of
 
 
 @pytest.fixture(autouse=True)
@@ -53,11 +54,11 @@ def test_a_run_runs_step_by_step_and_then_on(stepwise, qtbot):
     run_paused(stepwise, qtbot, steps=2)
     assert stepwise.controller.state is RunState.PAUSED
     assert stepwise.status.stage.text() == "Paused before step 2"
-    assert stepwise.transcript.view.toPlainText() == stepwise.prompt.text() + stepwise.run_view.tokens.text
+    assert stepwise.transcript.view.toPlainText() == stepwise.prompt.text() + text_of(stepwise.run_view)
     bar(stepwise).slider.setValue(1)
     bar(stepwise).step_button.click()
     qtbot.waitUntil(lambda: num_steps(stepwise) == 3)
-    assert stepwise.transcript.view.toPlainText() == stepwise.prompt.text() + stepwise.run_view.tokens.text
+    assert stepwise.transcript.view.toPlainText() == stepwise.prompt.text() + text_of(stepwise.run_view)
     qtbot.waitUntil(lambda: bar(stepwise).slider.value() == 3)
     with qtbot.waitSignal(stepwise.live.run_shown):
         bar(stepwise).pause_button.click()

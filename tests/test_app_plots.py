@@ -107,12 +107,12 @@ def test_nothing_is_drawn_unseen_all_of_it_when_it_is_seen_and_nothing_of_it_in_
     page.end()
     assert page.timeline._hint.isVisible()
     page.show()
-    assert page.timeline.ours.num_tokens == run.tokens.num_tokens
+    assert page.timeline.ours.num_tokens == run.num_tokens
     assert not page.timeline._hint.isVisible()
     assert len(page.positions.bars.opts["height"]) == 6
     feed(run, 10, plain=3)
     page.refresh(has_news=True)
-    assert page.timeline.ours.num_tokens == run.tokens.num_tokens
+    assert page.timeline.ours.num_tokens == run.num_tokens
     assert page.timeline.plain.num_tokens == 3
     run.begin(REQUEST)
     page.begin()

@@ -16,6 +16,7 @@ from core.runlog.log import read_run_log
 from core.settings import LengthPolicy
 from core.text import percent_text
 from core.types import FinishReason
+from tests.fakes_app import text_of
 
 
 @pytest.fixture
@@ -84,7 +85,7 @@ def test_steps_are_on_every_panel_while_the_run_is_running(running, qtbot, gated
     gated.release()
     gated.release()
     qtbot.waitUntil(lambda: steps_shown(window) == 3)
-    assert window.transcript.view.toPlainText() == window.prompt.text() + window.run_view.tokens.text
+    assert window.transcript.view.toPlainText() == window.prompt.text() + text_of(window.run_view)
     assert 0 < window.status.bar.value() < window.status.bar.maximum()
 
 
@@ -99,7 +100,7 @@ def test_stop_ends_the_run_and_keeps_what_came_however_often_it_is_pressed(runni
         window.controller.stop()
     window.menus.stop.trigger()
     assert window.run_view.summary.finish_reason is FinishReason.CANCELLED
-    assert window.run_view.tokens.num_tokens > 0
+    assert window.run_view.num_tokens > 0
     assert window.status.stage.text() == "Stopped"
     assert window.banner.sentence() == ""
     session.gate = None

@@ -11,9 +11,9 @@ import pytest
 from PySide6.QtCore import QEvent, QPoint, Qt
 from PySide6.QtGui import QHelpEvent, QTextCursor
 
-from app.run.token_notes import tooltip
-from app.run.tokens import Ghost, Place, Token, TokenStream, Written, num_joined, num_units
-from app.run.transcript import TranscriptView
+from app.run.token_text import num_joined
+from app.run.tokens import GHOSTS, KINDS, Fate, Place, TokenStream, block, num_units
+from app.run.transcript import TranscriptView, tooltip
 from app.theme import DARK, LIGHT
 from core.settings import Coupling
 from core.types import TokenKind
@@ -24,9 +24,7 @@ PROMPT = "Once upon"
 
 @pytest.fixture
 def stream():
-    stream = TokenStream()
-    stream.clear(PROMPT)
-    return stream
+    return TokenStream(PROMPT)
 
 
 @pytest.fixture
@@ -38,12 +36,16 @@ def view(show_at, sound_binding, stream):
 
 def at(stream, position):
     """The token at a position of the sequence."""
-    return next(token for step in stream.steps for token in step.tokens if token.position == position)
+    number, step = next((i, s) for i, s in enumerate(stream.steps) if position < s.position + len(s.emitted))
+    return next(s for s in block(step, number) if s.fate in KINDS and s.slot == position - step.position)
+
+
+def ghosts(stream, number):
+    return [span for span in block(stream.steps[number], number) if span.fate in GHOSTS]
 
 
 def add(view, stream, *steps):
-    for step in steps:
-        stream.append(step)
+    stream.steps += steps
     view.refresh()
 
 
@@ -58,7 +60,7 @@ def test_each_kind_has_its_colour_and_its_line(view, stream, theme, apply_theme)
     apply_theme(theme)
     add(view, stream, make_step(0, 2, num_accepted=1), make_step(1, 4, num_accepted=4))
     for position, kind in ((2, TokenKind.ACCEPTED), (3, TokenKind.CORRECTION), (8, TokenKind.BONUS)):
-        assert at(stream, position).kind is kind
+        assert KINDS[at(stream, position).fate] is kind
         first, last = view.place_range(at(stream, position).place)
         assert last > first
         shown = format_at(view, first)
@@ -85,20 +87,19 @@ def test_ghosts_are_struck_through_break_no_lines_are_not_copied_and_go_again(vi
     assert view.toPlainText() == before
 
 
-def test_the_first_ghost_was_rejected_and_the_rest_discarded(stream):
-    step = make_step(0, 2, num_draft_tokens=4, num_accepted=1)
-    stream.append(step)
-    assert [ghost.tested for ghost in stream.steps[0].ghosts] == [True, False, False]
+def test_the_first_ghost_was_rejected_and_the_rest_discarded(view, stream):
+    view.set_ghosts_shown(True)
     ended = make_step(1, 4, num_draft_tokens=4, num_accepted=2)
-    stream.append(replace(ended, emitted=ended.emitted[:2], emitted_kinds=ended.emitted_kinds[:2]))
-    assert stream.steps[1].ghosts == (), "a text that ends within the block leaves none"
-    assert stream.num_tokens == 4
+    ended = replace(ended, emitted=ended.emitted[:2], emitted_kinds=ended.emitted_kinds[:2], emitted_texts=(" a", "."))
+    add(view, stream, make_step(0, 2, num_draft_tokens=4, num_accepted=1), ended)
+    assert [ghost.fate for ghost in ghosts(stream, 0)] == [Fate.REJECTED, Fate.DISCARDED, Fate.DISCARDED]
+    assert view.toPlainText().endswith(" a."), "a text that ends within the block leaves none"
 
 
 def test_the_tooltip_gives_step_kind_and_probabilities(stream):
-    stream.append(make_step(0, 2, num_accepted=1))
-    stream.append(make_step(1, 4, num_accepted=4, texts=lambda _position: "<b>&"))
-    spans = (at(stream, 2), at(stream, 3), *stream.steps[0].ghosts[:2], at(stream, 4))
+    stream.steps.append(make_step(0, 2, num_accepted=1))
+    stream.steps.append(make_step(1, 4, num_accepted=4, texts=lambda _position: "<b>&"))
+    spans = (at(stream, 2), at(stream, 3), *ghosts(stream, 0)[:2], at(stream, 4))
     for span, parts in zip(
         spans,
         (
@@ -110,18 +111,18 @@ def test_the_tooltip_gives_step_kind_and_probabilities(stream):
         ),
         strict=True,
     ):
-        assert [part for part in parts if part not in tooltip(span)] == []
-    bonus = tooltip(at(stream, 8))
+        assert [part for part in parts if part not in tooltip(span, stream)] == []
+    bonus = tooltip(at(stream, 8), stream)
     assert "bonus" in bonus
     assert "probability" not in bonus
 
 
 def test_with_shared_noise_the_tooltip_shows_the_targets_own_draw(view, stream, monkeypatch):
-    stream.clear(PROMPT, Coupling.GUMBEL)
+    stream.coupling = Coupling.GUMBEL
     view.set_stream(stream)
     add(view, stream, make_step(0, 2, num_accepted=1))
-    spans = (at(stream, 2), at(stream, 3), *stream.steps[0].ghosts[:2])
-    texts = [tooltip(span, stream.coupling) for span in spans]
+    spans = (at(stream, 2), at(stream, 3), *ghosts(stream, 0)[:2])
+    texts = [tooltip(span, stream) for span in spans]
     assert not any("esidual" in text or "Acceptance probability" in text for text in texts)
     assert all("own draw under the shared noise" in text for text in texts[:3])
     shown = []
@@ -136,12 +137,12 @@ def test_every_token_is_found_under_the_pointer_and_highlighted(view, stream, qt
     add(view, stream, make_step(0, 2, num_accepted=1), make_step(1, 4, num_accepted=4))
     for index, span in enumerate(view._spans):
         first, last = view._extent(index)
-        for position in range(first, last) if not isinstance(span, Written) else ():
+        for position in range(first, last) if span.step >= 0 else ():
             left, right = (view.cursorRect(cursor_at(view, place)) for place in (position, position + 1))
             if left.top() == right.top():
                 assert view.span_at(QPoint((left.x() + right.x()) // 2 + 1, left.center().y())) is span
     assert view.span_at(view.cursorRect(cursor_at(view, 2)).center()) is None
-    assert any(isinstance(span, Ghost) for span in view._spans)
+    assert any(span.fate in GHOSTS for span in view._spans)
     first, last = view.place_range(at(stream, 2).place)
     qtbot.mouseMove(view.viewport(), view.cursorRect(cursor_at(view, first + 1)).center())
     (selection,) = view.extraSelections()
@@ -193,10 +194,10 @@ def write(view, stream, pieces):
     add(view, stream, *(make_step(i // 3, i, texts=lambda at: pieces[at]) for i in range(0, len(pieces), 3)))
 
 
-@pytest.mark.parametrize("ghosts", [False, True])
+@pytest.mark.parametrize("shown", [False, True])
 @pytest.mark.parametrize("name", PIECES)
-def test_copies_are_exactly_what_was_emitted(view, stream, name, ghosts):
-    view.set_ghosts_shown(ghosts)
+def test_copies_are_exactly_what_was_emitted(view, stream, name, shown):
+    view.set_ghosts_shown(shown)
     write(view, stream, PIECES[name])
     view.selectAll()
     assert view.createMimeDataFromSelection().text() == PROMPT + "".join(PIECES[name])
@@ -219,12 +220,11 @@ def test_every_token_is_reached_with_the_keyboard_in_order(view, stream, qtbot, 
         assert view.selected_span() is token
 
 
-def test_a_token_without_text_has_a_frame_too_and_counts(view, stream):
+def test_a_token_without_text_has_a_frame_too(view, stream):
     write(view, stream, PIECES["parts"])
     view.choose(Place(0, 0))
     (frame,) = view.rectangles(*view.place_range(Place(0, 0)))
     assert 0 < frame.width() < 10
-    assert stream.num_tokens == 6
     assert "(no text)" in view.accessibleDescription()
 
 
@@ -250,8 +250,8 @@ def test_up_and_down_go_from_step_to_step_and_shift_selects_text(view, stream, q
 
 def test_discarded_drafts_are_walked_through_where_they_are_shown(view, stream, qtbot):
     view.set_ghosts_shown(True)
-    stream.append(make_step(0, 0, num_draft_tokens=4, num_accepted=1))
-    stream.append(make_step(1, 2, num_draft_tokens=2, num_accepted=2))
+    stream.steps.append(make_step(0, 0, num_draft_tokens=4, num_accepted=1))
+    stream.steps.append(make_step(1, 2, num_draft_tokens=2, num_accepted=2))
     view.refresh()
     view.choose(Place(0, 0))
     walked = []
@@ -260,7 +260,7 @@ def test_discarded_drafts_are_walked_through_where_they_are_shown(view, stream, 
         walked.append(view._selected)
     assert walked == [Place(0, 1), Place(0, 2), Place(0, 3), Place(1, 0), Place(1, 1)]
     view.choose(Place(0, 1))
-    assert isinstance(view.selected_span(), Token), "the token that was drawn, not the one that was rejected there"
+    assert view.selected_span().fate is Fate.RESAMPLED, "the token that was drawn, not the one that was rejected there"
 
 
 def test_a_click_brings_the_inspector_to_the_front_and_the_keys_leave_the_page_that_is_read(
@@ -320,9 +320,11 @@ def test_kept_and_forced_text_look_unlike_the_prompt_and_unlike_each_other(view,
 
 def test_in_another_theme_a_long_text_stays_at_its_place(view, stream, apply_theme):
     for index in range(2000):
-        stream.append(make_step(index, 4 * index, num_accepted=3, texts=lambda at: ".\n" if at % 12 == 11 else " w"))
+        stream.steps.append(
+            make_step(index, 4 * index, num_accepted=3, texts=lambda at: ".\n" if at % 12 == 11 else " w")
+        )
     view.refresh()
-    assert view.toPlainText() == PROMPT + stream.text
+    assert view.toPlainText() == PROMPT + "".join(step.emitted_text for step in stream.steps)
     view.verticalScrollBar().setValue(300)
     top = view.cursorForPosition(QPoint(0, 0)).position()
     apply_theme(DARK)
@@ -332,7 +334,7 @@ def test_in_another_theme_a_long_text_stays_at_its_place(view, stream, apply_the
 
 def test_the_legend_has_every_kind_and_the_ghosts_where_they_are_shown(make_window):
     window = make_window(is_shown=True)
-    assert set(window.transcript._samples) == set(TokenKind)
+    assert set(window.transcript._samples) == set(KINDS)
     assert not window.transcript._ghost_sample.isVisibleTo(window)
     window.menus.show_ghosts.setChecked(True)
     assert window.transcript._ghost_sample.isVisibleTo(window)

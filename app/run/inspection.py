@@ -6,33 +6,13 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 from app.run.run_view import NamedValue
-from app.run.tokens import Place
+from app.run.tokens import Fate, Place, Span, block, fate_of
 from core.evidence import PositionEvidence
 from core.settings import Coupling
 from core.text import percent_text, significant_text
 from core.types import Step, TokenKind
-
-
-class Fate(StrEnum):
-    """The fate of a token of a block, as shown on screen."""
-
-    ACCEPTED = "accepted"
-    REJECTED = "rejected"
-    DISCARDED = "discarded"
-    RESAMPLED = "resampled"
-    BONUS = "bonus"
-
-
-FATE_HELP = {
-    Fate.ACCEPTED: "Drafted, tested and accepted.",
-    Fate.REJECTED: "Drafted, tested and rejected.",
-    Fate.DISCARDED: "Drafted after the rejected token, and never tested.",
-    Fate.RESAMPLED: "The target's own token, in place of the rejected one.",
-    Fate.BONUS: "The target's own token, after a fully accepted block or with no draft.",
-}
 
 
 def num_places(step: Step) -> int:
@@ -64,20 +44,6 @@ def _first_or_last(steps: Sequence[Step], by: int) -> Place | None:
     if not steps:
         return None
     return Place(0, 0) if by > 0 else Place(len(steps) - 1, num_places(steps[-1]) - 1)
-
-
-def fate_of(step: Step, slot: int) -> Fate:
-    """The fate of the token that is, or was, at a place."""
-    if slot >= len(step.drafted):
-        return Fate.BONUS
-    if slot < step.num_accepted:
-        return Fate.ACCEPTED
-    return Fate.REJECTED if slot == step.num_accepted and is_corrected(step) else Fate.DISCARDED
-
-
-def is_corrected(step: Step) -> bool:
-    """Whether a token was rejected and another drawn in its place."""
-    return step.emitted_kinds[-1:] == (TokenKind.CORRECTION,)
 
 
 def evidence_at(step: Step, slot: int) -> PositionEvidence | None:
@@ -190,22 +156,16 @@ NOT_YET = "The distributions of this step have not arrived yet."
 
 
 @dataclass(frozen=True, slots=True)
-class Chip:
-    """A token of the block, with its fate and place."""
-
-    slot: int
-    text: str
-    fate: Fate
-    is_current: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Inspection:
-    """All that is shown for one place; `shares` is empty if no evidence was kept."""
+    """All that is shown for one place; `shares` is empty if no evidence was kept.
+
+    Attributes:
+        chips: the whole block, with texts that make spaces visible.
+    """
 
     title: str
     subtitle: str
-    chips: tuple[Chip, ...]
+    chips: tuple[Span, ...]
     verdict: str
     facts: tuple[NamedValue, ...]
     shares: tuple[Share, ...]
@@ -227,7 +187,7 @@ def inspect(
     return Inspection(
         title=f"Step {place.step} · {_place_name(step, slot)}",
         subtitle=f"position {step.position + slot:,} · temperature {step.temperature:g}",
-        chips=_chips(step, slot),
+        chips=_chips(step, place.step),
         verdict=_verdict(step, slot, coupling),
         facts=tuple(_drafted_facts(step, slot, coupling) if slot < len(step.drafted) else _own_facts(step, slot)),
         shares=shares_at(step, slot, evidence) if evidence is not None else (),
@@ -235,18 +195,13 @@ def inspect(
     )
 
 
-def _chips(step: Step, current: int) -> tuple[Chip, ...]:
-    chips = [
-        Chip(slot, show(text), fate_of(step, slot), slot == current) for slot, text in enumerate(step.drafted_texts)
-    ]
-    if num_places(step) > len(step.drafted):
-        slot = len(step.drafted)
-        chips.append(Chip(slot, _last_text(step), Fate.BONUS, slot == current))
-    elif is_corrected(step):
-        # It takes the rejected token's place.
-        slot = step.num_accepted
-        chips.append(Chip(slot, _last_text(step), Fate.RESAMPLED, slot == current))
-    return tuple(chips)
+def _chips(step: Step, number: int) -> tuple[Span, ...]:
+    return tuple(
+        span._replace(
+            text=_last_text(step) if span.fate in {Fate.BONUS, Fate.RESAMPLED} else show(step.drafted_texts[span.slot])
+        )
+        for span in block(step, number)
+    )
 
 
 def _last_text(step: Step) -> str:
@@ -317,45 +272,27 @@ DISTANCE_HELP = {
 
 def _drafted_facts(step: Step, slot: int, coupling: Coupling) -> list[NamedValue]:
     evidence, is_rejection = evidence_at(step, slot), coupling is Coupling.REJECTION
-    facts = [
-        NamedValue("Target p", number(_at(step.target_probs, slot)), P_HELP.format("drafted")),
-        NamedValue(
-            "Draft q", number(_at(step.draft_probs, slot)), "The draft's probability of the token that it drafted."
-        ),
+    rows = [
+        ("Target p", _at(step.target_probs, slot), P_HELP.format("drafted")),
+        ("Draft q", _at(step.draft_probs, slot), "The draft's probability of the token that it drafted."),
     ]
     if is_rejection:
-        chance, draw = _at(step.acceptance_probs, slot), _at(step.uniforms, slot)
+        chance = "The probability that rejection sampling accepts this token."
         how = "From 0 to 1; the token is accepted where u·q < p. Drawn for every token, tested or not."
-        facts += [
-            NamedValue(
-                "Acceptance probability, min(1, p/q)",
-                number(chance),
-                "The probability that rejection sampling accepts this token.",
-            ),
-            NamedValue("Uniform draw u", number(draw), how),
-        ]
-    facts.append(
-        NamedValue(
-            "Expected acceptance, 1 − TV" if is_rejection else "Upper bound of acceptance, 1 − TV",
-            number(_at(step.expected_acceptance, slot)),
-            f"The sum of min(p, q) over the whole vocabulary: {OVERLAP_HELP[coupling]} TV is the total variation "
-            "distance of the two distributions.",
-        )
-    )
-    if evidence is None:
-        return facts
-    facts.append(
-        NamedValue(
-            "Residual mass, TV" if is_rejection else "Distance of the distributions, TV",
-            number(evidence.residual_mass),
-            f"The sum of max(0, p − q) over the whole vocabulary{DISTANCE_HELP[coupling]}",
-        )
-    )
-    if evidence.residual_probs is not None:
-        drawn = _prob_in(evidence.residual_probs, evidence, step.emitted[-1])
-        how = "max(0, p − q) of the token that was drawn instead, divided by the residual mass."
-        facts.append(NamedValue("Residual of the drawn token", number(drawn), how))
-    return facts + _entropies(evidence)
+        rows.append(("Acceptance probability, min(1, p/q)", _at(step.acceptance_probs, slot), chance))
+        rows.append(("Uniform draw u", _at(step.uniforms, slot), how))
+    title = "Expected acceptance, 1 − TV" if is_rejection else "Upper bound of acceptance, 1 − TV"
+    how = f"The sum of min(p, q) over the whole vocabulary: {OVERLAP_HELP[coupling]} TV is the total variation "
+    rows.append((title, _at(step.expected_acceptance, slot), f"{how}distance of the two distributions."))
+    if evidence is not None:
+        title = "Residual mass, TV" if is_rejection else "Distance of the distributions, TV"
+        how = f"The sum of max(0, p − q) over the whole vocabulary{DISTANCE_HELP[coupling]}"
+        rows.append((title, evidence.residual_mass, how))
+        if evidence.residual_probs is not None:
+            how = "max(0, p − q) of the token that was drawn instead, divided by the residual mass."
+            drawn = _prob_in(evidence.residual_probs, evidence, step.emitted[-1])
+            rows.append(("Residual of the drawn token", drawn, how))
+    return [NamedValue(title, number(value), how) for title, value, how in rows] + _entropies(evidence)
 
 
 def _own_facts(step: Step, slot: int) -> list[NamedValue]:
@@ -367,15 +304,17 @@ def _own_facts(step: Step, slot: int) -> list[NamedValue]:
     if step.next_uniform is not None:
         how = "From 0 to 1; the token drawn is the first at which the target's probabilities, summed by id, exceed it."
         facts.append(NamedValue("Uniform draw", number(step.next_uniform), how))
-    return facts + (_entropies(evidence) if evidence is not None else [])
+    return facts + _entropies(evidence)
 
 
-def _entropies(evidence: PositionEvidence) -> list[NamedValue]:
+def _entropies(evidence: PositionEvidence | None) -> list[NamedValue]:
     how = "−Σ p ln p over the whole vocabulary: 0 if one token is certain."
-    facts = [NamedValue("Entropy of the target", f"{evidence.target_entropy:.2f} nats", how)]
-    if evidence.draft_entropy is not None:
-        facts.append(NamedValue("Entropy of the draft", f"{evidence.draft_entropy:.2f} nats", how))
-    return facts
+    values = {} if evidence is None else {"target": evidence.target_entropy, "draft": evidence.draft_entropy}
+    return [
+        NamedValue(f"Entropy of the {model}", f"{value:.2f} nats", how)
+        for model, value in values.items()
+        if value is not None
+    ]
 
 
 def _prob_in(probs: Sequence[float], evidence: PositionEvidence, token: int) -> float | None:

@@ -8,7 +8,6 @@ from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt, Signal, Slot
 from PySide6.QtGui import (
     QColor,
     QFocusEvent,
-    QFont,
     QFontMetrics,
     QKeyEvent,
     QMouseEvent,
@@ -16,14 +15,10 @@ from PySide6.QtGui import (
     QPen,
     QResizeEvent,
     QShowEvent,
-    QTextLayout,
 )
 from PySide6.QtWidgets import QStackedLayout, QToolButton, QWidget
 
 from app.run.inspection import (
-    FATE_HELP,
-    Chip,
-    Fate,
     Inspection,
     Share,
     inspect,
@@ -34,39 +29,19 @@ from app.run.inspection import (
     shorten,
 )
 from app.run.run_view import RunView
-from app.run.token_colors import ghost_format, text_format, token_format
-from app.run.tokens import Place, Selection, num_units
-from app.theme import Theme, current_theme, mono_font, scaled, ui_font
+from app.run.token_colors import draw_token, text_format, token_formats
+from app.run.tokens import KINDS, Place, Selection, Span, fate_help
+from app.theme import current_theme, mono_font, scaled, ui_font
 from app.widgets.fields import boxed, card, column, quiet_button, row, scrolled, text_label, wrapped_label
 from app.widgets.painted import PaintedWidget
 from app.widgets.tables import FigureTable
-from core.types import TokenKind
+from core.settings import Coupling
 
 CHIP_PX, GAP_PX, PADDING_PX, MOST_TEXT_PX = 40, 5, 6, 120
-KINDS = {Fate.ACCEPTED: TokenKind.ACCEPTED, Fate.RESAMPLED: TokenKind.CORRECTION, Fate.BONUS: TokenKind.BONUS}
-
-
-def draw_token(
-    painter: QPainter, theme: Theme, text: str, fate: Fate | None, place: QRectF, font: QFont, color: str = ""
-) -> None:
-    """Draw a token's text at a rectangle's top left, in the format of its fate, elided to the width."""
-    if fate is None:
-        chosen = text_format(color or theme.text)
-    else:
-        chosen = token_format(theme, KINDS[fate]) if fate in KINDS else ghost_format(theme)
-    shown = QFontMetrics(font).elidedText(text, Qt.TextElideMode.ElideRight, int(place.width()))
-    layout = QTextLayout(shown, font)
-    span = QTextLayout.FormatRange()
-    span.start, span.length, span.format = 0, num_units(shown), chosen
-    layout.setFormats([span])
-    layout.beginLayout()
-    layout.createLine()
-    layout.endLayout()
-    layout.draw(painter, place.topLeft())
 
 
 class BlockRow(PaintedWidget):
-    """Draws `Chip`s, in as many lines as needed.
+    """Draws a block's tokens, in as many lines as needed.
 
     Signals:
         chosen: the slot of the chip that was clicked.
@@ -77,17 +52,18 @@ class BlockRow(PaintedWidget):
     def __init__(self) -> None:
         super().__init__("inspectorBlock", "Drafted block")
         self.setMouseTracking(True)
-        self._chips: tuple[Chip, ...] = ()
+        self._chips: tuple[Span, ...] = ()
+        self._current, self._coupling = -1, Coupling.REJECTION
         self._hovered: int | None = None
         self._has_focus = False
         policy = self.sizePolicy()
         policy.setHeightForWidth(True)
         self.setSizePolicy(policy)
 
-    def show_chips(self, chips: Sequence[Chip]) -> None:
-        """Show these tokens."""
-        self._chips, self._hovered = tuple(chips), None
-        words = ", ".join(f"“{chip.text}” {chip.fate.value}{' (shown)' * chip.is_current}" for chip in chips)
+    def show_chips(self, chips: Sequence[Span], current: int, coupling: Coupling) -> None:
+        """Show these tokens; those at the slot `current` are marked."""
+        self._chips, self._current, self._coupling, self._hovered = tuple(chips), current, coupling, None
+        words = ", ".join(f"“{chip.text}” {chip.fate.value}{' (shown)' * (chip.slot == current)}" for chip in chips)
         self.setAccessibleDescription(words)
         self.updateGeometry()
         self.update()
@@ -101,7 +77,7 @@ class BlockRow(PaintedWidget):
         """Explain a chip's fate."""
         index = self._chip_at(point)
         chip = None if index is None else self._chips[index]
-        return "" if chip is None else f"“{chip.text}”, {chip.fate.value}. {FATE_HELP[chip.fate]}"
+        return "" if chip is None else f"“{chip.text}”, {chip.fate.value}. {fate_help(chip.fate, self._coupling)}"
 
     def hasHeightForWidth(self) -> bool:
         """Chips wrap."""
@@ -141,13 +117,15 @@ class BlockRow(PaintedWidget):
 
     def _paint(self, painter: QPainter) -> None:
         theme, mono, small = current_theme(), mono_font(12), ui_font(11)
+        formats = token_formats()
         for index, (chip, box) in enumerate(zip(self._chips, self.boxes(), strict=True)):
-            painter.setPen(QPen(QColor(theme.accent), 2) if chip.is_current else QPen(QColor(theme.field_border), 1))
-            is_filled = index == self._hovered or (chip.is_current and self._has_focus)
+            is_current = chip.slot == self._current
+            painter.setPen(QPen(QColor(theme.accent), 2) if is_current else QPen(QColor(theme.field_border), 1))
+            is_filled = index == self._hovered or (is_current and self._has_focus)
             painter.setBrush(QColor(theme.hover if is_filled else theme.surface))
             painter.drawRoundedRect(box.adjusted(0.5, 0.5, -0.5, -0.5), 6, 6)
             inside = box.adjusted(PADDING_PX, 3, 1 - PADDING_PX, 0)
-            draw_token(painter, theme, chip.text, chip.fate, inside, mono)
+            draw_token(painter, chip.text, formats[chip.fate], inside, mono)
             painter.setFont(small)
             painter.setPen(QColor(theme.kind(KINDS[chip.fate]).color if chip.fate in KINDS else theme.muted))
             below = QRectF(inside.left(), box.top() + scaled(20), inside.width() + 1, scaled(17))
@@ -218,13 +196,15 @@ class DistributionBars(PaintedWidget):
 
     def _paint(self, painter: QPainter) -> None:
         theme, header, height = current_theme(), scaled(HEADER_PX), scaled(ROW_PX)
+        formats = token_formats()
         text_width = min(scaled(180), max(scaled(72), 0.26 * self.width()))
         for index, share in enumerate(self._shares):
             top = header + index * height
             if share.fate is not None:
                 painter.fillRect(QRectF(0, top, self.width(), height), QColor(theme.hover))
             font, color = (ui_font(12), theme.muted) if share.token is None else (mono_font(12), theme.text)
-            draw_token(painter, theme, share.text, share.fate, QRectF(4, top + 2, text_width - 4, height), font, color)
+            chosen = text_format(color) if share.fate is None else formats[share.fate]
+            draw_token(painter, share.text, chosen, QRectF(4, top + 2, text_width - 4, height), font)
         shown = [(title, token, [getattr(share, field) for share in self._shares]) for title, token, field in COLUMNS]
         shown = [column for column in shown if any(value is not None for value in column[2])]
         most = max((value or 0.0 for *_, values in shown for value in values), default=0.0) or 1.0
@@ -373,7 +353,7 @@ class InspectorPanel(QWidget):
             return
         self.title.setText(self._shown.title)
         self.subtitle.setText(self._shown.subtitle)
-        self.block.show_chips(self._shown.chips)
+        self.block.show_chips(self._shown.chips, -1 if place is None else place.slot, run.coupling)
         self.verdict.setText(self._shown.verdict)
         self.facts.show_rows(self._shown.facts)
         self.note.setText(self._shown.note)

@@ -220,7 +220,7 @@ class LiveView(QObject):
         self._status.show_stage(stage)
         self._status.show_place(_place(run))
         wanted = run.request.max_new_tokens if run.request is not None else 0
-        self._status.show_count(f"{run.tokens.num_tokens:,} of {wanted:,} tokens" if wanted else "")
+        self._status.show_count(f"{run.num_tokens:,} of {wanted:,} tokens" if wanted else "")
         if is_idle and run.summary is None:
             self._status.show_progress(None if run.stage else 0.0)
         else:

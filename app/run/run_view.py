@@ -98,14 +98,14 @@ class RunView:
         self.baseline_tokens, self.baseline_ms = 0, 0.0
         self.steps, self.baseline_steps = [], []
         self._counts = RunCounts()
-        self.tokens.clear(request.prompt, request.coupling)
+        self.tokens = TokenStream(request.prompt, coupling=request.coupling, steps=self.steps)
         self.metrics.clear(is_rejection=request.coupling is Coupling.REJECTION)
 
     def apply(self, event: Event) -> None:
         """Apply one event."""
         if isinstance(event, Step):
             self.steps.append(event)
-            self.tokens.append(event)
+            self.tokens.pending = ()
             self.metrics.append(event)
             self.stage = ""
         elif isinstance(event, BaselineStep):
@@ -133,6 +133,11 @@ class RunView:
             self.stage = ""
 
     @property
+    def num_tokens(self) -> int:
+        """Tokens generated so far."""
+        return self.metrics.totals.tokens
+
+    @property
     def baseline_step_ms(self) -> float | None:
         """Mean time of a plain step; None until the baseline has some steps."""
         return self.baseline_ms / self.baseline_tokens if self.baseline_tokens else None
@@ -146,8 +151,8 @@ class RunView:
             return 1.0
         if self.baseline_tokens:
             # At temperature 0 the baseline writes as many tokens as the run; otherwise this is an estimate.
-            return min(1.0, self.baseline_tokens / max(1, self.tokens.num_tokens))
-        return min(1.0, self.tokens.num_tokens / self.request.max_new_tokens)
+            return min(1.0, self.baseline_tokens / max(1, self.num_tokens))
+        return min(1.0, self.num_tokens / self.request.max_new_tokens)
 
     @property
     def tile_values(self) -> TileValues:

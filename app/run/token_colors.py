@@ -1,12 +1,12 @@
-"""Colours tokens: the text format of each kind, from a theme's colours and line styles."""
+"""Colours tokens: the text format of each fate, from a theme's colours and line styles."""
 
 from __future__ import annotations
 
-from PySide6.QtGui import QColor, QTextCharFormat
+from PySide6.QtCore import QRectF, Qt
+from PySide6.QtGui import QColor, QFont, QFontMetrics, QPainter, QTextCharFormat, QTextLayout
 
-from app.run.tokens import Ghost, Role, Span, Token, Written
-from app.theme import Theme
-from core.types import TokenKind
+from app.run.tokens import GHOSTS, KINDS, Fate, num_units
+from app.theme import current_theme
 
 UnderlineStyle = QTextCharFormat.UnderlineStyle
 
@@ -24,38 +24,32 @@ def text_format(color: str, *, background: str | None = None, underline: Underli
     return found
 
 
-def token_format(theme: Theme, kind: TokenKind) -> QTextCharFormat:
-    """An emitted token, by its kind: in the transcript, the legend and the inspector."""
-    style = theme.kind(kind)
-    return text_format(style.color, background=style.tint, underline=style.underline)
-
-
-def ghost_format(theme: Theme) -> QTextCharFormat:
-    """A drafted token that was not accepted."""
-    found = text_format(theme.faint)
-    found.setFontStrikeOut(True)
+def token_formats(*, by_kind: bool = True) -> dict[Fate, QTextCharFormat]:
+    """Colour, line style and background of every fate; `by_kind` False shows emitted tokens as plain text."""
+    theme = current_theme()
+    found = {fate: text_format(theme.muted) for fate in (Fate.PROMPT, Fate.GAP)}
+    found[Fate.KEPT] = text_format(theme.muted, background=theme.hover)
+    found[Fate.FORCED] = text_format(theme.accent, underline=UnderlineStyle.DashDotLine)
+    dashes = UnderlineStyle.DashUnderline
+    found[Fate.DRAFTED] = text_format(theme.faint, underline=dashes, underline_color=theme.accepted)
+    for fate, kind in KINDS.items():
+        style = theme.kind(kind)
+        shown = text_format(style.color, background=style.tint, underline=style.underline)
+        found[fate] = shown if by_kind else QTextCharFormat()
+    for fate in GHOSTS:
+        found[fate] = text_format(theme.faint)
+        found[fate].setFontStrikeOut(True)
     return found
 
 
-class TokenFormats:
-    """The text format of every span in a theme; `by_kind` False shows tokens as plain text."""
-
-    def __init__(self, theme: Theme, *, by_kind: bool = True) -> None:
-        self._tokens = {kind: token_format(theme, kind) if by_kind else QTextCharFormat() for kind in TokenKind}
-        self._ghost = ghost_format(theme)
-        self._pending = text_format(theme.faint, underline=UnderlineStyle.DashUnderline, underline_color=theme.accepted)
-        prompt = text_format(theme.muted)
-        self._written = {
-            Role.PROMPT: prompt,
-            Role.GAP: prompt,
-            Role.KEPT: text_format(theme.muted, background=theme.hover),
-            Role.FORCED: text_format(theme.accent, underline=UnderlineStyle.DashDotLine),
-        }
-
-    def of(self, span: Span) -> QTextCharFormat:
-        """Colour, line style and background of a span."""
-        if isinstance(span, Token):
-            return self._tokens[span.kind]
-        if isinstance(span, Written):
-            return self._written[span.role]
-        return self._ghost if isinstance(span, Ghost) else self._pending
+def draw_token(painter: QPainter, text: str, chosen: QTextCharFormat, place: QRectF, font: QFont) -> None:
+    """Draw a token's text at a rectangle's top left, in a format, elided to the width."""
+    shown = QFontMetrics(font).elidedText(text, Qt.TextElideMode.ElideRight, int(place.width()))
+    layout = QTextLayout(shown, font)
+    span = QTextLayout.FormatRange()
+    span.start, span.length, span.format = 0, num_units(shown), chosen
+    layout.setFormats([span])
+    layout.beginLayout()
+    layout.createLine()
+    layout.endLayout()
+    layout.draw(painter, place.topLeft())

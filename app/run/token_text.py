@@ -8,32 +8,29 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from PySide6.QtCore import QMimeData, QPoint, QRectF, Qt
+from PySide6.QtCore import QMimeData, QPoint, QRectF, Qt, QTextBoundaryFinder
 from PySide6.QtGui import QFontMetricsF, QResizeEvent, QTextCharFormat, QTextCursor, QTextLine
 from PySide6.QtWidgets import QPlainTextEdit, QWidget
 
-from app.run.token_colors import TokenFormats
-from app.run.tokens import (
-    FIRST_JOINING,
-    ON_ONE_LINE,
-    SHOWN,
-    TAIL,
-    Ghost,
-    Pending,
-    Place,
-    Role,
-    Span,
-    TokenStream,
-    Written,
-    num_joined,
-    num_units,
-)
-from app.theme import current_theme, hold_font
+from app.run.token_colors import token_formats
+from app.run.tokens import GHOSTS, KINDS, NOT_COPIED, Fate, Place, Span, TokenStream, block, num_units
+from app.theme import hold_font
 
 TAB_SPACES = 4
 _RIGHT_TO_LEFT = frozenset({"R", "AL", "RLE", "RLO", "RLI"})
 _EMPTY_WIDTH = 4.0
 """Pixels of a token without text."""
+_SHOWN = str.maketrans(
+    {code: chr(0x2400 + code) for code in range(32) if code not in {9, 10}}
+    | {0x7F: "\u2421", 0xFFFC: "\ufffd", 0xFDD0: "\ufffd", 0xFDD1: "\ufffd"}
+)
+"""Control characters as symbols, one for one, so that positions in the document equal those in the text."""
+ON_ONE_LINE = str.maketrans({"\n": "↵", "\r": "↵", "\t": "⇥", "\u2028": "↵", "\u2029": "↵"})
+"""Rejected drafts were never emitted, so they must not break lines."""
+_FIRST_JOINING = "\u0300"
+"""Characters below this one never join the previous character."""
+_TAIL = 16
+"""Characters that may belong to one grapheme, such as a family of emoji."""
 
 
 class TokenText(QPlainTextEdit):
@@ -57,7 +54,7 @@ class TokenText(QPlainTextEdit):
         )
         self._stream = TokenStream()
         self._by_kind, self._font_size = by_kind, font_size
-        self._formats = TokenFormats(current_theme(), by_kind=by_kind)
+        self._formats = token_formats(by_kind=by_kind)
         self._shows_ghosts = False
         self._limit: int | None = None
         self._set_fonts()
@@ -77,7 +74,7 @@ class TokenText(QPlainTextEdit):
 
     def restyle(self) -> None:
         """Draw everything in the theme's colours."""
-        self._formats = TokenFormats(current_theme(), by_kind=self._by_kind)
+        self._formats = token_formats(by_kind=self._by_kind)
         self._set_fonts()
         self._rebuild()
 
@@ -125,7 +122,7 @@ class TokenText(QPlainTextEdit):
         self._last_format = QTextCharFormat()
         self._has_opening = False
         self._num_pending = 0
-        self._insert([Written(Role.PROMPT, self._stream.prompt)])
+        self._insert([Span(Fate.PROMPT, self._stream.prompt)])
 
     def _update(self, *, follows: bool) -> None:
         if self.textCursor().hasSelection():
@@ -145,9 +142,12 @@ class TokenText(QPlainTextEdit):
             self._cut(first)
         pending = stream.pending if wanted == count else ()
         new = list(self._opening()) if wanted or pending or stream.kept or stream.forced else []
-        for step in stream.steps[len(self._firsts) : wanted]:
+        for number in range(len(self._firsts), wanted):
             self._firsts.append(len(self._spans) + len(new))
-            new += (*step.accepted, *(step.ghosts if self._shows_ghosts else ()), *step.following)
+            spans = block(stream.steps[number], number)
+            # If the text ended within the block, the rest of the block was neither tested nor rejected.
+            shows_ghosts = self._shows_ghosts and bool(spans) and spans[-1].fate in KINDS
+            new += spans if shows_ghosts else (span for span in spans if span.fate not in GHOSTS)
         self._insert([*new, *pending])
         self._num_pending = len(pending)
         if follows:
@@ -158,10 +158,9 @@ class TokenText(QPlainTextEdit):
         """The spans between the prompt and the first step."""
         if not self._has_opening:
             self._has_opening = True
-            stream = self._stream
-            for role, text in ((Role.GAP, stream.gap), (Role.KEPT, stream.kept), (Role.FORCED, stream.forced)):
-                if text:
-                    yield Written(role, text)
+            for fate in (Fate.GAP, Fate.KEPT, Fate.FORCED):
+                if text := getattr(self._stream, fate):
+                    yield Span(fate, text)
 
     def _insert(self, spans: Sequence[Span]) -> None:
         """Append spans in one edit, because each edit lays out the paragraph again."""
@@ -178,8 +177,8 @@ class TokenText(QPlainTextEdit):
         cursor.endEditBlock()
 
     def _insert_text(self, cursor: QTextCursor, span: Span, text: str) -> None:
-        text_format, joined = self._formats.of(span), 0
-        if text[0] >= FIRST_JOINING and self._tail:
+        text_format, joined = self._formats[span.fate], 0
+        if text[0] >= _FIRST_JOINING and self._tail:
             # A grapheme in two formats would be drawn as two, so its end has the format of its beginning.
             joined = num_joined(self._tail, text)
         if joined:
@@ -188,7 +187,7 @@ class TokenText(QPlainTextEdit):
             self._last_format = text_format
             cursor.insertText(text[joined:], text_format)
         self._length += num_units(text)
-        self._tail = "" if isinstance(span, Ghost) else (self._tail + text)[-TAIL:]
+        self._tail = "" if span.fate in GHOSTS else (self._tail + text)[-_TAIL:]
 
     def _cut(self, first: int) -> None:
         """Remove all spans from an index on."""
@@ -207,7 +206,7 @@ class TokenText(QPlainTextEdit):
         self._start()
         self._update(follows=follows)
         if not follows:
-            place = None if isinstance(span, Written) else self._step_range(span.step)
+            place = self._step_range(span.step)
             self._scroll_to(top if place is None else place[0], lines_above=0)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
@@ -231,13 +230,13 @@ class TokenText(QPlainTextEdit):
                 if not text.left() <= x <= text.right() + 2:
                     return None
                 span = self._spans[self._index_at(block.position() + _character_at(line, x))]
-                return None if isinstance(span, Written) and span.role in {Role.PROMPT, Role.GAP} else span
+                return None if span.fate in {Fate.PROMPT, Fate.GAP} else span
         return None
 
     def place_range(self, place: Place) -> tuple[int, int] | None:
         """First position and last + 1 of a place of a block: of its emitted token, or of the rejected draft."""
         # After a rejected token comes the one drawn in its place.
-        found = [index for index in self._indices(place.step) if self._slot(index) == place.slot]
+        found = [index for index in self._indices(place.step) if self._spans[index].slot == place.slot]
         return self._extent(found[-1]) if found else None
 
     def _extent(self, index: int) -> tuple[int, int]:
@@ -255,21 +254,12 @@ class TokenText(QPlainTextEdit):
         is_last = step + 1 == len(self._firsts)
         return range(self._firsts[step], len(self._spans) - self._num_pending if is_last else self._firsts[step + 1])
 
-    def _slot(self, index: int) -> int:
-        span = self._spans[index]
-        return -1 if isinstance(span, Written) else span.slot
-
-    def _slots(self, step: int) -> list[int]:
-        """The places of a step's block that are shown."""
-        return sorted({self._slot(index) for index in self._indices(step)})
-
     def _step_range(self, step: int) -> tuple[int, int] | None:
         indices = self._indices(step)
         return (self._starts[indices[0]], self._extent(indices[-1])[1]) if indices else None
 
     def _span_range(self, span: Span) -> tuple[int, int] | None:
-        indices = range(0) if isinstance(span, Written) else self._indices(span.step)
-        return next((self._extent(index) for index in indices if self._spans[index] is span), None)
+        return next((self._extent(index) for index in self._indices(span.step) if self._spans[index] is span), None)
 
     def rectangles(self, first: int, last: int) -> list[QRectF]:
         """The visible rectangles of the text between two positions, in viewport coordinates."""
@@ -318,7 +308,7 @@ class TokenText(QPlainTextEdit):
             if start >= last:
                 break
             span = self._spans[index]
-            if isinstance(span, Ghost | Pending):
+            if span.fate in NOT_COPIED:
                 continue
             if first <= start and end <= last:
                 yield span.text
@@ -329,9 +319,23 @@ class TokenText(QPlainTextEdit):
 
 def _shown(span: Span) -> str:
     text = span.text
-    if isinstance(span, Ghost | Pending):
-        return text.translate(ON_ONE_LINE).translate(SHOWN)
-    return text if text.isprintable() else text.translate(SHOWN)
+    if span.fate in NOT_COPIED:
+        return text.translate(ON_ONE_LINE).translate(_SHOWN)
+    return text if text.isprintable() else text.translate(_SHOWN)
+
+
+def num_joined(tail: str, text: str) -> int:
+    """How many characters at the start of `text` belong to a grapheme that began in `tail`."""
+    finder = QTextBoundaryFinder(QTextBoundaryFinder.BoundaryType.Grapheme, tail + text)
+    seam = num_units(tail)
+    finder.setPosition(seam)
+    if finder.isAtBoundary():
+        return 0
+    end = finder.toNextBoundary()
+    if end < 0:
+        return len(text)
+    joined = text.encode("utf-16-le", "surrogatepass")[: 2 * (end - seam)]
+    return len(joined.decode("utf-16-le", "replace"))
 
 
 def _character_at(line: QTextLine, x: float) -> int:

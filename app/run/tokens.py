@@ -1,12 +1,12 @@
-"""The run's text as tokens: the origin and fate of each, and which one is selected."""
+"""The run's text as tokens: what became of each, and which one is selected."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import Enum, auto
+from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import NamedTuple
 
-from PySide6.QtCore import QObject, QTextBoundaryFinder, Signal, Slot
+from PySide6.QtCore import QObject, Signal, Slot
 
 from core.settings import Coupling
 from core.types import Drafted, Step, TokenKind
@@ -62,184 +62,118 @@ class Selection(QObject):
         self.hover(-1)
 
 
-SHOWN = str.maketrans(
-    {code: chr(0x2400 + code) for code in range(32) if code not in {9, 10}}
-    | {0x7F: "\u2421", 0xFFFC: "\ufffd", 0xFDD0: "\ufffd", 0xFDD1: "\ufffd"}
-)
-"""Control characters as symbols, one for one, so that positions in the document equal those in the text."""
-ON_ONE_LINE = str.maketrans({"\n": "↵", "\r": "↵", "\t": "⇥", "\u2028": "↵", "\u2029": "↵"})
-"""Rejected drafts were never emitted, so they must not break lines."""
-FIRST_JOINING = "\u0300"
-"""Characters below this one never join the previous character."""
-TAIL = 16
-"""Characters that may belong to one grapheme, such as a family of emoji."""
+class Fate(StrEnum):
+    """What a piece of the text is, in the words shown on screen."""
+
+    PROMPT = "prompt"
+    GAP = "gap"
+    """Separates prompt and answer: a chat model's answer doesn't continue the prompt's line."""
+    KEPT = "kept"
+    FORCED = "forced"
+    ACCEPTED = "accepted"
+    RESAMPLED = "resampled"
+    BONUS = "bonus"
+    REJECTED = "rejected"
+    DISCARDED = "discarded"
+    DRAFTED = "drafted"
+
+
+EMITTED = {TokenKind.ACCEPTED: Fate.ACCEPTED, TokenKind.CORRECTION: Fate.RESAMPLED, TokenKind.BONUS: Fate.BONUS}
+KINDS = {fate: kind for kind, fate in EMITTED.items()}
+GHOSTS = frozenset({Fate.REJECTED, Fate.DISCARDED})
+"""Drafted tokens that were not accepted."""
+NOT_COPIED = GHOSTS | {Fate.DRAFTED}
+
+FATE_HELP = {
+    Fate.KEPT: "From the run this one branched off.",
+    Fate.FORCED: "Inserted by you; the generated text continues it.",
+    Fate.ACCEPTED: "Drafted, tested and accepted.",
+    Fate.RESAMPLED: "Drawn from the residual, in place of the rejected token.",
+    Fate.BONUS: "Drawn from the target itself, after a fully accepted block or with no draft.",
+    Fate.REJECTED: "Drafted, tested and rejected.",
+    Fate.DISCARDED: "Drafted after the rejected token, and never tested; it counts as drafted, not as rejected.",
+    Fate.DRAFTED: "Drafted, and not yet verified by the target.",
+}
+GUMBEL_HELP = {
+    Fate.ACCEPTED: "Drafted, and accepted: the target's own draw under the shared noise is the same token.",
+    Fate.RESAMPLED: "The target's own draw under the shared noise, which differs from the draft's.",
+    Fate.REJECTED: "Drafted, and rejected: the target's own draw under the shared noise differs from it.",
+}
+
+
+def fate_help(fate: Fate, coupling: Coupling = Coupling.REJECTION) -> str:
+    """What a fate means, in a sentence; empty for the prompt."""
+    return (GUMBEL_HELP if coupling is Coupling.GUMBEL else {}).get(fate) or FATE_HELP.get(fate, "")
+
+
+class Span(NamedTuple):
+    """A piece of the text: one token of a step's block, or, with `step` -1, text that this run did not generate."""
+
+    fate: Fate
+    text: str
+    step: int = -1
+    slot: int = -1
+    token_id: int = -1
+
+    @property
+    def place(self) -> Place:
+        """Its place in its step's block."""
+        return Place(self.step, self.slot)
+
+
+def block(step: Step, number: int) -> tuple[Span, ...]:
+    """A step's tokens: the accepted ones, those drafted in vain, then the one that the target added.
+
+    Args:
+        number: index in the run's list of steps.
+    """
+    added = zip(step.emitted_kinds, step.emitted_texts, step.emitted, strict=False)
+    tokens = [Span(EMITTED[kind], text, number, slot, token) for slot, (kind, text, token) in enumerate(added)]
+    split = next((slot for slot, span in enumerate(tokens) if span.fate is not Fate.ACCEPTED), len(tokens))
+    rest = range(step.num_accepted, len(step.drafted))
+    ghosts = [Span(fate_of(step, i), step.drafted_texts[i], number, i, step.drafted[i]) for i in rest]
+    return (*tokens[:split], *ghosts, *tokens[split:])
+
+
+def fate_of(step: Step, slot: int) -> Fate:
+    """The fate of the drafted token at a slot, or of the bonus token after them."""
+    if slot >= len(step.drafted):
+        return Fate.BONUS
+    if slot < step.num_accepted:
+        return Fate.ACCEPTED
+    return Fate.REJECTED if slot == step.num_accepted and is_corrected(step) else Fate.DISCARDED
+
+
+def is_corrected(step: Step) -> bool:
+    """Whether a token was rejected and another drawn in its place."""
+    return step.emitted_kinds[-1:] == (TokenKind.CORRECTION,)
+
+
+@dataclass(slots=True)
+class TokenStream:
+    """A run's text.
+
+    Attributes:
+        kept, forced: if the run branched off another, that run's text and the text forced after it.
+        steps: all steps so far; grows during a run.
+        pending: the draft that awaits verification.
+    """
+
+    prompt: str = ""
+    gap: str = ""
+    kept: str = ""
+    forced: str = ""
+    coupling: Coupling = Coupling.REJECTION
+    steps: list[Step] = field(default_factory=list)
+    pending: tuple[Span, ...] = ()
+
+    def draft(self, drafted: Drafted) -> None:
+        """Show a block that awaits verification."""
+        tokens = enumerate(zip(drafted.drafted_texts, drafted.drafted, strict=True))
+        number = len(self.steps)
+        self.pending = tuple(Span(Fate.DRAFTED, text, number, slot, token) for slot, (text, token) in tokens)
 
 
 def num_units(text: str) -> int:
     """Length as Qt counts it, in UTF-16 units."""
     return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
-
-
-def num_joined(tail: str, text: str) -> int:
-    """How many characters at the start of `text` belong to a grapheme that began in `tail`."""
-    finder = QTextBoundaryFinder(QTextBoundaryFinder.BoundaryType.Grapheme, tail + text)
-    seam = num_units(tail)
-    finder.setPosition(seam)
-    if finder.isAtBoundary():
-        return 0
-    end = finder.toNextBoundary()
-    if end < 0:
-        return len(text)
-    joined = text.encode("utf-16-le", "surrogatepass")[: 2 * (end - seam)]
-    return len(joined.decode("utf-16-le", "replace"))
-
-
-class Token(NamedTuple):
-    """One emitted token.
-
-    The probabilities are those of the drafted token at this place: the token itself if it was accepted, `replaced` if
-    it was resampled; None if nothing was drafted here.
-    """
-
-    position: int
-    step: int
-    slot: int
-    kind: TokenKind
-    token_id: int
-    text: str
-    target_prob: float | None = None
-    draft_prob: float | None = None
-    acceptance_prob: float | None = None
-    replaced: str | None = None
-
-    @property
-    def place(self) -> Place:
-        """Its place in its step's block."""
-        return Place(self.step, self.slot)
-
-
-class Ghost(NamedTuple):
-    """A drafted token that was not accepted: `tested` and rejected, or discarded after the rejected one."""
-
-    step: int
-    slot: int
-    token_id: int
-    text: str
-    tested: bool
-    target_prob: float
-    draft_prob: float
-    acceptance_prob: float
-
-    @property
-    def place(self) -> Place:
-        """Its place in its step's block."""
-        return Place(self.step, self.slot)
-
-
-class Pending(NamedTuple):
-    """A drafted token that awaits verification."""
-
-    step: int
-    slot: int
-    token_id: int
-    text: str
-
-
-class Role(Enum):
-    """The text before the tokens."""
-
-    PROMPT = auto()
-    GAP = auto()
-    KEPT = auto()
-    FORCED = auto()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Written:
-    """Text that this run did not generate."""
-
-    role: Role
-    text: str
-
-
-Span = Written | Token | Ghost | Pending
-
-
-class StepText(NamedTuple):
-    """What one step adds to the transcript: the accepted tokens, the ghosts, then the token that follows them."""
-
-    accepted: tuple[Token, ...]
-    ghosts: tuple[Ghost, ...]
-    following: tuple[Token, ...]
-
-    @property
-    def tokens(self) -> tuple[Token, ...]:
-        """The emitted text."""
-        return (*self.accepted, *self.following)
-
-
-class TokenStream:
-    """The tokens of a run, one `StepText` per step.
-
-    Attributes:
-        gap: separates prompt and answer: a chat model's answer doesn't continue the prompt's line.
-        kept, forced: if the run branched off another, that run's text and the text forced after it.
-        pending: the draft that awaits verification.
-    """
-
-    def __init__(self) -> None:
-        self.clear("")
-
-    def clear(self, prompt: str, coupling: Coupling = Coupling.REJECTION) -> None:
-        """Forget everything and start after a prompt."""
-        self.prompt = prompt
-        self.coupling = coupling
-        self.gap = self.kept = self.forced = ""
-        self.pending: tuple[Pending, ...] = ()
-        self.steps: list[StepText] = []
-        self.num_tokens = 0
-
-    def append(self, step: Step) -> None:
-        """Add a step's tokens and ghosts."""
-        number = len(self.steps)
-        tokens = [_token(step, number, offset) for offset in range(len(step.emitted))]
-        split = next((i for i, token in enumerate(tokens) if token.kind is not TokenKind.ACCEPTED), len(tokens))
-        # If the text ended within the block, the rest of the block was neither tested nor rejected.
-        kept = step.num_draft_tokens if split == len(tokens) else step.num_accepted
-        ghosts = tuple(_ghost(step, number, index) for index in range(kept, step.num_draft_tokens))
-        self.steps.append(StepText(tuple(tokens[:split]), ghosts, tuple(tokens[split:])))
-        self.pending = ()
-        self.num_tokens += len(tokens)
-
-    def draft(self, drafted: Drafted) -> None:
-        """Show a block that awaits verification."""
-        tokens = enumerate(zip(drafted.drafted, drafted.drafted_texts, strict=True))
-        number = len(self.steps)
-        self.pending = tuple(Pending(number, slot, token_id, text) for slot, (token_id, text) in tokens)
-
-    @property
-    def text(self) -> str:
-        """The generated text."""
-        return "".join(token.text for step in self.steps for token in step.tokens)
-
-
-def _token(step: Step, number: int, offset: int) -> Token:
-    kind = step.emitted_kinds[offset]
-    token = (step.position + offset, number, offset, kind, step.emitted[offset], step.emitted_texts[offset])
-    if kind is TokenKind.BONUS or offset >= step.num_draft_tokens:
-        return Token(*token)
-    probs = (step.target_probs[offset], step.draft_probs[offset], step.acceptance_probs[offset])
-    return Token(*token, *probs, replaced=step.drafted_texts[offset] if kind is TokenKind.CORRECTION else None)
-
-
-def _ghost(step: Step, number: int, index: int) -> Ghost:
-    return Ghost(
-        number,
-        index,
-        step.drafted[index],
-        step.drafted_texts[index],
-        index == step.num_accepted,
-        step.target_probs[index],
-        step.draft_probs[index],
-        step.acceptance_probs[index],
-    )

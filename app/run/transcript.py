@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
+from html import escape
 
-from PySide6.QtCore import QEvent, QPoint, Qt, Signal
+from PySide6.QtCore import QEvent, QPoint, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import (
     QColor,
     QContextMenuEvent,
+    QFontMetrics,
     QHelpEvent,
     QKeyEvent,
     QMouseEvent,
@@ -17,23 +18,22 @@ from PySide6.QtGui import (
     QResizeEvent,
     QTextCursor,
 )
-from PySide6.QtWidgets import QBoxLayout, QMenu, QTextEdit, QToolTip, QWidget
+from PySide6.QtWidgets import QBoxLayout, QMenu, QSizePolicy, QTextEdit, QToolTip, QWidget
 
 from app.run.playback import PlaybackBar
-from app.run.token_colors import ghost_format, token_format
-from app.run.token_notes import GHOST_HELP, LEGEND, spoken, tooltip
-from app.run.token_text import TokenText
-from app.run.tokens import Ghost, Place, Span, Token, TokenStream
-from app.theme import LIGHT, current_theme
+from app.run.token_colors import draw_token, token_formats
+from app.run.token_text import ON_ONE_LINE, TokenText
+from app.run.tokens import GHOSTS, KINDS, Fate, Place, Span, TokenStream, fate_help
+from app.theme import current_theme, mono_font
 from app.widgets.fields import card, column, quiet_button, row
-from app.widgets.plots import FormatSample
 from core.settings import Coupling
-from core.types import TokenKind
+from core.types import Step
 
 HEADER_SPACING = 12
 HEADER_MARGINS = 26
-
-
+GHOST_HELP = "A drafted token that was not accepted. It is shown, but never copied."
+NO_TEXT = "(no text)"
+SELECTABLE = GHOSTS | KINDS.keys()
 _MOVES = {
     Qt.Key.Key_Left: (-1, False),
     Qt.Key.Key_Right: (1, False),
@@ -93,23 +93,24 @@ class TranscriptView(TokenText):
     def choose(self, place: Place) -> None:
         """Select a place, as if it had been clicked."""
         self.mark(place)
-        span = self.selected_span()
-        if span is not None:
-            self.setAccessibleDescription(spoken(span))
+        if (span := self.selected_span()) is not None:
+            text = f"“{span.text.translate(ON_ONE_LINE)}”" if span.text else NO_TEXT
+            self.setAccessibleDescription(f"Step {span.step}, place {span.slot + 1}: {span.fate.value} {text}")
         self.place_chosen.emit(place)
 
-    def selected_span(self) -> Token | Ghost | None:
+    def selected_span(self) -> Span | None:
         """The token emitted at the selected place, or the draft that was not accepted there."""
-        place = self._selected
-        spans = [self._spans[index] for index in self._indices(place.step)] if place is not None else []
-        found = [span for span in spans if isinstance(span, Token | Ghost) and span.place == place]
-        return found[-1] if found else None
+        found = self._spans_of(self._selected.step) if self._selected is not None else []
+        return next((span for span in reversed(found) if span.place == self._selected), None)
+
+    def _spans_of(self, step: int) -> list[Span]:
+        return [self._spans[index] for index in self._indices(step)]
 
     def _walk(self, offset: int, *, by_steps: bool) -> None:
         place = self._selected
         slots = self._slots(place.step) if place is not None else []
         if place is None or not slots:
-            last = next((span for span in reversed(self._spans) if isinstance(span, Token)), None)
+            last = next((span for span in reversed(self._spans) if span.fate in KINDS), None)
             if last is not None:
                 self._walk_to(last.place)
             return
@@ -118,6 +119,9 @@ class TranscriptView(TokenText):
             self._walk_to(Place(place.step, beside[0] if offset > 0 else beside[-1]))
         elif slots := self._slots(place.step + offset):
             self._walk_to(Place(place.step + offset, slots[0] if by_steps or offset > 0 else slots[-1]))
+
+    def _slots(self, step: int) -> list[int]:
+        return sorted({span.slot for span in self._spans_of(step)})
 
     def _walk_to(self, place: Place) -> None:
         self.choose(place)
@@ -153,7 +157,7 @@ class TranscriptView(TokenText):
         if span is not self._pointed:
             self._pointed = span
             self._show_marks()
-            self.step_pointed.emit(span.step if isinstance(span, Token | Ghost) else -1)
+            self.step_pointed.emit(span.step if span is not None and span.fate in SELECTABLE else -1)
 
     # --- Qt ---
 
@@ -174,7 +178,7 @@ class TranscriptView(TokenText):
         """Show a token's tooltip; remove the highlight when the pointer leaves."""
         if isinstance(event, QHelpEvent) and event.type() is QEvent.Type.ToolTip:
             span = self.span_at(event.pos())
-            text = tooltip(span, self._stream.coupling) if span is not None else ""
+            text = tooltip(span, self._stream) if span is not None else ""
             QToolTip.showText(event.globalPos(), text, self.viewport())
             return True
         if event.type() is QEvent.Type.Leave:
@@ -195,7 +199,7 @@ class TranscriptView(TokenText):
 
     def _choose_at(self, point: QPoint) -> bool:
         span = self.span_at(point)
-        if not isinstance(span, Token | Ghost):
+        if span is None or span.fate not in SELECTABLE:
             return False
         self.choose(span.place)
         return True
@@ -221,6 +225,64 @@ class TranscriptView(TokenText):
         menu.popup(event.globalPos())
 
 
+def tooltip(span: Span, stream: TokenStream) -> str:
+    """Describe a span as rich text: what it is, its step and its probabilities."""
+    note = escape(fate_help(span.fate, stream.coupling))
+    if span.step < 0:
+        return f"<b>{span.fate.value}</b><br>{note}"
+    rows = [("Step", str(span.step))]
+    if span.fate is not Fate.DRAFTED:
+        rows += _facts(span, stream.steps[span.step], stream.coupling)
+    row = "<tr><td>{}&nbsp;&nbsp;</td><td align='right'>{}</td></tr>"
+    cells = "".join(row.format(escape(name), value) for name, value in (*rows, ("Token id", str(span.token_id))))
+    return f"<b>{span.fate.value}</b>&nbsp; {_quoted(span.text)}<br>{note}<table>{cells}</table>"
+
+
+def _facts(span: Span, step: Step, coupling: Coupling) -> list[tuple[str, str]]:
+    rows = [("Position", str(step.position + span.slot))] if span.fate in KINDS else []
+    of_draft = ""
+    if span.fate is Fate.RESAMPLED and span.slot < len(step.drafted):
+        rows.append(("In place of", _quoted(step.drafted_texts[span.slot])))
+        of_draft = " of the drafted token"
+    if span.fate is not Fate.BONUS and span.slot < len(step.drafted):
+        rows.append((f"Target probability{of_draft}", f"{step.target_probs[span.slot]:.4f}"))
+        rows.append((f"Draft probability{of_draft}", f"{step.draft_probs[span.slot]:.4f}"))
+        if coupling is Coupling.REJECTION:
+            rows.append(("Acceptance probability", f"{step.acceptance_probs[span.slot]:.4f}"))
+    return rows
+
+
+def _quoted(text: str) -> str:
+    visible = escape(text.translate(ON_ONE_LINE)).replace(" ", "&nbsp;")
+    return f"“{visible}”" if visible else NO_TEXT
+
+
+class LegendWord(QWidget):
+    """A fate in its own format, drawn as in the text."""
+
+    def __init__(self, fate: Fate, meaning: str) -> None:
+        super().__init__()
+        self._fate = fate
+        self.set_meaning(meaning)
+        self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
+
+    def set_meaning(self, meaning: str) -> None:
+        """Set the tooltip."""
+        self.setToolTip(meaning)
+        self.setAccessibleName(f"{self._fate.value}: {meaning}")
+
+    def sizeHint(self) -> QSize:
+        """Room for the word and its line."""
+        metrics = QFontMetrics(mono_font(12))
+        return QSize(metrics.horizontalAdvance(self._fate.value) + 2, metrics.height() + 4)
+
+    def paintEvent(self, _event: QPaintEvent) -> None:
+        """Draw the word."""
+        with QPainter(self) as painter:
+            place = QRectF(self.rect()).adjusted(1, 1, 1, 0)
+            draw_token(painter, self._fate.value, token_formats()[self._fate], place, mono_font(12))
+
+
 class TranscriptPanel(QWidget):
     """Legend, text and playback bar.
 
@@ -234,13 +296,8 @@ class TranscriptPanel(QWidget):
         super().__init__()
         self.view = TranscriptView()
         self.playback = PlaybackBar()
-        self._samples = {
-            kind: FormatSample(
-                LIGHT.kind(kind).label, LEGEND[Coupling.REJECTION][kind], partial(token_format, kind=kind)
-            )
-            for kind in (TokenKind.ACCEPTED, TokenKind.CORRECTION, TokenKind.BONUS)
-        }
-        self._ghost_sample = FormatSample("rejected", GHOST_HELP, ghost_format)
+        self._samples = {fate: LegendWord(fate, fate_help(fate)) for fate in KINDS}
+        self._ghost_sample = LegendWord(Fate.REJECTED, GHOST_HELP)
         help_text = "Show drafted tokens that were not accepted"
         self.ghosts_button = quiet_button("Show rejected", "ghostsButton", "Show rejected drafts", help_text)
         self.ghosts_button.setCheckable(True)
@@ -260,8 +317,8 @@ class TranscriptPanel(QWidget):
 
     def begin(self, stream: TokenStream) -> None:
         """Show a stream from its start."""
-        for kind, sample in self._samples.items():
-            sample.set_meaning(LEGEND[stream.coupling][kind])
+        for fate, sample in self._samples.items():
+            sample.set_meaning(fate_help(fate, stream.coupling))
         self.view.set_stream(stream)
 
     def set_ghosts_shown(self, shown: bool) -> None:

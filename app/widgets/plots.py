@@ -20,14 +20,12 @@ from PySide6.QtGui import (
     QPainter,
     QPaintEvent,
     QPen,
-    QTextCharFormat,
-    QTextLayout,
     QTextOption,
 )
 from PySide6.QtSvg import QSvgGenerator
 from PySide6.QtWidgets import QGraphicsItem, QSizePolicy, QWidget
 
-from app.theme import Theme, current_theme, mono_font, scaled, ui_font
+from app.theme import Theme, current_theme, scaled, ui_font
 
 # --- Files ---
 
@@ -101,39 +99,6 @@ def tip(rows: Sequence[tuple[str, str]]) -> str:
 
 
 # --- Samples for legends ---
-
-
-class FormatSample(QWidget):
-    """A word in a token kind's format, which depends on the theme, drawn as in the transcript."""
-
-    def __init__(self, text: str, tooltip: str, text_format: Callable[[Theme], QTextCharFormat]) -> None:
-        super().__init__()
-        self._text, self._format = text, text_format
-        self.set_meaning(tooltip)
-        self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
-
-    def set_meaning(self, tooltip: str) -> None:
-        """Set the tooltip that says what the format stands for."""
-        self.setToolTip(tooltip)
-        self.setAccessibleName(f"{self._text}: {tooltip}")
-
-    def sizeHint(self) -> QSize:
-        """Room for the word and its line."""
-        metrics = QFontMetrics(mono_font(12))
-        return QSize(metrics.horizontalAdvance(self._text) + 2, metrics.height() + 4)
-
-    def paintEvent(self, _event: QPaintEvent) -> None:
-        """Draw the word."""
-        layout = QTextLayout(self._text, mono_font(12))
-        span = QTextLayout.FormatRange()
-        span.start, span.length, span.format = 0, len(self._text), self._format(current_theme())
-        layout.setFormats([span])
-        layout.beginLayout()
-        layout.createLine()
-        layout.endLayout()
-        painter = QPainter(self)
-        layout.draw(painter, QPointF(1, 1))
-        painter.end()
 
 
 class Mark(StrEnum):

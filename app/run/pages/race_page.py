@@ -19,10 +19,11 @@ from app.run.pages.race import Race, race_of, seconds_text, tokens_text, waiting
 from app.run.run_counts import Timeline
 from app.run.run_view import RunView
 from app.run.token_text import TokenText
-from app.run.tokens import StepText, TokenStream
+from app.run.tokens import TokenStream
 from app.theme import hold, scaled
 from app.widgets.fields import WheelGuard, boxed, card, column, describe, row, scrolled, text_label, wrapped_label
 from app.window_layout import splitter
+from core.types import Step
 
 FRAME_MS = 33
 
@@ -175,13 +176,11 @@ class RaceLane(QWidget):
         layout.setContentsMargins(0, 0, 0, 0)
         self.setLayout(layout)
 
-    def set_run(self, timeline: Timeline, steps: list[StepText], most_tokens: int) -> None:
+    def set_run(self, timeline: Timeline, steps: list[Step], most_tokens: int) -> None:
         """Show a run; the bar is full at `most_tokens`."""
         self._timeline = timeline
         self.bar.setRange(0, max(1, most_tokens))
-        stream = TokenStream()
-        stream.steps = steps
-        self.text.set_stream(stream)
+        self.text.set_stream(TokenStream(steps=steps))
 
     def show_time(self, clock_ms: float) -> None:
         """Show the run's progress at this time."""
@@ -294,12 +293,9 @@ class RacePage(QWidget):
             self.empty.setText(waiting_text(self._run, is_running=self._is_running))
             self.clock.set_end(0.0)
             return
-        baseline = TokenStream()
-        for step in self._run.baseline_steps:
-            baseline.append(step)
         most = max(race.timeline.num_tokens, race.baseline_timeline.num_tokens)
-        self.ours.set_run(race.timeline, self._run.tokens.steps, most)
-        self.plain.set_run(race.baseline_timeline, baseline.steps, most)
+        self.ours.set_run(race.timeline, self._run.steps, most)
+        self.plain.set_run(race.baseline_timeline, self._run.baseline_steps, most)
         self.speedup.setText(f"{race.speedup:.2f}×" if race.speedup is not None else "–")
         self.source.setText(race.source)
         self.texts.setText(race.texts)
