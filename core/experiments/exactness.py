@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from core.analysis.near_ties import find_near_ties, replay_margin
+from core.analysis.near_ties import moved_margin, replay_margin
 from core.controls import Cancelled, RunControls
 from core.decode import autoregressive, speculative
 from core.drafters.base import Drafter
@@ -226,10 +226,8 @@ def _measure(
         return margin, difference
     # The run may have used another number of threads, which sums in another order, as blocks do at any position.
     longest = max(len(drafted) for drafted, _ in texts[1].blocks)
-    ids = (*prompt.ids, *texts[0].ids[: at + 1])
-    ties = find_near_ties(target, ids, longest, num_prompt_tokens=len(prompt.ids), **options)
-    tie = next((tie for tie in ties if tie.position == len(prompt.ids) + at), None)
-    return (tie.margin, tie.difference) if tie and {tie.token, tie.other} == set(tokens) else (margin, difference)
+    moved = moved_margin(target, prompt.ids, texts[0].ids[:at], tokens, longest, **options)
+    return moved if moved is not None and moved[1] >= moved[0] else (margin, difference)
 
 
 @torch.inference_mode()
