@@ -135,7 +135,7 @@ def test_stopped_by_the_user_it_leaves_no_file(target, tmp_path, capsys, monkeyp
     def interrupted(*_arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(measuring._Bench, "_run", interrupted)
+    monkeypatch.setattr(measuring.Bench, "_run", interrupted)
     assert main(["bench", "--target", target, *QUICK, *OURS, "--out", str(path)]) == 130
     out, said = capsys.readouterr()
     assert (out, path.read_text()) == ("", "before")

@@ -8,10 +8,9 @@ import pytest
 import torch
 
 from core.errors import OutriderError, PromptError
-from core.experiments import bench_memory, bench_rounds
+from core.experiments import bench_memory
 from core.experiments.bench import ASSISTED, GENERATE, PLAIN, num_equal, ratios, spread, turn_order
-from core.experiments.bench_memory import Memory
-from core.experiments.bench_rounds import Comparison, check_lengths, measure, rows, threads, time_bare, usual_steps
+from core.experiments.bench_rounds import Bench, threads, time_bare, to_json, usual_steps
 from core.experiments.contenders import Outrider, build_all
 from core.models.loading import bytes_per_position
 from tests.fakes import greedy_reference, is_sentence, save_model, tiny_model
@@ -87,11 +86,10 @@ def test_bad_settings_are_sentences(changes):
 def test_all_run_on_the_same_prompts_and_seeds_and_the_first_round_does_not_count(pair):
     fakes = [Fake(name, right(pair)) for name in (GENERATE, "other", "third")]
     progress = []
-    [comparison] = measure(pair, fakes, PROMPTS, SETTINGS, lambda what, done, total: progress.append((done, total)))
+    results = Bench(pair, PROMPTS, SETTINGS, lambda what, done, total: progress.append((done, total))).results(fakes)
     assert sorted(fakes[0].calls) == sorted(fakes[1].calls) == sorted(fakes[2].calls)
     assert len({seed for _, _, seed in fakes[0].calls}) == 6  # Two prompts, in the warm-up and in two rounds.
-    for seen in comparison.observations.values():
-        assert seen.speeds == [N, N]
+    assert all(row["tokens_per_second"].values == (N, N) for row in results)
     assert progress[-1] == (17, 18)
 
 
@@ -102,7 +100,7 @@ def test_contenders_take_turns(pair):
         play = right(pair)
         return lambda ids, seed: (happened.append(name), play(ids, seed))[1]
 
-    measure(pair, [Fake(name, note(name)) for name in "abc"], PROMPTS[:1], replace(SETTINGS, rounds=6))
+    Bench(pair, PROMPTS[:1], replace(SETTINGS, rounds=6)).results([Fake(name, note(name)) for name in "abc"])
     turns = ["".join(happened[start : start + 3]) for start in range(0, len(happened), 3)]
     assert turns == ["abc", "abc", "cba", "bca", "acb", "cab", "bac"]
 
@@ -111,17 +109,17 @@ def test_a_peer_that_fails_is_reported_and_our_own_failure_is_raised(pair):
     def fail(ids, seed):
         raise OutriderError("No kernel.\nsecond line")
 
-    [comparison] = measure(pair, [Fake(ASSISTED, fail), Fake(GENERATE, right(pair))], PROMPTS, SETTINGS)
-    assert list(comparison.observations) == [GENERATE]
-    assert list(comparison.failed) == [ASSISTED]
-    assert "No kernel" in comparison.failed[ASSISTED]
+    bench = Bench(pair, PROMPTS, SETTINGS)
+    [row] = bench.results([Fake(ASSISTED, fail), Fake(GENERATE, right(pair))])
+    assert row["name"] == GENERATE
+    assert bench.absent == {ASSISTED: "It failed: No kernel."}
     with pytest.raises(OutriderError, match="kernel"):
-        measure(pair, [Fake("draft-model", fail)], PROMPTS, SETTINGS)
+        bench.results([Fake("draft-model", fail)])
 
 
 def test_prompts_that_leave_no_room_are_refused_and_threads_are_restored(pair):
     with pytest.raises(PromptError, match="128"):
-        check_lengths(pair, PROMPTS, replace(SETTINGS, max_new_tokens=125))
+        Bench(pair, PROMPTS, replace(SETTINGS, max_new_tokens=125))
     before = torch.get_num_threads()
     with threads(before + 1):
         assert torch.get_num_threads() == before + 1
@@ -142,34 +140,30 @@ def test_bare_forwards_leave_the_draft_able_to_continue(pair):
 
 def test_the_real_contenders_together_and_the_document_of_all_results(pair):
     contenders, absent = build_all(pair, replace(SETTINGS, only=tuple(REAL)))
-    [comparison] = measure(pair, contenders, PROMPTS, SETTINGS)
-    found = rows(comparison, pair, PROMPTS, SETTINGS, {PLAIN: Memory(3.0, 2.0)})
-    table = {row.name: row for row in found}
+    bench = Bench(pair, PROMPTS, SETTINGS)
+    bench.absent = {**absent, "flashspec": "No."}
+    document = json.loads(to_json(bench.document(bench.results(contenders))))
+    table = {row["name"]: row for row in document["results"]}
     assert list(table) == REAL
-    assert not any(row.notes for row in table.values())
-    assert table[GENERATE].tokens_per_forward == table[PLAIN].tokens_per_forward == 1.0
-    assert table[GENERATE].ratio_to_generate.values == (1.0, 1.0)
-    assert None not in (table["draft-model"].overhead, table["draft-model"].cost_coefficient)
-    assert table[GENERATE].overhead is table[PLAIN].cost_coefficient is None
-    assert table[PLAIN].step_tokens_per_second.median >= table[PLAIN].tokens_per_second.median
-    config, environment = bench_rounds.config_of(SETTINGS, pair, PROMPTS), bench_rounds.environment_of(pair, SETTINGS)
-    report = bench_rounds.Report(bench_rounds.now(), config, environment, found, {**absent, "flashspec": "No."})
-    document = json.loads(bench_rounds.to_json(report))
+    assert not any(row["notes"] for row in table.values())
+    generate, plain, drafted = (table[name] for name in (GENERATE, PLAIN, "draft-model"))
+    assert generate["tokens_per_forward"] == plain["tokens_per_forward"] == 1.0
+    assert generate["ratio_to_generate"]["values"] == [1.0, 1.0]
+    assert None not in (drafted["overhead"], drafted["cost_coefficient"])
+    assert generate["overhead"] is plain["cost_coefficient"] is None
+    assert plain["step_tokens_per_second"]["median"] >= plain["tokens_per_second"]["median"]
+    assert len(plain["tokens_per_second"]["values"]) == SETTINGS.rounds
     assert document["schema"] == "outrider.bench/1"
-    assert [item["name"] for item in document["results"]] == REAL
-    assert len(document["results"][0]["tokens_per_second"]["values"]) == SETTINGS.rounds
-    assert document["results"][2]["peak_memory_mb"] == 3.0
     assert document["config"]["prompts"][0] == {"name": "one", "text": "def f", "num_tokens": 5}
     assert {"torch", "transformers", "device_name", "threads"} <= set(document["environment"])
     assert document["absent"] == [{"name": "flashspec", "reason": "No."}]
 
 
-# --- Rows and notes ---------------------------------------------------------------------------------------------
+# --- Records and notes ------------------------------------------------------------------------------------------
 
 
 def row_of(pair, seen, reference=None, *others):
-    comparison = Comparison(0.0, {item.contender.name: item for item in [seen, *others]}, reference)
-    return rows(comparison, pair, PROMPTS, SETTINGS)[0]
+    return Bench(pair, PROMPTS, SETTINGS).records([seen, *others], 0.0, reference)[0]
 
 
 def test_another_greedy_text_is_noted_with_its_position_and_margin(pair):
@@ -178,11 +172,11 @@ def test_another_greedy_text_is_noted_with_its_position_and_margin(pair):
     logits = pair.target.model(torch.tensor([[*PROMPTS[1].ids, *reference[1][:at]]])).logits[0, -1]
     other = int(logits.topk(2).indices[1])
     texts = [reference[0], [*reference[1][:at], other, *reference[1][at + 1 :]]]
-    [note] = row_of(pair, observations("peer", seconds=[1], texts=texts), reference).notes
+    [note] = row_of(pair, observations("peer", seconds=[1], texts=texts), reference)["notes"]
     assert note.startswith(f"another greedy text after 'two', from token {at + 1} of {N}")
     assert float(note.split(" by ")[1].split()[0]) == pytest.approx(float(logits.max() - logits[other]), rel=0.1)
     # Above temperature 0 another text is expected.
-    assert row_of(pair, observations("peer", seconds=[1], texts=texts)).notes == ()
+    assert row_of(pair, observations("peer", seconds=[1], texts=texts))["notes"] == []
 
 
 @pytest.mark.parametrize(
@@ -195,16 +189,16 @@ def test_another_greedy_text_is_noted_with_its_position_and_margin(pair):
 )
 def test_another_length_and_other_drafts_are_noted(pair, name, changes, note):
     reference = [tuple(range(N))] if "texts" in changes else None
-    assert row_of(pair, observations(name, seconds=[1], **changes), reference).notes == (note,)
+    assert row_of(pair, observations(name, seconds=[1], **changes), reference)["notes"] == [note]
 
 
 def test_ratios_need_the_contender_they_refer_to_and_forwards_are_those_of_the_warm_up(pair):
     seen = observations("x", seconds=[1.0, 2.0], num_forwards=3)
     row = row_of(pair, seen, None, observations(GENERATE, seconds=[2.0, 8.0]))
-    assert row.ratio_to_generate.values == (2.0, 4.0)
-    assert row.ratio_to_assisted is None
-    assert row.tokens_per_forward == 3.0
-    assert row_of(pair, observations("x", seconds=[1])).tokens_per_forward is None
+    assert row["ratio_to_generate"].values == (2.0, 4.0)
+    assert row["ratio_to_assisted"] is None
+    assert row["tokens_per_forward"] == 3.0
+    assert row_of(pair, observations("x", seconds=[1]))["tokens_per_forward"] is None
 
 
 # --- Memory -----------------------------------------------------------------------------------------------------
@@ -214,8 +208,8 @@ def test_the_memory_of_one_contender_is_that_of_a_process_that_runs_it(tmp_path)
     target = save_model(tmp_path / "target", max_position_embeddings=128)
     settings = {"target": str(target), "draft_layers": 1, "temperatures": [0.0], "only": [], "max_new_tokens": 4}
     memory = bench_memory.measured(ASSISTED, settings, [1, 2, 3])
-    assert 0 <= memory.peak_mb < 1_000
-    assert 0 < memory.needed_mb < 10
+    assert 0 <= memory["peak_memory_mb"] < 1_000
+    assert 0 < memory["needed_memory_mb"] < 10
 
 
 def test_a_run_needs_the_weights_of_both_models_and_a_cache_for_each():

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from app.cli.console import (
     NONE,
@@ -39,8 +39,8 @@ from core.files import explain_write_error, write_atomically
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET
 from core.runners.threads import limit_spinning, num_processors
 
-if TYPE_CHECKING:
-    from core.experiments.bench_rounds import Report, Row
+Row = dict[str, Any]
+"""A record of `core.experiments.bench_rounds`."""
 
 _LEGEND = (
     "Medians over the rounds, quartiles in brackets; ratios are taken within each round. tokens/s: all new tokens / "
@@ -132,23 +132,22 @@ def execute(args: argparse.Namespace) -> int:
     quiet_libraries()
     from core.experiments.bench_rounds import to_json
 
-    report = run_bench(settings, prompts_file=args.prompts, measures_memory=args.memory)
+    document = run_bench(settings, prompts_file=args.prompts, measures_memory=args.memory)
     if args.out is not None:
-        write_atomically(args.out, to_json(report))
-    write_report(report)
+        write_atomically(args.out, to_json(document))
+    write_results(document)
     return Exit.DONE
 
 
-def run_bench(settings: BenchSettings, *, prompts_file: str | None, measures_memory: bool) -> Report:
-    """Load the models, measure every contender, and return the figures."""
+def run_bench(settings: BenchSettings, *, prompts_file: str | None, measures_memory: bool) -> Row:
+    """Load the models, measure every contender, and return the document of all figures."""
     import torch
 
     from core.experiments.bench_memory import memory_of
-    from core.experiments.bench_rounds import Report, config_of, encode_prompts, environment_of, measure, now, rows
+    from core.experiments.bench_rounds import Bench
     from core.experiments.contenders import build_all, load_pair
-    from core.experiments.prompt_suites import default_prompts, read_prompts
+    from core.experiments.prompt_suites import default_prompts, encoded, read_prompts
 
-    started_at = now()
     own_prompts = None if prompts_file is None else read_prompts(Path(prompts_file))
     if settings.threads is None:
         threads = torch.get_num_threads() if "OMP_NUM_THREADS" in os.environ else num_processors()
@@ -156,23 +155,22 @@ def run_bench(settings: BenchSettings, *, prompts_file: str | None, measures_mem
     with Progress() as progress:
         pair = load_pair(settings, progress.show)
         is_chat = bool(getattr(pair.target.tokenizer, "chat_template", None))
-        prompts = encode_prompts(pair.target, own_prompts or default_prompts(is_chat=is_chat))
-        contenders, absent = build_all(pair, settings)
-        comparisons = measure(pair, contenders, prompts, settings, progress.show)
-        memory = {}
-        if measures_memory:
-            for name in dict.fromkeys(name for comparison in comparisons for name in comparison.observations):
-                progress.show(f"Measuring the memory of {name}")
-                memory[name] = memory_of(name, settings, prompts[0].ids)
-        table = [row for comparison in comparisons for row in rows(comparison, pair, prompts, settings, memory)]
-        for comparison in comparisons:
-            absent |= comparison.failed
-    return Report(started_at, config_of(settings, pair, prompts), environment_of(pair, settings), table, absent)
+        prompts = encoded(own_prompts or default_prompts(is_chat=is_chat), pair.target)
+        bench = Bench(pair, prompts, settings, progress.show)
+        contenders, bench.absent = build_all(pair, settings)
+        results = bench.results(contenders)
+        for name in dict.fromkeys(row["name"] for row in results) if measures_memory else ():
+            progress.show(f"Measuring the memory of {name}")
+            memory = memory_of(name, settings, prompts[0].ids)
+            for row in results:
+                if row["name"] == name:
+                    row.update(memory)
+    return bench.document(results)
 
 
-def write_report(report: Report) -> None:
+def write_results(document: Row) -> None:
     """Print a table for each temperature, what the figures mean, and any differences between the contenders."""
-    config, place = report.config, report.environment
+    config, place, results = document["config"], document["environment"], document["results"]
     prompts = ", ".join(f"{item['name']} ({item['num_tokens']} tokens)" for item in config["prompts"])
     flashspec = f", flashspec {place['flashspec']}" if place["flashspec"] else ""
     with printing() as show:
@@ -184,38 +182,38 @@ def write_report(report: Report) -> None:
         lengths = f"{count_text(config['max_new_tokens'], 'new token')}, {count_text(config['rounds'], 'round')}"
         show(f"{lengths} after one that does not count; {prompts}")
         for temperature in config["temperatures"]:
-            rows = [row for row in report.rows if row.temperature == temperature]
+            rows = [row for row in results if row["temperature"] == temperature]
             if rows:
                 show()
                 show(f"Temperature {temperature:g}", "bold")
                 kept = [column for column in _COLUMNS if any(column[1](row) != NONE for row in rows)]
-                show(figure_table(rows, kept, lambda row: "" if row.is_ours else "dim"))
+                show(figure_table(rows, kept, lambda row: "" if row["is_ours"] else "dim"))
         show()
         show(_LEGEND)
-        if any(row.peak_memory_mb is not None for row in report.rows):
+        if any(row["peak_memory_mb"] is not None for row in results):
             show(_MEMORY)
         if any(temperature > 0 for temperature in config["temperatures"]):
             show(_RANDOM)
-        for row in report.rows:
-            for note in row.notes:
-                show(f"{row.title}, temperature {row.temperature:g}: {note}.")
-        for name, reason in report.absent.items():
-            show(f"Not run: {name}. {reason}")
+        for row in results:
+            for note in row["notes"]:
+                show(f"{row['title']}, temperature {row['temperature']:g}: {note}.")
+        for absent in document["absent"]:
+            show(f"Not run: {absent['name']}. {absent['reason']}")
 
 
 def _memory_ratio(row: Row) -> float | None:
-    taken, needed = row.peak_memory_mb, row.needed_memory_mb
+    taken, needed = row["peak_memory_mb"], row["needed_memory_mb"]
     return taken / needed if taken is not None and needed else None
 
 
 _COLUMNS: tuple[tuple[str, Callable[[Row], str]], ...] = (
-    ("contender", lambda row: row.title),
-    ("tokens/s", lambda row: spread_text(row.tokens_per_second, ".1f")),
-    ("× generate", lambda row: spread_text(row.ratio_to_generate, ".2f")),
-    ("× assisted", lambda row: spread_text(row.ratio_to_assisted, ".2f")),
-    ("tokens/forward", lambda row: figure_text(row.tokens_per_forward, ".2f")),
-    ("overhead", lambda row: spread_text(row.overhead, ".1%")),
-    ("bare c", lambda row: spread_text(row.cost_coefficient, ".3f")),
-    ("peak memory", lambda row: figure_text(row.peak_memory_mb, ",.0f", " MB")),
+    ("contender", lambda row: row["title"]),
+    ("tokens/s", lambda row: spread_text(row["tokens_per_second"], ".1f")),
+    ("× generate", lambda row: spread_text(row["ratio_to_generate"], ".2f")),
+    ("× assisted", lambda row: spread_text(row["ratio_to_assisted"], ".2f")),
+    ("tokens/forward", lambda row: figure_text(row["tokens_per_forward"], ".2f")),
+    ("overhead", lambda row: spread_text(row["overhead"], ".1%")),
+    ("bare c", lambda row: spread_text(row["cost_coefficient"], ".3f")),
+    ("peak memory", lambda row: figure_text(row["peak_memory_mb"], ",.0f", " MB")),
     ("× needed", lambda row: figure_text(_memory_ratio(row), ".2f")),
 )

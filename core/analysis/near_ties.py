@@ -48,7 +48,7 @@ def moved_margin(
     single, block = target.runner(len(padded)), target.runner(len(padded))
     for runner in (single, block):
         prefill(runner, prompt_ids[:-1], check_cancelled)
-    in_blocks = []
+    in_blocks: list[Tensor] = []
     for position in range(len(prompt_ids), end + 1):
         check_cancelled()
         alone = _score(target, single, ids[position - 1 : position])[0]

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
@@ -30,23 +30,12 @@ _DONT_NEED = 4
 """Linux's MADV_DONTNEED."""
 
 
-class Memory(NamedTuple):
-    """The memory of a contender's run, in MB of 10^6 bytes.
+def memory_of(name: str, settings: BenchSettings, prompt_ids: Sequence[int]) -> dict[str, float]:
+    """The memory of one run of a contender, in MB of 10^6 bytes; empty if it could not be measured.
 
-    Attributes:
-        peak_mb: at its highest.
-        needed_mb: both models' weights in the run's precision, int8 copies included, and both caches at the run's end.
-    """
-
-    peak_mb: float
-    needed_mb: float
-
-
-def memory_of(name: str, settings: BenchSettings, prompt_ids: Sequence[int]) -> Memory | None:
-    """The memory of one run of a contender; None if it could not be measured.
-
-    On CUDA what torch allocated there; else the process's own memory and the pages of weight files that it reads, less
-    what it was before any model was loaded.
+    peak_memory_mb is, on CUDA, what torch allocated there; else the process's own memory and the pages of weight files
+    that it reads, less what it was before any model was loaded. needed_memory_mb: both models' weights in the run's
+    precision, int8 copies included, and both caches at the run's end.
     """
     question = {"name": name, "settings": asdict(settings), "prompt_ids": list(prompt_ids)}
     command = [sys.executable, "-m", "core.experiments.bench_memory"]
@@ -54,9 +43,9 @@ def memory_of(name: str, settings: BenchSettings, prompt_ids: Sequence[int]) -> 
         done = subprocess.run(
             command, input=json.dumps(question), capture_output=True, text=True, timeout=_TIMEOUT_S, check=True
         )
-        return Memory(**json.loads(done.stdout.splitlines()[-1]))
+        return dict(json.loads(done.stdout.splitlines()[-1]))
     except (OSError, subprocess.SubprocessError, ValueError, TypeError, IndexError):
-        return None
+        return {}
 
 
 def main() -> None:
@@ -66,10 +55,10 @@ def main() -> None:
     question = json.load(sys.stdin)
     with contextlib.redirect_stdout(sys.stderr):
         memory = measured(question["name"], question["settings"], question["prompt_ids"])
-    print(json.dumps(memory._asdict()))
+    print(json.dumps(memory))
 
 
-def measured(name: str, raw: dict[str, Any], prompt_ids: list[int]) -> Memory:
+def measured(name: str, raw: dict[str, Any], prompt_ids: list[int]) -> dict[str, float]:
     """Load, run twice, and measure the second run."""
     import transformers.generation
 
@@ -105,12 +94,12 @@ def measured(name: str, raw: dict[str, Any], prompt_ids: list[int]) -> Memory:
     drafting = getattr(getattr(contender, "drafter", None), "model", None)
     needed = needed_mb(pair, drafting, len(prompt_ids) + settings.max_new_tokens)
     peak = peak_memory_mb(pair.target.device) or 0.0
-    if pair.target.device.type == "cuda":
-        return Memory(peak, needed)
-    highest, files = _status_mb("VmHWM"), _status_mb("RssFile")
-    if highest is not None and files is not None:
-        peak = highest - files + sum(pages.rss for pages in _weight_pages()) / 1e6
-    return Memory(max(0.0, peak - bare_mb), needed)
+    if pair.target.device.type != "cuda":
+        highest, files = _status_mb("VmHWM"), _status_mb("RssFile")
+        if highest is not None and files is not None:
+            peak = highest - files + sum(pages.rss for pages in _weight_pages()) / 1e6
+        peak = max(0.0, peak - bare_mb)
+    return {"peak_memory_mb": peak, "needed_memory_mb": needed}
 
 
 def needed_mb(pair: Pair, drafting: LanguageModel | None, length: int) -> float:

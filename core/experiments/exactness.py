@@ -29,9 +29,8 @@ from core.experiments.check import (
 )
 from core.experiments.contenders import Generate, Pair
 from core.experiments.distribution import judge_distribution
-from core.experiments.prompt_suites import PRESETS, Prompt, default_prompts, read_prompts
+from core.experiments.prompt_suites import PRESETS, Prompt, default_prompts, encoded, read_prompts
 from core.models.language_model import LanguageModel
-from core.models.prompting import encode_prompt
 from core.sampling import gumbel_noise, probabilities
 from core.session import Loaded, Session
 from core.settings import Coupling, SamplingParams
@@ -102,8 +101,7 @@ def _context(request: CheckRequest, loaded: Loaded, controls: RunControls) -> Ch
         # All presets, those that suit the target first: sampled blocks follow the first ones.
         suited = default_prompts(is_chat=bool(getattr(target.tokenizer, "chat_template", None)))
         prompts = (*suited, *(prompt for prompt in read_prompts(PRESETS) if prompt not in suited))
-    encoded = [replace(item, ids=tuple(encode_prompt(target, item.text, run.chat).ids)) for item in prompts]
-    return CheckContext(request, loaded, tuple(encoded), own, make_drafter)
+    return CheckContext(request, loaded, tuple(encoded(prompts, target, run.chat)), own, make_drafter)
 
 
 def _checked(context: CheckContext) -> Generator[CheckProgress, None, CheckReport]:

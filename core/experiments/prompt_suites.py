@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from core.errors import PromptError
 from core.models.catalogue import RESOURCES
+
+if TYPE_CHECKING:
+    from core.models.language_model import LanguageModel
 
 FOLDER = RESOURCES / "prompts"
 PRESETS = FOLDER / "presets.jsonl"
@@ -52,6 +55,17 @@ def find_prompts(names: Iterable[str]) -> list[Prompt]:
         else:
             found += read_prompts(Path(name))
     return found
+
+
+def encoded(prompts: Iterable[Prompt], target: LanguageModel, chat: bool | None = None) -> list[Prompt]:
+    """The prompts with their ids, in the target's chat template unless `chat` says otherwise.
+
+    Raises:
+        PromptError: one is empty, or too long.
+    """
+    from core.models.prompting import encode_prompt  # Imported late, so that parsing the command line is fast.
+
+    return [replace(prompt, ids=tuple(encode_prompt(target, prompt.text, chat).ids)) for prompt in prompts]
 
 
 def first_of_each(prompts: Iterable[Prompt], count: int) -> list[Prompt]:

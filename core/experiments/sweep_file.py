@@ -9,11 +9,11 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from core.errors import RunLogError, SettingsError
+from core.experiments.bench import installed
 from core.experiments.prompt_suites import Prompt
 from core.experiments.sweep_plan import SUMMARY_FIELDS, Cell, DrafterChoice, Measurement, PlannedRun, SweepPlan
 from core.files import FileClaim, explain_write_error
@@ -315,7 +315,7 @@ class SweepFile:
         """
         if not self._has_head:
             self._has_head = True
-            shared = {"started_at": now(), "outrider_version": _version("outrider")}
+            shared = {"started_at": now(), "outrider_version": installed("outrider") or "unknown"}
             identity = {"schema": SCHEMA, "type": "sweep", "id": uuid.uuid4().hex[:12], **shared}
             head = {"type": "resumed", **shared} if self._length else identity | {"config": plan_to_config(self._plan)}
             self._pending.append(to_line(head | {"environment": dict(environment)}))
@@ -361,10 +361,3 @@ class SweepFile:
             with contextlib.suppress(OSError):
                 self.path.unlink()
         self._claim.give_back()
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "unknown"
