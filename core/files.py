@@ -1,28 +1,58 @@
-"""Atomic file writes, file locks, and scratch folders."""
+"""Atomic file writes, hashes, free space, file locks, and scratch folders."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import secrets
 import shutil
 import stat
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from core.errors import RunLogError
+from core.errors import NoSpaceError, RunLogError
+from core.text import in_words
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
-
-_NO_SPACE = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
+NO_SPACE = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
 _NOT_ALLOWED = {errno.EACCES, errno.EPERM, errno.EROFS}
+_SPARE_BYTES = 64_000_000
+"""Disk space left free, since a full disk breaks other programs."""
+
+
+def file_sha256(path: Path, check_cancelled: Callable[[], None], digest: Any = None) -> str:
+    """The SHA-256 of a file in hexadecimal, or another `digest` of hashlib; `check_cancelled` raises to cancel."""
+    digest = hashlib.sha256() if digest is None else digest
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            check_cancelled()
+            digest.update(block)
+    return str(digest.hexdigest())
+
+
+def require_space(what: str, num_bytes: int, folder: Path, way_out: str) -> None:
+    """Check that the disk of a folder, which need not exist yet, has room for this many bytes.
+
+    Raises:
+        NoSpaceError: it does not; says how much is needed and free.
+    """
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    if num_bytes and num_bytes + _SPARE_BYTES > free:
+        raise NoSpaceError(
+            f"{what} needs {in_words(num_bytes + _SPARE_BYTES)} on disk, and {in_words(free)} are free. "
+            f"Free some space, or {way_out}."
+        )
 
 
 def write_atomically(path: str | os.PathLike[str], data: str | bytes) -> None:
@@ -72,7 +102,7 @@ def explain_write_error(error: OSError, path: str | os.PathLike[str]) -> str:
     name = os.fspath(path)
     folder = os.path.dirname(name) or "."
     code = error.errno
-    if code in _NO_SPACE:
+    if code in NO_SPACE:
         return f"There is no space left to write {name!r}; free some, or choose another disk."
     if code == errno.EISDIR or os.path.isdir(name):
         return f"{name!r} is a folder; choose a file in it."

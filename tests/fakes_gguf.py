@@ -9,11 +9,8 @@ import pytest
 
 import core.models.gguf as engine
 from core.errors import ModelUnreadableError
-from core.models.child_process import Limits
 from core.models.gguf import convert
 from tests.fakes import byte_tokenizer, is_sentence, tiny_module
-
-AMPLE = Limits(memory_bytes=2**33, stall_s=120)
 
 
 def refusal(path, error=ModelUnreadableError) -> str:
@@ -26,12 +23,12 @@ def refusal(path, error=ModelUnreadableError) -> str:
 
 
 def left_over() -> list[Path]:
-    """What lies where converted files are kept, and is no converted file."""
+    """What is in the folder of converted files and is not a converted file."""
     return sorted(path for path in engine._kept().glob("*") if not (path / "config.json").is_file())
 
 
-def write_gguf(path) -> None:
-    """A tiny llama in float32, as llama.cpp's converter writes it but for its rotary order, which is left as it is."""
+def write_gguf(path, *, template=None, tensor_type=None) -> Path:
+    """A tiny llama, as llama.cpp's converter writes it but for its rotary order, which is left as it is."""
     config = tiny_module("llama").config
     tokens = byte_tokenizer([("a", "b")]).convert_ids_to_tokens(range(258))
     writer = gguf.GGUFWriter(path, "llama")
@@ -50,6 +47,8 @@ def write_gguf(path) -> None:
     writer.add_token_types([gguf.TokenType.NORMAL] * 257 + [gguf.TokenType.CONTROL])
     writer.add_token_merges(["a b"])
     writer.add_eos_token_id(257)
+    if template:
+        writer.add_chat_template(template)
     random = np.random.default_rng(0)
     shapes = {"token_embd": (258, 32), "output_norm": (32,), "output": (258, 32)}
     for block in range(2):
@@ -62,14 +61,16 @@ def write_gguf(path) -> None:
             }.items()
         }  # fmt: skip
     for name, shape in shapes.items():
-        writer.add_tensor(f"{name}.weight", random.normal(size=shape, scale=0.3).astype(np.float32))
+        data = random.normal(size=shape, scale=0.3).astype(np.float32)
+        packed = tensor_type if tensor_type and shape[-1] == 32 and len(shape) > 1 else None
+        writer.add_tensor(f"{name}.weight", gguf.quants.quantize(data, packed) if packed else data, raw_dtype=packed)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+    return path
 
 
 def fake(script: str) -> list[str]:
     """A command that runs a few lines of Python, which start sooner than the real child."""
-    prelude = "import json, os, signal, sys, time\ndef send(**m): print(json.dumps(m), flush=True)\n"
-    return [sys.executable, "-S", "-c", prelude + script]
+    return [sys.executable, "-S", "-c", f"import json, os, signal, sys, time\n{script}"]

@@ -13,6 +13,7 @@ from core.models.catalogue import resolve
 from core.models.details import read_details
 from core.models.weight_files import read_gguf_header
 from tests.fakes import byte_tokenizer, edit_json, is_sentence, save_model, tiny_module
+from tests.fakes_gguf import write_gguf
 
 TEMPLATE = "{% for m in messages %}<|start|>{{ m.content }}<|stop|>{% endfor %}"
 
@@ -207,40 +208,19 @@ def test_odd_values_are_left_to_loading(folder, changes):
     assert details(folder).num_parameters > 0
 
 
-def write_gguf(path, *, template=None, tensor_type=None):
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_context_length(64)
-    writer.add_embedding_length(32)
-    writer.add_block_count(1)
-    writer.add_head_count(4)
-    writer.add_head_count_kv(2)
-    writer.add_token_list(["<s>", "</s>", "a", "b"])
-    writer.add_eos_token_id(1)
-    if template:
-        writer.add_chat_template(template)
-    for name, shape in {"token_embd": (4, 32), "output": (4, 32), "blk.0.attn_output": (32, 32)}.items():
-        data = np.zeros(shape, np.float32)
-        packed = gguf.quants.quantize(data, tensor_type) if tensor_type else data
-        writer.add_tensor(f"{name}.weight", packed, raw_dtype=tensor_type)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
-
-
 @pytest.mark.parametrize(("tensor_type", "precision"), [(None, "float32"), (gguf.GGMLQuantizationType.Q8_0, "Q8_0")])
 def test_a_gguf_file_is_described_by_its_header(tmp_path, tensor_type, precision):
     found = details(write_gguf(tmp_path / "tiny.gguf", tensor_type=tensor_type))
-    assert (found.architecture, found.precision, found.context_length) == ("llama", precision, 64)
-    assert (found.num_layers, found.hidden_size, found.num_kv_heads, found.head_dim) == (1, 32, 2, 8)
-    assert (found.vocab_size, found.num_parameters) == (4, 4 * 32 * 2 + 32 * 32)
-    assert (found.head_parameters, found.body_parameters) == (4 * 32, 32 * 32)
+    assert (found.architecture, found.precision, found.context_length) == ("llama", precision, 128)
+    assert (found.num_layers, found.hidden_size, found.num_kv_heads, found.head_dim) == (2, 32, 2, 8)
+    body = 32 + 2 * (2 * 32 + 2 * 32 * 32 + 2 * 16 * 32 + 3 * 48 * 32)
+    assert (found.vocab_size, found.num_parameters) == (258, body + 2 * 258 * 32)
+    assert (found.head_parameters, found.body_parameters) == (258 * 32, body)
 
 
 def test_a_gguf_file_with_a_chat_template_is_an_instruct_model(tmp_path):
     assert not details(write_gguf(tmp_path / "base.gguf")).is_instruct
-    assert details(write_gguf(tmp_path / "chat.gguf", template="{{ messages }}</s>")).is_instruct
+    assert details(write_gguf(tmp_path / "chat.gguf", template="{{ messages }}{{ eos_token }}")).is_instruct
 
 
 @pytest.mark.parametrize("keep", [0.05, 0.3, 0.6, -1])

@@ -14,7 +14,7 @@ from core.models.catalogue import resolve
 from core.models.details import read_details
 from core.models.fit import MemoryForecast, PairVerdict, forecast, pair_problem, pair_verdict
 from tests.fakes import EOS, byte_tokenizer, edit_json, is_sentence, save_model, tiny_module
-from tests.test_core_details import write_gguf
+from tests.fakes_gguf import write_gguf
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,7 @@ def test_without_memory_torch_is_not_imported(draft, target):
 def test_gguf_headers_are_compared_without_unpacking(tmp_path, target):
     first, second = write_gguf(tmp_path / "a.gguf"), write_gguf(tmp_path / "b.gguf")
     assert verdict(first, second).problem is None
-    assert "id 0" in verdict(first, target).problem
+    assert "id 256" in verdict(first, target).problem
 
 
 def test_what_gguf_pads_or_spells_otherwise_is_no_difference(tmp_path):

@@ -28,6 +28,7 @@ from core.errors import (
     OutriderError,
     RemovalError,
 )
+from core.files import require_space
 from core.models import hub, wheel
 from core.models.catalogue import (
     EMBEDDED_TITLES,
@@ -38,7 +39,6 @@ from core.models.catalogue import (
     downloaded_model,
     kept_folder,
 )
-from core.models.fit import require_space
 from core.models.hub import DownloadProgress, Meter, explain, http_error, ignore_progress, offline_error
 from core.models.weight_files import read_weight_headers
 
@@ -161,7 +161,7 @@ def _fetch(
             for file in revision.files:
                 transfer.forget(file)
         missing = sum(file.size - transfer.bytes_here(file) for file in revision.files)
-        require_space(ref, missing, hub.cache_folder(), "set HF_HOME to another disk")
+        require_space(repr(ref), missing, hub.cache_folder(), "set HF_HOME to another disk")
         for file in revision.files:
             if not transfer.is_here(file):
                 transfer.fetch(file)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 import logging
-import shutil
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from core.errors import NoSpaceError, OutriderError
+from core.errors import OutriderError
 from core.models.catalogue import ModelEntry, resolve
 from core.models.details import (
     ModelDetails,
@@ -31,26 +30,6 @@ if TYPE_CHECKING:
     import torch
 
 _log = logging.getLogger(__name__)
-
-SPARE_BYTES = 64_000_000
-"""Disk space left free, since a full disk breaks other programs."""
-
-
-def require_space(what: str, num_bytes: int, folder: Path, way_out: str) -> None:
-    """Check that the disk of a folder, which need not exist yet, has room for this many bytes.
-
-    Raises:
-        NoSpaceError: it does not; says how much is needed and free.
-    """
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    free = shutil.disk_usage(folder).free
-    if num_bytes and num_bytes + SPARE_BYTES > free:
-        raise NoSpaceError(
-            f"{what!r} needs {in_words(num_bytes + SPARE_BYTES)} on disk, and {in_words(free)} are free. "
-            f"Free some space, or {way_out}."
-        )
-
 
 # --- Memory -----------------------------------------------------------------------------------------------------
 

