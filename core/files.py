@@ -29,7 +29,7 @@ _SPARE_BYTES = 64_000_000
 """Disk space left free, since a full disk breaks other programs."""
 
 
-def file_sha256(path: Path, check_cancelled: Callable[[], None], digest: Any = None) -> str:
+def file_digest(path: Path, check_cancelled: Callable[[], None], digest: Any = None) -> str:
     """The SHA-256 of a file in hexadecimal, or another `digest` of hashlib; `check_cancelled` raises to cancel."""
     digest = hashlib.sha256() if digest is None else digest
     with path.open("rb") as file:
@@ -37,6 +37,16 @@ def file_sha256(path: Path, check_cancelled: Callable[[], None], digest: Any = N
             check_cancelled()
             digest.update(block)
     return str(digest.hexdigest())
+
+
+def folder_bytes(folder: Path) -> int:
+    """The total size of the files in a folder; 0 if there is no such folder."""
+    total = 0
+    for path, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(path, name)).st_size
+    return total
 
 
 def require_space(what: str, num_bytes: int, folder: Path, way_out: str) -> None:

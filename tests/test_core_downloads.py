@@ -204,7 +204,7 @@ def test_the_meter_reports_ten_times_a_second_with_a_rate_and_the_time_left():
     now = itertools.count(step=0.01)
     seen = []
     meter = Meter(seen.append, total_bytes=100_000, clock=lambda: next(now))
-    meter.enter("Downloading", "file", is_receiving=True)
+    meter.enter("Downloading", "file")
     for _ in range(500):
         meter.count(100)
     # The clock is read twice where something is measured.

@@ -10,7 +10,7 @@ import pytest
 
 from core.controls import Cancelled
 from core.errors import DownloadError, HubUnreachableError, NoSpaceError
-from core.files import file_sha256
+from core.files import file_digest
 from core.models import hub, wheel
 from core.models.catalogue import ModelOrigin, kept_folder, local_models, resolve
 from core.models.downloads import download, plan_removal, remove
@@ -46,9 +46,9 @@ def package(tmp_path, monkeypatch):
     path = tmp_path / "package.whl"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(wheel._GGUF_NAME, b"GGUF of a tiny model")
-    monkeypatch.setattr(wheel, "_WHEEL_SHA256", file_sha256(path, lambda: None))
+    monkeypatch.setattr(wheel, "_WHEEL_SHA256", file_digest(path, lambda: None))
     (tmp_path / "gguf").write_bytes(b"GGUF of a tiny model")
-    monkeypatch.setattr(wheel, "_GGUF_SHA256", file_sha256(tmp_path / "gguf", lambda: None))
+    monkeypatch.setattr(wheel, "_GGUF_SHA256", file_digest(tmp_path / "gguf", lambda: None))
     monkeypatch.setattr(wheel, "_CONVERTED_BYTES", 1000)
 
     def convert(gguf, _on_progress, _check_cancelled):
@@ -150,7 +150,7 @@ def test_a_package_with_another_model_is_refused(pip, package, monkeypatch, file
     pip("ok")
     with zipfile.ZipFile(package, "w") as archive:
         archive.writestr(file, b"GGUF of another model")
-    monkeypatch.setattr(wheel, "_WHEEL_SHA256", file_sha256(package, lambda: None))
+    monkeypatch.setattr(wheel, "_WHEEL_SHA256", file_digest(package, lambda: None))
     assert "hash" in install_refused(DownloadError)
 
 

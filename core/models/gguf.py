@@ -20,7 +20,7 @@ import platformdirs
 import psutil
 
 from core.errors import ModelUnreadableError, NoSpaceError, OutOfMemoryError
-from core.files import explain_write_error, file_sha256, new_scratch, require_space
+from core.files import explain_write_error, file_digest, folder_bytes, new_scratch, require_space
 from core.models.weight_files import check_gguf
 from core.text import in_words
 
@@ -44,7 +44,7 @@ def converted_folder(path: Path, check_cancelled: Callable[[], None] = lambda: N
     state = path.stat()
     key = (path.resolve(), state.st_size, state.st_mtime_ns)
     if key not in _digests:
-        _digests[key] = file_sha256(path, check_cancelled)
+        _digests[key] = file_digest(path, check_cancelled)
     return _kept() / _digests[key][:32]
 
 
@@ -268,15 +268,6 @@ def supervise(
         child.wait()
         with contextlib.suppress(OSError):
             child.stdin.close()  # type: ignore[union-attr]
-
-
-def folder_bytes(folder: Path) -> int:
-    """The total size of the files in a folder; 0 if there is no such folder."""
-    total = 0
-    for path in folder.rglob("*"):
-        with contextlib.suppress(OSError):
-            total += path.lstat().st_size
-    return total
 
 
 def _tail(file: Path, num_bytes: int = 16_384) -> str:

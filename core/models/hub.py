@@ -6,7 +6,6 @@ The environment is read on every call, whereas huggingface_hub reads it once, wh
 from __future__ import annotations
 
 import contextlib
-import errno
 import math
 import os
 import re
@@ -14,7 +13,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from core.errors import (
     DownloadError,
@@ -27,13 +25,13 @@ from core.errors import (
     OutriderError,
     first_line,
 )
+from core.files import NO_SPACE
 
 PARTIAL_SUFFIX = ".incomplete"
 """Of files whose download was interrupted; huggingface_hub uses the same."""
 
 _INTERVAL_SECONDS = 0.1
 _SMOOTHING_SECONDS = 3.0
-_NO_SPACE = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
 _NAME = r"[A-Za-z0-9](?:[\w.-]{0,94}[A-Za-z0-9_])?"
 _HUB_ID = re.compile(rf"{_NAME}(?:/{_NAME})?", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -70,44 +68,37 @@ class Meter:
 
     def __init__(
         self,
-        on_progress: Callable[[DownloadProgress], None] = ignore_progress,
-        *,
-        total_bytes: int | None = None,
+        on_progress: Callable[[DownloadProgress], None],
+        total_bytes: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._on_progress = on_progress
-        self._clock = clock
-        self._total = total_bytes
         self.done_bytes = 0
+        self._on_progress = on_progress
+        self._total = total_bytes
+        self._clock = clock
         self._stage = self._file = ""
         self._rate: float | None = None
         self._unmeasured = 0
         self._measured_at = clock()
-        self._is_receiving = False
 
-    def enter(self, stage: str, file: str = "", *, is_receiving: bool = False) -> None:
-        """Report a new stage. The rate counts received bytes only."""
+    def enter(self, stage: str, file: str = "") -> None:
+        """Report a new stage."""
         self._stage, self._file = stage, file
-        if is_receiving and not self._is_receiving:
-            self._measured_at, self._unmeasured = self._clock(), 0
-        self._is_receiving = is_receiving
-        self._report()
+        self._measured_at, self._unmeasured = self._clock(), 0
+        self._on_progress(DownloadProgress(stage, file, self.done_bytes, self._total))
 
     def count(self, num_bytes: int) -> None:
         """Count received bytes."""
         self.done_bytes += num_bytes
         self._unmeasured += num_bytes
         elapsed = self._clock() - self._measured_at
-        if elapsed >= _INTERVAL_SECONDS:
-            latest = self._unmeasured / elapsed
-            weight = 1.0 - math.exp(-elapsed / _SMOOTHING_SECONDS)
-            self._rate = latest if self._rate is None else self._rate + weight * (latest - self._rate)
-            self._measured_at, self._unmeasured = self._clock(), 0
-            self._report()
-
-    def _report(self) -> None:
-        rate = self._rate if self._is_receiving else None
-        left = max(0, self._total - self.done_bytes) / rate if rate and self._total is not None else None
+        if elapsed < _INTERVAL_SECONDS:
+            return
+        latest = self._unmeasured / elapsed
+        weight = 1.0 - math.exp(-elapsed / _SMOOTHING_SECONDS)
+        rate = self._rate = latest if self._rate is None else self._rate + weight * (latest - self._rate)
+        self._measured_at, self._unmeasured = self._clock(), 0
+        left = max(0, self._total - self.done_bytes) / rate if rate else None
         self._on_progress(DownloadProgress(self._stage, self._file, self.done_bytes, self._total, rate, left))
 
 
@@ -134,26 +125,38 @@ def explain(error: Exception, ref: str) -> OutriderError:
 
     if isinstance(error, OutriderError):
         return error
-    if isinstance(error, errors.GatedRepoError):
-        return GatedModelError(
-            f"{ref!r} is gated: accept its licence on the Hub's page of the model, log in with `hf auth login`, "
-            "and try again."
-        )
-    if isinstance(error, errors.RepositoryNotFoundError):
-        return ModelNotFoundError(
-            f"The Hub has no model {ref!r}, or it is private. Check its spelling; for a private one, log in with "
-            "`hf auth login`."
-        )
-    if isinstance(error, errors.DisabledRepoError):
-        return DownloadError(f"The Hub has disabled access to {ref!r}. Choose another model.")
-    if isinstance(error, errors.EntryNotFoundError | errors.RevisionNotFoundError):
-        return DownloadError(f"A file of {ref!r} is no longer on the Hub. Start the download again.")
-    if isinstance(error, errors.HfHubHTTPError):
-        return _explain_status(error, ref)
     if isinstance(error, errors.OfflineModeIsEnabled):
         return offline_error(ref)
+    gone = f"A file of {ref!r} is no longer on the Hub. Start the download again."
+    is_late = "Timeout" in type(error).__name__
+    known: tuple[tuple[type[Exception], type[OutriderError], str], ...] = (
+        (
+            errors.GatedRepoError,
+            GatedModelError,
+            f"{ref!r} is gated: accept its licence on the Hub's page of the model, log in with `hf auth login`, and "
+            "try again.",
+        ),
+        (
+            errors.RepositoryNotFoundError,
+            ModelNotFoundError,
+            f"The Hub has no model {ref!r}, or it is private. Check its spelling; for a private one, log in with "
+            "`hf auth login`.",
+        ),
+        (
+            errors.DisabledRepoError,
+            DownloadError,
+            f"The Hub has disabled access to {ref!r}. Choose another model.",
+        ),
+        (errors.EntryNotFoundError, DownloadError, gone),
+        (errors.RevisionNotFoundError, DownloadError, gone),
+    )
+    for kind, ours, sentence in known:
+        if isinstance(error, kind):
+            return ours(sentence)
+    if isinstance(error, errors.HfHubHTTPError):
+        return _explain_status(error.response.status_code, ref)
     if isinstance(error, http_error()):
-        problem = "did not respond in time about" if "Timeout" in type(error).__name__ else "can't be reached for"
+        problem = "did not respond in time about" if is_late else "can't be reached for"
         return HubUnreachableError(
             f"The Hub {problem} {ref!r}. Check the connection, and try again; what was downloaded is kept."
         )
@@ -168,7 +171,7 @@ def explain_disk_error(
     error: OSError, ref: str, place: str = "the Hub's cache folder", way_out: str = "set HF_HOME to another disk"
 ) -> DownloadError:
     """Why a model's files can't be written."""
-    if error.errno in _NO_SPACE:
+    if error.errno in NO_SPACE:
         return NoSpaceError(f"The disk is full, so {ref!r} could not be downloaded. Free some space, or {way_out}.")
     return DownloadError(
         f"{ref!r} can't be written ({error.strerror or first_line(error)}). Check the permissions of {place}, or "
@@ -176,8 +179,7 @@ def explain_disk_error(
     )
 
 
-def _explain_status(error: Any, ref: str) -> OutriderError:
-    status = error.response.status_code
+def _explain_status(status: int, ref: str) -> OutriderError:
     if status in (401, 403):
         return DownloadError(
             f"The Hub refuses access to {ref!r} ({status}). Log in with `hf auth login`, with a token that may read it."
@@ -275,9 +277,7 @@ def set_main(ref: str, commit: str) -> None:
     """Record the revision of the branch `main`."""
     path = repository_folder(ref) / "refs" / "main"
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.tmp")
-    temporary.write_text(commit, "utf-8")
-    os.replace(temporary, path)
+    path.write_text(commit, "utf-8")
 
 
 def partial_bytes(ref: str) -> int:

