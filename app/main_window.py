@@ -253,7 +253,7 @@ class MainWindow(QMainWindow):
     def _on_settings_changed(self) -> None:
         self.prompt.show_state(self.controller.state, self.controls.problem(self.prompt.text()))
         self.forecast.want(self.controls.pair_question(self.prompt.text()))
-        self.measurements.set_baseline_ticked(self.controls.run.baseline.isChecked())
+        self.measurements.set_baseline_ticked(self.controls.fields["baseline"].isChecked())
 
     @Slot()
     def _on_token_clicked(self) -> None:

@@ -50,17 +50,8 @@ def sweeps_folder() -> Path:
     return data_folder() / "sweeps"
 
 
-class ChatTemplate(StrEnum):
-    """Whether the target's chat template is applied to the prompt."""
-
-    AUTO = "auto"
-    ON = "on"
-    OFF = "off"
-
-    @property
-    def as_flag(self) -> bool | None:
-        """The value of `RunRequest.chat`."""
-        return {ChatTemplate.AUTO: None, ChatTemplate.ON: True, ChatTemplate.OFF: False}[self]
+CHAT = {"auto": None, "on": True, "off": False}
+"""How older settings files name the values of `chat`."""
 
 
 def _default(name: str) -> Any:
@@ -85,7 +76,7 @@ class RunSettings:
     seed: int = _default("seed")
     coupling: Coupling = _default("coupling")
     max_new_tokens: int = _default("max_new_tokens")
-    chat: ChatTemplate = ChatTemplate.AUTO
+    chat: bool | None = None
     device: Device = _default("device")
     dtype: DType = _default("dtype")
     baseline: bool = _default("baseline")
@@ -179,6 +170,9 @@ def _run_value(name: str, value: Any, default: Any) -> Any:
         return {method: _plain(values) for method, values in options.items()}
     if isinstance(default, StrEnum):
         return _enum({name: value}, name, default)
+    if name == "chat":
+        value = CHAT.get(value, value) if isinstance(value, str) else value
+        return value if isinstance(value, bool) else None
     if name == "prompt":
         return value if isinstance(value, str) else default
     if name == "method":

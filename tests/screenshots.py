@@ -150,10 +150,10 @@ def readme(camera: Camera, window: MainWindow) -> None:
     camera.take("race")
     window.text_pages.show_title("Transcript")
     for num_draft_tokens in COMPARED:
-        window.controls.draft_length.number.set_value(num_draft_tokens)
+        window.controls.fields["num_draft_tokens"].set_value(num_draft_tokens)
         run_once(window)
     take_comparison(camera, window)
-    window.controls.draft_length.number.set_value(4)
+    window.controls.fields["num_draft_tokens"].set_value(4)
     take_check(camera, window)
     take_sweep(camera, window)
 

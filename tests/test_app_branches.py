@@ -140,7 +140,7 @@ def test_a_place_with_a_token_offers_branches_in_two_menus_and_one_without_offer
 
 
 def test_at_temperature_zero_nothing_can_be_drawn_again(window, run_to_end):
-    window.controls.sampling.temperature.spin.setValue(0)
+    window.controls.fields["temperature"].spin.setValue(0)
     run_to_end(window)
     window.transcript.view.choose(Place(0, 0))
     assert not open_menu(window)["Draw again, with a new seed"].isEnabled()

@@ -79,7 +79,7 @@ def test_near_ties_are_shown_with_margin_and_difference_and_that_the_settings_ha
     assert shown(panel)[0][-1] == "1 near-tie"
     assert "margin 2.1\u00a0×\u00a010⁻⁶, measured difference 4.4\u00a0×\u00a010⁻⁶" in panel.table.item(0, 0).toolTip()
     before = panel.subject.text()
-    window.controls.draft_length.number.set_value(9)
+    window.controls.fields["num_draft_tokens"].set_value(9)
     assert panel.subject.text() == f"{before}\nThe settings have changed since."
 
 

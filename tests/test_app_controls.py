@@ -13,7 +13,6 @@ from PySide6.QtGui import QWheelEvent
 from PySide6.QtWidgets import QAbstractSpinBox, QApplication, QCheckBox, QComboBox, QSlider, QWidget
 
 from app.controller import RunState
-from app.settings import ChatTemplate
 from core.drafters.registry import METHODS
 from core.settings import Coupling, Device, DType, LengthPolicy
 
@@ -45,25 +44,25 @@ CHANGES = {
     "target": (lambda c: choose(c.target.combo, 1), lambda r: r.target, "tiny-draft"),
     "draft": (lambda c: choose(c.draft.combo, 0), lambda r: r.draft, "tiny-target"),
     "method": (lambda c: c.method.combo.setCurrentIndex(1), lambda r: (r.method, r.draft), ("prompt-lookup", None)),
-    "k slider": (lambda c: c.draft_length.number.slider.setValue(7), lambda r: r.num_draft_tokens, 7),
-    "k spin": (lambda c: c.draft_length.number.spin.setValue(16), lambda r: r.num_draft_tokens, 16),
-    "coupling": (lambda c: c.sampling.coupling.choose(Coupling.GUMBEL), lambda r: r.coupling, Coupling.GUMBEL),
+    "k slider": (lambda c: c.fields["num_draft_tokens"].slider.setValue(7), lambda r: r.num_draft_tokens, 7),
+    "k spin": (lambda c: c.fields["num_draft_tokens"].spin.setValue(16), lambda r: r.num_draft_tokens, 16),
+    "coupling": (lambda c: c.fields["coupling"].choose(Coupling.GUMBEL), lambda r: r.coupling, Coupling.GUMBEL),
     "reproducible": (lambda c: c.findChild(QCheckBox, "couplingCheck").click(), lambda r: r.coupling, Coupling.GUMBEL),
     "temperature slider": (
-        lambda c: c.sampling.temperature.slider.setValue(150),
+        lambda c: c.fields["temperature"].slider.setValue(150),
         lambda r: r.sampling.temperature,
         1.5,
     ),
-    "temperature spin": (lambda c: c.sampling.temperature.spin.setValue(0.0), lambda r: r.sampling.temperature, 0.0),
-    "top-k": (lambda c: c.sampling.top_k.setValue(40), lambda r: r.sampling.top_k, 40),
-    "top-p": (lambda c: c.sampling.top_p.setValue(0.9), lambda r: r.sampling.top_p, 0.9),
-    "min-p": (lambda c: c.sampling.min_p.setValue(0.05), lambda r: r.sampling.min_p, 0.05),
-    "seed": (lambda c: c.sampling.seed.setText("9223372036854775807"), lambda r: r.seed, 2**63 - 1),
-    "length": (lambda c: c.run.length.setValue(77), lambda r: r.max_new_tokens, 77),
-    "chat": (lambda c: c.run.chat.choose(ChatTemplate.OFF), lambda r: r.chat, False),
-    "device": (lambda c: c.run.device.choose(Device.CPU), lambda r: r.device, Device.CPU),
-    "dtype": (lambda c: c.run.dtype.choose(DType.FLOAT32), lambda r: r.dtype, DType.FLOAT32),
-    "baseline": (lambda c: c.run.baseline.click(), lambda r: r.baseline, False),
+    "temperature spin": (lambda c: c.fields["temperature"].spin.setValue(0.0), lambda r: r.sampling.temperature, 0.0),
+    "top-k": (lambda c: c.fields["top_k"].setValue(40), lambda r: r.sampling.top_k, 40),
+    "top-p": (lambda c: c.fields["top_p"].setValue(0.9), lambda r: r.sampling.top_p, 0.9),
+    "min-p": (lambda c: c.fields["min_p"].setValue(0.05), lambda r: r.sampling.min_p, 0.05),
+    "seed": (lambda c: c.fields["seed"].setText("9223372036854775807"), lambda r: r.seed, 2**63 - 1),
+    "length": (lambda c: c.fields["max_new_tokens"].setValue(77), lambda r: r.max_new_tokens, 77),
+    "chat": (lambda c: c.fields["chat"].choose(False), lambda r: r.chat, False),
+    "device": (lambda c: c.fields["device"].choose(Device.CPU), lambda r: r.device, Device.CPU),
+    "dtype": (lambda c: c.fields["dtype"].choose(DType.FLOAT32), lambda r: r.dtype, DType.FLOAT32),
+    "baseline": (lambda c: c.fields["baseline"].click(), lambda r: r.baseline, False),
 }
 
 
@@ -111,18 +110,18 @@ def test_the_draft_can_only_be_chosen_where_the_method_has_one(window):
 
 @pytest.mark.parametrize("policy", [LengthPolicy.AUTO, LengthPolicy.ADAPTIVE])
 def test_k_can_not_be_set_by_hand_while_the_engine_chooses_it(window, policy):
-    form = window.controls.draft_length
-    form.number.set_value(9)
-    form.policy.choose(policy)
+    number, chosen_by = (window.controls.fields[name] for name in ("num_draft_tokens", "length_policy"))
+    number.set_value(9)
+    chosen_by.choose(policy)
     assert (request(window).num_draft_tokens, request(window).length_policy) == (None, policy)
-    assert not form.number.slider.isEnabled()
-    assert not form.number.spin.isEnabled()
-    form.policy.choose(LengthPolicy.FIXED)
+    assert not number.slider.isEnabled()
+    assert not number.spin.isEnabled()
+    chosen_by.choose(LengthPolicy.FIXED)
     assert request(window).num_draft_tokens == 9
 
 
 def test_slider_and_spin_box_follow_each_other_and_signal_a_value_once(window):
-    k = window.controls.draft_length.number
+    k = window.controls.fields["num_draft_tokens"]
     values = []
     k.value_changed.connect(values.append)
     k.slider.setValue(9)
@@ -135,7 +134,7 @@ def test_slider_and_spin_box_follow_each_other_and_signal_a_value_once(window):
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -0.1, 2.1])
 def test_no_number_outside_the_range_gets_into_the_temperature(window, value):
-    temperature = window.controls.sampling.temperature
+    temperature = window.controls.fields["temperature"]
     assert temperature.set_value(value) is False
     temperature.spin.setValue(value)
     assert 0.0 <= request(window).sampling.temperature <= 2.0
@@ -143,7 +142,7 @@ def test_no_number_outside_the_range_gets_into_the_temperature(window, value):
 
 @pytest.mark.parametrize("text", ["nan", "inf", "-1", "1e9", "abc", "½", ""])
 def test_junk_typed_into_the_temperature_leaves_a_number(window, qtbot, text):
-    spin = window.controls.sampling.temperature.spin
+    spin = window.controls.fields["temperature"].spin
     spin.selectAll()
     qtbot.keyClicks(spin, text)
     qtbot.keyClick(spin, Qt.Key.Key_Return)
@@ -152,13 +151,13 @@ def test_junk_typed_into_the_temperature_leaves_a_number(window, qtbot, text):
 
 @pytest.mark.parametrize("text", ["", "nan", "-1", "1.5", "0x10", "9223372036854775808", "9" * 5000, "١٢", "seed"])
 def test_a_seed_that_is_none_gets_a_sentence_and_stops_the_run(window, text):
-    window.controls.sampling.seed.setText(text)
-    assert "whole number" in window.controls.sampling.problem_label.text()
+    window.controls.fields["seed"].setText(text)
+    assert "whole number" in window.controls.fields["seed"].problem_label.text()
     assert "whole number" in window.prompt.note.text()
     assert not window.prompt.run_button.isEnabled()
-    window.controls.sampling.seed.setText("5")
+    window.controls.fields["seed"].setText("5")
     assert window.prompt.run_button.isEnabled()
-    assert not window.controls.sampling.problem_label.isVisibleTo(window)
+    assert not window.controls.fields["seed"].problem_label.isVisibleTo(window)
 
 
 def test_an_empty_prompt_is_explained_next_to_run(window):
@@ -169,7 +168,7 @@ def test_an_empty_prompt_is_explained_next_to_run(window):
 
 def test_new_seed_draws_another_one(window):
     before = request(window).seed
-    window.controls.sampling.new_seed.click()
+    window.controls.fields["seed"].new_button.click()
     assert request(window).seed != before
 
 
@@ -186,7 +185,7 @@ def test_a_preset_fills_the_prompt_and_can_be_undone(window):
 
 def test_the_wheel_does_not_change_a_field_that_it_passes(make_window):
     window = make_window(is_shown=True)
-    slider = window.controls.draft_length.number.slider
+    slider = window.controls.fields["num_draft_tokens"].slider
     window.prompt.edit.setFocus()
     here, before = QPointF(5, 5), slider.value()
     none = (Qt.MouseButton.NoButton, Qt.KeyboardModifier.NoModifier, Qt.ScrollPhase.NoScrollPhase)
@@ -205,7 +204,7 @@ def test_numbers_are_written_as_on_the_command_line_in_every_language(make_windo
     QLocale.setDefault(QLocale(QLocale.Language.German))
     try:
         window = make_window()
-        assert window.controls.sampling.temperature.spin.text() == "0.80"
+        assert window.controls.fields["temperature"].spin.text() == "0.80"
     finally:
         QLocale.setDefault(before)
 
@@ -239,7 +238,7 @@ def test_a_thousand_changes_in_the_middle_of_a_run_leave_a_window_that_runs_what
             session.gate.release()
             qtbot.waitUntil(lambda number=number: len(window.run_view.steps) == number // 50 + 1)
     assert window.run_view.request.sampling == asked.sampling  # A run's request is a snapshot.
-    assert session.controls[0].sampling.temperature == pytest.approx(window.controls.sampling.temperature.value())
+    assert session.controls[0].sampling.temperature == pytest.approx(window.controls.fields["temperature"].value())
     session.gate.release(1_000)
     qtbot.waitUntil(lambda: window.controller.state is RunState.IDLE, timeout=10_000)
     assert sentences == []

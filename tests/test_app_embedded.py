@@ -26,7 +26,7 @@ def hub():
 @pytest.fixture
 def window(make_window, tmp_path):
     window = make_window(open_session)
-    window.controls.run.length.setValue(24)
+    window.controls.fields["max_new_tokens"].setValue(24)
     return window
 
 
@@ -44,20 +44,20 @@ def test_the_embedded_pair_runs_and_its_baseline_is_measured(window, run_to_end,
 
 
 def test_greedy_text_is_that_of_the_baseline(window, run_to_end):
-    window.controls.sampling.temperature.set_value(0.0)
-    window.controls.run.dtype.setCurrentText("float32")
+    window.controls.fields["temperature"].set_value(0.0)
+    window.controls.fields["dtype"].setCurrentText("float32")
     run_to_end(window, timeout=120_000)
     assert window.run_view.summary.text == window.run_view.summary.baseline_text
 
 
 def test_stop_in_a_run_keeps_the_engine_usable(window, qtbot, run_to_end):
-    window.controls.run.length.setValue(512)
+    window.controls.fields["max_new_tokens"].setValue(512)
     window.prompt.run_button.click()
     qtbot.waitUntil(lambda: window.run_view.num_tokens > 3, timeout=120_000)
     with qtbot.waitSignal(window.live.run_shown, timeout=20_000):
         window.prompt.stop_button.click()
     assert window.run_view.summary.finish_reason is FinishReason.CANCELLED
-    window.controls.run.length.setValue(8)
+    window.controls.fields["max_new_tokens"].setValue(8)
     run_to_end(window, timeout=120_000)
     assert window.run_view.summary.num_tokens == 8
 

@@ -7,7 +7,6 @@ import threading
 import pytest
 from PySide6.QtCore import Qt
 
-from app.settings import ChatTemplate
 from app.setup.models_form import ModelRole
 from app.setup.prompt import WAITING
 from app.theme import DARK, LIGHT, ThemeMode
@@ -55,7 +54,7 @@ def test_warnings_stand_beneath_the_figures(make_window, hub, qtbot):
 def test_the_question_follows_the_settings(make_window, hub, qtbot):
     window = make_window()
     until(qtbot, lambda: bool(hub.judged))
-    window.controls.run.length.setValue(4096)
+    window.controls.fields["max_new_tokens"].setValue(4096)
     until(qtbot, lambda: bool(hub.judged) and hub.judged[-1][2]["context"] > 4096)
     draft, target, settings = hub.judged[0]
     assert (target, draft, settings["device"], settings["dtype"]) == (TARGET.ref, DRAFT.ref, "auto", "auto")
@@ -126,8 +125,8 @@ def test_a_pair_in_another_precision_than_it_ran_in_is_asked_about(make_window, 
     warm_up(window, qtbot)
     until(qtbot, lambda: line(window).text().startswith("Too large"))
     run_to_end(window)
-    window.controls.run.dtype.choose(DType.FLOAT32)
-    window.controls.run.changed.emit()
+    window.controls.fields["dtype"].choose(DType.FLOAT32)
+    window.controls.changed.emit()
     until(qtbot, lambda: hub.judged[-1][2]["dtype"] == "float32")
     until(qtbot, lambda: window.forecast._answer[0].dtype == "float32")
     run_to_end(window)
@@ -141,8 +140,8 @@ def test_the_forecast_knows_what_loaded_models_hold(make_window, hub, session, r
     run_to_end(window)
     until(qtbot, lambda: hub.judged[-1][2]["held_bytes"] == 3_000_000)
     assert hub.judged[0][2]["held_bytes"] == 0
-    window.controls.run.device.choose(Device.CPU)
-    window.controls.run.changed.emit()
+    window.controls.fields["device"].choose(Device.CPU)
+    window.controls.changed.emit()
     until(qtbot, lambda: hub.judged[-1][2]["device"] == "cpu")
     assert hub.judged[-1][2]["held_bytes"] == 0
 
@@ -203,7 +202,7 @@ def test_the_view_follows_the_chat_setting(make_window, hub, qtbot):
     window = make_window()
     window.prompt.reading_button.click()
     until(qtbot, lambda: "im_start" in window.prompt.reading.toPlainText())
-    window.controls.run.chat.choose(ChatTemplate.OFF)
+    window.controls.fields["chat"].choose(False)
     until(qtbot, lambda: "raw" in window.prompt.note.text())
     assert window.prompt.reading.toPlainText() == window.prompt.text()
     assert hub.rendered[-1] == (TARGET.ref, window.prompt.text(), False)
@@ -225,7 +224,7 @@ def test_nothing_is_rendered_while_hidden(make_window, hub, qtbot):
     until(qtbot, lambda: len(hub.rendered) == 1)
     window.prompt.reading_button.click()
     window.prompt.set_text("two")
-    window.controls.run.length.setValue(2000)
+    window.controls.fields["max_new_tokens"].setValue(2000)
     until(qtbot, lambda: bool(hub.judged) and hub.judged[-1][2]["context"] > 2000)
     assert len(hub.rendered) == 1
 

@@ -84,8 +84,8 @@ def test_a_run_can_be_paused_while_it_is_running(window, qtbot, session):
 
 def test_k_and_temperature_are_live_in_a_pause_which_stop_ends_and_another_run_can_follow(stepwise, qtbot, run_to_end):
     run_paused(stepwise, qtbot, steps=1)
-    stepwise.controls.draft_length.number.slider.setValue(7)
-    stepwise.controls.sampling.temperature.spin.setValue(0.25)
+    stepwise.controls.fields["num_draft_tokens"].slider.setValue(7)
+    stepwise.controls.fields["temperature"].spin.setValue(0.25)
     bar(stepwise).step_button.click()
     qtbot.waitUntil(lambda: num_steps(stepwise) == 2)
     step = stepwise.run_view.steps[-1]
@@ -100,7 +100,7 @@ def test_k_and_temperature_are_live_in_a_pause_which_stop_ends_and_another_run_c
 
 
 def test_a_run_that_is_stepped_to_its_end_measures_its_baseline_without_pauses(stepwise, qtbot, session):
-    stepwise.controls.run.length.setValue(6)
+    stepwise.controls.fields["max_new_tokens"].setValue(6)
     run_paused(stepwise, qtbot)
     with qtbot.waitSignal(stepwise.live.run_shown):
         for _ in range(6):
@@ -194,7 +194,7 @@ def test_a_selected_token_marks_its_step_in_the_plots_and_a_clicked_step_its_fir
 
 def test_a_selected_step_that_is_out_of_sight_is_scrolled_to(make_window, run_to_end):
     window = make_window(is_shown=True)
-    window.controls.run.length.setValue(400)
+    window.controls.fields["max_new_tokens"].setValue(400)
     run_to_end(window)
     view = window.transcript.view
     assert view.rectangles(*view.place_range(Place(0, 0))) == []

@@ -236,7 +236,7 @@ def test_a_reproducible_run_shows_what_rejection_would_have_accepted(window, run
     run_to_end(window)
     assert tile.note.text().startswith("predicted")
     assert plot.predicted_sample.accessibleName().startswith("predicted: ")
-    window.controls.sampling.coupling.click()
+    window.controls.fields["coupling"].click()
     run_to_end(window)
     rate = window.run_view.metrics.totals.predicted_acceptance_rate
     assert tile.note.text() == f"rejection would be {percent_text(rate)}"

@@ -97,7 +97,7 @@ def test_drafts_are_ranked_with_a_sentence_and_one_press_puts_draft_and_k_into_t
     assert (asked.target, asked.drafts, asked.generate) == (TARGET.ref, ("slow", DRAFT.ref), 64)
     assert asked.texts[0].prompt == "def f():"
     panel.use_button.click()
-    assert window.controls.draft_length.value() == 2
+    assert window.controls.draft_length() == 2
     assert window.controls.draft.ref == DRAFT.ref
     assert "are in the settings" in panel.stage.text()
 

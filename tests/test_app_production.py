@@ -32,7 +32,7 @@ def show(page, title):
 
 
 def test_before_a_run_the_settings_are_taken_and_every_part_has_a_name(window, opened):
-    window.controls.draft_length.number.set_value(6)
+    window.controls.fields["num_draft_tokens"].set_value(6)
     page = opened()
     assert "K = 6" in page.heading.text()
     assert "From the settings" in page.note.text()
@@ -47,7 +47,7 @@ def test_before_a_run_the_settings_are_taken_and_every_part_has_a_name(window, o
     # The engine in front stays there when the window is opened again.
     show(page, "llama.cpp")
     page.close()
-    window.controls.draft_length.number.set_value(8)
+    window.controls.fields["num_draft_tokens"].set_value(8)
     assert opened() is page
     assert page.tabs.tabText(page.tabs.currentIndex()) == "llama.cpp"
     assert "8" in page.tabs.currentWidget().toPlainText()
@@ -55,7 +55,7 @@ def test_before_a_run_the_settings_are_taken_and_every_part_has_a_name(window, o
 
 def test_after_a_run_its_own_pair_and_k_are_taken_and_whether_it_paid_is_said(window, opened, run_to_end):
     run_to_end(window)
-    window.controls.draft_length.number.set_value(9)
+    window.controls.fields["num_draft_tokens"].set_value(9)
     page = opened()
     assert "K = 4" in page.heading.text()
     assert "From the current run" in page.note.text()

@@ -9,7 +9,6 @@ import pytest
 from PySide6.QtCore import Qt
 
 from app.controller import BUSY_SENTENCE, RunState
-from app.settings import ChatTemplate
 from app.setup.models_form import ModelRole
 from core.errors import ModelNotFoundError
 from core.runlog.log import read_run_log
@@ -63,14 +62,14 @@ def test_a_run_shows_its_text_and_its_figures_and_is_kept_as_a_log(window, sessi
 
 
 def test_an_answer_in_a_chat_starts_on_a_line_of_its_own(window, run_to_end):
-    window.controls.run.chat.choose(ChatTemplate.ON)
+    window.controls.fields["chat"].choose(True)
     run_to_end(window)
     shown = window.transcript.view.toPlainText()
     assert shown == window.prompt.text() + "\n\n" + window.run_view.summary.text
 
 
 def test_without_the_baseline_there_is_no_speedup_but_a_hint(window, run_to_end):
-    window.controls.run.baseline.setChecked(False)
+    window.controls.fields["baseline"].setChecked(False)
     run_to_end(window)
     assert window.measurements.tiles.speedup.value.text() == "–"
     assert window.measurements.tiles.speedup.note.text() == "tick Measure the baseline"
@@ -119,15 +118,15 @@ def test_run_during_a_run_says_so_and_changes_nothing(running, session):
 def test_k_and_temperature_are_live_and_all_else_stays_as_it_was_at_the_start(running, qtbot, gated, session):
     window = running
     window.prompt.edit.setPlainText("something else")
-    window.controls.run.length.setValue(3)
-    window.controls.draft_length.number.slider.setValue(9)
-    window.controls.sampling.temperature.spin.setValue(0.25)
+    window.controls.fields["max_new_tokens"].setValue(3)
+    window.controls.fields["num_draft_tokens"].slider.setValue(9)
+    window.controls.fields["temperature"].spin.setValue(0.25)
     gated.release()
     qtbot.waitUntil(lambda: steps_shown(window) == 2)
     step = window.run_view.log().steps[-1]
     assert (step["num_draft_tokens"], step["temperature"]) == (9, 0.25)
     for policy in (LengthPolicy.AUTO, LengthPolicy.ADAPTIVE):
-        window.controls.draft_length.policy.choose(policy)
+        window.controls.fields["length_policy"].choose(policy)
         assert session.controls[0].num_draft_tokens is policy
     assert session.requests[0].prompt != "something else"
     assert window.run_view.request.max_new_tokens != 3

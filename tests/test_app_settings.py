@@ -10,7 +10,6 @@ from app.main_window import MainWindow
 from app.settings import (
     MAX_OPENED_MODELS,
     SCHEMA,
-    ChatTemplate,
     RunSettings,
     SettingsStore,
     WindowSettings,
@@ -46,7 +45,7 @@ UNUSUAL = WindowSettings(
         seed=2**63 - 1,
         max_new_tokens=33,
         coupling=Coupling.GUMBEL,
-        chat=ChatTemplate.ON,
+        chat=True,
         device=Device.CPU,
         dtype=DType.BFLOAT16,
         baseline=False,
@@ -128,11 +127,11 @@ def test_the_latest_model_is_remembered_first_and_the_oldest_forgotten():
 def test_the_window_comes_back_as_it_was_left(make_window):
     window = make_window()
     window.controls.models.choose(ModelRole.TARGET, "tiny-draft")
-    window.controls.sampling.temperature.set_value(1.25)
-    window.controls.run.baseline.setChecked(False)
-    window.controls.draft_length.number.set_value(11)
-    window.controls.sampling.seed.setText("1234")
-    window.controls.run.dtype.choose(DType.FLOAT32)
+    window.controls.fields["temperature"].set_value(1.25)
+    window.controls.fields["baseline"].setChecked(False)
+    window.controls.fields["num_draft_tokens"].set_value(11)
+    window.controls.fields["seed"].setText("1234")
+    window.controls.fields["dtype"].choose(DType.FLOAT32)
     window.controls.method.combo.setCurrentIndex(1)
     window.prompt.edit.setPlainText("a prompt\nof mine")
     window.menus.theme_actions[ThemeMode.DARK].trigger()
@@ -163,7 +162,7 @@ def test_a_size_of_text_that_is_none_falls_back(scale):
 
 def test_an_unusable_seed_is_not_saved_over_the_good_one(make_window, tmp_path):
     window = make_window()
-    window.controls.sampling.seed.setText("nonsense")
+    window.controls.fields["seed"].setText("nonsense")
     window.close()
     assert SettingsStore(tmp_path / "settings.json").load().run.seed == 0
 

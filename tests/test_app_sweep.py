@@ -84,7 +84,7 @@ def test_what_is_chosen_becomes_the_plan(window):
 
 
 def test_the_form_begins_with_the_windows_own_choice_and_says_how_many_runs_that_is(window):
-    window.controls.sampling.temperature.set_value(0.6)
+    window.controls.fields["temperature"].set_value(0.6)
     window.menus.sweep.trigger()
     plan = window.tools.sweep.form.plan()
     assert plan.temperatures == (0.6,)

@@ -95,7 +95,7 @@ def test_a_run_opens_in_the_main_window(window, qtbot, opened):
 def test_use_this_cell_sets_k_temperature_and_draft_and_leaves_the_rest(window, opened):
     sweeps = opened(num_draft_tokens=(1, 2, "adaptive"))
     window.prompt.set_text("mine")
-    window.controls.sampling.seed.setText("77")
+    window.controls.fields["seed"].setText("77")
     sweeps.heatmap.setCurrentCell(2, 2)
     sweeps.use_button.click()
     settings = window.controls.settings(window.prompt.text())

@@ -6,93 +6,36 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from PySide6.QtCore import QLocale, Qt, Signal, Slot
-from PySide6.QtWidgets import QFrame, QScrollArea, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QScrollArea, QWidget
 
-from app.settings import ChatTemplate, RunSettings
+from app.settings import RunSettings
 from app.setup.method_form import MethodForm
 from app.setup.model_library import ModelLibrary
 from app.setup.models_form import ModelPicker, ModelsForm
 from app.setup.pair import PairQuestion
-from app.setup.sampling_form import SamplingForm
-from app.setup.setting_fields import on_change, set_value, setting_field, setting_slider, two_columns, value_of
+from app.setup.setting_fields import SettingsForm, on_change, set_value, setting_field, value_of
 from app.theme import hold
-from app.widgets.fields import SPIN_WIDTH, EnumCombo, WheelGuard, describe, text_label
+from app.widgets.fields import SPIN_WIDTH, WheelGuard, boxed, column, describe, labelled, row, scrolled, text_label
 from core.draft_shape import DraftLength, request_fields
 from core.drafters.registry import METHODS
 from core.errors import OutriderError, PairMismatchError, SettingsError
 from core.settings import SETTINGS, LengthPolicy, RunRequest, SamplingParams
 
-
-class DraftLengthForm(QWidget):
-    """K as a slider and a spin box, and the policy that chooses it.
-
-    Signals:
-        changed: the new K, or the policy that chooses it; also during a run.
-    """
-
-    changed = Signal(object)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.number = setting_slider(SETTINGS["num_draft_tokens"], "k")
-        policy = SETTINGS["length_policy"]
-        self.policy = EnumCombo[LengthPolicy](policy.metadata["titles"], "kPolicyCombo")
-        hold(self.policy, width=SPIN_WIDTH)
-        describe(self.policy, policy.metadata["label"], f"{policy.metadata['help']}\n{REPEATABLE}")
-        for index, line in enumerate(policy.metadata["help"].splitlines()):
-            self.policy.setItemData(index, line, Qt.ItemDataRole.ToolTipRole)
-        self._guard = WheelGuard(self)
-        self._guard.watch(self.policy)
-        self.number.add_above_number(self.policy)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.addWidget(self.number)
-        self.number.value_changed.connect(self._on_number_changed)
-        self.policy.currentIndexChanged.connect(self._on_policy_changed)
-
-    def value(self) -> DraftLength:
-        """K, or the policy that chooses it."""
-        policy = self.policy.member()
-        return int(self.number.value()) if policy is LengthPolicy.FIXED else policy
-
-    @Slot(float)
-    def _on_number_changed(self, _value: float) -> None:
-        self.changed.emit(self.value())
-
-    @Slot(int)
-    def _on_policy_changed(self, _index: int) -> None:
-        is_fixed = self.policy.member() is LengthPolicy.FIXED
-        self.number.slider.setEnabled(is_fixed)
-        self.number.spin.setEnabled(is_fixed)
-        self.changed.emit(self.value())
-
-
-class RunForm(QWidget):
-    """Length, chat template, device, number format, baseline."""
-
-    changed = Signal()
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.length = setting_field(SETTINGS["max_new_tokens"], "lengthSpin")
-        self.chat = EnumCombo({ChatTemplate.AUTO: "Auto", ChatTemplate.ON: "On", ChatTemplate.OFF: "Off"}, "chatCombo")
-        describe(self.chat, SETTINGS["chat"].metadata["label"], SETTINGS["chat"].metadata["help"])
-        self.device = setting_field(SETTINGS["device"], "deviceCombo")
-        self.dtype = setting_field(SETTINGS["dtype"], "dtypeCombo")
-        self.baseline = setting_field(SETTINGS["baseline"], "baselineCheck")
-        layout = two_columns(self.length, self.chat, self.device, self.dtype)
-        layout.addWidget(self.baseline, 2, 0, 1, 2)
-        self.setLayout(layout)
-        self._guard = WheelGuard(self)
-        self._guard.watch(self.length, self.chat, self.device, self.dtype)
-        for field in (self.length, self.chat, self.device, self.dtype, self.baseline):
-            on_change(field, self._on_changed)
-
-    @Slot()
-    def _on_changed(self) -> None:
-        self.changed.emit()
-
-
+SINGLE_FIELDS = {
+    "num_draft_tokens": "kSlider",
+    "length_policy": "kPolicyCombo",
+    "temperature": "temperatureSlider",
+    "seed": "seedEdit",
+    "coupling": "couplingCheck",
+}
+FILTER_FIELDS = {"top_k": "topKSpin", "top_p": "topPSpin", "min_p": "minPSpin"}
+RUN_FIELDS = {
+    "max_new_tokens": "lengthSpin",
+    "chat": "chatCombo",
+    "device": "deviceCombo",
+    "dtype": "dtypeCombo",
+    "baseline": "baselineCheck",
+}
 REPEATABLE = (
     "With Auto and Adaptive, K depends on this machine's timing: a seed repeats its text only with Reproducible, or at "
     "temperature 0."
@@ -106,7 +49,11 @@ class ControlsPanel(QScrollArea):
 
     Signals:
         changed: some setting has changed.
-        num_draft_tokens_changed, temperature_changed: also during a run.
+        num_draft_tokens_changed: K, or the policy that chooses it; also during a run.
+        temperature_changed: also during a run.
+
+    Attributes:
+        fields: the field of each setting that is declared in `core.settings`.
     """
 
     changed = Signal()
@@ -115,31 +62,22 @@ class ControlsPanel(QScrollArea):
 
     def __init__(self, library: ModelLibrary) -> None:
         super().__init__()
-        self.setObjectName("sidebarScroll")
-        self.setAccessibleName("Settings")
-        # Its fields take the focus, and scroll into view by themselves.
-        self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
         self._kept = RunSettings()
         self.models = ModelsForm(library)
         self.method = MethodForm()
-        self.draft_length = DraftLengthForm()
-        self.sampling = SamplingForm()
-        self.run = RunForm()
-        self._fields: dict[str, Any] = {
-            "num_draft_tokens": self.draft_length.number,
-            "length_policy": self.draft_length.policy,
-            "temperature": self.sampling.temperature,
-            "top_k": self.sampling.top_k,
-            "top_p": self.sampling.top_p,
-            "min_p": self.sampling.min_p,
-            "max_new_tokens": self.run.length,
-            "chat": self.run.chat,
-            "device": self.run.device,
-            "dtype": self.run.dtype,
-            "baseline": self.run.baseline,
-        }
+        single = {name: setting_field(SETTINGS[name], field) for name, field in SINGLE_FIELDS.items()}
+        self._filters = SettingsForm(SETTINGS, FILTER_FIELDS, columns=3)
+        self._run = SettingsForm(SETTINGS, RUN_FIELDS)
+        self.fields: dict[str, Any] = {**single, **self._filters.fields, **self._run.fields}
         self._lay_out()
-        self._connect()
+        for name in ("num_draft_tokens", "length_policy"):
+            on_change(self.fields[name], self._on_draft_length_changed)
+        self.fields["temperature"].value_changed.connect(self.temperature_changed)
+        for name in SINGLE_FIELDS:
+            on_change(self.fields[name], self._on_changed)
+        for form in (self.models, self.method, self._filters, self._run):
+            form.changed.connect(self.changed)
+        self.method.method_changed.connect(self._on_method_changed)
 
     @property
     def target(self) -> ModelPicker:
@@ -152,70 +90,69 @@ class ControlsPanel(QScrollArea):
         return self.models.draft
 
     def _lay_out(self) -> None:
-        body = QWidget()
-        body.setObjectName("sidebarBody")
-        layout = QVBoxLayout(body)
-        layout.setContentsMargins(0, 0, 8, 0)
-        layout.setSpacing(8)
-        sections: tuple[tuple[str, tuple[QWidget, ...]], ...] = (
-            ("Models", (self.models,)),
-            ("Drafting", (self.method, self.draft_length)),
-            ("Sampling", (self.sampling,)),
-            ("Run", (self.run,)),
-        )
-        for index, (title, widgets) in enumerate(sections):
-            if index:
-                layout.addSpacing(6)
-            layout.addWidget(text_label(title, "section"))
-            for widget in widgets:
+        k, policy, seed = (self.fields[name] for name in ("num_draft_tokens", "length_policy", "seed"))
+        rules = SETTINGS["length_policy"].metadata
+        hold(policy, width=SPIN_WIDTH)
+        describe(policy, rules["label"], f"{rules['help']}\n{REPEATABLE}")
+        for index, line in enumerate(rules["help"].splitlines()):
+            policy.setItemData(index, line, Qt.ItemDataRole.ToolTipRole)
+        WheelGuard(self).watch(policy)
+        k.add_above_number(policy)
+        seeded = boxed(row((boxed(row((seed, 1), seed.new_button, spacing=4)), 1), (self.fields["coupling"], 1)))
+        seed_box = labelled("Seed", seeded, seed.toolTip())
+        sections: dict[str, tuple[QWidget, ...]] = {
+            "Models": (self.models,),
+            "Drafting": (self.method, k),
+            "Sampling": (self.fields["temperature"], self._filters, seed_box, seed.problem_label),
+            "Run": (self._run,),
+        }
+        layout = column()
+        for title, widgets in sections.items():
+            layout.addSpacing(6 if layout.count() else 0)
+            for widget in (text_label(title, "section"), *widgets):
                 layout.addWidget(widget)
         layout.addStretch(1)
+        layout.setContentsMargins(0, 0, 8, 0)
+        body = QWidget()
+        body.setObjectName("sidebarBody")
+        body.setLayout(layout)
         # Numbers are written as on the command line and in the log, whatever the desktop's language.
         body.setLocale(QLocale.c())
-        self.setWidget(body)
-        self.setWidgetResizable(True)
-        self.setFrameShape(QFrame.Shape.NoFrame)
-        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        self.viewport().setAutoFillBackground(False)
-
-    def _connect(self) -> None:
-        self.models.changed.connect(self.changed)
-        self.method.method_changed.connect(self._on_method_changed)
-        self.method.changed.connect(self.changed)
-        self.draft_length.changed.connect(self._on_draft_length_changed)
-        self.sampling.temperature_changed.connect(self.temperature_changed)
-        self.sampling.changed.connect(self.changed)
-        self.run.changed.connect(self.changed)
+        scrolled(body, "sidebarScroll", self)
+        self.setAccessibleName("Settings")
 
     def settings(self, prompt: str) -> RunSettings:
         """The controls' values, for the settings file; an unusable seed keeps its old value."""
+        values = {name: value_of(field) for name, field in self.fields.items() if name != "seed"}
+        values["num_draft_tokens"] = int(values["num_draft_tokens"])
         try:
-            seed = self.sampling.seed_value()
+            seed = self.fields["seed"].value()
         except SettingsError:
             seed = self._kept.seed
-        values = {name: value_of(field) for name, field in self._fields.items()}
         return RunSettings(
             target=self.target.wanted,
             draft=self.draft.wanted,
             method=self.method.method.name,
             method_options=self.method.option_values(),
-            **{**values, "num_draft_tokens": int(values["num_draft_tokens"])},
             seed=seed,
-            coupling=self.sampling.coupling.member(),
             prompt=prompt,
+            **values,
         )
 
     def apply(self, settings: RunSettings) -> None:
         """Show settings."""
         self._kept = settings
         self.method.apply(settings.method, settings.method_options)
-        for name, field in self._fields.items():
+        for name, field in self.fields.items():
             set_value(field, getattr(settings, name))
-        self.sampling.seed.setText(str(settings.seed))
-        self.sampling.coupling.choose(settings.coupling)
         self.target.want(settings.target)
         self.draft.want(settings.draft)
         self._show_models()
+
+    def draft_length(self) -> DraftLength:
+        """K, or the policy that chooses it."""
+        policy = self.fields["length_policy"].member()
+        return int(self.fields["num_draft_tokens"].value()) if policy is LengthPolicy.FIXED else policy
 
     def pair_question(self, prompt: str) -> PairQuestion | None:
         """The question to forecast for the chosen pair; None without a pair."""
@@ -224,10 +161,10 @@ class ControlsPanel(QScrollArea):
         return PairQuestion(
             self.draft.ref,
             self.target.ref,
-            str(value_of(self.run.device)),
-            str(value_of(self.run.dtype)),
+            str(self.fields["device"].member()),
+            str(self.fields["dtype"].member()),
             # Three bytes per token roughly bounds the prompt's length; rounded, so that typing rarely asks again.
-            value_of(self.run.length) + CONTEXT_STEP * (1 + len(prompt.encode()) // (3 * CONTEXT_STEP)),
+            self.fields["max_new_tokens"].value() + CONTEXT_STEP * (1 + len(prompt.encode()) // (3 * CONTEXT_STEP)),
         )
 
     def request(self, prompt: str) -> RunRequest:
@@ -250,13 +187,13 @@ class ControlsPanel(QScrollArea):
             draft=draft,
             prompt=prompt,
             method=method.name,
-            method_options=self.method.options.values(),
-            **request_fields(self.draft_length.value()),
+            method_options=self.method.values(),
+            **request_fields(self.draft_length()),
             sampling=SamplingParams(settings.temperature, settings.top_k, settings.top_p, settings.min_p),
-            seed=self.sampling.seed_value(),
+            seed=self.fields["seed"].value(),
             coupling=settings.coupling,
             max_new_tokens=settings.max_new_tokens,
-            chat=settings.chat.as_flag,
+            chat=settings.chat,
             device=settings.device,
             dtype=settings.dtype,
             baseline=settings.baseline,
@@ -274,15 +211,21 @@ class ControlsPanel(QScrollArea):
         self.models.set_draft_needed(self.method.method.needs_draft_model)
         self.models.show_models()
 
-    @Slot(str)
-    def _on_method_changed(self, _name: str) -> None:
+    @Slot()
+    def _on_changed(self) -> None:
+        self.changed.emit()
+
+    @Slot()
+    def _on_method_changed(self) -> None:
         self._show_models()
         self.changed.emit()
 
-    @Slot(object)
-    def _on_draft_length_changed(self, length: DraftLength) -> None:
+    @Slot()
+    def _on_draft_length_changed(self) -> None:
+        length, number = self.draft_length(), self.fields["num_draft_tokens"]
+        for part in (number.slider, number.spin):
+            part.setEnabled(isinstance(length, int))
         self.num_draft_tokens_changed.emit(length)
-        self.changed.emit()
 
 
 def settings_of(request: RunRequest, current: RunSettings) -> RunSettings:
@@ -290,7 +233,7 @@ def settings_of(request: RunRequest, current: RunSettings) -> RunSettings:
     k = request.num_draft_tokens
     is_known = request.method in METHODS
     options = {**current.method_options, request.method: dict(request.method_options)}
-    same = ("seed", "coupling", "device", "dtype", "baseline", "prompt", "target")
+    same = ("seed", "coupling", "chat", "device", "dtype", "baseline", "prompt", "target")
     return replace(
         current,
         **{name: getattr(request, name) for name in same},
@@ -301,7 +244,6 @@ def settings_of(request: RunRequest, current: RunSettings) -> RunSettings:
         num_draft_tokens=current.num_draft_tokens if k is None else k,
         length_policy=request.length_policy if k is None else LengthPolicy.FIXED,
         max_new_tokens=min(request.max_new_tokens, _window_max("max_new_tokens")),
-        chat={None: ChatTemplate.AUTO, True: ChatTemplate.ON, False: ChatTemplate.OFF}[request.chat],
     )
 
 

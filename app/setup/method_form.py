@@ -7,59 +7,28 @@ from collections.abc import Mapping
 from dataclasses import Field
 from typing import Any
 
-from PySide6.QtCore import QSignalBlocker, Signal, Slot
-from PySide6.QtWidgets import QComboBox, QVBoxLayout, QWidget
+from PySide6.QtCore import QSignalBlocker, Qt, Signal, Slot
+from PySide6.QtWidgets import QComboBox, QWidget
 
-from app.setup.setting_fields import SettingField, on_change, set_value, setting_field, two_columns, value_of
-from app.widgets.fields import WheelGuard, labelled, text_label
+from app.setup.setting_fields import SettingsForm, problem_label, set_value, show_problem
+from app.widgets.fields import WheelGuard, column, labelled
 from core.drafters.registry import METHODS, Method, get_method
 from core.errors import SettingsError
 from core.settings import declared
 
 
-class OptionsForm(QWidget):
-    """One field for each of a method's options, two per row."""
-
-    changed = Signal()
-
-    def __init__(self, method: Method, values: Mapping[str, Any]) -> None:
-        super().__init__()
-        self._method = method
-        self._fields: dict[str, SettingField] = {}
-        guard = WheelGuard(self)
-        for name, item in declared(method.options).items():
-            field = self._fields[name] = setting_field(item, f"option_{name}")
-            value = values.get(name)
-            set_value(field, value if value is not None and is_same_kind(item, value) else item.default)
-            on_change(field, self._on_changed)
-            guard.watch(field)
-        self.setLayout(two_columns(*self._fields.values()))
-        self.setVisible(bool(self._fields))
-
-    def follow(self, before: QWidget) -> None:
-        """Put these fields after another one in the tab order; new fields would come last."""
-        for field in self._fields.values():
-            QWidget.setTabOrder(before, field)
-            before = field
-
-    def values(self) -> dict[str, Any]:
-        """The fields' values, whether or not they are consistent."""
-        return {name: value_of(field) for name, field in self._fields.items()}
-
-    def problem(self) -> str | None:
-        """What is wrong with the values, in the words of the options dataclass itself."""
-        try:
-            self._method.options(**self.values())
-        except SettingsError as error:
-            return str(error)
-        return None
-
-    @Slot()
-    def _on_changed(self) -> None:
-        self.changed.emit()
+def options_form(method: Method, values: Mapping[str, Any]) -> SettingsForm:
+    """A field for each of a method's options, which shows the saved values of the right type."""
+    items = declared(method.options)
+    form = SettingsForm(items, {name: f"option_{name}" for name in items})
+    for name, item in items.items():
+        if _is_same_kind(item, values.get(name)):
+            set_value(form.fields[name], values[name])
+    form.setVisible(bool(items))
+    return form
 
 
-def is_same_kind(item: Field[Any], value: Any) -> bool:
+def _is_same_kind(item: Field[Any], value: Any) -> bool:
     """Whether a saved value has the setting's type, so that its field can show it or the nearest one."""
     if isinstance(item.default, bool) or isinstance(value, bool):
         return isinstance(item.default, bool) and isinstance(value, bool)
@@ -70,11 +39,11 @@ class MethodForm(QWidget):
     """The dropdown of methods, with the options of the chosen one below.
 
     Signals:
-        method_changed: the name of the chosen method.
+        method_changed: another method was chosen.
         changed: some option has changed.
     """
 
-    method_changed = Signal(str)
+    method_changed = Signal()
     changed = Signal()
 
     def __init__(self) -> None:
@@ -84,21 +53,16 @@ class MethodForm(QWidget):
         self.combo.setObjectName("methodCombo")
         for method in METHODS.values():
             self.combo.addItem(method.title, method.name)
-            self.combo.setItemData(self.combo.count() - 1, method.summary, 3)
-        self._problem = text_label("", "problem")
-        self._problem.setObjectName("methodProblem")
-        self._problem.setWordWrap(True)
-        self._problem.hide()
-        self._layout = QVBoxLayout(self)
+            self.combo.setItemData(self.combo.count() - 1, method.summary, Qt.ItemDataRole.ToolTipRole)
+        self._problem = problem_label("methodProblem")
+        self.options = options_form(self.method, {})
+        self._layout = column(
+            labelled("Method", self.combo, "How the next K tokens are proposed."), self.options, self._problem
+        )
         self._layout.setContentsMargins(0, 0, 0, 0)
-        self._layout.setSpacing(8)
-        self._layout.addWidget(labelled("Method", self.combo, "How the next K tokens are proposed."))
-        self.options = OptionsForm(self.method, {})
-        self._layout.addWidget(self.options)
-        self._layout.addWidget(self._problem)
-        self.options.changed.connect(self._on_option_changed)
-        self._guard = WheelGuard(self)
-        self._guard.watch(self.combo)
+        self.setLayout(self._layout)
+        WheelGuard(self).watch(self.combo)
+        self._show_options()
         self.combo.currentIndexChanged.connect(self._on_method_chosen)
 
     @property
@@ -106,9 +70,13 @@ class MethodForm(QWidget):
         """The chosen method."""
         return get_method(self.combo.currentData())
 
+    def values(self) -> dict[str, Any]:
+        """The options of the chosen method, whether or not they are consistent."""
+        return self.options.values()
+
     def option_values(self) -> dict[str, dict[str, Any]]:
         """The options of every method shown so far, by method."""
-        return {**self._remembered, self.method.name: self.options.values()}
+        return {**self._remembered, self.method.name: self.values()}
 
     def apply(self, name: str, options: Mapping[str, Mapping[str, Any]]) -> None:
         """Show a method, and store the options of all methods."""
@@ -118,31 +86,34 @@ class MethodForm(QWidget):
         self._show_options()
 
     def problem(self) -> str | None:
-        """What is wrong with the options; None if nothing is."""
-        return self.options.problem()
+        """What is wrong with the options, in the words of their own dataclass; None if nothing is."""
+        try:
+            self.method.options(**self.values())
+        except SettingsError as error:
+            return str(error)
+        return None
 
     @Slot()
     def _on_method_chosen(self) -> None:
         self._show_options()
-        self.method_changed.emit(self.method.name)
+        self.method_changed.emit()
 
     @Slot()
     def _on_option_changed(self) -> None:
-        self._remembered[self.method.name] = self.options.values()
-        self._show_problem()
+        self._remembered[self.method.name] = self.values()
+        show_problem(self._problem, self.problem())
         self.changed.emit()
 
     def _show_options(self) -> None:
-        form = OptionsForm(self.method, self._remembered.get(self.method.name, {}))
+        form = options_form(self.method, self._remembered.get(self.method.name, {}))
         form.changed.connect(self._on_option_changed)
         self._layout.replaceWidget(self.options, form)
         self.options.hide()
         self.options.deleteLater()
         self.options = form
-        form.follow(self.combo)
-        self._show_problem()
-
-    def _show_problem(self) -> None:
-        problem = self.problem()
-        self._problem.setText(problem or "")
-        self._problem.setVisible(problem is not None)
+        # New fields would come last in the tab order.
+        before: QWidget = self.combo
+        for field in form.fields.values():
+            QWidget.setTabOrder(before, field)
+            before = field
+        show_problem(self._problem, self.problem())

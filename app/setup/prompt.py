@@ -298,7 +298,7 @@ class PromptReader(QObject):
     @Slot()
     def _on_due(self) -> None:
         text, target = self._prompt.text(), self._controls.target.ref
-        asked = (target, text, self._controls.run.chat.member().as_flag)
+        asked = (target, text, self._controls.fields["chat"].member())
         if not self._prompt.is_reading or not target or asked == self._asked:
             return
         if self._job is not None:

@@ -1,36 +1,128 @@
-"""Makes form fields for declared settings; range, label and help come from the declaration."""
+"""Form fields for declared settings; range, label and help come from the declaration."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Mapping
 from dataclasses import Field
 from typing import Any
 
-from PySide6.QtWidgets import QCheckBox, QDoubleSpinBox, QGridLayout, QSpinBox, QWidget
+from PySide6.QtCore import Signal, Slot
+from PySide6.QtWidgets import QCheckBox, QDoubleSpinBox, QGridLayout, QLabel, QLineEdit, QSpinBox, QToolButton, QWidget
 
-from app.widgets.fields import EnumCombo, SliderSpin, describe, labelled
+from app.widgets.fields import EnumCombo, SliderSpin, WheelGuard, describe, labelled, set_flag, text_label
+from core.errors import SettingsError
+from core.settings import MAX_SEED, Coupling
 
-SettingField = QSpinBox | QDoubleSpinBox | QCheckBox | EnumCombo[Any] | SliderSpin
+SEED_SENTENCE = "The seed must be a whole number from 0 to 2^63\u00a0-\u00a01."
+COUPLING_HELP = (
+    "The same seed gives the text of plain sampling, token for token, whatever the draft, the method and K: "
+    "draft and target share noise that is keyed by seed and position (Gumbel coupling). Exact either way. It "
+    "costs a little acceptance; the run shows how much. At temperature 0 there is no difference."
+)
+
+
+class CouplingCheck(QCheckBox):
+    """The coupling as a check box: whether the text depends only on the seed."""
+
+    def __init__(self) -> None:
+        super().__init__("Reproducible")
+        describe(self, "Reproducible", COUPLING_HELP)
+
+    def member(self) -> Coupling:
+        """The chosen coupling."""
+        return Coupling.GUMBEL if self.isChecked() else Coupling.REJECTION
+
+    def choose(self, coupling: Coupling) -> None:
+        """Choose a coupling."""
+        self.setChecked(coupling is Coupling.GUMBEL)
+
+
+class SeedEdit(QLineEdit):
+    """A seed, which may be too large for a spin box, with a button for a new one and a line for what is wrong."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setMinimumWidth(48)  # The widest seed must not set the panel's width.
+        self.new_button = QToolButton()
+        self.new_button.setObjectName("newSeedButton")
+        self.new_button.setText("New")
+        describe(self.new_button, "Draw a new seed")
+        self.new_button.setToolTip("Draw a new seed")
+        self.problem_label = problem_label("seedProblem")
+        self.textChanged.connect(self._on_edited)
+        self.new_button.clicked.connect(self._on_new)
+
+    def value(self) -> int:
+        """The seed.
+
+        Raises:
+            SettingsError: if the field holds no such number.
+        """
+        text = self.text().strip()
+        # isdecimal alone would pass digits of other scripts and very long numbers to int().
+        if not (text.isascii() and text.isdecimal() and len(text) <= 19 and int(text) <= MAX_SEED):
+            raise SettingsError(SEED_SENTENCE)
+        return int(text)
+
+    @Slot()
+    def _on_edited(self) -> None:
+        try:
+            self.value()
+            problem = ""
+        except SettingsError as error:
+            problem = str(error)
+        show_problem(self.problem_label, problem)
+        set_flag(self, "invalid", bool(problem))
+
+    @Slot()
+    def _on_new(self) -> None:
+        # Short enough to read aloud; any seed is as good as another.
+        self.setText(str(random.SystemRandom().randrange(1_000_000)))
+
+
+SettingField = QSpinBox | QDoubleSpinBox | QCheckBox | EnumCombo[Any] | SliderSpin | SeedEdit
+
+
+def problem_label(object_name: str) -> QLabel:
+    """A hidden label below fields, for what is wrong with them."""
+    label = text_label("", "problem")
+    label.setObjectName(object_name)
+    label.setWordWrap(True)
+    label.hide()
+    return label
+
+
+def show_problem(label: QLabel, problem: str | None) -> None:
+    """Show what is wrong; nothing if nothing is."""
+    label.setText(problem or "")
+    label.setVisible(bool(problem))
 
 
 def setting_field(item: Field[Any], object_name: str) -> Any:
-    """A field for a setting, without its label."""
+    """A field for a setting, without its label; one named "…Slider" can change during a run, and has its label."""
     rules, default = item.metadata, item.default
     field: SettingField
-    if "titles" in rules:
+    if object_name.endswith("Slider"):
+        return _slider(item, object_name.removesuffix("Slider"))
+    if item.name == "coupling":
+        field = CouplingCheck()
+    elif item.name == "seed":
+        field = SeedEdit()
+    elif "titles" in rules:
         field = EnumCombo(dict(rules["titles"]), object_name)
     elif isinstance(default, bool):
         field = QCheckBox(rules["label"])
     else:
         field = _spin(item)
     field.setObjectName(object_name)
-    describe(field, rules["label"], rules["help"])
+    if item.name != "coupling":
+        describe(field, rules["label"], rules["help"])
     return field
 
 
-def setting_slider(item: Field[Any], name: str) -> SliderSpin:
-    """A slider and a number for a setting that can change during a run, with its label."""
+def _slider(item: Field[Any], name: str) -> SliderSpin:
     rules = item.metadata
     return SliderSpin(
         rules["label"],
@@ -64,20 +156,26 @@ def _spin(item: Field[Any]) -> QSpinBox | QDoubleSpinBox:
 
 
 def value_of(field: SettingField) -> Any:
-    """The value that a field shows."""
-    if isinstance(field, QCheckBox):
-        return field.isChecked()
-    return field.member() if isinstance(field, EnumCombo) else field.value()
+    """The value that a field shows.
+
+    Raises:
+        SettingsError: it shows none.
+    """
+    if isinstance(field, EnumCombo | CouplingCheck):
+        return field.member()
+    return field.isChecked() if isinstance(field, QCheckBox) else field.value()
 
 
 def set_value(field: SettingField, value: Any) -> None:
     """Show a value; a number outside the range becomes the nearest."""
-    if isinstance(field, QCheckBox):
-        field.setChecked(value)
-    elif isinstance(field, EnumCombo):
+    if isinstance(field, EnumCombo | CouplingCheck):
         field.choose(value)
+    elif isinstance(field, QCheckBox):
+        field.setChecked(value)
     elif isinstance(field, SliderSpin):
         field.set_value(value)
+    elif isinstance(field, SeedEdit):
+        field.setText(str(value))
     elif isinstance(field, QSpinBox):
         field.setValue(max(field.minimum(), min(int(value), field.maximum())))
     elif math.isfinite(value):
@@ -92,18 +190,49 @@ def on_change(field: SettingField, slot: Callable[..., Any]) -> None:
         field.currentIndexChanged.connect(slot)
     elif isinstance(field, SliderSpin):
         field.value_changed.connect(slot)
+    elif isinstance(field, SeedEdit):
+        field.textChanged.connect(slot)
     else:
         field.valueChanged.connect(slot)
 
 
-def two_columns(*fields: QWidget) -> QGridLayout:
-    """Fields in rows of two, each under its label; a check box has its own."""
-    layout = QGridLayout()
-    layout.setContentsMargins(0, 0, 0, 0)
-    layout.setSpacing(8)
-    for index, field in enumerate(fields):
-        box = field if isinstance(field, QCheckBox) else labelled(field.accessibleName(), field, field.toolTip())
-        layout.addWidget(box, index // 2, index % 2)
-    for column in range(2):
-        layout.setColumnStretch(column, 1)
-    return layout
+class SettingsForm(QWidget):
+    """Fields for settings in columns, each under its label; a check box has its own.
+
+    Signals:
+        changed: some value has changed.
+    """
+
+    changed = Signal()
+
+    def __init__(self, items: Mapping[str, Field[Any]], names: Mapping[str, str], *, columns: int = 2) -> None:
+        """
+        Args:
+            items: the declared settings, by name.
+            names: the object name of each setting's field, in order.
+            columns: fields per row.
+        """
+        super().__init__()
+        self.fields: dict[str, Any] = {name: setting_field(items[name], names[name]) for name in names}
+        grid = QGridLayout(self)
+        grid.setContentsMargins(0, 0, 0, 0)
+        grid.setSpacing(8)
+        guard = WheelGuard(self)
+        for place, field in enumerate(self.fields.values()):
+            is_check = isinstance(field, QCheckBox)
+            box = field if is_check else labelled(field.accessibleName(), field, field.toolTip())
+            grid.addWidget(box, place // columns, place % columns)
+            if not is_check:
+                field.setMinimumWidth(48)  # The widest value is rarely needed and must not set the panel's width.
+                guard.watch(field)
+            on_change(field, self._on_changed)
+        for index in range(columns):
+            grid.setColumnStretch(index, 1)
+
+    def values(self) -> dict[str, Any]:
+        """The fields' values, whether or not they are consistent."""
+        return {name: value_of(field) for name, field in self.fields.items()}
+
+    @Slot()
+    def _on_changed(self) -> None:
+        self.changed.emit()

@@ -87,7 +87,7 @@ def probe_request(target: str, settings: RunSettings, prompt: str, *, generate: 
         texts=(ProbeText("the prompt", prompt=prompt),),
         sampling=SamplingParams(settings.temperature, settings.top_k, settings.top_p, settings.min_p),
         generate=GENERATED if generate else 0,
-        chat=settings.chat.as_flag,
+        chat=settings.chat,
         device=settings.device,
         dtype=settings.dtype,
     )

@@ -95,11 +95,11 @@ def table_card(table: QWidget) -> QFrame:
     return frame
 
 
-def scrolled(body: QWidget, object_name: str) -> QScrollArea:
-    """A body that scrolls vertically if it doesn't fit."""
+def scrolled(body: QWidget, object_name: str, area: QScrollArea | None = None) -> QScrollArea:
+    """A body that scrolls vertically if it doesn't fit, in a new area unless one is given."""
     if not body.objectName():
         body.setObjectName(f"{object_name}Body")
-    area = QScrollArea()
+    area = area or QScrollArea()
     area.setObjectName(object_name)
     area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
     area.setFrameShape(QFrame.Shape.NoFrame)

@@ -198,7 +198,7 @@ class SweepForm(QWidget):
             top_k=settings.top_k,
             top_p=settings.top_p,
             min_p=settings.min_p,
-            chat=settings.chat.as_flag,
+            chat=settings.chat,
             device=settings.device,
             dtype=settings.dtype,
         )
