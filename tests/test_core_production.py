@@ -33,15 +33,20 @@ def value(words, flag):
     return words[words.index(flag) + 1]
 
 
+def choose(target, draft=None, method="draft-model", *, run_id="", measured_speedup=None, **changes):
+    request = RunRequest(target, draft, "any", method, **changes)
+    return Choice(request, run_id=run_id, measured_speedup=measured_speedup)
+
+
 def hub(**changes):
-    return Choice("Qwen/Qwen3-8B", "Qwen/Qwen3-0.6B", **{"num_draft_tokens": 5, **changes})
+    return choose("Qwen/Qwen3-8B", "Qwen/Qwen3-0.6B", **{"num_draft_tokens": 5, **changes})
 
 
 @pytest.mark.parametrize("name", PROJECTS)
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_has_a_configuration_or_a_sentence(name, method):
     draft = "Qwen/Qwen3-0.6B" if METHODS[method].needs_draft_model else None
-    found = configuration(Choice("Qwen/Qwen3-8B", draft, method), PROJECTS[name])
+    found = configuration(choose("Qwen/Qwen3-8B", draft, method), PROJECTS[name])
     assert bool(found.program) != bool(found.problem)
     assert "Checked on 20" in found.text
     if found.problem:
@@ -59,7 +64,7 @@ def test_vllm_gets_its_settings_as_json():
 
 
 def test_prompt_lookup_keeps_the_lengths_of_its_n_grams():
-    choice = Choice("a/b", None, "prompt-lookup", 6, method_options={"max_ngram": 4, "min_ngram": 2})
+    choice = choose("a/b", None, "prompt-lookup", num_draft_tokens=6, method_options={"max_ngram": 4, "min_ngram": 2})
     ngram = {"method": "ngram", "num_speculative_tokens": 6, "prompt_lookup_max": 4, "prompt_lookup_min": 2}
     assert json.loads(value(words_of("vllm", choice), "--speculative-config")) == ngram
     words = words_of("llama.cpp", choice)
@@ -79,7 +84,7 @@ def test_llama_cpp_converts_what_is_no_gguf_file_and_takes_what_is():
     words = words_of("llama.cpp", hub())
     assert words.count("convert_hf_to_gguf.py") == 2
     assert (value(words, "-m"), value(words, "-md")) == ("target.gguf", "draft.gguf")
-    words = words_of("llama.cpp", Choice("/models/t.gguf", "/models/d.gguf", num_draft_tokens=3))
+    words = words_of("llama.cpp", choose("/models/t.gguf", "/models/d.gguf", num_draft_tokens=3))
     assert words[0] == "llama-server"
     assert (value(words, "-m"), value(words, "-md")) == ("/models/t.gguf", "/models/d.gguf")
     assert value(words, "--spec-draft-n-max") == "3"
@@ -90,7 +95,7 @@ def test_llama_cpp_converts_what_is_no_gguf_file_and_takes_what_is():
 def test_whatever_a_reference_holds_stays_one_word(name, tmp_path):
     folder = tmp_path / 'it\'s a "model" $(x) `y`'
     folder.mkdir()
-    choice = Choice(str(folder), "owner/draft")
+    choice = choose(str(folder), "owner/draft")
     if name == "transformers":
         constants = [
             node.value for node in ast.walk(ast.parse(text_of(name, choice))) if isinstance(node, ast.Constant)
@@ -102,13 +107,13 @@ def test_whatever_a_reference_holds_stays_one_word(name, tmp_path):
 
 @pytest.mark.parametrize("name", PROJECTS)
 def test_no_reference_breaks_out_of_its_comment_and_what_a_project_cannot_run_is_refused(name):
-    for line in text_of(name, Choice(NASTY, None, "self-draft", run_id="x\ny")).splitlines():
+    for line in text_of(name, choose(NASTY, None, "self-draft", run_id="x\ny")).splitlines():
         assert not line or line.startswith("#")
-    assert str(EMBEDDED / DEFAULT_TARGET) in text_of(name, Choice(DEFAULT_TARGET, DEFAULT_DRAFT))
-    borrowing = Choice("HuggingFaceTB/SmolLM2-135M-Instruct", SMOLLM2_DRAFTER)
+    assert str(EMBEDDED / DEFAULT_TARGET) in text_of(name, choose(DEFAULT_TARGET, DEFAULT_DRAFT))
+    borrowing = choose("HuggingFaceTB/SmolLM2-135M-Instruct", SMOLLM2_DRAFTER)
     assert "borrows the tables" in configuration(borrowing, PROJECTS[name]).problem
     if name in {"vllm", "sglang", "mlx"}:
-        assert "GGUF" in configuration(Choice("/models/t.gguf", "/models/d.gguf"), PROJECTS[name]).problem
+        assert "GGUF" in configuration(choose("/models/t.gguf", "/models/d.gguf"), PROJECTS[name]).problem
 
 
 def test_the_program_for_transformers_is_python_and_sets_k_where_it_is_read():
@@ -127,7 +132,7 @@ def test_the_program_for_transformers_is_python_and_sets_k_where_it_is_read():
 
 
 def test_the_program_for_transformers_writes_what_plain_greedy_decoding_writes(capsys):
-    choice = Choice(DEFAULT_TARGET, DEFAULT_DRAFT, sampling=SamplingParams(0), max_new_tokens=6)
+    choice = choose(DEFAULT_TARGET, DEFAULT_DRAFT, sampling=SamplingParams(0), max_new_tokens=6)
     program = configuration(choice, PROJECTS["transformers"]).program
     written = []
     for source in (program, program.replace("    assistant_model=draft,\n", "")):
@@ -158,7 +163,7 @@ def test_a_run_log_makes_a_choice_and_k_that_was_left_open_is_the_mean():
     config = {"target": "t/t", "draft": "d/d", "prompt": "x", "seed": 1, "num_draft_tokens": "auto", "chat": True}
     summary = {"num_draft_tokens": 31, "num_drafts": 10, "measured_speedup": 1.5}
     choice = choice_from_log(RunLog({"config": config, "id": "run-1"}, summary=summary))
-    assert (choice.num_draft_tokens, choice.measured_speedup, choice.chat, choice.run_id) == (3, 1.5, True, "run-1")
+    assert (choice.k, choice.measured_speedup, choice.request.chat, choice.run_id) == (3, 1.5, True, "run-1")
     assert "3.1 tokens on average" in choice.k_note
 
 

@@ -129,10 +129,10 @@ def _choice(args: argparse.Namespace, log: RunLog | None) -> Any:
     if flag := _given(args):
         raise UsageError(f"The run log sets {flag}; leave out the log, or the flag.")
     choice = choice_from_log(log)
-    if args.k is None or args.k == choice.num_draft_tokens:
+    if args.k is None or args.k == choice.k:
         return choice
-    RunRequest(choice.target, choice.draft, "none", num_draft_tokens=args.k)  # Rejects a K out of range.
-    return replace(choice, num_draft_tokens=args.k, k_note="K is not the run's.", measured_speedup=None)
+    request = replace(choice.request, num_draft_tokens=args.k)
+    return replace(choice, request=request, k_note="K is not the run's.", measured_speedup=None)
 
 
 def _only(logs: list[str], flag: str) -> str:

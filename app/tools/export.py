@@ -92,8 +92,9 @@ class ProductionPage(QDialog):
         """Show a choice's configurations; the engine shown last stays in front."""
         front = max(self.tabs.currentIndex(), 0)
         self._found = [configuration(choice, project) for project in PROJECTS.values()]
-        draft = f" with {choice.draft}" if choice.draft else f", {choice.method}"
-        self.heading.setText(f"{choice.target}{draft}, K = {choice.num_draft_tokens}")
+        request = choice.request
+        draft = f" with {request.draft}" if request.draft else f", {request.method}"
+        self.heading.setText(f"{request.target}{draft}, K = {choice.k}")
         origin = "From the current run" if choice.run_id else "From the settings; no run has finished yet"
         self.note.setText(f"{origin}. {choice.k_note}".strip())
         self.verdict.setText(choice.verdict)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,9 @@ from core.drafters.registry import get_method
 from core.models.catalogue import EMBEDDED, EMBEDDED_TITLES
 from core.models.hub import is_hub_id
 from core.models.shared_draft import serves
-from core.runlog.log import RunLog
+from core.runlog.log import RunLog, number_of, text_of
 from core.runlog.replay import request as replayed
-from core.settings import Coupling, RunRequest, SamplingParams
+from core.settings import RunRequest
 
 DEFAULT_K = 4
 
@@ -59,28 +59,23 @@ def place_of(ref: str) -> Place:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Settings to serve with.
+    """Settings to serve with: a request with a fixed K.
 
     Attributes:
-        target, draft, method, method_options, sampling, max_new_tokens, coupling, chat: as in a `RunRequest`.
-        num_draft_tokens: K.
         k_note: where K comes from, if the user didn't set it.
         run_id: the run that the choice comes from; empty if it comes from the settings.
         measured_speedup: that run's, against its own baseline; None if there was none.
     """
 
-    target: str
-    draft: str | None = None
-    method: str = "draft-model"
-    num_draft_tokens: int = DEFAULT_K
-    sampling: SamplingParams = field(default_factory=SamplingParams)
-    method_options: Mapping[str, Any] = field(default_factory=dict)
-    max_new_tokens: int = 128
-    coupling: Coupling = Coupling.REJECTION
-    chat: bool | None = None
+    request: RunRequest
     k_note: str = ""
     run_id: str = ""
     measured_speedup: float | None = None
+
+    @property
+    def k(self) -> int:
+        """K."""
+        return self.request.num_draft_tokens or DEFAULT_K
 
     @property
     def verdict(self) -> str:
@@ -88,13 +83,13 @@ class Choice:
         if self.measured_speedup is None or self.measured_speedup >= 1.0:
             return ""
         return (
-            f"This pair does not pay here: with K = {self.num_draft_tokens} it ran at {self.measured_speedup:.2f}× "
+            f"This pair does not pay here: with K = {self.k} it ran at {self.measured_speedup:.2f}× "
             "the speed of the target alone. Other machines may differ; measure there before you serve it."
         )
 
     def option(self, name: str) -> Any:
         """A parameter of the method, or its default."""
-        return self.method_options.get(name, getattr(get_method(self.method).options(), name))
+        return self.request.method_options.get(name, getattr(get_method(self.request.method).options(), name))
 
 
 def choice_from_request(request: RunRequest, summary: Mapping[str, Any] | None = None, *, run_id: str = "") -> Choice:
@@ -104,29 +99,15 @@ def choice_from_request(request: RunRequest, summary: Mapping[str, Any] | None =
         SettingsError: there is no such method.
     """
     get_method(request.method)
-    summary = summary or {}
-    k, note = request.num_draft_tokens, ""
-    if k is None:
+    summary, note = summary or {}, ""
+    if request.num_draft_tokens is None:
         drafted, drafts = summary.get("num_draft_tokens"), summary.get("num_drafts")
         k, note = DEFAULT_K, f"Outrider chooses K before each step; {DEFAULT_K} is its usual default."
         if isinstance(drafted, int) and isinstance(drafts, int) and drafts > 0 and drafted > 0:
             k = max(1, round(drafted / drafts))
             note = f"Outrider chose K before each step; {drafted / drafts:.1f} tokens on average."
-    speedup = summary.get("measured_speedup")
-    return Choice(
-        target=request.target,
-        draft=request.draft,
-        method=request.method,
-        num_draft_tokens=k,
-        sampling=request.sampling,
-        method_options=dict(request.method_options),
-        max_new_tokens=request.max_new_tokens,
-        coupling=request.coupling,
-        chat=request.chat,
-        k_note=note,
-        run_id=run_id,
-        measured_speedup=float(speedup) if isinstance(speedup, int | float) else None,
-    )
+        request = replace(request, num_draft_tokens=k)
+    return Choice(request, note, run_id, number_of(summary.get("measured_speedup")))
 
 
 def choice_from_log(log: RunLog) -> Choice:
@@ -136,5 +117,4 @@ def choice_from_log(log: RunLog) -> Choice:
         RunLogError: the log holds settings that no run can have.
         SettingsError: it names a method that this version of Outrider doesn't have.
     """
-    run_id = log.run.get("id")
-    return choice_from_request(replayed(log), log.summary, run_id=run_id if isinstance(run_id, str) else "")
+    return choice_from_request(replayed(log), log.summary, run_id=text_of(log.run.get("id")))

@@ -32,12 +32,8 @@ class UnsupportedError(Exception):
     """The engine can't serve the choice; the message says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """The command or program, and notes on what differs from Outrider."""
-
-    program: str
-    notes: list[str]
+Recipe = tuple[str, list[str]]
+"""The command or program, and notes on what differs from Outrider."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,34 +84,33 @@ def get_project(name: str) -> Project:
 
 def configuration(choice: Choice, project: Project) -> Configuration:
     """An engine's configuration for a choice, with the differences and the sources they were checked against."""
-    target, draft = place_of(choice.target), place_of(choice.draft) if choice.draft else None
-    recipe, problem = Recipe("", []), ""
+    target, draft = place_of(choice.request.target), place_of(choice.request.draft) if choice.request.draft else None
+    program, notes, problem = "", list[str](), ""
     try:
         _refuse_what_only_outrider_does(choice, draft, project.title)
-        recipe = project.write(choice, target, draft)
+        program, notes = project.write(choice, target, draft)
     except UnsupportedError as error:
         problem = str(error)
-    if recipe.program and choice.coupling is Coupling.GUMBEL:
-        recipe.notes.append(
+    if program and choice.request.coupling is Coupling.GUMBEL:
+        notes.append(
             "Outrider's reproducible coupling shares noise between the models. The shared noise does not exist here: "
             "the same seed gives a different text."
         )
     above = _comment(*_head(project.title, choice), *([problem] if problem else []))
     checked = f"Checked on {CHECKED_ON} against {project.sources}."
-    below = _comment(*(f"- {note}" for note in recipe.notes), checked)
-    program = f"\n{recipe.program}\n" if recipe.program else ""
-    return Configuration(project, above + program + below, recipe.program, problem)
+    below = _comment(*(f"- {note}" for note in notes), checked)
+    return Configuration(project, above + (f"\n{program}\n" if program else "") + below, program, problem)
 
 
 def _refuse_what_only_outrider_does(choice: Choice, draft: Place | None, title: str) -> None:
-    if choice.method == "self-draft":
+    if choice.request.method == "self-draft":
         raise UnsupportedError(
             f"{title} has no equivalent of Outrider's self-draft, which drafts with an int8 copy of the target; "
             "choose a draft model or prompt lookup instead."
         )
-    if choice.method not in {"draft-model", "prompt-lookup"}:
-        raise UnsupportedError(f"{title} has no known equivalent of the method {choice.method}.")
-    if get_method(choice.method).needs_draft_model and not choice.draft:
+    if choice.request.method not in {"draft-model", "prompt-lookup"}:
+        raise UnsupportedError(f"{title} has no known equivalent of the method {choice.request.method}.")
+    if get_method(choice.request.method).needs_draft_model and not choice.request.draft:
         raise UnsupportedError("No draft model is chosen; choose one, or choose prompt lookup.")
     if draft is not None and draft.serves:
         raise UnsupportedError(
@@ -126,15 +121,15 @@ def _refuse_what_only_outrider_does(choice: Choice, draft: Place | None, title: 
 
 def _head(title: str, choice: Choice) -> list[str]:
     """What a configuration serves, and where the settings come from."""
-    draft = f" with {choice.draft}" if choice.draft else ""
-    sampling = choice.sampling
+    draft = f" with {choice.request.draft}" if choice.request.draft else ""
+    sampling = choice.request.sampling
     words = "greedy" if sampling.is_greedy else f"temperature {sampling.temperature:g}"
     for name, value, off in (("top-k", sampling.top_k, 0), ("top-p", sampling.top_p, 1), ("min-p", sampling.min_p, 0)):
         if value != off and not sampling.is_greedy:
             words += f", {name} {value:g}"
     origin = f"Outrider's run {choice.run_id}" if choice.run_id else "Outrider's settings"
     lines = [
-        f"{title}: {choice.target}{draft}, {choice.method}, K = {choice.num_draft_tokens}, {words}.",
+        f"{title}: {choice.request.target}{draft}, {choice.request.method}, K = {choice.k}, {words}.",
         f"From {origin}. {choice.k_note}".strip(),
     ]
     if choice.measured_speedup is not None:
@@ -182,7 +177,7 @@ def _vllm(choice: Choice, target: Place, draft: Place | None) -> Recipe:
         target,
         draft,
     )
-    sampling, k = choice.sampling, choice.num_draft_tokens
+    sampling, k = choice.request.sampling, choice.k
     request = {"temperature": sampling.temperature}
     if not sampling.is_greedy:
         request |= {"top_p": sampling.top_p, "top_k": sampling.top_k}
@@ -224,12 +219,12 @@ def _vllm(choice: Choice, target: Place, draft: Place | None) -> Recipe:
         "vllm:spec_decode_num_accepted_tokens / vllm:spec_decode_num_draft_tokens at /metrics is Outrider's "
         "draft_acceptance_rate."
     )
-    return Recipe(_command(["vllm", "serve", target.name], ["--speculative-config", _json(settings)]), notes)
+    return _command(["vllm", "serve", target.name], ["--speculative-config", _json(settings)]), notes
 
 
 def _sglang(choice: Choice, target: Place, draft: Place | None) -> Recipe:
     _refuse_gguf("Whether SGLang speculates with GGUF files is not documented.", target, draft)
-    sampling, k = choice.sampling, choice.num_draft_tokens
+    sampling, k = choice.request.sampling, choice.k
     request = {"temperature": sampling.temperature}
     if not sampling.is_greedy:
         request |= {"top_p": sampling.top_p, "top_k": sampling.top_k or -1}
@@ -266,11 +261,11 @@ def _sglang(choice: Choice, target: Place, draft: Place | None) -> Recipe:
         ]
         if sampling.min_p:
             notes.append(f"During verification, min-p (here {sampling.min_p:g}) is not applied.")
-    return Recipe(_command(*words), notes)
+    return _command(*words), notes
 
 
 def _llama_cpp(choice: Choice, target: Place, draft: Place | None) -> Recipe:
-    sampling, k = choice.sampling, str(choice.num_draft_tokens)
+    sampling, k = choice.request.sampling, str(choice.k)
     conversion, file = _as_gguf(target, "target")
     words = [["llama-server"], ["-m", file]]
     notes = []
@@ -308,7 +303,7 @@ def _llama_cpp(choice: Choice, target: Place, draft: Place | None) -> Recipe:
             "A request may have its own sampling. By default llama.cpp filters before it applies the temperature; "
             "--samplers puts them in Outrider's order, which is that of transformers.",
         ]
-    return Recipe(conversion + _command(*words), notes)
+    return conversion + _command(*words), notes
 
 
 def _as_gguf(place: Place, role: str) -> tuple[str, str]:
@@ -330,7 +325,7 @@ def _mlx(choice: Choice, target: Place, draft: Place | None) -> Recipe:
     if draft is None:
         raise UnsupportedError("mlx-lm only drafts with a model: it has no prompt lookup.")
     _refuse_gguf("mlx-lm reads safetensors, not GGUF files.", target, draft)
-    sampling = choice.sampling
+    sampling = choice.request.sampling
     notes = [
         "Draft and target must share a tokenizer, and both need caches that can be trimmed: models with recurrent or "
         "rotating caches are refused. The default K is 3.",
@@ -342,20 +337,20 @@ def _mlx(choice: Choice, target: Place, draft: Place | None) -> Recipe:
                 "mlx-lm filters before it applies the temperature, Outrider after it: with these filters the "
                 "distribution is not the one measured."
             )
-    if choice.chat is False:
+    if choice.request.chat is False:
         notes.append("The run's prompt was raw; add --ignore-chat-template for the same.")
     program = _command(
         ["mlx_lm.generate"],
         ["--model", target.name],
         ["--draft-model", draft.name],
-        ["--num-draft-tokens", str(choice.num_draft_tokens), *_sampling_flags(sampling)],
-        ["--max-tokens", str(choice.max_new_tokens), "--prompt", PROMPT],
+        ["--num-draft-tokens", str(choice.k), *_sampling_flags(sampling)],
+        ["--max-tokens", str(choice.request.max_new_tokens), "--prompt", PROMPT],
     )
-    return Recipe(program, notes)
+    return program, notes
 
 
 def _transformers(choice: Choice, target: Place, draft: Place | None) -> Recipe:
-    sampling, k = choice.sampling, choice.num_draft_tokens
+    sampling, k = choice.request.sampling, choice.k
     lines = [
         "from transformers import AutoModelForCausalLM, AutoTokenizer",
         "",
@@ -380,7 +375,7 @@ def _transformers(choice: Choice, target: Place, draft: Place | None) -> Recipe:
     else:
         options = [f"prompt_lookup_num_tokens={k}", f"max_matching_ngram_size={choice.option('max_ngram')}"]
         notes.append("Prompt lookup tries n-grams down to one token; Outrider's shortest n-gram can't be set.")
-    options.append(f"max_new_tokens={choice.max_new_tokens}")
+    options.append(f"max_new_tokens={choice.request.max_new_tokens}")
     if sampling.is_greedy:
         options.append("do_sample=False")
     else:
@@ -397,7 +392,7 @@ def _transformers(choice: Choice, target: Place, draft: Place | None) -> Recipe:
             else "The output follows the target's distribution: its own draw has to equal the token looked up."
         )
     lines += ["", f'prompt = "{PROMPT}"']
-    if choice.chat:
+    if choice.request.chat:
         lines += [
             "inputs = tokenizer.apply_chat_template(",
             '    [{"role": "user", "content": prompt}],',
@@ -415,7 +410,7 @@ def _transformers(choice: Choice, target: Place, draft: Place | None) -> Recipe:
     ]
     if target.kind is PlaceKind.GGUF:
         notes.append("transformers dequantises a GGUF file when it loads it, and needs the package gguf for that.")
-    return Recipe("\n".join(lines) + "\n", notes)
+    return "\n".join(lines) + "\n", notes
 
 
 def _python_source(place: Place) -> str:
