@@ -8,7 +8,7 @@ import pytest
 from PySide6.QtWidgets import QLabel
 
 from core.analysis.expectation import Curve, Estimate
-from core.analysis.probe import Agreement, Costs, DraftProbe, DraftProbed, ProbeDone
+from core.analysis.probe import Agreement, Costs, DraftProbe, ProbeDone
 from core.errors import ModelNotFoundError
 from core.types import StageChanged
 from tests.fakes_app import DRAFT, TARGET
@@ -48,7 +48,7 @@ class FakeProbe:
             if controls.is_cancelled:
                 break
             done.append(probe)
-            yield DraftProbed(probe)
+            yield probe
         ranked = sorted(done, key=lambda item: (bool(item.problem), -item.best_speedup))
         yield ProbeDone(tuple(ranked), controls.is_cancelled, ())
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from core.analysis.advice import advise, best_length, forecast_lookup
+from core.analysis.advice import advise, best_length
 from core.analysis.diagnosis import (
     LEAST_BLOCKS,
     Limit,
@@ -178,30 +178,6 @@ def test_prompt_lookup_is_named_where_the_text_repeats_itself_and_only_there():
     assert promises(steps, config, copied)[0].text.startswith("Use prompt lookup")
     new = list(range(1000, 1000 + count))
     assert not any("lookup" in advice.text for advice in promises(steps, config, new))
-
-
-def test_lookup_is_forecast_as_the_drafter_itself_does_it():
-    torch = pytest.importorskip("torch")
-    from core.drafters.prompt_lookup import PromptLookupDrafter
-    from core.settings import SamplingParams
-    from core.types import DraftContext
-
-    source = random.Random(3)
-    ids = [source.randrange(4) for _ in range(300)]
-    drafter, place, drafted, accepted, steps = PromptLookupDrafter(), 20, 0, 0, 0
-    drafter.start(torch.tensor(ids[:20]))
-    while place < len(ids):
-        context = DraftContext(
-            ids=ids[:place], num_draft_tokens=4, sampling=SamplingParams(), generator=None, vocab_size=4,
-            check_cancelled=lambda: None,
-        )  # fmt: skip
-        found = drafter.propose(context).tokens.tolist()
-        kept = next((i for i, token in enumerate(found) if ids[place + i : place + i + 1] != [token]), len(found))
-        steps, drafted, accepted, place = steps + 1, drafted + len(found), accepted + kept, place + kept + 1
-    sums = StepSums(drawn(0.3, 4))
-    assert forecast_lookup([1], [], sums, diagnose(sums, PLAIN)) is None
-    forecast = forecast_lookup(ids[:20], ids[20:], sums, diagnose(sums, PLAIN))
-    assert (forecast.num_steps, forecast.num_drafted, forecast.num_accepted) == (steps, drafted, accepted)
 
 
 def test_what_reproducible_coupling_gives_up_is_said():

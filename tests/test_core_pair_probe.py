@@ -10,7 +10,7 @@ import torch
 
 from core.analysis import probing
 from core.analysis.expectation import Curve
-from core.analysis.probe import Costs, DraftProbe, DraftProbed, ProbeDone, ProbeRequest, ProbeText, verdict
+from core.analysis.probe import Costs, DraftProbe, ProbeDone, ProbeRequest, ProbeText, verdict
 from core.analysis.probing import Comparison, agreement, compare, compare_over, measure, probe, speedup, survivals
 from core.controls import RunControls
 from core.errors import OutriderError, PairMismatchError, PromptError, SettingsError
@@ -194,9 +194,9 @@ def asked(*drafts, text=TEXT, **changes):
 
 
 def played(loader, request, controls=None):
-    events = list(probe(loader, request, controls))
+    events = list(probe(loader, request, controls or RunControls()))
     assert isinstance(events[-1], ProbeDone)
-    return events[-1], [event.probe for event in events if isinstance(event, DraftProbed)]
+    return events[-1], [event for event in events if isinstance(event, DraftProbe)]
 
 
 def test_drafts_are_ranked_and_one_that_does_not_fit_comes_last_with_its_reason(loader):
@@ -232,7 +232,7 @@ def test_a_probe_that_is_stopped_says_what_it_has(loader):
     controls = RunControls()
     events = probe(loader, asked("near", "far"), controls)
     for event in events:
-        if isinstance(event, DraftProbed):
+        if isinstance(event, DraftProbe):
             controls.cancel()
         last = event
     assert last.is_stopped

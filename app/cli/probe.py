@@ -33,7 +33,6 @@ from core.analysis.probe import (
     Agreement,
     Costs,
     DraftProbe,
-    DraftProbed,
     ProbeDone,
     ProbeRequest,
     ProbeText,
@@ -177,13 +176,13 @@ def execute(args: argparse.Namespace) -> int:
     return Exit.STOPPED if done.is_stopped else Exit.DONE
 
 
-def _report(event: StageChanged | DraftProbed, request: ProbeRequest) -> None:
+def _report(event: StageChanged | DraftProbe, request: ProbeRequest) -> None:
     if isinstance(event, StageChanged):
         say(event.text)
-    elif not event.probe.problem:
-        say(f"{event.probe.draft}: done in {event.probe.seconds:.1f} s")
+    elif not event.problem:
+        say(f"{event.draft}: done in {event.seconds:.1f} s")
     elif len(request.drafts) > 1:  # A single draft's problem is the command's error, reported at the end.
-        say(f"{event.probe.draft}: {event.probe.problem}")
+        say(f"{event.draft}: {event.problem}")
 
 
 def write_probe(request: ProbeRequest, done: ProbeDone) -> None:

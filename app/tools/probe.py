@@ -16,7 +16,7 @@ from app.setup.prompt import PromptEditor
 from app.tools.tool_window import ReportWindow, ResultRow, ResultTable
 from app.widgets.fields import named, push_button, table_card
 from app.window_layout import open_at
-from core.analysis.probe import DraftProbe, DraftProbed, ProbeDone, ProbeRequest, ProbeText, verdict
+from core.analysis.probe import DraftProbe, ProbeDone, ProbeRequest, ProbeText, verdict
 from core.controls import RunControls
 from core.errors import OutriderError, PromptError, SettingsError
 from core.settings import LengthPolicy, SamplingParams
@@ -185,8 +185,8 @@ class ProbeWindow(ReportWindow):
         for event in events:
             if isinstance(event, StageChanged):
                 self.stage.setText(event.text)
-            elif isinstance(event, DraftProbed):
-                self.show_probes((*self._probes, event.probe))
+            elif isinstance(event, DraftProbe):
+                self.show_probes((*self._probes, event))
             elif isinstance(event, ProbeDone):
                 self._show_done(event)
 

@@ -25,8 +25,6 @@ LEAST_GAIN = 1.05
 BREAK_EVEN = 1.0
 MAX_LOOKUP_TOKENS = 2048
 """Tokens that prompt lookup is tried on: enough evidence, and fast."""
-LONGEST_LOOKUP = 3
-"""Longest n-gram that is looked up, the default of prompt lookup."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,21 +88,16 @@ def forecast_lookup(
     """
     if not emitted:
         return None
+    from core.drafters.prompt_lookup import PromptLookupDrafter  # Imported late, since it needs torch.
+
     length = diagnosis.usual_length or 4
     costs, _ = verify_costs(sums, diagnosis.plain.forward_ms)
     ids, at = [*prompt, *emitted], len(prompt)
-    continuations: dict[tuple[int, ...], int] = {}
-    num_indexed = steps = drafted = accepted = 0
+    drafter = PromptLookupDrafter()
+    steps = drafted = accepted = 0
     total_ms = 0.0
     while at < len(ids):
-        for end in range(num_indexed, at - 1):
-            for size in range(1, min(LONGEST_LOOKUP, end + 1) + 1):
-                continuations[tuple(ids[end + 1 - size : end + 1])] = end + 1
-        num_indexed = max(num_indexed, at - 1)
-        sizes = range(min(LONGEST_LOOKUP, at), 0, -1)
-        begins = (continuations.get(tuple(ids[at - size : at])) for size in sizes)
-        begin = next((begin for begin in begins if begin is not None), at)
-        found = ids[begin : min(begin + length, at)]
+        found = drafter.look_up(ids[:at], length)
         kept = next((i for i, token in enumerate(found) if ids[at + i : at + i + 1] != [token]), len(found))
         steps, drafted, accepted = steps + 1, drafted + len(found), accepted + kept
         total_ms += diagnosis.plain.forward_ms * costs[len(found)] + diagnosis.overhead_ms

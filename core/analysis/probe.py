@@ -140,13 +140,6 @@ class DraftProbe:
 
 
 @dataclass(frozen=True, slots=True)
-class DraftProbed:
-    """A draft is done."""
-
-    probe: DraftProbe
-
-
-@dataclass(frozen=True, slots=True)
 class ProbeDone:
     """Last event of a probe: the best draft first, those with a problem last; and notes, a sentence each."""
 

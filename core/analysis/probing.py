@@ -14,7 +14,7 @@ from torch import Tensor
 
 from core.analysis.diagnosis import KS, Array, verify_over_k
 from core.analysis.expectation import Curve, Estimate
-from core.analysis.probe import Agreement, Costs, DraftProbe, DraftProbed, ProbeDone, ProbeRequest, ProbeText
+from core.analysis.probe import Agreement, Costs, DraftProbe, ProbeDone, ProbeRequest, ProbeText
 from core.analysis.theory import INTERVAL, SEED, resampled
 from core.controls import Cancelled, RunControls
 from core.decode import autoregressive
@@ -301,7 +301,7 @@ def measure(
 
 _NO_ROOM = "There is no memory left to probe this pair. Choose a smaller model, or a shorter text."
 
-ProbeEvent = StageChanged | DraftProbed | ProbeDone
+ProbeEvent = StageChanged | DraftProbe | ProbeDone
 
 
 class Loader(Protocol):
@@ -321,18 +321,15 @@ class Passage(NamedTuple):
         return self._replace(ids=self.ids[:length])
 
 
-def probe(
-    session: Loader, request: ProbeRequest, controls: RunControls | None = None
-) -> Generator[ProbeEvent, None, None]:
+def probe(session: Loader, request: ProbeRequest, controls: RunControls) -> Generator[ProbeEvent, None, None]:
     """Run a probe. A draft that can't be used is reported as its probe's problem.
 
     Yields:
-        `StageChanged`, a `DraftProbed` for each draft, and `ProbeDone`, also when stopped through `controls`.
+        `StageChanged`, a `DraftProbe` for each draft, and `ProbeDone`, also when stopped through `controls`.
 
     Raises:
         OutriderError: nothing can be probed, in one sentence.
     """
-    controls = controls or RunControls()
     resolve(request.target)
     done: list[DraftProbe] = []
     notes: list[str] = []
@@ -364,7 +361,7 @@ def probe(
                 first_error = first_error or OutOfMemoryError(_NO_ROOM)
                 found = DraftProbe(draft, problem=_NO_ROOM)
             done.append(found)
-            yield DraftProbed(found)
+            yield found
     except Cancelled:
         is_stopped = True
     if first_error is not None and all(found.problem for found in done):

@@ -35,14 +35,17 @@ class PromptLookupDrafter:
         self._num_indexed = 0
 
     def propose(self, context: DraftContext) -> Draft:
-        ids = context.ids
+        found = self.look_up(context.ids, context.num_draft_tokens)
+        return chain(torch.tensor(found, dtype=torch.int64), None) if found else empty_draft()
+
+    def look_up(self, ids: Sequence[int], num_draft_tokens: int) -> Sequence[int]:
+        """The proposed ids behind a text, which continues the one of the last call; none where nothing matches."""
         self._index(ids)
         for size in self._sizes:
             begin = self._continuations.get(tuple(ids[-size:])) if len(ids) >= size else None
             if begin is not None:
-                found = ids[begin : begin + context.num_draft_tokens]
-                return chain(torch.tensor(found, dtype=torch.int64), None)
-        return empty_draft()
+                return ids[begin : begin + num_draft_tokens]
+        return ()
 
     def observe(self, outcome: Verification) -> None:
         """Nothing to rewind: only committed tokens are indexed."""

@@ -98,10 +98,8 @@ class Outrider:
         self.num_draft_tokens, self.method = num_draft_tokens, method
         self.name, self.title, self.drafter = PLAIN, "plain decoding", None
         if method:
-            self.name, self.title = (
-                option_text(method, options),
-                option_text(METHODS[method].title.lower(), options, ", "),
-            )
+            self.name = option_text(method, options)
+            self.title = option_text(METHODS[method].title.lower(), options, ", ")
             if num_draft_tokens is None:
                 self.name, self.title = AUTO, f"{self.title}, K auto"
             self.drafter = self._build(1)  # Raises here if it does not apply.
@@ -128,8 +126,7 @@ class Outrider:
         return Timed(ids, seconds, num_forwards=len(steps), longest_draft=longest, steps=steps)
 
     def _build(self, num_prompt_tokens: int) -> Any:
-        capacity = num_prompt_tokens + self._max_new_tokens
-        pair = self._pair
+        capacity, pair = num_prompt_tokens + self._max_new_tokens, self._pair
         return build_drafter(
             self.method, draft=pair.draft, target=pair.target, options=self._options, capacity=capacity
         )
@@ -160,7 +157,7 @@ class Generate:
         device = self._target.device
         inputs = torch.tensor([list(prompt_ids)], device=device)
         mask = torch.ones_like(inputs)
-        with _own_configs(self._configs(temperature)), _seeded(device, seed):
+        with _prepared(self._configs(temperature), device, seed):
             watch = Stopwatch(device)
             output = self._target.model.generate(inputs, attention_mask=mask, **self._options)
             seconds = watch.lap() / 1e3
@@ -186,24 +183,18 @@ class Generate:
 
 
 @contextlib.contextmanager
-def _own_configs(configs: Sequence[tuple[Any, GenerationConfig]]) -> Iterator[None]:
-    """Replace each module's configuration for one call, then restore it."""
+def _prepared(configs: Sequence[tuple[Any, GenerationConfig]], device: torch.device, seed: int) -> Iterator[None]:
+    """Lend modules a configuration, and seed the global generator, the only one that `generate` draws from."""
     before = [(module, module.generation_config) for module, _ in configs]
     try:
         for module, config in configs:
             module.generation_config = config
-        yield
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            torch.manual_seed(seed)
+            yield
     finally:
         for module, config in before:
             module.generation_config = config
-
-
-@contextlib.contextmanager
-def _seeded(device: torch.device, seed: int) -> Iterator[None]:
-    """Seed the global generator, the only one that `generate` draws from, and restore it."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        yield
 
 
 class FlashSpec:
@@ -322,32 +313,25 @@ def truncated_draft(target: LanguageModel, num_layers: int) -> LanguageModel:
         SettingsError: the target has no such number of layers.
         ModelUnreadableError: its layers can't be found.
     """
-    config = copy.deepcopy(target.model.config)
-    most = config.num_hidden_layers
+    most = target.model.config.num_hidden_layers
     if not 1 <= num_layers <= most:
         raise SettingsError(f"A draft can have from 1 to {most} of the target's layers, not {num_layers}.")
-    config.num_hidden_layers = num_layers
-    if getattr(config, "layer_types", None):
-        config.layer_types = config.layer_types[:num_layers]
     parts = target.model.named_modules()
     path = next((name for name, part in parts if isinstance(part, nn.ModuleList) and len(part) == most), None)
     if path is None:
         raise ModelUnreadableError(f"The layers of {target.ref} can't be found. Name a draft with --draft instead.")
-    module = _with_layers(target.model, path.split("."), num_layers, config)
+    shared: dict[int, Any] = {}
+    part = target.model
+    for name in path.split("."):
+        shared |= {id(other): other for key, other in part.named_children() if key != name}
+        part = getattr(part, name)
+    # What deepcopy takes for copied already stays as it is.
+    module = copy.deepcopy(target.model, shared | {id(layer): layer for layer in part[num_layers:]})
+    del module.get_submodule(path)[num_layers:]
+    module.config.num_hidden_layers = num_layers
+    if getattr(module.config, "layer_types", None):
+        module.config.layer_types = module.config.layer_types[:num_layers]
     return prepare(f"{target.ref}, {num_layers} layers", module, target.tokenizer, target.device, target.dtype)
-
-
-def _with_layers(module: Any, path: list[str], count: int, config: Any) -> Any:
-    """A copy of a module with fewer layers, which shares all its other parts."""
-    if not path:
-        return nn.ModuleList(copy.deepcopy(layer) for layer in module[:count])
-    twin = copy.copy(module)
-    # copy.copy shares the dictionaries of parts and hooks themselves.
-    vars(twin).update({name: copy.copy(value) for name, value in vars(module).items() if isinstance(value, dict)})
-    twin._modules[path[0]] = _with_layers(module._modules[path[0]], path[1:], count, config)
-    if hasattr(module, "config"):
-        twin.config = config
-    return twin
 
 
 @contextlib.contextmanager
