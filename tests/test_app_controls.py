@@ -88,6 +88,7 @@ def test_the_reproducible_tick_follows_the_settings(window):
 
 
 def test_a_methods_options_reach_the_request_outlive_another_method_and_are_checked(window):
+    assert request(window).method_options == {"int8": True}
     window.controls.method.combo.setCurrentIndex(1)
     form = window.controls.method.options
     assert set(form.values()) == {"max_ngram", "min_ngram"}

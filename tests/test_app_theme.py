@@ -11,6 +11,7 @@ import pytest
 from PySide6.QtGui import QColor
 from PySide6.QtWidgets import QApplication
 
+from app.run.tokens import KINDS, block
 from app.theme import DARK, LIGHT, MIN_BAR_CONTRAST, MIN_CONTRAST, ThemeMode, contrast, style_sheet
 from core.types import TokenKind
 
@@ -87,9 +88,9 @@ def test_the_theme_can_change_in_the_middle_of_a_run(make_window, qtbot, session
         window.menus.theme_actions[mode].trigger()
         assert theme.window in QApplication.instance().styleSheet()
         assert window.transcript.view.toPlainText() == text
-        token = window.run_view.tokens.steps[0].following[0]
+        token = block(window.run_view.steps[0], 0)[-1]
         first, _ = window.transcript.view.place_range(token.place)
-        assert color_at(window.transcript.view, first) == theme.kind(token.kind).color
+        assert color_at(window.transcript.view, first) == theme.kind(KINDS[token.fate]).color
     session.gate.release(1000)
     with qtbot.waitSignal(window.live.run_shown):
         pass

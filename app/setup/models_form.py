@@ -11,7 +11,6 @@ from PySide6.QtWidgets import (
     QApplication,
     QComboBox,
     QStyleOptionViewItem,
-    QVBoxLayout,
     QWidget,
 )
 
@@ -19,8 +18,9 @@ from app.dialogs import OPEN_TITLES, OpenKind
 from app.setup.model_library import ModelLibrary, bytes_text
 from app.setup.model_library import describe as describe_model
 from app.setup.pair import VerdictLine
+from app.setup.setting_fields import problem_label, show_problem
 from app.theme import scaled
-from app.widgets.fields import WheelGuard, labelled, text_label
+from app.widgets.fields import WheelGuard, column, labelled
 from app.widgets.title_delegate import NOTE_ROLE, SUBTITLE_ROLE, Index, TitleDelegate
 from core.models.catalogue import ModelEntry
 
@@ -100,39 +100,32 @@ class ModelPicker(QWidget):
     """A dropdown of models; any problem with the choice is shown below it.
 
     Signals:
-        model_chosen: the reference that the user chose.
-        open_requested: an `OpenKind`; the choice doesn't change.
+        model_chosen: its `ModelRole`, and the reference that the user chose.
+        open_requested: an `OpenKind` and its role; the choice doesn't change.
         browse_requested: the user wants more models; the choice doesn't change.
     """
 
-    model_chosen = Signal(str)
-    open_requested = Signal(object)
+    model_chosen = Signal(object, str)
+    open_requested = Signal(object, object)
     browse_requested = Signal()
 
-    def __init__(self, title: str, help_text: str, object_name: str) -> None:
+    def __init__(self, role: ModelRole, help_text: str) -> None:
         super().__init__()
-        self._ref = ""
-        self._wanted = ""
-        self._help = help_text
+        self._role, self._help = role, help_text
+        self._ref = self._wanted = ""
         self._shown: tuple[tuple[ModelEntry, ...], dict[str, str | None]] | None = None
         self.combo = ModelCombo()
-        self.combo.setObjectName(object_name)
+        self.combo.setObjectName(f"{role.value}Combo")
         self.combo.setMinimumContentsLength(12)
         self.combo.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
         self.combo.setMaxVisibleItems(16)
         self._items = QStandardItemModel(self.combo)
         self.combo.setModel(self._items)
-        self.problem_label = text_label("", "problem")
-        self.problem_label.setObjectName(object_name.replace("Combo", "Problem"))
-        self.problem_label.setWordWrap(True)
-        self.problem_label.hide()
-        layout = QVBoxLayout(self)
+        self.problem_label = problem_label(f"{role.value}Problem")
+        layout = column(labelled(role.value.capitalize(), self.combo, help_text), self.problem_label, spacing=4)
         layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(4)
-        layout.addWidget(labelled(title, self.combo, help_text))
-        layout.addWidget(self.problem_label)
-        self._guard = WheelGuard(self)
-        self._guard.watch(self.combo)
+        self.setLayout(layout)
+        WheelGuard(self).watch(self.combo)
         self.combo.activated.connect(self._on_activated)
 
     @property
@@ -165,11 +158,6 @@ class ModelPicker(QWidget):
         chosen = next((entry for entry in entries if entry.ref == self._ref), None)
         self.combo.setToolTip(describe_model(chosen) if chosen is not None else self._help)
 
-    def show_problem(self, sentence: str | None) -> None:
-        """Show what is wrong with the choice; None if nothing is."""
-        self.problem_label.setText(sentence or "")
-        self.problem_label.setVisible(bool(sentence))
-
     def _fill(self, entries: Sequence[ModelEntry], problems: Mapping[str, str | None]) -> None:
         with QSignalBlocker(self.combo):
             self._items.clear()
@@ -197,10 +185,10 @@ class ModelPicker(QWidget):
             if action == BROWSE:
                 self.browse_requested.emit()
             else:
-                self.open_requested.emit(OpenKind(action))
+                self.open_requested.emit(OpenKind(action), self._role)
         elif ref and ref != self._ref:
             self._ref = self._wanted = ref
-            self.model_chosen.emit(ref)
+            self.model_chosen.emit(self._role, ref)
 
 
 def _model_item(entry: ModelEntry, problem: str | None) -> QStandardItem:
@@ -241,19 +229,15 @@ class ModelsForm(QWidget):
         self._is_draft_needed = True
         self._is_draft_free = False
         """Whether the draft may follow the target: it was not chosen by hand since the target was."""
-        self.target = ModelPicker("Target", "The model whose distribution the text is drawn from.", "targetCombo")
-        self.draft = ModelPicker("Draft", "The smaller model that runs ahead and proposes tokens.", "draftCombo")
+        self.target = ModelPicker(ModelRole.TARGET, "The model whose distribution the text is drawn from.")
+        self.draft = ModelPicker(ModelRole.DRAFT, "The smaller model that runs ahead and proposes tokens.")
         self.verdict = VerdictLine()
-        layout = QVBoxLayout(self)
+        layout = column(self.target, self.draft, self.verdict)
         layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(8)
-        for widget in (self.target, self.draft, self.verdict):
-            layout.addWidget(widget)
-        self.target.model_chosen.connect(self._on_target_chosen)
-        self.draft.model_chosen.connect(self._on_draft_chosen)
-        self.target.open_requested.connect(self._on_open_target)
-        self.draft.open_requested.connect(self._on_open_draft)
+        self.setLayout(layout)
         for picker in (self.target, self.draft):
+            picker.model_chosen.connect(self.choose)
+            picker.open_requested.connect(self.open_requested)
             picker.browse_requested.connect(self.browse_requested)
             picker.combo.popup_hidden.connect(self.show_models)
 
@@ -261,6 +245,7 @@ class ModelsForm(QWidget):
         """Whether the method uses a draft model; takes effect with `show_models`."""
         self._is_draft_needed = is_needed
 
+    @Slot(object, str)
     def choose(self, role: ModelRole, ref: str) -> None:
         """Choose a model from the library."""
         if role is ModelRole.TARGET:
@@ -281,13 +266,13 @@ class ModelsForm(QWidget):
         impossible = {ref: library.target_problem(ref) for ref in library.refs}
         self.target.show_models(library.entries, fallback=library.default_target, problems=impossible)
         target = self.target.ref
-        self.target.show_problem(impossible.get(target))
+        show_problem(self.target.problem_label, impossible.get(target))
         problems = {ref: library.problem(ref, target) for ref in library.refs} if self._is_draft_needed else {}
         # Models that can be chosen come first; Python's sort is stable.
         drafts = sorted(library.entries, key=lambda entry: bool(problems.get(entry.ref)))
         self.draft.show_models(drafts, fallback=library.default_draft, problems=problems)
         self.draft.setEnabled(self._is_draft_needed)
-        self.draft.show_problem(problems.get(self.draft.ref))
+        show_problem(self.draft.problem_label, problems.get(self.draft.ref))
         self.ask(target)
 
     def problem(self) -> str | None:
@@ -321,19 +306,3 @@ class ModelsForm(QWidget):
         if target and (drafts := self.library.take_questions(target)):
             # The chosen one first.
             self.check_requested.emit(target, tuple(sorted(drafts, key=lambda ref: ref != self.draft.ref)))
-
-    @Slot(str)
-    def _on_target_chosen(self, ref: str) -> None:
-        self.choose(ModelRole.TARGET, ref)
-
-    @Slot(str)
-    def _on_draft_chosen(self, ref: str) -> None:
-        self.choose(ModelRole.DRAFT, ref)
-
-    @Slot(object)
-    def _on_open_target(self, kind: OpenKind) -> None:
-        self.open_requested.emit(kind, ModelRole.TARGET)
-
-    @Slot(object)
-    def _on_open_draft(self, kind: OpenKind) -> None:
-        self.open_requested.emit(kind, ModelRole.DRAFT)

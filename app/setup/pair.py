@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject, QTimer, Slot
-from PySide6.QtWidgets import QVBoxLayout, QWidget
+from PySide6.QtWidgets import QWidget
 
 from app.jobs import Job, Jobs
 from app.setup.model_library import memory_text, verdict_text
 from app.theme import hold
-from app.widgets.fields import set_flag, text_label
+from app.widgets.fields import column, set_flag, text_label
 from core.settings import RunRequest
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ LINE_HEIGHT = 16
 
 @dataclass(frozen=True, slots=True)
 class PairQuestion:
-    """A pair, and where it will run.
+    """A pair, and where it will run: the arguments of `core.models.fit.pair_verdict`.
 
     Attributes:
         context: number of positions in the caches.
@@ -42,21 +42,6 @@ class PairQuestion:
     held_bytes: int = 0
 
 
-def judge_pair(question: PairQuestion) -> PairVerdict:
-    """What a pair will need and cost. Reads the models' files."""
-    from core.models.fit import pair_verdict
-
-    return pair_verdict(
-        question.draft,
-        question.target,
-        device=question.device,
-        dtype=question.dtype,
-        context=question.context,
-        with_memory=question.with_memory,
-        held_bytes=question.held_bytes,
-    )
-
-
 class VerdictLine(QWidget):
     """Memory and expected cost on one line, with warnings below."""
 
@@ -68,26 +53,24 @@ class VerdictLine(QWidget):
         hold(self.line, least_height=LINE_HEIGHT)
         self.warnings = text_label("", "warning")
         self.warnings.setObjectName("verdictWarnings")
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(4)
         for label in (self.line, self.warnings):
             label.setWordWrap(True)
-            layout.addWidget(label)
+        layout = column(self.line, self.warnings, spacing=4)
+        layout.setContentsMargins(0, 0, 0, 0)
+        self.setLayout(layout)
         self.show_verdict(None)
 
     def show_verdict(self, verdict: PairVerdict | None) -> None:
         """Show a forecast; None if nothing is known. The problem of a pair that can't work is shown elsewhere."""
-        is_known = verdict is not None and verdict.problem is None
-        text, help_text = verdict_text(verdict) if verdict is not None and is_known else ("", "")
-        memory = verdict.memory if verdict is not None and is_known else None
+        known = verdict if verdict is not None and verdict.problem is None else None
+        text, help_text = verdict_text(known) if known is not None else ("", "")
+        is_too_large = known is not None and known.memory is not None and known.memory.fits is False
         self.line.setText(text)
         self.line.setToolTip(help_text)
         self.line.setAccessibleDescription(text)
-        set_flag(self.line, "role", "problem" if memory is not None and memory.fits is False else "hint")
-        warnings = "\n".join(verdict.warnings) if verdict is not None and is_known else ""
-        self.warnings.setText(warnings)
-        self.warnings.setVisible(bool(warnings))
+        set_flag(self.line, "role", "problem" if is_too_large else "hint")
+        self.warnings.setText("\n".join(known.warnings) if known is not None else "")
+        self.warnings.setVisible(bool(self.warnings.text()))
 
 
 class PairForecast(QObject):
@@ -174,10 +157,14 @@ class PairForecast(QObject):
                 self._answer = (question, verdict)
                 self._line.show_verdict(verdict)
 
+        def judge(_job: Job) -> PairVerdict:
+            from core.models.fit import pair_verdict
+
+            settings = asdict(question)
+            return pair_verdict(settings.pop("draft"), settings.pop("target"), **settings)
+
         # A failed forecast is silent: the check of the pair and the engine report what is wrong with the files.
-        self._job = self._jobs.submit(
-            lambda _job: judge_pair(question), then=take, failed=lambda _sentence: take(None), lane="models"
-        )
+        self._job = self._jobs.submit(judge, then=take, failed=lambda _sentence: take(None), lane="models")
 
 
 def _models(request: RunRequest) -> tuple[object, ...]:

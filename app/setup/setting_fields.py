@@ -114,6 +114,7 @@ def setting_field(item: Field[Any], object_name: str) -> Any:
         field = EnumCombo(dict(rules["titles"]), object_name)
     elif isinstance(default, bool):
         field = QCheckBox(rules["label"])
+        field.setChecked(default)
     else:
         field = _spin(item)
     field.setObjectName(object_name)
@@ -221,7 +222,9 @@ class SettingsForm(QWidget):
         for place, field in enumerate(self.fields.values()):
             is_check = isinstance(field, QCheckBox)
             box = field if is_check else labelled(field.accessibleName(), field, field.toolTip())
-            grid.addWidget(box, place // columns, place % columns)
+            # A check box at the end has the rest of its row.
+            span = columns - place % columns if is_check and place == len(names) - 1 else 1
+            grid.addWidget(box, place // columns, place % columns, 1, span)
             if not is_check:
                 field.setMinimumWidth(48)  # The widest value is rarely needed and must not set the panel's width.
                 guard.watch(field)
