@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,12 +9,10 @@ import torch
 from core.errors import OutriderError, PromptError
 from core.experiments import bench_memory
 from core.experiments.bench import ASSISTED, GENERATE, PLAIN, num_equal, ratios, spread, turn_order
-from core.experiments.bench_rounds import Bench, threads, time_bare, to_json, usual_steps
-from core.experiments.contenders import Outrider, build_all
-from core.models.loading import bytes_per_position
-from tests.fakes import greedy_reference, is_sentence, save_model, tiny_model
+from core.experiments.bench_rounds import Bench, to_json
+from core.experiments.contenders import build_all
+from tests.fakes import greedy_reference, is_sentence, save_model
 from tests.fakes_bench import PROMPTS, REAL, SETTINGS, Fake, K, N, observations, right, small_pair
-from tests.fakes_cli import step
 
 
 @pytest.fixture(scope="module")
@@ -47,15 +44,6 @@ def test_every_contender_runs_at_every_place_equally_often(count):
     for place in range(count):
         assert sorted(turn[place] for turn in turns) == sorted(2 * list(range(count)))
     assert turn_order(0, 3) == []
-
-
-def test_the_usual_steps_are_those_of_the_commonest_draft():
-    def of(*lengths):
-        return [replace(step("a"), index=index, num_draft_tokens=k) for index, k in enumerate(lengths)]
-
-    assert [item.index for item in usual_steps(of(4, 2, 4, 0, 0, 0, 4))] == [0, 2]
-    assert [item.num_draft_tokens for item in usual_steps(of(0, 0, 0))] == [0, 0]
-    assert usual_steps(of(4)) == []
 
 
 BAD = {
@@ -93,18 +81,6 @@ def test_all_run_on_the_same_prompts_and_seeds_and_the_first_round_does_not_coun
     assert progress[-1] == (17, 18)
 
 
-def test_contenders_take_turns(pair):
-    happened = []
-
-    def note(name):
-        play = right(pair)
-        return lambda ids, seed: (happened.append(name), play(ids, seed))[1]
-
-    Bench(pair, PROMPTS[:1], replace(SETTINGS, rounds=6)).results([Fake(name, note(name)) for name in "abc"])
-    turns = ["".join(happened[start : start + 3]) for start in range(0, len(happened), 3)]
-    assert turns == ["abc", "abc", "cba", "bca", "acb", "cab", "bac"]
-
-
 def test_a_peer_that_fails_is_reported_and_our_own_failure_is_raised(pair):
     def fail(ids, seed):
         raise OutriderError("No kernel.\nsecond line")
@@ -117,25 +93,9 @@ def test_a_peer_that_fails_is_reported_and_our_own_failure_is_raised(pair):
         bench.results([Fake("draft-model", fail)])
 
 
-def test_prompts_that_leave_no_room_are_refused_and_threads_are_restored(pair):
+def test_prompts_that_leave_no_room_are_refused(pair):
     with pytest.raises(PromptError, match="128"):
         Bench(pair, PROMPTS, replace(SETTINGS, max_new_tokens=125))
-    before = torch.get_num_threads()
-    with threads(before + 1):
-        assert torch.get_num_threads() == before + 1
-    assert torch.get_num_threads() == before
-
-
-def test_bare_forwards_leave_the_draft_able_to_continue(pair):
-    contender = Outrider(pair, N, K, "draft-model")
-    contender.run(PROMPTS[0].ids, temperature=0.0, seed=0)
-    runner = getattr(contender.drafter, "runner", None) or contender.drafter._runner
-    step_ms, cost = time_bare(pair.target, runner, K, 6, 5 + N)
-    assert step_ms > 0 < cost
-    assert runner.length <= 6 + K
-    step_ms, cost = time_bare(pair.target, None, 0, 400, 5 + N)
-    assert step_ms > 0
-    assert cost is None
 
 
 def test_the_real_contenders_together_and_the_document_of_all_results(pair):
@@ -210,14 +170,3 @@ def test_the_memory_of_one_contender_is_that_of_a_process_that_runs_it(tmp_path)
     memory = bench_memory.measured(ASSISTED, settings, [1, 2, 3])
     assert 0 <= memory["peak_memory_mb"] < 1_000
     assert 0 < memory["needed_memory_mb"] < 10
-
-
-def test_a_run_needs_the_weights_of_both_models_and_a_cache_for_each():
-    target = tiny_model(is_fused=True)
-    weights = sum(weight.nbytes for weight in target.model.parameters()) / 1e6
-    cache = 100 * bytes_per_position(target) / 1e6
-    alone = SimpleNamespace(target=target, draft=None)
-    assert bench_memory.needed_mb(alone, None, 100) == pytest.approx(weights + cache)
-    assert bench_memory.needed_mb(alone, target, 100) == pytest.approx(weights + 2 * cache)
-    pair = SimpleNamespace(target=target, draft=tiny_model(seed=1))
-    assert bench_memory.needed_mb(pair, pair.draft, 100) == pytest.approx(2 * (weights + cache))

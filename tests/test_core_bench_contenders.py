@@ -107,15 +107,11 @@ def test_forwards_are_counted_by_a_hook_that_is_removed_or_are_our_steps(pair):
 @pytest.mark.parametrize("name", [FLASHSPEC, FLASHSPEC_AUTO])
 def test_flashspec_runs_where_it_is_installed(pair, name):
     pytest.importorskip("flashspec")
-    contender = build(name, pair, SETTINGS)
     with counted(pair.target.model) as widths:
-        timed = contender.run(PROMPTS[0].ids, temperature=0.0, seed=0)
+        timed = build(name, pair, SETTINGS).run(PROMPTS[0].ids, temperature=0.0, seed=0)
     assert list(timed.ids) == greedy_reference(pair.target, PROMPTS[0].ids, N)
     assert timed.num_forwards == len(widths) - 1  # Without the prompt's.
     assert name == FLASHSPEC_AUTO or timed.longest_draft == K
-    texts = [contender.run(PROMPTS[0].ids, temperature=1.0, seed=seed).ids for seed in (1, 2, 1)]
-    assert texts[0] == texts[2] != texts[1]
-    assert len(texts[0]) == N
 
 
 def test_contenders_that_do_not_apply_are_absent_with_a_reason_or_an_error_where_they_were_named(pair):

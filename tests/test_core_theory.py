@@ -51,19 +51,6 @@ def test_figures_are_those_of_the_diagnosis_and_both_curves_the_formulas_at_ever
     assert 0 < found.best_k <= found.leviathan.best
 
 
-def test_figures_computed_by_hand():
-    steps = [make_step(2, 2, draft_ms=1.0, verify_ms=12.0), make_step(2, 1, draft_ms=1.0, verify_ms=12.0)] * 20
-    found = theory_of(steps, PLAIN)
-    assert found.alpha.value == pytest.approx(3 / 4)
-    assert found.cost.value == pytest.approx(0.1)
-    assert found.verify.values[:3] == pytest.approx((1.0, 1.1, 1.2))
-    assert found.tokens.values[2] == pytest.approx(1 + 0.75 + 0.5625)
-    assert found.leviathan.values[2] == pytest.approx(2.3125 / 1.2)
-    assert found.measured_verify.values[2] == pytest.approx(2.3125 / 1.4)
-    assert found.ran_tokens.value == pytest.approx(2.5)
-    assert found.ran_speedup.value == pytest.approx(2.5 * 10.5 / 14.5)
-
-
 def test_a_draft_that_is_never_right_says_dont_speculate_and_one_always_right_the_longest():
     never = theory_of(drawn(0.0, 4, count=40), PLAIN)
     assert never.best_k == 0

@@ -12,13 +12,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from core.training import corpus as corpora
 from core.training.corpus import END_OF_TEXT, Source, train_tokenizer
-from core.training.data import BLOCK, block_count, items_of_step, load_stream, prepare, prepared_tokenizer, read_blocks
+from core.training.data import BLOCK, block_count, items_of_step, load_stream, prepare, prepared_tokenizer
 from core.training.distill import distill, distillation_stream, generate_rollouts, write_states
 from core.training.evaluate import acceptance
 from core.training.model import (
     FILES,
     BatchDecoder,
-    continuations,
     export,
     hidden_states,
     load_model,
@@ -26,7 +25,7 @@ from core.training.model import (
     new_model,
     rope_for,
 )
-from core.training.train import Budget, Schedule, TrainSettings, overlap, pretrain, validation_loss
+from core.training.train import Budget, Schedule, TrainSettings, pretrain, validation_loss
 
 NAMES = ["alpha", "beta", "gamma", "delta", "count", "total", "value", "index", "node", "parent", "left", "right"]
 LENGTHS = ((0.0, 128), (0.5, 256))
@@ -55,13 +54,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def settings(**changes: object) -> TrainSettings:
-    plain: dict[str, object] = {
-        "budget": Budget(tokens=12 * BLOCK),
-        "schedule": Schedule(warmup_steps=2),
-        "per_step": 1,
-        "compile": False,
-    }
+def settings(**changes):
+    plain = {"budget": Budget(tokens=12 * BLOCK), "schedule": Schedule(warmup_steps=2), "per_step": 1, "compile": False}
     return TrainSettings(**(plain | changes))
 
 
@@ -69,7 +63,7 @@ def quiet(line: str) -> None:
     pass
 
 
-def test_no_held_out_file_or_near_copy_is_trained_on() -> None:
+def test_no_held_out_file_or_near_copy_is_trained_on():
     files = tree()
     source = files[0][0]
     copies = [(source, f"copies/same_{i}.py", raw) for i, (_, _, raw) in enumerate(files)]
@@ -83,7 +77,7 @@ def test_no_held_out_file_or_near_copy_is_trained_on() -> None:
         assert max(corpora.overlap(ours, theirs) for theirs in trained) <= corpora.LEAK_OVERLAP
 
 
-def test_a_held_out_file_that_shares_text_with_training_is_dropped_from_both() -> None:
+def test_a_held_out_file_that_shares_text_with_training_is_dropped_from_both():
     documents = [corpora.Document("fixture", f"{i}.py", module(i)) for i in range(40)]
     plain = corpora.split(documents, validation_share=0.3)
     leaked = plain.validation[0]
@@ -94,7 +88,7 @@ def test_a_held_out_file_that_shares_text_with_training_is_dropped_from_both() -
     assert leaked not in split.train
 
 
-def test_the_corpus_is_the_same_whatever_order_the_files_come_in() -> None:
+def test_the_corpus_is_the_same_whatever_order_the_files_come_in():
     files = tree()
     shuffled = random.Random(3).sample(files, len(files))
     assert corpora.collect(files) == corpora.collect(shuffled)
@@ -111,11 +105,11 @@ def test_the_corpus_is_the_same_whatever_order_the_files_come_in() -> None:
         "tiny = 1\n",
     ],
 )
-def test_generated_broken_and_table_files_are_left_out(text: str) -> None:
+def test_generated_broken_and_table_files_are_left_out(text: str):
     assert corpora.clean("module.py", text.encode()) is None
 
 
-def test_a_licence_header_is_stripped_and_the_rest_kept() -> None:
+def test_a_licence_header_is_stripped_and_the_rest_kept():
     text = corpora.clean(
         "module.py", b"# Copyright 2020 Somebody\n# Licensed under the Apache License\n\n" + module(1).encode()
     )
@@ -123,7 +117,7 @@ def test_a_licence_header_is_stripped_and_the_rest_kept() -> None:
     ast.parse(text)
 
 
-def test_the_tokenizer_round_trips_any_text_and_knows_code_layout() -> None:
+def test_the_tokenizer_round_trips_any_text_and_knows_code_layout():
     tokenizer = train_tokenizer((module(i) for i in range(20)), vocab_size=400)
     rng = random.Random(0)
     noise = [
@@ -134,14 +128,13 @@ def test_the_tokenizer_round_trips_any_text_and_knows_code_layout() -> None:
         ids = tokenizer.encode(text, add_special_tokens=False)
         assert tokenizer.decode(ids) == text
         assert tokenizer(text).input_ids == ids
-    assert tokenizer.tokenize("\n    return") == tokenizer.tokenize("\n") + tokenizer.tokenize(
-        "    "
-    ) + tokenizer.tokenize("return")
-    assert len(tokenizer.tokenize("\n    return")) == 3
+    parts = [piece for text in ("\n", "    ", "return") for piece in tokenizer.tokenize(text)]
+    assert tokenizer.tokenize("\n    return") == parts
+    assert len(parts) == 3
     assert tokenizer.convert_tokens_to_ids(END_OF_TEXT) == 0 == tokenizer.eos_token_id
 
 
-def test_each_epoch_reads_every_block_once() -> None:
+def test_each_epoch_reads_every_block_once():
     epoch = [b for step in range(5) for b in items_of_step(10, 2, step, seed=1)]
     following = [b for step in range(5, 10) for b in items_of_step(10, 2, step, seed=1)]
     assert sorted(epoch) == sorted(following) == list(range(10))
@@ -150,15 +143,7 @@ def test_each_epoch_reads_every_block_once() -> None:
         items_of_step(1, 2, 0, seed=1)
 
 
-def test_targets_are_the_inputs_one_position_on(data: Path) -> None:
-    stream = load_stream(data, "train")
-    ids, targets = read_blocks(stream, [0], 128)
-    assert ids.shape == targets.shape == (BLOCK // 128, 128)
-    assert ids.flatten().tolist() == stream[:BLOCK].tolist()
-    assert targets.flatten().tolist() == stream[1 : BLOCK + 1].tolist()
-
-
-def test_the_training_forwards_equal_transformers() -> None:
+def test_the_training_forwards_equal_transformers():
     model = new_model("draft", 400, seed=0)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -175,21 +160,7 @@ def test_the_training_forwards_equal_transformers() -> None:
     torch.testing.assert_close(torch.stack(stepped, 1), expected[:, 20:], atol=2e-4, rtol=1e-4)
 
 
-def test_greedy_continuations_equal_transformers_generate() -> None:
-    model = new_model("tiny", 400, seed=1)
-    prompts = torch.randint(1, 400, (1, 5), generator=torch.Generator().manual_seed(0))
-    ours = continuations(model, prompts, 8, torch.zeros(1), torch.Generator(), torch.float32)
-    theirs = model.generate(prompts, max_new_tokens=8, do_sample=False, eos_token_id=None, pad_token_id=0)
-    assert ours.tolist() == theirs.tolist()
-
-
-def test_overlap_is_the_acceptance() -> None:
-    p, q = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.1, 0.6, 0.3])
-    assert float(overlap(p, q)) == pytest.approx(0.6)
-    assert float(overlap(p, p)) == pytest.approx(1.0)
-
-
-def test_a_resumed_run_ends_exactly_where_an_unbroken_one_does(data: Path, tmp_path: Path) -> None:
+def test_a_resumed_run_ends_exactly_where_an_unbroken_one_does(data: Path, tmp_path: Path):
     train, validation = load_stream(data, "train"), load_stream(data, "validation")
     whole, halves = (new_model("tiny", 400, seed=0) for _ in range(2))
     pretrain(whole, train, validation, settings(), tmp_path / "whole.pt", quiet, lengths=LENGTHS)
@@ -212,7 +183,7 @@ def test_a_resumed_run_ends_exactly_where_an_unbroken_one_does(data: Path, tmp_p
         assert torch.equal(ours, theirs)
 
 
-def test_a_trained_and_distilled_pair_learns_and_loads(data: Path, tmp_path: Path) -> None:
+def test_a_trained_and_distilled_pair_learns_and_loads(data: Path, tmp_path: Path):
     train, validation = load_stream(data, "train"), load_stream(data, "validation")
     tokenizer = prepared_tokenizer(data)
     target, draft = (new_model("tiny", len(tokenizer), seed) for seed in (0, 1))
@@ -247,7 +218,7 @@ def test_a_trained_and_distilled_pair_learns_and_loads(data: Path, tmp_path: Pat
     assert torch.equal(load_model(tmp_path / "target", "tiny").lm_head.weight, target.lm_head.weight.bfloat16().float())
 
 
-def test_a_budget_is_whichever_limit_comes_first() -> None:
+def test_a_budget_is_whichever_limit_comes_first():
     assert Budget(tokens=100, seconds=10.0).progress(20, 5.0) == 0.5
     assert Budget(tokens=100).progress(250, 1e9) == 1.0
     with pytest.raises(ValueError, match="tokens, seconds or both"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.metadata
-import io
 import re
 import sysconfig
 import zipfile
@@ -201,55 +200,46 @@ def long_lines(text: str) -> set[str]:
 
 
 def wanted(path: str) -> bool:
-    return path.endswith(SUFFIXES) and not path.endswith("_pb2.py") and not SKIPPED.search(path)
+    """Whether a file of a distribution may be learnt from."""
+    is_text = path.endswith(SUFFIXES) and not path.endswith("_pb2.py")
+    return is_text and not SKIPPED.search(path) and ".dist-info/" not in path and ".." not in path
 
 
-def read_tree(root: Path) -> Iterator[tuple[str, bytes]]:
+def read_folder(root: Path) -> Iterator[tuple[str, bytes]]:
     for file in sorted(root.rglob("*")):
         path = file.relative_to(root).as_posix()
         if wanted(path) and file.is_file():
             yield path, file.read_bytes()
 
 
-def read_wheel(wheel: Path) -> Iterator[tuple[str, bytes]]:
-    with zipfile.ZipFile(io.BytesIO(wheel.read_bytes())) as archive:
-        for path in sorted(archive.namelist()):
-            if wanted(path) and ".dist-info/" not in path:
-                yield path, archive.read(path)
-
-
-def read_installed(source: Source) -> Iterator[tuple[str, bytes]]:
+def read_source(source: Source, wheels: Path) -> Iterator[tuple[str, bytes]]:
+    """(path, bytes) of a pinned distribution: from its wheel in `wheels`, or else from this environment."""
+    for wheel in sorted(wheels.glob("*.whl")):
+        name, version = wheel.name.split("-")[:2]
+        if canonical(name) == canonical(source.name) and version == source.version:
+            with zipfile.ZipFile(wheel) as archive:
+                yield from ((path, archive.read(path)) for path in sorted(archive.namelist()) if wanted(path))
+            return
     distribution = importlib.metadata.distribution(source.name)
     if distribution.version.split("+")[0] != source.version:
         raise FileNotFoundError(f"{source.name} {source.version} is pinned, {distribution.version} is installed")
     for entry in sorted(distribution.files or [], key=str):
-        path = entry.as_posix()
-        if wanted(path) and ".dist-info/" not in path and ".." not in path:
-            yield path, Path(str(entry.locate())).read_bytes()
+        if wanted(entry.as_posix()):
+            yield entry.as_posix(), Path(str(entry.locate())).read_bytes()
 
 
-def read_source(source: Source, wheels: Path) -> Iterator[tuple[str, bytes]]:
-    """(path, bytes) of a pinned distribution: from its wheel in `wheels`, or else from this environment."""
-    stem = re.sub(r"[-_.]+", "_", source.name).lower()
-    for wheel in sorted(wheels.glob("*.whl")):
-        name, version = wheel.name.split("-")[:2]
-        if re.sub(r"[-_.]+", "_", name).lower() == stem and version == source.version:
-            return read_wheel(wheel)
-    return read_installed(source)
+def canonical(name: str) -> str:
+    """A distribution's name as wheels write it."""
+    return re.sub(r"[-_.]+", "_", name).lower()
 
 
 def read_all(wheels: Path) -> Iterator[tuple[Source, str, bytes]]:
     """Every file of every source, the standard library first, so that it wins over copies elsewhere."""
-    stdlib = list(read_tree(Path(sysconfig.get_paths()["stdlib"])))
-    for path, raw in stdlib:
-        if not is_test(path):
-            yield STDLIB, path, raw
-    for path, raw in stdlib:
-        if is_test(path):
-            yield STDLIB_TESTS, path, raw
+    stdlib = list(read_folder(Path(sysconfig.get_paths()["stdlib"])))
+    for source in (STDLIB, STDLIB_TESTS):
+        yield from ((source, path, raw) for path, raw in stdlib if is_test(path) == (source is STDLIB_TESTS))
     for source in WHEELS:
-        for path, raw in read_source(source, wheels):
-            yield source, path, raw
+        yield from ((source, path, raw) for path, raw in read_source(source, wheels))
 
 
 def collect(files: Iterable[tuple[Source, str, bytes]]) -> list[Document]:
