@@ -8,7 +8,7 @@ import torch
 from core.distill.pipeline import DistillSettings
 from core.distill.self_play import PlaySettings, Script, write_texts
 from core.distill.texts import Part
-from core.training.train import Budget, Schedule, TrainSettings
+from core.training.train import TrainSettings
 from tests.fakes import byte_tokenizer, save_model, tiny_module
 
 TEMPLATE = "{% for m in messages %}<u>{{ m['content'] }}</u>{% endfor %}{% if add_generation_prompt %}<a>{% endif %}"
@@ -22,7 +22,7 @@ def chat_tokenizer():
 
 
 def training_settings(**changes) -> TrainSettings:
-    values = {"budget": Budget(tokens=1000), "per_step": 2, "compile": False, "schedule": Schedule(2, 0.5)}
+    values = {"tokens": 1000, "per_step": 2, "compile": False, "warmup_steps": 2, "decay_from": 0.5}
     return TrainSettings(**{**values, "learning_rate": 2e-3, **changes})
 
 

@@ -30,7 +30,7 @@ from core.models.catalogue import resolve
 from core.models.fit import pair_problem
 from core.models.shared_draft import BORROWED
 from core.settings import SamplingParams
-from core.training.train import Budget, Optimizers, Progress, load_checkpoint, save_checkpoint
+from core.training.train import Progress, load_checkpoint, make_optimizers, save_checkpoint
 from tests.fakes import byte_tokenizer, greedy_reference, is_sentence, play, save_model, tiny_model, tiny_module
 from tests.fakes_distill import END, chat_tokenizer, play_part, save_target, settings, training_settings
 
@@ -173,7 +173,7 @@ def test_only_positions_from_the_opening_to_the_end_count():
     assert frequent_ids([texts_of([[5, 5, 6, 7, 7, 7]], 0, 3)], 3, 10, frozenset({9})) == [5, 6, 9]
     texts = Texts(np.zeros((2, 6), dtype=np.int32), np.array([3, 3]), np.array([6, 4]), np.ones(2, dtype=np.float32))
     batch = make_batch(Part(texts, np.zeros((2, 6, 4), dtype=np.float16), np.zeros((2, 6))), [1, 0], first=2)
-    assert batch.counts.tolist() == [[0, 1, 1, 0, 0, 0], [0, 1, 1, 1, 1, 0]]
+    assert batch[3].tolist() == [[0, 1, 1, 0, 0, 0], [0, 1, 1, 1, 1, 0]]
 
 
 # --- The draft --------------------------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ def test_a_student_borrows_the_tables_and_begins_with_the_targets_layers(target)
 
 
 def test_a_distilled_draft_gains_acceptance_and_serves_its_target_exactly(target, target_folder, tmp_path):
-    plan = settings(num_texts=48, training=training_settings(budget=Budget(tokens=24000)))
+    plan = settings(num_texts=48, training=training_settings(tokens=24000))
     lines = []
     figures = distill(target, plan, tmp_path / "work", tmp_path / "draft", lines.append)
     assert any("texts" in line for line in lines)
@@ -272,7 +272,7 @@ def test_texts_that_are_written_are_as_long_as_those_that_were_given(target, tmp
 
 def test_a_checkpoint_that_cannot_be_written_leaves_nothing_half_written(target, tmp_path, monkeypatch):
     student, path = new_student(target.model, 1), tmp_path / "student.pt"
-    optimizers = Optimizers(student)
+    optimizers = make_optimizers(student)
     save_checkpoint(path, student, optimizers, Progress(step=3), BORROWED)
 
     def fill_up(_state, path):

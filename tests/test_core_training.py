@@ -25,7 +25,7 @@ from core.training.model import (
     new_model,
     rope_for,
 )
-from core.training.train import Budget, Schedule, TrainSettings, pretrain, validation_loss
+from core.training.train import TrainSettings, pretrain, validation_loss
 
 NAMES = ["alpha", "beta", "gamma", "delta", "count", "total", "value", "index", "node", "parent", "left", "right"]
 LENGTHS = ((0.0, 128), (0.5, 256))
@@ -55,7 +55,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def settings(**changes):
-    plain = {"budget": Budget(tokens=12 * BLOCK), "schedule": Schedule(warmup_steps=2), "per_step": 1, "compile": False}
+    plain = {"tokens": 12 * BLOCK, "warmup_steps": 2, "per_step": 1, "compile": False}
     return TrainSettings(**(plain | changes))
 
 
@@ -188,7 +188,7 @@ def test_a_trained_and_distilled_pair_learns_and_loads(data: Path, tmp_path: Pat
     tokenizer = prepared_tokenizer(data)
     target, draft = (new_model("tiny", len(tokenizer), seed) for seed in (0, 1))
     before = validation_loss(target, validation, 2)
-    plan = settings(budget=Budget(tokens=30 * BLOCK))
+    plan = settings(tokens=30 * BLOCK)
     pretrain(target, train, validation, plan, tmp_path / "target.pt", quiet, lengths=LENGTHS)
     assert validation_loss(target, validation, 2) < before - 1
 
@@ -219,8 +219,8 @@ def test_a_trained_and_distilled_pair_learns_and_loads(data: Path, tmp_path: Pat
 
 
 def test_a_budget_is_whichever_limit_comes_first():
-    assert Budget(tokens=100, seconds=10.0).progress(20, 5.0) == 0.5
-    assert Budget(tokens=100).progress(250, 1e9) == 1.0
+    assert TrainSettings(tokens=100, seconds=10.0).used(20, 5.0) == 0.5
+    assert TrainSettings(tokens=100).used(250, 1e9) == 1.0
     with pytest.raises(ValueError, match="tokens, seconds or both"):
-        Budget().progress(0, 0.0)
-    assert math.isclose(Schedule(1, 0.5).scale(5, 0.75), 0.5)
+        TrainSettings().used(0, 0.0)
+    assert math.isclose(TrainSettings(warmup_steps=1, decay_from=0.5, learning_rate=1.0).rate(5, 0.75), 0.5)

@@ -44,9 +44,8 @@ def execute(args: argparse.Namespace) -> int:
 
     from core.distill.pipeline import DistillSettings, check_destination, distill
     from core.distill.self_play import PlaySettings
-    from core.distill.student import student_settings
     from core.models import load
-    from core.training.train import Budget
+    from core.training.train import TrainSettings
 
     if args.threads is not None:
         torch.set_num_threads(args.threads)
@@ -56,7 +55,14 @@ def execute(args: argparse.Namespace) -> int:
         num_texts=args.texts,
         num_layers=args.layers,
         vocabulary_size=args.vocabulary,
-        training=student_settings(Budget(seconds=60 * args.minutes), seed=args.seed, compile=can_compile()),
+        training=TrainSettings(
+            seconds=60 * args.minutes,
+            warmup_steps=30,
+            decay_from=0.5,
+            learning_rate=2e-3,
+            seed=args.seed,
+            compile=can_compile(),
+        ),
         start_from=None if args.texts_from is None else Path(args.texts_from),
         play=PlaySettings(rows=args.batch, length=args.length),
         seed=args.seed,

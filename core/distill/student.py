@@ -10,7 +10,6 @@ import copy
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +26,7 @@ from core.models.details import parse_tokenizer
 from core.models.shared_draft import BORROWED, SHARES, tokens_sha256
 from core.training.data import items_of_step
 from core.training.model import hidden_states, replaced_folder, rope_for
-from core.training.train import (
-    Budget,
-    Progress,
-    Schedule,
-    StepLoss,
-    TrainSettings,
-    kl_tv_loss,
-    overlap,
-    train,
-    tv_weight,
-)
+from core.training.train import Progress, Step, TrainSettings, kl_tv_loss, overlap, train, tv_weight
 
 _QUICK_LOOK = 32
 """Held-out rows that are evaluated during training."""
@@ -90,14 +79,9 @@ def export_student(
             shutil.copy(card, fresh)
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Rows of texts with the target's states; `counts` (rows, length) is 1 at the positions to learn from."""
-
-    ids: Tensor
-    states: Tensor
-    log_norms: Tensor
-    counts: Tensor
+Batch = tuple[Tensor, Tensor, Tensor, Tensor]
+"""Rows of texts: ids, the target's states and log norms, and `counts` (rows, length), 1 at the positions to learn from.
+"""
 
 
 def make_batch(part: Part, rows: list[int], first: int) -> Batch:
@@ -105,7 +89,7 @@ def make_batch(part: Part, rows: list[int], first: int) -> Batch:
     texts = part.texts
     columns = np.arange(texts.ids.shape[1])
     counts = (columns >= first - 1) & (columns < texts.end[rows][:, None] - 1)
-    return Batch(
+    return (
         torch.from_numpy(texts.ids[rows].astype(np.int64)),
         torch.from_numpy(part.states[rows]).bfloat16(),
         torch.from_numpy(part.log_norms[rows]),
@@ -135,9 +119,9 @@ def held_out_acceptance(
         start, end = int(part.texts.answer_start[row]), int(part.texts.end[row])
         if start >= end:
             continue
-        batch = make_batch(part, [int(row)], first)
-        hidden = hidden_states(student, batch.ids, cos, sin, dtype=torch.float32)[0, start - 1 : end - 1]
-        states = batch.states.float()[0, start - 1 : end - 1]
+        ids, states, *_ = make_batch(part, [int(row)], first)
+        hidden = hidden_states(student, ids, cos, sin, dtype=torch.float32)[0, start - 1 : end - 1]
+        states = states.float()[0, start - 1 : end - 1]
         if temperature == 0:
             best = functional.linear(states, whole).argmax(-1)
             accepted = (vocabulary[functional.linear(hidden, head).argmax(-1)] == best).float()
@@ -147,11 +131,6 @@ def held_out_acceptance(
             accepted = overlap(p, q)
         total, number = total + float(accepted.sum()), number + len(accepted)
     return total / number if number else float("nan")
-
-
-def student_settings(budget: Budget, *, seed: int = 0, compile: bool = True) -> TrainSettings:
-    """Default settings for training a student."""
-    return TrainSettings(budget, Schedule(30, 0.5), learning_rate=2e-3, seed=seed, compile=compile)
 
 
 def train_student(
@@ -179,13 +158,11 @@ def train_student(
 
     loss_fn = torch.compile(loss, dynamic=False) if settings.compile else loss
 
-    def compute(step: int, share: float) -> StepLoss:
+    def compute(step: int, share: float) -> Step:
         chosen = [order[i] for i in items_of_step(len(order), per_step, step, settings.seed)]
         rows = [make_batch(part, [row], first) for part, row in chosen]
-        ids, states, log_norms, counts = (
-            torch.cat([getattr(row, name) for row in rows]) for name in ("ids", "states", "log_norms", "counts")
-        )
-        return StepLoss(*loss_fn(ids, states, log_norms, counts, tv_weight(tv_ramp, share)), int(counts.sum()))
+        ids, states, log_norms, counts = map(torch.cat, zip(*rows, strict=True))
+        return *loss_fn(ids, states, log_norms, counts, tv_weight(tv_ramp, share)), int(counts.sum())
 
     def evaluate() -> str:
         figure = held_out_acceptance(student, held_out, vocabulary, first, max_rows=_QUICK_LOOK)

@@ -15,7 +15,7 @@ from core.training.data import load_held_out, load_stream, prepare, prepared_tok
 from core.training.distill import distill, distillation_stream, generate_rollouts, write_states
 from core.training.evaluate import evaluate
 from core.training.model import export, load_model, new_model
-from core.training.train import LENGTHS, Budget, Schedule, TrainSettings, pretrain
+from core.training.train import LENGTHS, TrainSettings, pretrain
 
 MODELS = Path(__file__).parents[2] / "resources" / "models"
 INIT_SEEDS = {"target": 1234, "draft": 4321}
@@ -41,9 +41,7 @@ def run_prepare(args: Args) -> None:
 def run_pretrain(args: Args) -> None:
     data = args.work / "data"
     is_target = args.model == "target"
-    settings = TrainSettings(
-        Budget(args.tokens, args.seconds), Schedule() if is_target else Schedule(100, 0.8), seed=args.seed
-    )
+    settings = TrainSettings(args.tokens, args.seconds, decay_from=0.45 if is_target else 0.8, seed=args.seed)
     model = new_model(args.model, len(prepared_tokenizer(data)), INIT_SEEDS[args.model] + args.seed)
     streams = load_stream(data, "train"), load_stream(data, "validation")
     lengths = LENGTHS if is_target else ((0.0, 512),)
@@ -68,8 +66,7 @@ def run_distill(args: Args) -> None:
     head = load_model(args.work / "target.pt", "target").lm_head.weight
     draft = load_model(args.work / "draft.pt", "draft")
     states = np.load(args.work / "states.npy", mmap_mode="r")
-    budget = Budget(args.tokens, args.seconds)
-    settings = TrainSettings(budget, Schedule(50, 0.4), per_step=4, seed=args.seed, log_every=50)
+    settings = TrainSettings(args.tokens, args.seconds, 50, 0.4, per_step=4, seed=args.seed, log_every=50)
     stream = load_stream(args.work, "distillation")
     say(distill(draft, head, stream, states, settings, args.work / "distilled.pt", say))
 

@@ -14,7 +14,7 @@ from transformers import LlamaForCausalLM
 
 from core.training.data import BLOCK, Tokens, block_count, items_of_step, read_blocks
 from core.training.model import continuations, hidden_states, logits_of, rope_for
-from core.training.train import Progress, StepLoss, TrainSettings, kl_tv_loss, train, tv_weight
+from core.training.train import Progress, Step, TrainSettings, kl_tv_loss, train, tv_weight
 
 States = npt.NDArray[np.float16]
 
@@ -105,10 +105,10 @@ def distill(
     head = target_head.detach().bfloat16()
     cos, sin = rope_for(draft, BLOCK)
 
-    def compute(step: int, share: float) -> StepLoss:
+    def compute(step: int, share: float) -> Step:
         blocks = items_of_step(len(states), settings.per_step, step, settings.seed)
         ids, _ = read_blocks(stream, blocks, BLOCK)
         wanted = torch.from_numpy(states[blocks]).bfloat16()
-        return StepLoss(*loss_fn(ids, wanted, tv_weight(tv_ramp, share)), ids.numel())
+        return *loss_fn(ids, wanted, tv_weight(tv_ramp, share)), ids.numel()
 
     return train(draft, compute, settings, checkpoint, log, reports="acceptance")

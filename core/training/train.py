@@ -1,13 +1,12 @@
-"""The training loop that pre-training and distillation share: optimisers, schedule, budget and checkpoints."""
+"""The training loop that pre-training and distillation share: optimisers, learning rate, budget and checkpoints."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,40 +17,25 @@ from core.errors import SettingsError
 from core.training.data import BLOCK, Tokens, block_count, items_of_step, read_blocks
 from core.training.model import next_token_loss, rope_for
 
-
-@dataclass(frozen=True)
-class Budget:
-    """Training ends after `tokens`, or after `seconds` of wall clock time over all resumed runs."""
-
-    tokens: int | None = None
-    seconds: float | None = None
-
-    def progress(self, tokens: int, seconds: float) -> float:
-        """Share of the budget that is used, 0 to 1."""
-        shares = [used / limit for used, limit in ((tokens, self.tokens), (seconds, self.seconds)) if limit]
-        if not shares:
-            raise ValueError("a budget needs tokens, seconds or both")
-        return min(1.0, max(shares))
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """Warm-up over `warmup_steps`, constant until `decay_from` of the budget, then linear to zero."""
-
-    warmup_steps: int = 100
-    decay_from: float = 0.45
-
-    def scale(self, step: int, progress: float) -> float:
-        """Factor of the learning rate at a step."""
-        return min(1.0, (step + 1) / self.warmup_steps) * min(1.0, (1.0 - progress) / (1.0 - self.decay_from))
+CLIP = 1.0
+"""Largest norm of a step's gradient."""
 
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """How a model is trained; `per_step` counts the blocks or texts that a step reads."""
+    """How a model is trained.
 
-    budget: Budget
-    schedule: Schedule = field(default_factory=Schedule)
+    Attributes:
+        tokens, seconds: the budget; training ends at the first limit, seconds counting over all resumed runs.
+        warmup_steps, decay_from: the learning rate rises over these steps, is constant until this share of the budget,
+            and then falls linearly to zero.
+        per_step: blocks or texts that a step reads.
+    """
+
+    tokens: int | None = None
+    seconds: float | None = None
+    warmup_steps: int = 100
+    decay_from: float = 0.45
     learning_rate: float = 3e-3
     per_step: int = 8
     seed: int = 0
@@ -60,38 +44,29 @@ class TrainSettings:
     checkpoint_seconds: float = 120.0
     evaluate_seconds: float = 400.0
 
+    def used(self, tokens: int, seconds: float) -> float:
+        """Share of the budget that is used, 0 to 1."""
+        shares = [used / limit for used, limit in ((tokens, self.tokens), (seconds, self.seconds)) if limit]
+        if not shares:
+            raise ValueError("a budget needs tokens, seconds or both")
+        return min(1.0, max(shares))
 
-class Optimizers:
+    def rate(self, step: int, used: float) -> float:
+        """The learning rate of a step."""
+        warm, left = min(1.0, (step + 1) / self.warmup_steps), min(1.0, (1.0 - used) / (1.0 - self.decay_from))
+        return self.learning_rate * (warm * left)
+
+
+def make_optimizers(model: LlamaForCausalLM, rate: float = 3e-3) -> list[Optimizer]:
     """Muon (Jordan et al. 2024) for the layers' matrices, AdamW for the embedding (also the head) and the norms."""
-
-    def __init__(self, model: LlamaForCausalLM, learning_rate: float = 3e-3, clip: float = 1.0) -> None:
-        self.model, self.learning_rate, self.clip = model, learning_rate, clip
-        matrices: list[Tensor] = []
-        others: list[Tensor] = []
-        for name, parameter in model.named_parameters():
-            (matrices if parameter.ndim == 2 and ".layers." in name else others).append(parameter)
-        self._all: list[Optimizer] = [
-            Muon(matrices, lr=learning_rate, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
-            AdamW(others, lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.0),
-        ]
-
-    def step(self, scale: float) -> None:
-        """One update at `scale` times the learning rate."""
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
-        for optimizer in self._all:
-            for group in optimizer.param_groups:
-                group["lr"] = self.learning_rate * scale
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-
-    def state_dict(self) -> list[dict[str, Any]]:
-        """The states of both optimisers."""
-        return [optimizer.state_dict() for optimizer in self._all]
-
-    def load_state_dict(self, states: list[dict[str, Any]]) -> None:
-        """Restore what `state_dict` returned."""
-        for optimizer, state in zip(self._all, states, strict=True):
-            optimizer.load_state_dict(state)
+    matrices: list[Tensor] = []
+    others: list[Tensor] = []
+    for name, parameter in model.named_parameters():
+        (matrices if parameter.ndim == 2 and ".layers." in name else others).append(parameter)
+    return [
+        Muon(matrices, lr=rate, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
+        AdamW(others, lr=rate, betas=(0.9, 0.95), weight_decay=0.0),
+    ]
 
 
 @dataclass
@@ -109,7 +84,7 @@ NO_NAMES: frozenset[str] = frozenset()
 def save_checkpoint(
     path: Path,
     model: LlamaForCausalLM,
-    optimizers: Optimizers,
+    optimizers: Sequence[Optimizer],
     progress: Progress,
     without: frozenset[str] = NO_NAMES,
 ) -> None:
@@ -119,7 +94,7 @@ def save_checkpoint(
     state = {
         "config": model.config.to_dict(),
         "model": {name: tensor for name, tensor in model.state_dict().items() if name not in without},
-        "optimizers": optimizers.state_dict(),
+        "optimizers": [optimizer.state_dict() for optimizer in optimizers],
         "progress": vars(progress),
     }
     try:
@@ -131,7 +106,7 @@ def save_checkpoint(
 
 
 def load_checkpoint(
-    path: Path, model: LlamaForCausalLM, optimizers: Optimizers, without: frozenset[str] = NO_NAMES
+    path: Path, model: LlamaForCausalLM, optimizers: Sequence[Optimizer], without: frozenset[str] = NO_NAMES
 ) -> Progress:
     """Load a checkpoint into a model of the same shape.
 
@@ -143,7 +118,8 @@ def load_checkpoint(
         left = model.load_state_dict(state["model"], strict=False)
         if left.unexpected_keys or set(left.missing_keys) - without:
             raise ValueError("it has other layers")
-        optimizers.load_state_dict(state["optimizers"])
+        for optimizer, own in zip(optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(own)
         return Progress(**state["progress"])
     except Exception as error:
         raise SettingsError(
@@ -152,17 +128,13 @@ def load_checkpoint(
         ) from error
 
 
-class StepLoss(NamedTuple):
-    """What one step computed: the loss to minimise, the scalar to report, and the number of tokens read."""
-
-    loss: Tensor
-    reported: Tensor
-    tokens: int
+Step = tuple[Tensor, Tensor, int]
+"""What one step computed: the loss to minimise, the scalar to report, and the number of tokens read."""
 
 
 def train(
     model: LlamaForCausalLM,
-    compute: Callable[[int, float], StepLoss],
+    compute: Callable[[int, float], Step],
     settings: TrainSettings,
     checkpoint: Path,
     log: Callable[[str], None] = print,
@@ -186,17 +158,22 @@ def train(
         check_cancelled: called before each step; may raise to stop. The checkpoint is written first.
         without: names of parameters that are not stored.
     """
-    optimizers = Optimizers(model, settings.learning_rate)
+    optimizers = make_optimizers(model, settings.learning_rate)
     progress = load_checkpoint(checkpoint, model, optimizers, without) if checkpoint.exists() else Progress()
     since_save = since_evaluation = 0.0
     recent: list[float] = []
     last = time.monotonic()
     try:
-        while (share := settings.budget.progress(progress.tokens, progress.seconds)) < 1.0:
+        while (share := settings.used(progress.tokens, progress.seconds)) < 1.0:
             check_cancelled()
             loss, reported, tokens = compute(progress.step, share)
             loss.backward()
-            optimizers.step(settings.schedule.scale(progress.step, share))
+            torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+            for optimizer in optimizers:
+                for group in optimizer.param_groups:
+                    group["lr"] = settings.rate(progress.step, share)
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
             recent.append(float(reported))
             now = time.monotonic()
             elapsed, last = now - last, now
@@ -248,12 +225,12 @@ def pretrain(
     """Train with next-token cross-entropy: the target, and the draft before its distillation."""
     loss_fn = torch.compile(next_token_loss, dynamic=False) if settings.compile else next_token_loss
 
-    def compute(step: int, share: float) -> StepLoss:
+    def compute(step: int, share: float) -> Step:
         length = [length for start, length in lengths if start <= share][-1]
         blocks = items_of_step(block_count(training), settings.per_step, step, settings.seed)
         ids, targets = read_blocks(training, blocks, length)
         loss = loss_fn(model, ids, targets, *rope_for(model, length))
-        return StepLoss(loss, loss.detach(), ids.numel())
+        return loss, loss.detach(), ids.numel()
 
     def evaluate() -> str:
         return f"validation loss {validation_loss(model, validation, 24):.4f}"
