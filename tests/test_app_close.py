@@ -34,7 +34,7 @@ def test_closing_in_the_middle_of_a_run_keeps_a_complete_log(make_window, qtbot,
     session.gate = threading.Semaphore(2)
     window = make_window(is_shown=True)
     window.prompt.run_button.click()
-    qtbot.waitUntil(lambda: window.run_view.metrics.totals.steps == 2)
+    qtbot.waitUntil(lambda: window.run_view.counts.sums.num_steps == 2)
     if way == "window":
         close_and_join(window, qtbot)
         assert not window.isVisible()

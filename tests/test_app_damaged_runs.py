@@ -91,7 +91,7 @@ def test_a_step_without_its_figures_leaves_those_of_the_others(path):
             record["acceptance_probs"] = record["expected_acceptance"] = None
 
     edit(path, forget)
-    assert math.isfinite(view_of(path).tile_values.predicted_acceptance)
+    assert math.isfinite(view_of(path).predicted_acceptance)
 
 
 def test_a_kept_run_is_diagnosed_by_its_baseline_or_else_by_the_forward_timed_before(path):

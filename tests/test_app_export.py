@@ -48,7 +48,7 @@ def test_export_writes_the_run_as_json_lines_or_its_steps_as_a_table(finished, e
     export(finished)
     log = read_run_log(dialogs.export_path)
     assert log.problems == []
-    assert len(log.steps) == finished.run_view.metrics.totals.steps
+    assert len(log.steps) == finished.run_view.counts.sums.num_steps
     assert log.summary["finish_reason"] == "length"
     assert dialogs.asked == [f"{log.run['id']}.jsonl"]
     assert str(dialogs.export_path) in finished.status.stage.text()
@@ -83,7 +83,7 @@ def test_a_window_that_is_closed_meanwhile_waits_for_the_file(finished, dialogs,
     qtbot.waitUntil(lambda: finished.jobs.is_idle, timeout=10_000)
     assert read_run_log(tmp_path / "out.jsonl").problems == []
     with second.open(newline="") as file:
-        assert len(list(csv.DictReader(file))) == finished.run_view.metrics.totals.steps
+        assert len(list(csv.DictReader(file))) == finished.run_view.counts.sums.num_steps
 
 
 @pytest.mark.parametrize("name", ["missing/out.jsonl", "", "file/out.csv"])

@@ -253,7 +253,7 @@ def test_models_of_the_current_run_are_not_deleted(make, hub, session, dialogs, 
     panel.table.select(SMALL.ref)
     panel.details.use_draft.click()
     window.prompt.run_button.click()
-    until(qtbot, lambda: window.run_view.metrics.totals.steps == 1)
+    until(qtbot, lambda: window.run_view.counts.sums.num_steps == 1)
     panel.details.delete.click()
     assert "run" in panel.banner.sentence()
     assert hub.removed == []

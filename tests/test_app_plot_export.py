@@ -86,9 +86,9 @@ def test_the_tables_hold_the_runs_own_figures(finished, save, tmp_path):
     assert float(found["Latency"][0]["baseline_mean_step_ms"]) == pytest.approx(run.baseline_step_ms, rel=1e-5)
     runs = [row["run"] for row in found["Tokens over time"]]
     assert (runs.count("speculative"), runs.count("baseline")) == (len(run.steps), len(run.baseline_steps))
-    assert int(found["Tokens over time"][-1]["tokens"]) == run.baseline_tokens
+    assert int(found["Tokens over time"][-1]["tokens"]) == run.baseline.sums.tokens
     by_place = found["Acceptance by position"]
-    assert sum(int(row["accepted_tokens"]) for row in by_place) == run.metrics.totals.accepted
+    assert sum(int(row["accepted_tokens"]) for row in by_place) == run.counts.sums.accepted
     assert [int(row["draft_position"]) for row in by_place] == [1, 2, 3, 4]
 
 

@@ -13,7 +13,7 @@ from PySide6.QtGui import QHelpEvent
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QToolTip
 
-from app.run.run_counts import Column, PositionCounts, StepMetrics
+from app.run.run_counts import Column, PositionCounts
 from app.run.run_plots import MAX_POINTS, PlotsPage, stairs
 from app.run.run_view import RunView
 from app.run.step_plots import FOLLOWED_STEPS, MAX_BARS, AcceptancePlot, LatencyPlot
@@ -141,10 +141,10 @@ def test_keys_zoom_and_pan_and_bring_all_back(page, run):
 
 def test_the_band_around_the_running_rate_is_that_of_the_run_so_far(window, run_to_end):
     run_to_end(window)
-    metrics, sums = window.run_view.metrics, BlockSums()
+    columns, sums = window.run_view.counts.columns, BlockSums()
     for index, step in enumerate(window.run_view.steps):
         sums.add(step.num_draft_tokens, step.num_accepted)
-        shown = (metrics.column(Column.RATE_LOW)[index], metrics.column(Column.RATE_HIGH)[index])
+        shown = (columns[Column.RATE_LOW][index], columns[Column.RATE_HIGH][index])
         expected = sums.interval()
         assert np.isnan(shown).all() if expected is None else shown == pytest.approx(expected)
     upper = window.measurements.acceptance.band_edges[1].getData()[1]
@@ -194,34 +194,28 @@ def random_steps(count, seed=0):
 
 
 @pytest.fixture
-def metrics():
-    return StepMetrics(capacity=4)
-
-
-@pytest.fixture
-def plots(qtbot, sound_binding, metrics):
-    made = (AcceptancePlot(metrics), LatencyPlot(metrics))
+def plots(qtbot, sound_binding, run):
+    made = (AcceptancePlot(run), LatencyPlot(run))
     for plot in made:
         qtbot.addWidget(plot)
         plot.resize(420, 220)
     return made
 
 
-def append(metrics, steps):
+def append(run, steps):
     steps = list(steps)
     for step in steps:
-        metrics.append(step)
+        run.apply(step)
     return steps
 
 
-def test_columns_and_running_rates_are_those_of_the_run_so_far_while_the_buffer_doubles(metrics):
-    steps = append(metrics, random_steps(25, seed=3))
-    assert metrics.column(Column.NUM_DRAFTED).tolist() == [step.num_draft_tokens for step in steps]
-    assert metrics.column(Column.VERIFY_MS, 20, 99).tolist() == [step.verify_ms for step in steps[20:]]
+def test_columns_and_running_rates_are_those_of_the_run_so_far(run):
+    steps = append(run, random_steps(25, seed=3))
+    assert run.counts.columns[Column.NUM_DRAFTED] == [step.num_draft_tokens for step in steps]
     for end in range(1, 26):
         drafted = sum(step.num_draft_tokens for step in steps[:end])
-        shown = metrics.column(Column.RUNNING_RATE)[end - 1]
-        predicted = metrics.column(Column.PREDICTED_RATE)[end - 1]
+        shown = run.counts.columns[Column.RUNNING_RATE][end - 1]
+        predicted = run.counts.columns[Column.PREDICTED_RATE][end - 1]
         if not drafted:
             assert math.isnan(shown)
             assert math.isnan(predicted)
@@ -238,32 +232,32 @@ def test_a_reproducible_run_shows_what_rejection_would_have_accepted(window, run
     assert plot.predicted_sample.accessibleName().startswith("predicted: ")
     window.controls.fields["coupling"].click()
     run_to_end(window)
-    rate = window.run_view.metrics.totals.predicted_acceptance_rate
+    rate = window.run_view.predicted_acceptance
     assert tile.note.text() == f"rejection would be {percent_text(rate)}"
     assert plot.predicted_line.isVisible()
     assert plot.predicted_sample.accessibleName().startswith("by rejection: ")
-    assert window.run_view.metrics.column(Column.PREDICTED_RATE)[-1] == pytest.approx(rate)
+    assert window.run_view.counts.columns[Column.PREDICTED_RATE][-1] == pytest.approx(rate)
 
 
-def test_bars_and_lines_equal_the_events(metrics, plots):
+def test_bars_and_lines_equal_the_events(run, plots):
     acceptance, latency = plots
-    steps = append(metrics, random_steps(30))
+    steps = append(run, random_steps(30))
     for plot in plots:
         plot.settle(is_over=True)
     shares = [step.num_accepted / step.num_draft_tokens if step.num_draft_tokens else 0 for step in steps]
     assert acceptance.accepted_bars.opts["height"].tolist() == pytest.approx(shares)
     assert acceptance.drafted_bars.opts["height"].tolist() == [float(step.num_draft_tokens > 0) for step in steps]
     assert acceptance.accepted_bars.opts["x"].tolist() == list(range(30))
-    np.testing.assert_array_equal(acceptance.rate_line.yData, metrics.column(Column.RUNNING_RATE))
-    np.testing.assert_array_equal(acceptance.predicted_line.yData, metrics.column(Column.PREDICTED_RATE))
+    np.testing.assert_array_equal(acceptance.rate_line.yData, run.counts.columns[Column.RUNNING_RATE])
+    np.testing.assert_array_equal(acceptance.predicted_line.yData, run.counts.columns[Column.PREDICTED_RATE])
     for part, name in zip(latency.parts, ("draft_ms", "verify_ms", "sample_ms"), strict=True):
         assert part.opts["height"].tolist() == pytest.approx([getattr(step, name) for step in steps])
     assert latency.parts[0].opts["y0"].tolist() == [0] * 30
     assert latency.parts[2].opts["y0"].tolist() == pytest.approx([step.draft_ms + step.verify_ms for step in steps])
 
 
-def test_a_running_plot_draws_the_latest_steps_only_and_a_long_run_as_means_over_bins(metrics, plots):
-    steps = append(metrics, random_steps(5000))
+def test_a_running_plot_draws_the_latest_steps_only_and_a_long_run_as_means_over_bins(run, plots):
+    steps = append(run, random_steps(5000))
     plots[0].settle(is_over=False)
     drawn = plots[0].accepted_bars.opts["x"]
     assert drawn[-1] == 4999
@@ -274,26 +268,28 @@ def test_a_running_plot_draws_the_latest_steps_only_and_a_long_run_as_means_over
     assert heights.mean() == pytest.approx(sum(step.verify_ms for step in steps) / 5000, rel=0.01)
 
 
-def test_the_view_follows_until_it_is_moved_by_hand_and_again_after_a_double_click(metrics, plots):
+def test_the_view_follows_until_it_is_moved_by_hand_and_again_after_a_double_click(run, plots):
     plot = plots[0]
-    append(metrics, random_steps(200))
+    append(run, random_steps(200))
     plot.settle(is_over=False)
     plot.getViewBox().setXRange(10, 40, padding=0)
     plot.getViewBox().sigRangeChangedManually.emit([True, False])
-    append(metrics, random_steps(50))
+    append(run, random_steps(50))
     plot.refresh()
     assert plot.getViewBox().viewRange()[0] == pytest.approx([10, 40])
     plot._on_mouse_clicked(SimpleNamespace(double=lambda: True))
     assert plot.getViewBox().viewRange()[0][1] > 240
 
 
-def test_the_baseline_line_stands_at_its_mean_and_inside_the_view(metrics, plots):
+def test_the_baseline_line_stands_at_its_mean_and_inside_the_view(run, plots):
     latency = plots[1]
-    append(metrics, random_steps(10))
+    append(run, random_steps(10))
     latency.settle(is_over=True)
-    latency.set_baseline(40.0)
+    run.apply(BaselineStep(make_step(0, 9, num_draft_tokens=0, num_accepted=0, ms=40.0 / 0.56)))
+    latency.refresh()
     assert latency.baseline_line.isVisible()
-    assert latency.baseline_line.value() == 40.0
+    assert latency.baseline_line.value() == pytest.approx(40.0)
     assert latency.getViewBox().viewRange()[1][1] > 40
-    latency.set_baseline(None)
+    run.begin(REQUEST)
+    latency.refresh()
     assert not latency.baseline_line.isVisible()

@@ -10,7 +10,16 @@ import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
 
-from app.run.pages.race import MOVED, SAME, SAME_DISTRIBUTION, Race, seconds_text
+from app.run.pages.race import (
+    MOVED,
+    SAME,
+    SAME_DISTRIBUTION,
+    comparison_text,
+    duration_ms,
+    lead_text,
+    seconds_text,
+    source_text,
+)
 from app.run.pages.race_page import RaceClock, RacePage
 from app.run.run_counts import Timeline
 from app.run.run_view import RunView
@@ -203,8 +212,13 @@ def test_a_run_of_the_window_can_be_raced(make_window, run_to_end):
 
 
 def race(ours=None, plain=None, coupling=Coupling.REJECTION, speedup=1.5):
-    ours = ours or speculative()
-    return Race(ours, plain or plainly(ours), coupling=coupling, speedup=speedup)
+    """A run that is over, with its baseline."""
+    run, ours = RunView(), ours or speculative()
+    run.begin(replace(REQUEST, coupling=coupling))
+    for event in (*ours, *map(BaselineStep, plain or plainly(ours))):
+        run.apply(event)
+    run.apply(Finished(make_summary(run.steps, FinishReason.LENGTH, measured_speedup=speedup)))
+    return run
 
 
 def test_a_steps_tokens_are_there_when_it_ends_and_not_before():
@@ -231,8 +245,8 @@ def test_efficiency_over_cost_is_the_speedup():
     found = race(ours, plain, speedup=measured)
     efficiency, cost = tokens / len(ours), (ours_ms / len(ours)) / (plain_ms / len(plain))
     assert efficiency / cost == pytest.approx(measured)
-    assert f"{efficiency:.2f} / {cost:.2f} = {measured:.2f}×." in found.source
-    assert f"{efficiency:.2f} tokens per forward" in found.source
+    assert f"{efficiency:.2f} / {cost:.2f} = {measured:.2f}×." in source_text(found)
+    assert f"{efficiency:.2f} tokens per forward" in source_text(found)
 
 
 def test_who_leads_and_by_how_much_follows_the_clock():
@@ -241,23 +255,23 @@ def test_who_leads_and_by_how_much_follows_the_clock():
     found = race(ours, plain)
     plain_ms, ours_ms = plain[0].total_ms, ours[0].total_ms
     assert [seconds_text(ms) for ms in (84.4, 999.6, 74_120)] == ["84 ms", "1.00 s", "74.1 s"]
-    assert found.lead_text(0) == "Level"
-    assert found.lead_text(plain_ms + 0.01) == "The baseline is 1 token ahead"
-    assert found.lead_text(ours_ms) == "Speculative is 4 tokens ahead"
+    assert lead_text(found, 0) == "Level"
+    assert lead_text(found, plain_ms + 0.01) == "The baseline is 1 token ahead"
+    assert lead_text(found, ours_ms) == "Speculative is 4 tokens ahead"
     gap = seconds_text(5 * plain_ms - ours_ms)
-    assert found.lead_text(found.duration_ms) == f"Speculative finished {gap} earlier"
-    assert found.duration_ms == pytest.approx(5 * plain_ms)
+    assert lead_text(found, duration_ms(found)) == f"Speculative finished {gap} earlier"
+    assert duration_ms(found) == pytest.approx(5 * plain_ms)
 
 
 def test_two_texts_are_compared_in_one_sentence():
     ours, other = speculative(), plainly(speculative(seed=2))
-    assert race(ours).texts == SAME
-    assert race(ours, other).texts == SAME_DISTRIBUTION
+    assert comparison_text(race(ours)) == SAME
+    assert comparison_text(race(ours, other)) == SAME_DISTRIBUTION
     stopped = race(ours, plainly(ours)[:4], speedup=None)
-    assert stopped.source == "The baseline was stopped after 4 tokens, so no speedup was measured."
-    assert stopped.texts == "Same text, token for token, as far as the baseline got: 4 tokens."
+    assert source_text(stopped) == "The baseline was stopped after 4 tokens, so no speedup was measured."
+    assert comparison_text(stopped) == "Same text, token for token, as far as the baseline got: 4 tokens."
     ours[5] = replace(ours[5], temperature=0.0)
-    assert race(ours, other).texts == MOVED
+    assert comparison_text(race(ours, other)) == MOVED
 
 
 @pytest.mark.parametrize("coupling", list(Coupling))
@@ -265,4 +279,4 @@ def test_texts_that_should_be_equal_and_are_not_say_where_they_part(coupling):
     ours = speculative(temperature=0.0 if coupling is Coupling.REJECTION else 0.8)
     plain = plainly(ours)
     plain[6] = replace(plain[6], emitted=(-1,))
-    assert race(ours, plain, coupling).texts == "The texts part at token 7: rounding decided a near-tie."
+    assert comparison_text(race(ours, plain, coupling)) == "The texts part at token 7: rounding decided a near-tie."

@@ -26,7 +26,7 @@ def gated(session):
 
 
 def steps_shown(window):
-    return window.run_view.metrics.totals.steps
+    return window.run_view.counts.sums.num_steps
 
 
 @pytest.fixture
@@ -54,7 +54,8 @@ def test_a_run_shows_its_text_and_its_figures_and_is_kept_as_a_log(window, sessi
     assert window.controller.state is RunState.IDLE
     (path,) = (tmp_path / "runs").glob("*.jsonl")
     log = read_run_log(path)
-    assert (log.problems, log.steps, log.summary) == ([], window.run_view.log().steps, window.run_view.log().summary)
+    shown = window.run_view.snapshot()()
+    assert (log.problems, log.steps, log.summary) == ([], shown.steps, shown.summary)
     session.context_tokens = 20
     run_to_end(window)
     assert window.run_view.summary.num_tokens == 20
@@ -123,7 +124,7 @@ def test_k_and_temperature_are_live_and_all_else_stays_as_it_was_at_the_start(ru
     window.controls.fields["temperature"].spin.setValue(0.25)
     gated.release()
     qtbot.waitUntil(lambda: steps_shown(window) == 2)
-    step = window.run_view.log().steps[-1]
+    step = window.run_view.snapshot()().steps[-1]
     assert (step["num_draft_tokens"], step["temperature"]) == (9, 0.25)
     for policy in (LengthPolicy.AUTO, LengthPolicy.ADAPTIVE):
         window.controls.fields["length_policy"].choose(policy)

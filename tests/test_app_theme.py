@@ -82,7 +82,7 @@ def test_the_theme_can_change_in_the_middle_of_a_run(make_window, qtbot, session
     session.gate = threading.Semaphore(3)
     window = make_window(is_shown=True)
     window.prompt.run_button.click()
-    qtbot.waitUntil(lambda: window.run_view.metrics.totals.steps == 3)
+    qtbot.waitUntil(lambda: window.run_view.counts.sums.num_steps == 3)
     text = window.transcript.view.toPlainText()
     for mode, theme in ((ThemeMode.DARK, DARK), (ThemeMode.LIGHT, LIGHT)):
         window.menus.theme_actions[mode].trigger()

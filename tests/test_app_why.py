@@ -28,7 +28,7 @@ def test_the_bars_add_up_to_the_step_and_their_ratio_is_the_speedup():
     run = run_of(drawn(0.8, 4, draft_ms=1.0, verify_ms=14.0))
     report = why_report(run)
     step = sum(part.milliseconds for part in report.parts)
-    assert step == pytest.approx(run.metrics.totals.total_ms / len(run.steps))
+    assert step == pytest.approx(run.counts.sums.total_ms / len(run.steps))
     assert sum(part.milliseconds for part in report.replaced) / step == pytest.approx(report.gains[0].speedup)
 
 

@@ -153,7 +153,7 @@ class TimelinePlot(Plot):
     @property
     def plain(self) -> Timeline:
         """The baseline's tokens over time."""
-        return self._run.counts.baseline_timeline
+        return self._run.baseline.timeline
 
     def readout(self, place: int) -> str:
         """A time in milliseconds, in words."""

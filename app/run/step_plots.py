@@ -9,10 +9,12 @@ import pyqtgraph as pg
 from PySide6.QtCore import Qt, Signal, Slot
 from PySide6.QtGui import QColor, QPen
 
-from app.run.run_counts import Array, Column, StepMetrics
+from app.run.run_counts import Array, Column
+from app.run.run_view import RunView
 from app.run.tokens import Place
 from app.theme import Theme
 from app.widgets.plots import BAR_WIDTH, Mark, Plot, SeriesSample, Table, line_pen
+from core.settings import Coupling
 from core.text import percent_text
 
 MARKS_Z = 50
@@ -38,9 +40,9 @@ class StepPlot(Plot):
 
     step_clicked = Signal(int)
 
-    def __init__(self, metrics: StepMetrics, *, object_name: str, title: str, y_label: str) -> None:
+    def __init__(self, run: RunView, *, object_name: str, title: str, y_label: str) -> None:
         super().__init__(object_name=object_name, title=title, x_label="step", y_label=y_label)
-        self._metrics = metrics
+        self._run = run
         self._is_over = False
         self._drawn: tuple[int, int, int, float] | None = None
         self._bar_width = BAR_WIDTH
@@ -88,7 +90,7 @@ class StepPlot(Plot):
     # --- As a plot ---
 
     def _extent(self) -> tuple[float, float]:
-        return float(len(self._metrics)), 1.0
+        return float(len(self._run.counts)), 1.0
 
     def _fit(self, extent: tuple[float, float]) -> None:
         count, first = int(extent[0]), 0
@@ -103,11 +105,11 @@ class StepPlot(Plot):
 
     def _place_at(self, x: float) -> int:
         nearest = round(x)
-        return nearest if 0 <= nearest < len(self._metrics) else -1
+        return nearest if 0 <= nearest < len(self._run.counts) else -1
 
     def _draw(self) -> None:
         left, right = self.getViewBox().viewRange()[0]
-        first, last = max(0, math.floor(left)), min(len(self._metrics), math.ceil(right) + 1)
+        first, last = max(0, math.floor(left)), min(len(self._run.counts), math.ceil(right) + 1)
         width = max(1, math.ceil((last - first) / MAX_BARS))
         # Bins start at multiples of their width, so that bars keep their contents while the view moves.
         first -= first % width
@@ -164,8 +166,8 @@ REJECTION_HELP = (
 class AcceptancePlot(StepPlot):
     """Bars: accepted share of each block. Lines: the running rate and the predicted one."""
 
-    def __init__(self, metrics: StepMetrics) -> None:
-        super().__init__(metrics, object_name="acceptancePlot", title="Acceptance per step", y_label="accepted, % of K")
+    def __init__(self, run: RunView) -> None:
+        super().__init__(run, object_name="acceptancePlot", title="Acceptance per step", y_label="accepted, % of K")
         self.show_percent(0, 0.25, 0.5, 0.75, 1)
         self.getViewBox().setYRange(0, 1.04, padding=0)
         self.drafted_bars = self.add_bars("track")
@@ -179,18 +181,17 @@ class AcceptancePlot(StepPlot):
 
     def readout(self, step: int) -> str:
         """One step in words."""
-        metrics = self._metrics
-        drafted = int(metrics.column(Column.NUM_DRAFTED)[step])
+        columns = self._run.counts.columns
+        drafted, accepted = columns[Column.NUM_DRAFTED][step], columns[Column.NUM_ACCEPTED][step]
         if not drafted:
             return f"step {step}: nothing drafted"
-        accepted = int(metrics.column(Column.NUM_ACCEPTED)[step])
-        running = percent_text(metrics.column(Column.RUNNING_RATE)[step])
+        running = percent_text(columns[Column.RUNNING_RATE][step])
         return f"step {step}: {accepted} of {drafted}, running {running}"
 
     def details(self, step: int) -> list[tuple[str, str]]:
         """One step in figures."""
         drafted, accepted, rate, predicted, low, high = (
-            self._metrics.column(column)[step]
+            self._run.counts.columns[column][step]
             for column in (
                 Column.NUM_DRAFTED,
                 Column.NUM_ACCEPTED,
@@ -206,40 +207,38 @@ class AcceptancePlot(StepPlot):
         if np.isfinite(low):
             rows.append(("95 % band", f"{percent_text(low, 1)} to {percent_text(high, 1)}"))
         if np.isfinite(predicted):
-            rows.append(("predicted" if self._metrics.is_rejection else "by rejection", percent_text(predicted, 1)))
+            rows.append(("predicted" if self._is_rejection else "by rejection", percent_text(predicted, 1)))
         return rows
 
     def table(self) -> Table:
         """One row per step."""
-        columns = {
-            "drafted_tokens": Column.NUM_DRAFTED,
-            "accepted_tokens": Column.NUM_ACCEPTED,
-            "accepted_share": Column.ACCEPTED_SHARE,
-            "running_rate": Column.RUNNING_RATE,
-            "running_rate_low_95": Column.RATE_LOW,
-            "running_rate_high_95": Column.RATE_HIGH,
-            "predicted_rate" if self._metrics.is_rejection else "rate_by_rejection": Column.PREDICTED_RATE,
-        }
-        return self._metrics.table(columns)
+        table = self._run.counts.table(*list(Column)[:7])
+        if not self._is_rejection:
+            table["rate_by_rejection"] = table.pop(Column.PREDICTED_RATE)
+        return table
+
+    @property
+    def _is_rejection(self) -> bool:
+        return self._run.coupling is Coupling.REJECTION
 
     def settle(self, *, is_over: bool) -> None:
         """Label the dashed line for the run's coupling."""
-        if self._metrics.is_rejection:
+        if self._is_rejection:
             self.predicted_sample.set_meaning("predicted", PREDICTED_HELP)
         else:
             self.predicted_sample.set_meaning("by rejection", REJECTION_HELP)
         super().settle(is_over=is_over)
 
     def _draw_bars(self, first: int, last: int, width: int) -> None:
-        shares = self._metrics.binned(Column.ACCEPTED_SHARE, first, last, width)
+        shares = self._run.counts.binned(Column.ACCEPTED_SHARE, first, last, width)
         x = bar_centres(first, shares.size, width)
         was_drafted = np.isfinite(shares)
         self.drafted_bars.setOpts(x=x, height=was_drafted.astype(float), width=self._bar_width)
         self.accepted_bars.setOpts(x=x, height=np.nan_to_num(shares), width=self._bar_width)
-        self.rate_line.setData(x, self._metrics.binned(Column.RUNNING_RATE, first, last, width))
-        self.predicted_line.setData(x, self._metrics.binned(Column.PREDICTED_RATE, first, last, width))
+        self.rate_line.setData(x, self._run.counts.binned(Column.RUNNING_RATE, first, last, width))
+        self.predicted_line.setData(x, self._run.counts.binned(Column.PREDICTED_RATE, first, last, width))
         for edge, column in zip(self.band_edges, (Column.RATE_LOW, Column.RATE_HIGH), strict=True):
-            bound = self._metrics.binned(column, first, last, width)
+            bound = self._run.counts.binned(column, first, last, width)
             # Only the run's first steps lack a band.
             is_there = np.isfinite(bound)
             edge.setData(x[is_there], bound[is_there])
@@ -257,8 +256,8 @@ HEADROOM = 1.12
 class LatencyPlot(StepPlot):
     """Bars: draft, verify and sample, stacked. Line: the baseline's mean step, once it is measured."""
 
-    def __init__(self, metrics: StepMetrics) -> None:
-        super().__init__(metrics, object_name="latencyPlot", title="Latency per step", y_label="ms per step")
+    def __init__(self, run: RunView) -> None:
+        super().__init__(run, object_name="latencyPlot", title="Latency per step", y_label="ms per step")
         self.parts = [self.add_bars(*part) for part in PART_SERIES]
         self.baseline_line = pg.InfiniteLine(angle=0, movable=False)
         self.baseline_line.hide()
@@ -272,26 +271,23 @@ class LatencyPlot(StepPlot):
         self.set_hint("One bar per step: draft, verify and sample time")
         self.getViewBox().setYRange(0, 1, padding=0)
 
-    def set_baseline(self, step_ms: float | None) -> None:
-        """Show the mean time of the baseline's steps; None hides it."""
-        if step_ms == self._baseline_ms:
-            return
-        self._baseline_ms = step_ms
-        self.baseline_line.setVisible(step_ms is not None)
-        if step_ms is not None:
-            self.baseline_line.setValue(step_ms)
-        self._drawn = None
-        self.refresh()
+    def refresh(self) -> None:
+        """Show what is new, and the baseline's mean once it is known."""
+        if self._run.baseline_step_ms != self._baseline_ms:
+            self._baseline_ms, self._drawn = self._run.baseline_step_ms, None
+            self.baseline_line.setVisible(self._baseline_ms is not None)
+            self.baseline_line.setValue(self._baseline_ms or 0.0)
+        super().refresh()
 
     def readout(self, step: int) -> str:
         """One step in words."""
-        draft, verify, sample = (self._metrics.column(part)[step] for part in PARTS)
-        total = self._metrics.column(Column.TOTAL_MS)[step]
+        draft, verify, sample = (self._run.counts.columns[part][step] for part in PARTS)
+        total = self._run.counts.columns[Column.TOTAL_MS][step]
         return f"step {step}: {draft:.2f} + {verify:.2f} + {sample:.2f} = {total:.2f} ms"
 
     def details(self, step: int) -> list[tuple[str, str]]:
         """One step in figures."""
-        values = {part: self._metrics.column(part)[step] for part in (*PARTS, Column.TOTAL_MS)}
+        values = {part: self._run.counts.columns[part][step] for part in (*PARTS, Column.TOTAL_MS)}
         rows = [(f"Step {step}", "")]
         rows += [(part.name.removesuffix("_MS").lower(), f"{value:.2f} ms") for part, value in values.items()]
         if self._baseline_ms is not None:
@@ -300,14 +296,13 @@ class LatencyPlot(StepPlot):
 
     def table(self) -> Table:
         """One row per step, each with the baseline's mean."""
-        columns = {part.name.lower(): part for part in (*PARTS, Column.TOTAL_MS)}
-        table = dict(self._metrics.table(columns))
+        table = self._run.counts.table(*PARTS, Column.TOTAL_MS)
         if self._baseline_ms is not None:
-            table["baseline_mean_step_ms"] = [self._baseline_ms] * len(self._metrics)
+            table["baseline_mean_step_ms"] = [self._baseline_ms] * len(self._run.counts)
         return table
 
     def _draw_bars(self, first: int, last: int, width: int) -> None:
-        heights = [self._metrics.binned(part, first, last, width) for part in PARTS]
+        heights = [self._run.counts.binned(part, first, last, width) for part in PARTS]
         x = bar_centres(first, heights[0].size, width)
         floor = np.zeros_like(heights[0])
         for part, height in zip(self.parts, heights, strict=True):

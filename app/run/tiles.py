@@ -15,12 +15,13 @@ from PySide6.QtWidgets import (
 )
 
 from app.run.run_plots import PlotPage
-from app.run.run_view import RunView, TileValues
+from app.run.run_view import RunView
 from app.run.step_plots import AcceptancePlot, LatencyPlot
 from app.theme import hold, hold_font
 from app.widgets.fields import column, row, text_label
 from app.widgets.labels import STEPS, ElidedLabel, show_share
 from app.widgets.plot_card import PlotCard
+from core.settings import Coupling
 from core.text import percent_text
 
 UNKNOWN = "–"
@@ -91,42 +92,47 @@ class MetricTiles(QWidget):
         layout.setColumnStretch(0, 1)
         layout.setColumnStretch(1, 1)
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
-        self.show_values(TileValues(), baseline_ticked=True)
+        self.show_run(RunView(), baseline_ticked=True)
 
-    def show_values(self, values: TileValues, *, baseline_ticked: bool) -> None:
-        """Show a run's known values."""
-        speed, note, short = UNKNOWN, "decoding only", ""
-        if values.tokens_per_second is not None:
-            speed, taken = f"{values.tokens_per_second:,.1f}", f"in {values.seconds:.2f} s"
-            note, short = f"{values.tokens:,} tokens {taken}", f"{values.tokens:,} {taken}"
-        self.speed.show_value(speed, note, short)
-        self.speedup.show_value(*_speedup(values, baseline_ticked))
-        self.acceptance.show_value(
-            UNKNOWN if values.acceptance is None else percent_text(values.acceptance),
-            *_predicted(values),
-        )
-        efficiency = values.block_efficiency
+    def show_run(self, run: RunView, *, baseline_ticked: bool) -> None:
+        """Show a run's values so far, or those of its summary once it has arrived."""
+        sums, summary = run.counts.sums, run.summary
+        tokens, speed = sums.tokens, 1000 * sums.tokens / sums.total_ms if sums.total_ms > 0 else None
+        acceptance = sums.accepted / sums.drafted if sums.drafted else None
+        efficiency = sums.tokens / sums.num_steps if sums.num_steps else None
+        if summary is not None:
+            tokens, speed = summary.num_tokens, summary.tokens_per_second
+            acceptance, efficiency = summary.draft_acceptance_rate, summary.block_efficiency
+        if speed is None:
+            self.speed.show_value(UNKNOWN, "decoding only")
+        else:
+            taken = f"in {sums.total_ms / 1000:.2f} s"
+            self.speed.show_value(f"{speed:,.1f}", f"{tokens:,} tokens {taken}", f"{tokens:,} {taken}")
+        self.speedup.show_value(*_speedup(run, baseline_ticked))
+        self.acceptance.show_value(UNKNOWN if acceptance is None else percent_text(acceptance), *_predicted(run))
         shown = UNKNOWN if efficiency is None else f"{efficiency:.2f}"
         self.efficiency.show_value(shown, "tokens per target forward", "tokens per forward")
 
 
-def _predicted(values: TileValues) -> tuple[str, str]:
-    if values.predicted_acceptance is None:
+def _predicted(run: RunView) -> tuple[str, str]:
+    if run.predicted_acceptance is None:
         return "accepted of drafted", "of drafted"
-    share = percent_text(values.predicted_acceptance)
-    if values.is_reproducible:
+    share = percent_text(run.predicted_acceptance)
+    if run.coupling is Coupling.GUMBEL:
         return f"rejection would be {share}", f"by rejection {share}"
     return f"predicted {share}", ""
 
 
-def _speedup(values: TileValues, baseline_ticked: bool) -> tuple[str, str, str]:
-    speedup, plain = values.speedup, values.baseline_tokens_per_second
+def _speedup(run: RunView, baseline_ticked: bool) -> tuple[str, str, str]:
+    summary, plain = run.summary, 1000 / run.baseline_step_ms if run.baseline_step_ms else None
+    if summary is not None:
+        plain = summary.baseline_tokens_per_second
     measured = ("", "") if plain is None else (f"baseline {plain:,.1f} tokens/s", f"baseline {plain:,.1f}/s")
-    if speedup is not None and plain is not None:
-        return f"{speedup:.2f}×", *measured
-    if values.is_over and values.baseline_wanted:
+    if summary is not None and summary.measured_speedup is not None and plain is not None:
+        return f"{summary.measured_speedup:.2f}×", *measured
+    if summary is not None and run.wants_baseline:
         return UNKNOWN, "the baseline did not run", "no baseline ran"
-    if not (values.baseline_wanted or (baseline_ticked and not values.tokens)):
+    if not (run.wants_baseline or (baseline_ticked and not run.num_tokens)):
         return UNKNOWN, "tick Measure the baseline", "tick the baseline"
     if plain is not None:
         return UNKNOWN, *measured
@@ -139,7 +145,7 @@ class MeasurementsPanel(PlotPage):
     def __init__(self, run: RunView) -> None:
         self._run = run
         self._baseline_ticked = True
-        self.acceptance, self.latency = AcceptancePlot(run.metrics), LatencyPlot(run.metrics)
+        self.acceptance, self.latency = AcceptancePlot(run), LatencyPlot(run)
         super().__init__("plotSplitter", PlotCard("Acceptance", self.acceptance), PlotCard("Latency", self.latency))
         self.tiles = MetricTiles()
         self._column.insertWidget(0, self.tiles)
@@ -150,11 +156,10 @@ class MeasurementsPanel(PlotPage):
         self._show_values()
 
     def _prepare(self) -> None:
-        self.latency.set_baseline(self._run.baseline_step_ms)
         self._show_values()
 
     def _show_values(self) -> None:
-        self.tiles.show_values(self._run.tile_values, baseline_ticked=self._baseline_ticked)
+        self.tiles.show_run(self._run, baseline_ticked=self._baseline_ticked)
 
 
 STRIP_HEIGHT = 29

@@ -176,14 +176,14 @@ class Exports(QObject):
     @Slot()
     def export(self) -> None:
         """Write the current run to a file that the user names."""
-        run = self._run.snapshot()
-        path = self._dialogs.ask_export_path(self._window, f"{run.started.run_id}.jsonl") if run is not None else None
-        if run is None or path is None:
+        log, started = self._run.snapshot(), self._run.started
+        path = self._dialogs.ask_export_path(self._window, f"{started.run_id}.jsonl") if started is not None else None
+        if log is None or started is None or path is None:
             return
 
         def write(job: Job) -> None:
-            self._store.refuse_own(path, [run.started.run_id])
-            export_run(path, run.log())
+            self._store.refuse_own(path, [started.run_id])
+            export_run(path, log())
 
         self._status.show_stage(f"Exporting to {path}…")
         done = f"Exported to {path}"

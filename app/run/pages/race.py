@@ -5,83 +5,71 @@ Both clocks start after the prefill and sum the steps' own times.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from app.run.run_counts import Timeline
 from app.run.run_view import RunView
 from core.settings import Coupling
-from core.types import Step
 
 SAME = "Same text, token for token."
 SAME_DISTRIBUTION = "The texts differ because they are two random draws; both follow the target's own distribution."
 MOVED = "The temperature was changed during the run; the baseline ran with the last one, so the texts may differ."
 
 
-class Race:
-    """A finished run and its baseline, each with at least one step.
+def has_race(run: RunView) -> bool:
+    """Whether a run is over, and has a baseline to race against."""
+    return run.summary is not None and bool(run.steps) and bool(run.baseline_steps)
 
-    Attributes:
-        timeline, baseline_timeline: tokens over time.
-        speedup: as measured; None if the baseline was stopped.
-        duration_ms: time until the slower one is done.
-    """
 
-    def __init__(
-        self, steps: Sequence[Step], baseline_steps: Sequence[Step], *, coupling: Coupling, speedup: float | None
-    ) -> None:
-        self.timeline, self.baseline_timeline = Timeline(), Timeline()
-        for timeline, run_steps in ((self.timeline, steps), (self.baseline_timeline, baseline_steps)):
-            for step in run_steps:
-                timeline.add(step)
-        self.speedup = speedup
-        self.duration_ms = max(self.timeline.end_ms, self.baseline_timeline.end_ms)
-        temperatures = {step.temperature for step in steps}
-        self._is_moved = len(temperatures) > 1
-        self._is_repeatable = coupling is Coupling.GUMBEL or temperatures == {0.0}
-        self._ids = [token for step in steps for token in step.emitted]
-        self._baseline_ids = [token for step in baseline_steps for token in step.emitted]
+def duration_ms(run: RunView) -> float:
+    """Time until the slower of the two is done."""
+    return max(run.counts.timeline.end_ms, run.baseline.timeline.end_ms)
 
-    @property
-    def source(self) -> str:
-        """The source of the speedup, in one sentence with its numbers."""
-        ours, plain = (line.end_ms / len(line.ends_ms) for line in (self.timeline, self.baseline_timeline))
-        if self.speedup is None or not ours or not plain:
-            count = self.baseline_timeline.num_tokens
-            return f"The baseline was stopped after {tokens_text(count)}, so no speedup was measured."
-        efficiency, cost = self.timeline.num_tokens / len(self.timeline.ends_ms), ours / plain
-        return (
-            f"{efficiency:.2f} tokens per forward of the target, in steps that take {cost:.2f} times as long as a "
-            f"plain one ({ours:.1f} ms against {plain:.1f} ms): {efficiency:.2f} / {cost:.2f} = {self.speedup:.2f}×."
-        )
 
-    @property
-    def texts(self) -> str:
-        """How the two texts compare, in one sentence."""
-        ours, plain = self._ids, self._baseline_ids
-        shared = min(len(ours), len(plain))
-        differs = next((i for i in range(shared) if ours[i] != plain[i]), None)
-        if differs is None and len(ours) == len(plain):
-            return SAME
-        if differs is None and self.speedup is None:
-            return f"Same text, token for token, as far as the baseline got: {tokens_text(shared)}."
-        if self._is_moved:
-            return MOVED
-        if not self._is_repeatable:
-            return SAME_DISTRIBUTION
-        # Such texts can differ only by rounding: a forward over K + 1 positions sums in another order.
-        return f"The texts part at token {shared + 1 if differs is None else differs + 1}: rounding decided a near-tie."
+def speedup_of(run: RunView) -> float | None:
+    """The speedup as measured; None if the baseline was stopped."""
+    return run.summary.measured_speedup if run.summary is not None else None
 
-    def lead_text(self, clock_ms: float) -> str:
-        """Which run is ahead at a time, in a few words."""
-        ours, plain = self.timeline, self.baseline_timeline
-        if clock_ms >= self.duration_ms:
-            gap = plain.end_ms - ours.end_ms
-            who = "Speculative" if gap >= 0 else "The baseline"
-            return f"{who} finished {seconds_text(abs(gap))} earlier"
-        lead = ours.tokens_at(clock_ms) - plain.tokens_at(clock_ms)
-        if not lead:
-            return "Level"
-        return f"{'Speculative' if lead > 0 else 'The baseline'} is {tokens_text(abs(lead))} ahead"
+
+def source_text(run: RunView) -> str:
+    """The source of a race's speedup, in one sentence with its numbers."""
+    lines = run.counts.timeline, run.baseline.timeline
+    (ours, plain), speedup = (line.end_ms / len(line.ends_ms) for line in lines), speedup_of(run)
+    if speedup is None or not ours or not plain:
+        return f"The baseline was stopped after {tokens_text(lines[1].num_tokens)}, so no speedup was measured."
+    efficiency, cost = lines[0].num_tokens / len(lines[0].ends_ms), ours / plain
+    return (
+        f"{efficiency:.2f} tokens per forward of the target, in steps that take {cost:.2f} times as long as a "
+        f"plain one ({ours:.1f} ms against {plain:.1f} ms): {efficiency:.2f} / {cost:.2f} = {speedup:.2f}×."
+    )
+
+
+def comparison_text(run: RunView) -> str:
+    """How the texts of run and baseline compare, in one sentence."""
+    ours, plain = ([token for step in steps for token in step.emitted] for steps in (run.steps, run.baseline_steps))
+    shared = min(len(ours), len(plain))
+    differs = next((i for i in range(shared) if ours[i] != plain[i]), None)
+    if differs is None and len(ours) == len(plain):
+        return SAME
+    if differs is None and speedup_of(run) is None:
+        return f"Same text, token for token, as far as the baseline got: {tokens_text(shared)}."
+    temperatures = {step.temperature for step in run.steps}
+    if len(temperatures) > 1:
+        return MOVED
+    if run.coupling is not Coupling.GUMBEL and temperatures != {0.0}:
+        return SAME_DISTRIBUTION
+    # Such texts can differ only by rounding: a forward over K + 1 positions sums in another order.
+    return f"The texts part at token {shared + 1 if differs is None else differs + 1}: rounding decided a near-tie."
+
+
+def lead_text(run: RunView, clock_ms: float) -> str:
+    """Which of the two is ahead at a time, in a few words."""
+    ours, plain = run.counts.timeline, run.baseline.timeline
+    if clock_ms >= duration_ms(run):
+        gap = plain.end_ms - ours.end_ms
+        who = "Speculative" if gap >= 0 else "The baseline"
+        return f"{who} finished {seconds_text(abs(gap))} earlier"
+    lead = ours.tokens_at(clock_ms) - plain.tokens_at(clock_ms)
+    if not lead:
+        return "Level"
+    return f"{'Speculative' if lead > 0 else 'The baseline'} is {tokens_text(abs(lead))} ahead"
 
 
 def tokens_text(count: int) -> str:
@@ -94,13 +82,6 @@ def seconds_text(milliseconds: float) -> str:
     if milliseconds < 999.5:
         return f"{milliseconds:.0f} ms"
     return f"{milliseconds / 1000:.2f} s" if milliseconds < 59_995 else f"{milliseconds / 1000:.1f} s"
-
-
-def race_of(run: RunView) -> Race | None:
-    """The race of a finished run; None if it has no baseline."""
-    if run.summary is None or not run.steps or not run.baseline_steps:
-        return None
-    return Race(run.steps, run.baseline_steps, coupling=run.coupling, speedup=run.summary.measured_speedup)
 
 
 def waiting_text(run: RunView, *, is_running: bool) -> str:

@@ -6,7 +6,6 @@ from PySide6.QtCore import QElapsedTimer, QSignalBlocker, Qt, QTimer, Signal, Sl
 from PySide6.QtGui import QHideEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import (
     QComboBox,
-    QHBoxLayout,
     QProgressBar,
     QPushButton,
     QSizePolicy,
@@ -15,13 +14,34 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.run.pages.race import Race, race_of, seconds_text, tokens_text, waiting_text
+from app.run.pages.race import (
+    comparison_text,
+    duration_ms,
+    has_race,
+    lead_text,
+    seconds_text,
+    source_text,
+    speedup_of,
+    tokens_text,
+    waiting_text,
+)
 from app.run.run_counts import Timeline
 from app.run.run_view import RunView
 from app.run.token_text import TokenText
 from app.run.tokens import TokenStream
 from app.theme import hold, scaled
-from app.widgets.fields import WheelGuard, boxed, card, column, describe, row, scrolled, text_label, wrapped_label
+from app.widgets.fields import (
+    WheelGuard,
+    boxed,
+    card,
+    column,
+    describe,
+    named,
+    row,
+    scrolled,
+    text_label,
+    wrapped_label,
+)
 from app.window_layout import splitter
 from core.types import Step
 
@@ -61,20 +81,14 @@ class RaceClock(QWidget):
         self.time = text_label("", "hint")
         self.time.setObjectName("raceTime")
         self.time.setToolTip(CLOCK_HELP)
-        buttons = QHBoxLayout(self)
+        named(self.play_button, "racePlay", "Play or pause the race", "Replay both runs on one clock")
+        named(self.restart_button, "raceRestart", "Restart the race", "Go back to the start and play")
+        named(self.pace, "racePace", "Pace of the race", "× 1 is the measured time")
+        named(self.slider, "raceSlider", "Clock of the race, in milliseconds", CLOCK_HELP)
+        buttons = row(self.play_button, self.restart_button, self.pace, (self.slider, 1))
         buttons.setContentsMargins(0, 0, 0, 0)
-        buttons.setSpacing(8)
-        for widget, name, title, help_text in (
-            (self.play_button, "racePlay", "Play or pause the race", "Replay both runs on one clock"),
-            (self.restart_button, "raceRestart", "Restart the race", "Go back to the start and play"),
-            (self.pace, "racePace", "Pace of the race", "× 1 is the measured time"),
-            (self.slider, "raceSlider", "Clock of the race, in milliseconds", CLOCK_HELP),
-        ):
-            widget.setObjectName(name)
-            describe(widget, title, help_text)
-            buttons.addWidget(widget, 1 if widget is self.slider else 0)
-        self._guard = WheelGuard(self)
-        self._guard.watch(self.pace, self.slider)
+        self.setLayout(buttons)
+        WheelGuard(self).watch(self.pace, self.slider)
         self.play_button.clicked.connect(self._on_play)
         self.restart_button.clicked.connect(self._on_restart)
         self.slider.valueChanged.connect(self._on_slid)
@@ -210,9 +224,8 @@ class RacePage(QWidget):
         super().__init__()
         self.setObjectName("racePage")
         self._run = run
-        self._race: Race | None = None
         self._is_stale = True
-        self._is_running = False
+        self._is_running = self._has_race = False
         self.clock = RaceClock()
         self.ours = RaceLane("speculative", "Speculative", OURS_HELP, by_kind=True)
         self.plain = RaceLane("baseline", "Baseline", PLAIN_HELP, by_kind=False)
@@ -286,24 +299,25 @@ class RacePage(QWidget):
             self._show_race()
 
     def _show_race(self) -> None:
-        self._is_stale = False
-        self._race = race = None if self._is_running else race_of(self._run)
-        self.stack.setCurrentIndex(int(race is not None))
-        if race is None:
-            self.empty.setText(waiting_text(self._run, is_running=self._is_running))
+        run, self._is_stale = self._run, False
+        self._has_race = not self._is_running and has_race(run)
+        self.stack.setCurrentIndex(int(self._has_race))
+        if not self._has_race:
+            self.empty.setText(waiting_text(run, is_running=self._is_running))
             self.clock.set_end(0.0)
             return
-        most = max(race.timeline.num_tokens, race.baseline_timeline.num_tokens)
-        self.ours.set_run(race.timeline, self._run.steps, most)
-        self.plain.set_run(race.baseline_timeline, self._run.baseline_steps, most)
-        self.speedup.setText(f"{race.speedup:.2f}×" if race.speedup is not None else "–")
-        self.source.setText(race.source)
-        self.texts.setText(race.texts)
-        self.clock.set_end(race.duration_ms)
+        ours, plain, speedup = run.counts.timeline, run.baseline.timeline, speedup_of(run)
+        most = max(ours.num_tokens, plain.num_tokens)
+        self.ours.set_run(ours, run.steps, most)
+        self.plain.set_run(plain, run.baseline_steps, most)
+        self.speedup.setText(f"{speedup:.2f}×" if speedup is not None else "–")
+        self.source.setText(source_text(run))
+        self.texts.setText(comparison_text(run))
+        self.clock.set_end(duration_ms(run))
 
     @Slot(float)
     def _on_moved(self, clock_ms: float) -> None:
-        if self._race is not None:
-            self.lead.setText(self._race.lead_text(clock_ms))
+        if self._has_race:
+            self.lead.setText(lead_text(self._run, clock_ms))
             for lane in (self.ours, self.plain):
                 lane.show_time(clock_ms)
