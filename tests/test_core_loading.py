@@ -18,8 +18,8 @@ from core.models.loading import (
     Need,
     available_memory,
     bytes_per_position,
-    check_cache,
     choose_place,
+    choose_reading,
     does_not_fit,
     empty_model,
     find_fused_weights,
@@ -205,7 +205,7 @@ def test_a_load_that_runs_out_of_memory_gives_back_what_it_took(folder, monkeypa
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr(loading, "check_cache", fail)
+        patch.setattr(loading, "choose_reading", fail)
         with pytest.raises(OutOfMemoryError) as caught:
             load(str(folder), "cpu")
     # pytest's own record of the raised error, and the error's traceback, are still here.
@@ -312,13 +312,13 @@ def model(request):
 
 @pytest.mark.parametrize(("spread", "is_used"), [(0.0, True), (1.0, False)])
 def test_the_lean_forward_is_used_where_its_logits_are_the_modules(model, spread, is_used):
-    expected = check_cache(model)
+    expected = choose_reading(model)
     others = torch.randn(expected.shape, generator=torch.Generator().manual_seed(0)) * expected.std()
     assert (find_fused_weights(model, expected + spread * others) is not None) is is_used
 
 
 def test_a_few_logits_that_rounding_moves_far_rule_it_out_in_float32_alone(model):
-    expected = check_cache(model).clone()
+    expected = choose_reading(model).clone()
     expected[::3, ::50] += 2 * expected.std()
     assert (find_fused_weights(model, expected) is not None) is (model.dtype is torch.bfloat16)
 

@@ -128,7 +128,6 @@ def test_a_module_that_fails_amid_a_forward_leaves_a_whole_cache():
 @pytest.mark.parametrize(
     ("family", "changes"),
     [("mistral", {"sliding_window": 8}), ("llama", {"hidden_act": "gelu"}), ("llama", {"mlp_bias": True}),
-     ("llama", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}),
      ("llama", {"attention_bias": True}), ("gpt2", {}), ("gemma2", {})],
 )  # fmt: skip
 def test_the_fused_forward_declines_what_it_does_not_compute(family, changes):

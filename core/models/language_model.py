@@ -13,7 +13,7 @@ from core.runners import llama
 from core.runners.base import Runner
 from core.runners.graphed import GraphedRunner, captures_graphs
 from core.runners.llama import FusedLlamaWeights
-from core.runners.module import ModuleRunner
+from core.runners.module import ModuleRunner, Reading
 
 _DEFAULT_CONTEXT = 2048
 """For models whose configuration sets no limit."""
@@ -33,6 +33,7 @@ class LanguageModel:
         eos_ids: ids that end a text.
         draft_ids: (R,) ids that it proposes as a draft, in trimmed-head order; None for all.
         fused_weights: weights arranged for the fused forward; None if transformers' module is used.
+        reading: how that module continues a text from its cache.
         revision: a Hub model's commit; None for other models.
     """
 
@@ -46,6 +47,7 @@ class LanguageModel:
     eos_ids: frozenset[int]
     draft_ids: torch.Tensor | None = field(default=None, repr=False)
     fused_weights: FusedLlamaWeights | None = field(default=None, repr=False)
+    reading: Reading = Reading.BLOCKS
     revision: str | None = None
 
     def runner(self, capacity: int, *, drafting: bool = False, quantise: bool = False) -> Runner:
@@ -62,7 +64,7 @@ class LanguageModel:
         try:
             if self.fused_weights is not None:
                 return self._fused_runner(capacity, drafting=drafting, quantise=quantise)
-            return ModuleRunner(self.model, capacity, draft_ids)
+            return ModuleRunner(self.model, capacity, draft_ids, self.reading)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -91,7 +93,6 @@ def describe(ref: str, model: Any, tokenizer: Any, device: torch.device, dtype: 
     """
     config = model.config.get_text_config()
     vocab_size = _vocab_size(tokenizer, rows=int(model.get_output_embeddings().weight.shape[0]))
-    limits = (getattr(config, name, None) for name in ("max_position_embeddings", "n_positions"))
     return LanguageModel(
         ref=ref,
         model=model,
@@ -99,10 +100,18 @@ def describe(ref: str, model: Any, tokenizer: Any, device: torch.device, dtype: 
         device=device,
         dtype=dtype,
         vocab_size=vocab_size,
-        context_length=next((int(limit) for limit in limits if limit), _DEFAULT_CONTEXT),
+        context_length=_context_length(config),
         eos_ids=_eos_ids(model, tokenizer),
         draft_ids=_draft_ids(ref, config, vocab_size, device),
     )
+
+
+def _context_length(config: Any) -> int:
+    limits = (getattr(config, name, None) for name in ("max_position_embeddings", "n_positions"))
+    limit = next((int(limit) for limit in limits if limit), _DEFAULT_CONTEXT)
+    rope = getattr(config, "rope_parameters", None) or {}
+    # Dynamic NTK (transformers' `dynamic`) stretches the trained length by a factor.
+    return int(limit * rope.get("factor", 1.0)) if rope.get("rope_type") == "dynamic" else limit
 
 
 def _vocab_size(tokenizer: Any, rows: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +26,21 @@ from core.models.fit import tokenizer_problem
 from core.models.language_model import LanguageModel, describe
 from core.models.prompting import load_tokenizer, quiet_transformers
 from core.models.shared_draft import load_shared_draft
-from core.runners import llama
+from core.runners import llama, rotary
 from core.runners.llama import FusedLlamaWeights
-from core.runners.module import ModuleRunner
+from core.runners.module import ModuleRunner, Reading
 from core.text import in_words
 
 _log = logging.getLogger(__name__)
 
 _PROBE_LENGTH = 12
-_HALF_PRECISION = 0.1
-"""Largest mean difference of half-precision logits, as a share of their spread."""
+_ROUNDING, _HALF_PRECISION = 3e-4, 0.1
+"""Largest mean difference of logits in float32, and in half precision, as a share of their spread."""
+
+_ONE_BY_ONE = frozenset({"jamba", "recurrent_gemma", "zamba", "zamba2"})
+"""Types whose module is wrong or imprecise when it continues with several tokens (transformers 5.23)."""
+
+_READS = {Reading.TOKENS: "one token", Reading.WHOLE: "the whole text"}
 
 
 def load(
@@ -121,8 +126,22 @@ def _freeing_memory(
 
 
 def _load_module(entry: ModelEntry, folder: Path, device_map: DeviceMap, dtype: torch.dtype) -> Any:
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+    try:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    except Exception as error:
+        raise _damaged(entry, error) from error
+    kind = config.model_type
+    if config.is_encoder_decoder:
+        raise ModelUnreadableError(
+            f"{entry.title} is an encoder-decoder model ({kind}), which can't be run yet. Choose a decoder-only model."
+        )
+    if kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        raise ModelUnreadableError(
+            f"{entry.title} is of the kind {kind!r}, which doesn't generate text. Choose another model."
+        )
     try:
         model, info = AutoModelForCausalLM.from_pretrained(
             folder,
@@ -184,7 +203,7 @@ def prepare(ref: str, model: Any, tokenizer: Any, device: torch.device, dtype: t
         torch.OutOfMemoryError, MemoryError, RuntimeError: there is no memory left to run it.
     """
     loaded = describe(ref, model, tokenizer, device, dtype)
-    expected = check_cache(loaded)
+    expected = choose_reading(loaded)
     try:
         loaded.fused_weights = find_fused_weights(loaded, expected)
     except Exception as error:
@@ -192,39 +211,75 @@ def prepare(ref: str, model: Any, tokenizer: Any, device: torch.device, dtype: t
     return loaded
 
 
-def check_cache(loaded: LanguageModel) -> torch.Tensor:
-    """The module's logits (n, V) for a short text.
+def choose_reading(loaded: LanguageModel) -> torch.Tensor:
+    """Set how the module continues a text from its cache: the first way that loses nothing. Most read blocks.
+
+    A short text is read whole, and in parts with a rejected block between them.
+
+    Returns:
+        The module's logits (n, V) for that text, read whole.
 
     Raises:
-        ModelUnreadableError: if the module, given that text in parts and rewound between them, loses its place.
-            Recurrent models do, and those with a cache of another kind: their text would be silently wrong.
+        ModelUnreadableError: the module can't be run at all.
     """
     probe = _probe(loaded)
-    third = max(1, len(probe) // 3)
     try:
-        expected = ModuleRunner(loaded.model, len(probe)).forward(probe, num_logits=len(probe)).logits.float()
-        runner = ModuleRunner(loaded.model, len(probe))
-        runner.forward(probe[:third], num_logits=1)
-        runner.forward(probe[:third].flip(0), num_logits=1)
-        runner.rewind(third)
-        rest = runner.forward(probe[third:], num_logits=len(probe) - third).logits.float()
-    except ModelUnreadableError:
-        raise
+        runner = ModuleRunner(loaded.model, len(probe), reading=Reading.WHOLE)
+        logits = runner.forward(probe, num_logits=len(probe)).logits.float()
     except Exception as error:
         if is_out_of_memory(error):
             raise
         _log.debug("the probe failed", exc_info=True)
-        raise ModelUnreadableError(
-            f"{loaded.ref} can't be run with a cache that is rewound ({first_line(error)}). Choose another model."
-        ) from error
-    if not bool(expected.isfinite().all()):
-        return expected  # A precision problem, which decoding reports.
+        raise ModelUnreadableError(f"{loaded.ref} can't be run ({first_line(error)}). Choose another model.") from error
+    if not bool(logits.isfinite().all()):
+        return logits  # A precision problem, which decoding reports.
+    ways = (Reading.TOKENS,) if loaded.model.config.model_type in _ONE_BY_ONE else (Reading.BLOCKS, Reading.TOKENS)
+    loaded.reading = next((way for way in ways if _reads_right(loaded, way, probe, logits)), Reading.WHOLE)
+    if loaded.reading is not Reading.BLOCKS:
+        _log.warning("%s reads %s in a forward, so drafts can't make it faster.", loaded.ref, _READS[loaded.reading])
+    _check_long_texts(loaded, probe)
+    return logits
+
+
+def _check_long_texts(loaded: LanguageModel, probe: torch.Tensor) -> None:
+    """End the context where rotary frequencies change, if texts beyond are not computed as transformers does."""
+    boundary = rotary.boundary_of(loaded.model)
+    if boundary is None or boundary >= loaded.context_length:
+        return
+    end = min(loaded.context_length, 2 * boundary)
+    # Far apart, so that their distances tell; without a mask transformers takes gaps for the ends of texts.
+    at = torch.linspace(0, end - 1, len(probe), device=loaded.device).long().unsqueeze(0)
+    ids = probe.to(loaded.device).unsqueeze(0)
+    given = {"input_ids": ids, "position_ids": at, "attention_mask": torch.ones_like(ids), "use_cache": False}
+    with torch.inference_mode():
+        expected = loaded.model(**given).logits
+        with rotary.fixed(rotary.frequencies_for(loaded.model, end)):
+            ours = loaded.model(**given).logits
+    if not _is_alike(ours.float(), expected.float(), _ROUNDING):
+        loaded.context_length = boundary
+        _log.warning("%s: texts end at %d tokens, where its rotary frequencies change.", loaded.ref, boundary)
+
+
+def _reads_right(loaded: LanguageModel, way: Reading, probe: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Whether a module that continues from its cache this way computes the `expected` logits (n, V)."""
+    third = max(1, len(probe) // 3)
+    runner = ModuleRunner(loaded.model, len(probe), reading=way)
+    try:
+        runner.forward(probe[:third], num_logits=1)
+        runner.rewind(third)
+        runner.forward(probe[:third].flip(0), num_logits=1)
+        runner.rewind(third)
+        rows = [
+            runner.forward(part, num_logits=len(part)).logits for part in probe[third:].tensor_split(2) if len(part)
+        ]
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        _log.debug("%s can't read %s", loaded.ref, way, exc_info=True)
+        return False
     # Rounding, and a close call between experts, move far less than a lost place does.
-    if not _is_alike(rest, expected[third:], 1e-3 if loaded.dtype is torch.float32 else _HALF_PRECISION):
-        raise ModelUnreadableError(
-            f"{loaded.ref} keeps a state that can't be rewound, as speculative decoding must. Choose another model."
-        )
-    return expected
+    share = _ROUNDING if loaded.dtype is torch.float32 else _HALF_PRECISION
+    return _is_alike(torch.cat(rows).float(), expected[third:], share)
 
 
 def find_fused_weights(loaded: LanguageModel, expected: torch.Tensor) -> FusedLlamaWeights | None:
@@ -234,7 +289,7 @@ def find_fused_weights(loaded: LanguageModel, expected: torch.Tensor) -> FusedLl
         return None
     probe = _probe(loaded)
     weights = FusedLlamaWeights(loaded.model)
-    runner = llama.FusedLlamaRunner(weights, len(probe))
+    runner = replace(loaded, fused_weights=weights).runner(len(probe))
     # In two parts, so that the cache is read as well as written.
     parts = [runner.forward(part, num_logits=len(part)).logits.float() for part in probe.tensor_split(2) if len(part)]
     logits = torch.cat(parts)

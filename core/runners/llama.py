@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from core.runners import llama_forward
+from core.runners import llama_forward, rotary
 from core.runners.base import ForwardOutput, check_rewind
 from core.runners.llama_forward import FusedLlama, plain_errors, scripted
 from core.runners.products import (
@@ -46,9 +46,7 @@ def supports(model: Any) -> bool:
     if getattr(config, "hidden_act", "silu") != "silu" or getattr(config, "mlp_bias", False):
         return False
     rope = getattr(config, "rope_parameters", None) or {}
-    # Dynamic and long-context tables depend on the length of the text; one fixed table would be wrong.
-    has_fixed_table = rope.get("rope_type", "default") in {"default", "linear", "llama3"}
-    if not has_fixed_table or rope.get("partial_rotary_factor", 1) != 1:
+    if rope.get("partial_rotary_factor", 1) != 1:
         return False
     linears = (model.model.layers[0].self_attn.o_proj, model.model.layers[0].mlp.down_proj, model.lm_head)
     return all(type(linear) is torch.nn.Linear and linear.bias is None for linear in linears)
@@ -90,7 +88,7 @@ class FusedLlamaWeights:
             _product([[layer.mlp.gate_proj, layer.mlp.up_proj] for layer in layers]),
             _product([[layer.mlp.down_proj] for layer in layers]),
         )
-        self._rotary = model.model.rotary_emb
+        self._model = model.model
         self._small: Products | None = None
         # Each with the ids it was made for, which keeps their `id` unique.
         self._draft_heads: dict[tuple[int, bool], tuple[Tensor | None, Product]] = {}
@@ -121,7 +119,8 @@ class FusedLlamaWeights:
     def rotary_table(self, capacity: int) -> tuple[Tensor, Tensor]:
         """Cosines, and sines signed for the half they multiply: (capacity, 1, D) each."""
         positions = torch.arange(capacity, device=self.embedding.device)
-        cos, sin = self._rotary(self.embedding, positions.unsqueeze(0))
+        with rotary.fixed(rotary.frequencies_for(self._model, capacity)):
+            cos, sin = self._model.rotary_emb(self.embedding, positions.unsqueeze(0))
         cos, sin = cos[0].unsqueeze(1), sin[0].unsqueeze(1)
         half = self.head_dim // 2
         return cos.contiguous(), torch.cat((-sin[..., :half], sin[..., half:]), -1).contiguous()

@@ -2,73 +2,196 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Mapping
+from enum import StrEnum
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import DynamicCache
+from transformers.cache_utils import (
+    DummyLayer,
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    LinearAttentionAndFullAttentionLayer,
+    LinearAttentionAndSlidingWindowAttentionLayer,
+)
 
-from core.errors import ModelUnreadableError
+from core.runners import rotary
 from core.runners.base import ForwardOutput, check_rewind
+
+_MOST_REREAD = 16
+"""With more unread positions than this, they are read by a forward of their own, and a new snapshot is taken."""
+
+
+class Reading(StrEnum):
+    """How a module continues a text from its cache."""
+
+    BLOCKS = "blocks"
+    """Any number of tokens in one forward."""
+    TOKENS = "tokens"
+    """One token a forward, after the first."""
+    WHOLE = "whole"
+    """Its cache is of no use: every forward reads the whole text."""
 
 
 class ModuleRunner:
     """Runs a causal language model of transformers with a cache that can be rewound.
 
-    Every layer's cache keeps all positions, also in layers that attend through a sliding window: the module's mask
-    applies the window, and a cache without the positions outside the window could not be rewound.
+    Attention keeps all positions, also in layers with a sliding window: the module's mask applies the window, and
+    positions that were dropped could not be restored. A recurrent state can't be cut, so it is copied before each
+    block; after a rejection the copy comes back, and the next forward reads what was accepted a second time.
     """
 
-    def __init__(self, model: Any, capacity: int, head_ids: Tensor | None = None) -> None:
+    def __init__(
+        self, model: Any, capacity: int, head_ids: Tensor | None = None, reading: Reading = Reading.BLOCKS
+    ) -> None:
         """
         Args:
             model: a transformers model.
             capacity: maximum positions of the text.
             head_ids: (R,) ids whose logits to return, in this order; None for all.
+            reading: how the model continues from its cache.
         """
-        if getattr(model.config, "is_encoder_decoder", False):
-            raise ModelUnreadableError("Encoder-decoder models can't be run yet. Choose a decoder-only model.")
         self._model = model
         self._head_ids = head_ids
+        self._reading = reading
         self._device = model.get_input_embeddings().weight.device
-        self._cache = DynamicCache()
+        self._rotary = rotary.frequencies_for(model, capacity)
+        self._parameters = frozenset(inspect.signature(model.forward).parameters)
+        self._ids = torch.zeros(capacity, dtype=torch.int64, device=self._device)
         self.length = 0
         self.capacity = capacity
+        self._start_over()
+
+    def _start_over(self) -> None:
+        self._cache = new_cache(self._model.config)
+        self._num_read = 0
+        """Positions in the cache: fewer than `length` after a state was restored."""
+        self._saved: tuple[int, list[dict[str, Any]]] | None = None
+        self._is_kept = True
+        """Whether all positions are here to stay, so that a later rewind goes no further back."""
 
     @torch.inference_mode()
     def forward(self, ids: Tensor, *, num_logits: int, with_hidden: bool = False) -> ForwardOutput:
-        count = ids.shape[0]
-        positions = torch.arange(self.length, self.length + count, device=self._device)
+        start, end = self.length, self.length + ids.shape[0]
+        if end > self.capacity:
+            raise ValueError(f"The cache has room for {self.capacity} positions, not {end}.")
+        self._ids[start:end] = ids.to(self._device)
+        if self._has_state:
+            if start - self._num_read > _MOST_REREAD:
+                self._read(self._num_read, start, 0, False)
+            if self._is_kept and self._num_read == start:
+                self._saved = start, [_copy(layer) for layer in self._cache.layers]
+                self._is_kept = False
+        output = self._read(self._num_read, end, num_logits, with_hidden)
+        self.length = end
+        hidden = None if output.hidden is None else output.hidden[-len(ids) :]
+        return ForwardOutput(output.logits[output.logits.shape[0] - num_logits :], hidden)
+
+    def _read(self, start: int, end: int, num_logits: int, with_hidden: bool) -> ForwardOutput:
+        """Read positions `start` to `end`; logits of the last `num_logits`, at least one, hidden states of all."""
+        if self._reading is Reading.WHOLE:
+            return self._call(0, end, num_logits, with_hidden)
         try:
-            output = self._model(
-                input_ids=ids.to(self._device).unsqueeze(0),
-                position_ids=positions.unsqueeze(0),
-                past_key_values=self._cache,
-                use_cache=True,
-                # transformers reads 0 as "all", so ask for at least one row.
-                logits_to_keep=max(num_logits, 1),
-                output_hidden_states=with_hidden,
-            )
+            if self._reading is Reading.TOKENS and start:
+                rows = [self._call(at, at + 1, 1, with_hidden) for at in range(start, end)]
+                hidden = torch.cat([row.hidden for row in rows if row.hidden is not None]) if with_hidden else None
+                output = ForwardOutput(torch.cat([row.logits for row in rows]), hidden)
+            else:
+                output = self._call(start, end, num_logits, with_hidden)
         except BaseException:
-            # Some layers may have appended before the failure: cut all back to the same length.
-            self._cut(self.length)
+            # Some layers may have read these positions before the failure.
+            if self._has_state:
+                self._start_over()
+            else:
+                self._cut(start)
             raise
-        self.length += count
+        self._num_read = end
+        return output
+
+    def _call(self, start: int, end: int, num_logits: int, with_hidden: bool) -> ForwardOutput:
+        given: dict[str, Any] = {
+            "input_ids": self._ids[start:end].unsqueeze(0),
+            "use_cache": self._reading is not Reading.WHOLE,
+            "output_hidden_states": with_hidden,
+        }
+        if "position_ids" in self._parameters:
+            given["position_ids"] = torch.arange(start, end, device=self._device).unsqueeze(0)
+        if "logits_to_keep" in self._parameters:
+            given["logits_to_keep"] = max(num_logits, 1)  # transformers reads 0 as "all".
+        if self._reading is not Reading.WHOLE:
+            # Purely recurrent models have another name for it.
+            name = "cache_params" if "cache_params" in self._parameters else "past_key_values"
+            given[name] = self._cache
+        with rotary.fixed(self._rotary):
+            output = self._model(**given)
         rows = output.logits[0]
         if self._head_ids is not None:
             rows = rows[:, self._head_ids]
-        return ForwardOutput(
-            logits=rows[rows.shape[0] - num_logits :],
-            hidden=output.hidden_states[-1][0] if with_hidden else None,
-        )
+        return ForwardOutput(rows, output.hidden_states[-1][0] if with_hidden else None)
 
     def rewind(self, length: int) -> None:
         check_rewind(length, self.length)
-        self._cut(length)
+        if self._reading is not Reading.WHOLE:
+            self._cut(length)
         self.length = length
+        self._is_kept = True
+
+    @property
+    def _has_state(self) -> bool:
+        return any(not _is_plain(layer) for layer in self._cache.layers)
 
     def _cut(self, length: int) -> None:
+        """Leave at most the first `length` positions in the cache; fewer if it holds a state."""
+        if self._has_state and length < self._num_read:
+            if self._saved is None or self._saved[0] > length:
+                self._start_over()
+                return
+            length, states = self._saved
+            for layer, state in zip(self._cache.layers, states, strict=True):
+                vars(layer).update(_copied(state))
         for layer in self._cache.layers:
             if getattr(layer, "keys", None) is not None and layer.keys.numel():
                 layer.keys = layer.keys[..., :length, :]
                 layer.values = layer.values[..., :length, :]
+        self._num_read = min(self._num_read, length)
+
+
+def new_cache(config: Any) -> DynamicCache:
+    """An empty cache whose attention layers keep every position."""
+    try:
+        cache = DynamicCache(config=config)
+    except (AttributeError, KeyError, TypeError, ValueError):  # A configuration that doesn't list its layers.
+        return DynamicCache()
+    for index, layer in enumerate(cache.layers):
+        if isinstance(layer, LinearAttentionAndSlidingWindowAttentionLayer):
+            cache.layers[index] = LinearAttentionAndFullAttentionLayer(layer.number_of_states)
+        elif isinstance(layer, DynamicSlidingWindowLayer):
+            cache.layers[index] = DynamicLayer()
+    return cache
+
+
+def _is_plain(layer: Any) -> bool:
+    """Whether a layer of a cache holds nothing but keys and values, which can be cut."""
+    return type(layer) in (DynamicLayer, DummyLayer)
+
+
+def _copy(layer: Any) -> dict[str, Any]:
+    """A layer's state, to be restored later; keys and values are cut instead."""
+    if _is_plain(layer):
+        return {}
+    is_cut = isinstance(layer, DynamicLayer)
+    return _copied({name: value for name, value in vars(layer).items() if not (is_cut and name in ("keys", "values"))})
+
+
+def _copied(state: Mapping[Any, Any]) -> dict[Any, Any]:
+    """With its tensors, and those of dictionaries in it, cloned: modules write to them in place."""
+
+    def copied(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return value.clone()
+        return _copied(value) if isinstance(value, Mapping) else value
+
+    return {name: copied(value) for name, value in state.items()}

@@ -1,0 +1,115 @@
+"""Recurrent and hybrid models: greedy text is transformers' own, plain and speculative, though a state can't be cut."""
+
+import functools
+
+import pytest
+import torch
+
+from core.decode import autoregressive, speculative
+from core.drafters.prompt_lookup import PromptLookupDrafter
+from core.models.language_model import LanguageModel
+from core.models.loading import choose_reading
+from core.runners.module import Reading
+from core.settings import SamplingParams
+from tests.fakes import greedy_reference, language_model, play, tiny_module
+
+LENGTH = 40
+GREEDY = {"sampling": SamplingParams(0.0), "max_new_tokens": LENGTH}
+PROMPTS = [torch.randint(257, (n,), generator=torch.Generator().manual_seed(n)).tolist() for n in (1, 9, 30)]
+
+_SIZES = {
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 512,
+}  # fmt: skip
+_EXPERTS = {
+    "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 16,
+}  # fmt: skip
+_LINEAR = {
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
+    "linear_conv_kernel_dim": 4, "layer_types": ["linear_attention", "full_attention"] * 2,
+}  # fmt: skip
+_MAMBA = {"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 8, "mamba_n_groups": 1, "mamba_d_ssm": 64}
+HYBRIDS: dict[str, tuple[dict, Reading]] = {
+    "qwen3_next": ({**_LINEAR, **_EXPERTS}, Reading.BLOCKS),
+    "qwen3_5_text": (_LINEAR, Reading.BLOCKS),
+    "lfm2": ({"layer_types": ["conv", "full_attention"] * 2}, Reading.BLOCKS),
+    "bamba": ({**_MAMBA, "attn_layer_indices": [1, 3]}, Reading.BLOCKS),
+    "falcon_h1": (_MAMBA, Reading.BLOCKS),
+    "nemotron_h": (
+        {"hybrid_override_pattern": "M*M-", "mamba_num_heads": 4, "mamba_head_dim": 16, "ssm_state_size": 8,
+         "n_groups": 1}, Reading.BLOCKS,
+    ),
+    "jamba": (
+        {"attn_layer_period": 2, "attn_layer_offset": 1, "mamba_d_state": 8, "mamba_dt_rank": 8, "num_experts": 2,
+         "num_experts_per_tok": 1}, Reading.TOKENS,
+    ),
+    "mamba2": ({"state_size": 8, "num_heads": 4, "head_dim": 16, "n_groups": 1}, Reading.BLOCKS),
+    "minimax": ({"layer_types": ["linear_attention", "full_attention"] * 2, "block_size": 16}, Reading.WHOLE),
+}  # fmt: skip
+"""By transformers' model type: the values of its configuration, and how its module continues a text."""
+
+
+@functools.cache
+def hybrid(name: str, *, noise: float = 0.0) -> LanguageModel:
+    torch.manual_seed(0)  # Some modules draw their decay rates themselves.
+    module = tiny_module(name, **{**_SIZES, **HYBRIDS[name][0], "tie_word_embeddings": False})
+    generator = torch.Generator().manual_seed(1)
+    for parameter in module.parameters():
+        parameter.add_(torch.randn(parameter.shape, generator=generator) * noise)
+    model = language_model(module)
+    choose_reading(model)
+    return model
+
+
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_greedy_text_is_that_of_transformers_plain_and_speculative(name):
+    target, draft = hybrid(name), hybrid(name, noise=0.01)
+    assert target.reading is HYBRIDS[name][1]
+    for prompt in PROMPTS:
+        expected = greedy_reference(target, prompt, LENGTH)
+        assert play(autoregressive(target, prompt, **GREEDY)).ids == expected
+        assert play(speculative(target, PromptLookupDrafter(), prompt, num_draft_tokens=3, **GREEDY)).ids == expected
+        run = play(speculative(target, draft, prompt, num_draft_tokens=4, **GREEDY))
+        assert run.ids == expected
+        assert run.summary.num_accepted_tokens > 0
+
+
+def test_a_draft_equal_to_its_hybrid_target_accepts_everything():
+    model = hybrid("qwen3_next")
+    run = play(speculative(model, model, PROMPTS[1], num_draft_tokens=4, max_new_tokens=30))
+    assert run.summary.draft_acceptance_rate == 1.0
+
+
+@pytest.mark.parametrize("name", ["qwen3_next", "falcon_h1", "jamba"])
+def test_any_rewind_gives_the_logits_of_the_whole(name):
+    model = hybrid(name)
+    ids = torch.randint(257, (60,), generator=torch.Generator().manual_seed(2))
+    with torch.inference_mode():
+        expected = model.model(input_ids=ids.unsqueeze(0), use_cache=False).logits[0]
+    runner = model.runner(100)
+    for count, kept in [(20, 20), (1, 20), (5, 23), (17, 30), (9, 12), (1, 5), (30, 3), (40, 43), (1, 44), (16, 60)]:
+        start = runner.length
+        rows = runner.forward(ids[start : start + count], num_logits=count).logits
+        assert torch.allclose(rows, expected[start : start + count], atol=2e-3)
+        runner.rewind(min(kept, runner.length))
+        runner.forward(ids[:3], num_logits=1)  # Rejected.
+        runner.rewind(min(kept, start + count))
+
+
+def test_a_forward_that_fails_halfway_leaves_no_trace():
+    model = hybrid("qwen3_next")
+    ids = torch.tensor(PROMPTS[2])
+    expected = model.runner(40).forward(ids, num_logits=5).logits
+    runner = model.runner(40)
+    runner.forward(ids[:20], num_logits=1)
+
+    def fail(*_) -> None:
+        raise RuntimeError("a kernel failed")
+
+    handle = model.model.model.layers[2].register_forward_pre_hook(fail)
+    try:
+        with pytest.raises(RuntimeError, match="kernel"):
+            runner.forward(ids[20:25], num_logits=1)
+    finally:
+        handle.remove()
+    assert torch.allclose(runner.forward(ids[20:], num_logits=5).logits, expected, atol=1e-4)

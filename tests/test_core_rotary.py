@@ -1,0 +1,81 @@
+"""Every kind of rotary embedding: one set of frequencies a run, whatever its length and the sizes of its forwards."""
+
+import pytest
+import torch
+
+from core.decode import autoregressive, speculative
+from core.models.loading import choose_reading
+from core.runners import llama, rotary
+from core.settings import SamplingParams
+from tests.fakes import FAMILIES, greedy_reference, language_model, oracle, play, tiny_module
+
+BOUNDARY, LONGEST, NEW = 48, 192, 20
+_FACTOR = {"rope_theta": 1e4, "factor": 4.0}
+_TRAINED = {"original_max_position_embeddings": BOUNDARY}
+KINDS = {
+    "default": {"rope_type": "default", "rope_theta": 1e4},
+    "linear": {"rope_type": "linear", **_FACTOR},
+    "dynamic": {"rope_type": "dynamic", **_FACTOR},
+    "yarn": {"rope_type": "yarn", **_FACTOR, **_TRAINED},
+    "longrope": {"rope_type": "longrope", **_FACTOR, **_TRAINED,
+                 "short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [1.0, 3.0, 6.0, 12.0]},
+    "llama3": {"rope_type": "llama3", **_FACTOR, **_TRAINED, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+    "proportional": {"rope_type": "proportional", **_FACTOR},
+}  # fmt: skip
+PROMPTS = {"below": 20, "across": BOUNDARY - 8, "above": BOUNDARY + 12}
+
+
+def module_of(family: str, kind: str):
+    longest = BOUNDARY if kind == "dynamic" else LONGEST
+    sizes = {**FAMILIES["llama"], "max_position_embeddings": longest, "rope_parameters": KINDS[kind]}
+    return tiny_module(family, **sizes)
+
+
+CASES = [("llama", kind, is_fused) for kind in KINDS for is_fused in (True, False)] + [("phi3", "longrope", False)]
+
+
+@pytest.mark.parametrize("where", PROMPTS)
+@pytest.mark.parametrize(("family", "kind", "is_fused"), CASES)
+def test_plain_and_speculative_text_agree_with_transformers(family, kind, is_fused, where, monkeypatch):
+    monkeypatch.setattr("core.runners.base.PREFILL_CHUNK", 16)
+    model = language_model(module_of(family, kind), is_fused=is_fused)
+    prompt = torch.randint(257, (PROMPTS[where],), generator=torch.Generator().manual_seed(3)).tolist()
+    greedy = {"sampling": SamplingParams(0.0), "max_new_tokens": NEW}
+    plain = play(autoregressive(model, prompt, **greedy)).ids
+    assert len(plain) == NEW
+    # One set of frequencies: the same text when all of it is read at once.
+    runner = model.runner(len(prompt) + NEW)
+    rows = runner.forward(torch.tensor([*prompt, *plain[:-1]]), num_logits=NEW).logits
+    assert rows.argmax(-1).tolist() == plain
+    # transformers changes them in mid-text, and those of dynamic NTK with every token beyond the boundary.
+    if where == "below" or (where == "above" and kind != "dynamic") or kind not in ("dynamic", "longrope"):
+        assert plain == greedy_reference(language_model(module_of(family, kind)), prompt, NEW)
+    for drafter in (model, oracle([*prompt, *plain], offset=1, vocab_size=257)):
+        assert play(speculative(model, drafter, prompt, num_draft_tokens=4, **greedy)).ids == plain
+
+
+def test_a_module_is_left_as_it_was():
+    model = language_model(module_of("phi3", "longrope"))
+    embedding = model.model.model.rotary_emb
+    before = embedding.inv_freq.clone()
+    model.runner(LONGEST).forward(torch.arange(9), num_logits=1)
+    assert embedding.rope_type == "longrope"
+    assert torch.equal(embedding.inv_freq, before)
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "longrope"])
+def test_loading_compares_texts_beyond_the_boundary_and_else_ends_them_there(kind, monkeypatch, caplog):
+    model = language_model(module_of("llama", kind))
+    choose_reading(model)
+    assert model.context_length == LONGEST
+    found = rotary.frequencies_for
+
+    def always_short(module, capacity: int):
+        return found(module, min(capacity, BOUNDARY))
+
+    monkeypatch.setattr(rotary, "frequencies_for", always_short)
+    choose_reading(model)
+    assert model.context_length == BOUNDARY
+    assert "rotary frequencies change" in caplog.text
+    assert rotary.boundary_of(module_of("llama", "yarn")) is None
+    assert llama.supports(module_of("llama", kind))
