@@ -27,8 +27,8 @@ PROMPTS = {"below": 20, "across": BOUNDARY - 8, "above": BOUNDARY + 12}
 
 def module_of(family: str, kind: str):
     longest = BOUNDARY if kind == "dynamic" else LONGEST
-    sizes = {**FAMILIES["llama"], "max_position_embeddings": longest, "rope_parameters": KINDS[kind]}
-    return tiny_module(family, **sizes)
+    sizes = {**FAMILIES["llama"], "max_position_embeddings": longest, "rope_parameters": dict(KINDS[kind])}
+    return tiny_module(family, **sizes, **({"original_max_position_embeddings": BOUNDARY} if family == "phi3" else {}))
 
 
 CASES = [("llama", kind, is_fused) for kind in KINDS for is_fused in (True, False)] + [("phi3", "longrope", False)]
