@@ -30,7 +30,7 @@ from core.runlog.tally import Tally
 from core.runners.base import ForwardOutput, prefill
 from core.runners.graphed import captures_graphs
 from core.runners.timing import StepClock, Stopwatch, is_asynchronous, peak_memory_mb, reset_peak_memory
-from core.sampling import draw_gumbel, gumbel_noise, probabilities
+from core.sampling import draw_gumbel, gumbel_noise, probabilities, seeded_generator
 from core.settings import Coupling, LengthPolicy, SamplingParams
 from core.text import TextStream, display_texts
 from core.types import (
@@ -200,7 +200,7 @@ class _Run:
         self._controls = controls
         self._scorer = TargetScorer(target, self._text.limit, drafter.needs if drafter else frozenset())
         self._features: dict[TargetFeature, Tensor] = {}
-        self._generator = torch.Generator().manual_seed(seed)
+        self._generator = seeded_generator(seed)
         self._noise = self._noise_of(seed) if coupling is Coupling.GUMBEL else None
         self._backlog = EvidenceBacklog(target.tokenizer) if inspect else None
         self._tally = Tally()
@@ -387,8 +387,8 @@ class _Run:
     # --- Before, between and after the steps --------------------------------------------------------------------
 
     def _noise_of(self, seed: int) -> Callable[[int], Tensor]:
-        vocab_size = self._target.vocab_size
-        return functools.lru_cache(maxsize=32)(lambda at: gumbel_noise(seed, at, vocab_size))
+        vocab_size, device = self._target.vocab_size, self._target.device
+        return functools.lru_cache(maxsize=32)(lambda at: gumbel_noise(seed, at, vocab_size, device))
 
     def _prefill(self) -> PrefillDone:
         num_prompt = len(self._ids)

@@ -163,23 +163,55 @@ def draw_in_double(probs: Tensor, uniform: Tensor) -> Tensor:
     return torch.searchsorted(cdf, point, right=True).clamp_(max=probs.size(-1) - 1)
 
 
-def gumbel_noise(seed: int, position: int, vocab_size: int) -> Tensor:
-    """Standard Gumbel noise for one position, the same for every caller with this seed.
+def gumbel_noise(seed: int, position: int, vocab_size: int, device: torch.device | None = None) -> Tensor:
+    """Standard Gumbel noise for one position: an integer hash of (seed, position, id), the same on every device.
 
     Args:
         seed: the run's seed.
         position: absolute position in the text of the token to be drawn.
         vocab_size: V.
+        device: of the result; None for the CPU.
 
     Returns:
-        (V,) float32 on the CPU.
+        (V,) float32.
     """
-    # A multiplicative mix keeps neighbouring (seed, position) pairs from starting related streams.
-    key = (seed * 0x9E3779B97F4A7C15 + position * 0xD1B54A32D192ED03 + 0x2545F4914F6CDD1D) % (1 << 63)
-    generator = torch.Generator().manual_seed(key)
-    draws = torch.empty(vocab_size).exponential_(generator=generator)
-    # A draw of exactly 0 would make the noise infinite, and infinity at an id of probability 0 is NaN.
-    return -draws.clamp_(min=torch.finfo(draws.dtype).tiny).log()
+    device = device or torch.device("cpu")
+    place = device if has_double(device) else torch.device("cpu")
+    key = _signed(mixed(mixed(seed) + position))
+    bits = torch.arange(vocab_size, device=place).mul_(_signed(_STRIDE)).add_(key)
+    for shift, factor in _ROUNDS:
+        bits = bits.bitwise_xor_(_shifted(bits, shift)).mul_(_signed(factor))
+    bits = bits.bitwise_xor_(_shifted(bits, _LAST_SHIFT))
+    # The top 52 bits and a half, so that neither 0 nor 1 comes up, whose noise would be infinite.
+    uniforms = _shifted(bits, 12).double().add_(0.5).mul_(2.0**-52)
+    return uniforms.log_().neg_().log_().neg_().float().to(device)
+
+
+_STRIDE, _ROUNDS, _LAST_SHIFT = 0x9E3779B97F4A7C15, ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)), 31
+"""The constants of SplitMix64 (Steele, Lea and Flood, 2014)."""
+
+
+def mixed(value: int) -> int:
+    """A 64-bit hash of an integer, by SplitMix64; neighbours have nothing in common."""
+    bits = (value + _STRIDE) % 2**64
+    for shift, factor in _ROUNDS:
+        bits = (bits ^ bits >> shift) * factor % 2**64
+    return bits ^ bits >> _LAST_SHIFT
+
+
+def _shifted(bits: Tensor, count: int) -> Tensor:
+    """int64 shifted right without its sign."""
+    return (bits >> count).bitwise_and_((1 << (64 - count)) - 1)
+
+
+def _signed(bits: int) -> int:
+    """64 bits as the int64 that torch has them in."""
+    return bits - 2**64 if bits >= 2**63 else bits
+
+
+def seeded_generator(seed: int) -> torch.Generator:
+    """A generator on the CPU. It takes 32 bits, so longer seeds are hashed, or those of equal low bits would agree."""
+    return torch.Generator().manual_seed(seed if 0 <= seed < 2**32 else mixed(seed) >> 32)
 
 
 def draw_gumbel(probs: Tensor, noise: Tensor) -> Tensor:

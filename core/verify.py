@@ -22,6 +22,8 @@ from core.types import TokenKind, Verification
 SUM_TOLERANCE = 1e-2
 """How far a row's sum may be from 1: half-precision rounding passes; logits and unnormalised scores don't."""
 
+_ROUNDING = 1e-5
+
 _IMPOSSIBLE_DRAFT = "The drafter proposed a token that has probability 0 in its own distribution. Fix its code."
 
 
@@ -50,6 +52,9 @@ def verify(
     """
     _check(draft_tokens, draft_probs, target_probs)
     draft_tokens = draft_tokens.long()
+    # Half precision rounds sums by up to the tolerance, which would shift the distribution of what is drawn.
+    target_probs = _normalised(target_probs)
+    draft_probs = None if draft_probs is None else _normalised(draft_probs)
     if generator is None:
         generator = torch.Generator()
         generator.seed()
@@ -110,7 +115,7 @@ def _verified_on_device(
     decisive = for_device(uniforms, target_probs.device)
     verdict = decide(draft_tokens, draft_probs, target_probs, decisive.to(target_probs.device)).tolist()
     num_accepted, next_token = int(verdict[0]), int(verdict[1])
-    p, q = verdict[2 : 2 + num_drafted], verdict[2 + num_drafted :]
+    p, q = verdict[2 : 2 + num_drafted], verdict[2 + num_drafted : -1]
     if any(map(math.isnan, verdict)):
         check_finite(draft_probs, target_probs)
     if 0.0 in q:
@@ -133,8 +138,9 @@ def decide(draft_tokens: Tensor, draft_probs: Tensor | None, target_probs: Tenso
         uniforms: (K + 1,) draws from `for_device`, the last one for the token after the accepted ones.
 
     Returns:
-        (2 + 2 K,) float64, or float32 on devices without it (exact for ids up to 2^24): number of accepted tokens, next
-        token, and the probabilities of the drafted tokens under the target and under the draft.
+        (3 + 2 K,) float64, or float32 on devices without it (exact for ids up to 2^24): number of accepted tokens, next
+        token, the probabilities of the drafted tokens under the target and under the draft, and the sum of what the
+        next token was drawn from, which is NaN if the model's logits held NaN.
     """
     num_drafted = draft_tokens.shape[0]
     at = draft_tokens.unsqueeze(1)
@@ -154,7 +160,8 @@ def decide(draft_tokens: Tensor, draft_probs: Tensor | None, target_probs: Tenso
     left = (target_row - taken.index_select(0, num_accepted)[0]).clamp_(min=0.0)
     weights = torch.where(left.sum() > 0, left, target_row)
     next_token = draw(weights, uniforms[num_drafted])
-    return torch.cat((num_accepted.to(p.dtype), next_token.view(1).to(p.dtype), p, q))
+    total = weights.sum().view(1).to(p.dtype)
+    return torch.cat((num_accepted.to(p.dtype), next_token.view(1).to(p.dtype), p, q, total))
 
 
 def _probs_of(rows: Tensor, tokens: Tensor) -> list[float]:
@@ -165,8 +172,11 @@ def _probs_of(rows: Tensor, tokens: Tensor) -> list[float]:
 
 
 def check_finite(draft_probs: Tensor | None, target_probs: Tensor) -> None:
-    """Raise GenerationError if a model's logits held NaN or nothing finite: softmax makes the whole row NaN."""
-    if draft_probs is not None and not bool(draft_probs[:, 0].isfinite().all()):
+    """Raise GenerationError if a model's logits held NaN or nothing finite: softmax makes the whole row NaN.
+
+    A draft's row may hold zeros at ids that it never proposes, so its sum is looked at.
+    """
+    if draft_probs is not None and not bool(draft_probs.sum(-1).isfinite().all()):
         raise GenerationError("The draft's logits hold NaN. Choose float32, or another draft model.")
     if not bool(target_probs[:, 0].isfinite().all()):
         raise GenerationError("The target's logits hold NaN. Choose float32, or another target model.")
@@ -235,6 +245,13 @@ def _check(draft_tokens: Tensor, draft_probs: Tensor | None, target_probs: Tenso
     rows = torch.arange(num_drafted, device=draft_probs.device)
     if not bool((draft_probs[rows, draft_tokens.long()] > 0).all()):
         raise ValueError("A drafted token has draft probability 0: it can't have been drawn from draft_probs.")
+
+
+def _normalised(rows: Tensor) -> Tensor:
+    """Rows (..., V) in float32 or wider, each divided by its sum unless that is 1 up to float32's rounding."""
+    rows = rows if rows.dtype is torch.float64 else rows.float()
+    sums = rows.sum(-1, keepdim=True)
+    return torch.where((sums - 1).abs() > _ROUNDING, rows / sums, rows)
 
 
 def _check_rows(name: str, rows: Tensor) -> None:

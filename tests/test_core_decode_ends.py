@@ -102,10 +102,13 @@ def test_closing_the_generator_ends_the_run_and_leaves_no_trace(after):
     check_the_next_run(target, draft)
 
 
+@pytest.mark.parametrize("is_behind", [False, True], ids=["CPU", "device that runs behind the host"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("who", ["target", "draft"])
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_logits_that_cant_be_sampled_are_a_sentence(who, value, temperature):
+def test_logits_that_cant_be_sampled_are_a_sentence(who, value, temperature, is_behind, monkeypatch):
+    for user in ("core.verify", "core.decode"):
+        monkeypatch.setattr(f"{user}.is_asynchronous", lambda device: is_behind)
     models = dict(zip(("target", "draft"), tables(), strict=True))
     good = models[who].law
 

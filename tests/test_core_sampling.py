@@ -13,7 +13,17 @@ import core.sampling
 from core.decode import speculative
 from core.drafters.draft_model import DraftModelDrafter
 from core.errors import SettingsError
-from core.sampling import draw, draw_gumbel, draw_in_double, draw_uniforms, fractions, gumbel_noise, probabilities
+from core.sampling import (
+    draw,
+    draw_gumbel,
+    draw_in_double,
+    draw_uniforms,
+    fractions,
+    gumbel_noise,
+    mixed,
+    probabilities,
+    seeded_generator,
+)
 from core.settings import SamplingParams
 from core.verify import decide, verify_block
 from tests.exactness import SIGNIFICANCE, certain_step, drafter_step, joint_p_value, random_blocks, verify_step
@@ -147,6 +157,20 @@ def test_gumbel_noise_belongs_to_its_seed_and_position():
     others = [gumbel_noise(seed, position, 100) for seed, position in [(7, 41), (7, 39), (8, 40), (40, 7), (6, 41)]]
     assert not any(torch.equal(noise, other) for other in others)
     assert bool(noise.isfinite().all())
+
+
+def test_gumbel_noise_and_draws_are_the_same_on_every_machine():
+    """Fixed numbers: an integer hash, and a generator that takes 32 bits of a longer seed."""
+    assert mixed(0) == 0xE220A8397B1DCDAF  # The first output of SplitMix64 from 0, as published.
+    noise = gumbel_noise(7, 40, 50_000)
+    assert torch.allclose(noise[[0, 1, 49_999]], torch.tensor(NOISE), atol=1e-6)
+    assert torch.equal(noise[:100], gumbel_noise(7, 40, 100))
+    seeds = (1, 1 + 2**32, 1 + 2**40, 1 + 2**62)
+    assert len({float(draw_uniforms(1, seeded_generator(seed))) for seed in seeds}) == 4
+    assert len({float(gumbel_noise(seed, 0, 1)) for seed in seeds}) == 4
+
+
+NOISE = [-1.2146258, 0.2641770, -0.1088933]
 
 
 @pytest.mark.parametrize("seed", [0, 2**63 - 1, None])

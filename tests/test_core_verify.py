@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest, chisquare
 
 from core.drafters.draft_model import DraftModelDrafter
+from core.errors import GenerationError
 from core.types import TokenKind
 from core.verify import residual, verify, verify_block, verify_gumbel
 from tests.exactness import (
@@ -149,6 +150,23 @@ def test_other_precisions_and_id_types_are_accepted(dtype):
     for ids in (torch.int32, torch.int16, torch.uint8):
         outcome = verify(torch.tensor([1, 2], dtype=ids), draft, target, generator=generator())
         assert outcome == verify(torch.tensor([1, 2]), draft, target, generator=generator())
+
+
+def test_rows_that_half_precision_rounded_are_drawn_from_as_distributions(uniforms):
+    """The draft's row sums to .995: a token is accepted by the ratio of probabilities, not of weights."""
+    target, draft = torch.tensor([[0.5, 0.5], [0.5, 0.5]]), torch.tensor([[0.6, 0.395]])
+    ratio = 0.5 / (0.6 / 0.995)
+    for uniform, num_accepted in ((ratio - 1e-4, 1), (ratio + 1e-4, 0)):
+        uniforms(uniform, 0.5)
+        assert verify(torch.tensor([0]), draft, target).num_accepted == num_accepted
+
+
+@pytest.mark.parametrize("is_behind", [False, True])
+def test_nan_of_a_draft_that_never_proposes_id_0_is_reported(is_behind, monkeypatch):
+    monkeypatch.setattr("core.verify.is_asynchronous", lambda device: is_behind)
+    trimmed = torch.tensor([[0.0, math.nan, math.nan, 0.0]])
+    with pytest.raises(GenerationError, match="draft"):
+        verify_block(torch.tensor([1]), trimmed, torch.full((2, 4), 0.25), generator=generator())
 
 
 def _with(rows: torch.Tensor, value: float) -> torch.Tensor:

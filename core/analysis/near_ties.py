@@ -101,7 +101,8 @@ def replay_margin(
 
 def _score(target: LanguageModel, runner: Runner, ids: Sequence[int]) -> Tensor:
     """(n, V) float32 logits that follow each of the ids, of tokens that may be emitted."""
-    logits = runner.forward(torch.tensor(ids), num_logits=len(ids)).logits[:, : target.vocab_size].float()
+    logits = runner.forward(torch.tensor(ids), num_logits=len(ids)).logits[:, : target.vocab_size]
+    logits = logits.to(torch.float32, copy=True)  # The next forward may overwrite a graph's output.
     if bool(logits.isnan().any()):
         raise GenerationError("The target's logits hold NaN. Choose float32, or another target model.")
     return logits

@@ -215,7 +215,7 @@ def _measure(
 
         @functools.lru_cache(maxsize=8)
         def noise(position: int) -> Tensor:
-            return gumbel_noise(seed, position, target.vocab_size).to(target.device)
+            return gumbel_noise(seed, position, target.vocab_size, target.device)
 
         options["scores"] = lambda position, logits: probabilities(logits, sampling).log() + noise(position)
     margin, lead = (replay_margin(target, prompt.ids, text.blocks, at, tokens, **options) for text in texts)

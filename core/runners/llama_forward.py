@@ -192,14 +192,14 @@ def _attend_block(query: Tensor, keys: Tensor, values: Tensor, mask: Optional[Te
 
 def _attend_chunk(query: Tensor, keys: Tensor, values: Tensor, mask: Optional[Tensor]) -> Tensor:  # noqa: UP045
     """The same for many positions, with a mask (n, L) over the whole cache."""
-    mixed = functional.scaled_dot_product_attention(
-        query.unsqueeze(0),
-        keys.unsqueeze(0),
-        values.unsqueeze(0),
-        attn_mask=mask,
-        enable_gqa=query.shape[0] != keys.shape[0],
-    )
-    return mixed[0]
+    heads, count, size = query.shape
+    groups = keys.shape[0]
+    if mask is not None and heads != groups:
+        mask = mask.repeat(heads // groups, 1)
+    # Query heads that share a key-value head are stacked as rows: the kernel's own grouping copies the keys.
+    stacked = query.reshape(1, groups, heads // groups * count, size)
+    mixed = functional.scaled_dot_product_attention(stacked, keys.unsqueeze(0), values.unsqueeze(0), attn_mask=mask)
+    return mixed.reshape(heads, count, size)
 
 
 def rms_norm(x: Tensor, weight_twice: Tensor, epsilon: float) -> Tensor:
