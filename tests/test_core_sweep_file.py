@@ -239,9 +239,10 @@ def test_a_sweep_without_a_run_leaves_no_file_and_a_restart_the_old_one(out):
 class Disk:
     """A file that has no room while `is_full`; a part of what is written gets through."""
 
+    is_full = False
+
     def __init__(self, file):
         self._file = file
-        self.is_full = False
 
     def write(self, data):
         if self.is_full:
@@ -253,7 +254,7 @@ class Disk:
         return getattr(self._file, name)
 
     def __enter__(self):
-        return self._file.__enter__()
+        return self
 
     def __exit__(self, *details):
         return self._file.__exit__(*details)
@@ -261,13 +262,11 @@ class Disk:
 
 @pytest.mark.parametrize("has_room_again", [False, True])
 def test_a_disk_that_fills_is_reported_once_and_nothing_written_is_lost(out, monkeypatch, has_room_again):
-    disks = []
-    original = os.fdopen
-    monkeypatch.setattr(sweep_file.os, "fdopen", lambda *a, **k: disks.append(Disk(original(*a, **k))) or disks[-1])
+    monkeypatch.setattr(sweep_file, "open", lambda *a, **k: Disk(open(*a, **k)), raising=False)  # noqa: SIM115
     events = []
     for event in sweep(plan_of(), FakeSweepSession(), out=out):
         if isinstance(event, RunMeasured):
-            disks[0].is_full = 4 <= event.num_done < (8 if has_room_again else 99)
+            Disk.is_full = 4 <= event.num_done < (8 if has_room_again else 99)
         events.append(event)
     (failure,) = [event.sentence for event in events if isinstance(event, FileFailed)]
     assert "no space" in failure

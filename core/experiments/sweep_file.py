@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from core.errors import RunLogError, SettingsError
 from core.experiments.bench import installed
 from core.experiments.prompt_suites import Prompt
 from core.experiments.sweep_plan import SUMMARY_FIELDS, Cell, DrafterChoice, Measurement, PlannedRun, SweepPlan
 from core.files import FileClaim, explain_write_error
-from core.runlog.log import parse_line, to_line
+from core.runlog.log import parse_line, text_of, to_line
 from core.runlog.replay import COUNTS, summary_from_record
 from core.runlog.tally import Tally
 from core.settings import Coupling, Device, DType
@@ -243,11 +242,11 @@ def _head(line: bytes, name: str) -> Record:
 
 
 class SweepFile:
-    """Appends a line for each run and hands it to the system at once; continues the sweep that is there, unless
+    """Appends a line for each run and hands it to the disk at once; continues the sweep that is there, unless
     restarted.
 
-    The file is not touched before the first run has ended. A line that can't be written is kept, and tried again with
-    the next one. device_name is that of the earlier runs; num_unsaved runs are not in the file.
+    What is there stays until the first run has ended. A line that can't be written is kept, and tried again with the
+    next one. device_name is that of the earlier runs; num_unsaved runs are not in the file.
 
     Raises:
         RunLogError: the file holds something else, can't be read or written, or another sweep is writing it.
@@ -255,56 +254,51 @@ class SweepFile:
 
     def __init__(self, path: str | os.PathLike[str], plan: SweepPlan, *, restart: bool = False) -> None:
         self.path = Path(path)
-        self._name = os.fspath(path)
         self._plan = plan
-        self._folder = self.path.absolute().parent
         self._pending: list[bytes] = []
-        self.num_unsaved = 0
-        self._length = 0
+        self.num_unsaved = self._length = 0
+        self._has_head = False
         self.device_name: str | None = None
         self.measurements: Sequence[Measurement] = ()
         self.problems: Sequence[str] = ()
-        self._has_head = False
         self._claim = FileClaim(self.path)
-        self._is_new = not os.path.exists(self.path)
+        name = os.fspath(path)
         if self.path.is_dir():
-            raise RunLogError(f"{self._name!r} is a folder; name a file inside it.")
-        if not self._is_new and not stat.S_ISREG(self.path.stat().st_mode):
-            raise RunLogError(f"{self._name!r} is no ordinary file, which a sweep can continue; name another.")
+            raise RunLogError(f"{name!r} is a folder; name a file inside it.")
+        self._is_new = not self.path.exists()
+        if not self._is_new and not self.path.is_file():
+            raise RunLogError(f"{name!r} is no ordinary file, which a sweep can continue; name another.")
         try:
-            flags = os.O_WRONLY | os.O_CREAT | getattr(os, "O_BINARY", 0)
-            self._file: BinaryIO = os.fdopen(os.open(self.path, flags, 0o666), "wb", buffering=0)
+            open(self.path, "ab").close()
         except OSError as error:
             raise RunLogError(explain_write_error(error, path)) from error
+        # Before it is read: two sweeps that append at the same end overwrite each other's runs.
+        if not self._claim.take():
+            raise RunLogError(f"Another sweep is writing {name!r}; let it end, or name another file.")
         try:
-            # Before it is read: two sweeps that append at the same end overwrite each other's runs.
-            if not self._claim.take():
-                raise RunLogError(f"Another sweep is writing {self._name!r}; let it end, or name another file.")
-            if not self._is_new and self.path.stat().st_size:
-                self._continue(restart)
+            if self.path.stat().st_size:
+                self._continue(name, restart)
         except BaseException:
-            self._file.close()
             self._claim.give_back()
             raise
 
-    def _continue(self, restart: bool) -> None:
+    def _continue(self, name: str, restart: bool) -> None:
         try:
             # Outrider may replace only a sweep, even one with damaged runs.
             if restart:
-                _head(_read(self.path).partition(b"\n")[0], self._name)
+                _head(_read(self.path).partition(b"\n")[0], name)
                 return
             log = read_sweep(self.path)
         except RunLogError as error:
             raise RunLogError(f"{error} It stays as it is; name another file to write.") from error
         if differs := difference(log.plan, self._plan):
             raise RunLogError(
-                f"{self._name!r} holds a sweep with another plan: it differs in {differs}; name another file, or start "
+                f"{name!r} holds a sweep with another plan: it differs in {differs}; name another file, or start "
                 "this one over with --restart."
             )
         self._length = log.length
         environment = log.head.get("environment")
-        device = environment.get("device_name") if isinstance(environment, dict) else None
-        self.device_name = device if isinstance(device, str) else None
+        self.device_name = text_of(environment.get("device_name")) or None if isinstance(environment, dict) else None
         self.measurements, self.problems = tuple(log.measurements), tuple(log.problems)
 
     def append(self, measurement: Measurement, environment: Mapping[str, Any]) -> None:
@@ -319,45 +313,38 @@ class SweepFile:
             identity = {"schema": SCHEMA, "type": "sweep", "id": uuid.uuid4().hex[:12], **shared}
             head = {"type": "resumed", **shared} if self._length else identity | {"config": plan_to_config(self._plan)}
             self._pending.append(to_line(head | {"environment": dict(environment)}))
-        self._pending.append(to_line(run_to_record(measurement, self._plan, self._folder)))
+        self._pending.append(to_line(run_to_record(measurement, self._plan, self.path.absolute().parent)))
         self.num_unsaved += 1
-        self.flush()
+        self._flush()
 
-    def flush(self) -> None:
-        """Write the pending lines.
-
-        Raises:
-            RunLogError: they can't be written.
-        """
-        if not self._pending:
-            return
+    def _flush(self) -> None:
         data = b"".join(self._pending)
         try:
-            if self._length == 0 or self._file.tell() != self._length:
+            with open(self.path, "r+b", buffering=0) as file:
                 # Overwrite what is torn, or belongs to the sweep that this one replaces.
-                self._file.truncate(self._length)
-                self._file.seek(self._length)
-            rest = memoryview(data)
-            while rest:
-                rest = rest[self._file.write(rest) :]
+                file.truncate(self._length)
+                file.seek(self._length)
+                rest = memoryview(data)
+                try:
+                    while rest:
+                        rest = rest[file.write(rest) :]
+                    os.fsync(file.fileno())
+                except OSError:
+                    file.truncate(self._length)
+                    raise
         except OSError as error:
-            with contextlib.suppress(OSError):
-                self._file.truncate(self._length)
-                self._file.seek(self._length)
             raise RunLogError(explain_write_error(error, self.path)) from error
         self._length += len(data)
         self._pending.clear()
         self.num_unsaved = 0
 
     def close(self) -> None:
-        """Flush the file to disk. May be called more than once; never raises, see `num_unsaved`."""
-        if self._file.closed:
-            return
-        with contextlib.suppress(RunLogError):
-            self.flush()
-        with contextlib.suppress(OSError), self._file:
-            os.fsync(self._file.fileno())
+        """Try again to write what is left, and release the file. Never raises, see `num_unsaved`."""
+        if self._pending:
+            with contextlib.suppress(RunLogError):
+                self._flush()
         if self._is_new and not self._length:
             with contextlib.suppress(OSError):
                 self.path.unlink()
+        self._is_new = False
         self._claim.give_back()
