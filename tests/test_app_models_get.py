@@ -11,8 +11,7 @@ from app.setup.model_library import bytes_text
 from app.tools.models.downloads import DownloadState
 from app.tools.models.suggestions import OFFLINE
 from app.tools.models.table import Column
-from core.models.catalogue import EMBEDDED_TITLES
-from core.models.suggestions import SUGGESTIONS
+from core.models.catalogue import EMBEDDED_TITLES, SUGGESTIONS
 from tests.fakes_models import (
     NEW,
     column,

@@ -177,7 +177,7 @@ def test_a_truncated_file_in_the_cache_is_fetched_again(server):
 
 def test_reading_the_cache_imports_nothing_heavy():
     code = (
-        "import sys, core.models.downloads, core.models.suggestions, core.models.catalogue as c; c.embedded_models();"
+        "import sys, core.models.downloads, core.models.catalogue as c; c.embedded_models();"
         "sys.exit(', '.join({'torch', 'transformers', 'huggingface_hub'} & set(sys.modules)) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60,

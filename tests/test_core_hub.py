@@ -10,8 +10,15 @@ import pytest
 
 from core.errors import ModelNotFoundError, ModelUnreadableError
 from core.models import hub, wheel
-from core.models.catalogue import SMOLLM2_DRAFTER, ModelOrigin, embedded_models, local_models, resolve
-from core.models.suggestions import SUGGESTIONS, suggested_drafts
+from core.models.catalogue import (
+    SMOLLM2_DRAFTER,
+    SUGGESTIONS,
+    ModelOrigin,
+    embedded_models,
+    local_models,
+    resolve,
+    suggested_drafts,
+)
 from tests.fakes import is_sentence
 from tests.fakes_cache import NEW, OLD, REF, empty_cache, write_folder, write_snapshot
 

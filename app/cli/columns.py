@@ -54,21 +54,13 @@ class Column:
 
 
 def write_rows(columns: Sequence[Column], records: Sequence[Record], *, as_json: bool = False) -> None:
-    """Print one line per record.
-
-    Raises:
-        OutputClosed, OutputError: standard output can't be written.
-    """
+    """Print one line per record."""
     lines = ("\t".join(",".join(column.exact(record)) for column in columns) for record in records)
     _write(list(records), lines, lambda width: _table(columns, records, width), as_json)
 
 
 def write_fields(columns: Sequence[Column], record: Record, *, as_json: bool = False) -> None:
-    """Print one line per value, after its name; leave out those that are None or empty.
-
-    Raises:
-        OutputClosed, OutputError: standard output can't be written.
-    """
+    """Print one line per value, after its name; leave out those that are None or empty."""
 
     def table(_width: int) -> Table:
         fields = Table(box=None, show_header=False, padding=(0, _GAP, 0, 0), pad_edge=False)

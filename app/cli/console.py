@@ -107,6 +107,7 @@ class Progress:
         self.is_terminal = is_terminal(sys.stderr)
         self._bar: RichProgress | None = None
         self._last = ("", 0)
+        self._said = set[str]()
 
     def __enter__(self) -> Self:
         return self
@@ -132,6 +133,12 @@ class Progress:
         """Print a sentence that stays."""
         self.close()
         say(sentence)
+
+    def say_once(self, sentence: str, key: str = "") -> None:
+        """Print a sentence, unless it, or one with its key, was printed before."""
+        if (key or sentence) not in self._said:
+            self._said.add(key or sentence)
+            self.say(sentence)
 
     def close(self) -> None:
         """Remove the bar; the next `show` brings it back."""

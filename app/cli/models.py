@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 from app.cli.columns import Column, write_fields, write_rows, yes_or_no
 from app.cli.console import Progress, printable
 from app.cli.errors import Exit, UsageError, say, stop_on_interrupt, writing_output
-from app.cli.parsing import REF_HELP, add_command, positive_whole_number
+from app.cli.parsing import REF_HELP, add_command, add_settings, option, positive_whole_number, switch
 from app.setup.model_library import REMOVABLE, bytes_text, count_text, kind_text, progress_text
 from core.controls import Cancelled, RunControls
 from core.errors import OutriderError
-from core.settings import Device, DType
 
 if TYPE_CHECKING:
     from core.models.catalogue import ModelEntry
@@ -33,17 +32,12 @@ def _tokens(count: int) -> str:
     return f"{count:,} tokens"
 
 
-def _moment(seconds: float | None) -> str | None:
-    """Seconds since the epoch as an ISO time in UTC."""
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
-
-
 def _day(moment: str) -> str:
     """The day of an ISO time, in the local time zone."""
     return datetime.fromisoformat(moment).astimezone().strftime("%Y-%m-%d")
 
 
-# --- list -------------------------------------------------------------------------------------------------------
+# --- list and info ----------------------------------------------------------------------------------------------
 
 _LOCAL = (
     Column("ref", "model"),
@@ -66,22 +60,93 @@ _SUGGESTED = (
     Column("here", "here", yes_or_no, rank=2),
     Column("drafts", "drafts that suit it", lambda refs: "\n".join(ref.rpartition("/")[2] for ref in refs)),
 )
+_FIELDS = (
+    Column("ref", "model"),
+    Column("title", "title"),
+    Column("origin", "origin"),
+    Column("path", "path"),
+    Column("revision", "revision"),
+    Column("last_used", "last used", _day),
+    Column("format", "format"),
+    Column("size_bytes", "size on disk", bytes_text),
+    Column("architecture", "architecture"),
+    Column("kind", "kind"),
+    Column("parameters", "parameters", lambda count: f"{count_text(count)} ({count:,})"),
+    Column("precision", "precision"),
+    Column("weight_bytes", "weights as stored", bytes_text),
+    Column("context", "context", _tokens),
+    Column("vocabulary", "vocabulary", _tokens),
+    Column("embedding_rows", "embedding rows", _thousands),
+    Column("draft_vocabulary", "drafts from", _tokens),
+    Column("chat_template", "chat template", yes_or_no),
+    *(
+        Column(key, title, _thousands)
+        for key, title in (
+            ("layers", "layers"),
+            ("hidden_size", "hidden size"),
+            ("intermediate_size", "intermediate size"),
+            ("heads", "heads"),
+            ("kv_heads", "key/value heads"),
+            ("head_dim", "head size"),
+        )
+    ),
+    Column("serves", "drafts for"),
+    Column("drafts", "drafts here that fit", lambda drafts: ", ".join(drafts) if drafts else "none"),
+)
+_DETAILS = {
+    "precision": "precision",
+    "parameters": "num_parameters",
+    "context": "context_length",
+    "vocabulary": "vocab_size",
+    "architecture": "architecture",
+    "weight_bytes": "weight_bytes",
+    "embedding_rows": "table_size",
+    "draft_vocabulary": "draft_vocabulary_size",
+    "chat_template": "has_chat_template",
+    "layers": "num_layers",
+    "hidden_size": "hidden_size",
+    "intermediate_size": "intermediate_size",
+    "heads": "num_heads",
+    "kv_heads": "num_kv_heads",
+    "head_dim": "head_dim",
+}
+"""Keys of a record, and the attributes of ModelDetails that they show."""
+
+
+def _record(entry: ModelEntry, details: ModelDetails | None) -> dict[str, Any]:
+    """What is known of a model; the details are None if its files can't be read."""
+    used = entry.last_used
+    return {
+        "ref": entry.ref,
+        "title": entry.title,
+        "origin": str(entry.origin),
+        "format": str(entry.format),
+        "kind": kind_text(entry, details).lower(),
+        **{key: getattr(details, name, None) for key, name in _DETAILS.items()},
+        "size_bytes": entry.size_bytes,
+        "last_used": None if used is None else datetime.fromtimestamp(used, UTC).isoformat(timespec="seconds"),
+        "path": str(entry.path),
+        "revision": entry.revision,
+        "serves": entry.serves,
+    }
 
 
 def list_models(args: argparse.Namespace) -> int:
-    """Print the list, and return the exit code.
-
-    Raises:
-        OutputClosed, OutputError: standard output can't be written.
-    """
+    """Print the list, and return the exit code."""
     from core.models import hub
     from core.models.catalogue import local_models
+    from core.models.details import read_details
 
     entries = local_models()
     if args.suggested:
         write_rows(_SUGGESTED, _suggested_records({entry.ref for entry in entries}), as_json=args.json)
         return Exit.DONE
-    records = [_local_record(entry) for entry in entries]
+    records = []
+    for entry in entries:
+        try:
+            records.append({**_record(entry, read_details(entry)), "problem": None})
+        except OutriderError as error:
+            records.append({**_record(entry, None), "problem": str(error)})
     if not records:
         say("There are no models here; `outrider models list --suggested` names some that can be downloaded.")
     write_rows(_LOCAL, records, as_json=args.json)
@@ -96,37 +161,8 @@ def list_models(args: argparse.Namespace) -> int:
     return Exit.DONE
 
 
-def _common_record(entry: ModelEntry, details: ModelDetails | None) -> dict[str, Any]:
-    return {
-        "ref": entry.ref,
-        "title": entry.title,
-        "origin": str(entry.origin),
-        "format": str(entry.format),
-        "precision": details and details.precision,
-        "parameters": details and details.num_parameters,
-        "context": details and details.context_length,
-        "vocabulary": details and details.vocab_size,
-        "size_bytes": entry.size_bytes,
-        "last_used": _moment(entry.last_used),
-        "path": str(entry.path),
-        "revision": entry.revision,
-        "serves": entry.serves,
-    }
-
-
-def _local_record(entry: ModelEntry) -> dict[str, Any]:
-    from core.models.details import read_details
-
-    details, problem = None, None
-    try:
-        details = read_details(entry)
-    except OutriderError as error:
-        problem = str(error)
-    return {**_common_record(entry, details), "problem": problem}
-
-
 def _suggested_records(here: set[str]) -> list[dict[str, Any]]:
-    from core.models.suggestions import SUGGESTIONS
+    from core.models.catalogue import SUGGESTIONS
 
     return [
         {
@@ -145,40 +181,56 @@ def _suggested_records(here: set[str]) -> list[dict[str, Any]]:
     ]
 
 
+def describe_model(args: argparse.Namespace) -> int:
+    """Print the description, and return the exit code."""
+    from core.models.catalogue import resolve
+    from core.models.details import read_details
+
+    entry = resolve(args.ref)
+    details = read_details(entry)
+    record = {**_record(entry, details), "drafts": _fitting_drafts(entry, details)}
+    write_fields(_FIELDS, record, as_json=args.json)
+    return Exit.DONE
+
+
+def _fitting_drafts(target: ModelEntry, details: ModelDetails) -> list[str]:
+    """The smaller models on this computer that can draft for this one; a drafter can't be a target."""
+    from core.models.catalogue import local_models
+    from core.models.details import read_details
+    from core.models.fit import pair_problem
+
+    if target.serves is not None:
+        return []
+    fitting = []
+    for entry in local_models():
+        with contextlib.suppress(OutriderError):
+            is_smaller = read_details(entry).num_parameters < details.num_parameters
+            if is_smaller and pair_problem(entry.ref, target.ref) is None:
+                fitting.append(entry.ref)
+    return fitting
+
+
 # --- get --------------------------------------------------------------------------------------------------------
 
 
 class DownloadDisplay(Progress):
     """Progress of a download: a bar with bytes, rate and time left, or a line for each stage and file."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._said: set[str] = set()
-
     def update(self, progress: DownloadProgress) -> None:
         """Show the state of the download."""
+        stage = printable(progress.stage)
         if self.is_terminal:
             figures = progress_text(progress) if progress.done_bytes else ""
-            self.show_figures(printable(progress.stage), progress.done_bytes, progress.total_bytes, figures)
+            self.show_figures(stage, progress.done_bytes, progress.total_bytes, figures)
             return
         if progress.total_bytes:
-            self._say_once("total", f"{bytes_text(progress.total_bytes)} in all")
-        stage = f"{progress.stage.rstrip('…')} {progress.file}" if progress.file else progress.stage
-        self._say_once(progress.file or progress.stage, printable(stage))
-
-    def _say_once(self, key: str, line: str) -> None:
-        if key not in self._said:
-            self._said.add(key)
-            say(line)
+            self.say_once(f"{bytes_text(progress.total_bytes)} in all")
+        text = f"{stage.rstrip('…')} {printable(progress.file)}" if progress.file else stage
+        self.say_once(text, key=progress.file)
 
 
 def get_model(args: argparse.Namespace) -> int:
-    """Download, and return the exit code.
-
-    Raises:
-        OutriderError: there is no such model, no network, no space…
-        OutputClosed, OutputError: standard output can't be written.
-    """
+    """Download, and return the exit code."""
     here = _already_here(args.ref)
     if here is not None and here.embedded:
         say(f"{here.ref} ships with Outrider.")
@@ -238,97 +290,11 @@ def _farewell(ref: str) -> str:
     return f"Stopped; {bytes_text(kept)} of it are kept. {command} resumes it."
 
 
-# --- info -------------------------------------------------------------------------------------------------------
-
-_FIELDS = (
-    Column("ref", "model"),
-    Column("title", "title"),
-    Column("origin", "origin"),
-    Column("path", "path"),
-    Column("revision", "revision"),
-    Column("last_used", "last used", _day),
-    Column("format", "format"),
-    Column("size_bytes", "size on disk", bytes_text),
-    Column("architecture", "architecture"),
-    Column("kind", "kind"),
-    Column("parameters", "parameters", lambda count: f"{count_text(count)} ({count:,})"),
-    Column("precision", "precision"),
-    Column("weight_bytes", "weights as stored", bytes_text),
-    Column("context", "context", _tokens),
-    Column("vocabulary", "vocabulary", _tokens),
-    Column("embedding_rows", "embedding rows", _thousands),
-    Column("draft_vocabulary", "drafts from", _tokens),
-    Column("chat_template", "chat template", yes_or_no),
-    Column("layers", "layers", _thousands),
-    Column("hidden_size", "hidden size", _thousands),
-    Column("intermediate_size", "intermediate size", _thousands),
-    Column("heads", "heads", _thousands),
-    Column("kv_heads", "key/value heads", _thousands),
-    Column("head_dim", "head size", _thousands),
-    Column("serves", "drafts for"),
-    Column("drafts", "drafts here that fit", lambda drafts: ", ".join(drafts) if drafts else "none"),
-)
-
-
-def describe_model(args: argparse.Namespace) -> int:
-    """Print the description, and return the exit code.
-
-    Raises:
-        OutriderError: there is no such model, or its files can't be read.
-        OutputClosed, OutputError: standard output can't be written.
-    """
-    from core.models.catalogue import resolve
-    from core.models.details import read_details
-
-    entry = resolve(args.ref)
-    details = read_details(entry)
-    record = {
-        **_common_record(entry, details),
-        "architecture": details.architecture,
-        "kind": kind_text(entry, details).lower(),
-        "weight_bytes": details.weight_bytes,
-        "embedding_rows": details.table_size,
-        "draft_vocabulary": details.draft_vocabulary_size,
-        "chat_template": details.has_chat_template,
-        "layers": details.num_layers,
-        "hidden_size": details.hidden_size,
-        "intermediate_size": details.intermediate_size,
-        "heads": details.num_heads,
-        "kv_heads": details.num_kv_heads,
-        "head_dim": details.head_dim,
-        "drafts": _fitting_drafts(entry, details),
-    }
-    write_fields(_FIELDS, record, as_json=args.json)
-    return Exit.DONE
-
-
-def _fitting_drafts(target: ModelEntry, details: ModelDetails) -> list[str]:
-    """The smaller models on this computer that can draft for this one; a drafter can't be a target."""
-    from core.models.catalogue import local_models
-    from core.models.details import read_details
-    from core.models.fit import pair_problem
-
-    if target.serves is not None:
-        return []
-    fitting = []
-    for entry in local_models():
-        with contextlib.suppress(OutriderError):
-            is_smaller = read_details(entry).num_parameters < details.num_parameters
-            if is_smaller and pair_problem(entry.ref, target.ref) is None:
-                fitting.append(entry.ref)
-    return fitting
-
-
 # --- remove -----------------------------------------------------------------------------------------------------
 
 
 def remove_model(args: argparse.Namespace) -> int:
-    """Ask, remove, and return the exit code.
-
-    Raises:
-        OutriderError: there is no such model, or it may not be removed.
-        UsageError: there is no terminal to ask on.
-    """
+    """Ask, remove, and return the exit code."""
     from core.models.downloads import plan_removal, remove
 
     plan = plan_removal(args.ref)
@@ -365,12 +331,7 @@ _VERDICT = (
 
 
 def check_models(args: argparse.Namespace) -> int:
-    """Print the verdict, and return 0 if the pair can work, 1 if it can't.
-
-    Raises:
-        OutriderError: there is no such model, or it is damaged.
-        OutputClosed, OutputError: standard output can't be written.
-    """
+    """Print the verdict, and return 0 if the pair can work, 1 if it can't."""
     from core.models.catalogue import resolve
     from core.models.fit import pair_verdict
 
@@ -405,7 +366,7 @@ def add_parser(commands: Any) -> None:
     )
     actions = parser.add_subparsers(metavar="ACTION", required=True)
     local, suggested = (", ".join(column.key for column in columns) for columns in (_LOCAL, _SUGGESTED))
-    lister = add_command(
+    action = add_command(
         actions,
         "list",
         list_models,
@@ -413,9 +374,9 @@ def add_parser(commands: Any) -> None:
         description="List the models that are here: embedded, kept by Outrider, and in the Hub cache. In a pipe the "
         f"lines are tab-separated, with exact values: {local}; with --suggested: {suggested}.",
     )
-    lister.add_argument("--suggested", action="store_true", help="a short catalogue of pairs that suit each other")
-    lister.add_argument("--json", action="store_true", help="print a JSON array")
-    getter = add_command(
+    switch(action, "--suggested", "list pairs on the Hub that suit each other")
+    switch(action, "--json", "print a JSON array")
+    action = add_command(
         actions,
         "get",
         get_model,
@@ -425,19 +386,18 @@ def add_parser(commands: Any) -> None:
         epilog="With HF_HUB_OFFLINE=1 in the environment nothing touches the network, and nothing is downloaded. "
         "Exit codes: 0 here, 1 the download failed, 2 bad usage or no such model, 130 stopped.",
     )
-    getter.add_argument("ref", metavar="REF", help="a Hub id, such as those of `outrider models list --suggested`")
-    restart_help = "discard what was received so far, check what is here, and start again"
-    getter.add_argument("--restart", action="store_true", help=restart_help)
-    describer = add_command(
+    option(action, "REF", "a Hub id, such as those of `outrider models list --suggested`")
+    switch(action, "--restart", "discard what was received so far, check what is here, and start again")
+    action = add_command(
         actions,
         "info",
         describe_model,
         help="what a model is, and which drafts here fit it",
         description="Describe a model that is here, from its files; nothing is loaded. In a pipe: name, tab, value.",
     )
-    describer.add_argument("ref", metavar="REF", help=REF_HELP)
-    describer.add_argument("--json", action="store_true", help="print a JSON object")
-    remover = add_command(
+    option(action, "REF", REF_HELP)
+    switch(action, "--json", "print a JSON object")
+    action = add_command(
         actions,
         "remove",
         remove_model,
@@ -446,9 +406,9 @@ def add_parser(commands: Any) -> None:
         "of your own are never deleted.",
         epilog="Exit codes: 0 removed, 1 it can't be deleted, 2 bad usage or no such model, 130 the answer was no.",
     )
-    remover.add_argument("ref", metavar="REF", help="the name of a model as `outrider models list` shows it")
-    remover.add_argument("--yes", action="store_true", help="don't ask; needed where there is no terminal")
-    checker = add_command(
+    option(action, "REF", "the name of a model as `outrider models list` shows it")
+    switch(action, "--yes", "don't ask; needed where there is no terminal")
+    action = add_command(
         actions,
         "check",
         check_models,
@@ -457,10 +417,9 @@ def add_parser(commands: Any) -> None:
         "caches, and the expected cost of a draft's step. Nothing is loaded. In a pipe: name, tab, value.",
         epilog="Exit codes: 0 they can work together, 1 they can't, 2 bad usage or no such model.",
     )
-    checker.add_argument("draft", metavar="DRAFT", help=f"the model that drafts: {REF_HELP}")
-    checker.add_argument("target", metavar="TARGET", help="the model to sample from, named likewise")
-    checker.add_argument("--device", choices=[*map(str, Device)], default="auto", help="where to run (default: auto)")
-    checker.add_argument("--dtype", choices=[*map(str, DType)], default="auto", help="precision (default: by device)")
-    context_help = "tokens that the caches hold (default: what the target takes, within reason)"
-    checker.add_argument("--context", metavar="N", type=positive_whole_number, help=context_help)
-    checker.add_argument("--json", action="store_true", help="print a JSON object")
+    option(action, "DRAFT", f"the model that drafts: {REF_HELP}")
+    option(action, "TARGET", "the model to sample from, named likewise")
+    add_settings(action, "device", "dtype")
+    text = "tokens that the caches hold (default: what the target takes, within reason)"
+    option(action, "--context N", text, positive_whole_number)
+    switch(action, "--json", "print a JSON object")

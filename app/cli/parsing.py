@@ -111,8 +111,12 @@ def _or_usage(parse: Callable[[str, str], T], text: str) -> T:
 def option(
     group: Any, spec: str, text: str, kind: Callable[[str], Any] = str, default: Any = None, **more: Any
 ) -> None:
-    """Add an option, such as `option(group, "-k --k N", "tokens to draft", int, 4)`; its help ends with the default."""
+    """Add an option, such as `option(group, "-k --k N", "tokens to draft", int, 4)`; its help ends with the default.
+
+    Without flags it is a positional argument, `args.ref` for "REF".
+    """
     *flags, metavar = spec.split(" ")
+    flags = flags or [metavar.lower()]
     values = default if isinstance(default, tuple | list) else [default]
     shown = ",".join(f"{value:g}" if isinstance(value, float | int) else str(value) for value in values)
     text = text if default is None or not values else f"{text.rstrip('.')} (default: {shown})"

@@ -8,8 +8,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, ModelEntry, ModelFormat, ModelOrigin
-from core.models.suggestions import SUGGESTIONS, suggested_drafts
+from core.models.catalogue import (
+    DEFAULT_DRAFT,
+    DEFAULT_TARGET,
+    SUGGESTIONS,
+    ModelEntry,
+    ModelFormat,
+    ModelOrigin,
+    suggested_drafts,
+)
 from core.text import duration_text
 
 if TYPE_CHECKING:

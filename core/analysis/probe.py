@@ -10,9 +10,8 @@ from typing import Any
 
 from core.analysis.expectation import Curve, Estimate
 from core.errors import ModelNotFoundError, RunLogError, SettingsError
-from core.models.catalogue import ModelEntry, local_models, resolve
+from core.models.catalogue import ModelEntry, local_models, resolve, suggested_drafts
 from core.models.fit import pair_problem
-from core.models.suggestions import suggested_drafts
 from core.runlog.log import RunLog
 from core.runlog.replay import events, request_from_config
 from core.settings import Device, DType, SamplingParams

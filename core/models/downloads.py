@@ -191,9 +191,10 @@ def ask(ref: str) -> Revision:
             info = model_info(revision=converted)
             files = _own_files(info)
         _refuse_useless(ref, files, [sibling.rfilename for sibling in info.siblings or ()])
-        if not _COMMIT.fullmatch(str(info.sha)):
+        commit = str(info.sha)
+        if not _COMMIT.fullmatch(commit):
             raise ValueError("it names no commit")
-        return Revision(info.sha, [_remote_file(files[name]) for name in _needed(files)], converted is None)
+        return Revision(commit, [_remote_file(files[name]) for name in _needed(files)], converted is None)
     except Exception as error:
         raise explain(error, ref) from error
 

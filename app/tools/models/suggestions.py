@@ -24,8 +24,7 @@ from app.theme import hold
 from app.tools.models.downloads import Download, DownloadState
 from app.widgets.fields import card, column, describe, push_button, row, scrolled, set_flag, text_label
 from app.widgets.labels import ElidedLabel
-from core.models.catalogue import EMBEDDED_TITLES
-from core.models.suggestions import Suggestion
+from core.models.catalogue import EMBEDDED_TITLES, Suggestion
 
 OFFLINE = "Offline mode is on (HF_HUB_OFFLINE), so nothing is downloaded. Models on this computer still work."
 GATED_HELP = "First accept its licence on the Hub, with the account whose token is on this computer."
