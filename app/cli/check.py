@@ -19,7 +19,6 @@ from app.cli.parsing import (
     draft_length,
     option,
     sampling_of,
-    sentence,
     switch,
     whole_number,
 )
@@ -58,10 +57,8 @@ def add_parser(commands: Any) -> None:
         "input; 130 stopped.",
     )
     text = f"the draft model: {REF_HELP}; a single name is the target's (default: {DEFAULT_DRAFT})"
-    parser.add_argument("draft", metavar="DRAFT", nargs="?", help=sentence(text))
-    parser.add_argument(
-        "target", metavar="TARGET", nargs="?", help=f"The target, named the same way (default: {DEFAULT_TARGET})"
-    )
+    option(parser, "DRAFT", text, nargs="?")
+    option(parser, "TARGET", f"the target, named the same way (default: {DEFAULT_TARGET})", nargs="?")
     option(parser, "--method NAME", "how to draft (default: draft-model, or prompt-lookup without a draft)")
     option(parser, "-k --k N|auto|adaptive", "tokens to draft", draft_length, 4)
     add_settings(parser, *SAMPLING, "seed", "coupling")

@@ -23,7 +23,7 @@ def add_parser(commands: Any) -> None:
         "draft borrows the target's embedding and output head, so only its layers are trained and stored. You can "
         "stop with Ctrl-C at any time; the same command resumes.",
     )
-    parser.add_argument("target", metavar="TARGET", help=f"The target: {REF_HELP}.")
+    option(parser, "TARGET", f"the target: {REF_HELP}")
     option(parser, "--out FOLDER", "folder to write the draft to", required=True)
     option(parser, "--work FOLDER", "folder for texts and checkpoints (default: that of --out, with -work added)")
     option(parser, "--layers N", "layers of the draft", positive_whole_number, 2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
@@ -133,13 +133,9 @@ def _method_options(method: Method, args: argparse.Namespace) -> dict[str, Any]:
 def execute(args: argparse.Namespace) -> int:
     """Run, and return the exit code."""
     request = build_request(args)
-    log = _Log(RunLogWriter(args.log)) if args.log is not None else None
-    try:
-        limit_spinning()
-        code = _Run(request, Report(quiet=args.quiet), log, styled=not args.quiet).go(make_engine())
-    finally:
-        log_is_whole = log is None or log.close()
-    return code if log_is_whole or code != Exit.DONE else Exit.FAILED
+    log = None if args.log is None else RunLogWriter(args.log)
+    limit_spinning()
+    return _Run(request, log, quiet=args.quiet).go()
 
 
 # --- The report -------------------------------------------------------------------------------------------------
@@ -160,38 +156,31 @@ class _Stderr(Console):
         self.quiet = True
 
 
-class Report:
-    """Writes stages and results to stderr, unless `quiet` or there is no stderr."""
+def _stderr(*, quiet: bool) -> Console:
+    # Without a file, rich would write to standard output, into the text.
+    quiet = quiet or sys.stderr is None
+    return _Stderr(file=sys.stderr, highlight=False, markup=False, emoji=False, quiet=quiet)
 
-    def __init__(self, *, quiet: bool) -> None:
-        quiet = quiet or sys.stderr is None  # Without a file, rich would write to standard output, into the text.
-        self._console = _Stderr(file=sys.stderr, highlight=False, markup=False, emoji=False, quiet=quiet)
-        self._device = ""
 
-    def stage(self, text: str) -> None:
-        """Print the current stage."""
-        self._console.print(Text(text, style="dim"), soft_wrap=True)
+def _show_start(console: Console, config: Mapping[str, Any], *, legend: bool) -> None:
+    """Print the models, and on a terminal the meaning of the colours."""
+    draft = config.get("draft") or config.get("method")
+    line = f"{config.get('target')}, drafted by {draft}, on {config.get('device')} in {config.get('dtype')}"
+    console.print(Text(line, style="dim"), soft_wrap=True)
+    if legend and console.is_terminal:
+        names = [("  ", (name, STYLES[kind])) for kind, name in _LEGEND.items()]
+        console.print(Text.assemble(("Tokens:", "dim"), *(part for pair in names for part in pair)), soft_wrap=True)
 
-    def started(self, event: RunStarted, *, legend: bool) -> None:
-        """Print the models, and on a terminal the meaning of the colours."""
-        config = event.config
-        self._device = str(config.get("device"))
-        draft = config.get("draft") or config.get("method")
-        self.stage(f"{config.get('target')}, drafted by {draft}, on {self._device} in {config.get('dtype')}")
-        if legend and self._console.is_terminal:
-            names = [(name, STYLES[kind]) for kind, name in _LEGEND.items()]
-            line = Text.assemble(("Tokens:", "dim"), *(part for name in names for part in ("  ", name)))
-            self._console.print(line, soft_wrap=True)
 
-    def results(self, summary: Summary, request: RunRequest) -> None:
-        """Print the run's figures with their meanings."""
-        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-        table.add_column(style="bold", no_wrap=True)
-        table.add_column(justify="right", no_wrap=True)
-        table.add_column(style="dim", overflow="fold")
-        for row in _rows(summary, request, self._device):
-            table.add_row(*row)
-        self._console.print(table)
+def _show_results(console: Console, rows: Iterable[tuple[str, str, str]]) -> None:
+    """Print figures with their meanings."""
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(style="dim", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
 
 
 def _rows(summary: Summary, request: RunRequest, device: str) -> list[tuple[str, str, str]]:
@@ -227,63 +216,53 @@ def _rows(summary: Summary, request: RunRequest, device: str) -> list[tuple[str,
 # --- The run ----------------------------------------------------------------------------------------------------
 
 
-class _Log:
-    """A log whose failure is reported once and doesn't end the run."""
-
-    def __init__(self, writer: RunLogWriter) -> None:
-        self._writer = writer
-        self._is_whole = True
-
-    def write(self, event: Event) -> None:
-        if self._is_whole:
-            self._try(lambda: self._writer.write(event))
-
-    def close(self) -> bool:
-        """Whether everything was written."""
-        self._try(self._writer.close)
-        return self._is_whole
-
-    def _try(self, action: Callable[[], None]) -> None:
-        try:
-            action()
-        except RunLogError as error:
-            if self._is_whole:
-                say(f"The log is incomplete: {error}")
-            self._is_whole = False
-
-
 class _Run:
-    """One run: events in, text and figures out."""
+    """One run: events in, text, figures and log out."""
 
-    def __init__(self, request: RunRequest, report: Report, log: _Log | None, *, styled: bool) -> None:
+    def __init__(self, request: RunRequest, log: RunLogWriter | None, *, quiet: bool) -> None:
         self._request = request
-        self._report = report
         self._log = log
+        self._console = _stderr(quiet=quiet)
         self._controls = RunControls.from_request(request)
-        sink, self._on_terminal = open_sink(styled=styled)
-        self._styled = styled and self._on_terminal
+        sink, self._on_terminal = open_sink(styled=not quiet)
+        self._has_legend = self._on_terminal and not quiet
         self._transcript: Transcript | None = Transcript(sink, request.stop)
-        self._has_started = False
-        self._has_steps = False
+        self._device = ""
+        self._has_started = self._has_steps = False
         self._code: Exit | None = None
 
-    def go(self, engine: Any) -> int:
+    def go(self) -> Exit:
         # The first Ctrl-C lets the step finish and the summary be written; before the run there is nothing to keep.
         interrupts = stop_on_interrupt(self._controls, can_wait=lambda: self._has_started)
-        with interrupts, contextlib.closing(engine.run(self._request, self._controls)) as events:
-            for event in events:
-                if self._log is not None:
-                    self._log.write(event)
-                self._on_event(event)
+        log_failed = False
+        try:
+            with interrupts, contextlib.closing(make_engine().run(self._request, self._controls)) as events:
+                for event in events:
+                    log_failed = log_failed or self._fails_to_log(lambda log, event=event: log.write(event))
+                    self._on_event(event)
+        finally:
+            log_failed = self._fails_to_log(RunLogWriter.close, is_known=log_failed) or log_failed
         if self._code is None:
             say("The engine ended without a result.")
             return Exit.FAILED
-        return self._code
+        return Exit.FAILED if log_failed and self._code == Exit.DONE else self._code
+
+    def _fails_to_log(self, action: Callable[[RunLogWriter], None], *, is_known: bool = False) -> bool:
+        """Whether writing failed, which is reported once and doesn't end the run."""
+        try:
+            if self._log is not None:
+                action(self._log)
+        except RunLogError as error:
+            if not is_known:
+                say(f"The log is incomplete: {error}")
+            return True
+        return False
 
     def _on_event(self, event: Event) -> None:
         if isinstance(event, RunStarted):
             self._has_started = True
-            self._report.started(event, legend=self._styled)
+            self._device = str(event.config.get("device"))
+            _show_start(self._console, event.config, legend=self._has_legend)
         elif isinstance(event, Step):
             self._has_steps = True
             self._show(lambda transcript: transcript.add(event))
@@ -291,7 +270,7 @@ class _Run:
             # The baseline's stage goes on its own line below the text.
             if self._has_steps and self._on_terminal:
                 self._show(Transcript.settle)
-            self._report.stage(event.text)
+            self._console.print(Text(event.text, style="dim"), soft_wrap=True)
         elif isinstance(event, Finished):
             self._on_finished(event.summary)
 
@@ -302,7 +281,7 @@ class _Run:
             otherwise = Exit.STOPPED if self._controls.is_cancelled else Exit.DONE
             self._code = codes.get(summary.finish_reason, otherwise)
         self._show(lambda transcript: transcript.finish(summary.text))
-        self._report.results(summary, self._request)
+        _show_results(self._console, _rows(summary, self._request, self._device))
         if summary.error is not None:  # Also if only the baseline failed.
             say(summary.error)
         elif summary.finish_reason is FinishReason.ERROR:
