@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,30 @@ def no_leaked_qthread():
 
     with no_thread_left_running():
         yield
+
+
+@pytest.fixture
+def shelf(tmp_path, monkeypatch):
+    """A Hub cache of the test's own, and no other models."""
+    from tests.fakes_cache import empty_shelf
+
+    return empty_shelf(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def cached(shelf):
+    """Puts a model into the Hub cache."""
+    from tests.fakes_cache import put_into_cache
+
+    return partial(put_into_cache, shelf)
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """Opens a terminal of some width, with answers typed at it."""
+    from tests.fakes_cache import open_terminal
+
+    return partial(open_terminal, monkeypatch)
 
 
 @pytest.fixture

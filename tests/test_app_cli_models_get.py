@@ -1,33 +1,18 @@
 """`outrider models get`, with a download that is played: its progress, its stops, and what is kept."""
 
-import functools
 import signal
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-from core.errors import HubUnreachableError, ModelNotFoundError, NoSpaceError
 from core.models import catalogue
 from core.models import hub as hub_cache
 from core.models.catalogue import ModelEntry, ModelFormat, ModelOrigin
 from core.models.hub import DownloadProgress
-from tests.fakes_cache import empty_shelf, leave_partial, models, open_terminal, put_into_cache, write_model
+from tests.fakes_cache import leave_partial, models, write_model
 
-
-@pytest.fixture(autouse=True)
-def shelf(tmp_path, monkeypatch):
-    return empty_shelf(tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def cached(shelf):
-    return functools.partial(put_into_cache, shelf)
-
-
-@pytest.fixture
-def terminal(monkeypatch):
-    return functools.partial(open_terminal, monkeypatch)
+pytestmark = pytest.mark.usefixtures("shelf")
 
 
 def progress(stage, *figures):
@@ -58,11 +43,6 @@ def hub(monkeypatch, tmp_path):
 
     monkeypatch.setattr("core.models.downloads.download", download)
     return played
-
-
-@pytest.fixture
-def kept(shelf):
-    leave_partial(shelf)
 
 
 def press_ctrl_c():
@@ -121,12 +101,8 @@ def test_a_model_that_was_damaged_not_all_here_or_older_was_not_here_already(hub
     assert "here already" not in capsys.readouterr().err
 
 
-def test_get_can_start_over(hub):
-    assert models("get", "owner/model", "--restart") == 0
-    assert hub.asked == [("owner/model", True)]
-
-
-def test_ctrl_c_stops_a_download_says_what_is_kept_and_how_to_continue(hub, kept, capsys):
+def test_ctrl_c_stops_a_download_says_what_is_kept_and_how_to_continue(hub, shelf, capsys):
+    leave_partial(shelf)
     before = signal.getsignal(signal.SIGINT)
     hub.script[3:] = [press_ctrl_c, progress("Downloading", 5_000_000, 10_000_000)]
     assert models("get", "owner/model") == 130
@@ -156,22 +132,6 @@ def test_a_second_ctrl_c_does_not_wait_for_the_download(hub, capsys):
     assert models("get", "owner/model") == 130
     assert "Traceback" not in capsys.readouterr().err
     assert signal.getsignal(signal.SIGINT) is before
-
-
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [
-        (ModelNotFoundError("The Hub has no such model. Check the name."), 2),
-        (HubUnreachableError("The connection broke. Try again."), 1),
-        (NoSpaceError("The disk is full. Free some space."), 1),
-    ],
-)
-def test_what_the_download_says_is_passed_on(hub, capsys, error, code):
-    hub.script[1:] = [error]
-    assert models("get", "owner/model") == code
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.splitlines()[-1] == str(error)
 
 
 def test_offline_nothing_is_asked_of_the_network(monkeypatch, capsys):

@@ -85,15 +85,15 @@ def test_a_model_that_does_not_exist(server, home, ref):
     assert left_behind(home) == []
 
 
+def test_the_embedded_models_are_not_downloaded(server):
+    assert "ships with" in refusal(DownloadError, DEFAULT_TARGET)
+
+
 @pytest.mark.parametrize("ref", ["", "a/b/c", "../secrets", "a--b/c", "owner/", "http://owner/model", "x" * 5_000,
                                  "owner/ünï", "a b", "~/model"])  # fmt: skip
-def test_what_is_no_hub_id(server, ref):
-    assert "Hub id" in refusal(ModelNotFoundError, ref)
+def test_what_is_not_a_hub_id(server, ref):
+    assert "is not a Hub id" in refusal(ModelNotFoundError, ref)
     assert server.requests == []
-
-
-def test_what_ships_with_outrider_needs_no_download(server):
-    assert "ships with" in refusal(DownloadError, DEFAULT_TARGET)
 
 
 def test_a_gated_model_names_the_way_in(server, home):
@@ -104,33 +104,18 @@ def test_a_gated_model_names_the_way_in(server, home):
     assert left_behind(home) == []
 
 
-def test_pickled_weights_are_refused_before_anything_comes(server, home):
-    server.repositories[REF] = Repository(model_files(model__safetensors=None, pytorch_model__bin=b"p"))
-    assert "pickle" in refusal(ModelUnreadableError)
-    assert server.sent == {}
-    assert left_behind(home) == []
-
-
-def test_a_model_in_gguf_only_names_a_file_to_fetch(server):
-    server.repositories[REF] = Repository({"README.md": b"", "b.Q8_0.gguf": b"GGUF", "a.Q4_0.gguf": b"GGUF"})
-    assert "a.Q4_0.gguf" in refusal(ModelUnreadableError)
-
-
 @pytest.mark.parametrize(("files", "words"), [
     ({"README.md": b""}, "no safetensors"),
     ({"adapter_model.safetensors": b"a", "adapter_config.json": b"{}"}, "no safetensors"),
     ({"model.safetensors": b"m", "adapter_config.json": b"{}"}, "adapter"),
     ({"model.safetensors": b"m"}, "config.json"),
+    ({"README.md": b"", "b.Q8_0.gguf": b"GGUF", "a.Q4_0.gguf": b"GGUF"}, "a.Q4_0.gguf"),
+    (model_files(model__safetensors=None, pytorch_model__bin=b"p"), "pickle"),
+    (model_files(tokenizer__json=None), "tokenizer"),
 ])  # fmt: skip
-def test_a_repository_of_something_else(server, files, words):
+def test_a_model_that_cant_be_used_is_refused_before_its_weights(server, home, files, words):
     server.repositories[REF] = Repository(files)
     assert words in refusal(ModelUnreadableError)
-    assert server.sent == {}
-
-
-def test_a_model_without_a_tokenizer_is_refused_before_its_weights(server, home):
-    server.repositories[REF] = Repository(model_files(tokenizer__json=None))
-    assert "tokenizer" in refusal(ModelUnreadableError)
     assert WEIGHTS not in server.sent
     assert left_behind(home) == []
 
@@ -185,11 +170,6 @@ def test_a_cache_that_can_not_be_written(server, home):
         assert "permissions" in refusal(DownloadError)
     finally:
         home.chmod(0o700)
-
-
-def test_a_cache_folder_that_is_a_file(server, home):
-    home.write_text("not a folder")
-    assert "can't be written" in refusal(DownloadError)
 
 
 def test_a_file_that_another_program_is_fetching(server):

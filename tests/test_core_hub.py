@@ -107,11 +107,6 @@ def test_a_damaged_model_is_refused_and_left_out_of_the_list(changes, words):
     assert [entry.ref for entry in local_models()] == ["owner/sound"]
 
 
-def test_a_damaged_index_leaves_the_verdict_to_loading():
-    write_snapshot(main=True, **{"model.safetensors.index.json": "[]"})
-    assert resolve(REF).revision == OLD
-
-
 def test_a_link_out_of_the_cache_is_refused(tmp_path):
     secret = tmp_path / "secret.json"
     secret.write_text("{}")
@@ -131,33 +126,17 @@ def test_a_model_that_was_moved_to_another_disk_as_a_whole_is_found(tmp_path):
     assert resolve(REF).revision == OLD
 
 
-@pytest.mark.parametrize("config", ['{"architectures": ["BertModel"]}', '{"architectures": ["CLIPModel"]}'])
-def test_models_that_write_no_text_are_not_listed(config):
-    write_snapshot(main=True, **{"config.json": config})
+@pytest.mark.parametrize("config", ["[]", '{"architectures": 3}', '"text"', '{"architectures": [null]}',
+                                    '{"architectures": ["BertModel"]}'])  # fmt: skip
+def test_other_things_in_the_cache_are_not_models(cache, config):
     assert local_models() == ()
-
-
-@pytest.mark.parametrize("config", ["[]", '{"architectures": 3}', '"text"', '{"architectures": [null]}'])
-def test_a_strange_configuration_does_not_break_the_list(config):
-    write_snapshot(main=True, **{"config.json": config})
-    write_snapshot("owner/sound", main=True)
-    assert "owner/sound" in [entry.ref for entry in local_models()]
-
-
-def test_other_things_in_the_cache_are_not_models(cache):
     write_snapshot(main=True)
+    write_snapshot("owner/odd", main=True, **{"config.json": config})
     write_folder(cache / "datasets--owner--data" / "snapshots" / OLD)
     (cache / "models--torn").mkdir()
     (cache / "notes.txt").write_text("notes")
-    assert [entry.ref for entry in local_models()] == [REF]
-
-
-@pytest.mark.parametrize("place", ["missing", "file"])
-def test_no_cache_is_no_models(cache, place):
-    if place == "file":
-        cache.parent.mkdir()
-        cache.write_text("not a folder")
-    assert local_models() == ()
+    is_listed = not config.startswith('{"architectures": [')
+    assert {entry.ref for entry in local_models()} == {REF, *(["owner/odd"] if is_listed else [])}
 
 
 def test_a_folder_comes_before_a_hub_id_of_the_same_name(tmp_path, monkeypatch):
@@ -167,25 +146,12 @@ def test_a_folder_comes_before_a_hub_id_of_the_same_name(tmp_path, monkeypatch):
     assert resolve(REF).origin is ModelOrigin.FOLDER
 
 
-@pytest.mark.parametrize("name", ["with spaces", "Ünïcödé 模型"])
-def test_any_cache_folder_will_do(tmp_path, monkeypatch, name):
-    monkeypatch.setenv("HF_HOME", str(tmp_path / name))
-    write_snapshot(main=True)
-    assert [entry.ref for entry in local_models()] == [REF]
-
-
 def test_a_drafter_says_which_target_it_serves(tmp_path):
     config = json.dumps({"shares_tables_with": {"model": "owner/target"}})
     write_folder(tmp_path / "embedded" / SMOLLM2_DRAFTER, **{"config.json": config, "tokenizer.json": None})
     (entry,) = embedded_models()
     assert (entry.serves, entry.embedded, entry.ref) == ("owner/target", True, SMOLLM2_DRAFTER)
     assert resolve(str(entry.path)).serves == "owner/target"
-
-
-@pytest.mark.parametrize("borrowed", ['"x"', "{}", "null", '{"model": 3}', "[]"])
-def test_a_drafter_that_names_no_target_serves_none(tmp_path, borrowed):
-    write_folder(tmp_path / "drafter", **{"config.json": f'{{"shares_tables_with": {borrowed}}}'})
-    assert resolve(str(tmp_path / "drafter")).serves is None
 
 
 # --- Suggestions ----------------------------------------------------------------------------------------------------
@@ -201,15 +167,6 @@ def test_suggested_drafts_are_smaller_and_of_the_targets_family():
             if ref != SMOLLM2_DRAFTER:
                 assert known[ref].num_parameters < suggestion.num_parameters
                 assert (known[ref].family, known[ref].is_instruct) == (suggestion.family, suggestion.is_instruct)
-
-
-def test_the_families_of_the_catalogue():
-    families = ["SmolLM2", "Qwen2.5", "Qwen3", "Llama 3.2", "Gemma 3", "GPT-2", "Pythia", "OPT"]
-    assert list(dict.fromkeys(suggestion.family for suggestion in SUGGESTIONS)) == families
-    for family in families:
-        members = [suggestion for suggestion in SUGGESTIONS if suggestion.family == family]
-        assert any(member.drafts for member in members)
-        assert members == sorted(members, key=lambda member: member.num_parameters)
 
 
 def test_drafts_are_suggested_by_the_targets_id():
