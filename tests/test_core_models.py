@@ -116,34 +116,46 @@ def test_a_folder_without_a_model(tmp_path):
     assert "not a .gguf file" in refusal(tmp_path / "notes.txt")
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe\x00", b"[]", b"null", b"3", b"{}", b'{"model_type": 3}'])
-def test_a_config_that_is_no_config(folder, content):
-    (folder / "config.json").write_bytes(content)
+GARBAGE = struct.pack("<Q", 2**62) + b"{}", np.random.default_rng(0).bytes(9_000)
+DAMAGE = {
+    "config.json": (b"", b"{", b"\xff\xfe\x00", b"[]", b"null", b"3", b"{}", b'{"model_type": 3}'),
+    "model.safetensors": GARBAGE,
+    "tokenizer.json": (b"", b"{", b"[]", b"{}", b'{"model": {"type": "BPE", "vocab": {}, "merges": []}}'),
+}
+
+
+@pytest.mark.parametrize(("name", "content"), [(name, content) for name, all in DAMAGE.items() for content in all])
+def test_a_damaged_file_is_a_sentence(folder, saved, name, content):
+    (folder / name).write_bytes(content)
+    message = refusal(folder)
+    problem = pair_problem(str(folder), str(saved))
+    assert problem is None or is_sentence(problem)
+    if name == "tokenizer.json":
+        assert "tokenizer" in message
+
+
+@pytest.mark.parametrize("changes", [
+    {"model_type": "outlandish", "architectures": ["OutlandishForCausalLM"]},
+    {"model_type": "t5", "architectures": ["T5ForConditionalGeneration"], "d_model": 32},
+    {"hidden_size": 64},
+])  # fmt: skip
+def test_a_config_that_does_not_describe_the_weights_is_a_sentence(folder, changes):
+    edit_json(folder / "config.json", **changes)
     refusal(folder)
 
 
-def test_an_unknown_architecture(folder):
-    edit_json(folder / "config.json", model_type="outlandish", architectures=["OutlandishForCausalLM"])
-    refusal(folder)
+@pytest.mark.parametrize("family", ["llama", "gpt2", "opt"])
+def test_a_missing_tokenizer(tmp_path, family):
+    folder = save_model(tmp_path, family=family)
+    for file in folder.glob("*token*"):
+        file.unlink()
+    assert "tokenizer" in refusal(folder)
 
 
 def test_code_that_comes_with_a_model_is_not_run(folder):
     (folder / "evil.py").write_text("raise SystemExit('ran')\n")
     edit_json(folder / "config.json", model_type="outlandish",
               auto_map={"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"})  # fmt: skip
-    refusal(folder)
-
-
-def test_config_and_weights_of_different_shapes(folder):
-    edit_json(folder / "config.json", hidden_size=64)
-    refusal(folder)
-
-
-def test_a_weight_file_of_garbage(folder):
-    size = (folder / "model.safetensors").stat().st_size
-    (folder / "model.safetensors").write_bytes(np.random.default_rng(0).bytes(size))
-    refusal(folder)
-    (folder / "model.safetensors").write_bytes(struct.pack("<Q", 2**62) + b"{}")
     refusal(folder)
 
 
@@ -161,20 +173,6 @@ def test_pickles_are_never_opened(folder, name):
     assert "pickle" in refusal(folder)
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2", "qwen2", "opt"])
-def test_a_missing_tokenizer(tmp_path, family):
-    folder = save_model(tmp_path, family=family)
-    for file in folder.glob("*token*"):
-        file.unlink()
-    assert "tokenizer" in refusal(folder)
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b'{"model": {"type": "BPE", "vocab": {}, "merges": []}}'])
-def test_a_damaged_tokenizer(folder, content):
-    (folder / "tokenizer.json").write_bytes(content)
-    assert "tokenizer" in refusal(folder)
-
-
 @pytest.mark.parametrize(
     ("family", "changes"),
     [
@@ -185,11 +183,6 @@ def test_a_damaged_tokenizer(folder, content):
 )
 def test_models_that_cant_be_rewound_are_refused_not_run_wrongly(tmp_path, family, changes):
     assert "rewound" in refusal(save_model(tmp_path, family=family, **changes))
-
-
-def test_an_encoder_is_refused(folder):
-    edit_json(folder / "config.json", model_type="t5", architectures=["T5ForConditionalGeneration"], d_model=32)
-    refusal(folder)
 
 
 def test_devices_and_precisions_that_are_not_there(saved):
@@ -231,30 +224,12 @@ def test_tokenizers_that_join_differently_differ():
     assert tokenizer_problem(first, second) is None
     second["model"]["merges"] = [["b", "c"], ["a", "b"]]
     assert "merge 0" in tokenizer_problem(first, second)
-    # The two ways in which tokenizer.json spells merges are one.
+    # The two ways in which tokenizer.json spells merges, and vocabularies, are one.
     first["model"]["merges"] = ["b c", "a b"]
     assert tokenizer_problem(first, second) is None
-
-
-def test_unigram_tokenizers_are_compared_too():
-    first = {"model": {"vocab": [["<unk>", 0.0], ["a", -1.0], ["b", -2.0]]}}
-    assert tokenizer_problem(first, {"model": {"vocab": [["<unk>", 0.0], ["a", -3.0], ["b", -2.0]]}}) is None
-    assert "id 2" in tokenizer_problem(first, {"model": {"vocab": [["<unk>", 0.0], ["a", -1.0], ["c", -2.0]]}})
-
-
-@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"model": null}', '{"model": {"vocab": 3}}',
-                                     '{"added_tokens": [{}]}'])  # fmt: skip
-def test_a_damaged_tokenizer_leaves_the_verdict_to_loading(saved, folder, content):
-    (folder / "tokenizer.json").write_text(content)
-    problem = pair_problem(str(folder), str(saved))
-    assert problem is None or is_sentence(problem)
-
-
-def test_the_embedded_models_are_found_by_name():
-    for entry in embedded_models():
-        assert resolve(entry.ref) == entry
-        assert entry.embedded
-        assert entry.size_bytes > 0
+    unigram = {"model": {"vocab": [["<unk>", 0.0], ["a", -1.0], ["b", -2.0]]}}
+    assert tokenizer_problem(unigram, {"model": {"vocab": [["<unk>", 0.0], ["a", -3.0], ["b", -2.0]]}}) is None
+    assert "id 2" in tokenizer_problem(unigram, {"model": {"vocab": [["<unk>", 0.0], ["a", -1.0], ["c", -2.0]]}})
 
 
 @pytest.mark.parametrize("damage", ["config.json", "model.safetensors"])
@@ -272,12 +247,6 @@ def test_a_damaged_embedded_model_is_a_problem_of_its_own_only(tmp_path, monkeyp
     assert resolve(str(tmp_path / DEFAULT_DRAFT)).format is ModelFormat.SAFETENSORS
     assert DEFAULT_TARGET in refusal(DEFAULT_TARGET)
     assert DEFAULT_TARGET not in refusal("nothing-like-it", ModelNotFoundError)
-
-
-def test_without_embedded_models_one_is_still_told_what_to_name(tmp_path, monkeypatch):
-    monkeypatch.setattr("core.models.catalogue.EMBEDDED", tmp_path)
-    assert embedded_models() == ()
-    assert "Name a folder with safetensors" in refusal(DEFAULT_TARGET, ModelNotFoundError)
 
 
 def test_a_model_may_list_the_ids_that_it_drafts_from(tmp_path):
