@@ -228,35 +228,37 @@ class _Run:
         self._has_legend = self._on_terminal and not quiet
         self._transcript: Transcript | None = Transcript(sink, request.stop)
         self._device = ""
-        self._has_started = self._has_steps = False
+        self._has_started = self._has_steps = self._log_failed = False
         self._code: Exit | None = None
 
     def go(self) -> Exit:
         # The first Ctrl-C lets the step finish and the summary be written; before the run there is nothing to keep.
         interrupts = stop_on_interrupt(self._controls, can_wait=lambda: self._has_started)
-        log_failed = False
         try:
             with interrupts, contextlib.closing(make_engine().run(self._request, self._controls)) as events:
                 for event in events:
-                    log_failed = log_failed or self._fails_to_log(lambda log, event=event: log.write(event))
+                    self._write_log(event)
                     self._on_event(event)
         finally:
-            log_failed = self._fails_to_log(RunLogWriter.close, is_known=log_failed) or log_failed
+            self._write_log(None)
         if self._code is None:
             say("The engine ended without a result.")
             return Exit.FAILED
-        return Exit.FAILED if log_failed and self._code == Exit.DONE else self._code
+        return Exit.FAILED if self._log_failed and self._code == Exit.DONE else self._code
 
-    def _fails_to_log(self, action: Callable[[RunLogWriter], None], *, is_known: bool = False) -> bool:
-        """Whether writing failed, which is reported once and doesn't end the run."""
+    def _write_log(self, event: Event | None) -> None:
+        """Log an event, or close the log. A failure is reported once and doesn't end the run."""
         try:
-            if self._log is not None:
-                action(self._log)
+            if self._log is None:
+                return
+            if event is None:
+                self._log.close()
+            elif not self._log_failed:
+                self._log.write(event)
         except RunLogError as error:
-            if not is_known:
+            if not self._log_failed:
                 say(f"The log is incomplete: {error}")
-            return True
-        return False
+            self._log_failed = True
 
     def _on_event(self, event: Event) -> None:
         if isinstance(event, RunStarted):

@@ -121,7 +121,9 @@ def resolve(ref: str) -> ModelEntry:
         if hub.is_hub_id(ref):
             return downloaded_model(ref)
     except PermissionError:
-        raise ModelUnreadableError(f"{ref!r} may not be read. Ask its owner, or choose another model.") from None
+        raise ModelUnreadableError(
+            f"You have no permission to read {ref!r}. Ask its owner, or choose another model."
+        ) from None
     except (OSError, RuntimeError, ValueError):
         pass  # Not a path at all: too long, an unknown home, or an invalid character.
     names = "".join(f"{entry.ref}, " for entry in embedded_models())
@@ -247,7 +249,9 @@ def _gguf_entry(path: Path, ref: str) -> ModelEntry:
 
 def _folder_entry(folder: Path, ref: str, title: str, origin: ModelOrigin, revision: str | None = None) -> ModelEntry:
     if not (folder / "config.json").is_file():
-        raise ModelUnreadableError(f"{ref!r} holds no model: its config.json is missing. Name a folder that has one.")
+        raise ModelUnreadableError(
+            f"{ref!r} contains no model: its config.json is missing. Name a folder that has one."
+        )
     try:
         config = json.loads((folder / "config.json").read_text("utf-8"))
     except (OSError, ValueError, RecursionError):

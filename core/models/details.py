@@ -7,14 +7,14 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from core.errors import ModelUnreadableError
 from core.models.catalogue import ModelEntry, ModelFormat, served_target
-from core.models.weight_files import TensorInfo, read_gguf_header, read_weight_headers
+from core.models.weight_files import TensorInfo, positive_number, read_gguf_header, read_weight_headers
 
 _LARGEST_FILE = 512 << 20
 """Largest tokenizer file that is parsed, in bytes."""
@@ -297,24 +297,56 @@ def read_details(entry: ModelEntry) -> ModelDetails:
     Raises:
         ModelUnreadableError: a file is missing, truncated or malformed, with a sentence that says which.
     """
+    config: dict[str, Any] = {}
+    if entry.format is ModelFormat.GGUF:
+        header = read_gguf_header(entry.path)
+        tensors, number, architecture = header.tensors, header.number, header.architecture
+    else:
+        config = read_config(entry.path, entry.title)
+        nested = config.get("text_config")
+        config = {**config, **nested} if isinstance(nested, dict) else config
+        tensors = tuple(tensor for tensor in read_weight_headers(entry.path, entry.title) if not _is_buffer(tensor))
+        number, architecture = functools.partial(positive_number, config), str(config.get("model_type") or "")
+    active = number("num_experts_per_tok", "num_experts_per_token", "moe_topk", "expert_used_count")
+    experts = number("num_local_experts", "num_experts", "n_routed_experts", "expert_count")
+    counts = _count(tensors, active, experts, is_tied=config.get("tie_word_embeddings") is True)
+    hidden = number("hidden_size", "n_embd", "d_model", "embedding_length")
+    heads = number("num_attention_heads", "n_head", "num_heads", "attention.head_count")
+    head_dim = number("head_dim", "attention.key_length") or (hidden // heads if heads else 0)
+    one_or_all = 1 if config.get("multi_query") is True else heads
+    kv_heads = number("num_key_value_heads", "attention.head_count_kv") or one_or_all
+    if not kv_heads or not head_dim:
+        # Nested configurations omit class defaults; the weights show the width of the keys.
+        keys = (tensor for tensor in tensors if tensor.name.endswith("k_proj.weight") and _is_text(tensor.name))
+        kv_heads, head_dim = 1, next((tensor.shape[0] for tensor in keys if tensor.shape), 0)
     special, source = read_special_tokens(entry), tokenizer_source(entry)
     num_tokens = count_tokens(source) if source else None
-    if entry.format is ModelFormat.GGUF:
-        tensors, counts, facts = _gguf_facts(entry)
-    else:
-        tensors, counts, facts = _folder_facts(entry)
-    table_size = facts["table_size"]
+    table_size = counts.table_rows or number("vocab_size")
+    drafted = config.get("draft_vocabulary")
     return ModelDetails(
         title=entry.title,
+        architecture=architecture or "unknown",
         num_parameters=counts.total,
         precision=_precision(tensors),
+        context_length=number("max_position_embeddings", "n_positions", "context_length") or None,
         # Counted as loading does: the tokenizer's ids that have a row in the table.
         vocab_size=min(num_tokens, table_size or num_tokens) if num_tokens else table_size,
+        table_size=table_size,
+        num_layers=number("num_hidden_layers", "n_layer", "n_layers", "num_layers", "block_count"),
+        hidden_size=hidden,
+        intermediate_size=number("intermediate_size", "ffn_dim", "n_inner", "feed_forward_length") or 4 * hidden,
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=head_dim,
         has_chat_template=special.chat_template is not None,
         is_instruct=special.is_instruct,
         weight_bytes=sum(tensor.num_bytes for tensor in tensors),
         body_parameters=counts.body,
-        **facts,
+        # A drafter that borrows its target's tables multiplies the borrowed head.
+        head_parameters=counts.head or table_size * hidden,
+        draft_vocabulary_size=len(drafted) if isinstance(drafted, list) and drafted else None,
+        shares_tables_with=served_target(config),
+        folder=None if entry.format is ModelFormat.GGUF else entry.path,
     )
 
 
@@ -325,63 +357,6 @@ class _Counts(NamedTuple):
     body: int
     head: int
     table_rows: int
-
-
-def _folder_facts(entry: ModelEntry) -> tuple[Sequence[TensorInfo], _Counts, dict[str, Any]]:
-    whole = read_config(entry.path, entry.title)
-    nested = whole.get("text_config")
-    config = {**whole, **nested} if isinstance(nested, dict) else whole
-    tensors = [tensor for tensor in read_weight_headers(entry.path, entry.title) if not _is_buffer(tensor)]
-    hidden = _number(config, "hidden_size", "n_embd", "d_model")
-    experts = _number(config, "num_local_experts", "num_experts", "n_routed_experts")
-    active = _number(config, "num_experts_per_tok", "num_experts_per_token", "moe_topk")
-    counts = _count(tensors, active, experts, is_tied=config.get("tie_word_embeddings") is True)
-    heads = _number(config, "num_attention_heads", "n_head", "num_heads")
-    head_dim = _number(config, "head_dim") or (hidden // heads if heads else 0)
-    kv_heads = _number(config, "num_key_value_heads") or (1 if config.get("multi_query") is True else heads)
-    if not kv_heads or not head_dim:
-        # Nested configurations omit class defaults; the weights show the width of the keys.
-        keys = (tensor for tensor in tensors if tensor.name.endswith("k_proj.weight") and _is_text(tensor.name))
-        kv_heads, head_dim = 1, next((tensor.shape[0] for tensor in keys if tensor.shape), 0)
-    drafted = whole.get("draft_vocabulary")
-    table_size = counts.table_rows or _number(config, "vocab_size")
-    facts = {
-        "architecture": str(config.get("model_type") or "unknown"),
-        "context_length": _number(config, "max_position_embeddings", "n_positions") or None,
-        "table_size": table_size,
-        "num_layers": _number(config, "num_hidden_layers", "n_layer", "n_layers", "num_layers"),
-        "hidden_size": hidden,
-        "intermediate_size": _number(config, "intermediate_size", "ffn_dim", "n_inner") or 4 * hidden,
-        "num_heads": heads,
-        "num_kv_heads": kv_heads,
-        "head_dim": head_dim,
-        # A drafter that borrows its target's tables multiplies the borrowed head.
-        "head_parameters": counts.head or table_size * hidden,
-        "draft_vocabulary_size": len(drafted) if isinstance(drafted, list) and drafted else None,
-        "shares_tables_with": served_target(whole),
-        "folder": entry.path,
-    }
-    return tensors, counts, facts
-
-
-def _gguf_facts(entry: ModelEntry) -> tuple[Sequence[TensorInfo], _Counts, dict[str, Any]]:
-    header = read_gguf_header(entry.path)
-    number = header.number
-    hidden, heads = number("embedding_length") or 0, number("attention.head_count") or 0
-    counts = _count(header.tensors, number("expert_used_count"), number("expert_count"), is_tied=False)
-    facts = {
-        "architecture": header.architecture or "unknown",
-        "context_length": number("context_length"),
-        "table_size": counts.table_rows,
-        "num_layers": number("block_count") or 0,
-        "hidden_size": hidden,
-        "intermediate_size": number("feed_forward_length") or 4 * hidden,
-        "num_heads": heads,
-        "num_kv_heads": number("attention.head_count_kv") or heads,
-        "head_dim": number("attention.key_length") or (hidden // heads if heads else 0),
-        "head_parameters": counts.head,
-    }
-    return header.tensors, counts, facts
 
 
 def read_config(folder: Path, title: str = "") -> dict[str, Any]:
@@ -402,19 +377,13 @@ def read_config(folder: Path, title: str = "") -> dict[str, Any]:
     return config
 
 
-def _number(config: Mapping[str, Any], *names: str) -> int:
-    """The first positive count among these; 0 if none."""
-    values = (config.get(name) for name in names)
-    return next((value for value in values if type(value) is int and 0 < value < 1 << 40), 0)
-
-
 def _is_buffer(tensor: TensorInfo) -> bool:
     """Whether it is a mask or rotary frequencies, which older files hold beside the weights."""
     is_mask = tensor.shape[:2] == (1, 1) and len(tensor.shape) == 4
     return is_mask or tensor.name.endswith((".masked_bias", ".inv_freq"))
 
 
-def _count(tensors: Iterable[TensorInfo], active: int | None, experts: int | None, *, is_tied: bool) -> _Counts:
+def _count(tensors: Iterable[TensorInfo], active: int, experts: int, *, is_tied: bool) -> _Counts:
     """Count parameters. `active` of `experts` serve one position; `is_tied`: a head in the file is the embedding."""
     share = min(1.0, active / experts) if active and experts else 1.0
     embedding = head = lookups = rest = body = rows = 0

@@ -6,10 +6,11 @@ gguf's GGUFReader is not used: it trusts every count in the file, and creates an
 from __future__ import annotations
 
 import functools
-import json
 import math
 import os
+import re
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -17,8 +18,8 @@ from typing import Any, BinaryIO, NamedTuple
 from core.errors import ModelUnreadableError
 from core.models.catalogue import weight_files
 
-_LONGEST_HEADER = 100 * 2**20
-"""Bytes; safetensors' own limit."""
+_TRUNCATED = ("header too small", "invalid header length", "not fully covered")
+"""In safetensors' messages about files that end too early."""
 
 _PRECISIONS = {
     "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn",
@@ -56,39 +57,24 @@ def read_weight_headers(folder: Path, title: str) -> tuple[TensorInfo, ...]:
 
 
 def _read_header(path: Path, title: str) -> list[TensorInfo]:
-    """Eight bytes of length, then JSON: name -> dtype, shape and [begin, end) behind the header."""
-
-    def unreadable(problem: str) -> ModelUnreadableError:
-        return ModelUnreadableError(f"{path.name} of {title} {problem}. Download the model again.")
+    from safetensors import SafetensorError, safe_open
 
     try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if length > _LONGEST_HEADER:
-                raise unreadable("is not a safetensors file")
-            content = file.read(length)
+        with safe_open(path, framework="np") as file:
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+            return [_tensor(name, tuple(part.get_shape()), part.get_dtype()) for name, part in slices.items()]
     except OSError as error:
-        raise unreadable(f"can't be read ({error.strerror or type(error).__name__})") from None
-    truncated = unreadable("is truncated: a part of the file is missing")
-    if size <= 8 or size < 8 + length:
-        raise truncated
-    try:
-        tensors, end = [], 0
-        for name, entry in json.loads(content).items():
-            if name == "__metadata__":
-                continue
-            shape, (start, stop) = tuple(entry["shape"]), entry["data_offsets"]
-            if any(type(n) is not int or not 0 <= n < 1 << 48 for n in (*shape, start, stop)) or start > stop:
-                raise ValueError(name)
-            dtype = str(entry["dtype"])
-            tensors.append(TensorInfo(name, shape, _PRECISIONS.get(dtype, dtype.lower()), stop - start))
-            end = max(end, stop)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise unreadable("has a damaged header") from None
-    if size < 8 + length + end:
-        raise truncated
-    return tensors
+        problem = f"can't be read ({error.strerror or type(error).__name__})"
+    except SafetensorError as error:
+        is_truncated = any(words in str(error) for words in _TRUNCATED)
+        problem = "is truncated: a part of the file is missing" if is_truncated else "has a damaged header"
+    raise ModelUnreadableError(f"{path.name} of {title} {problem}. Download the model again.")
+
+
+def _tensor(name: str, shape: tuple[int, ...], dtype: str) -> TensorInfo:
+    bits = re.search(r"\d+", dtype)  # BF16 and F8_E4M3 begin with their size; BOOL takes a byte.
+    num_bytes = math.prod(shape) * (int(bits[0]) if bits else 8) // 8
+    return TensorInfo(name, shape, _PRECISIONS.get(dtype, dtype.lower()), num_bytes)
 
 
 # --- GGUF -------------------------------------------------------------------------------------------------------
@@ -120,12 +106,20 @@ class GgufHeader:
     def architecture(self) -> str:
         return str(self.fields.get("general.architecture", ""))
 
-    def number(self, key: str) -> int | None:
-        """An integer below the architecture's own prefix, such as `block_count`; of an array the largest item."""
-        value = self.fields.get(f"{self.architecture}.{key}")
+    def number(self, *keys: str) -> int:
+        """The first positive number below the architecture's own prefix, such as `block_count`; 0 if there is none."""
+        return positive_number(self.fields, *(f"{self.architecture}.{key}" for key in keys))
+
+
+def positive_number(fields: Mapping[str, Any], *names: str) -> int:
+    """The first of these fields that is a positive integer; of an array its largest item, and 0 if there is none."""
+    for name in names:
+        value = fields.get(name)
         if isinstance(value, tuple):
             value = max((item for item in value if type(item) is int), default=None)
-        return value if type(value) is int and value > 0 else None
+        if type(value) is int and 0 < value < 1 << 64:
+            return value
+    return 0
 
 
 def read_gguf_header(path: Path) -> GgufHeader:
@@ -266,4 +260,4 @@ def _is_plausible(header: GgufHeader, size: int) -> bool:
     if sum(tensor.num_bytes for tensor in tensors) > size or len({tensor.name for tensor in tensors}) < len(tensors):
         return False
     # The model is built before its tensors are read: more blocks than tensors could take forever.
-    return (header.number("block_count") or 0) <= len(tensors)
+    return header.number("block_count") <= len(tensors)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from core.errors import OutriderError, RunLogError
 from core.evidence import evidence_from_record
 from core.runlog.log import RunLog, number_of, text_of
 from core.runlog.tally import Tally
-from core.settings import Coupling, Device, DType, LengthPolicy, RunRequest, SamplingParams
+from core.settings import Coupling, Device, DType, LengthPolicy, RunRequest, SamplingParams, declared
 from core.types import BaselineStep, Event, Finished, FinishReason, PrefillDone, RunStarted, Step, Summary, TokenKind
 
 UNREADABLE = "This run can't be replayed: its log holds a setting that this version of Outrider can't read."
@@ -21,6 +21,9 @@ RATES = (
     "draft_acceptance_rate", "block_efficiency", "cost_coefficient", "tokens_per_second", "peak_memory_mb",
     "predicted_speedup", "baseline_tokens_per_second", "measured_speedup", "expected_acceptance_rate", "target_step_ms",
 )  # fmt: skip
+
+PER_TOKEN = ("draft_probs", "target_probs", "acceptance_probs", "expected_acceptance")
+TIMES = ("draft_ms", "verify_ms", "sample_ms", "total_ms")
 
 
 def request(log: RunLog) -> RunRequest:
@@ -57,10 +60,8 @@ def request_from_config(config: Mapping[str, Any]) -> RunRequest:
     texts = [config["target"], config["prompt"], config.get("draft") or "", config.get("method") or "", *stop]
     if not all(isinstance(text, str) for text in texts) or not (chat is None or isinstance(chat, bool)):
         raise RunLogError(UNREADABLE)
-    k, sampling = config.get("num_draft_tokens", 4), SamplingParams()
+    k = config.get("num_draft_tokens", 4)
     is_chosen = k is None or k == "auto"
-    # "auto" places target and draft as before; older logs hold only the outcome.
-    device = config.get("requested_device") or str(config.get("device") or "auto").partition(":")[0]
     try:
         return RunRequest(
             target=config["target"],
@@ -70,18 +71,12 @@ def request_from_config(config: Mapping[str, Any]) -> RunRequest:
             method_options=dict(config.get("method_options") or {}),
             num_draft_tokens=None if is_chosen else k,
             length_policy=LengthPolicy((is_chosen and config.get("length_policy")) or LengthPolicy.AUTO),
-            sampling=SamplingParams(
-                **{
-                    name: config.get(name, getattr(sampling, name))
-                    for name in ("temperature", "top_k", "top_p", "min_p")
-                }
-            ),
-            seed=config["seed"],
+            sampling=SamplingParams(**_known(config, declared(SamplingParams))),
+            **_known(config, ("seed", "max_new_tokens", "chat")),
             coupling=Coupling(config.get("coupling") or Coupling.REJECTION),
-            max_new_tokens=config.get("max_new_tokens", 128),
             stop=tuple(stop),
-            chat=chat,
-            device=Device(device),
+            # "auto" places target and draft as before; older logs hold only the outcome.
+            device=Device(config.get("requested_device") or str(config.get("device") or "auto").partition(":")[0]),
             dtype=DType(config.get("requested_dtype") or config.get("dtype") or "auto"),
             baseline=bool(config.get("baseline", False)),
             # Forced tokens count as already written.
@@ -91,6 +86,10 @@ def request_from_config(config: Mapping[str, Any]) -> RunRequest:
         raise RunLogError(f"This run can't be replayed: {error}") from error
     except (TypeError, ValueError, AttributeError) as error:
         raise RunLogError(UNREADABLE) from error
+
+
+def _known(config: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    return {name: config[name] for name in names if name in config}
 
 
 def events(log: RunLog) -> Iterator[Event]:
@@ -152,6 +151,8 @@ def step_from_record(record: Mapping[str, Any]) -> Step | None:
     if not any(emitted_texts):
         emitted_texts = (text_of(record.get("emitted_text")), *emitted_texts[1:])
     size = len(drafted)
+    figures: dict[str, Any] = {name: _numbers(record.get(name), size) for name in PER_TOKEN}
+    figures |= {name: _number(record.get(name), 0.0) for name in TIMES}
     return Step(
         index=index,
         position=position,
@@ -159,19 +160,12 @@ def step_from_record(record: Mapping[str, Any]) -> Step | None:
         temperature=_number(record.get("temperature")),
         drafted=drafted,
         drafted_texts=_texts(record.get("drafted_texts"), size, known=emitted_texts[:accepted]),
-        draft_probs=_numbers(record.get("draft_probs"), size),
-        target_probs=_numbers(record.get("target_probs"), size),
-        acceptance_probs=_numbers(record.get("acceptance_probs"), size),
-        expected_acceptance=_numbers(record.get("expected_acceptance"), size),
         uniforms=_numbers(record["uniforms"], size) if record.get("uniforms") else (),
         num_accepted=accepted,
         emitted=emitted,
         emitted_kinds=kinds,
         emitted_texts=emitted_texts,
-        draft_ms=_number(record.get("draft_ms"), 0.0),
-        verify_ms=_number(record.get("verify_ms"), 0.0),
-        sample_ms=_number(record.get("sample_ms"), 0.0),
-        total_ms=_number(record.get("total_ms"), 0.0),
+        **figures,
         next_uniform=number_of(record.get("next_uniform")),
         evidence=evidence_from_record(record),
     )
