@@ -19,24 +19,6 @@ from PySide6.QtWidgets import QApplication, QWidget
 
 from core.types import TokenKind
 
-MIN_CONTRAST = 4.5
-"""WCAG AA for text; every pair of text and background below meets it."""
-MIN_BAR_CONTRAST = 3.0
-"""WCAG AA for graphics: a plot's bars against the panel behind them."""
-
-
-def contrast(first: str, second: str) -> float:
-    """Contrast ratio of two colours according to WCAG 2.2, from 1 to 21."""
-    lighter, darker = sorted((_luminance(first), _luminance(second)), reverse=True)
-    return (lighter + 0.05) / (darker + 0.05)
-
-
-def _luminance(color: str) -> float:
-    channels = (channel / 255 for channel in QColor(color).getRgb()[:3])  # type: ignore[index]
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
-    return float(0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2])
-
-
 RESOURCES = Path(__file__).resolve().parents[1] / "resources"
 
 UnderlineStyle = QTextCharFormat.UnderlineStyle
@@ -62,41 +44,41 @@ class KindStyle:
 
 @dataclass(frozen=True, slots=True)
 class Theme:
-    """The design tokens, as #rrggbb."""
+    """The design tokens, as #rrggbb; the defaults are the light theme's."""
 
-    name: ThemeMode
-    window: str
-    surface: str
-    field: str
-    field_border: str
-    hover: str
-    border: str
-    text: str
-    muted: str
-    faint: str
-    accent: str
-    accent_hover: str
-    accent_pressed: str
-    on_accent: str
-    selection: str
-    danger: str
-    danger_surface: str
-    danger_border: str
-    accepted: str
-    correction: str
-    correction_tint: str
-    bonus: str
-    bonus_tint: str
-    track: str
-    draft_bar: str
-    target_bar: str
-    sample_bar: str
-    run_1: str
-    run_2: str
-    run_3: str
-    run_4: str
-    run_5: str
-    run_6: str
+    name: ThemeMode = ThemeMode.LIGHT
+    window: str = "#f5f6f8"
+    surface: str = "#ffffff"
+    field: str = "#ffffff"
+    field_border: str = "#cdd1d9"
+    hover: str = "#eceef2"
+    border: str = "#e2e5ea"
+    text: str = "#1a1c21"
+    muted: str = "#565c69"
+    faint: str = "#646a77"
+    accent: str = "#3d4fd0"
+    accent_hover: str = "#3344bd"
+    accent_pressed: str = "#2a39a4"
+    on_accent: str = "#ffffff"
+    selection: str = "#dde2fc"
+    danger: str = "#a3210f"
+    danger_surface: str = "#fdf0ee"
+    danger_border: str = "#f1c4bd"
+    accepted: str = "#07629e"
+    correction: str = "#a84300"
+    correction_tint: str = "#fdf0e4"
+    bonus: str = "#006b52"
+    bonus_tint: str = "#e5f5ef"
+    track: str = "#e9ecf1"
+    draft_bar: str = "#3d8ccb"
+    target_bar: str = "#2a9c78"
+    sample_bar: str = "#d9742a"
+    run_1: str = "#0b6fb3"
+    run_2: str = "#c9570c"
+    run_3: str = "#00805f"
+    run_4: str = "#a6408a"
+    run_5: str = "#8a6a00"
+    run_6: str = "#4a4f5a"
 
     def kind(self, kind: TokenKind) -> KindStyle:
         """Colour and line style of a token kind."""
@@ -107,42 +89,7 @@ class Theme:
         return KindStyle("bonus", self.bonus, UnderlineStyle.DotLine, self.bonus_tint)
 
 
-LIGHT = Theme(
-    name=ThemeMode.LIGHT,
-    window="#f5f6f8",
-    surface="#ffffff",
-    field="#ffffff",
-    field_border="#cdd1d9",
-    hover="#eceef2",
-    border="#e2e5ea",
-    text="#1a1c21",
-    muted="#565c69",
-    faint="#646a77",
-    accent="#3d4fd0",
-    accent_hover="#3344bd",
-    accent_pressed="#2a39a4",
-    on_accent="#ffffff",
-    selection="#dde2fc",
-    danger="#a3210f",
-    danger_surface="#fdf0ee",
-    danger_border="#f1c4bd",
-    accepted="#07629e",
-    correction="#a84300",
-    correction_tint="#fdf0e4",
-    bonus="#006b52",
-    bonus_tint="#e5f5ef",
-    track="#e9ecf1",
-    draft_bar="#3d8ccb",
-    target_bar="#2a9c78",
-    sample_bar="#d9742a",
-    run_1="#0b6fb3",
-    run_2="#c9570c",
-    run_3="#00805f",
-    run_4="#a6408a",
-    run_5="#8a6a00",
-    run_6="#4a4f5a",
-)
-
+LIGHT = Theme()
 DARK = Theme(
     name=ThemeMode.DARK,
     window="#121316",
@@ -178,23 +125,6 @@ DARK = Theme(
     run_5="#d9c04a",
     run_6="#c3c8d1",
 )
-
-
-def resolve_theme(mode: ThemeMode) -> Theme:
-    """The tokens for a mode; SYSTEM asks the desktop."""
-    if mode is ThemeMode.SYSTEM:
-        dark = QApplication.styleHints().colorScheme() is Qt.ColorScheme.Dark
-        return DARK if dark else LIGHT
-    return DARK if mode is ThemeMode.DARK else LIGHT
-
-
-def choose_color_scheme(mode: ThemeMode) -> None:
-    """Make the desktop draw title bars and the like in the same mode."""
-    hints = QApplication.styleHints()
-    if mode is ThemeMode.SYSTEM:
-        hints.unsetColorScheme()
-    else:
-        hints.setColorScheme(Qt.ColorScheme.Dark if mode is ThemeMode.DARK else Qt.ColorScheme.Light)
 
 
 def current_theme() -> Theme:
@@ -332,8 +262,14 @@ class Appearance(QObject):
     def set(self, mode: ThemeMode, scale: float) -> None:
         """Set the theme, which may follow the desktop's, and the size of all text."""
         self.mode = mode
-        choose_color_scheme(mode)
-        apply_style(resolve_theme(mode), scale)
+        hints, dark = QGuiApplication.styleHints(), Qt.ColorScheme.Dark
+        # The desktop draws title bars and the like in the same mode.
+        if mode is ThemeMode.SYSTEM:
+            hints.unsetColorScheme()
+        else:
+            hints.setColorScheme(dark if mode is ThemeMode.DARK else Qt.ColorScheme.Light)
+        follows_dark = mode is ThemeMode.SYSTEM and hints.colorScheme() is dark
+        apply_style(DARK if mode is ThemeMode.DARK or follows_dark else LIGHT, scale)
 
     @Slot()
     def _on_color_scheme_changed(self) -> None:

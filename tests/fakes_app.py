@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from PySide6.QtGui import QColor
 
 from core.controls import Cancelled, RunControls
 from core.settings import LengthPolicy, RunRequest
@@ -287,3 +288,21 @@ def keep_files_in(folder: Path, patches: pytest.MonkeyPatch) -> None:
     """Have settings, runs and sweeps kept in a folder until the patches are undone."""
     patches.setattr("app.settings.data_folder", lambda: folder)
     patches.setattr("app.settings.config_file", lambda: folder / "settings.json")
+
+
+MIN_CONTRAST = 4.5
+"""WCAG AA for text; every pair of text and background below meets it."""
+MIN_BAR_CONTRAST = 3.0
+"""WCAG AA for graphics: a plot's bars against the panel behind them."""
+
+
+def contrast(first: str, second: str) -> float:
+    """Contrast ratio of two colours according to WCAG 2.2, from 1 to 21."""
+    lighter, darker = sorted((_luminance(first), _luminance(second)), reverse=True)
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def _luminance(color: str) -> float:
+    channels = (channel / 255 for channel in QColor(color).getRgb()[:3])  # type: ignore[index]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return float(0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2])

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from PySide6.QtCore import QRectF, Qt
 
-from app.theme import DARK, LIGHT, MIN_BAR_CONTRAST, contrast
+from app.theme import DARK, LIGHT
 from app.tools.runs.compare import AGREEING, DIFFERING, RESULTS, ComparePage
 from app.tools.runs.comparison import MAX_POINTS, MAX_RUNS, compare, curve
 from app.tools.runs.overlay_plot import DASHES, MARKERS, RunSample, run_color
 from app.widgets.plots import to_csv
 from core.runlog.store import RunStore
-from tests.fakes_app import make_step
+from tests.fakes_app import MIN_BAR_CONTRAST, contrast, make_step
 from tests.fakes_runs import keep_run
 
 

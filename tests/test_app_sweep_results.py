@@ -6,7 +6,7 @@ import pytest
 from PySide6.QtCore import Qt
 
 from app.settings import sweeps_folder
-from app.theme import DARK, LIGHT, MIN_CONTRAST, contrast
+from app.theme import DARK, LIGHT
 from app.tools.sweep.files import SweepExport
 from app.tools.sweep.heatmap import shade
 from app.tools.sweep.sweep_view import SweepFigure, make_scale
@@ -14,7 +14,7 @@ from core.experiments.bench import spread
 from core.experiments.prompt_suites import Prompt
 from core.experiments.sweep_plan import Cell, CellResult, DrafterChoice
 from core.settings import LengthPolicy
-from tests.fakes_app import FakeSession
+from tests.fakes_app import MIN_CONTRAST, FakeSession, contrast
 from tests.fakes_sweep import keep_sweep, plan_of
 
 LOOKUP = DrafterChoice("prompt-lookup")
