@@ -37,7 +37,7 @@ from app.tools.models.models import Models
 from app.tools.runs.kept import KeptRuns
 from app.tools.windows import ToolWindows
 from app.widgets.labels import Banner, SidePanel
-from app.widgets.plot_card import PlotDesk
+from app.widgets.plot_card import save_plots
 from app.window_layout import below, centre, fit_columns, from_text, splitter, to_text
 from app.worker import OpenSession, open_session
 from core.errors import OutriderError
@@ -111,7 +111,15 @@ class MainWindow(QMainWindow):
             self._dialogs,
         )
         cards = (*self.measurements.cards, *self.plots.cards, *self.theory.cards)
-        self.plot_desk = PlotDesk(self, self._dialogs, self.run_view, self.jobs, cards)
+        save_plots(
+            cards,
+            self,
+            self._dialogs,
+            self.jobs,
+            saved=self.status.show_stage,
+            failed=self.banner.show_sentence,
+            prefix=lambda: f"{started.run_id}-" if (started := self.run_view.started) else "",
+        )
         view, bar = self.transcript.view, self.transcript.playback
         self.playback = Playback(self.controller, self.run_view, self.selection, view, bar, self.menus, parent=self)
         self.live.attach(self.playback)
@@ -148,7 +156,7 @@ class MainWindow(QMainWindow):
             signal.connect(self._on_settings_changed)
         self.controls.num_draft_tokens_changed.connect(self.controller.set_num_draft_tokens)
         self.controls.temperature_changed.connect(self.controller.set_temperature)
-        for failed in (self.models.failed, self.controller.failed, self.plot_desk.failed, self.runs.failed):
+        for failed in (self.models.failed, self.controller.failed, self.runs.failed):
             failed.connect(self.banner.show_sentence)
         self.models.model_opened.connect(self._on_model_opened)
         self.models.line_changed.connect(self.status.show_download)
@@ -161,7 +169,6 @@ class MainWindow(QMainWindow):
         self.prompt.stop_requested.connect(self.controller.stop)
         self.controller.state_changed.connect(self._on_state_changed)
         self.live.run_shown.connect(self._on_run_shown)
-        self.plot_desk.saved.connect(self.status.show_stage)
         self.menus.runs.triggered.connect(self.runs.open)
         self.runs.reported.connect(self.status.show_stage)
         self.runs.opened.connect(self._on_run_opened)

@@ -306,3 +306,14 @@ def _luminance(color: str) -> float:
     channels = (channel / 255 for channel in QColor(color).getRgb()[:3])  # type: ignore[index]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
     return float(0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2])
+
+
+def cell(view, row=0, column=0, role=0):
+    """What a table shows in a cell, or another role of it."""
+    return view.model().index(row, column).data(role)
+
+
+def texts(view):
+    """What a table shows, row by row."""
+    model = view.model()
+    return [[cell(view, row, column) for column in range(model.columnCount())] for row in range(model.rowCount())]

@@ -6,11 +6,10 @@ import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from app.tools.runs.rows import RunColumn
 from core.controls import RunControls
 from core.runlog.log import to_line, to_record
 from core.settings import RunRequest, SamplingParams
-from tests.fakes_app import FakeSession
+from tests.fakes_app import FakeSession, texts
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -61,13 +60,12 @@ def until(qtbot, holds) -> None:
 
 def names(panel) -> list[str]:
     """The titles in the list of kept runs."""
-    return [run.title for run in panel.table.runs()]
+    return [run.title for run in panel.table.items()]
 
 
 def cells(panel, row: int) -> list[str]:
     """A row of that list, column by column."""
-    model = panel.table.model()
-    return [model.index(row, column).data() for column in RunColumn]
+    return texts(panel.table)[row]
 
 
 def shown_whole(window) -> bool:

@@ -6,13 +6,14 @@ import json
 import threading
 
 import pytest
+from PySide6.QtCore import Qt
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QLabel
 
 from app.theme import DARK
 from app.tools.check import NO_TESTS, STOPPED
 from core.errors import GenerationError
-from tests.fakes_app import DRAFT, TARGET
+from tests.fakes_app import DRAFT, TARGET, cell, texts
 from tests.fakes_check import FakeCheck
 
 
@@ -35,13 +36,6 @@ def finish(qtbot, panel):
     qtbot.waitUntil(lambda: not panel.is_running)
 
 
-def shown(panel):
-    return [
-        [panel.table.item(row, column).text() for column in range(panel.table.columnCount())]
-        for row in range(panel.table.rowCount())
-    ]
-
-
 def test_an_exact_pair_gets_a_tick_a_plain_sentence_and_its_p_values(checking, qtbot):
     _, panel, fake = checking()
     assert f"{DRAFT.title} for {TARGET.title}" in panel.subject.text()
@@ -52,9 +46,9 @@ def test_an_exact_pair_gets_a_tick_a_plain_sentence_and_its_p_values(checking, q
     assert not hint.isVisible()
     assert (panel.mark.text(), panel.mark.property("kind")) == ("✓", "exact")
     assert panel.headline.text().startswith("Exact: ")
-    assert shown(panel)[0] == ["Greedy text against plain decoding", "576", "", "", "equal"]
-    assert shown(panel)[1] == ["Token 1 of a block", "3,000", "16.4", "18", "p = 0.563"]
-    assert shown(panel)[3][-1] == "too few to test"
+    assert texts(panel.table)[0] == ["Greedy text against plain decoding", "576", "", "", "equal"]
+    assert texts(panel.table)[1] == ["Token 1 of a block", "3,000", "16.4", "18", "p = 0.563"]
+    assert texts(panel.table)[3][-1] == "too few to test"
     assert panel.remarks.text()
     assert (fake.requests[0].num_samples, fake.requests[0].run.target) == (5_000, TARGET.ref)
 
@@ -64,11 +58,11 @@ def test_a_broken_pair_is_shown_by_sign_sentence_and_rows(checking, qtbot, apply
     finish(qtbot, panel)
     assert (panel.mark.text(), panel.mark.property("kind")) == ("✕", "broken")
     assert panel.headline.text().startswith("Not exact: ")
-    assert shown(panel)[2][-1] == "✕ p < 0.001"
-    assert "p = 2.7\u00a0×\u00a010⁻⁵" in panel.table.item(2, 0).toolTip()
+    assert texts(panel.table)[2][-1] == "✕ p < 0.001"
+    assert "p = 2.7\u00a0×\u00a010⁻⁵" in cell(panel.table, 2, role=Qt.ItemDataRole.ToolTipRole)
     apply_theme(DARK)
-    assert panel.table.item(2, 0).foreground().color().name() == DARK.danger
-    assert panel.table.item(1, 0).foreground() != panel.table.item(2, 0).foreground()
+    assert cell(panel.table, 2, role=Qt.ItemDataRole.ForegroundRole).name() == DARK.danger
+    assert cell(panel.table, 1, role=Qt.ItemDataRole.ForegroundRole) is None
 
 
 def test_near_ties_are_shown_with_margin_and_difference_and_that_the_settings_have_changed(checking, qtbot):
@@ -76,8 +70,10 @@ def test_near_ties_are_shown_with_margin_and_difference_and_that_the_settings_ha
     finish(qtbot, panel)
     assert panel.mark.text() == "≈"
     assert panel.headline.text().startswith("Exact up to near-ties")
-    assert shown(panel)[0][-1] == "1 near-tie"
-    assert "margin 2.1\u00a0×\u00a010⁻⁶, measured difference 4.4\u00a0×\u00a010⁻⁶" in panel.table.item(0, 0).toolTip()
+    assert texts(panel.table)[0][-1] == "1 near-tie"
+    assert "margin 2.1\u00a0×\u00a010⁻⁶, measured difference 4.4\u00a0×\u00a010⁻⁶" in cell(
+        panel.table, role=Qt.ItemDataRole.ToolTipRole
+    )
     before = panel.subject.text()
     window.controls.fields["num_draft_tokens"].set_value(9)
     assert panel.subject.text() == f"{before}\nThe settings have changed since."
@@ -107,7 +103,7 @@ def test_a_check_that_is_stopped_has_no_verdict_and_no_run_starts_beside_it(chec
     assert panel.isVisible() is (way != "close")
     qtbot.waitUntil(lambda: not panel.is_running)
     assert (panel.headline.text(), panel.mark.property("kind")) == (STOPPED, "none")
-    assert panel.table.rowCount() == 0
+    assert panel.table.count() == 0
     assert panel.start_button.isEnabled()
 
 

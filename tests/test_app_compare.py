@@ -108,7 +108,7 @@ def page(qtbot, folder):
     keep_run(folder, 0, prompt="first")
     keep_run(folder, 1, prompt="second", num_draft_tokens=8)
     keep_run(folder, 2, prompt="third", lines=1)
-    page = ComparePage()
+    page = ComparePage(lambda: None, print)
     qtbot.addWidget(page)
     page.show_comparison(comparison(folder))
     return page

@@ -6,7 +6,7 @@ import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QAbstractButton, QAbstractItemView, QLineEdit
 
-from app.tools.runs.rows import RunColumn
+from app.tools.runs.table import RunColumn
 from app.tools.runs.window import COMPARE, LIST, NO_MATCH, NO_RUN
 from tests.fakes_runs import cells, keep_run, names, until
 
@@ -36,9 +36,9 @@ def test_the_list_is_sorted_and_searched_and_keeps_what_is_selected(open_runs, f
     _, panel = open_runs(5)
 
     def selected():
-        return [run.config["num_draft_tokens"] for run in panel.table.selected_runs()]
+        return [run.config["num_draft_tokens"] for run in panel.table.selected()]
 
-    ids = {run.config["num_draft_tokens"]: run.id for run in panel.table.runs()}
+    ids = {run.config["num_draft_tokens"]: run.id for run in panel.table.items()}
     panel.table.select([ids[k] for k in (8, 4, 10)])
     assert selected() == [8, 4, 10]
     panel.table.sortByColumn(RunColumn.K, Qt.SortOrder.DescendingOrder)
@@ -52,7 +52,7 @@ def test_the_list_is_sorted_and_searched_and_keeps_what_is_selected(open_runs, f
     assert selected() == [2]
     panel.search.setText("nowhere")
     assert panel.table.count() == 0
-    assert panel.empty.text() == NO_MATCH
+    assert panel.table.hint.text() == NO_MATCH
     panel.search.setText("K=8 PROMPT")
     assert names(panel) == ["prompt 4"]
     assert "1 of 5 runs" in panel.foot.text()
@@ -109,7 +109,7 @@ def test_without_runs_the_list_says_how_there_will_be_some_and_a_folder_that_can
     open_runs, tmp_path
 ):
     _, panel = open_runs(0)
-    assert panel.empty.text() == NO_RUN
+    assert panel.table.hint.text() == NO_RUN
     assert not panel.open_button.isEnabled()
     assert not panel.delete_button.isEnabled()
     (tmp_path / "runs").write_text("")

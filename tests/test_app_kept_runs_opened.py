@@ -10,7 +10,7 @@ import pytest
 
 from app.controller import RunState
 from app.tools.runs.kept import BUSY
-from app.tools.runs.rows import RunColumn
+from app.tools.runs.table import RunColumn
 from core.errors import ModelNotFoundError
 from core.runlog.log import read_run_log
 from core.runlog.store import KeptState
@@ -29,7 +29,7 @@ def test_a_kept_run_is_shown_as_it_was(open_runs, folder, qtbot, session, run_to
     assert not window.menus.export.isEnabled()
     panel.table.activated.emit(panel.table.currentIndex())
     until(qtbot, lambda: shown_whole(window))
-    (run,) = panel.table.runs()
+    (run,) = panel.table.items()
     assert window.transcript.view.toPlainText() == "the prompt" + window.run_view.summary.text
     assert window.measurements.tiles.speedup.value.text() == f"{run.summary['measured_speedup']:.2f}×"
     assert len(window.run_view.baseline_steps) == run.summary["num_tokens"]
@@ -93,18 +93,18 @@ def test_the_run_in_progress_is_marked_and_neither_opened_nor_deleted(open_runs,
     window, panel = open_runs(1)
     window.prompt.run_button.click()
     until(qtbot, lambda: panel.table.count() == 2)
-    until(qtbot, lambda: any(run.state is KeptState.RUNNING for run in panel.table.runs()))
-    running = next(run for run in panel.table.runs() if run.state is KeptState.RUNNING)
+    until(qtbot, lambda: any(run.state is KeptState.RUNNING for run in panel.table.items()))
+    running = next(run for run in panel.table.items() if run.state is KeptState.RUNNING)
     panel.table.select([running.id])
     assert not panel.open_button.isEnabled()
     assert not panel.delete_button.isEnabled()
     panel.delete((running.id,))
     assert "has not ended" in panel.banner.sentence()
-    panel.table.select([run.id for run in panel.table.runs() if run.id != running.id])
+    panel.table.select([run.id for run in panel.table.items() if run.id != running.id])
     panel.open_button.click()
     assert panel.banner.sentence() == BUSY
     session.gate.release(1000)
-    until(qtbot, lambda: all(run.state is KeptState.FINISHED for run in panel.table.runs()))
+    until(qtbot, lambda: all(run.state is KeptState.FINISHED for run in panel.table.items()))
 
 
 def test_a_replay_runs_with_the_same_settings_and_shows_them(open_runs, folder, qtbot, session):

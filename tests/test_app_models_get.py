@@ -10,7 +10,7 @@ from PySide6.QtCore import Qt
 from app.setup.model_library import bytes_text
 from app.tools.models.downloads import DownloadState
 from app.tools.models.suggestions import OFFLINE
-from app.tools.models.table import Column
+from app.tools.models.table import ModelColumn
 from core.models.catalogue import EMBEDDED_TITLES, SUGGESTIONS
 from tests.fakes_models import (
     NEW,
@@ -39,7 +39,7 @@ def stopped(make, hub, qtbot):
     """A download that was stopped at 40 %: the window, its panel and the row."""
     hub.gate = threading.Semaphore(4)
     window, panel = make()
-    panel.get_requested.emit(NEW, False)
+    window.models.downloads.get(NEW)
     row = panel.downloads.row(NEW)
     until(qtbot, lambda: row.percent.text() == "40\u00a0%")
     row.cancel.click()
@@ -61,7 +61,7 @@ def test_a_typed_id_is_downloaded_with_progress_and_listed(make, hub, qtbot):
     assert window.status.download.text() == "Getting something 30\u00a0%"
     hub.gate.release(100)
     wait_for_state(qtbot, window, "someone/something", DownloadState.DONE)
-    until(qtbot, lambda: "something" in column(panel, Column.NAME))
+    until(qtbot, lambda: "something" in column(panel, ModelColumn.NAME))
     assert window.status.download.text() == ""
     assert hub.calls == [("someone/something", False)]
 
@@ -104,7 +104,7 @@ def test_start_over_starts_again(stopped, hub, qtbot):
 def test_a_failure_is_a_sentence_in_the_row_and_can_be_resumed(make, hub, qtbot):
     hub.fail_after = (5, "The connection broke. Resume when the network is back.")
     window, panel = make()
-    panel.get_requested.emit(NEW, False)
+    window.models.downloads.get(NEW)
     wait_for_state(qtbot, window, NEW, DownloadState.FAILED)
     row = panel.downloads.row(NEW)
     assert row.note.text() == "The connection broke. Resume when the network is back."
@@ -122,7 +122,7 @@ def test_a_failure_is_a_sentence_in_the_row_and_can_be_resumed(make, hub, qtbot)
 def test_an_odd_failure_is_a_sentence_too(make, hub, qtbot, error, cause):
     hub.download_error = error
     window, panel = make()
-    panel.get_requested.emit(NEW, False)
+    window.models.downloads.get(NEW)
     wait_for_state(qtbot, window, NEW, DownloadState.FAILED)
     assert panel.downloads.row(NEW).note.text() == f"The download failed: {cause}."
 
@@ -131,7 +131,7 @@ def test_downloads_run_one_after_the_other_and_a_waiting_one_can_be_cancelled(ma
     hub.gate = threading.Semaphore(1)
     window, panel = make()
     for ref in ("a/first", "b/second", "c/third", "c/third"):
-        panel.get_requested.emit(ref, False)
+        window.models.downloads.get(ref)
     until(qtbot, lambda: window.status.download.text() == "Getting first 10\u00a0%, 2 more")
     panel.downloads.row("b/second").cancel.click()
     hub.gate.release(100)
@@ -169,7 +169,7 @@ def test_a_target_whose_draft_is_here_is_downloaded_alone(make, hub, qtbot, is_e
 def test_a_download_continues_while_its_window_is_closed_and_the_strip_leads_back(make, hub, qtbot):
     hub.gate = threading.Semaphore(2)
     window, panel = make()
-    panel.get_requested.emit(NEW, False)
+    window.models.downloads.get(NEW)
     panel.close()
     until(qtbot, lambda: "20\u00a0%" in window.status.download.text())
     window.status.download.click()
@@ -183,7 +183,7 @@ def test_a_failure_while_its_window_is_closed_is_shown_in_the_main_window(make, 
     hub.fail_after = (1, "There is no space left.")
     window, panel = make()
     panel.close()
-    panel.get_requested.emit(NEW, False)
+    window.models.downloads.get(NEW)
     until(qtbot, lambda: window.banner.sentence() == "There is no space left.")
 
 
@@ -196,7 +196,7 @@ def test_a_new_download_moves_nothing_above_it(make, hub, qtbot):
         (widget, widget.mapTo(widget.window(), widget.rect().topLeft())) for widget in (panel.pages, window.prompt)
     ]
     sizes = window.prompt.size()
-    panel.get_requested.emit(NEW, False)
+    window.models.downloads.get(NEW)
     until(qtbot, lambda: "30\u00a0%" in window.status.download.text())
     until(qtbot, lambda: panel.downloads.height() > 0)
     assert [(widget, widget.mapTo(widget.window(), widget.rect().topLeft())) for widget, _ in places] == places
@@ -224,8 +224,8 @@ def test_a_gated_model_says_so(make):
 def test_closing_during_a_download_stops_it_and_leaves_no_job(make, hub, qtbot):
     hub.gate = threading.Semaphore(2)
     window, panel = make()
-    panel.get_requested.emit(NEW, False)
-    panel.get_requested.emit("a/later", False)
+    window.models.downloads.get(NEW)
+    window.models.downloads.get("a/later")
     until(qtbot, lambda: "20\u00a0%" in window.status.download.text())
     window.close()
     until(qtbot, lambda: window.jobs.is_idle)

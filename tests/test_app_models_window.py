@@ -13,7 +13,7 @@ from PySide6.QtWidgets import QAbstractButton, QAbstractItemView, QLineEdit
 
 from app.tools.models.downloads import DownloadState
 from app.tools.models.suggestions import OFFLINE
-from app.tools.models.table import SORT_ROLE, Column
+from app.tools.models.table import ModelColumn
 from core.errors import OutriderError
 from core.models.catalogue import ModelOrigin
 from tests.fakes_models import (
@@ -48,8 +48,8 @@ def make(make_window, hub, qtbot):
 
 def test_every_model_is_listed_with_what_it_is(make):
     _, panel = make()
-    assert column(panel, Column.NAME) == [TARGET.title, DRAFT.title, "small-instruct", "large"]
-    row = [panel.table.model().index(2, item).data() for item in Column]
+    assert column(panel, ModelColumn.NAME) == [TARGET.title, DRAFT.title, "small-instruct", "large"]
+    row = [panel.table.model().index(2, item).data() for item in ModelColumn]
     assert row == ["small-instruct", "135 M", "bfloat16", "2,048", "49,152", "269 MB", "Yesterday"]
     foot = panel.foot.text()
     assert foot == f"4 models, 3.7 GB · 41.2 GB free · downloads go to {Path('~') / '.cache' / 'models'}"
@@ -58,7 +58,7 @@ def test_every_model_is_listed_with_what_it_is(make):
 @pytest.mark.parametrize(("ref", "badge"), [(SMALL.ref, "Instruct"), (LARGE.ref, "Base")])
 def test_base_and_instruct_models_are_distinguished(make, ref, badge):
     _, panel = make()
-    panel.table.select(ref)
+    panel.table.select([ref])
     assert panel.details.badge.text() == badge
 
 
@@ -67,9 +67,9 @@ def test_a_damaged_model_of_the_hub_can_be_downloaded_again(make, hub, qtbot, is
     hub.is_offline = is_offline
     hub.details[LARGE.ref] = DAMAGED
     window, panel = make()
-    panel.table.select(SMALL.ref)
+    panel.table.select([SMALL.ref])
     assert not panel.details.again.isVisibleTo(panel)
-    panel.table.select(LARGE.ref)
+    panel.table.select([LARGE.ref])
     assert (panel.details.problem.text(), panel.details.badge.text()) == (DAMAGED, "Damaged")
     assert panel.details.again.isVisibleTo(panel)
     assert panel.details.again.isEnabled() != is_offline
@@ -89,7 +89,7 @@ def test_a_damaged_folder_of_the_users_own_is_not_downloaded_again(make, hub):
     hub.entries.append(folder)
     hub.details[folder.ref] = DAMAGED
     _, panel = make()
-    panel.table.select(folder.ref)
+    panel.table.select([folder.ref])
     assert panel.details.problem.text()
     assert not panel.details.again.isVisibleTo(panel)
 
@@ -97,11 +97,10 @@ def test_a_damaged_folder_of_the_users_own_is_not_downloaded_again(make, hub):
 def test_words_filter_the_list_and_no_match_is_said(make):
     _, panel = make()
     panel.filter.setText("instr")
-    assert column(panel, Column.NAME) == ["small-instruct"]
+    assert column(panel, ModelColumn.NAME) == ["small-instruct"]
     assert panel.details.ref == SMALL.ref
     panel.filter.setText("nothing like it")
-    assert "No model" in panel.empty.text()
-    assert panel._list.currentWidget() is panel.empty
+    assert "No model" in panel.table.hint.text()
     assert not panel.details.drafts.isVisibleTo(panel)
     assert not panel.details.copy.isVisibleTo(panel)
     panel.filter.clear()
@@ -110,15 +109,15 @@ def test_words_filter_the_list_and_no_match_is_said(make):
 
 def test_figures_are_sorted_as_figures(make):
     _, panel = make()
-    panel.table.sortByColumn(Column.SIZE, Qt.SortOrder.DescendingOrder)
-    sizes = [panel.table.model().index(row, Column.SIZE).data(SORT_ROLE) for row in range(4)]
+    panel.table.sortByColumn(ModelColumn.SIZE, Qt.SortOrder.DescendingOrder)
+    sizes = [entry.size_bytes for entry in panel.table.items()]
     assert sizes == sorted(sizes, reverse=True)
-    assert column(panel, Column.NAME)[0] == "large"
+    assert column(panel, ModelColumn.NAME)[0] == "large"
 
 
 def test_the_selection_outlives_a_scan(make, hub, qtbot):
     window, panel = make()
-    panel.table.select(LARGE.ref)
+    panel.table.select([LARGE.ref])
     hub.entries.append(hub_entry("owner/another", 1_000))
     window.models.scan()
     until(qtbot, lambda: panel.table.count() == 5)
@@ -127,7 +126,7 @@ def test_the_selection_outlives_a_scan(make, hub, qtbot):
 
 def test_details_name_path_and_drafts_that_suit(make, qtbot):
     _, panel = make()
-    panel.table.select(LARGE.ref)
+    panel.table.select([LARGE.ref])
     until(qtbot, lambda: "small-instruct" in panel.details.drafts.text())
     assert TARGET.title in panel.details.drafts.text()
     assert panel.details.path.text() == str(LARGE.path)
@@ -161,9 +160,9 @@ def test_everything_can_be_reached_and_is_named(make):
 
 def test_use_as_target_and_as_draft_choose_in_the_main_window(make):
     window, panel = make()
-    panel.table.select(LARGE.ref)
+    panel.table.select([LARGE.ref])
     panel.details.use_target.click()
-    panel.table.select(SMALL.ref)
+    panel.table.select([SMALL.ref])
     panel.details.use_draft.click()
     assert (window.controls.target.ref, window.controls.draft.ref) == (LARGE.ref, SMALL.ref)
     assert window.controls.request("x").draft == SMALL.ref
@@ -172,11 +171,11 @@ def test_use_as_target_and_as_draft_choose_in_the_main_window(make):
 def test_a_drafter_that_was_made_for_a_target_comes_with_it_and_is_no_target(make, hub):
     hub.entries.append(hub_entry("owner/drafter", 30_000_000, serves=LARGE.ref, origin=ModelOrigin.KEPT))
     window, panel = make()
-    panel.table.select(LARGE.ref)
+    panel.table.select([LARGE.ref])
     panel.details.use_target.click()
     assert window.controls.draft.ref == "owner/drafter"
     assert panel.details.drafts.text().splitlines()[0] in {"drafter", "Checking…"}
-    panel.table.select("owner/drafter")
+    panel.table.select(["owner/drafter"])
     assert panel.details.badge.text() == "Drafter"
     assert not panel.details.use_target.isEnabled()
     assert LARGE.ref in panel.details.use_target.toolTip()
@@ -221,7 +220,7 @@ def test_a_run_continues_beneath_the_models_window(make, run_to_end, session):
 def test_a_model_is_deleted_only_after_a_yes(make, hub, dialogs, qtbot, says_yes):
     dialogs.says_yes = says_yes
     window, panel = make()
-    panel.table.select(LARGE.ref)
+    panel.table.select([LARGE.ref])
     panel.details.delete.click()
     until(qtbot, lambda: len(dialogs.asked) == 1)
     assert dialogs.asked[-1].frees_bytes == LARGE.size_bytes
@@ -232,7 +231,7 @@ def test_a_model_is_deleted_only_after_a_yes(make, hub, dialogs, qtbot, says_yes
 
 def test_what_ships_with_outrider_can_not_be_deleted(make):
     _, panel = make()
-    panel.table.select(TARGET.ref)
+    panel.table.select([TARGET.ref])
     assert not panel.details.delete.isEnabled()
     assert "Hub cache" in panel.details.delete.toolTip()
 
@@ -241,7 +240,7 @@ def test_a_deletion_that_fails_is_reported(make, hub, dialogs, qtbot):
     hub.removal_error = PermissionError("in use")
     dialogs.says_yes = True
     _, panel = make()
-    panel.table.select(LARGE.ref)
+    panel.table.select([LARGE.ref])
     panel.details.delete.click()
     until(qtbot, lambda: "could not be deleted" in panel.banner.sentence())
 
@@ -250,7 +249,7 @@ def test_models_of_the_current_run_are_not_deleted(make, hub, session, dialogs, 
     dialogs.says_yes = True
     session.gate = threading.Semaphore(1)
     window, panel = make()
-    panel.table.select(SMALL.ref)
+    panel.table.select([SMALL.ref])
     panel.details.use_draft.click()
     window.prompt.run_button.click()
     until(qtbot, lambda: window.run_view.counts.sums.num_steps == 1)
@@ -263,9 +262,9 @@ def test_a_model_that_is_being_downloaded_is_not_deleted(make, hub, dialogs, qtb
     dialogs.says_yes = True
     hub.gate = threading.Semaphore(1)
     window, panel = make()
-    panel.get_requested.emit(LARGE.ref, True)
+    window.models.downloads.get(LARGE.ref, restart=True)
     wait_for_state(qtbot, window, LARGE.ref, DownloadState.RUNNING)
-    panel.table.select(LARGE.ref)
+    panel.table.select([LARGE.ref])
     panel.details.delete.click()
     assert "downloaded" in panel.banner.sentence()
     assert hub.removed == []

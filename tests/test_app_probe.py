@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 
 import pytest
+from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QLabel
 
 from core.analysis.expectation import Curve, Estimate
 from core.analysis.probe import Agreement, Costs, DraftProbe, ProbeDone
 from core.errors import ModelNotFoundError
 from core.types import StageChanged
-from tests.fakes_app import DRAFT, TARGET
+from tests.fakes_app import DRAFT, TARGET, cell, texts
 
 
 def found(draft, *speedups, **changes):
@@ -76,13 +77,6 @@ def finish(qtbot, panel):
     qtbot.waitUntil(lambda: not panel.is_running)
 
 
-def shown(panel):
-    return [
-        [panel.table.item(row, column).text() for column in range(panel.table.columnCount())]
-        for row in range(panel.table.rowCount())
-    ]
-
-
 def test_drafts_are_ranked_with_a_sentence_and_one_press_puts_draft_and_k_into_the_settings(probing, qtbot):
     window, panel, fake = probing(BAD, GOOD)
     hint = panel.table.findChild(QLabel, "emptyHint")
@@ -90,8 +84,8 @@ def test_drafts_are_ranked_with_a_sentence_and_one_press_puts_draft_and_k_into_t
     window.prompt.set_text("def f():")
     finish(qtbot, panel)
     assert not hint.isVisible()
-    assert [row[0] for row in shown(panel)] == [DRAFT.title, "slow"]
-    assert shown(panel)[0][1:3] == ["1.80× (1.70 to 1.90)", "2"]
+    assert [row[0] for row in texts(panel.table)] == [DRAFT.title, "slow"]
+    assert texts(panel.table)[0][1:3] == ["1.80× (1.70 to 1.90)", "2"]
     assert panel.headline.text().startswith(f"Take {DRAFT.title} with K = 2")
     asked = fake.requests[0]
     assert (asked.target, asked.drafts, asked.generate) == (TARGET.ref, ("slow", DRAFT.ref), 64)
@@ -109,9 +103,9 @@ def test_a_draft_that_does_not_pay_can_not_be_used_and_one_with_a_problem_says_i
     assert fake.requests[0].generate == 0, "only the prompt is read where nothing is to be written first"
     assert panel.headline.text().startswith("Don't speculate here")
     assert not panel.use_button.isEnabled()
-    assert [row[1] for row in shown(panel)] == ["below 1×", "–"]
-    assert shown(panel)[0][2] == "none"
-    assert panel.table.item(1, 0).toolTip() == "The tokenizers differ."
+    assert [row[1] for row in texts(panel.table)] == ["below 1×", "–"]
+    assert texts(panel.table)[0][2] == "none"
+    assert cell(panel.table, 1, role=Qt.ItemDataRole.ToolTipRole) == "The tokenizers differ."
 
 
 @pytest.mark.parametrize("num_probed", [0, 1])
@@ -119,7 +113,7 @@ def test_a_probe_that_is_stopped_keeps_what_it_has_and_no_run_starts_beside_it(p
     window, panel, fake = probing(GOOD, BAD)
     fake.gate = threading.Semaphore(num_probed)
     panel.start_button.click()
-    qtbot.waitUntil(lambda: bool(fake.requests) and panel.table.rowCount() == num_probed)
+    qtbot.waitUntil(lambda: bool(fake.requests) and panel.table.count() == num_probed)
     assert panel.stop_button.isEnabled()
     assert not panel.start_button.isEnabled()
     window.prompt.run_button.click()
@@ -136,7 +130,7 @@ def test_a_probe_is_refused_while_a_run_is_in_progress(probing, qtbot, session):
     session.gate = threading.Semaphore(0)
     window.prompt.run_button.click()
     panel.start_button.click()
-    assert panel.headline.text() == window.controller.busy_sentence() != ""
+    assert panel.stage.text() == window.controller.busy_sentence() != ""
     assert not fake.requests
     with qtbot.waitSignal(window.live.run_shown):
         session.gate.release(1000)

@@ -12,6 +12,7 @@ from app.settings import sweeps_folder
 from app.tools.sweep import files, sweep_view
 from core.experiments.sweep_file import read_sweep
 from core.settings import LengthPolicy
+from tests.fakes_app import cell, texts
 from tests.fakes_sweep import FakeSweepSession, choose_small, fails_at
 
 
@@ -36,10 +37,9 @@ def finish(qtbot, window):
     qtbot.waitUntil(lambda: not window.tools.sweep.is_running, timeout=20_000)
 
 
-def texts(sweeps, row=0):
-    """What a row of the heatmap shows, plain decoding first."""
-    model = sweeps.heatmap.model()
-    return [model.index(row, column).data() for column in range(model.columnCount())]
+def speedups(sweeps):
+    """What the first row of the heatmap shows, plain decoding first."""
+    return texts(sweeps.heatmap)[0]
 
 
 def words(sweeps):
@@ -148,7 +148,7 @@ def test_a_sweep_fills_the_heatmap_and_says_what_to_use(window, qtbot):
     sweeps.form.start_button.click()
     assert sweeps.bar.isVisible()
     finish(qtbot, window)
-    assert texts(sweeps) == ["1.00×", "2.00×", "3.00×"]
+    assert speedups(sweeps) == ["1.00×", "2.00×", "3.00×"]
     assert words(sweeps) == ["K = 2"]
     assert "K = 2" in sweeps.verdicts.lines[0].sentence
     assert sweeps.progress.text() == "6 of 6 runs · complete"
@@ -168,10 +168,10 @@ def test_cells_fill_as_runs_end_a_sweep_and_a_run_exclude_each_other_and_each_sw
     finish(qtbot, window)
     engine.on_run = pause = Pause(at=4)
     sweeps.form.start_button.click()
-    assert texts(sweeps) == ["", "", ""]
+    assert speedups(sweeps) == ["", "", ""]
     qtbot.waitUntil(lambda: window.tools.sweep.view.num_done == 3)
     assert "3 of 6 runs · about" in sweeps.progress.text()
-    assert sum(bool(text) for text in texts(sweeps)) == 3
+    assert sum(bool(text) for text in speedups(sweeps)) == 3
     assert words(sweeps) == ["So far"]
     assert not sweeps.form.start_button.isEnabled()
     window.prompt.run_button.click()
@@ -201,7 +201,7 @@ def test_escape_stops_a_sweep_and_only_then_closes_the_window_and_it_can_be_cont
     finish(qtbot, window)
     assert len(engine.calls) == 4
     assert sweeps.progress.text() == "6 of 6 runs · complete"
-    assert texts(sweeps) == ["1.00×", "2.00×", "3.00×"]
+    assert speedups(sweeps) == ["1.00×", "2.00×", "3.00×"]
     qtbot.keyClick(sweeps, Qt.Key.Key_Escape)
     assert not sweeps.isVisible()
 
@@ -210,17 +210,17 @@ def test_a_cell_that_fails_says_why_and_the_others_stay(window, engine, qtbot):
     engine.on_run = fails_at(2)
     sweeps = start(window)
     finish(qtbot, window)
-    assert texts(sweeps) == ["1.00×", "2.00×", "failed"]
-    assert "ran out of memory" in sweeps.heatmap.model().index(0, 2).data(Qt.ItemDataRole.ToolTipRole)
+    assert speedups(sweeps) == ["1.00×", "2.00×", "failed"]
+    assert "ran out of memory" in cell(sweeps.heatmap, 0, 2, Qt.ItemDataRole.ToolTipRole)
     assert "2 failed" in sweeps.progress.text()
     sweeps.heatmap.setCurrentCell(0, 2)
-    assert "ran out of memory" in sweeps.runs.item(0, 7).text()
+    assert "ran out of memory" in cell(sweeps.runs, 0, 7)
     assert sweeps.cell_problem.text() == "The draft ran out of memory."
     assert not sweeps.use_button.isEnabled()
     engine.on_run = lambda request, controls: None
     sweeps.continue_button.click()
     finish(qtbot, window)
-    assert texts(sweeps) == ["1.00×", "2.00×", "3.00×"]
+    assert speedups(sweeps) == ["1.00×", "2.00×", "3.00×"]
     assert sweeps.cell_problem.isHidden()
 
 
@@ -236,7 +236,7 @@ def test_where_nothing_pays_it_says_not_to_speculate_and_a_target_that_can_not_b
     finish(qtbot, window)
     assert words(sweeps) == ["Don't speculate"]
     assert "don't speculate" in sweeps.verdicts.lines[0].sentence
-    assert "best" in sweeps.heatmap.model().index(0, 0).data(Qt.ItemDataRole.AccessibleTextRole)
+    assert "best" in cell(sweeps.heatmap, role=Qt.ItemDataRole.AccessibleTextRole)
     engine.run = run
     sweeps.form.start_button.click()
     finish(qtbot, window)
@@ -250,7 +250,7 @@ def test_a_disk_error_is_reported_and_the_sweep_continues(window, qtbot, monkeyp
     sweeps = start(window)
     finish(qtbot, window)
     assert sweeps.banner.sentence().endswith("The sweep continues.")
-    assert texts(sweeps) == ["1.00×", "2.00×", "3.00×"]
+    assert speedups(sweeps) == ["1.00×", "2.00×", "3.00×"]
     sweeps.heatmap.setCurrentCell(0, 1)
     sweeps.runs.selectRow(0)
     assert not sweeps.open_run_button.isEnabled()

@@ -14,7 +14,7 @@ from core.experiments.bench import spread
 from core.experiments.prompt_suites import Prompt
 from core.experiments.sweep_plan import Cell, CellResult, DrafterChoice
 from core.settings import LengthPolicy
-from tests.fakes_app import MIN_CONTRAST, FakeSession, contrast
+from tests.fakes_app import MIN_CONTRAST, FakeSession, cell, contrast, texts
 from tests.fakes_sweep import keep_sweep, plan_of
 
 LOOKUP = DrafterChoice("prompt-lookup")
@@ -67,10 +67,9 @@ def test_arrows_move_and_enter_opens_the_runs_of_a_cell(qtbot, opened):
     assert sweeps.heatmap.current_cell() == Cell(DRAFT, 2, 0.0)
     assert sweeps.cell_title.text() == "K = 2 with Tiny draft, temperature 0 · 2 of 2 runs"
     qtbot.keyClick(sweeps.heatmap, Qt.Key.Key_Return)
-    assert sweeps.runs.rowCount() == 2
+    assert sweeps.runs.count() == 2
     assert sweeps.selected_run() is not None
-    shown = [sweeps.runs.item(0, column).text() for column in range(5)]
-    assert shown == ["a: one", "1", "30.0", "3.00×", "50\u00a0%"]
+    assert texts(sweeps.runs)[0][:5] == ["a: one", "1", "30.0", "3.00×", "50\u00a0%"]
     # Plain decoding is one cell for all drafters of a temperature.
     assert [sweeps.heatmap.rowSpan(row, 0) for row in (0, 2)] == [2, 2]
     sweeps.heatmap.setCurrentCell(2, 0)
@@ -112,7 +111,7 @@ def test_the_figure_can_be_switched_and_the_scale_has_its_unit(opened):
     seen = {}
     for index, figure in enumerate(SweepFigure):
         sweeps.figures.group.button(index).click()
-        seen[figure] = (sweeps.heatmap.model().index(0, 2).data(), sweeps.legend.accessibleName())
+        seen[figure] = (cell(sweeps.heatmap, 0, 2), sweeps.legend.accessibleName())
     assert seen[SweepFigure.SPEEDUP] == ("3.00×", "Speedup over plain decoding, logarithmic: 0.33× slower to 1.00× to "
                                          "3.00× faster")  # fmt: skip
     assert seen[SweepFigure.ACCEPTANCE][0] == "50\u00a0%"

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from PySide6.QtCore import QRectF, QSize, Qt, Slot
-from PySide6.QtGui import QColor, QFontMetrics, QGuiApplication, QPainter, QPaintEvent, QPen
-from PySide6.QtWidgets import QCheckBox, QComboBox, QSizePolicy, QSpinBox, QWidget
+from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Slot
+from PySide6.QtGui import QColor, QFontMetrics, QGuiApplication, QPainter, QPen
+from PySide6.QtWidgets import QCheckBox, QComboBox, QSpinBox, QWidget
 
 from app.controller import RunController
 from app.dialogs import Dialogs
 from app.jobs import Jobs
 from app.setup.controls import ControlsPanel
 from app.theme import current_theme, hold, mono_font, scaled, ui_font
-from app.tools.tool_window import ReportWindow, ResultRow, ResultTable
+from app.tools.tool_window import ReportWindow
 from app.widgets.fields import (
     WheelGuard,
     boxed,
@@ -28,7 +28,11 @@ from app.widgets.fields import (
     text_label,
     wrapped_label,
 )
+from app.widgets.painted import PaintedWidget
+from app.widgets.rows import Column, Row
+from app.widgets.tables import Table
 from app.window_layout import open_at
+from app.worker import Work
 from core.controls import RunControls
 from core.errors import OutriderError
 from core.experiments.check import (
@@ -54,7 +58,6 @@ from core.experiments.check import (
 )
 from core.files import write_atomically
 from core.settings import Coupling, RunRequest
-from core.types import StageChanged
 
 # --- What is shown ---
 
@@ -65,19 +68,18 @@ NO_TESTS = (
 )
 STOPPED = "Stopped before there was a verdict."
 COLUMNS = (
-    ("Test", "What is compared.", False),
-    ("Tokens", "How many tokens were compared or counted.", True),
-    (
+    Column("Test", "What is compared."),
+    Column("Tokens", "How many tokens were compared or counted.", is_figure=True),
+    Column(
         "χ²",
         "Pearson's chi-squared over the cells with an expected count of five or more; for the tokens that the draft "
         "overrates, the squared deviation.",
-        True,
+        is_figure=True,
     ),
-    ("df", "Degrees of freedom of χ².", True),
-    (
+    Column("df", "Degrees of freedom of χ².", is_figure=True),
+    Column(
         "Result",
         "p: how often an exact engine does at least this badly by chance. A small p is evidence against exactness.",
-        False,
     ),
 )
 MARKS = {Verdict.EXACT: ("✓", "exact"), Verdict.NEAR_TIES: ("≈", "near"), Verdict.NOT_EXACT: ("✕", "broken")}
@@ -105,22 +107,22 @@ def subject_of(run: RunRequest) -> str:
     return " · ".join(parts)
 
 
-def rows_of(report: CheckReport) -> list[ResultRow]:
+def rows_of(report: CheckReport) -> list[Row[None]]:
     """A row for each test."""
     tests = () if report.distribution is None else report.distribution.tests
     return [*map(_compared, report.identities), *map(_tested, tests)]
 
 
-def _compared(item: IdentityResult) -> ResultRow:
+def _compared(item: IdentityResult) -> Row[None]:
     ties = sum(divergence.is_near_tie for divergence in item.divergences)
     others = len(item.divergences) - ties
     parts = [f"{ties} near-tie{'' if ties == 1 else 's'}"] * bool(ties) + [f"{others} unexplained"] * bool(others)
     tip = "\n".join(map(divergence_line, item.divergences)) or "Token by token, to the end of each text."
     texts = (compared_title(item), f"{item.num_tokens:,}", "", "", ", ".join(parts) or "equal")
-    return ResultRow(texts, tip, is_bad=not item.is_exact)
+    return Row(None, texts[0], texts, tip, is_bad=not item.is_exact)
 
 
-def _tested(test: DistributionTest) -> ResultRow:
+def _tested(test: DistributionTest) -> Row[None]:
     figures = (f"{test.statistic:.1f}", f"{test.degrees:,}") if test.degrees else ("", "")
     result, tip = p_text(test.p_value), TESTED.get(test.name, TESTED_PLACE)
     if test.p_value is not None:
@@ -128,14 +130,8 @@ def _tested(test: DistributionTest) -> ResultRow:
         tip = f"{tip} p = {result}." if is_small else tip
         result = f"p < {SMALLEST_SHOWN_P:g}" if is_small else f"p = {test.p_value:.3f}"
     result = f"✕ {result}" if test.is_failed else result
-    return ResultRow((title_of(test), f"{test.num_samples:,}", *figures, result), tip, is_bad=test.is_failed)
-
-
-def remarks_of(report: CheckReport) -> str:
-    """Notes on the samples, and on how the settings affect the distribution."""
-    return "\n".join(
-        [*([] if report.distribution is None else distribution_remarks(report.distribution)), *report.notes]
-    )
+    texts = (title_of(test), f"{test.num_samples:,}", *figures, result)
+    return Row(None, test.name, texts, tip, is_bad=test.is_failed)
 
 
 def token_text(item: TokenCount) -> str:
@@ -152,13 +148,11 @@ LEAST_EXPECTED = 0.05
 """A token that was never drawn gets a row only if its expected count is above this, which would be shown as 0.0."""
 
 
-class CheckBars(QWidget):
+class CheckBars(PaintedWidget):
     """First tokens after a prompt: expected counts as outlines, and observed counts as filled bars below them."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.setObjectName("checkBars")
-        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
+        super().__init__("checkBars")
         self.show_tokens(None)
 
     def show_tokens(self, found: FirstTokens | None) -> None:
@@ -175,17 +169,17 @@ class CheckBars(QWidget):
         """Room for all rows, so that nothing moves when they appear."""
         return QSize(420, NUM_ROWS * scaled(ROW))
 
-    def paintEvent(self, _event: QPaintEvent) -> None:
-        """Draw a row for each token."""
-        painter = QPainter(self)
-        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+    def tip_at(self, _point: QPointF) -> str:
+        """The same everywhere."""
+        return ""
+
+    def _paint(self, painter: QPainter) -> None:
         most = max((max(item.observed, item.expected) for item in self._counts), default=1.0) or 1.0
         left, room = scaled(TEXT_WIDTH), self.width() - scaled(TEXT_WIDTH + FIGURE_WIDTH + GAP)
         for index, item in enumerate(self._counts[:NUM_ROWS]):
             place = QRectF(0, index * scaled(ROW), self.width(), scaled(ROW))
             self._draw_texts(painter, place, item)
             self._draw_bars(painter, place.center().y(), item, left, max(room, 1) / most)
-        painter.end()
 
     def _draw_texts(self, painter: QPainter, place: QRectF, item: TokenCount) -> None:
         middle, theme = Qt.AlignmentFlag.AlignVCenter, current_theme()
@@ -222,28 +216,23 @@ class CheckWindow(ReportWindow):
     """Starts a check, and shows, copies and saves its report."""
 
     task_title = "A check"
+    none_yet, running, stopped = NONE_YET, "Checking…", STOPPED
 
     def __init__(
-        self,
-        main: QWidget | None,
-        controller: RunController,
-        controls: ControlsPanel,
-        jobs: Jobs,
-        dialogs: Dialogs,
+        self, main: QWidget | None, controller: RunController, controls: ControlsPanel, jobs: Jobs, dialogs: Dialogs
     ) -> None:
         super().__init__(
             main,
             controller,
+            controls,
             "check",
             "Check exactness",
             start_help="Compare texts, and test the sampled distribution",
             stop_help="End the check without a verdict",
             progress_title="Progress of this part of the check",
         )
-        self._controls, self._jobs, self._dialogs = controls, jobs, dialogs
-        self._in_titles = controls.models.library.in_titles
+        self._jobs, self._dialogs = jobs, dialogs
         self._report: CheckReport | None = None
-        self._has_failed = False
         self._first_tokens: tuple[FirstTokens, ...] = ()
         self.mark = text_label("", "verdictMark")
         self.mark.setObjectName("checkMark")
@@ -255,9 +244,10 @@ class CheckWindow(ReportWindow):
         self.blocks.setValue(DEFAULT_SAMPLES)
         title = "Also against transformers"
         self.with_transformers = named(QCheckBox(title), "checkTransformersCheck", title, TRANSFORMERS_HELP)
-        self.copy_button = push_button("Copy report", "copyCheckButton", "The whole report as text")
-        self.save_button = push_button("Save…", "saveCheckButton", "The report as text or JSON")
-        self.table = ResultTable("checkTable", "Tests and their results", COLUMNS, NO_TESTS)
+        copy_help = "The whole report as text"
+        self.copy_button = push_button("Copy report", "copyCheckButton", copy_help, self._on_copy)
+        self.save_button = push_button("Save…", "saveCheckButton", "The report as text or JSON", self._on_save)
+        self.table: Table[None] = Table("checkTable", "Tests and their results", COLUMNS, NO_TESTS)
         self.remarks = wrapped_label("checkRemarks", "hint")
         prompts_help = "The prompts for which blocks were drawn"
         self.prompts = named(QComboBox(), "checkPromptsCombo", "First tokens after", prompts_help)
@@ -273,45 +263,22 @@ class CheckWindow(ReportWindow):
         options = (blocks, self.blocks, self.with_transformers)
         self._lay_out(head, options, scrolled(results, "checkResults"), self.copy_button, self.save_button)
         open_at(self, 860, 740)
-        self._show_running(is_running=False)
-        self.show_nothing(NONE_YET)
-        self.copy_button.clicked.connect(self._on_copy)
-        self.save_button.clicked.connect(self._on_save)
         self.prompts.currentIndexChanged.connect(self._on_prompt_chosen)
         controls.changed.connect(self.refresh)
 
-    @Slot()
-    def start(self) -> None:
-        """Check the settings of the main window."""
-        if self.is_running:
-            return
-        try:
-            request = CheckRequest(
-                self._run(),
-                num_samples=self.blocks.value(),
-                with_transformers=self.with_transformers.isChecked(),
-            )
-        except OutriderError as error:
-            self.show_nothing(str(error), role="problem")
-            return
+    def _run(self) -> RunRequest:
+        return self._controls.request(ANY_PROMPT)
+
+    def _work(self) -> tuple[Work, str]:
+        run, count = self._run(), self.blocks.value()
+        request = CheckRequest(run, num_samples=count, with_transformers=self.with_transformers.isChecked())
 
         def work(session: Any, controls: RunControls) -> Iterator[Any]:
             from core.experiments.exactness import check
 
             return check(session, request, controls)
 
-        if self._start_task(work) is None:
-            self.stage.setText(self._controller.busy_sentence())
-            return
-        self._report, self._has_failed = None, False
-        self.show_nothing("Checking…")
-        self.subject.setText(self._in_titles(subject_of(request.run)))
-        self.stage.clear()
-        self.progress.setRange(0, 0)
-        self._show_running(is_running=True)
-
-    def _run(self) -> RunRequest:
-        return self._controls.request(ANY_PROMPT)
+        return work, subject_of(run)
 
     # --- What is shown ---
 
@@ -329,66 +296,50 @@ class CheckWindow(ReportWindow):
         has_changed = "" if subject == chosen else "\nThe settings have changed since."
         self.subject.setText(f"{self._in_titles(subject)}{has_changed}")
 
-    def show_nothing(self, sentence: str, *, role: str = "title") -> None:
-        """Show a sentence, and no verdict."""
+    def _clear(self) -> None:
+        self._report = None
         self._show_mark("?", "none", "No verdict yet")
-        self.say(sentence, role=role)
-        self._show_results(None)
+        self._show_results([], "", ())
 
     def show_report(self, report: CheckReport) -> None:
         """Show a verdict and its reasons."""
-        self._report = report
-        sentence = verdict_sentence(report)
+        self._report, self._has_answer = report, True
+        sentence, distribution = verdict_sentence(report), report.distribution
         self._show_mark(*MARKS[report.verdict], sentence)
         self.say(sentence, role="verdict")
-        self.stage.setText(f"{report.seconds:.0f} s")
-        self._show_results(report)
+        remarks = [*(distribution_remarks(distribution) if distribution is not None else []), *report.notes]
+        first_tokens = distribution.first_tokens if distribution is not None else ()
+        self._show_results(rows_of(report), "\n".join(remarks), first_tokens)
 
     def _show_mark(self, text: str, kind: str, meaning: str) -> None:
         set_flag(self.mark, "kind", kind)
         self.mark.setText(text)
         self.mark.setAccessibleName(meaning)
 
-    def _show_results(self, report: CheckReport | None) -> None:
-        rows = [] if report is None else rows_of(report)
+    def _show_results(self, rows: list[Row[None]], remarks: str, first_tokens: tuple[FirstTokens, ...]) -> None:
         self.table.show_rows(rows)
         hold(self.table, least_height=round((min(max(len(rows), MIN_ROWS), MAX_ROWS) + 1.5) * ROW))
-        self.remarks.setText("" if report is None else remarks_of(report))
-        self.remarks.setVisible(bool(self.remarks.text()))
-        self._first_tokens = () if report is None or report.distribution is None else report.distribution.first_tokens
+        self.remarks.setText(remarks)
+        self.remarks.setVisible(bool(remarks))
+        self._first_tokens = first_tokens
         self.prompts.clear()
-        self.prompts.addItems([found.prompt for found in self._first_tokens])
+        self.prompts.addItems([found.prompt for found in first_tokens])
         for widget in (self._tokens, self.bars):
-            widget.setVisible(bool(self._first_tokens))
+            widget.setVisible(bool(first_tokens))
         for button in (self.copy_button, self.save_button):
             button.setEnabled(bool(rows))
         self._on_prompt_chosen()
 
-    def _show_events(self, events: Iterator[Any]) -> None:
-        last: CheckProgress | StageChanged | None = None
-        for event in events:
-            if isinstance(event, CheckFinished):
-                self._report = event.report
-            else:
-                last = event
-        if last is None or self._task is None or self._task.controls.is_cancelled:
-            return
-        done, total = (last.done, last.total) if isinstance(last, CheckProgress) else (0, 0)
-        self.stage.setText(f"{last.text}: {done:,} of {total:,}" if total else last.text)
-        self.progress.setRange(0, total)
-        self.progress.setValue(done)
-
-    def _show_failure(self, sentence: str) -> None:
-        self._has_failed = True
-        self.show_nothing(sentence, role="problem")
+    def _show_event(self, event: Any) -> None:
+        if isinstance(event, CheckProgress):
+            self._show_progress(event.text, event.done, event.total)
+        elif isinstance(event, CheckFinished) and event.report is not None:
+            self.show_report(event.report)
 
     def _show_end(self) -> None:
-        self._show_running(is_running=False)
-        self.stage.clear()
+        super()._show_end()
         if self._report is not None:
-            self.show_report(self._report)
-        elif not self._has_failed:
-            self.show_nothing(STOPPED)
+            self.stage.setText(f"{self._report.seconds:.0f} s")
         self.refresh()
 
     @Slot()

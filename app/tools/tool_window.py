@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from PySide6.QtCore import Qt, QTimer, Slot
-from PySide6.QtGui import QCloseEvent, QColor
-from PySide6.QtWidgets import (
-    QAbstractItemView,
-    QDialog,
-    QHBoxLayout,
-    QHeaderView,
-    QProgressBar,
-    QPushButton,
-    QTableWidget,
-    QTableWidgetItem,
-    QWidget,
-)
+from PySide6.QtCore import QTimer, Slot
+from PySide6.QtGui import QCloseEvent
+from PySide6.QtWidgets import QDialog, QHBoxLayout, QProgressBar, QPushButton, QWidget
 
 from app.controller import RunController
-from app.theme import current_theme, scaled
-from app.widgets.fields import column, named, offer, push_button, row, set_flag, text_label, wrapped_label
-from app.widgets.tables import EmptyHint, alignment
+from app.setup.controls import ControlsPanel
+from app.widgets.fields import column, hint_label, named, offer, push_button, row, set_flag, wrapped_label
 from app.window_layout import bring_forward
 from app.worker import EngineTask, Work
+from core.errors import OutriderError
+from core.types import StageChanged
 
 POLL_MS = 100
 
@@ -43,9 +33,8 @@ class ToolWindow(QDialog):
         self._task: EngineTask | None = None
         self.setObjectName(f"{name}Window")
         self.setWindowTitle(title)
-        self.setModal(False)
-        self.close_button = push_button("Close", f"{name}CloseButton", "Close the window, and stop what is running")
-        self.close_button.clicked.connect(self.close)
+        close_help = "Close the window, and stop what is running"
+        self.close_button = push_button("Close", f"{name}CloseButton", close_help, self.close)
         self._timer = QTimer(self)
         self._timer.setInterval(poll_ms)
         self._timer.timeout.connect(self._poll)
@@ -130,87 +119,17 @@ class ToolWindow(QDialog):
         self._show_end()
 
 
-@dataclass(frozen=True, slots=True)
-class ResultRow:
-    """A row of a `ResultTable`: its texts, a tooltip, whether it is a failure, and whether it can be selected."""
-
-    texts: tuple[str, ...]
-    tip: str
-    is_bad: bool = False
-    is_enabled: bool = True
-
-
-class ResultTable(QTableWidget):
-    """A read-only table with selectable rows; figures are right-aligned, texts left-aligned."""
-
-    def __init__(
-        self, name: str, title: str, columns: Iterable[tuple[str, str, bool]], empty: str, stretched: int = 0
-    ) -> None:
-        """
-        Args:
-            name, title: the object name, and the name for assistive technology.
-            columns: heading, its explanation, and whether the column holds figures.
-            empty: the text shown while there are no rows.
-            stretched: the column that takes the remaining width.
-        """
-        columns = list(columns)
-        super().__init__(0, len(columns))
-        self._is_figure = [is_figure for _, _, is_figure in columns]
-        self._rows: tuple[ResultRow, ...] = ()
-        self.setObjectName(name)
-        self.setAccessibleName(title)
-        self.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
-        self.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
-        self.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
-        self.setTabKeyNavigation(False)
-        self.setShowGrid(False)
-        self.verticalHeader().hide()
-        for index, (text, help_text, is_figure) in enumerate(columns):
-            self.setHorizontalHeaderItem(index, _item(text, help_text, is_figure=is_figure))
-        header = self.horizontalHeader()
-        header.setHighlightSections(False)
-        header.setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
-        header.setSectionResizeMode(stretched, QHeaderView.ResizeMode.Stretch)
-        EmptyHint(self, empty)
-
-    def show_rows(self, rows: Sequence[ResultRow]) -> None:
-        """Show these rows and no others."""
-        self._rows = tuple(rows)
-        self.setRowCount(len(rows))
-        for index, line in enumerate(rows):
-            for place, text in enumerate(line.texts):
-                item = _item(text, line.tip, is_figure=self._is_figure[place])
-                if line.is_bad:
-                    item.setForeground(QColor(current_theme().danger))
-                if not line.is_enabled:
-                    item.setFlags(item.flags() & ~Qt.ItemFlag.ItemIsEnabled)
-                self.setItem(index, place, item)
-            self.setRowHeight(index, scaled(26))
-
-    def restyle(self) -> None:
-        """Draw in the theme's colours, at the text's scale."""
-        place = self.currentRow()
-        self.show_rows(self._rows)
-        if place >= 0:
-            self.selectRow(place)
-
-
-def _item(text: str, tip: str, *, is_figure: bool) -> QTableWidgetItem:
-    item = QTableWidgetItem(text)
-    item.setToolTip(tip)
-    item.setTextAlignment(alignment(is_figure=is_figure))
-    return item
-
-
 class ReportWindow(ToolWindow):
     """A tool window with one sentence at the top, a table in the middle, and progress at the bottom."""
 
-    table: ResultTable
+    none_yet = running = stopped = ""
+    """The sentences before the first start, while the task runs, and where it ended without an answer."""
 
     def __init__(
         self,
         main: QWidget | None,
         controller: RunController,
+        controls: ControlsPanel,
         name: str,
         title: str,
         *,
@@ -219,18 +138,36 @@ class ReportWindow(ToolWindow):
         progress_title: str,
     ) -> None:
         super().__init__(main, controller, name, title)
-        self.start_button = push_button(name.capitalize(), f"{name}Button", start_help)
+        self._controls = controls
+        self._in_titles = controls.models.library.in_titles
+        self._has_answer = False
+        self.start_button = push_button(name.capitalize(), f"{name}Button", start_help, self.start)
         self.start_button.setProperty("role", "primary")
-        self.start_button.clicked.connect(self.start)
-        self.stop_button = push_button("Stop", f"stop{name.capitalize()}Button", stop_help)
-        self.stop_button.clicked.connect(self.stop)
+        self.stop_button = push_button("Stop", f"stop{name.capitalize()}Button", stop_help, self.stop)
         self.headline = wrapped_label(f"{name}Headline", "title")
         self.subject = wrapped_label(f"{name}Subject", "hint")
         self.progress = named(QProgressBar(), f"{name}Progress", progress_title)
         self.progress.setTextVisible(False)
         self.progress.setFixedWidth(110)
-        self.stage = text_label("", "hint")
-        self.stage.setObjectName(f"{name}Stage")
+        self.stage = hint_label(f"{name}Stage")
+
+    # --- For subclasses ---
+
+    def _work(self) -> tuple[Work, str]:
+        """The task for the main window's settings, and what it is about, in a line.
+
+        Raises:
+            OutriderError: they don't allow it.
+        """
+        raise NotImplementedError
+
+    def _clear(self) -> None:
+        """Show no results."""
+        raise NotImplementedError
+
+    def _show_event(self, event: Any) -> None:
+        """Show one of the task's own events."""
+        raise NotImplementedError
 
     def _lay_out(
         self, head: QHBoxLayout | None, options: Sequence[QWidget], body: QWidget, *buttons: QPushButton
@@ -238,15 +175,36 @@ class ReportWindow(ToolWindow):
         self._options = options
         asked = row(*options, None, self.stop_button, self.start_button)
         foot = row(self.progress, (self.stage, 1), *buttons, self.close_button)
-        words = head or column(self.headline, self.subject)
-        layout = column(words, asked, (body, 1), foot)
+        layout = column(head or column(self.headline, self.subject), asked, (body, 1), foot)
         layout.setContentsMargins(16, 14, 16, 16)
         self.setLayout(layout)
+        self._show_running(is_running=False)
+        self._clear()
+        self.say(self.none_yet)
+
+    # --- Running ---
 
     @Slot()
     def start(self) -> None:
         """Start the task, with the main window's settings."""
-        raise NotImplementedError
+        if self.is_running:
+            return
+        try:
+            work, subject = self._work()
+        except OutriderError as error:
+            self._clear()
+            self.say(str(error), role="problem")
+            return
+        if self._start_task(work) is None:
+            self.stage.setText(self._controller.busy_sentence())
+            return
+        self._has_answer = False
+        self._clear()
+        self.say(self.running)
+        self.subject.setText(self._in_titles(subject))
+        self.stage.clear()
+        self.progress.setRange(0, 0)
+        self._show_running(is_running=True)
 
     def _show_running(self, *, is_running: bool) -> None:
         offer(self.start_button, self.stop_button, is_running=is_running)
@@ -261,3 +219,26 @@ class ReportWindow(ToolWindow):
 
     def _show_stopping(self) -> None:
         self.stage.setText("Stopping…")
+
+    def _show_events(self, events: Iterator[Any]) -> None:
+        for event in events:
+            if isinstance(event, StageChanged):
+                self._show_progress(event.text)
+            else:
+                self._show_event(event)
+
+    def _show_progress(self, text: str, done: int = 0, total: int = 0) -> None:
+        if self._task is not None and not self._task.controls.is_cancelled:
+            self.stage.setText(f"{text}: {done:,} of {total:,}" if total else text)
+            self.progress.setRange(0, total)
+            self.progress.setValue(done)
+
+    def _show_failure(self, sentence: str) -> None:
+        self._has_answer = True
+        self.say(sentence, role="problem")
+
+    def _show_end(self) -> None:
+        self._show_running(is_running=False)
+        self.stage.clear()
+        if not self._has_answer:
+            self.say(self.stopped)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cached_property, partial
-from typing import TypeVar
 
 from PySide6.QtWidgets import QMainWindow
 
@@ -17,13 +16,10 @@ from app.tools.check import CheckWindow
 from app.tools.probe import ProbeWindow
 from app.tools.runs.kept import KeptRuns
 from app.tools.sweep.window import SweepWindow
-from app.tools.tool_window import ToolWindow
-
-T = TypeVar("T", bound=ToolWindow)
 
 
 class ToolWindows:
-    """The windows that follow a task of the engine. Each is created when it is first opened."""
+    """The windows that follow a task of the engine."""
 
     def __init__(
         self,
@@ -36,36 +32,32 @@ class ToolWindows:
         jobs: Jobs,
         dialogs: Dialogs,
     ) -> None:
-        self._make_probe = partial(ProbeWindow, window, controller, controls, prompt)
-        self._make_check = partial(CheckWindow, window, controller, controls, jobs, dialogs)
-        self._make_sweep = partial(SweepWindow, window, controller, controls, prompt, runs, jobs, dialogs)
-        self._made: list[ToolWindow] = []
+        self._window, self._controller, self._controls, self._prompt = window, controller, controls, prompt
+        self._runs, self._jobs, self._dialogs = runs, jobs, dialogs
         for name, action in {"probe": menus.probe, "check": menus.check, "sweep": menus.sweep}.items():
             action.triggered.connect(partial(self._open, name))
 
     @cached_property
     def probe(self) -> ProbeWindow:
         """Ranks drafts."""
-        return self._prepared(self._make_probe())
+        return ProbeWindow(self._window, self._controller, self._controls, self._prompt)
 
     @cached_property
     def check(self) -> CheckWindow:
         """Checks exactness."""
-        return self._prepared(self._make_check())
+        return CheckWindow(self._window, self._controller, self._controls, self._jobs, self._dialogs)
 
     @cached_property
     def sweep(self) -> SweepWindow:
         """Measures a grid of settings."""
-        return self._prepared(self._make_sweep())
+        return SweepWindow(
+            self._window, self._controller, self._controls, self._prompt, self._runs, self._jobs, self._dialogs
+        )
 
     def _open(self, name: str, _checked: bool = False) -> None:
         getattr(self, name).open()
 
-    def _prepared(self, window: T) -> T:
-        self._made.append(window)
-        return window
-
     def close(self) -> None:
-        """Close all of them."""
-        for window in self._made:
-            window.close()
+        """Close those that were opened."""
+        for name in {"probe", "check", "sweep"} & vars(self).keys():
+            getattr(self, name).close()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from PySide6.QtCore import QEvent, QObject, QSignalBlocker, Qt, Signal, Slot
 from PySide6.QtWidgets import (
@@ -22,6 +22,7 @@ from PySide6.QtWidgets import (
     QLabel,
     QLayout,
     QLineEdit,
+    QMenu,
     QPushButton,
     QScrollArea,
     QSizePolicy,
@@ -154,20 +155,58 @@ def named(widget: W, object_name: str, name: str, help_text: str = "") -> W:
     return widget
 
 
-def push_button(title: str, name: str, help_text: str) -> QPushButton:
+def push_button(title: str, name: str, help_text: str, clicked: Callable[[], Any] | None = None) -> QPushButton:
     """A button that Enter presses only if it has the focus."""
     button = named(QPushButton(title), name, title.rstrip("…"), help_text)
     button.setAutoDefault(False)
+    if clicked is not None:
+        button.clicked.connect(clicked)
     return button
 
 
-def quiet_button(title: str, name: str, accessible_name: str, help_text: str) -> QToolButton:
-    """A frameless button that can be reached with Tab."""
+def quiet_button(
+    title: str,
+    name: str,
+    accessible_name: str,
+    help_text: str,
+    clicked: Callable[[], Any] | None = None,
+    *,
+    role: str = "quiet",
+) -> QToolButton:
+    """A frameless button, or a link, that can be reached with Tab."""
     button = named(QToolButton(), name, accessible_name, help_text)
     button.setText(title)
-    button.setProperty("role", "quiet")
+    button.setProperty("role", role)
     button.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+    if clicked is not None:
+        button.clicked.connect(clicked)
     return button
+
+
+def menu_button(title: str, name: str, help_text: str) -> QToolButton:
+    """A button that opens its menu."""
+    button = named(QToolButton(), name, title, help_text)
+    button.setText(title)
+    button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
+    button.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+    button.setMenu(QMenu(button))
+    button.menu().setToolTipsVisible(True)
+    return button
+
+
+def line_edit(name: str, placeholder: str, title: str = "", help_text: str = "") -> QLineEdit:
+    """A line of text, which can be cleared with a click."""
+    line = named(QLineEdit(), name, title, help_text)
+    line.setPlaceholderText(placeholder)
+    line.setClearButtonEnabled(bool(title))
+    return line
+
+
+def hint_label(name: str, text: str = "") -> QLabel:
+    """One line of secondary text."""
+    label = text_label(text, "hint")
+    label.setObjectName(name)
+    return label
 
 
 def offer(start: QWidget, stop: QWidget, *, is_running: bool) -> None:

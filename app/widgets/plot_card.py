@@ -14,7 +14,6 @@ from PySide6.QtWidgets import QGraphicsItem, QMenu, QToolButton, QToolTip, QWidg
 
 from app.dialogs import Dialogs
 from app.jobs import Jobs
-from app.run.run_view import RunView
 from app.theme import current_theme, scaled, ui_font
 from app.widgets.fields import card, column, quiet_button, row, set_flag, text_label
 from app.widgets.plots import Plot, image_of, png_bytes, svg_of, tip, to_csv
@@ -205,37 +204,36 @@ def _as_lines(items: list[QGraphicsItem]) -> Iterator[None]:
             scatter.setExportMode(False)
 
 
-class PlotDesk(QObject):
-    """Saves the plots of cards to files that the user names.
+def save_plots(
+    cards: Iterable[PlotCard],
+    window: QWidget,
+    dialogs: Dialogs,
+    jobs: Jobs,
+    *,
+    saved: Callable[[str], None],
+    failed: Callable[[str], None],
+    prefix: Callable[[], str] = str,
+) -> None:
+    """From now on, save the plots of cards as they are then, to files that the user names.
 
-    Signals:
-        failed: one sentence that says why nothing was written.
-        saved: one sentence that says where the plot is.
+    Args:
+        saved, failed: called with a sentence about the file, or about why there is none.
+        prefix: returns the beginning of the file's suggested name.
     """
 
-    failed = Signal(str)
-    saved = Signal(str)
-
-    def __init__(self, window: QWidget, dialogs: Dialogs, run: RunView, jobs: Jobs, cards: Iterable[PlotCard]) -> None:
-        super().__init__(window)
-        self._window, self._dialogs, self._run, self._jobs = window, dialogs, run, jobs
-        for shown in cards:
-            shown.save_requested.connect(partial(self.save, shown))
-
-    def save(self, card: PlotCard, kind: PlotFormat) -> None:
-        """Ask for a path, and write the plot as it is now; `saved` or `failed` reports the result."""
-        path = self._dialogs.ask_plot_path(self._window, f"{self._name(card)}.{kind.value}")
+    def save(card: PlotCard, kind: PlotFormat) -> None:
+        title = card.title.lower().replace(" ", "-")
+        path = dialogs.ask_plot_path(window, f"{prefix()}{title}.{kind.value}")
         if path is None:
             return
         contents = contents_of(kind, card)
-        self._jobs.submit(
+        jobs.submit(
             lambda _job: write_atomically(path, contents()),
-            lambda _: self.saved.emit(f"Saved to {path}"),
-            failed=self.failed.emit,
+            lambda _: saved(f"Saved to {path}"),
+            failed=failed,
             what="The plot could not be saved",
             must_finish=True,
         )
 
-    def _name(self, card: PlotCard) -> str:
-        title = card.title.lower().replace(" ", "-")
-        return f"{self._run.started.run_id}-{title}" if self._run.started is not None else title
+    for each in cards:
+        each.save_requested.connect(partial(save, each))

@@ -1,84 +1,32 @@
-"""What tables share: models with one item per row, their settings, and a hint while they are empty."""
+"""The one table for lists of things, and rows of labelled figures."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
-from typing import TYPE_CHECKING, Generic, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Generic
 
-from PySide6.QtCore import QAbstractTableModel, QItemSelectionModel, QModelIndex, QPersistentModelIndex, Qt, Slot
-from PySide6.QtWidgets import QAbstractItemView, QGridLayout, QLabel, QTableView, QVBoxLayout, QWidget
+from PySide6.QtCore import QItemSelection, QItemSelectionModel, Qt, Signal, Slot
+from PySide6.QtGui import QResizeEvent
+from PySide6.QtWidgets import (
+    QAbstractItemDelegate,
+    QAbstractItemView,
+    QGridLayout,
+    QHeaderView,
+    QLabel,
+    QTableView,
+    QVBoxLayout,
+    QWidget,
+)
 
-from app.widgets.fields import text_label
+from app.theme import scaled
+from app.widgets.fields import named, text_label
+from app.widgets.rows import Column, Row, RowsModel, T, alignment
+from app.widgets.title_delegate import TitleDelegate
 
 if TYPE_CHECKING:
     from app.run.run_view import NamedValue
 
-Index = QModelIndex | QPersistentModelIndex
-Role = Qt.ItemDataRole
-R = TypeVar("R")
-
-
-def alignment(*, is_figure: bool) -> Qt.AlignmentFlag:
-    """Figures are right-aligned, texts left-aligned."""
-    side = Qt.AlignmentFlag.AlignRight if is_figure else Qt.AlignmentFlag.AlignLeft
-    return side | Qt.AlignmentFlag.AlignVCenter
-
-
-class RowsModel(QAbstractTableModel, Generic[R]):
-    """Base of models that show one item per row."""
-
-    def __init__(
-        self,
-        parent: QWidget,
-        titles: Sequence[str],
-        text_columns: Container[int],
-        help_texts: Mapping[int, str] | None = None,
-    ) -> None:
-        """
-        Args:
-            parent: owner of the model.
-            titles: titles of the columns.
-            text_columns: left-aligned columns; the others are right-aligned.
-            help_texts: explanations of columns, if the titles don't suffice.
-        """
-        super().__init__(parent)
-        self._titles, self._text_columns, self._help_texts = titles, text_columns, help_texts or {}
-        self._rows: list[R] = []
-
-    def _change(self, rows: list[R]) -> None:
-        """Show new values of the same items, and keep the selection."""
-        old, self._rows = self._rows, rows
-        for index, row in enumerate(rows):
-            if row is not old[index] and row != old[index]:
-                self.dataChanged.emit(self.index(index, 0), self.index(index, len(self._titles) - 1))
-
-    def _reset(self, rows: list[R]) -> None:
-        """Show rows of other items."""
-        self.beginResetModel()
-        self._rows = rows
-        self.endResetModel()
-
-    def side(self, column: int) -> Qt.AlignmentFlag:
-        """How a column is aligned."""
-        return alignment(is_figure=column not in self._text_columns)
-
-    def rowCount(self, parent: Index = QModelIndex()) -> int:  # noqa: B008 - Qt's own signature
-        """Number of rows shown."""
-        return 0 if parent.isValid() else len(self._rows)
-
-    def columnCount(self, parent: Index = QModelIndex()) -> int:  # noqa: B008 - Qt's own signature
-        """Number of columns."""
-        return 0 if parent.isValid() else len(self._titles)
-
-    def headerData(self, section: int, orientation: Qt.Orientation, role: int = Role.DisplayRole) -> object:
-        """The columns' titles, and what they mean."""
-        if orientation is not Qt.Orientation.Horizontal:
-            return None
-        if role == Role.DisplayRole:
-            return self._titles[section]
-        if role == Role.ToolTipRole:
-            return self._help_texts.get(section)
-        return self.side(section) if role == Role.TextAlignmentRole else None
+ROW_HEIGHT, TITLED_ROW_HEIGHT = 26, 46
 
 
 def prepare_rows(view: QTableView) -> None:
@@ -86,12 +34,188 @@ def prepare_rows(view: QTableView) -> None:
     header = view.horizontalHeader()
     # Its own selection model: the default one reads the flags of every cell whenever the selection changes.
     header.setSelectionModel(QItemSelectionModel(view.model(), header))
+    header.setHighlightSections(False)
     view.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
+    view.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
+    view.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
     view.setTabKeyNavigation(False)
     view.setShowGrid(False)
     view.setWordWrap(False)
     view.setVerticalScrollMode(QAbstractItemView.ScrollMode.ScrollPerPixel)
+    view.setHorizontalScrollMode(QAbstractItemView.ScrollMode.ScrollPerPixel)
     view.verticalHeader().hide()
+    view.verticalHeader().setSectionResizeMode(QHeaderView.ResizeMode.Fixed)
+
+
+class Table(QTableView, Generic[T]):
+    """Rows of items. The selection follows the items through sorting, searching and changes.
+
+    Signals:
+        chosen: the selection has changed.
+        renamed: an item, and the new name that the user wants for it.
+    """
+
+    chosen = Signal()
+    renamed = Signal(object, str)
+
+    def __init__(
+        self,
+        name: str,
+        title: str,
+        columns: Sequence[Column],
+        empty: str = "",
+        *,
+        stretched: int = 0,
+        delegate: TitleDelegate | None = None,
+        keeps_one: bool = False,
+    ) -> None:
+        """
+        Args:
+            name, title: the object name, and the name for assistive technology.
+            empty: the text shown while there are no rows.
+            stretched: the column that takes the remaining width.
+            delegate: draws titles with subtitles; the table can then be sorted by its header.
+            keeps_one: whether another row is selected in place of one that is gone.
+        """
+        super().__init__()
+        named(self, name, title)
+        self._columns, self._stretched, self._keeps_one = columns, stretched, keeps_one
+        self._row_height = ROW_HEIGHT if delegate is None else TITLED_ROW_HEIGHT
+        self._waiting: Sequence[Row[T]] | None = None
+        self._before: tuple[set[object], int, int] = (set(), -1, 0)
+        self._model: RowsModel[T] = RowsModel(self, columns)
+        self._model.renamed.connect(self.renamed)
+        self.setModel(self._model)
+        self._model.modelAboutToBeReset.connect(self._before_reset)
+        self._model.modelReset.connect(self._after_reset)
+        prepare_rows(self)
+        header = self.horizontalHeader()
+        if delegate is not None:
+            delegate.setParent(self)
+            self.setItemDelegateForColumn(0, delegate)
+            header.setSortIndicatorClearable(True)
+            header.setSortIndicator(-1, Qt.SortOrder.AscendingOrder)
+            header.setMinimumSectionSize(40)
+            self.setSortingEnabled(True)
+        for place, column in enumerate(columns):
+            if not column.width:
+                is_stretched = place == stretched
+                mode = QHeaderView.ResizeMode.Stretch if is_stretched else QHeaderView.ResizeMode.ResizeToContents
+                header.setSectionResizeMode(place, mode)
+        self.hint = EmptyHint(self, empty)
+        self.restyle()
+        self.selectionModel().selectionChanged.connect(self.chosen)
+
+    def restyle(self) -> None:
+        """Fit rows and columns to the size of the text."""
+        self.verticalHeader().setDefaultSectionSize(scaled(self._row_height))
+        for place, column in enumerate(self._columns):
+            if column.width:
+                self.setColumnWidth(place, scaled(column.width))
+        self._stretch()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """Give one column the remaining width."""
+        super().resizeEvent(event)
+        self._stretch()
+
+    def _stretch(self) -> None:
+        # Where all have a width; a stretched column would shrink to nothing before the table scrolls.
+        if least := self._columns[self._stretched].width:
+            others = sum(map(self.columnWidth, range(len(self._columns)))) - self.columnWidth(self._stretched)
+            self.setColumnWidth(self._stretched, max(scaled(least), self.viewport().width() - others))
+
+    def show_rows(self, rows: Sequence[Row[T]]) -> None:
+        """Show these rows and no others. Waits while a name is being edited."""
+        is_editing = self.state() is QAbstractItemView.State.EditingState
+        self._waiting = rows if is_editing else None
+        if not is_editing:
+            self._model.show_rows(rows)
+
+    def filter(self, is_wanted: Callable[[Row[T]], bool]) -> None:
+        """Show only the rows for which this is true, until the next filter."""
+        self._model.filter(is_wanted)
+
+    def count(self) -> int:
+        """Number of rows shown."""
+        return len(self._model.rows)
+
+    def items(self) -> list[T]:
+        """The items that are shown, in order."""
+        return [row.item for row in self._model.rows]
+
+    def selected(self) -> list[T]:
+        """The selected items, in the table's order."""
+        return [row.item for row in self._selected_rows()]
+
+    def _selected_rows(self) -> list[Row[T]]:
+        ranges = self.selectionModel().selection().toList()
+        places = {place for part in ranges for place in range(part.top(), part.bottom() + 1)}
+        return [self._model.rows[place] for place in sorted(places)]
+
+    def select(self, keys: Iterable[object]) -> None:
+        """Select the items with these keys and no others; the first becomes the current one."""
+        wanted = set(keys)
+        places = [place for place, row in enumerate(self._model.rows) if row.key in wanted]
+        selection = QItemSelection()
+        for place in places:
+            selection.select(self._model.index(place, 0), self._model.index(place, len(self._columns) - 1))
+        flags = QItemSelectionModel.SelectionFlag
+        if places:
+            self.selectionModel().setCurrentIndex(self._model.index(places[0], 0), flags.NoUpdate)
+        self.selectionModel().select(selection, flags.ClearAndSelect)
+
+    def begin_rename(self) -> None:
+        """Edit the current item's name."""
+        if self.currentIndex().isValid():
+            self.edit(self._model.index(self.currentIndex().row(), 0))
+
+    def closeEditor(self, editor: QWidget, hint: QAbstractItemDelegate.EndEditHint) -> None:
+        """Show the rows that arrived while a name was being edited."""
+        super().closeEditor(editor, hint)
+        if self._waiting is not None:
+            self.show_rows(self._waiting)
+
+    @Slot()
+    def _before_reset(self) -> None:
+        selected = {row.key for row in self._selected_rows()}
+        self._before = (selected, self.currentIndex().row(), self.verticalScrollBar().value())
+
+    @Slot()
+    def _after_reset(self) -> None:
+        selected, place, scroll = self._before
+        if rows := self._model.rows:
+            self.select(selected)
+            if self._keeps_one and not self.selectionModel().hasSelection():
+                self.select([rows[min(max(place, 0), len(rows) - 1)].key])
+            self.verticalScrollBar().setValue(scroll)
+
+
+class EmptyHint(QLabel):
+    """A sentence in the middle of a table while it has no rows."""
+
+    def __init__(self, table: QTableView, sentence: str) -> None:
+        super().__init__(sentence, table.viewport())
+        self._table = table
+        self.setObjectName("emptyHint")
+        self.setProperty("role", "hint")
+        self.setWordWrap(True)
+        self.setAlignment(Qt.AlignmentFlag.AlignCenter)
+        self.setAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents)
+        layout = QVBoxLayout(table.viewport())
+        layout.setContentsMargins(24, 8, 24, 8)
+        layout.addWidget(self)
+        table.setAccessibleDescription(sentence)
+        table.model().modelReset.connect(self._show_or_hide)
+
+    def setText(self, sentence: str) -> None:
+        """Show another sentence."""
+        super().setText(sentence)
+        self._table.setAccessibleDescription(sentence)
+
+    @Slot()
+    def _show_or_hide(self) -> None:
+        self.setVisible(self._table.model().rowCount() == 0)
 
 
 class FigureTable(QWidget):
@@ -133,28 +257,3 @@ class FigureTable(QWidget):
         for column in (1, 2):
             self._grid.addWidget(labels[column], place, column, alignment(is_figure=True))
         self.rows.append(labels)
-
-
-class EmptyHint(QLabel):
-    """A sentence in the middle of a table while it has no rows."""
-
-    def __init__(self, table: QTableView, sentence: str) -> None:
-        super().__init__(sentence, table.viewport())
-        self._model = table.model()
-        self.setObjectName("emptyHint")
-        self.setProperty("role", "hint")
-        self.setWordWrap(True)
-        self.setAlignment(Qt.AlignmentFlag.AlignCenter)
-        self.setAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents)
-        layout = QVBoxLayout(table.viewport())
-        layout.setContentsMargins(24, 8, 24, 8)
-        layout.addWidget(self)
-        table.setAccessibleDescription(sentence)
-        for changed in (self._model.rowsInserted, self._model.rowsRemoved, self._model.modelReset):
-            changed.connect(self._show_or_hide)
-        self._show_or_hide()
-
-    @Slot()
-    @Slot(QModelIndex, int, int)
-    def _show_or_hide(self) -> None:
-        self.setVisible(self._model.rowCount() == 0)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import Qt, Signal, Slot
+from PySide6.QtCore import Qt, Slot
 from PySide6.QtGui import QGuiApplication
-from PySide6.QtWidgets import QFormLayout, QGridLayout, QLabel, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFormLayout, QGridLayout, QLabel, QPushButton, QWidget
 
 from app.setup.model_library import (
     ORIGINS,
@@ -21,7 +22,9 @@ from app.setup.model_library import (
 from app.setup.models_form import ModelRole
 from app.tools.models.suggestions import OFFLINE
 from app.widgets.fields import (
+    boxed,
     card,
+    column,
     describe,
     push_button,
     quiet_button,
@@ -35,11 +38,13 @@ from app.widgets.labels import ElidedLabel
 from core.models.catalogue import ModelEntry, ModelFormat
 
 if TYPE_CHECKING:
+    from app.tools.models.models import Models
     from core.models.details import ModelDetails
 
 AGAIN_HELP = "Check every file against the Hub, and download damaged ones again"
 NOT_OURS = "Only models in the Hub cache and those kept by Outrider can be deleted here."
 _SHORT_COMMIT = 12
+PLACES = (QFormLayout.ItemRole.LabelRole, QFormLayout.ItemRole.FieldRole)
 
 
 def facts(entry: ModelEntry, details: ModelDetails | None) -> list[tuple[str, str]]:
@@ -72,20 +77,9 @@ def facts(entry: ModelEntry, details: ModelDetails | None) -> list[tuple[str, st
 
 
 class ModelDetailsPane(QWidget):
-    """A card about the selected model.
+    """A card about the selected model."""
 
-    Signals:
-        use_requested: a `ModelRole` and a reference.
-        again_requested: the reference of a damaged model, to download it again.
-        removal_requested, folder_requested: a reference.
-    """
-
-    use_requested = Signal(object, str)
-    again_requested = Signal(str)
-    removal_requested = Signal(str)
-    folder_requested = Signal(str)
-
-    def __init__(self) -> None:
+    def __init__(self, models: Models) -> None:
         super().__init__()
         self.ref = ""
         """Reference of the shown model; empty if there is none."""
@@ -99,34 +93,29 @@ class ModelDetailsPane(QWidget):
         self.facts.setLabelAlignment(Qt.AlignmentFlag.AlignLeft)
         self.facts.setFieldGrowthPolicy(QFormLayout.FieldGrowthPolicy.ExpandingFieldsGrow)
         self.problem = wrapped_label("detailsProblem", "problem")
-        self.again = push_button("Get again", "getAgainButton", "")
         self.drafts = wrapped_label("detailsDrafts", "plain")
         self.path = wrapped_label("detailsPath", "path")
-        self.copy = quiet_button("Copy path", "copyPathButton", "Copy the path", "")
-        self.use_target = push_button("Use as target", "useTargetButton", "")
-        self.use_draft = push_button("Use as draft", "useDraftButton", "")
-        self.folder = push_button("Show in folder", "showFolderButton", "")
-        self.delete = push_button("Delete…", "deleteModelButton", "")
+
+        def use_as(role: ModelRole) -> None:
+            models.form.choose(role, self.ref)
+
+        def button(title: str, name: str, clicked: Callable[[], None]) -> QPushButton:
+            return push_button(title, name, "", clicked)
+
+        self.again = button("Get again", "getAgainButton", lambda: models.downloads.get(self.ref, restart=True))
+        self.copy = quiet_button("Copy path", "copyPathButton", "Copy the path", "", self._on_copy)
+        self.use_target = button("Use as target", "useTargetButton", lambda: use_as(ModelRole.TARGET))
+        self.use_draft = button("Use as draft", "useDraftButton", lambda: use_as(ModelRole.DRAFT))
+        self.folder = button("Show in folder", "showFolderButton", lambda: models.show_folder(self.ref))
+        self.delete = button("Delete…", "deleteModelButton", lambda: models.remove(self.ref))
         self.delete.setProperty("role", "danger")
         self._buttons = (self.use_target, self.use_draft, self.folder, self.delete)
         self.set_offline(False)
         self._lay_out()
-        self.use_target.clicked.connect(lambda: self.use_requested.emit(ModelRole.TARGET, self.ref))
-        self.use_draft.clicked.connect(lambda: self.use_requested.emit(ModelRole.DRAFT, self.ref))
-        self.again.clicked.connect(lambda: self.again_requested.emit(self.ref))
-        self.folder.clicked.connect(lambda: self.folder_requested.emit(self.ref))
-        self.delete.clicked.connect(lambda: self.removal_requested.emit(self.ref))
-        self.copy.clicked.connect(self._on_copy)
 
     def _lay_out(self) -> None:
-        self._body = QWidget()
-        self._body.setObjectName("detailsBody")
-        inner = QVBoxLayout(self._body)
-        inner.setContentsMargins(0, 0, 8, 0)
-        inner.setSpacing(6)
-        inner.addWidget(self.problem)
-        inner.addWidget(self.again, 0, Qt.AlignmentFlag.AlignLeft)
-        inner.addLayout(self.facts)
+        inner = column(self.problem, self.again, self.facts, spacing=6)
+        inner.setAlignment(self.again, Qt.AlignmentFlag.AlignLeft)
         inner.addSpacing(8)
         inner.addWidget(text_label("Drafts that suit it", "field"))
         inner.addWidget(self.drafts)
@@ -134,16 +123,18 @@ class ModelDetailsPane(QWidget):
         inner.addLayout(row(text_label("Where", "field"), None, self.copy))
         inner.addWidget(self.path)
         inner.addStretch(1)
+        self._body = boxed(inner)
+        inner.setContentsMargins(0, 0, 8, 0)
+        self._body.setObjectName("detailsBody")
         buttons = QGridLayout()
         buttons.setSpacing(8)
         for index, button in enumerate(self._buttons):
             buttons.addWidget(button, index // 2, index % 2)
-        frame, _ = card(
-            row(self.title, self.badge, None), self.name, (scrolled(self._body, "detailsScroll"), 1), buttons
-        )
-        layout = QVBoxLayout(self)
+        head = row(self.title, self.badge, None)
+        frame, _ = card(head, self.name, (scrolled(self._body, "detailsScroll"), 1), buttons)
+        layout = column(frame)
         layout.setContentsMargins(0, 0, 0, 0)
-        layout.addWidget(frame)
+        self.setLayout(layout)
 
     def show_model(self, library: ModelLibrary, ref: str) -> None:
         """Show a model from the library."""
@@ -191,13 +182,11 @@ class ModelDetailsPane(QWidget):
                 field = text_label("", "plain")
                 field.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
                 self.facts.addRow(text_label("", "field"), field)
-            for place, text in zip(
-                (QFormLayout.ItemRole.LabelRole, QFormLayout.ItemRole.FieldRole), texts, strict=True
-            ):
+            for place, text in zip(PLACES, texts, strict=True):
                 item = self.facts.itemAt(index, place)
                 label = item.widget() if item is not None else None
-                if isinstance(label, QLabel):
-                    label.setText(text)
+                assert isinstance(label, QLabel)
+                label.setText(text)
 
     @Slot()
     def _on_copy(self) -> None:

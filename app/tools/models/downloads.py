@@ -8,13 +8,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject, Qt, Signal, Slot
-from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QProgressBar, QPushButton, QScrollArea, QSizePolicy
+from PySide6.QtWidgets import QFrame, QGridLayout, QProgressBar, QScrollArea, QSizePolicy
 
 from app.jobs import Job, Jobs
 from app.setup.model_library import bytes_of_text, bytes_text, progress_text
 from app.theme import hold
-from app.widgets.fields import boxed, column, push_button, set_flag, text_label
-from app.widgets.labels import STEPS, ElidedLabel, show_share
+from app.widgets.fields import boxed, column, hint_label, named, push_button, row, set_flag, text_label
+from app.widgets.labels import ElidedLabel, show_share
 from core.text import percent_text
 
 if TYPE_CHECKING:
@@ -108,7 +108,6 @@ class Downloads(QObject):
         """Whether a model is being downloaded or waiting."""
         return ref in self._downloads and self._downloads[ref].state.is_active
 
-    @Slot(str, bool)
     def get(self, ref: str, restart: bool = False) -> None:
         """Queue a download; resumes it unless `restart` is set. Does nothing if it is already active."""
         if self.is_active(ref):
@@ -129,14 +128,12 @@ class Downloads(QObject):
             lane="downloads",
         )
 
-    @Slot(str)
     def cancel(self, ref: str) -> None:
         """Stop a running or waiting download; keep what was received."""
         if self.is_active(ref):
             self._running.pop(ref).cancel()
             self._put(replace(self._downloads[ref], state=S.STOPPED))
 
-    @Slot(str)
     def dismiss(self, ref: str) -> None:
         """Remove a download that is over."""
         if ref in self._downloads and not self.is_active(ref):
@@ -169,37 +166,26 @@ class Downloads(QObject):
 
 
 class DownloadRow(QFrame):
-    """A row for one download. Its height changes only if the download fails.
+    """A row for one download. Its height changes only if the download fails."""
 
-    Signals:
-        get_requested: a reference, and whether to start over.
-        cancel_requested, dismiss_requested: a reference.
-    """
-
-    get_requested = Signal(str, bool)
-    cancel_requested = Signal(str)
-    dismiss_requested = Signal(str)
-
-    def __init__(self, ref: str) -> None:
+    def __init__(self, ref: str, downloads: Downloads) -> None:
         super().__init__()
         self.ref = ref
         self.setObjectName("downloadRow")
         hold(self, height=ROW_HEIGHT)
         self.name = ElidedLabel(ref, "strong", takes_all=True)
-        self.note = text_label("", "hint")
-        self.note.setObjectName("downloadNote")
+        self.note = hint_label("downloadNote")
         self.note.setTextFormat(Qt.TextFormat.PlainText)
         self.note.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
         self.note.setAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop)
         self.percent = text_label("", "hint")
-        self.bar = QProgressBar()
-        self.bar.setObjectName("downloadBar")
+        self.bar = named(QProgressBar(), "downloadBar", ref)
         self.bar.setTextVisible(False)
-        self.bar.setRange(0, STEPS)
-        self.resume = self._button("Resume", "resumeDownloadButton")
-        self.restart = self._button("Start over", "restartDownloadButton", "Discard what was received, and start again")
-        self.cancel = self._button("Cancel", "cancelDownloadButton")
-        self.dismiss = self._button("Dismiss", "dismissDownloadButton")
+        start_over = "Discard what was received, and start again"
+        self.resume = push_button("Resume", "resumeDownloadButton", "", lambda: downloads.get(ref))
+        self.restart = push_button("Start over", "restartDownloadButton", start_over, lambda: downloads.get(ref, True))
+        self.cancel = push_button("Cancel", "cancelDownloadButton", "", lambda: downloads.cancel(ref))
+        self.dismiss = push_button("Dismiss", "dismissDownloadButton", "", lambda: downloads.dismiss(ref))
         texts = QGridLayout()
         texts.setVerticalSpacing(4)
         texts.addWidget(self.name, 0, 0)
@@ -207,22 +193,13 @@ class DownloadRow(QFrame):
         texts.addWidget(self.bar, 1, 0, 1, 2)
         texts.addWidget(self.note, 2, 0, 1, 2)
         texts.setColumnStretch(0, 1)
-        layout = QHBoxLayout(self)
+        layout = row((texts, 1))
         layout.setContentsMargins(12, 4, 12, 4)
-        layout.setSpacing(8)
-        layout.addLayout(texts, 1)
         layout.addSpacing(8)
         for button in (self.resume, self.restart, self.cancel, self.dismiss):
+            button.setAccessibleName(f"{button.text()}: {ref}")
             layout.addWidget(button, 0, Qt.AlignmentFlag.AlignVCenter)
-        self.cancel.clicked.connect(lambda: self.cancel_requested.emit(ref))
-        self.dismiss.clicked.connect(lambda: self.dismiss_requested.emit(ref))
-        self.resume.clicked.connect(lambda: self.get_requested.emit(ref, False))
-        self.restart.clicked.connect(lambda: self.get_requested.emit(ref, True))
-
-    def _button(self, text: str, name: str, help_text: str = "") -> QPushButton:
-        button = push_button(text, name, help_text)
-        button.setAccessibleName(f"{text}: {self.ref}")
-        return button
+        self.setLayout(layout)
 
     def show_download(self, download: Download) -> None:
         """Show the download's state."""
@@ -243,21 +220,12 @@ class DownloadRow(QFrame):
 
 
 class DownloadsList(QScrollArea):
-    """The list of downloads, newest at the bottom; it grows upwards, so that nothing above moves.
+    """The list of downloads, newest at the bottom; it grows upwards, so that nothing above moves."""
 
-    Signals:
-        get_requested: a reference, and whether to start over.
-        cancel_requested, dismiss_requested: a reference.
-    """
-
-    get_requested = Signal(str, bool)
-    cancel_requested = Signal(str)
-    dismiss_requested = Signal(str)
-
-    def __init__(self) -> None:
+    def __init__(self, downloads: Downloads) -> None:
         super().__init__()
-        self.setObjectName("downloadsShelf")
-        self.setAccessibleName("Downloads")
+        named(self, "downloadsShelf", "Downloads")
+        self._downloads = downloads
         self._rows: dict[str, DownloadRow] = {}
         self._layout = column(None, spacing=0)
         body = boxed(self._layout)
@@ -268,37 +236,36 @@ class DownloadsList(QScrollArea):
         self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
         self.hide()
+        downloads.changed.connect(self._on_changed)
+        downloads.dismissed.connect(self._on_dismissed)
+        for download in downloads.all():
+            self._on_changed(download)
 
     def row(self, ref: str) -> DownloadRow | None:
         """The row of a download."""
         return self._rows.get(ref)
 
-    def show_download(self, download: Download) -> None:
-        """Show a download's state; a new one gets a row."""
-        row = self._rows.get(download.ref)
-        is_new = row is None
-        if row is None:
-            row = self._rows[download.ref] = DownloadRow(download.ref)
-            row.get_requested.connect(self.get_requested)
-            row.cancel_requested.connect(self.cancel_requested)
-            row.dismiss_requested.connect(self.dismiss_requested)
-            self._layout.insertWidget(self._layout.count() - 1, row)
-        row.show_download(download)
+    @Slot(object)
+    def _on_changed(self, download: Download) -> None:
+        is_new = download.ref not in self._rows
+        if is_new:
+            self._rows[download.ref] = DownloadRow(download.ref, self._downloads)
+            self._layout.insertWidget(self._layout.count() - 1, self._rows[download.ref])
+        self._rows[download.ref].show_download(download)
         self.restyle()
         if is_new:
             self.verticalScrollBar().setValue(self.verticalScrollBar().maximum())
 
-    def forget(self, ref: str) -> None:
-        """Remove a row."""
-        row = self._rows.pop(ref, None)
-        if row is not None:
-            self._layout.removeWidget(row)
-            row.hide()
-            row.deleteLater()
-            self.restyle()
+    @Slot(str)
+    def _on_dismissed(self, ref: str) -> None:
+        gone = self._rows.pop(ref)
+        self._layout.removeWidget(gone)
+        gone.hide()
+        gone.deleteLater()
+        self.restyle()
 
     def restyle(self) -> None:
         """Fit the height to the rows."""
-        heights = [row.minimumHeight() for row in self._rows.values()]
+        heights = [shown.minimumHeight() for shown in self._rows.values()]
         self.setFixedHeight(sum(heights[-MAX_ROWS_SHOWN:]) + 2)
         self.setVisible(bool(heights))

@@ -112,7 +112,7 @@ class Models(QObject):
         super().__init__(parent)
         self._submit = partial(jobs.submit, lane="models")
         self.library = library
-        self._form = form
+        self.form = form
         self._dialogs = dialogs
         self._parent = parent
         self._running: frozenset[str | None] = frozenset()
@@ -121,7 +121,6 @@ class Models(QObject):
         self.window: ModelsWindow | None = None
         self.downloads = Downloads(jobs, self)
         self.downloads.changed.connect(self._on_download_changed)
-        self.downloads.dismissed.connect(self._on_download_dismissed)
         self.downloads.arrived.connect(self._on_arrived)
         controller.run_requested.connect(self._on_run_requested)
         controller.run_ended.connect(self._on_run_ended)
@@ -148,24 +147,12 @@ class Models(QObject):
             self.window.close()
 
     def _open(self, page: int) -> None:
-        window = self.window = self.window or self._make_window()
-        window.set_offline(hub.is_offline())
+        if self.window is None:
+            self.window = ModelsWindow(self, self._parent)
+            self.check_drafts(self.window.selected())
+        self.window.set_offline(hub.is_offline())
         self.scan()
-        window.open_page(page)
-
-    def _make_window(self) -> ModelsWindow:
-        window = ModelsWindow(self.library, self._parent)
-        window.model_selected.connect(self._on_model_selected)
-        window.get_requested.connect(self.downloads.get)
-        window.details.use_requested.connect(self._form.choose)
-        window.details.removal_requested.connect(self._on_removal_requested)
-        window.details.folder_requested.connect(self._on_folder_requested)
-        window.downloads.cancel_requested.connect(self.downloads.cancel)
-        window.downloads.dismiss_requested.connect(self.downloads.dismiss)
-        for download in self.downloads.all():
-            window.show_download(download)
-        self._on_model_selected(window.table.selected())
-        return window
+        self.window.open_page(page)
 
     def _show_problem(self, sentence: str) -> None:
         if self.window is not None and self.window.isVisible():
@@ -211,7 +198,7 @@ class Models(QObject):
         """Find the model that a reference names, and choose it. `role` None: it was saved by an earlier session."""
 
         def take(entry: ModelEntry) -> None:
-            self._form.open_model(entry, role)
+            self.form.open_model(entry, role)
             self._read_details()
             self._refresh()
             if role is not None:
@@ -223,13 +210,13 @@ class Models(QObject):
 
     def _on_scanned(self, found: FoundModels) -> None:
         self.library.take_scan(found.entries)
-        self._form.show_models()
-        self._form.changed.emit()
+        self.form.show_models()
+        self.form.changed.emit()
         self._read_details()
         if self.window is not None:
             self.window.show_place(found)
             self.window.refresh()
-            self._on_model_selected(self.window.table.selected())
+            self.check_drafts(self.window.selected())
 
     def _read_details(self) -> None:
         if self._details_job is not None:
@@ -248,7 +235,7 @@ class Models(QObject):
     @Slot(str, object)
     def _check_pairs(self, target: str, drafts: tuple[str, ...]) -> None:
         def take(problems: dict[str, str | None]) -> None:
-            self._form.take_problems(target, problems)
+            self.form.take_problems(target, problems)
             self._refresh()
 
         self._submit(lambda job: answer_each(job, drafts, str, partial(find_problem, target)), then=take, progress=take)
@@ -257,13 +244,13 @@ class Models(QObject):
         if self.window is not None:
             self.window.refresh()
 
-    @Slot(str)
-    def _on_model_selected(self, ref: str) -> None:
+    def check_drafts(self, ref: str) -> None:
+        """Find out which drafts fit a target, unless that is known; empty: no target."""
         if ref and not self.library.target_problem(ref) and (drafts := self.library.take_questions(ref)):
             self._check_pairs(ref, drafts)
 
-    @Slot(str)
-    def _on_folder_requested(self, ref: str) -> None:
+    def show_folder(self, ref: str) -> None:
+        """Open a model's folder on the desktop."""
         entry = self.library.entry(ref)
         if entry is not None:
             folder = entry.path if entry.path.is_dir() else entry.path.parent
@@ -282,16 +269,9 @@ class Models(QObject):
 
     @Slot(object)
     def _on_download_changed(self, download: Download) -> None:
-        if self.window is not None:
-            self.window.show_download(download)
         if download.state is DownloadState.FAILED and not (self.window is not None and self.window.isVisible()):
             self.failed.emit(download.sentence)
         self.line_changed.emit(self.downloads.line())
-
-    @Slot(str)
-    def _on_download_dismissed(self, ref: str) -> None:
-        if self.window is not None:
-            self.window.forget_download(ref)
 
     @Slot(object)
     def _on_arrived(self, entry: ModelEntry) -> None:
@@ -299,8 +279,9 @@ class Models(QObject):
         self.library.add(entry)
         self.scan()
 
-    @Slot(str)
-    def _on_removal_requested(self, ref: str) -> None:
+    def remove(self, ref: str) -> None:
+        """Delete a model, once the user has confirmed it."""
+
         def plan(_job: Job) -> Removal:
             from core.models.downloads import plan_removal
 

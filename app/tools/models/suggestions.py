@@ -5,25 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from PySide6.QtCore import Qt, Signal, Slot
+from PySide6.QtCore import Qt, Slot
 from PySide6.QtGui import QResizeEvent, QShowEvent
-from PySide6.QtWidgets import (
-    QFrame,
-    QGridLayout,
-    QHBoxLayout,
-    QLabel,
-    QLineEdit,
-    QStackedLayout,
-    QToolButton,
-    QVBoxLayout,
-    QWidget,
-)
+from PySide6.QtWidgets import QFrame, QGridLayout, QLabel, QStackedLayout, QWidget
 
 from app.setup.model_library import bytes_text, count_text
 from app.theme import hold
-from app.tools.models.downloads import Download, DownloadState
-from app.widgets.fields import card, column, describe, push_button, row, scrolled, set_flag, text_label
+from app.tools.models.downloads import Downloads, DownloadState
+from app.widgets.fields import (
+    boxed,
+    card,
+    column,
+    describe,
+    hint_label,
+    line_edit,
+    push_button,
+    quiet_button,
+    row,
+    scrolled,
+    set_flag,
+    text_label,
+)
 from app.widgets.labels import ElidedLabel
+from app.widgets.rows import alignment
 from core.models.catalogue import EMBEDDED_TITLES, Suggestion
 
 OFFLINE = "Offline mode is on (HF_HUB_OFFLINE), so nothing is downloaded. Models on this computer still work."
@@ -37,20 +41,16 @@ STATE_TEXTS = {DownloadState.WAITING: "Waiting", DownloadState.RUNNING: "Getting
 class SuggestionRow(QWidget):
     """A model in the catalogue: what it is, and a button, or its state if it is downloaded or being downloaded."""
 
-    get_requested = Signal(str)
-
-    def __init__(self, suggestion: Suggestion) -> None:
+    def __init__(self, suggestion: Suggestion, downloads: Downloads) -> None:
         super().__init__()
-        self.suggestion = suggestion
-        self.button = push_button("Get", f"get_{suggestion.ref}", "")
-        self.pair = QToolButton()
-        self.pair.setObjectName(f"getPair_{suggestion.ref}")
-        self.pair.setText("Get both")
-        self.pair.setProperty("role", "link")
-        self.pair.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
-        if suggestion.drafts:
-            pair = f"{suggestion.title} with its draft {suggestion.drafts[0].rpartition('/')[2]}"
-            describe(self.pair, f"Get {pair}", f"Download {pair}")
+        self.suggestion, self._downloads = suggestion, downloads
+        self.button = push_button("Get", f"get_{suggestion.ref}", "", lambda: downloads.get(suggestion.ref))
+        draft = suggestion.drafts[0].rpartition("/")[2] if suggestion.drafts else ""
+        pair = f"{suggestion.title} with its draft {draft}"
+        name = f"getPair_{suggestion.ref}"
+        self.pair = quiet_button(
+            "Get both", name, f"Get {pair}", f"Download {pair}", self._on_pair_clicked, role="link"
+        )
         self.word = text_label("", "hint")
         self.word.setAlignment(Qt.AlignmentFlag.AlignCenter)
         action = QWidget()
@@ -58,30 +58,24 @@ class SuggestionRow(QWidget):
         self._action = QStackedLayout(action)
         self._action.addWidget(self.button)
         self._action.addWidget(self.word)
-        badges = row(
-            ElidedLabel(suggestion.title, "strong"), _badge("Instruct" if suggestion.is_instruct else "Base"), spacing=6
-        )
-        if suggestion.is_gated:
-            badges.addWidget(_badge("Gated", GATED_HELP))
-        badges.addStretch(1)
+        badges = [_badge("Instruct" if suggestion.is_instruct else "Base")]
+        badges += [_badge("Gated", GATED_HELP)] * suggestion.is_gated
         drafts = [EMBEDDED_TITLES.get(ref) or ref.rpartition("/")[2] for ref in suggestion.drafts]
         text = f"Drafts: {', '.join(drafts)}" if drafts else "A draft for the larger ones"
         layout = QGridLayout(self)
         layout.setContentsMargins(0, 6, 0, 6)
         layout.setHorizontalSpacing(12)
         layout.setVerticalSpacing(2)
-        layout.addLayout(badges, 0, 0)
+        layout.addLayout(row(ElidedLabel(suggestion.title, "strong"), *badges, None, spacing=6), 0, 0)
         layout.addLayout(row((ElidedLabel(text, "hint", takes_all=True), 1), self.pair), 1, 0)
         sizes = (count_text(suggestion.num_parameters), 56), (bytes_text(suggestion.download_bytes), 64)
         for place, (text, width) in enumerate(sizes, start=1):
             label = text_label(text, "plain")
-            label.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
+            label.setAlignment(alignment(is_figure=True))
             hold(label, width=width)
             layout.addWidget(label, 0, place, 2, 1)
         layout.addWidget(action, 0, 3, 2, 1, Qt.AlignmentFlag.AlignVCenter)
         layout.setColumnStretch(0, 1)
-        self.button.clicked.connect(lambda: self.get_requested.emit(suggestion.ref))
-        self.pair.clicked.connect(self._on_pair_clicked)
 
     def show_state(self, *, is_here: bool, state: DownloadState | None, lacks_draft: bool, is_offline: bool) -> None:
         """Show whether the model is on this computer, is being downloaded, or can be, alone or with a draft."""
@@ -99,7 +93,7 @@ class SuggestionRow(QWidget):
     @Slot()
     def _on_pair_clicked(self) -> None:
         for ref in (self.suggestion.drafts[0], self.suggestion.ref):  # The draft is smaller and arrives first.
-            self.get_requested.emit(ref)
+            self._downloads.get(ref)
 
 
 def _badge(text: str, help_text: str = "") -> QLabel:
@@ -110,58 +104,44 @@ def _badge(text: str, help_text: str = "") -> QLabel:
 
 
 class SuggestionsPage(QWidget):
-    """The field for a Hub id above the families.
+    """The field for a Hub id above the families."""
 
-    Signals:
-        get_requested: a reference.
-    """
-
-    get_requested = Signal(str)
-
-    def __init__(self, suggestions: Sequence[Suggestion]) -> None:
+    def __init__(self, suggestions: Sequence[Suggestion], downloads: Downloads) -> None:
         super().__init__()
-        self._suggestions = suggestions
+        self._suggestions, self._downloads = suggestions, downloads
         self._is_offline = False
         self._num_columns = 0
         self._states: dict[str, DownloadState] = {}
         self._here: frozenset[str] = frozenset()
         self._rows: list[SuggestionRow] = []
         self._cards: list[QFrame] = []
-        self.edit = QLineEdit()
-        self.edit.setObjectName("hubIdEdit")
-        self.edit.setPlaceholderText("owner/name of a model on the Hub")
-        self.edit.setClearButtonEnabled(True)
-        describe(self.edit, "Hub id of a model to get")
-        self.get = push_button("Get", "getButton", "")
+        self.edit = line_edit("hubIdEdit", "owner/name of a model on the Hub", "Hub id of a model to get")
+        self.get = push_button("Get", "getButton", "", self._on_get)
         hold(self.get, least_width=ACTION_WIDTH)
-        self.note = text_label(ID_HINT, "hint")
-        self.note.setObjectName("getNote")
+        self.note = hint_label("getNote", ID_HINT)
         self.note.setWordWrap(True)
-        self._columns: list[QVBoxLayout] = [column(spacing=12), column(spacing=12)]
-        body = QWidget()
-        self._body = QHBoxLayout(body)
-        self._body.setContentsMargins(0, 0, 8, 0)
+        self._columns = [column(spacing=12), column(spacing=12)]
+        self._body = row(*((each, 1) for each in self._columns))
         for each in self._columns:
             each.setAlignment(Qt.AlignmentFlag.AlignTop)
-            self._body.addLayout(each, 1)
-        area = scrolled(body, "suggestionsScroll")
+        area = scrolled(boxed(self._body), "suggestionsScroll")
+        self._body.setContentsMargins(0, 0, 8, 0)
         area.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         layout = column(row((self.edit, 1), self.get), self.note, (area, 1))
         layout.setContentsMargins(0, 0, 0, 0)
         self.setLayout(layout)
         self.edit.textChanged.connect(self._show_get)
         self.edit.returnPressed.connect(self._on_get)
-        self.get.clicked.connect(self._on_get)
-        self._show()
+        downloads.changed.connect(self._on_downloads_changed)
+        downloads.dismissed.connect(self._on_downloads_changed)
+        self._on_downloads_changed()
 
     @property
     def rows(self) -> list[SuggestionRow]:
         """The catalogue's models. Built when first shown, so that the window opens at once."""
         if not self._rows:
             for family, suggestions in groupby(self._suggestions, key=lambda suggestion: suggestion.family):
-                rows = [SuggestionRow(suggestion) for suggestion in suggestions]
-                for each in rows:
-                    each.get_requested.connect(self.get_requested)
+                rows = [SuggestionRow(suggestion, self._downloads) for suggestion in suggestions]
                 self._rows += rows
                 self._cards.append(_family_card(family, rows))
             self._show()
@@ -195,23 +175,19 @@ class SuggestionsPage(QWidget):
         self._here = frozenset(refs)
         self._show()
 
-    def show_download(self, download: Download) -> None:
-        """Show the state of a model's download."""
-        if self._states.get(download.ref) is not download.state:
-            self._states[download.ref] = download.state
-            self._show()
-
-    def forget_download(self, ref: str) -> None:
-        """Remove the state of a dismissed download."""
-        if self._states.pop(ref, None) is not None:
-            self._show()
-
     def set_offline(self, is_offline: bool) -> None:
         """Whether offline mode is on."""
         self._is_offline = is_offline
         self.note.setText(OFFLINE if is_offline else ID_HINT)
         set_flag(self.note, "role", "warning" if is_offline else "hint")
         self._show()
+
+    @Slot()
+    def _on_downloads_changed(self) -> None:
+        states = {download.ref: download.state for download in self._downloads.all()}
+        if states != self._states:
+            self._states = states
+            self._show()
 
     def _show(self) -> None:
         for each in self._rows:
@@ -226,7 +202,7 @@ class SuggestionsPage(QWidget):
 
     def _lacks_draft(self, drafts: Sequence[str]) -> bool:
         """Whether drafts that suit a model exist, but none is on this computer or being downloaded."""
-        is_coming = any(ref in self._states and self._states[ref].is_active for ref in drafts)
+        is_coming = any(map(self._downloads.is_active, drafts))
         return bool(drafts) and not is_coming and (self._here | EMBEDDED_TITLES.keys()).isdisjoint(drafts)
 
     @Slot()
@@ -239,7 +215,7 @@ class SuggestionsPage(QWidget):
         ref = self.edit.text().strip()
         if ref and self.get.isEnabled():
             self.edit.clear()
-            self.get_requested.emit(ref)
+            self._downloads.get(ref)
 
 
 def _family_card(family: str, rows: list[SuggestionRow]) -> QFrame:

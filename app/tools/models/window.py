@@ -6,21 +6,24 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import Qt, Signal, Slot
+from PySide6.QtCore import Qt, Slot
 from PySide6.QtGui import QKeySequence, QShortcut
-from PySide6.QtWidgets import QDialog, QLineEdit, QStackedWidget, QTabBar, QWidget
+from PySide6.QtWidgets import QDialog, QStackedWidget, QTabBar, QWidget
 
-from app.setup.model_library import ModelLibrary, bytes_text
+from app.setup.model_library import bytes_text
 from app.tools.models.details import ModelDetailsPane
-from app.tools.models.downloads import Download, DownloadsList
+from app.tools.models.downloads import DownloadsList
 from app.tools.models.suggestions import SuggestionsPage
-from app.tools.models.table import ModelsTable
-from app.widgets.fields import column, describe, row, table_card, text_label
+from app.tools.models.table import COLUMNS, model_row
+from app.widgets.fields import column, hint_label, line_edit, named, row, table_card
 from app.widgets.labels import Banner
+from app.widgets.tables import Table
+from app.widgets.title_delegate import TitleDelegate
 from app.window_layout import bring_forward, splitter
+from core.models.catalogue import ModelEntry
 
 if TYPE_CHECKING:
-    from app.tools.models.models import FoundModels
+    from app.tools.models.models import FoundModels, Models
 
 HERE, GET = 0, 1
 NO_MATCH = "No model on this computer matches these words."
@@ -28,55 +31,36 @@ NO_MODEL = "There is no model on this computer yet. Choose one under Get models.
 
 
 class ModelsWindow(QDialog):
-    """Two pages, with the downloads below them.
+    """Two pages, with the downloads below them."""
 
-    Signals:
-        model_selected: a reference, whose pairs should be checked.
-        get_requested: a reference, and whether to start over.
-    """
-
-    model_selected = Signal(str)
-    get_requested = Signal(str, bool)
-
-    def __init__(self, library: ModelLibrary, parent: QWidget | None = None) -> None:
+    def __init__(self, models: Models, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self._library = library
+        self._models, self._library = models, models.library
         self._place = ""
         self.setObjectName("modelsWindow")
         self.setWindowTitle("Models")
-        self.setModal(False)
-        self.tabs = QTabBar()
-        self.tabs.setObjectName("modelsTabs")
+        self.tabs = named(QTabBar(), "modelsTabs", "Pages")
         self.tabs.setDrawBase(False)
         self.tabs.setExpanding(False)
         self.tabs.addTab("On this computer")
         self.tabs.addTab("Get models")
-        describe(self.tabs, "Pages")
-        self.filter = QLineEdit()
-        self.filter.setObjectName("modelsFilter")
-        self.filter.setPlaceholderText("Filter")
-        self.filter.setClearButtonEnabled(True)
+        filter_help = "By name, owner, precision or kind (Ctrl+F)"
+        self.filter = line_edit("modelsFilter", "Filter", "Filter the models", filter_help)
         self.filter.setFixedWidth(220)
-        describe(self.filter, "Filter the models", "By name, owner, precision or kind (Ctrl+F)")
         self.banner = Banner()
-        self.table = ModelsTable()
-        self.empty = text_label("", "hint")
-        self.empty.setObjectName("modelsEmpty")
-        self.empty.setAlignment(Qt.AlignmentFlag.AlignCenter)
-        self.details = ModelDetailsPane()
-        self.suggestions = SuggestionsPage(library.suggestions)
-        self.downloads = DownloadsList()
-        self.foot = text_label("", "hint")
-        self.foot.setObjectName("modelsFoot")
+        self.table: Table[ModelEntry] = Table(
+            "modelsTable", "Models on this computer", COLUMNS, NO_MODEL, delegate=TitleDelegate(), keeps_one=True
+        )
+        self.details = ModelDetailsPane(models)
+        self.suggestions = SuggestionsPage(self._library.suggestions, models.downloads)
+        self.downloads = DownloadsList(models.downloads)
+        self.foot = hint_label("modelsFoot")
         self._lay_out()
         self._connect()
         self.refresh()
 
     def _lay_out(self) -> None:
-        self._list = QStackedWidget()
-        self._list.addWidget(self.table)
-        self._list.addWidget(self.empty)
-        parts = (table_card(self._list), 1), (self.details, 0)
+        parts = (table_card(self.table), 1), (self.details, 0)
         self.splitter = splitter(Qt.Orientation.Horizontal, "modelsSplitter", *parts)
         self.details.setMinimumWidth(280)
         self.splitter.setSizes([840, 300])
@@ -92,11 +76,8 @@ class ModelsWindow(QDialog):
     def _connect(self) -> None:
         self.tabs.currentChanged.connect(self._on_tab_changed)
         self.filter.textChanged.connect(self._on_filter_changed)
-        self.table.model_selected.connect(self._on_model_selected)
+        self.table.chosen.connect(self._on_chosen)
         self.table.activated.connect(self.details.use_target.click)
-        self.details.again_requested.connect(self._on_again_requested)
-        self.suggestions.get_requested.connect(self._on_get_requested)
-        self.downloads.get_requested.connect(self.get_requested)
         QShortcut(QKeySequence.StandardKey.Find, self).activated.connect(self._on_find)
         delete = QShortcut(QKeySequence.StandardKey.Delete, self.table)
         delete.setContext(Qt.ShortcutContext.WidgetShortcut)
@@ -110,10 +91,14 @@ class ModelsWindow(QDialog):
 
     def refresh(self) -> None:
         """Show the current library."""
-        self.table.show_models(self._library)
+        self.table.show_rows([model_row(self._library, entry) for entry in self._library.entries])
         self.suggestions.show_here(self._library.refs)
-        self.details.show_model(self._library, self.table.selected())
+        self.details.show_model(self._library, self.selected())
         self._show_list()
+
+    def selected(self) -> str:
+        """The reference of the selected model; empty if there is none."""
+        return next((entry.ref for entry in self.table.selected()), "")
 
     def show_place(self, found: FoundModels) -> None:
         """Show where downloads are stored, and the free space there."""
@@ -129,20 +114,9 @@ class ModelsWindow(QDialog):
         self.suggestions.set_offline(is_offline)
         self.details.set_offline(is_offline)
 
-    def show_download(self, download: Download) -> None:
-        """Show the state of a download."""
-        self.downloads.show_download(download)
-        self.suggestions.show_download(download)
-
-    def forget_download(self, ref: str) -> None:
-        """Remove a dismissed download."""
-        self.downloads.forget(ref)
-        self.suggestions.forget_download(ref)
-
     def _show_list(self) -> None:
         entries = self._library.entries
-        self.empty.setText(NO_MATCH if entries else NO_MODEL)
-        self._list.setCurrentIndex(0 if self.table.count() else 1)
+        self.table.hint.setText(NO_MATCH if entries else NO_MODEL)
         total = bytes_text(sum(entry.size_bytes for entry in entries))
         count = f"{len(entries)} model{'' if len(entries) == 1 else 's'}, {total}"
         self.foot.setText(" · ".join(part for part in (count, self._place) if part))
@@ -154,22 +128,16 @@ class ModelsWindow(QDialog):
 
     @Slot(str)
     def _on_filter_changed(self, words: str) -> None:
-        self.table.filter(words)
+        wanted = words.strip().casefold()
+        self.table.filter(lambda model: wanted in model.words)
+        self._on_chosen()
         self._show_list()
 
-    @Slot(str)
-    def _on_model_selected(self, ref: str) -> None:
+    @Slot()
+    def _on_chosen(self) -> None:
+        ref = self.selected()
         self.details.show_model(self._library, ref)
-        if ref:
-            self.model_selected.emit(ref)
-
-    @Slot(str)
-    def _on_get_requested(self, ref: str) -> None:
-        self.get_requested.emit(ref, False)
-
-    @Slot(str)
-    def _on_again_requested(self, ref: str) -> None:
-        self.get_requested.emit(ref, True)
+        self._models.check_drafts(ref)
 
     @Slot()
     def _on_find(self) -> None:

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QRect, QRectF, QSize, Qt, Signal, Slot
+from collections.abc import Callable, Sequence
+
+from PySide6.QtCore import QRect, QRectF, QSize, Qt, Slot
 from PySide6.QtGui import QBrush, QColor, QFont, QPainter
 from PySide6.QtWidgets import (
-    QAbstractItemView,
-    QHBoxLayout,
     QHeaderView,
     QStyledItemDelegate,
     QStyleOptionViewItem,
     QTableWidget,
     QTableWidgetItem,
-    QToolButton,
-    QVBoxLayout,
     QWidget,
 )
 
 from app.theme import current_theme, scaled, ui_font
 from app.tools.runs.comparison import ComparedRow, Comparison
 from app.tools.runs.overlay_plot import SAMPLE_WIDTH, OverlayPlot, RunSample, draw_sample
-from app.widgets.fields import describe, table_card
+from app.widgets.fields import column, named, quiet_button, row, table_card
 from app.widgets.plot_card import PlotCard
-from app.widgets.tables import Index, Role, prepare_rows
+from app.widgets.rows import Index, Role
+from app.widgets.tables import prepare_rows
 from app.window_layout import splitter
 from core.text import percent_text
 
@@ -84,18 +83,13 @@ class CompareTable(QTableWidget):
 
     def __init__(self) -> None:
         super().__init__()
-        self.setObjectName("compareTable")
-        self.setAccessibleName("Compared runs")
+        named(self, "compareTable", "Compared runs")
         self._shown: tuple[Comparison, bool] | None = None
         self.head = RunHeader()
         self.setHorizontalHeader(self.head)
         self.setItemDelegate(BackgroundDelegate(self))
         prepare_rows(self)
-        self.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
-        self.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
-        self.setHorizontalScrollMode(QAbstractItemView.ScrollMode.ScrollPerPixel)
         self.restyle()
-        self.verticalHeader().setSectionResizeMode(QHeaderView.ResizeMode.Fixed)
 
     def restyle(self) -> None:
         """Draw in the theme's colours, at the size of the text."""
@@ -119,21 +113,16 @@ class CompareTable(QTableWidget):
         names = comparison.names
         self.setColumnCount(1 + len(names))
         self.setHorizontalHeaderItem(0, QTableWidgetItem(""))
-        for column, name in enumerate(names, start=1):
+        for place, name in enumerate(names, start=1):
             item = QTableWidgetItem("")
             item.setToolTip(name)
             item.setData(Role.AccessibleTextRole, name)
-            self.setHorizontalHeaderItem(column, item)
-        self._add_section(DIFFERING if comparison.differing else SAME)
-        for row in comparison.differing:
-            self._add_row(row, is_highlighted=True)
-        self._add_section(RESULTS)
-        for row in comparison.results:
-            self._add_row(row)
-        if with_agreeing:
-            self._add_section(AGREEING)
-            for row in comparison.agreeing:
-                self._add_row(row)
+            self.setHorizontalHeaderItem(place, item)
+        sections = {DIFFERING if comparison.differing else SAME: comparison.differing, RESULTS: comparison.results}
+        for title, rows in (sections | ({AGREEING: comparison.agreeing} if with_agreeing else {})).items():
+            self._add_section(title)
+            for each in rows:
+                self._add_row(each, is_highlighted=title == DIFFERING)
         self.head.setSectionResizeMode(QHeaderView.ResizeMode.Stretch)
         self.head.setSectionResizeMode(0, QHeaderView.ResizeMode.Fixed)
         self.head.resizeSection(0, scaled(TITLE_WIDTH))
@@ -144,46 +133,46 @@ class CompareTable(QTableWidget):
         item.setFlags(Qt.ItemFlag.ItemIsEnabled)
         item.setFont(ui_font(13, weight=QFont.Weight.DemiBold))
         item.setForeground(QColor(current_theme().text))
-        row = self.rowCount()
-        self.insertRow(row)
-        self.setItem(row, 0, item)
-        self.setSpan(row, 0, 1, self.columnCount())
-
-    def _add_row(self, row: ComparedRow, *, is_highlighted: bool = False) -> None:
-        theme, place = current_theme(), self.rowCount()
+        place = self.rowCount()
         self.insertRow(place)
-        for column, text in enumerate((row.title, *row.texts)):
-            is_best = column - 1 in row.best
-            item = QTableWidgetItem(" ".join(text.split()) if column else text)
-            item.setToolTip(text if column else row.help)
-            item.setForeground(QColor(theme.accent if is_best else theme.text if column else theme.muted))
+        self.setItem(place, 0, item)
+        self.setSpan(place, 0, 1, self.columnCount())
+
+    def _add_row(self, shown: ComparedRow, *, is_highlighted: bool = False) -> None:
+        theme, index = current_theme(), self.rowCount()
+        self.insertRow(index)
+        for place, text in enumerate((shown.title, *shown.texts)):
+            is_best = place - 1 in shown.best
+            item = QTableWidgetItem(" ".join(text.split()) if place else text)
+            item.setToolTip(text if place else shown.help)
+            item.setForeground(QColor(theme.accent if is_best else theme.text if place else theme.muted))
             if is_best:
                 item.setFont(ui_font(13, weight=QFont.Weight.DemiBold))
                 item.setData(Role.AccessibleTextRole, f"{text}, best")
             if is_highlighted:
                 item.setBackground(QColor(theme.correction_tint))
-            self.setItem(place, column, item)
+            self.setItem(index, place, item)
 
 
 class ComparePage(QWidget):
-    """Signals:
-    back_requested: a request to show the list again.
-    export_requested: the ids of the runs to report on.
+    """The comparison of runs as a table and two plots.
+
+    Args:
+        go_back: shows the list again.
+        export: writes a report on the runs with these ids.
     """
 
-    back_requested = Signal()
-    export_requested = Signal(object)
-
-    def __init__(self) -> None:
+    def __init__(self, go_back: Callable[[], None], export: Callable[[Sequence[str]], None]) -> None:
         super().__init__()
+        self._ask_export = export
         self._comparison: Comparison | None = None
         self.samples: list[RunSample] = []
-        self.back = _quiet("All runs", "compareBack", "Back to the list of runs (Esc)")
-        self.agreeing = _quiet("Show settings that agree", "compareAgreeing", "List the settings that don't differ")
+        self.back = quiet_button("All runs", "compareBack", "All runs", "Back to the list of runs (Esc)", go_back)
+        title = "Show settings that agree"
+        self.agreeing = quiet_button(title, "compareAgreeing", title, "List the settings that don't differ")
         self.agreeing.setCheckable(True)
         help_text = "Write an HTML report of the runs side by side, with their texts"
-        self.export = _quiet("Export…", "compareExport", help_text)
-        self.export.setProperty("role", None)  # outlined, like the button below the list
+        self.export = quiet_button("Export…", "compareExport", "Export…", help_text, self._on_export, role="")
         self.table = CompareTable()
         self.acceptance = OverlayPlot(
             object_name="compareAcceptance",
@@ -203,41 +192,25 @@ class ComparePage(QWidget):
             x_text=lambda seconds: f"{seconds:,.2f} s",
             y_text=lambda tokens: f"{tokens:,.0f}",
         )
-        self.cards = (
-            _card("Running acceptance", ACCEPTANCE_HELP, self.acceptance),
-            _card("Tokens over time", TIME_HELP, self.time),
-        )
-        self._lay_out()
-        self.back.clicked.connect(self.back_requested)
-        self.agreeing.toggled.connect(self._show_table)
-        self.export.clicked.connect(self._on_export)
-
-    def _lay_out(self) -> None:
-        head = QHBoxLayout()
-        head.setSpacing(12)
-        head.addWidget(self.back)
-        self._legend = QHBoxLayout()
-        self._legend.setSpacing(14)
-        head.addLayout(self._legend)
-        head.addStretch(1)
-        head.addWidget(self.agreeing)
-        head.addWidget(self.export)
+        self.cards = (PlotCard("Running acceptance", self.acceptance), PlotCard("Tokens over time", self.time))
+        for card, help_text in zip(self.cards, (ACCEPTANCE_HELP, TIME_HELP), strict=True):
+            card.setToolTip(help_text)
+            card.plot.setAccessibleDescription(help_text)
+        self._legend = row(spacing=14)
         plots = splitter(Qt.Orientation.Vertical, "comparePlots", *((card, 1) for card in self.cards))
-        table = table_card(self.table)
-        self.splitter = splitter(Qt.Orientation.Horizontal, "compareSplitter", (table, 1), (plots, 1))
-        layout = QVBoxLayout(self)
+        self.splitter = splitter(Qt.Orientation.Horizontal, "compareSplitter", (table_card(self.table), 1), (plots, 1))
+        head = row(self.back, self._legend, None, self.agreeing, self.export, spacing=12)
+        layout = column(head, (self.splitter, 1))
         layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(8)
-        layout.addLayout(head)
-        layout.addWidget(self.splitter, 1)
+        self.setLayout(layout)
+        self.agreeing.toggled.connect(self._show_table)
 
     def show_comparison(self, comparison: Comparison) -> None:
         """Show these runs."""
-        self._comparison = comparison
+        self._comparison, names = comparison, comparison.names
         for sample in self.samples:
             self._legend.removeWidget(sample)
             sample.deleteLater()
-        names = comparison.names
         self.samples = [RunSample(name, index, LEGEND_ROOM // len(names)) for index, name in enumerate(names)]
         for sample in self.samples:
             self._legend.addWidget(sample)
@@ -259,21 +232,4 @@ class ComparePage(QWidget):
     @Slot()
     def _on_export(self) -> None:
         if self._comparison is not None:
-            self.export_requested.emit(tuple(run.id for run in self._comparison.runs))
-
-
-def _card(title: str, help_text: str, plot: OverlayPlot) -> PlotCard:
-    card = PlotCard(title, plot)
-    card.setToolTip(help_text)
-    plot.setAccessibleDescription(help_text)
-    return card
-
-
-def _quiet(text: str, name: str, help_text: str) -> QToolButton:
-    button = QToolButton()
-    button.setObjectName(name)
-    button.setText(text)
-    button.setProperty("role", "quiet")
-    button.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
-    describe(button, text, help_text)
-    return button
+            self._ask_export([run.id for run in self._comparison.runs])

@@ -70,11 +70,7 @@ class KeptRuns(QObject):
     def open(self) -> None:
         """Show the window of kept runs."""
         if self.window is None:
-            self.window = RunsWindow(self.store, self._jobs, self._dialogs, self._running_id, self._parent)
-            self.window.open_requested.connect(self.open_run)
-            self.window.replay_requested.connect(self.replay)
-            self.window.reported.connect(self.reported)
-            self.window.failed.connect(self.failed)
+            self.window = RunsWindow(self, self._jobs, self._dialogs, self._parent)
         bring_forward(self.window)
         self.window.table.setFocus()
         self.refresh()
@@ -91,7 +87,8 @@ class KeptRuns(QObject):
         if self.window is not None:
             self.window.refresh()
 
-    def _running_id(self) -> str:
+    def running_id(self) -> str:
+        """The id of the run that this process is writing; empty if none."""
         is_running = self._controller.state is not RunState.IDLE and self._run.started is not None
         return self._run.started.run_id if is_running and self._run.started is not None else ""
 
@@ -128,7 +125,6 @@ class KeptRuns(QObject):
             self.window.banner.dismiss()
         return False
 
-    @Slot(object)
     def open_run(self, run: KeptRun) -> None:
         """Show a run in the main window. Its log may be outside the folder, like those of a sweep."""
 
@@ -151,7 +147,6 @@ class KeptRuns(QObject):
         if problems and (run.state is not KeptState.CUT_OFF or len(problems) > 1):
             self._tell(problems[0])
 
-    @Slot(object)
     def replay(self, run: KeptRun) -> None:
         """Run a kept run again."""
 

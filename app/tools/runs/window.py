@@ -5,24 +5,28 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from PySide6.QtCore import Qt, QUrl, Signal, Slot
+from PySide6.QtCore import Qt, QUrl, Slot
 from PySide6.QtGui import QDesktopServices, QKeySequence, QShortcut
-from PySide6.QtWidgets import QDialog, QHBoxLayout, QLineEdit, QStackedWidget, QToolButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QDialog, QStackedWidget, QWidget
 
 from app.dialogs import Dialogs
 from app.jobs import Job, Jobs
-from app.run.run_view import RunView
 from app.setup.model_library import bytes_text
 from app.tools.runs.compare import ComparePage
 from app.tools.runs.comparison import MAX_RUNS, Comparison, compare
-from app.tools.runs.table import RunsTable
-from app.widgets.fields import describe, push_button, table_card, text_label
+from app.tools.runs.table import COLUMNS, RunNameDelegate, run_row
+from app.widgets.fields import boxed, column, hint_label, line_edit, push_button, quiet_button, row, table_card
 from app.widgets.labels import Banner
-from app.widgets.plot_card import PlotDesk
+from app.widgets.plot_card import save_plots
+from app.widgets.rows import Row
+from app.widgets.tables import Table
 from core.export.files import export_run
-from core.runlog.store import KeptRun, KeptState, RunStore
+from core.runlog.store import KeptRun, KeptState, matches
+
+if TYPE_CHECKING:
+    from app.tools.runs.kept import KeptRuns
 
 LIST, COMPARE = 0, 1
 LANE = "runs"
@@ -40,141 +44,83 @@ SEARCH_HELP = (
 
 
 class RunsWindow(QDialog):
-    """Args:
-        store: the runs to list.
-        running_id: returns the id of the run that this process is writing; empty if none.
+    """The list of kept runs, and the comparison of some."""
 
-    Signals:
-        open_requested, replay_requested: a `KeptRun`.
-        reported: one sentence about a file that was written.
-        failed: one sentence, if this window is not visible; otherwise its own banner shows it.
-    """
-
-    open_requested = Signal(object)
-    replay_requested = Signal(object)
-    reported = Signal(str)
-    failed = Signal(str)
-
-    def __init__(
-        self,
-        store: RunStore,
-        jobs: Jobs,
-        dialogs: Dialogs,
-        running_id: Callable[[], str],
-        parent: QWidget | None = None,
-    ) -> None:
+    def __init__(self, kept: KeptRuns, jobs: Jobs, dialogs: Dialogs, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self._store, self._jobs, self._dialogs, self._running_id = store, jobs, dialogs, running_id
+        self._kept, self._store, self._jobs, self._dialogs = kept, kept.store, jobs, dialogs
         self._runs: tuple[KeptRun, ...] = ()
         self._is_complete = False
         self._listing: Job | None = None
         self._deleted: list[Sequence[str]] = []
         self.setObjectName("runsWindow")
         self.setWindowTitle("Runs")
-        self.setModal(False)
-        self.search = QLineEdit()
-        self.search.setObjectName("runsSearch")
-        self.search.setPlaceholderText("Search: words, K=4, temperature=0, speedup>1.5")
-        self.search.setClearButtonEnabled(True)
-        describe(self.search, "Search the runs", SEARCH_HELP)
+        placeholder = "Search: words, K=4, temperature=0, speedup>1.5"
+        self.search = line_edit("runsSearch", placeholder, "Search the runs", SEARCH_HELP)
         self.banner = Banner()
-        self.table = RunsTable()
-        self.empty = text_label("", "hint")
-        self.empty.setObjectName("runsEmpty")
-        self.empty.setAlignment(Qt.AlignmentFlag.AlignCenter)
-        self.open_button = push_button("Open", "runOpenButton", "Show this run in the main window (Enter)")
-        self.replay_button = push_button("Replay", "runReplayButton", "Run it again: same models, settings and seed")
-        self.compare_button = push_button(
-            "Compare", "runCompareButton", f"Compare 2 to {MAX_RUNS} selected runs side by side"
+        self.table: Table[KeptRun] = Table(
+            "runsTable", "Kept runs", COLUMNS, NO_RUN, delegate=RunNameDelegate(), keeps_one=True
         )
-        self.rename_button = push_button("Rename", "runRenameButton", "Give this run a name (F2)")
-        self.export_button = push_button("Export…", "runExportButton", "Save this run as a log, a table or a report")
-        self.folder_button = push_button("Show in folder", "runFolderButton", "Open the folder that holds the runs")
-        self.delete_button = push_button(
-            "Delete", "runDeleteButton", "Delete the selected runs (Del); this can be undone"
+        self.table.setSelectionMode(Table.SelectionMode.ExtendedSelection)
+        self.open_button = push_button(
+            "Open", "runOpenButton", "Show this run in the main window (Enter)", self._on_open
         )
-        self.undo_line = QWidget()
-        self.undo_line.setObjectName("undoLine")
-        self.undo_text = text_label("", "hint")
-        self.undo_button = QToolButton()
-        self.undo_button.setObjectName("runUndoButton")
-        self.undo_button.setText("Undo")
-        self.undo_button.setProperty("role", "link")
-        self.undo_button.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
-        describe(self.undo_button, "Undo", "Restore the deleted runs (Ctrl+Z)")
+        replay_help = "Run it again: same models, settings and seed"
+        self.replay_button = push_button("Replay", "runReplayButton", replay_help, self._on_replay)
+        compare_help = f"Compare 2 to {MAX_RUNS} selected runs side by side"
+        self.compare_button = push_button("Compare", "runCompareButton", compare_help, self._on_compare)
+        self.rename_button = push_button("Rename", "runRenameButton", "Give this run a name (F2)", self._on_rename)
+        export_help = "Save this run as a log, a table or a report"
+        self.export_button = push_button("Export…", "runExportButton", export_help, self._on_export)
+        folder_help = "Open the folder that holds the runs"
+        self.folder_button = push_button("Show in folder", "runFolderButton", folder_help, self._on_folder)
+        delete_help = "Delete the selected runs (Del); this can be undone"
+        self.delete_button = push_button("Delete", "runDeleteButton", delete_help, self._on_delete)
+        self.undo_text = hint_label("runUndoText")
+        undo_help = "Restore the deleted runs (Ctrl+Z)"
+        self.undo_button = quiet_button("Undo", "runUndoButton", "Undo", undo_help, self.undo, role="link")
+        self.undo_line = boxed(row(self.undo_text, self.undo_button, spacing=2))
         self.undo_line.hide()
-        self.foot = text_label("", "hint")
-        self.foot.setObjectName("runsFoot")
+        self.foot = hint_label("runsFoot")
         self.foot.setMinimumWidth(1)  # otherwise a long sentence would widen the window
-        self.compare_page = ComparePage()
-        self._plots = PlotDesk(self, dialogs, RunView(), jobs, self.compare_page.cards)
+        self.compare_page = ComparePage(self.show_list, self._export_comparison)
         self._lay_out()
         self._connect()
         self._show_list()
         self._show_actions()
 
     def _lay_out(self) -> None:
-        self._list = QStackedWidget()
-        self._list.addWidget(self.table)
-        self._list.addWidget(self.empty)
-        undo = QHBoxLayout(self.undo_line)
-        undo.setContentsMargins(0, 0, 0, 0)
-        undo.setSpacing(2)
-        undo.addWidget(self.undo_text)
-        undo.addWidget(self.undo_button)
-        last = QHBoxLayout()
-        last.addWidget(self.foot, 1)
-        last.addWidget(self.undo_line)
-        actions = QHBoxLayout()
-        actions.setSpacing(8)
-        for button in (self.open_button, self.replay_button, self.compare_button):
-            actions.addWidget(button)
-        actions.addStretch(1)
-        for button in (self.rename_button, self.export_button, self.folder_button, self.delete_button):
-            actions.addWidget(button)
-        page = QWidget()
-        column = QVBoxLayout(page)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(8)
-        column.addWidget(self.search)
-        column.addWidget(table_card(self._list), 1)
-        column.addLayout(actions)
+        first = (self.open_button, self.replay_button, self.compare_button)
+        others = (self.rename_button, self.export_button, self.folder_button, self.delete_button)
         self.pages = QStackedWidget()
-        self.pages.addWidget(page)
+        self.pages.addWidget(boxed(column(self.search, (table_card(self.table), 1), row(*first, None, *others))))
         self.pages.addWidget(self.compare_page)
-        layout = QVBoxLayout(self)
+        layout = column(self.banner, (self.pages, 1), row((self.foot, 1), self.undo_line))
         layout.setContentsMargins(SIDE, 12, SIDE, 12)
-        layout.setSpacing(8)
-        layout.addWidget(self.banner)
-        layout.addWidget(self.pages, 1)
-        layout.addLayout(last)
+        self.setLayout(layout)
         self.setMinimumSize(980, 520)
         self.resize(1200, 720)
 
     def _connect(self) -> None:
         self.search.textChanged.connect(self._on_searched)
-        self.table.selected.connect(self._show_actions)
+        self.table.chosen.connect(self._show_actions)
         self.table.activated.connect(self._on_open)
-        self.table.rename_requested.connect(self.rename)
-        self.open_button.clicked.connect(self._on_open)
-        self.replay_button.clicked.connect(self._on_replay)
-        self.compare_button.clicked.connect(self._on_compare)
-        self.rename_button.clicked.connect(self._on_rename)
-        self.export_button.clicked.connect(self._on_export)
-        self.folder_button.clicked.connect(self._on_folder)
-        self.delete_button.clicked.connect(self._on_delete)
-        self.undo_button.clicked.connect(self.undo)
-        self.compare_page.back_requested.connect(self.show_list)
-        self.compare_page.export_requested.connect(self._on_export_comparison)
-        self._plots.saved.connect(self._show_saved)
-        self._plots.failed.connect(self.show_problem)
+        self.table.renamed.connect(self._on_renamed)
+        save_plots(
+            self.compare_page.cards,
+            self,
+            self._dialogs,
+            self._jobs,
+            saved=self._show_saved,
+            failed=self.show_problem,
+        )
         QShortcut(QKeySequence.StandardKey.Find, self).activated.connect(self._on_find)
-        for keys, widget, button in (
-            (QKeySequence.StandardKey.Delete, self.table, self.delete_button),
-            (QKeySequence.StandardKey.Undo, self.table, self.undo_button),
-            (QKeySequence("F2"), self.table, self.rename_button),
+        for keys, button in (
+            (QKeySequence.StandardKey.Delete, self.delete_button),
+            (QKeySequence.StandardKey.Undo, self.undo_button),
+            (QKeySequence("F2"), self.rename_button),
         ):
-            shortcut = QShortcut(keys, widget)
+            shortcut = QShortcut(keys, self.table)
             shortcut.setContext(Qt.ShortcutContext.WidgetShortcut)
             shortcut.activated.connect(button.click)
 
@@ -187,41 +133,42 @@ class RunsWindow(QDialog):
             return
         if self._listing is not None:
             self._listing.cancel()
-        running_id = self._running_id()
+        running_id = self._kept.running_id()
 
-        def find(job: Job) -> tuple[KeptRun, ...]:
-            runs: list[KeptRun] = []
+        def find(job: Job) -> list[Row[KeptRun]]:
+            rows: list[Row[KeptRun]] = []
             reported_at = time.monotonic()
             for run in self._store.runs(running_id):
                 job.check()
-                runs.append(run)
+                rows.append(run_row(run))
                 if time.monotonic() - reported_at >= BATCH_S:
-                    job.report(tuple(runs))
+                    job.report(tuple(rows))
                     reported_at = time.monotonic()
-            return tuple(runs)
+            return rows
 
         what = "The kept runs could not be listed"
         self._listing = self._submit(
             find, self._show_all, what, failed=self._on_not_listed, progress=self._show_first_runs
         )
 
-    def _show_first_runs(self, runs: tuple[KeptRun, ...]) -> None:
+    def _show_first_runs(self, rows: Sequence[Row[KeptRun]]) -> None:
         # When the list is read again, it replaces the old one once complete.
         if not self._is_complete:
-            self._show_runs(runs)
+            self._show_runs(rows)
 
-    def _show_all(self, runs: tuple[KeptRun, ...]) -> None:
+    def _show_all(self, rows: Sequence[Row[KeptRun]]) -> None:
         self._listing, self._is_complete = None, True
-        self._show_runs(runs)
+        self._show_runs(rows)
 
     def _on_not_listed(self, sentence: str) -> None:
+        self._listing, self._is_complete = None, True
         self.show_problem(sentence)
-        self._show_all(self._runs)
+        self._show_list()
 
-    def _show_runs(self, runs: tuple[KeptRun, ...]) -> None:
-        is_first = bool(runs) and not self._runs
-        self._runs = runs
-        self.table.show_runs(runs)
+    def _show_runs(self, rows: Sequence[Row[KeptRun]]) -> None:
+        is_first = bool(rows) and not self._runs
+        self._runs = tuple(row.item for row in rows)
+        self.table.show_rows(rows)
         self._show_list()
         if is_first and not self.search.text() and self.pages.currentIndex() == LIST:
             self.table.setFocus()
@@ -236,11 +183,8 @@ class RunsWindow(QDialog):
         self.table.setFocus()
 
     def _show_list(self) -> None:
-        if not self._runs and not self._is_complete:
-            self.empty.setText("Reading the kept runs…")
-        else:
-            self.empty.setText(NO_MATCH if self._runs else NO_RUN)
-        self._list.setCurrentIndex(0 if self.table.count() else 1)
+        is_reading = not self._runs and not self._is_complete
+        self.table.hint.setText("Reading the kept runs…" if is_reading else NO_MATCH if self._runs else NO_RUN)
         count, shown = len(self._runs), self.table.count()
         total = f"{count:,} run{'' if count == 1 else 's'}, {bytes_text(sum(run.num_bytes for run in self._runs))}"
         found = f"{shown:,} of {total}" if shown != count else total
@@ -248,7 +192,7 @@ class RunsWindow(QDialog):
 
     @Slot(str)
     def _on_searched(self, words: str) -> None:
-        self.table.filter(words)
+        self.table.filter(lambda row: not words or matches(row.item, words, row.words))
         self._show_list()
         self._show_actions()
 
@@ -260,30 +204,25 @@ class RunsWindow(QDialog):
 
     @Slot()
     def _show_actions(self) -> None:
-        runs = self.table.selected_runs()
-        only = runs[0] if len(runs) == 1 else None
+        runs, only = self.table.selected(), self._only()
         is_running = any(run.state is KeptState.RUNNING for run in runs)
-        self.open_button.setEnabled(only is not None and only.is_readable and not is_running)
-        self.replay_button.setEnabled(only is not None and only.is_readable)
+        is_readable = only is not None and only.is_readable
+        self.open_button.setEnabled(is_readable and not is_running)
+        self.replay_button.setEnabled(is_readable)
         self.rename_button.setEnabled(only is not None)
-        self.export_button.setEnabled(only is not None and only.is_readable)
+        self.export_button.setEnabled(is_readable)
         self.compare_button.setEnabled(2 <= len(runs) <= MAX_RUNS and all(run.is_readable for run in runs))
         self.delete_button.setEnabled(bool(runs) and not is_running)
 
     # --- Messages ---
 
-    @Slot(str)
     def show_problem(self, sentence: str) -> None:
-        """Show a sentence in the banner, or pass it on if the window is not visible."""
-        if self.isVisible():
-            self.banner.show_sentence(sentence)
-        else:
-            self.failed.emit(sentence)
+        """Show a sentence in the banner, or in the main window if this one is not visible."""
+        (self.banner.show_sentence if self.isVisible() else self._kept.failed.emit)(sentence)
 
-    @Slot(str)
     def _show_saved(self, sentence: str) -> None:
         self._say(sentence)
-        self.reported.emit(sentence)
+        self._kept.reported.emit(sentence)
 
     def _say(self, sentence: str) -> None:
         room = self.width() - self.undo_line.sizeHint().width() - 2 * SIDE
@@ -300,7 +239,7 @@ class RunsWindow(QDialog):
     # --- Actions ---
 
     def _only(self) -> KeptRun | None:
-        runs = self.table.selected_runs()
+        runs = self.table.selected()
         return runs[0] if len(runs) == 1 else None
 
     @Slot()
@@ -309,16 +248,16 @@ class RunsWindow(QDialog):
         if run is not None and not run.is_readable:
             self.banner.show_sentence(run.problem)
         elif run is not None:
-            self.open_requested.emit(run)
+            self._kept.open_run(run)
 
     @Slot()
     def _on_replay(self) -> None:
         if (run := self._only()) is not None:
-            self.replay_requested.emit(run)
+            self._kept.replay(run)
 
     @Slot()
     def _on_compare(self) -> None:
-        runs = tuple(self.table.selected_runs())
+        runs = self.table.selected()
         self._submit(
             lambda job: compare([(run, self._store.load(run.id)) for run in runs]),
             self._show_comparison,
@@ -336,14 +275,13 @@ class RunsWindow(QDialog):
         self.table.setFocus()
         self.table.begin_rename()
 
-    @Slot(str, str)
-    def rename(self, run_id: str, name: str) -> None:
-        """Save a run's name."""
-        self._change(lambda: self._store.rename(run_id, name), "The name could not be saved")
+    @Slot(object, str)
+    def _on_renamed(self, run: KeptRun, name: str) -> None:
+        self._change(lambda: self._store.rename(run.id, name), "The name could not be saved")
 
     @Slot()
     def _on_delete(self) -> None:
-        self.delete(tuple(run.id for run in self.table.selected_runs()))
+        self.delete(tuple(run.id for run in self.table.selected()))
 
     def delete(self, run_ids: Sequence[str]) -> None:
         """Delete runs; `undo` restores them."""
@@ -352,7 +290,7 @@ class RunsWindow(QDialog):
             self._deleted.append(deleted)
             self._show_undo()
 
-        if self._running_id() in run_ids:
+        if self._kept.running_id() in run_ids:
             self.show_problem(RUNNING)
         elif run_ids:
             self._change(lambda: self._store.delete(run_ids), "The runs could not be deleted", keep_for_undo)
@@ -375,8 +313,7 @@ class RunsWindow(QDialog):
         if (run := self._only()) is not None:
             self._export((run.id,), self._dialogs.ask_export_path(self, f"{run.id}.jsonl"))
 
-    @Slot(object)
-    def _on_export_comparison(self, run_ids: Sequence[str]) -> None:
+    def _export_comparison(self, run_ids: Sequence[str]) -> None:
         self._export(run_ids, self._dialogs.ask_comparison_path(self, "comparison.html"))
 
     def _export(self, run_ids: Sequence[str], path: Path | None) -> None:
@@ -412,15 +349,8 @@ class RunsWindow(QDialog):
 
         self._submit(lambda job: work(), changed, what, failed=failed)
 
-    def _submit(
-        self,
-        work: Callable[[Job], Any],
-        then: Callable[[Any], None],
-        what: str,
-        failed: Callable[[str], None] | None = None,
-        **settings: Any,
-    ) -> Job:
-        return self._jobs.submit(work, then, failed=failed or self.show_problem, what=what, lane=LANE, **settings)
+    def _submit(self, work: Callable[[Job], Any], then: Callable[[Any], None], what: str, **settings: Any) -> Job:
+        return self._jobs.submit(work, then, what=what, lane=LANE, **{"failed": self.show_problem, **settings})
 
 
 def _short_path(folder: Path) -> str:

@@ -20,7 +20,7 @@ from PySide6.QtWidgets import (
 from app.theme import DARK, LIGHT, current_theme, hold, scaled, ui_font
 from app.tools.sweep.sweep_view import FAILED, FIGURES, Scale, ShownCell, SweepFigure, SweepRow, SweepView
 from app.widgets.plots import image_of, png_bytes, svg_of
-from app.widgets.tables import Index, Role
+from app.widgets.rows import Index, Role
 from core.experiments.sweep_plan import Cell
 
 GAP, RADIUS = 3.0, 5.0

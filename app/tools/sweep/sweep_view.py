@@ -467,16 +467,13 @@ class SweepView:
 
     # --- A cell's runs ---
 
-    def runs(self, cell: Cell) -> tuple[Measurement, ...]:
-        """A cell's runs, by prompt and repeat."""
-        return tuple(sorted(self._results[cell].measurements, key=lambda item: (item.run.prompt, item.run.repeat)))
-
-    def run_rows(self, cell: Cell) -> list[tuple[str, ...]]:
-        """The same as rows of a table."""
+    def run_rows(self, cell: Cell) -> list[tuple[Measurement, tuple[str, ...]]]:
+        """A cell's runs with their texts in a table, by prompt and repeat."""
         speedups = self._runs.speedups(cell) if self._runs is not None else {}
-        return [self._run_row(run, speedups.get((run.run.prompt, run.run.repeat))) for run in self.runs(cell)]
+        runs = {(item.run.prompt, item.run.repeat): item for item in self._results[cell].measurements}
+        return [(run, self._run_texts(run, speedups.get(place))) for place, run in sorted(runs.items())]
 
-    def _run_row(self, run: Measurement, speedup: float | None) -> tuple[str, ...]:
+    def _run_texts(self, run: Measurement, speedup: float | None) -> tuple[str, ...]:
         assert self.plan is not None, "a run has a plan"
         prompt, summary = self.plan.prompts[run.run.prompt], run.summary
         name = prompt.name if prompt.suite in {"", WINDOW_SUITE} else f"{prompt.suite}: {prompt.name}"

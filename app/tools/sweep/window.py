@@ -11,18 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import Qt, Slot
 from PySide6.QtGui import QAction, QKeySequence, QResizeEvent, QShortcut
-from PySide6.QtWidgets import (
-    QBoxLayout,
-    QFrame,
-    QGridLayout,
-    QMenu,
-    QProgressBar,
-    QScrollArea,
-    QSizePolicy,
-    QStackedWidget,
-    QToolButton,
-    QWidget,
-)
+from PySide6.QtWidgets import QBoxLayout, QGridLayout, QProgressBar, QScrollArea, QSizePolicy, QStackedWidget, QWidget
 
 from app.controller import RunController
 from app.dialogs import Dialogs
@@ -36,19 +25,24 @@ from app.tools.sweep.files import SweepExport
 from app.tools.sweep.form import SweepForm
 from app.tools.sweep.heatmap import Heatmap, HeatmapLegend, picture_of
 from app.tools.sweep.sweep_view import FIGURES, STOPPING, OpenedSweep, SweepFigure, SweepView, VerdictLine, is_long
-from app.tools.tool_window import ResultRow, ResultTable, ToolWindow
+from app.tools.tool_window import ToolWindow
 from app.widgets.fields import (
     ChoiceRow,
     boxed,
     card,
     column,
+    hint_label,
+    menu_button,
     named,
     push_button,
     row,
+    scrolled,
     text_label,
     wrapped_label,
 )
-from app.widgets.labels import STEPS, Banner, MessageBar, show_share
+from app.widgets.labels import Banner, MessageBar, show_share
+from app.widgets.rows import Column, Row
+from app.widgets.tables import Table
 from app.window_layout import open_at, splitter
 from core.controls import RunControls
 from core.errors import RunLogError
@@ -60,43 +54,6 @@ from core.text import duration_text
 
 if TYPE_CHECKING:
     from app.tools.runs.kept import KeptRuns
-
-
-class SweepWork:
-    """A sweep that runs in the engine's thread; its other methods are called in the window's."""
-
-    def __init__(self, plan: SweepPlan, path: Path) -> None:
-        self._plan, self._path = plan, path
-        self._controls = RunControls()
-        self._answered = threading.Event()
-
-    def stop(self) -> None:
-        """End the sweep and the current run."""
-        self._controls.cancel()
-        self._answered.set()
-
-    def proceed(self) -> None:
-        """Let a long sweep continue after its first run."""
-        self._answered.set()
-
-    def __call__(self, session: Any, _controls: RunControls) -> Iterator[Any]:
-        """Yield the sweep's events; a long sweep waits for an answer after its first run."""
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RunLogError(explain_write_error(error, self._path)) from error
-        logs, must_ask = files.logs_folder(self._path), False
-        for event in sweep(self._plan, session, out=self._path, logs=logs, controls=self._controls):
-            yield event
-            if isinstance(event, SweepStarted):
-                must_ask = is_long(event.num_runs - event.num_done)
-            elif must_ask and isinstance(event, RunMeasured):
-                must_ask = False
-                self._answered.wait()
-
-
-# --- Parts ---
-
 
 MAX_VERDICTS_HEIGHT = 132
 NO_VERDICTS = (
@@ -110,13 +67,9 @@ class SweepVerdicts(QScrollArea):
 
     def __init__(self) -> None:
         super().__init__()
-        self.setObjectName("sweepVerdicts")
+        scrolled(QWidget(), "sweepVerdicts", self)
         self.setAccessibleName("Verdict")
-        self.setFrameShape(QFrame.Shape.NoFrame)
-        self.setWidgetResizable(True)
-        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
-        self.viewport().setAutoFillBackground(False)
         self.lines: tuple[VerdictLine, ...] | None = None
         self.show_lines([])
 
@@ -153,33 +106,23 @@ class SweepVerdicts(QScrollArea):
 
 
 RUN_COLUMNS = (
-    ("Prompt", "", False),
-    ("Repeat", "", True),
-    ("Tokens/s", "New tokens / seconds of model work", True),
-    ("Speedup", "Relative to plain decoding of the same prompt and temperature, the run nearest in time", True),
-    ("Acceptance", "Accepted / drafted tokens", True),
-    ("Tokens/forward", "New tokens / forwards of the target", True),
-    ("Tokens", "", True),
-    ("Outcome", "", False),
+    Column("Prompt"),
+    Column("Repeat", is_figure=True),
+    Column("Tokens/s", "New tokens / seconds of model work", is_figure=True),
+    Column(
+        "Speedup",
+        "Relative to plain decoding of the same prompt and temperature, the run nearest in time",
+        is_figure=True,
+    ),
+    Column("Acceptance", "Accepted / drafted tokens", is_figure=True),
+    Column("Tokens/forward", "New tokens / forwards of the target", is_figure=True),
+    Column("Tokens", is_figure=True),
+    Column("Outcome"),
 )
 OPEN_TIP, NO_LOG_TIP = "Double-click or press Enter to open it in the main window", "Its log is not kept"
-
-
-def menu_button(text: str, name: str, help_text: str) -> QToolButton:
-    """A button with an empty menu."""
-    button = named(QToolButton(), name, text, help_text)
-    button.setText(text)
-    button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
-    button.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
-    button.setMenu(QMenu(button))
-    button.menu().setToolTipsVisible(True)
-    return button
-
-
-# --- The window ---
-
 POLL_MS = 500
 """Rarely, since drawing takes processor time from the measured runs."""
+ANSWER_POLL_S = 0.05
 EXPORT_TITLES = {
     SweepExport.CELLS: "Table of cells, CSV…",
     SweepExport.RUNS: "Table of runs, CSV…",
@@ -212,15 +155,17 @@ class SweepWindow(ToolWindow):
     ) -> None:
         super().__init__(main, controller, "sweep", "Sweep", POLL_MS)
         self._controls, self._prompt, self._kept, self._jobs, self._dialogs = controls, prompt, runs, jobs, dialogs
-        self._work: SweepWork | None = None
+        self._confirmed = threading.Event()
+        """The user wants a long sweep to continue after its first run."""
         self._must_ask = False
-        self._shown: tuple[tuple[Measurement, ...], list[tuple[str, ...]]] = ((), [])
         self.view = SweepView(controls.models.library.in_titles)
         self.banner = Banner()
         self.form = SweepForm(controls, prompt, self.view, jobs, dialogs)
         self.verdicts = SweepVerdicts()
-        self.yes_button = push_button("Measure all", "sweepYesButton", "Continue with all runs")
-        self.no_button = push_button("Stop here", "sweepNoButton", "Keep the first run; Continue measures the rest")
+        yes_help = "Continue with all runs"
+        self.yes_button = push_button("Measure all", "sweepYesButton", yes_help, self._on_measure_all)
+        no_help = "Keep the first run; Continue measures the rest"
+        self.no_button = push_button("Stop here", "sweepNoButton", no_help, self.stop)
         self.question = MessageBar("firstHint", "sweepQuestion", "plain", self.yes_button, self.no_button)
         self.figures = ChoiceRow({figure: text.title for figure, text in FIGURES.items()}, "sweepFigure", "Figure")
         for button, text in zip(self.figures.group.buttons(), FIGURES.values(), strict=True):
@@ -230,11 +175,12 @@ class SweepWindow(ToolWindow):
         self.cell_title = text_label(CHOOSE, "strong")
         self.cell_title.setObjectName("sweepCellTitle")
         self.cell_problem = wrapped_label("sweepCellProblem", "problem")
-        self.runs = ResultTable("sweepRuns", "Runs of the cell", RUN_COLUMNS, "", stretched=len(RUN_COLUMNS) - 1)
+        last = len(RUN_COLUMNS) - 1
+        self.runs: Table[Measurement] = Table("sweepRuns", "Runs of the cell", RUN_COLUMNS, stretched=last)
         use_help = "Set its K, temperature and draft in the main window"
-        self.use_button = push_button("Use this cell", "sweepUseButton", use_help)
+        self.use_button = push_button("Use this cell", "sweepUseButton", use_help, self._on_use)
         run_help = "Show the selected run in the main window (Enter)"
-        self.open_run_button = push_button("Open run", "sweepOpenRunButton", run_help)
+        self.open_run_button = push_button("Open run", "sweepOpenRunButton", run_help, self._on_open_run)
         self.earlier = menu_button("Earlier sweeps", "sweepEarlierButton", "Open a sweep that was kept, or a file")
         export_help = "Save the sweep as a table, report or picture"
         self.export_button = menu_button("Export", "sweepExportButton", export_help)
@@ -244,19 +190,18 @@ class SweepWindow(ToolWindow):
             self.export_button.menu().addAction(title).setData(kind.value)
         self.bar = named(QProgressBar(), "sweepBar", "Progress of the sweep")
         self.bar.setTextVisible(False)
-        self.bar.setRange(0, STEPS)
         hold(self.bar, width=120)
-        self.progress = text_label("", "hint")
-        self.progress.setObjectName("sweepProgress")
-        self.stop_button = push_button("Stop", "sweepStopButton", "End the sweep and keep what is measured (Esc)")
-        self.continue_button = push_button("Continue", "sweepContinueButton", "Measure what is missing")
+        self.progress = hint_label("sweepProgress")
+        stop_help = "End the sweep and keep what is measured (Esc)"
+        self.stop_button = push_button("Stop", "sweepStopButton", stop_help, self.stop)
+        continue_help = "Measure what is missing"
+        self.continue_button = push_button("Continue", "sweepContinueButton", continue_help, self._on_continue)
         self._arrange()
         self._connect()
         self._show()
 
     def _arrange(self) -> None:
-        empty = text_label(EMPTY, "hint")
-        empty.setObjectName("emptyHint")
+        empty = hint_label("emptyHint", EMPTY)
         empty.setAlignment(Qt.AlignmentFlag.AlignCenter)
         self._pages = QStackedWidget()
         self._pages.addWidget(empty)
@@ -285,15 +230,9 @@ class SweepWindow(ToolWindow):
         self.figures.chosen.connect(self._on_figure_chosen)
         self.heatmap.cell_chosen.connect(self._show_cell)
         self.heatmap.cell_opened.connect(self._on_cell_opened)
-        self.runs.itemActivated.connect(self._on_open_run)
-        self.runs.itemSelectionChanged.connect(self._show_actions)
-        self.open_run_button.clicked.connect(self._on_open_run)
-        self.use_button.clicked.connect(self._on_use)
+        self.runs.activated.connect(self._on_open_run)
+        self.runs.chosen.connect(self._show_actions)
         self.form.start_requested.connect(self.start)
-        self.stop_button.clicked.connect(self.stop)
-        self.continue_button.clicked.connect(self._on_continue)
-        self.yes_button.clicked.connect(self._on_measure_all)
-        self.no_button.clicked.connect(self.stop)
         self.earlier.menu().aboutToShow.connect(self.list_earlier)
         self.earlier.menu().triggered.connect(self._on_earlier_chosen)
         self.export_button.menu().triggered.connect(self._on_export_chosen)
@@ -325,13 +264,27 @@ class SweepWindow(ToolWindow):
             self._start(self.view.plan, self.view.path)
 
     def _start(self, plan: SweepPlan, path: Path) -> None:
-        work = SweepWork(plan, path)
-        task = self._start_task(work)
-        if task is None:
+        self._confirmed.clear()
+        confirmed, logs = self._confirmed, files.logs_folder(path)
+
+        def work(session: Any, controls: RunControls) -> Iterator[Any]:
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise RunLogError(explain_write_error(error, path)) from error
+            must_ask = False
+            for event in sweep(plan, session, out=path, logs=logs, controls=controls):
+                yield event
+                if isinstance(event, SweepStarted):
+                    must_ask = is_long(event.num_runs - event.num_done)
+                elif must_ask and isinstance(event, RunMeasured):
+                    must_ask = False
+                    while not controls.is_cancelled and not confirmed.wait(ANSWER_POLL_S):
+                        pass
+
+        if self._start_task(work) is None:
             self.banner.show_sentence(self._controller.busy_sentence())
             return
-        self._work = work
-        task.stop_asked.connect(work.stop)
         self.banner.dismiss()
         self.view.begin(plan, path)
         self._show()
@@ -339,8 +292,7 @@ class SweepWindow(ToolWindow):
     @Slot()
     def _on_measure_all(self) -> None:
         self.question.dismiss()
-        if self._work is not None:
-            self._work.proceed()
+        self._confirmed.set()
 
     def _show_stopping(self) -> None:
         self.view.stage = STOPPING
@@ -368,7 +320,6 @@ class SweepWindow(ToolWindow):
         self.banner.show_sentence(sentence)
 
     def _show_end(self) -> None:
-        self._work = None
         self.view.end()
         self.question.dismiss()
         self._show()
@@ -396,23 +347,18 @@ class SweepWindow(ToolWindow):
     @Slot()
     def _show_cell(self) -> None:
         cell = self.heatmap.current_cell() if self.view.plan is not None else None
-        title, problem = CHOOSE if self.view.plan is not None else "", ""
-        chosen = self.selected_run()
-        runs: tuple[Measurement, ...] = ()
-        rows: list[tuple[str, ...]] = []
+        title, problem, rows = CHOOSE if self.view.plan is not None else "", "", []
         if cell is not None:
             result = self.view.result(cell)
             title = f"{self.view.cell_title(cell)} · {result.num_measured} of {result.num_planned} runs"
-            problem, runs, rows = "\n".join(result.errors), self.view.runs(cell), self.view.run_rows(cell)
+            problem = "\n".join(result.errors)
+            for run, texts in self.view.run_rows(cell):
+                tip = run.error or (OPEN_TIP if run.log is not None else NO_LOG_TIP)
+                rows.append(Row(run, run.run, texts, tip))
         self.cell_title.setText(title)
         self.cell_problem.setText(problem)
         self.cell_problem.setVisible(bool(problem))
-        if (runs, rows) != self._shown:
-            self._shown = (runs, rows)
-            tips = (run.error or (OPEN_TIP if run.log is not None else NO_LOG_TIP) for run in runs)
-            self.runs.show_rows([ResultRow(texts, tip) for texts, tip in zip(rows, tips, strict=True)])
-            place = next((place for place, run in enumerate(runs) if chosen and run.run == chosen.run), -1)
-            self.runs.setCurrentCell(place, 0)
+        self.runs.show_rows(rows)
         self._show_actions()
 
     @Slot()
@@ -424,9 +370,7 @@ class SweepWindow(ToolWindow):
 
     def selected_run(self) -> Measurement | None:
         """The run selected in the table."""
-        place = self.runs.currentRow()
-        runs = self._shown[0]
-        return runs[place] if 0 <= place < len(runs) else None
+        return next(iter(self.runs.selected()), None)
 
     @Slot(object)
     def _on_figure_chosen(self, figure: SweepFigure) -> None:
@@ -436,10 +380,10 @@ class SweepWindow(ToolWindow):
     @Slot(object)
     def _on_cell_opened(self, _cell: Cell) -> None:
         self._show_cell()
-        if self._shown[0]:
+        if runs := self.runs.items():
             self.runs.setFocus()
             if self.selected_run() is None:
-                self.runs.selectRow(0)
+                self.runs.select([runs[0].run])
 
     # --- Earlier sweeps ---
 
