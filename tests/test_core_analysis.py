@@ -59,20 +59,13 @@ def test_what_is_no_probability_or_no_length_is_refused(alpha, k):
         expected_tokens(alpha, k)
 
 
-def tallied(steps) -> Tally:
-    tally = Tally()
-    for step in steps:
-        tally.add(step)
-    return tally
-
-
 def summarise(tally: Tally, target_step_ms: float):
     return tally.summary(FinishReason.LENGTH, "", prefill_ms=0.0, target_step_ms=target_step_ms, peak_memory_mb=None)
 
 
 def test_a_tally_counts_what_its_words_say():
     steps = [make_step(4, 4), make_step(4, 1), make_step(4, 0), make_step(0, 0), make_step(2, 1, is_cut=True)]
-    counted = tallied(steps)
+    counted = Tally(steps)
     summary = counted.summary(FinishReason.EOS, "text", prefill_ms=3.0, target_step_ms=5.0, peak_memory_mb=None)
     assert (summary.num_steps, summary.num_drafts, summary.num_draft_tokens) == (5, 4, 14)
     assert (summary.num_tokens, summary.num_accepted_tokens) == (5 + 2 + 1 + 1 + 1, 6)
@@ -91,9 +84,9 @@ def test_a_tally_counts_what_its_words_say():
 def test_a_prediction_counts_steps_without_a_draft_and_a_text_that_ends_early_makes_no_draft_look_slow():
     # Ten full blocks of three among ninety plain steps, drafting and scoring for free: 130 tokens in 100 steps' time.
     steps = [make_step(3, 3, draft_ms=0.0)] * 10 + [make_step(0, 0)] * 90
-    assert summarise(tallied(steps), target_step_ms=10.0).predicted_speedup == pytest.approx(1.3)
+    assert summarise(Tally(steps), target_step_ms=10.0).predicted_speedup == pytest.approx(1.3)
     cut = replace(make_step(1, 1, is_cut=True), draft_ms=16.0)
-    assert summarise(tallied([make_step(16, 3), cut]), target_step_ms=10.0).cost_coefficient == pytest.approx(0.1)
+    assert summarise(Tally([make_step(16, 3), cut]), target_step_ms=10.0).cost_coefficient == pytest.approx(0.1)
 
 
 def test_an_empty_tally_has_no_figures_rather_than_false_ones():

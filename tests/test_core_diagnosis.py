@@ -12,7 +12,6 @@ from core.analysis.diagnosis import (
     LEAST_BLOCKS,
     Limit,
     PlainStep,
-    StepSums,
     diagnose,
     plain_step,
     tokens_per_block,
@@ -45,7 +44,7 @@ LIMITED = {
 
 @pytest.mark.parametrize("limit", LIMITED)
 def test_the_limit_that_was_built_in_is_found_and_advice_comes_in_order(limit):
-    found = diagnose(StepSums(LIMITED[limit]), PLAIN)
+    found = diagnose(Tally(LIMITED[limit]), PLAIN)
     assert found.main_limit.limit is limit
     assert found.main_limit.speedup > 1.2 * found.speedup
     speedups = [what_if.speedup for what_if in found.what_ifs]
@@ -60,12 +59,10 @@ def test_the_limit_that_was_built_in_is_found_and_advice_comes_in_order(limit):
 
 def test_the_figures_are_those_of_the_runs_own_summary():
     steps = drawn(0.8, 4, count=60, draft_ms=1.0, verify_ms=14.0)
-    tally = Tally()
-    for step in steps:
-        tally.add(step)
+    tally = Tally(steps)
     summary = tally.summary(FinishReason.LENGTH, "", prefill_ms=0.0, target_step_ms=10.0, peak_memory_mb=None)
-    baseline = StepSums([make_step(0, 0, verify_ms=10.0)] * 30)
-    found = diagnose(StepSums(steps), plain_step(baseline, 9.0))
+    baseline = Tally([make_step(0, 0, verify_ms=10.0)] * 30)
+    found = diagnose(Tally(steps), plain_step(baseline, 9.0))
     assert found.alpha == pytest.approx(tally.alpha)
     assert found.tokens_per_step == pytest.approx(summary.block_efficiency)
     assert found.cost == pytest.approx(summary.cost_coefficient)
@@ -75,7 +72,7 @@ def test_the_figures_are_those_of_the_runs_own_summary():
 
 
 def test_the_what_ifs_are_the_formula_with_one_term_changed():
-    found = diagnose(StepSums(drawn(0.8, 4, draft_ms=1.5, verify_ms=15.0)), PLAIN)
+    found = diagnose(Tally(drawn(0.8, 4, draft_ms=1.5, verify_ms=15.0)), PLAIN)
     tau, k, c, v, o = found.tokens_per_step, 4, 0.15, 1.5, 0.05
     unit = PLAIN.total_ms / PLAIN.forward_ms
     by_limit = {what_if.limit: what_if.speedup for what_if in found.what_ifs}
@@ -88,54 +85,54 @@ def test_the_what_ifs_are_the_formula_with_one_term_changed():
 
 
 def test_a_few_blocks_tell_nothing():
-    assert diagnose(StepSums(), PLAIN) is None
-    assert diagnose(StepSums(drawn(0.5, 4)), None) is None
+    assert diagnose(Tally(), PLAIN) is None
+    assert diagnose(Tally(drawn(0.5, 4)), None) is None
     steps = drawn(0.3, 4, count=LEAST_BLOCKS - 1)
-    found = diagnose(StepSums(steps), PLAIN)
+    found = diagnose(Tally(steps), PLAIN)
     assert not found.is_enough
     assert found.main_limit is None
-    (advice,) = advise(StepSums(steps), found, MODEL)
+    (advice,) = advise(Tally(steps), found, MODEL)
     assert str(LEAST_BLOCKS) in advice.text
-    assert diagnose(StepSums([*steps, steps[0]]), PLAIN).is_enough
+    assert diagnose(Tally([*steps, steps[0]]), PLAIN).is_enough
 
 
 def test_a_plain_step_is_measured_by_the_baseline_else_by_a_forward():
-    assert plain_step(StepSums(), 7.0) == PlainStep(7.0, 7.0, False)
-    assert plain_step(StepSums([make_step(0, 0)]), 7.0) == PlainStep(10.0, 10.5, True)
+    assert plain_step(Tally(), 7.0) == PlainStep(7.0, 7.0, False)
+    assert plain_step(Tally([make_step(0, 0)]), 7.0) == PlainStep(10.0, 10.5, True)
     summary = replace(
         Tally().summary(FinishReason.LENGTH, "", prefill_ms=0, target_step_ms=None, peak_memory_mb=None),
         baseline_tokens_per_second=100.0,
     )
-    assert plain_step(StepSums(), 7.0, summary) == PlainStep(7.0, 10.0, True)
-    assert plain_step(StepSums(), None, summary) == PlainStep(10.0, 10.0, True)
+    assert plain_step(Tally(), 7.0, summary) == PlainStep(7.0, 10.0, True)
+    assert plain_step(Tally(), None, summary) == PlainStep(10.0, 10.0, True)
 
 
 def test_scoring_costs_are_measured_between_and_beyond_the_lengths_that_ran():
     steps = [make_step(2, 0, verify_ms=12.0)] * 6 + [make_step(6, 0, verify_ms=20.0)] * 6 + [make_step(9, 0)] * 2
-    costs, longest = verify_costs(StepSums(steps), 10.0)
+    costs, longest = verify_costs(Tally(steps), 10.0)
     assert [costs[k] for k in (0, 1, 2, 4, 6, 12)] == pytest.approx([1.0, 1.1, 1.2, 1.6, 2.0, 3.0])
     assert longest == 6, "two blocks are too few"
-    assert verify_costs(StepSums(), 10.0) == ([1.0] * 17, 0)
+    assert verify_costs(Tally(), 10.0) == ([1.0] * 17, 0)
 
 
 def test_a_block_is_expected_to_emit_what_its_places_kept():
-    sums = StepSums(drawn(0.7, 4, count=4000))
+    sums = Tally(drawn(0.7, 4, count=4000))
     for k in (1, 3, 4, 8):
         assert tokens_per_block(sums, k) == pytest.approx(expected_tokens(0.7, k), rel=0.04)
     # Half the blocks go wrong at once, the others never: no single alpha tells that.
-    split = StepSums([make_step(4, 0), make_step(4, 4)] * 50)
+    split = Tally([make_step(4, 0), make_step(4, 4)] * 50)
     assert tokens_per_block(split, 1) == pytest.approx(1.5)
     assert tokens_per_block(split, 4) == pytest.approx(3.0)
 
 
 def promises(steps, config=MODEL, emitted=()):
-    sums = StepSums(steps)
+    sums = Tally(steps)
     return advise(sums, diagnose(sums, PLAIN), config, emitted)
 
 
 def test_a_block_that_is_too_long_is_shortened_unless_the_engine_chooses_k():
     steps = drawn(0.5, 10, draft_ms=2.0, verify_ms=20.0)
-    sums = StepSums(steps)
+    sums = Tally(steps)
     found = diagnose(sums, PLAIN)
     best = best_length(sums, found)
     assert 1 <= best.num_draft_tokens <= 3
@@ -146,12 +143,12 @@ def test_a_block_that_is_too_long_is_shortened_unless_the_engine_chooses_k():
 
 def test_the_forecast_of_a_length_comes_true_in_a_run_of_that_length():
     times = {"draft_ms": 0.8, "verify_ms": 13.0}
-    sums = StepSums(drawn(0.75, 8, count=2000, draft_ms=0.8, verify_ms=21.0))
+    sums = Tally(drawn(0.75, 8, count=2000, draft_ms=0.8, verify_ms=21.0))
     found = diagnose(sums, PLAIN)
     best = best_length(sums, found)
     # Scoring takes 10 ms and 1.375 ms for each position more.
     times["verify_ms"] = 10 + 1.375 * best.num_draft_tokens
-    really = diagnose(StepSums(drawn(0.75, best.num_draft_tokens, count=2000, seed=2, **times)), PLAIN)
+    really = diagnose(Tally(drawn(0.75, best.num_draft_tokens, count=2000, seed=2, **times)), PLAIN)
     assert best.speedup == pytest.approx(really.speedup, rel=0.03)
 
 

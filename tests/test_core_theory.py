@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from core.analysis.calibration import Predictor, calibrate, kl_bound, rank_correlation, study_predictors, verdict
-from core.analysis.diagnosis import COLUMNS, PlainStep, StepSums, diagnose, verify_costs
+from core.analysis.diagnosis import PlainStep, diagnose, verify_costs
 from core.analysis.expectation import expected_tokens, predicted_speedup
 from core.analysis.theory import resampled, speedup_theory, weighted_medians
 from core.evidence import capture
+from core.runlog.tally import COLUMNS, Tally
 from core.types import TokenKind
 from tests.test_core_analysis import make_step
 from tests.test_core_diagnosis import drawn
@@ -21,7 +22,7 @@ PLAIN = PlainStep(forward_ms=10.0, total_ms=10.5, is_measured=False)
 
 
 def theory_of(steps, plain=PLAIN, baseline=(), **settings):
-    return speedup_theory(StepSums(steps), plain, StepSums(baseline), **settings)
+    return speedup_theory(Tally(steps), plain, Tally(baseline), **settings)
 
 
 def mixed(count=60):
@@ -34,13 +35,13 @@ def mixed(count=60):
 
 def test_figures_are_those_of_the_diagnosis_and_both_curves_the_formulas_at_every_k():
     steps = mixed()
-    found, diagnosis = theory_of(steps, PLAIN), diagnose(StepSums(steps), PLAIN)
+    found, diagnosis = theory_of(steps, PLAIN), diagnose(Tally(steps), PLAIN)
     alpha, cost = found.alpha.value, found.cost.value
     assert (alpha, cost) == pytest.approx((diagnosis.alpha, diagnosis.cost))
     assert found.ran_tokens.value == pytest.approx(diagnosis.tokens_per_step)
     assert found.ran_speedup.value == pytest.approx(diagnosis.speedup)
     assert found.usual_k == diagnosis.usual_length
-    costs, longest = verify_costs(StepSums(steps), PLAIN.forward_ms)
+    costs, longest = verify_costs(Tally(steps), PLAIN.forward_ms)
     assert found.verify.values == pytest.approx(costs)
     assert found.longest == longest == 6
     for k in range(17):
@@ -106,7 +107,7 @@ def test_weighted_medians_are_the_medians_of_what_was_drawn():
 
 
 def test_a_block_that_the_texts_end_cut_short_is_not_timed():
-    table = StepSums([make_step(4, 4), make_step(4, 2, is_cut=True), make_step(0, 0)]).table()
+    table = Tally([make_step(4, 4), make_step(4, 2, is_cut=True), make_step(0, 0)]).table()
     assert table[:, COLUMNS.index("is_timed")].tolist() == [1, 0, 0]
     assert table[:, COLUMNS.index("tested")].tolist() == [4, 2, 0]
 

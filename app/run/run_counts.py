@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from core.analysis.diagnosis import StepSums
 from core.analysis.expectation import BlockSums
+from core.runlog.tally import Tally
 from core.types import Step
 
 Array = NDArray[np.float64]
@@ -48,7 +48,7 @@ class RunCounts:
     """
 
     def __init__(self) -> None:
-        self.sums = StepSums()
+        self.sums = Tally()
         self.columns: dict[Column, list[Any]] = {column: [] for column in Column}
         self.positions = PositionCounts()
         self.timeline = Timeline()

@@ -12,11 +12,11 @@ from core.analysis.diagnosis import (
     LEAST_UNDRAFTED,
     Diagnosis,
     Limit,
-    StepSums,
     tokens_per_block,
     verify_costs,
 )
 from core.draft_shape import shown_draft_length
+from core.runlog.tally import Tally
 from core.settings import MAX_DRAFT_TOKENS, Coupling
 from core.text import percent_text
 
@@ -55,7 +55,7 @@ class LookupForecast:
     speedup: float
 
 
-def best_length(sums: StepSums, diagnosis: Diagnosis) -> LengthForecast | None:
+def best_length(sums: Tally, diagnosis: Diagnosis) -> LengthForecast | None:
     """The best K from 1 to twice the longest that ran; None without evidence.
 
     The model's speedup is scaled so that it meets what was measured at the run's own K.
@@ -80,7 +80,7 @@ def best_length(sums: StepSums, diagnosis: Diagnosis) -> LengthForecast | None:
 
 
 def forecast_lookup(
-    prompt: Sequence[int], emitted: Sequence[int], sums: StepSums, diagnosis: Diagnosis
+    prompt: Sequence[int], emitted: Sequence[int], sums: Tally, diagnosis: Diagnosis
 ) -> LookupForecast | None:
     """Replay the run's own text with prompt lookup: a token is accepted where it is the one that was emitted.
 
@@ -105,9 +105,7 @@ def forecast_lookup(
     return LookupForecast(steps, drafted, accepted, len(emitted) * diagnosis.plain.total_ms / total_ms)
 
 
-def advise(
-    sums: StepSums, diagnosis: Diagnosis, config: Mapping[str, Any], emitted: Sequence[int] = ()
-) -> list[Advice]:
+def advise(sums: Tally, diagnosis: Diagnosis, config: Mapping[str, Any], emitted: Sequence[int] = ()) -> list[Advice]:
     """What to change, largest gain first; config comes from `RunStarted`, emitted are the run's tokens."""
     if not diagnosis.is_enough:
         return list(_of_too_few(sums, config))
@@ -132,7 +130,7 @@ def advise(
     return [Advice(text), *found]
 
 
-def _of_too_few(sums: StepSums, config: Mapping[str, Any]) -> Iterator[Advice]:
+def _of_too_few(sums: Tally, config: Mapping[str, Any]) -> Iterator[Advice]:
     if sums.num_steps < LEAST_BLOCKS:
         yield Advice(f"Run at least {LEAST_BLOCKS} steps: raise the number of new tokens.")
     elif config.get("num_draft_tokens") == "auto":
@@ -149,7 +147,7 @@ def _policy(config: Mapping[str, Any]) -> str:
 
 
 def _other_settings(
-    sums: StepSums, diagnosis: Diagnosis, config: Mapping[str, Any], emitted: Sequence[int]
+    sums: Tally, diagnosis: Diagnosis, config: Mapping[str, Any], emitted: Sequence[int]
 ) -> Iterator[Advice]:
     """Another K, prompt lookup, rejection coupling, or a cheaper draft, if they promise a gain."""
     least = LEAST_GAIN * diagnosis.speedup
@@ -189,7 +187,7 @@ def _other_settings(
             yield Advice("Tick Draft in int8: the draft runs faster on most processors, and the text stays exact.")
 
 
-def _undrafted(sums: StepSums, config: Mapping[str, Any]) -> Iterator[Advice]:
+def _undrafted(sums: Tally, config: Mapping[str, Any]) -> Iterator[Advice]:
     share = 1 - sums.num_blocks / sums.num_steps
     if share < LEAST_UNDRAFTED:
         return
@@ -207,7 +205,7 @@ def _undrafted(sums: StepSums, config: Mapping[str, Any]) -> Iterator[Advice]:
     yield Advice(text)
 
 
-def _about_main_limit(sums: StepSums, diagnosis: Diagnosis, config: Mapping[str, Any]) -> Iterator[Advice]:
+def _about_main_limit(sums: Tally, diagnosis: Diagnosis, config: Mapping[str, Any]) -> Iterator[Advice]:
     limit, alpha = diagnosis.main_limit, diagnosis.alpha
     if limit is None:
         return
@@ -231,7 +229,7 @@ def _about_main_limit(sums: StepSums, diagnosis: Diagnosis, config: Mapping[str,
         )
 
 
-def _temperatures(sums: StepSums) -> Iterator[Advice]:
+def _temperatures(sums: Tally) -> Iterator[Advice]:
     """Whether temperature mattered, if the run used several."""
     tested = {t: (accepted / n, n) for t, (n, accepted) in sums.tests_by_temperature.items() if n >= LEAST_BLOCKS}
     if len(tested) < 2:

@@ -10,9 +10,10 @@ from enum import StrEnum
 
 import numpy as np
 
-from core.analysis.diagnosis import LEAST_BLOCKS, Array, StepSums, plain_step
+from core.analysis.diagnosis import LEAST_BLOCKS, Array, plain_step
 from core.analysis.expectation import wilson
 from core.analysis.theory import NUM_RESAMPLES, SpeedupTheory, speedup_theory
+from core.runlog.tally import Tally
 from core.text import percent_text
 from core.types import Step, Summary, TokenKind
 
@@ -235,10 +236,10 @@ def study(
 
     target_step_ms is `PrefillDone.target_step_ms`; the summary has the baseline's speed where its steps are missing.
     """
-    baseline = StepSums(baseline_steps)
+    baseline = Tally(baseline_steps)
     plain = plain_step(baseline, target_step_ms, summary)
     return Study(
-        speedup=speedup_theory(StepSums(steps), plain, baseline, num_resamples=num_resamples),
+        speedup=speedup_theory(Tally(steps), plain, baseline, num_resamples=num_resamples),
         calibration=calibrate(steps),
         predictors=study_predictors(steps),
     )

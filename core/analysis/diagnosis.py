@@ -1,10 +1,9 @@
-"""What holds a run's speedup back: sums over its steps, the plain step it is compared with, and each limit's price."""
+"""What holds a run's speedup back: the plain step it is compared with, and each limit's price."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,9 +11,10 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from core.analysis.expectation import expected_accepted, expected_tokens
+from core.analysis.expectation import expected_tokens
+from core.runlog.tally import Tally
 from core.settings import MAX_DRAFT_TOKENS
-from core.types import Step, Summary, TokenKind
+from core.types import Summary
 
 Array = NDArray[np.float64]
 
@@ -115,82 +115,7 @@ class Diagnosis:
         return max(0.0, self.verify_ms - self.plain.forward_ms)
 
 
-COLUMNS = ("drafted", "accepted", "tested", "emitted", "draft_ms", "verify_ms", "total_ms", "is_timed")
-"""Columns of `StepSums.table`. tested: accepted or rejected, not those behind a rejection. is_timed: 1 where the
-scoring time is that of a whole block, which one that the end of the text cut short is not."""
-
-
-class StepSums:
-    """The steps of a growing run, read once each: one row a step, and running sums.
-
-    reached and kept count, by position, the blocks that long, and those with all tokens accepted so far; the
-    scoring times by K leave out blocks cut short by the end of the text. expected: accepted tokens expected under
-    rejection coupling.
-    """
-
-    def __init__(self, steps: Sequence[Step] = ()) -> None:
-        self._rows: list[tuple[float, ...]] = []
-        self.num_blocks = 0
-        self.tokens = self.block_tokens = 0
-        self.drafted = self.accepted = self.tested = 0
-        self.expected = 0.0
-        self.draft_ms = self.verify_ms = self.total_ms = self.block_ms = 0.0
-        self.reached: list[int] = []
-        self.kept: list[int] = []
-        self.verify_by_length: defaultdict[int, list[float]] = defaultdict(list)
-        self.tests_by_temperature: dict[float, tuple[int, int]] = {}
-        for step in steps:
-            self.add(step)
-
-    def add(self, step: Step) -> None:
-        """Count a step."""
-        count, accepted = step.num_draft_tokens, step.num_accepted
-        tested = accepted + (TokenKind.CORRECTION in step.emitted_kinds)
-        is_timed = count > 0 and not (step.emitted_kinds and step.emitted_kinds[-1] is TokenKind.ACCEPTED)
-        times = step.draft_ms, step.verify_ms, step.total_ms
-        self._rows.append((count, accepted, tested, len(step.emitted), *times, is_timed))
-        self.tokens += len(step.emitted)
-        self.draft_ms += step.draft_ms
-        self.verify_ms += step.verify_ms
-        self.total_ms += step.total_ms
-        if not count:
-            return
-        self.num_blocks += 1
-        self.block_tokens += len(step.emitted)
-        self.block_ms += step.total_ms
-        self.drafted += count
-        self.accepted += accepted
-        self.tested += tested
-        expected = expected_accepted(step.acceptance_probs, step.expected_acceptance)
-        self.expected += expected if math.isfinite(expected) else accepted  # An old log may lack the probabilities.
-        before = self.tests_by_temperature.get(step.temperature, (0, 0))
-        self.tests_by_temperature[step.temperature] = (before[0] + tested, before[1] + accepted)
-        if not is_timed:
-            return
-        missing = count - len(self.reached)
-        self.reached += [0] * missing
-        self.kept += [0] * missing
-        for position in range(count):
-            self.reached[position] += 1
-            self.kept[position] += position < accepted
-        self.verify_by_length[count].append(step.verify_ms)
-
-    @property
-    def num_steps(self) -> int:
-        """Steps counted so far."""
-        return len(self._rows)
-
-    @property
-    def usual_length(self) -> int:
-        """The commonest K, the longest of several; 0 where nothing was drafted."""
-        return max(self.verify_by_length, key=lambda k: (len(self.verify_by_length[k]), k), default=0)
-
-    def table(self) -> Array:
-        """(n, 8) one row a step, in the order of `COLUMNS`."""
-        return np.array(self._rows, dtype=np.float64).reshape(-1, len(COLUMNS))
-
-
-def plain_step(baseline: StepSums, target_step_ms: float | None, summary: Summary | None = None) -> PlainStep | None:
+def plain_step(baseline: Tally, target_step_ms: float | None, summary: Summary | None = None) -> PlainStep | None:
     """What plain decoding takes: as the baseline ran, else as a forward was timed; None where neither is known.
 
     The summary has the baseline's speed where its steps are missing, as in a run read from its log.
@@ -207,12 +132,12 @@ def plain_step(baseline: StepSums, target_step_ms: float | None, summary: Summar
     return PlainStep(target_step_ms, target_step_ms, False) if target_step_ms else None
 
 
-def diagnose(sums: StepSums, plain: PlainStep | None) -> Diagnosis | None:
+def diagnose(sums: Tally, plain: PlainStep | None) -> Diagnosis | None:
     """Diagnose a run; None where it has no steps, or nothing to compare it with."""
     if not sums.num_steps or plain is None or not (sums.total_ms > 0 and plain.forward_ms > 0):
         return None
     n = sums.num_steps
-    alpha = sums.accepted / sums.tested if sums.tested else None
+    alpha = sums.alpha
     times = sums.verify_by_length.get(sums.usual_length)
     return Diagnosis(
         num_steps=n,
@@ -234,7 +159,7 @@ def diagnose(sums: StepSums, plain: PlainStep | None) -> Diagnosis | None:
     )
 
 
-def _what_ifs(sums: StepSums, plain: PlainStep) -> tuple[WhatIf, ...]:
+def _what_ifs(sums: Tally, plain: PlainStep) -> tuple[WhatIf, ...]:
     if not sums.num_blocks:
         return ()
     n, tokens, total = sums.num_steps, sums.tokens, sums.total_ms
@@ -271,24 +196,23 @@ def verify_over_k(lengths: Sequence[int], costs: Array) -> Array:
     return np.where(xs[-1] < KS, ys[:, -1:] + slope * (KS - xs[-1]), table)
 
 
-def verify_costs(sums: StepSums, forward_ms: float) -> tuple[list[float], int]:
+def verify_costs(sums: Tally, forward_ms: float) -> tuple[list[float], int]:
     """v(K+1) for K from 0 to 16 as a run's blocks were scored, and the longest K that was measured; 0 if none was."""
     measured = {k: times for k, times in sorted(sums.verify_by_length.items()) if len(times) >= LEAST_TIMED}
     costs = np.array([[statistics.median(times) / forward_ms for times in measured.values()]]).reshape(1, -1)
     return verify_over_k(list(measured), costs)[0].tolist(), max(measured, default=0)
 
 
-def tokens_per_block(sums: StepSums, num_draft_tokens: int) -> float:
+def tokens_per_block(sums: Tally, num_draft_tokens: int) -> float:
     """Tokens that a block of K is expected to emit, from the acceptance observed at each position.
 
     Beyond the positions that were reached often enough, each further token is accepted with alpha.
     """
-    alpha = sums.accepted / sums.tested if sums.tested else 0.0
     total = survival = 1.0
     for position in range(num_draft_tokens):
         if position >= len(sums.reached) or sums.reached[position] < LEAST_BLOCKS:
             # 1 + alpha + … + alpha^m, less the 1 that is counted already.
-            return total + survival * (expected_tokens(alpha, num_draft_tokens - position) - 1.0)
+            return total + survival * (expected_tokens(sums.alpha or 0.0, num_draft_tokens - position) - 1.0)
         survival = sums.kept[position] / sums.reached[position]
         total += survival
     return total

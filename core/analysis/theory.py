@@ -8,17 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from core.analysis.diagnosis import (
-    COLUMNS,
     KS,
     LEAST_BLOCKS,
     LEAST_TIMED,
     Array,
     PlainStep,
-    StepSums,
     tokens_per_block,
     verify_over_k,
 )
 from core.analysis.expectation import Curve, Estimate
+from core.runlog.tally import COLUMNS, Tally
 
 NUM_RESAMPLES = 500
 SEED = 0
@@ -104,7 +103,7 @@ class SpeedupTheory:
 
 
 def speedup_theory(
-    sums: StepSums, plain: PlainStep | None, baseline: StepSums | None = None, *, num_resamples: int = NUM_RESAMPLES
+    sums: Tally, plain: PlainStep | None, baseline: Tally | None = None, *, num_resamples: int = NUM_RESAMPLES
 ) -> SpeedupTheory | None:
     """Analyse a run; None where nothing was tested, or there is no plain step to compare with.
 
@@ -185,7 +184,7 @@ def speedup_theory(
     )
 
 
-def _resampled_plain(baseline: StepSums | None, plain: PlainStep, num_resamples: int) -> tuple[Array, Array]:
+def _resampled_plain(baseline: Tally | None, plain: PlainStep, num_resamples: int) -> tuple[Array, Array]:
     """(b,) the plain forward and the plain step in resamples of the baseline; constant where it has no steps."""
     if plain.is_measured and baseline is not None and baseline.num_steps >= 2:
         steps = baseline.table()

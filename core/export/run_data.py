@@ -102,12 +102,8 @@ class RunData:
 
 def run_data(log: RunLog) -> RunData:
     """Rebuild a report's data. Invalid steps are left out and counted."""
-    steps, tally = [], Tally()
-    for record in log.steps:
-        step = step_from_record(record)
-        if step is not None:
-            steps.append(step)
-            tally.add(step)
+    steps = [step for step in map(step_from_record, log.steps) if step is not None]
+    tally = Tally(steps)
     problems = list(log.problems)
     if lost := len(log.steps) - len(steps):
         problems.append(f"{lost:,} of its {len(log.steps):,} steps are damaged and were left out.")

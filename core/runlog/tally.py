@@ -1,69 +1,97 @@
-"""Sums a run's steps into its summary."""
+"""Counts a run's steps: for its summary, and for what is computed from its steps later."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
 
 from core.analysis.expectation import expected_accepted, expected_tokens
 from core.types import FinishReason, Step, Summary, TokenKind
 
+COLUMNS = ("drafted", "accepted", "tested", "emitted", "draft_ms", "verify_ms", "total_ms", "is_timed")
+"""Columns of `Tally.table`. tested: accepted or rejected, not those behind a rejection. is_timed: 1 where the scoring
+time is that of a whole block, which one that the end of the text cut short is not."""
+
 
 class Tally:
-    """Counts and times of one run so far. Each figure is defined in `core.types.Summary`."""
+    """The steps of a growing run, read once each: one row a step, and running sums.
 
-    def __init__(self) -> None:
-        self.num_steps = 0
-        self.num_plain = 0
-        self.timed_blocks: Counter[int] = Counter()
-        self.num_tokens = 0
-        self.num_drafts = 0
-        self.num_draft_tokens = 0
-        self.num_accepted = 0
-        self.num_tested = 0
-        self.expected_accepted = 0.0
-        self.accepted_per_position: list[int] = []
-        self.decode_ms = 0.0
-        self.draft_ms = 0.0
-        self.scoring_ms = 0.0
+    A block is a step that drafted. reached and kept count, by position, the blocks that long, and those with all tokens
+    accepted so far; these, the scoring times by K, and timed_draft_ms leave out a block cut short by the end of the
+    text, whose times cover more tokens than are counted. expected: accepted tokens expected under rejection coupling.
+    """
+
+    def __init__(self, steps: Sequence[Step] = ()) -> None:
+        self._rows: list[tuple[float, ...]] = []
+        self.num_blocks = 0
+        self.tokens = self.block_tokens = 0
+        self.drafted = self.accepted = self.tested = 0
+        self.expected = 0.0
+        self.draft_ms = self.verify_ms = self.total_ms = self.block_ms = self.timed_draft_ms = 0.0
+        self.accepted_by_position: list[int] = []
+        self.reached: list[int] = []
+        self.kept: list[int] = []
+        self.verify_by_length: defaultdict[int, list[float]] = defaultdict(list)
+        self.tests_by_temperature: dict[float, tuple[int, int]] = {}
+        for step in steps:
+            self.add(step)
 
     def add(self, step: Step) -> None:
-        self.num_steps += 1
-        self.num_tokens += len(step.emitted)
-        self.decode_ms += step.total_ms
-        if not step.num_draft_tokens:
-            self.num_plain += 1
+        """Count a step."""
+        count, accepted = step.num_draft_tokens, step.num_accepted
+        tested = accepted + (TokenKind.CORRECTION in step.emitted_kinds)
+        is_timed = count > 0 and not (step.emitted_kinds and step.emitted_kinds[-1] is TokenKind.ACCEPTED)
+        times = step.draft_ms, step.verify_ms, step.total_ms
+        self._rows.append((count, accepted, tested, len(step.emitted), *times, is_timed))
+        self.tokens += len(step.emitted)
+        self.draft_ms += step.draft_ms
+        self.verify_ms += step.verify_ms
+        self.total_ms += step.total_ms
+        if not count:
             return
-        self.num_drafts += 1
-        self.num_draft_tokens += step.num_draft_tokens
-        self.num_accepted += step.num_accepted
+        self.num_blocks += 1
+        self.block_tokens += len(step.emitted)
+        self.block_ms += step.total_ms
+        self.drafted += count
+        self.accepted += accepted
+        self.tested += tested
         expected = expected_accepted(step.acceptance_probs, step.expected_acceptance)
-        # A step of a damaged log may lack its figures.
-        self.expected_accepted += expected if math.isfinite(expected) else step.num_accepted
-        self.num_tested += step.num_accepted + (TokenKind.CORRECTION in step.emitted_kinds)
-        if step.emitted_kinds[-1] is not TokenKind.ACCEPTED:
-            # If the text ended within a block, its times cover more tokens than are counted.
-            self.timed_blocks[step.num_draft_tokens] += 1
-            self.draft_ms += step.draft_ms
-            self.scoring_ms += step.verify_ms
-        missing = step.num_draft_tokens - len(self.accepted_per_position)
-        self.accepted_per_position += [0] * missing
-        for position in range(step.num_accepted):
-            self.accepted_per_position[position] += 1
+        self.expected += expected if math.isfinite(expected) else accepted  # An old log may lack the probabilities.
+        before = self.tests_by_temperature.get(step.temperature, (0, 0))
+        self.tests_by_temperature[step.temperature] = (before[0] + tested, before[1] + accepted)
+        for counts in (self.accepted_by_position, self.reached, self.kept):
+            counts.extend([0] * (count - len(counts)))
+        for position in range(accepted):
+            self.accepted_by_position[position] += 1
+        if is_timed:
+            for position in range(count):
+                self.reached[position] += 1
+                self.kept[position] += position < accepted
+            self.verify_by_length[count].append(step.verify_ms)
+            self.timed_draft_ms += step.draft_ms
 
     @property
-    def tokens_per_second(self) -> float | None:
-        return self.num_tokens / self.decode_ms * 1e3 if self.decode_ms else None
+    def num_steps(self) -> int:
+        """Steps counted so far."""
+        return len(self._rows)
 
     @property
     def alpha(self) -> float | None:
         """Share of tested tokens that were accepted; tokens after a rejection are not tested."""
-        return self.num_accepted / self.num_tested if self.num_tested else None
+        return self.accepted / self.tested if self.tested else None
 
     @property
-    def timed_blocks_tokens(self) -> int:
-        """Tokens drafted in the blocks whose times count."""
-        return sum(k * n for k, n in self.timed_blocks.items())
+    def usual_length(self) -> int:
+        """The commonest K, the longest of several; 0 where nothing was drafted."""
+        return max(self.verify_by_length, key=lambda k: (len(self.verify_by_length[k]), k), default=0)
+
+    def table(self) -> NDArray[np.float64]:
+        """(n, 8) one row a step, in the order of `COLUMNS`."""
+        return np.array(self._rows, dtype=np.float64).reshape(-1, len(COLUMNS))
 
     def summary(
         self,
@@ -77,30 +105,32 @@ class Tally:
     ) -> Summary:
         """The run's result. `target_step_ms`, the time of a one-position forward, is the unit of c and v."""
         cost = predicted = None
-        if self.timed_blocks and target_step_ms:
-            cost = self.draft_ms / self.timed_blocks_tokens / target_step_ms
+        lengths = {k: len(times) for k, times in self.verify_by_length.items()}
+        if lengths and target_step_ms:
+            cost = self.timed_draft_ms / sum(k * n for k, n in lengths.items()) / target_step_ms
             if self.alpha is not None:
                 # tau / (K c + v), summed over the actual blocks; a plain step is one token at the cost of one.
-                expected = sum(n * expected_tokens(self.alpha, k) for k, n in self.timed_blocks.items())
-                spent = (self.draft_ms + self.scoring_ms) / target_step_ms
-                predicted = (self.num_plain + expected) / (self.num_plain + spent)
+                num_plain = self.num_steps - self.num_blocks
+                expected = sum(n * expected_tokens(self.alpha, k) for k, n in lengths.items())
+                spent = (self.timed_draft_ms + sum(map(sum, self.verify_by_length.values()))) / target_step_ms
+                predicted = (num_plain + expected) / (num_plain + spent)
         return Summary(
             finish_reason=reason,
             text=text,
-            num_tokens=self.num_tokens,
+            num_tokens=self.tokens,
             num_steps=self.num_steps,
-            num_drafts=self.num_drafts,
-            num_draft_tokens=self.num_draft_tokens,
-            num_accepted_tokens=self.num_accepted,
-            num_accepted_tokens_per_pos=tuple(self.accepted_per_position),
-            draft_acceptance_rate=self.num_accepted / self.num_draft_tokens if self.num_draft_tokens else None,
-            block_efficiency=self.num_tokens / self.num_steps if self.num_steps else None,
+            num_drafts=self.num_blocks,
+            num_draft_tokens=self.drafted,
+            num_accepted_tokens=self.accepted,
+            num_accepted_tokens_per_pos=tuple(self.accepted_by_position),
+            draft_acceptance_rate=self.accepted / self.drafted if self.drafted else None,
+            block_efficiency=self.tokens / self.num_steps if self.num_steps else None,
             cost_coefficient=cost,
-            tokens_per_second=self.tokens_per_second,
+            tokens_per_second=self.tokens / self.total_ms * 1e3 if self.total_ms else None,
             prefill_ms=prefill_ms,
             peak_memory_mb=peak_memory_mb,
             predicted_speedup=predicted,
-            expected_acceptance_rate=self.expected_accepted / self.num_draft_tokens if self.num_draft_tokens else None,
+            expected_acceptance_rate=self.expected / self.drafted if self.drafted else None,
             error=error,
             target_step_ms=target_step_ms,
         )
