@@ -56,7 +56,7 @@ from core.experiments.sweep_plan import (
     Verdict,
     check_models,
 )
-from core.experiments.sweep_results import SweepResults
+from core.experiments.sweep_results import SweepResults, to_csv
 from core.files import write_atomically
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET
 from core.runners.threads import limit_spinning
@@ -160,11 +160,10 @@ def check_files(args: argparse.Namespace) -> None:
     for flag, name in (("--out", args.out), ("--csv", args.csv), ("--logs", args.logs)):
         if name is not None and not name.strip():
             raise UsageError(f"{flag} names no {'folder' if flag == '--logs' else 'file'}; name one after it.")
-    if args.csv is None:
-        return
-    if os.path.realpath(args.csv) == os.path.realpath(args.out):
-        raise UsageError("--csv and --out name the same file; name two.")
-    check_out(args.csv)
+    if args.csv is not None:
+        if os.path.realpath(args.csv) == os.path.realpath(args.out):
+            raise UsageError("--csv and --out name the same file; name two.")
+        check_out(args.csv)
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -173,7 +172,7 @@ def execute(args: argparse.Namespace) -> int:
     check_files(args)
     check_models(plan)
     limit_spinning()
-    return int(_Run(args, plan).go())
+    return _Run(args, plan).go()
 
 
 class _LateEngine:
@@ -192,53 +191,53 @@ class _Run:
 
     def __init__(self, args: argparse.Namespace, plan: SweepPlan) -> None:
         self._args = args
-        self._plan = plan
         self._controls = RunControls()
         self._results = SweepResults(plan)
         self._progress = Progress()
-        self._must_ask = False
-        self._is_measuring = False
         self._num_done = 0
-        self._finished: SweepFinished | None = None
-        self._said: set[str] = set()
+        self._must_ask = False
+        self._can_wait = False
 
     def go(self) -> Exit:
         """Sweep until the end, Ctrl-C, or the answer no."""
-        args = self._args
+        args, plan = self._args, self._results.plan
         logs = None if args.logs is None else Path(args.logs)
         events = sweep(
-            self._plan, _LateEngine(), out=Path(args.out), logs=logs, controls=self._controls, restart=args.restart
+            plan, _LateEngine(), out=Path(args.out), logs=logs, controls=self._controls, restart=args.restart
         )
         # The first Ctrl-C stops the current run and shows the results; loading a model can't be interrupted.
-        interrupts = stop_on_interrupt(self._controls, can_wait=lambda: self._is_measuring)
+        interrupts = stop_on_interrupt(self._controls, can_wait=lambda: self._can_wait)
+        finished = None
         try:
             with self._progress, interrupts, contextlib.closing(events):
                 for event in events:
-                    if not self._take(event):
-                        return self._stopped()
+                    if isinstance(event, SweepFinished):
+                        finished = event
+                    elif not self._take(event):
+                        break
         except KeyboardInterrupt:
-            return self._stopped()
-        return self._end()
+            finished = None
+        if finished is not None:
+            self._write(finished)
+        if finished is None or not finished.is_complete:
+            done = f"Stopped after {self._num_done:,} of {plan.num_runs:,} runs"
+            again = "the same command without --restart" if args.restart else "the same command"
+            say(f"{done}; {again} resumes." if self._num_done else f"{done}.")
+            return Exit.STOPPED
+        return Exit.DONE if self._results.num_measured and not finished.num_unsaved else Exit.FAILED
 
     def _take(self, event: SweepEvent) -> bool:
         """Show an event, and return whether to continue."""
         if isinstance(event, SweepStarted):
             self._start(event)
-        elif isinstance(event, StageChanged):
-            # Models that evict each other are loaded repeatedly: print each line once.
-            if event.text and (self._progress.is_terminal or event.text not in self._said):
-                self._said.add(event.text)
-                self._progress.show(event.text)
         elif isinstance(event, FileFailed):
             self._progress.say(f"{event.sentence} The sweep continues.")
         elif isinstance(event, RunMeasured):
-            self._is_measuring = True
-            self._note(event)
-            if self._must_ask:
-                self._must_ask = False
-                return self._ask(event)
-        else:
-            self._finished = event
+            return self._note(event)
+        elif isinstance(event, StageChanged) and event.text:
+            # Models that evict each other are loaded repeatedly: print each line once.
+            show = self._progress.show if self._progress.is_terminal else self._progress.say_once
+            show(event.text)
         return True
 
     def _start(self, event: SweepStarted) -> None:
@@ -259,46 +258,32 @@ class _Run:
                 )
             self._must_ask = True
 
-    def _note(self, event: RunMeasured) -> None:
+    def _note(self, event: RunMeasured) -> bool:
+        """Show a result. A long sweep continues only by permission, once the first run has shown its duration."""
         measurement = event.measurement
         self._num_done = event.num_done
         self._results.add(measurement)
-        if measurement.error is not None and measurement.error not in self._said:
-            self._said.add(measurement.error)
+        if measurement.error is not None:
             cell = measurement.run.cell
-            self._progress.say(f"{cell.title} at temperature {cell.temperature:g} failed: {measurement.error}")
-        left = f"about {duration_text(event.seconds_left)} left" if event.num_done < event.num_runs else "done"
-        self._progress.show("Runs", event.num_done, event.num_runs, left)
+            failure = f"{cell.title} at temperature {cell.temperature:g} failed: {measurement.error}"
+            self._progress.say_once(failure, key=measurement.error)
+        left, duration = event.num_runs - event.num_done, duration_text(event.seconds_left)
+        self._progress.show("Runs", event.num_done, event.num_runs, f"about {duration} left" if left else "done")
+        self._can_wait = not self._must_ask
+        if self._must_ask:
+            self._progress.say(f"{left:,} runs are left, which will take about {duration}. Continue? [y/N]")
+            if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+                return False
+            self._must_ask, self._can_wait = False, True
+        return True
 
-    def _ask(self, event: RunMeasured) -> bool:
-        """Whether to continue a long sweep, now that the first run has shown how long it will take."""
-        self._is_measuring = False
-        left = event.num_runs - event.num_done
-        duration = duration_text(event.seconds_left)
-        self._progress.say(f"{left:,} runs are left, which will take about {duration}. Continue? [y/N]")
-        answer = sys.stdin.readline().strip().lower()
-        self._is_measuring = True
-        return answer in {"y", "yes"}
-
-    def _stopped(self) -> Exit:
-        again = "the same command without --restart" if self._args.restart else "the same command"
-        done = f"Stopped after {self._num_done:,} of {self._plan.num_runs:,} runs"
-        self._progress.say(f"{done}; {again} resumes." if self._num_done else f"{done}.")
-        return Exit.STOPPED
-
-    def _end(self) -> Exit:
-        from core.experiments.sweep_results import to_csv
-
-        assert self._finished is not None, "a sweep ends with SweepFinished"
+    def _write(self, finished: SweepFinished) -> None:
         if self._results.num_measured:
-            write_results(self._results, self._finished.verdicts)
+            write_results(self._results, finished.verdicts)
             if self._args.csv is not None:
                 write_atomically(self._args.csv, to_csv(self._results))
-        if unsaved := self._finished.num_unsaved:
-            say(f"The last {unsaved:,} runs are not in {self._args.out!r}; the same command repeats them.")
-        if not self._finished.is_complete:
-            return self._stopped()
-        return Exit.DONE if self._results.num_measured and not unsaved else Exit.FAILED
+        if finished.num_unsaved:
+            say(f"The last {finished.num_unsaved:,} runs are not in {self._args.out!r}; the same command repeats them.")
 
 
 # --- The results ------------------------------------------------------------------------------------------------
