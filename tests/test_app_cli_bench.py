@@ -107,13 +107,6 @@ def test_absent_contenders_are_listed_with_the_reason(target, capsys, monkeypatc
     assert "Not run: flashspec." in out
 
 
-def test_a_truncated_draft_is_made_and_named(target, capsys):
-    assert main(["bench", "--target", target, *QUICK, "--draft-layers", "1", "--only", "assisted,draft-model"]) == 0
-    out = capsys.readouterr().out
-    assert "1 layers, K = 4" in " ".join(out.split())  # However long the paths before it are.
-    assert "overhead" in out
-
-
 def test_the_file_is_written_whole(target, tmp_path, capsys):
     path = tmp_path / "out.json"
     prompts = tmp_path / "prompts.txt"

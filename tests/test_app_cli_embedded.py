@@ -57,12 +57,3 @@ def test_the_text_printed_is_the_text_logged_where_a_stop_text_ends_it(log, capf
     summary = read_run_log(log).summary
     assert capfdbinary.readouterr().out == summary["text"].encode() + b"\n"
     assert stop not in summary["text"]
-
-
-def test_a_model_that_is_not_there_leaves_nothing_behind(log, capfd):
-    assert outrider(log, "--target", "no-such-model", "--quiet") == 2
-    out, err = capfd.readouterr()
-    assert out == ""
-    assert "no-such-model" in err
-    assert err.count("\n") == 1
-    assert not log.exists()

@@ -63,14 +63,6 @@ def test_drafts_are_ranked_on_standard_output_and_written_as_json(capsys, tmp_pa
     assert record["drafts"][2] == {"draft": "odd", "problem": record["drafts"][2]["problem"]}
 
 
-def test_with_nothing_said_the_drafts_that_are_here_read_the_presets(capsys):
-    assert main(["probe", "--quiet"]) == 0
-    out, err = capsys.readouterr()
-    assert not err
-    assert "same" in out
-    assert "--generate N" in out
-
-
 def test_a_text_that_the_target_wrote_is_called_its_own(capsys):
     assert main(["probe", "--prompt", "abc", "--generate", "30", "--temperature", "0.7", "--quiet"]) == 0
     out = capsys.readouterr().out
@@ -139,11 +131,6 @@ def test_an_empty_text_a_log_without_one_and_generate_beside_a_log_are_refused(c
     ):
         assert main(["probe", "--quiet", *arguments]) == 2
         assert words in capsys.readouterr().err
-
-
-def test_when_no_draft_can_be_probed_the_reason_is_the_error_and_said_once(capsys):
-    assert main(["probe", "--draft", "odd"]) == 2
-    assert capsys.readouterr().err.count("tokenizers differ") == 1
 
 
 def test_a_probe_that_is_stopped_before_its_first_draft_blames_none(capsys, monkeypatch):

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import sys
-from dataclasses import replace
 
 import pytest
 
@@ -59,18 +58,6 @@ def test_the_end_is_the_contexts_where_fewer_tokens_came_than_requested(play, ca
         assert f"ended at {expected}" in words(capsys.readouterr().err)
 
 
-@pytest.mark.parametrize(
-    ("device", "expected"), [("cpu", "of this process so far"), ("cuda:0", "on the device, in this run")]
-)
-def test_the_peak_of_memory_says_what_it_is_of(play, capsys, device, expected):
-    started = replace(STARTED, config={"target": "t", "device": device})
-    play(started, step("a", "b"), finished("ab", peak_memory_mb=321.0))
-    assert outrider() == 0
-    (line,) = [line for line in capsys.readouterr().err.splitlines() if "peak memory" in line]
-    assert "321 MB" in line
-    assert expected in line
-
-
 def test_the_baseline_is_reported_and_its_text_is_not_printed(play, capsys):
     summary = finished("def f", baseline_tokens_per_second=100.5, measured_speedup=1.23)
     play(STARTED, step("def", " f"), StageChanged("Running the baseline"), BaselineStep(step("def")), summary)
@@ -86,15 +73,6 @@ def test_a_reproducible_run_reports_the_acceptance_that_rejection_would_have(pla
         play(STARTED, step("def", " f"), finished("def f", expected_acceptance_rate=0.781))
         assert outrider(*flags) == 0
         assert ("rejection sampling would reach 78.1 %" in words(capsys.readouterr().err)) is is_reported
-
-
-def test_text_in_any_script_and_its_line_ends_survive_an_old_encoding(play, monkeypatch):
-    raw = io.BytesIO()
-    stream = io.TextIOWrapper(raw, encoding="cp1252", newline="\r\n")  # As Windows opens it.
-    monkeypatch.setattr(sys, "stdout", stream)
-    play(STARTED, step("日本\r\n", "é"), finished("日本\r\né"))
-    assert outrider() == 0
-    assert raw.getvalue() == "日本\r\né\n".encode()
 
 
 def test_with_a_closed_stdout_the_log_is_written_all_the_same(play, monkeypatch, log):

@@ -14,7 +14,6 @@ from app.cli.sweep import FEW_PROMPTS, build_plan
 from core.experiments.sweep_file import read_sweep
 from core.experiments.sweep_plan import DrafterChoice
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, SMOLLM2_DRAFTER
-from core.text import duration_text
 from tests.fakes import is_sentence, save_model
 from tests.fakes_cli import clean_environment
 from tests.fakes_sweep import FakeSweepSession, fails_at
@@ -178,13 +177,6 @@ def test_real_models_are_swept(capsys, out, tmp_path):
     assert json.loads(out.read_text("utf-8").splitlines()[0])["environment"]["device_name"]
 
 
-def test_a_draft_of_another_tokenizer_is_refused_before_anything_runs(capsys, session, out, tmp_path):
-    stranger = str(save_model(tmp_path / "stranger"))
-    assert main(["sweep", *GRID, "--draft", stranger, "--out", str(out)]) == 2
-    assert is_sentence(capsys.readouterr().err.strip())
-    assert not session.warm_ups
-
-
 # --- Stopping and resuming --------------------------------------------------------------------------------------
 
 
@@ -252,8 +244,3 @@ def test_a_long_sweep_is_asked_for_once_its_time_is_known(capsys, session, out, 
     assert "11 runs are left, which will take about" in message
     assert len(session.calls) == count
     assert len(read_sweep(out).measurements) == count
-
-
-def test_a_duration_reads_as_a_person_says_it():
-    words = {0.2: "1 s", 59: "59 s", 59.8: "1 min", 61: "1 min", 3590: "1 h 0 min", 7300: "2 h 2 min", 9e5: "250 h"}
-    assert {seconds: duration_text(seconds) for seconds in words} == words

@@ -46,14 +46,6 @@ def test_text_that_may_begin_a_stop_text_waits_until_it_is_decided_or_the_end():
     assert tail.release_all() == [("\n", Kind.BONUS)]
 
 
-def test_nothing_of_a_stop_text_gets_through():
-    tail = StopTail(["END"])
-    assert tail.add("xE", Kind.ACCEPTED) == [("x", Kind.ACCEPTED)]
-    assert tail.add("NDy", Kind.BONUS) == []
-    assert tail.add("z", Kind.BONUS) == []
-    assert tail.release_all() == []
-
-
 @given(
     pieces=st.lists(st.text("ab", max_size=3), max_size=12),
     stops=st.lists(st.text("ab", min_size=1, max_size=4)).map(tuple),
@@ -72,27 +64,6 @@ def test_what_is_printed_is_the_text_up_to_the_stop(pieces, stops):
     final = until_stop(so_far, stops)
     transcript.finish(final)
     assert sink.text == final + "\n"
-
-
-def test_without_stop_texts_nothing_waits_and_the_summary_has_the_last_word():
-    sink = Pieces()
-    Transcript(sink).add(step("a", "b"))
-    assert sink.pieces == [("a", Kind.ACCEPTED), ("b", Kind.BONUS)]
-    sink = Pieces()
-    transcript = Transcript(sink, ["END"])
-    transcript.add(step("a", "E"))
-    transcript.finish("aE tail")
-    assert sink.pieces == [("a", Kind.ACCEPTED), ("E", Kind.BONUS), (" tail", None), ("\n", None)]
-
-
-def test_a_settled_text_is_ended_once():
-    sink = Pieces()
-    transcript = Transcript(sink, ["END"])
-    transcript.add(step("aE"))
-    transcript.settle()
-    transcript.settle()
-    transcript.finish("aE")
-    assert sink.text == "aE\n"
 
 
 # --- Terminal and pipe ------------------------------------------------------------------------------------------

@@ -95,18 +95,6 @@ def test_a_log_that_was_cut_off_ends_with_figures_added_up_from_its_steps(tmp_pa
     assert (type(first), type(prefill), last.summary.num_tokens) == (RunStarted, PrefillDone, 0)
 
 
-def test_a_log_of_the_contract_s_fields_alone_can_be_shown(tmp_path):
-    from core.runlog.log import STEP_FIELDS
-
-    _, log = scripted_log(tmp_path)
-    bare = [step_from_record({name: step[name] for name in STEP_FIELDS}) for step in log.steps]
-    for record, step in zip(log.steps, bare, strict=True):
-        assert step.emitted_text == record["emitted_text"]
-        assert len(step.drafted_texts) == len(step.drafted)
-        assert len(step.emitted_texts) == len(step.emitted)
-        assert step.uniforms == ()
-
-
 def test_null_stands_for_nan(tmp_path):
     _, log = scripted_log(tmp_path)
     record = {**log.steps[0], "draft_probs": [None] * 4, "target_probs": [0.5], "total_ms": None}

@@ -60,13 +60,6 @@ def test_a_character_torn_by_the_end_of_the_prompt_is_completed():
         assert TOKENIZER.decode(ids[:cut]).rstrip("\N{REPLACEMENT CHARACTER}") + stream.text == "a🙂b"
 
 
-def test_a_character_appears_with_its_last_token():
-    ids = ids_of("é" * 3 + "🙂")
-    _, pieces = stream_of(ids)
-    assert [piece for piece in pieces if piece] == ["é", "é", "é", "🙂"]
-    assert pieces[-2:] == ["🙂", ""]
-
-
 @pytest.mark.parametrize("length", [1, 2, 3])
 def test_a_character_that_never_got_its_rest_shows_when_the_text_ends(length):
     ids = ids_of("ok🙂")[: 2 + length]
