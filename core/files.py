@@ -60,7 +60,7 @@ def require_space(what: str, num_bytes: int, folder: Path, way_out: str) -> None
     free = shutil.disk_usage(folder).free
     if num_bytes and num_bytes + _SPARE_BYTES > free:
         raise NoSpaceError(
-            f"{what} needs {in_words(num_bytes + _SPARE_BYTES)} on disk, and {in_words(free)} are free. "
+            f"{what} needs {in_words(num_bytes + _SPARE_BYTES)} on disk, and {in_words(free)} is free. "
             f"Free some space, or {way_out}."
         )
 

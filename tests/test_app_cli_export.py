@@ -121,7 +121,7 @@ def test_a_sweep_among_run_logs_is_called_one(log, tmp_path, capsys):
     sweep.write_text('{"schema": "outrider.sweep/1", "type": "sweep", "config": {}}\n', "utf-8")
     for arguments in ([str(sweep), "--config", "vllm"], [str(log), str(sweep), "--html", str(tmp_path / "a.html")]):
         assert main(["export", *arguments]) == 2
-        assert "holds a sweep" in capsys.readouterr().err
+        assert "is a sweep's file" in capsys.readouterr().err
 
 
 def test_a_runs_configuration_goes_to_standard_output_and_a_warning_beside_it(log, capsys):

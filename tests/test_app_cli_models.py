@@ -270,7 +270,7 @@ def test_remove_asks_with_the_bytes_and_what_to_know(removal, terminal, answer):
     text = streams.err.text
     assert "269 MB" in text
     assert "Other programs use it too." in text
-    assert text.rstrip().endswith("Removed owner/model; 269 MB are free again.")
+    assert text.rstrip().endswith("Removed owner/model; 269 MB is free again.")
 
 
 @pytest.mark.parametrize("answer", ["", "\n", "n\n", "yikes\n"])

@@ -108,7 +108,7 @@ def test_ctrl_c_stops_a_download_says_what_is_kept_and_how_to_continue(hub, shel
     assert models("get", "owner/model") == 130
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.splitlines()[-1] == ("Stopped; 4.0 MB of it are kept. `outrider models get owner/model` resumes it.")
+    assert err.splitlines()[-1] == ("Stopped; 4.0 MB was kept. `outrider models get owner/model` resumes it.")
     assert signal.getsignal(signal.SIGINT) is before
 
 
@@ -116,7 +116,7 @@ def test_where_nothing_is_kept_nothing_is_promised(hub, capsys):
     hub.script[3:] = [press_ctrl_c, progress("Downloading", 5_000_000, 10_000_000)]
     assert models("get", "owner/model") == 130
     assert capsys.readouterr().err.splitlines()[-1] == (
-        "Stopped; nothing of it is kept. `outrider models get owner/model` starts again."
+        "Stopped; nothing was kept. `outrider models get owner/model` starts again."
     )
 
 

@@ -99,7 +99,7 @@ def test_a_kept_run_is_probed_at_its_own_settings(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--draft", " , "], "names no model"),
+        (["--draft", " , "], "needs one or more models"),
         (["--temperature", "hot"], "--temperature must be a number"),
         (["--temperature", "-1"], "Temperature must be"),
         (["--generate", "-3"], "0 or more"),
@@ -126,8 +126,8 @@ def test_an_empty_text_a_log_without_one_and_generate_beside_a_log_are_refused(c
     (tmp_path / "empty.txt").write_text(" \n", "utf-8")
     for arguments, words in (
         (["--log", empty], "wrote no text"),
-        (["--log", log, "--generate", "5"], "leave out one"),
-        (["--text-file", str(tmp_path / "empty.txt")], "There is no text in"),
+        (["--log", log, "--generate", "5"], "leave out --generate"),
+        (["--text-file", str(tmp_path / "empty.txt")], "contains no text"),
     ):
         assert main(["probe", "--quiet", *arguments]) == 2
         assert words in capsys.readouterr().err

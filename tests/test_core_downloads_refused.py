@@ -70,7 +70,7 @@ def test_a_hub_that_falls_silent(server, monkeypatch):
 
 
 @pytest.mark.parametrize(("status", "error", "words"), [
-    (500, HubUnreachableError, "problem of its own"), (503, HubUnreachableError, "503"),
+    (500, HubUnreachableError, "internal error"), (503, HubUnreachableError, "503"),
     (429, HubUnreachableError, "Wait"), (403, DownloadError, "hf auth login"), (404, ModelNotFoundError, "spelling"),
 ])  # fmt: skip
 def test_a_hub_that_refuses(server, home, status, error, words):
@@ -140,7 +140,7 @@ def test_no_space_is_said_before_the_first_byte(server, home, monkeypatch):
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage(10**9, 10**9, 64_100_000))
     message = refusal(NoSpaceError)
-    assert "64 MB are free" in message
+    assert "64 MB is free" in message
     assert server.sent == {}
     assert left_behind(home) == []
 

@@ -286,8 +286,8 @@ def _farewell(ref: str) -> str:
     except OutriderError:
         kept = 0
     if not kept:
-        return f"Stopped; nothing of it is kept. {command} starts again."
-    return f"Stopped; {bytes_text(kept)} of it are kept. {command} resumes it."
+        return f"Stopped; nothing was kept. {command} starts again."
+    return f"Stopped; {bytes_text(kept)} was kept. {command} resumes it."
 
 
 # --- remove -----------------------------------------------------------------------------------------------------
@@ -303,13 +303,13 @@ def remove_model(args: argparse.Namespace) -> int:
         say("Nothing was removed.")
         return Exit.STOPPED
     freed = remove(args.ref)
-    say(f"Removed {name}; {bytes_text(freed)} are free again.")
+    say(f"Removed {name}; {bytes_text(freed)} is free again.")
     return Exit.DONE
 
 
 def _agreed(question: str, note: str) -> bool:
     if sys.stdin is None or sys.stderr is None or not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise UsageError("There is no terminal to ask on; add --yes to remove the model without asking.")
+        raise UsageError("There is no terminal to ask in; add --yes to remove the model without asking.")
     sys.stderr.write(" ".join(filter(None, (question, printable(note), "[y/N] "))))
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
@@ -370,7 +370,7 @@ def add_parser(commands: Any) -> None:
         actions,
         "list",
         list_models,
-        help="what is here; with --suggested, what is worth getting",
+        help="list local models; with --suggested, models worth downloading",
         description="List the models that are here: embedded, kept by Outrider, and in the Hub cache. In a pipe the "
         f"lines are tab-separated, with exact values: {local}; with --suggested: {suggested}.",
     )

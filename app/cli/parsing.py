@@ -255,7 +255,7 @@ def read_text_file(file: str, *, quiet: bool) -> str:
     """The text of a file; - is standard input."""
     text = read_prompt(None, file, quiet=quiet)
     if not text.strip():
-        raise UsageError(f"There is no text in {file!r}; name a file that has some.")
+        raise UsageError(f"{file!r} contains no text; choose another file.")
     return text
 
 

@@ -107,10 +107,10 @@ def build_request(args: argparse.Namespace) -> ProbeRequest:
             say(problem)
         target = target or log.run["config"].get("target")
         if not isinstance(target, str):
-            raise RunLogError(f"The log {args.log!r} names no target; name it with --target.")
+            raise RunLogError(f"The log {args.log!r} doesn't name its target; name it with --target.")
         sampling = _overridden(sampling_of(log), args)
         if args.generate:
-            raise UsageError("--log already holds the target's own text, so --generate has no use; leave out one.")
+            raise UsageError("--log already holds the target's own text, so leave out --generate or --log.")
         texts = (probe_text(log, target, sampling),)
     else:
         target = target or DEFAULT_TARGET
@@ -118,7 +118,7 @@ def build_request(args: argparse.Namespace) -> ProbeRequest:
         texts = _texts(args, target)
     resolve(target)
     if args.draft is not None and not names(args.draft):
-        raise UsageError("--draft names no model; name one or several, separated by commas.")
+        raise UsageError("--draft needs one or more models, separated by commas.")
     return ProbeRequest(
         target=target,
         drafts=names(args.draft) if args.draft is not None else drafts_here(target),

@@ -159,10 +159,10 @@ def check_files(args: argparse.Namespace) -> None:
     """Report a file that can't be written before hours of measuring."""
     for flag, name in (("--out", args.out), ("--csv", args.csv), ("--logs", args.logs)):
         if name is not None and not name.strip():
-            raise UsageError(f"{flag} names no {'folder' if flag == '--logs' else 'file'}; name one after it.")
+            raise UsageError(f"{flag} needs the name of a {'folder' if flag == '--logs' else 'file'}.")
     if args.csv is not None:
         if os.path.realpath(args.csv) == os.path.realpath(args.out):
-            raise UsageError("--csv and --out name the same file; name two.")
+            raise UsageError("--csv and --out name the same file; choose different ones.")
         check_out(args.csv)
 
 

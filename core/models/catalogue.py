@@ -130,7 +130,7 @@ def resolve(ref: str) -> ModelEntry:
     shown = ref if len(ref) <= 120 else f"{ref[:119]}…"
     raise ModelNotFoundError(
         f"There is no model {shown!r} here. Name {names}a folder with safetensors, a .gguf file, "
-        "or a model of the Hub that was downloaded."
+        "or a downloaded Hub model."
     )
 
 

@@ -221,7 +221,7 @@ def _refuse_useless(ref: str, names: Iterable[str], everything: list[str]) -> No
     if not _weights(names):
         if _matching(names, *_UNSAFE):
             raise ModelUnreadableError(
-                f"The weights of {ref!r} are pickle files, which can run code when they are opened, so it is not "
+                f"The weights of {ref!r} are pickle files, which can run code when they are opened, so they are not "
                 "downloaded. Choose a model with safetensors."
             )
         if ggufs := _matching(everything, "*.gguf"):
@@ -447,7 +447,7 @@ def _size(path: Path) -> int:
 # --- Removal ----------------------------------------------------------------------------------------------------
 
 _SHARED = "Other programs share this cache, and would have to download the model again."
-_KEPT = "Outrider made it from a package of the package index, and can do so again."
+_KEPT = "Outrider converted it from a package on the package index, and can do so again."
 _PARTIAL = "Its download was interrupted, and would have to start again."
 
 
@@ -479,7 +479,7 @@ def plan_removal(ref: str) -> Removal:
         if os.path.exists(os.path.expanduser(ref)):
             raise RemovalError(f"{ref!r} is your own, not downloaded by Outrider. Remove it by hand if you want to.")
         raise ModelNotFoundError(
-            f"There is no downloaded model {ref[:120]!r}. See those that are here with `outrider models list`."
+            f"There is no downloaded model {ref[:120]!r}. List the downloaded ones with `outrider models list`."
         )
     num_bytes = sum(map(folder_bytes, folders))
     try:
@@ -516,7 +516,7 @@ def remove(ref: str) -> int:
         shutil.rmtree(folder, ignore_errors=True)
     if left := _folders(ref):
         raise RemovalError(
-            f"{ref!r} can't be removed whole: close the programs that use it, check the permissions of "
+            f"{ref!r} could not be removed completely: close the programs that use it, check the permissions of "
             f"{str(left[0])!r}, and try again."
         )
     return removal.frees_bytes

@@ -250,7 +250,7 @@ def pair_verdict(
             warnings += _memory_warnings(memory, max(positions_of(model, context) for model in (ours, theirs)))
     if cost is not None and cost > _LARGE_COST:
         warnings.append(
-            f"A step of the draft is expected to cost {cost:.2f} of the target's, which leaves little to gain. "
+            f"A step of the draft is expected to cost {cost:.2f} of a target step, which leaves little to gain. "
             "Choose a smaller draft, or a larger target."
         )
     # A drafter without a tokenizer of its own was trained on its target's texts.
@@ -354,15 +354,15 @@ def _training_warnings(
     if draft_details.is_instruct != target_details.is_instruct:
         kinds = ("an instruct", "a base") if draft_details.is_instruct else ("a base", "an instruct")
         return [
-            f"The draft is {kinds[0]} model and the target {kinds[1]} model, so that fewer tokens will be accepted "
-            "than with two of a kind."
+            f"The draft is {kinds[0]} model and the target {kinds[1]} model, so fewer tokens will be accepted "
+            "than with two of the same kind."
         ]
     ours, theirs = read_special_tokens(draft), read_special_tokens(target)
     warnings = []
     if ours.begin and theirs.begin and ours.begin != theirs.begin:
         warnings.append(
             f"The draft was trained to begin a text with {ours.begin!r} and the target with {theirs.begin!r}: "
-            "the target's way is used."
+            "the target's is used."
         )
     if ours.ends and theirs.ends and not ours.ends & theirs.ends:
         ends = ", ".join(map(repr, sorted(ours.ends))), ", ".join(map(repr, sorted(theirs.ends)))

@@ -187,8 +187,10 @@ def _explain_status(status: int, ref: str) -> OutriderError:
     if status == 404:
         return ModelNotFoundError(f"The Hub has no model {ref!r}. Check its spelling.")
     if status == 429:
-        return HubUnreachableError("The Hub has had too many requests from here. Wait some minutes, and try again.")
-    return HubUnreachableError(f"The Hub has a problem of its own (status {status}). Try again later.")
+        return HubUnreachableError(
+            "The Hub is limiting requests from this computer. Wait a few minutes, and try again."
+        )
+    return HubUnreachableError(f"The Hub reports an internal error (status {status}). Try again later.")
 
 
 # --- Environment and cache --------------------------------------------------------------------------------------

@@ -169,7 +169,9 @@ def tokenizer_folder(entry: ModelEntry) -> Path:
     from core.models.gguf import converted_folder, is_converted
 
     if not is_converted(entry.path):
-        raise ModelUnreadableError(f"{entry.title} was not converted yet. Run it once to see how its prompts are put.")
+        raise ModelUnreadableError(
+            f"{entry.title} has not been converted yet. Run it once to see its prompts formatted."
+        )
     return converted_folder(entry.path)
 
 
@@ -205,6 +207,6 @@ def check_prompt_length(num_ids: int, target: LanguageModel) -> None:
         raise PromptError("The prompt is empty. Write a few words for the model to continue.")
     if num_ids >= target.context_length:
         raise PromptError(
-            f"The prompt is {num_ids:,} tokens long, but {target.ref} reads {target.context_length:,} with its "
-            "answer. Shorten the prompt."
+            f"The prompt is {num_ids:,} tokens long, but {target.ref} takes at most {target.context_length:,}, answer "
+            "included. Shorten the prompt."
         )

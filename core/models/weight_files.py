@@ -240,7 +240,7 @@ def check_gguf(path: Path) -> int:
     num_parts = header.fields.get("split.count")
     if type(num_parts) is int and num_parts > 1:
         raise ModelUnreadableError(
-            f"{path.name!r} is one of {num_parts} parts of a model. Join the parts to one file, or choose another."
+            f"{path.name!r} is one of {num_parts} parts of a model. Merge the parts into one file, or choose another."
         )
     if not header.architecture or not header.tensors:
         raise ModelUnreadableError(f"{path.name!r} contains no language model. Choose another file.")

@@ -312,7 +312,7 @@ def read_run_head(line: bytes, name: str) -> Record:
         if kind == SCHEMA.rpartition("/")[0] and version.isdecimal() and int(version) > 1:
             raise RunLogError(f"{name!r} was written by a newer Outrider ({schema}); update Outrider to read it.")
         if kind == "outrider.sweep":
-            raise RunLogError(f"{name!r} holds a sweep, not the log of one run; choose a run's log.")
+            raise RunLogError(f"{name!r} is a sweep's file, not the log of a run; choose a run's log.")
         raise RunLogError(f"{name!r} has the schema {schema!r}, which this Outrider can't read; it reads {SCHEMA}.")
     if record.get("type") != "run" or not isinstance(record.get("config"), dict):
         raise RunLogError(f"{name!r} is damaged: its first line does not describe a run.")
