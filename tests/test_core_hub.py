@@ -92,6 +92,14 @@ def test_a_model_that_is_not_downloaded_yet_says_how_to_get_it(ref):
     assert f"`outrider models get {ref}`" in refusal(ModelNotFoundError, ref)
 
 
+def test_a_folder_without_permission_is_a_sentence(monkeypatch, tmp_path):
+    def refuse(_path):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("pathlib.Path.is_dir", refuse)
+    assert "You have no permission to read" in refusal(ModelUnreadableError, tmp_path)
+
+
 @pytest.mark.parametrize(("changes", "words"), [
     ({"config.json": None}, "config.json"), ({"config.json": "{"}, "config.json"),
     ({"model.safetensors": None}, "safetensors"),

@@ -1,4 +1,4 @@
-"""A sweep's file: written run by run, continued, and never written over what is no sweep."""
+"""A sweep's file: written run by run, continued, and never written over what is not a sweep."""
 
 import csv
 import io

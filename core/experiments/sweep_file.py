@@ -187,7 +187,7 @@ def read_sweep(path: str | os.PathLike[str]) -> SweepLog:
     """Read a sweep's file; a torn or damaged line is named in `problems` and left out.
 
     Raises:
-        RunLogError: the file can't be read, or is no sweep that this version knows.
+        RunLogError: the file can't be read, or is not a sweep that this version knows.
     """
     name, folder = os.fspath(path), Path(path).absolute().parent
     data = _read(path)
@@ -227,12 +227,12 @@ def _head(line: bytes, name: str) -> Record:
     record = parse_line(line.removeprefix(b"\xef\xbb\xbf"))
     schema = record.get("schema") if record else None
     if record is None or not isinstance(schema, str):
-        raise RunLogError(f"{name!r} is no sweep: its first line names no schema such as {SCHEMA!r}.")
+        raise RunLogError(f"{name!r} is not a sweep: its first line names no schema such as {SCHEMA!r}.")
     if schema != SCHEMA:
         kind, _, number = schema.rpartition("/")
         if kind == SCHEMA.rpartition("/")[0] and number.isdecimal() and int(number) > 1:
             raise RunLogError(f"{name!r} was written by a newer Outrider ({schema}); update this one to read it.")
-        raise RunLogError(f"{name!r} is no sweep: its schema is {schema!r}, not {SCHEMA}.")
+        raise RunLogError(f"{name!r} is not a sweep: its schema is {schema!r}, not {SCHEMA}.")
     if not isinstance(record.get("config"), dict):
         raise RunLogError(f"{name!r} is damaged: its first line does not describe a sweep.")
     return record
@@ -267,7 +267,7 @@ class SweepFile:
             raise RunLogError(f"{name!r} is a folder; name a file inside it.")
         self._is_new = not self.path.exists()
         if not self._is_new and not self.path.is_file():
-            raise RunLogError(f"{name!r} is no ordinary file, which a sweep can continue; name another.")
+            raise RunLogError(f"{name!r} is not a regular file, so a sweep can't continue in it; name another.")
         try:
             open(self.path, "ab").close()
         except OSError as error:
