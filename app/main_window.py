@@ -18,7 +18,6 @@ from app.run.live import LiveView
 from app.run.pages.race_page import RacePage
 from app.run.pages.theory_page import TheoryPage
 from app.run.pages.why_page import WhyPanel
-from app.run.playback import Playback
 from app.run.run_plots import PlotsPage
 from app.run.run_view import RunView
 from app.run.step_plots import StepPlot
@@ -29,7 +28,7 @@ from app.settings import SettingsStore, remember_model, runs_folder
 from app.setup.controls import ControlsPanel, settings_of
 from app.setup.model_library import ModelLibrary
 from app.setup.pair import PairForecast
-from app.setup.prompt import PromptEditor, PromptReader, load_presets
+from app.setup.prompt import PromptEditor
 from app.theme import DEFAULT_SCALE, RESOURCES, Appearance, ThemeMode, next_scale, text_scale
 from app.tools.export import Exports
 from app.tools.help import Help
@@ -67,10 +66,11 @@ class MainWindow(QMainWindow):
         self.controls = ControlsPanel(library)
         self.models = Models(self.jobs, library, self.controls.models, self.controller, self._dialogs, self)
         self.forecast = PairForecast(self.jobs, self.controller, self.controls.models.verdict, self)
-        self.prompt = PromptEditor(load_presets())
-        self.reader = PromptReader(self.prompt, self.controls, self.jobs, self)
-        self.transcript = TranscriptPanel()
+        self.prompt = PromptEditor(self.controls, self.jobs)
+        self.menus = Menus(self)
         self.selection = Selection(self)
+        self.transcript = TranscriptPanel(self.controller, self.run_view, self.selection, self.menus)
+        self.playback = self.transcript.playback
         self.measurements = MeasurementsPanel(self.run_view)
         self.plots = PlotsPage(self.run_view)
         self.why = WhyPanel(self.run_view)
@@ -81,12 +81,11 @@ class MainWindow(QMainWindow):
         self.side = SidePanel()
         self.banner = Banner()
         self.status = StatusStrip()
-        self.menus = Menus(self)
         self.help = Help(self, self.menus, self.run_view, self.controller, self.status, self._dialogs)
         self.live = LiveView(
             self.controller, self.run_view, self.transcript, self.measurements, self.status, parent=self
         )
-        self.live.attach(self.plots, self.race, self.why, self.theory, self.inspector)
+        self.live.attach(self.plots, self.race, self.why, self.theory, self.inspector, self.playback)
         self.live.send_evidence_to(self.inspector)
         self.runs = KeptRuns(runs_folder(), self.jobs, self.controller, self.live, self.run_view, self._dialogs, self)
         self.exports = Exports(
@@ -120,9 +119,6 @@ class MainWindow(QMainWindow):
             failed=self.banner.show_sentence,
             prefix=lambda: f"{started.run_id}-" if (started := self.run_view.started) else "",
         )
-        view, bar = self.transcript.view, self.transcript.playback
-        self.playback = Playback(self.controller, self.run_view, self.selection, view, bar, self.menus, parent=self)
-        self.live.attach(self.playback)
         self.branches = Branching(self, self.playback, self.live, self._dialogs, self._start)
         self._lay_out()
         self.playback.link(self.findChildren(StepPlot))

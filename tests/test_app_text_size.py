@@ -15,6 +15,9 @@ from PySide6.QtWidgets import (
 )
 
 from app.controller import RunState
+from app.jobs import Jobs
+from app.setup.controls import ControlsPanel
+from app.setup.model_library import ModelLibrary
 from app.setup.prompt import PromptEditor
 from app.theme import LIGHT, SCALES, apply_style, mono_font, next_scale, scaled, text_scale, ui_font
 
@@ -122,7 +125,7 @@ def test_at_the_largest_text_in_a_small_window_no_button_is_cut(make_window, qtb
 
 
 def test_what_stands_beside_run_is_never_cut(qtbot):
-    prompt = PromptEditor([])
+    prompt = PromptEditor(ControlsPanel(ModelLibrary()), Jobs())
     qtbot.addWidget(prompt)
     note = prompt.note
     prompt.resize(900, 300)

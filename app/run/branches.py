@@ -15,7 +15,7 @@ from app.controller import RunState
 from app.dialogs import Dialogs
 from app.run.inspection import percent, show
 from app.run.live import LiveView
-from app.run.playback import Playback
+from app.run.playback import PlaybackBar
 from app.run.run_view import RunView
 from app.run.tokens import Place
 from core.errors import RunLogError
@@ -115,18 +115,15 @@ class Branching(QObject):
     def __init__(
         self,
         window: QWidget,
-        playback: Playback,
+        bar: PlaybackBar,
         live: LiveView,
         dialogs: Dialogs,
         start: Callable[[RunRequest], None],
     ) -> None:
         super().__init__(window)
         self._window = window
-        self._controller = playback.controller
-        self._run = playback.run
-        self._selection = playback.selection
-        self._bar = playback.bar
-        self._action = playback.menus.branch
+        self._bar, self._controller, self._run, self._selection = bar, bar.controller, bar.run, bar.selection
+        self._action = bar.menus.branch
         self._dialogs = dialogs
         self._start = start
         self._waiting: RunRequest | None = None
@@ -135,7 +132,7 @@ class Branching(QObject):
         self._controller.state_changed.connect(self._show)
         live.run_shown.connect(self._on_run_shown)
         self._bar.branch_menu.aboutToShow.connect(self._on_menu_wanted)
-        playback.view.menu_opening.connect(self._on_context_menu)
+        bar.view.menu_opening.connect(self._on_context_menu)
         self._action.triggered.connect(self._bar.branch_button.showMenu)
 
     @property

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QObject, QSignalBlocker, QSize, Qt, Slot
+from PySide6.QtCore import QSignalBlocker, QSize, Qt, Slot
 from PySide6.QtGui import QIcon, QPixmap, QResizeEvent
 from PySide6.QtWidgets import QComboBox, QMenu, QSizePolicy, QSlider, QToolButton, QWidget
 
@@ -15,7 +15,7 @@ from app.run.run_view import RunView
 from app.run.step_plots import StepPlot
 from app.run.tokens import Place, Selection
 from app.theme import RESOURCES, current_theme, hold, scaled, text_scale
-from app.widgets.fields import EnumCombo, column, describe, quiet_button, row, text_label
+from app.widgets.fields import EnumCombo, column, describe, named, quiet_button, row, text_label
 
 if TYPE_CHECKING:
     from app.menus import Menus
@@ -60,11 +60,18 @@ PACE_HELP = (
 
 
 class PlaybackBar(QWidget):
-    """Pause, step, speed, steps shown, branch; controls that can't be used are disabled."""
+    """Pause, step, speed, steps shown, branch; controls that can't be used are disabled.
 
-    def __init__(self) -> None:
+    Text and plots share its selection. A panel of the `LiveView`.
+    """
+
+    def __init__(
+        self, controller: RunController, run: RunView, selection: Selection, view: TranscriptView, menus: Menus
+    ) -> None:
         super().__init__()
         self.setObjectName("playbackBar")
+        self.controller, self.run, self.selection, self.view, self.menus = controller, run, selection, view, menus
+        self._num_shown = -1
         self._is_paused = False
         self.pause_button = _button("pauseButton", "Pause", "Pause before the next step, or resume (Space)")
         self.step_button = _button("nextStepButton", "Next step", "One more draft-verify step, then pause again (F8)")
@@ -78,16 +85,16 @@ class PlaybackBar(QWidget):
         self.branch_button.setText("Branch")
         self.branch_button.setMenu(self.branch_menu)
         self.branch_button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
+        self.branch_button.setEnabled(False)
         self.pace = EnumCombo(PACES, "paceCombo")
         self.pace.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToContents)
         self.pace.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Fixed)
         self.pace.setMinimumWidth(72)
         self.pace.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         describe(self.pace, "Speed", PACE_HELP)
-        self.slider = QSlider(Qt.Orientation.Horizontal)
-        self.slider.setObjectName("scrubSlider")
+        slider_help = "Drag to see the text as it was after any step"
+        self.slider = named(QSlider(Qt.Orientation.Horizontal), "scrubSlider", "Steps shown", slider_help)
         self.slider.setMinimumWidth(28)
-        describe(self.slider, "Steps shown", "Drag to see the text as it was after any step")
         self.place = text_label("", "hint")
         self.place.setObjectName("scrubPlace")
         self.place.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
@@ -99,35 +106,36 @@ class PlaybackBar(QWidget):
         layout = column(self._row, self._second_row, spacing=2)
         layout.setContentsMargins(0, 0, 0, 0)
         self.setLayout(layout)
-        self.slider.valueChanged.connect(self._show_place)
-        self.show_steps(0, can_scrub=False)
-        self.show_actions(can_pause=False, is_paused=False)
-        self.branch_button.setEnabled(False)
+        self._connect()
+        self._show()
         self.restyle()
 
-    def show_actions(self, *, can_pause: bool, is_paused: bool) -> None:
-        """Enable the controls that can be used; Pause turns into Resume."""
-        if is_paused != self._is_paused:
-            self._is_paused = is_paused
-            self.pause_button.setAccessibleName("Resume" if is_paused else "Pause")
-            self.restyle()
-        self.pause_button.setEnabled(can_pause)
-        self.step_button.setEnabled(can_pause and is_paused)
+    def _connect(self) -> None:
+        for pause in (self.pause_button.clicked, self.menus.pause.triggered):
+            pause.connect(self._on_pause_wanted)
+        for step in (self.step_button.clicked, self.menus.next_step.triggered):
+            step.connect(self._on_step_wanted)
+        self.pace.activated.connect(self._on_pace_chosen)
+        self.slider.valueChanged.connect(self._on_scrubbed)
+        self.controller.state_changed.connect(self._show)
+        self.view.place_chosen.connect(self.selection.select)
+        self.view.step_pointed.connect(self.selection.hover)
+        self.selection.changed.connect(self.view.mark)
+        self.selection.hovered.connect(self.view.mark_step)
 
-    def show_steps(self, num_steps: int, *, can_scrub: bool) -> None:
-        """Set the number of steps, and show all of them."""
-        with QSignalBlocker(self.slider):
-            self.slider.setRange(0, num_steps)
-            self.slider.setValue(num_steps)
-            self.slider.setPageStep(max(1, num_steps // 10))
-        self.slider.setEnabled(can_scrub and num_steps > 0)
-        self._show_place()
+    def link(self, plots: Iterable[StepPlot]) -> None:
+        """Let plots over steps share the selection with the text."""
+        for plot in plots:
+            plot.pointed.connect(self.selection.hover)
+            plot.step_clicked.connect(self._on_step_clicked)
+            self.selection.changed.connect(plot.mark_place)
+            self.selection.hovered.connect(plot.mark_step)
 
     def restyle(self) -> None:
         """Draw the icons in the theme's colours, and fit the controls to the text."""
-        self.pause_button.setIcon(playback_icon("resume" if self._is_paused else "pause"))
-        self.step_button.setIcon(playback_icon("next-step"))
-        self.branch_button.setIcon(playback_icon("branch"))
+        self.pause_button.setIcon(_icon("resume" if self._is_paused else "pause"))
+        self.step_button.setIcon(_icon("next-step"))
+        self.branch_button.setIcon(_icon("branch"))
         self._fit()
 
     def resizeEvent(self, event: QResizeEvent) -> None:
@@ -148,70 +156,6 @@ class PlaybackBar(QWidget):
         if wanted.indexOf(self.slider) < 0:
             wanted.insertWidget(first, self.slider, 1)
             wanted.insertWidget(first + 1, self.place)
-
-    @Slot()
-    def _show_place(self) -> None:
-        shown, count = self.slider.value(), self.slider.maximum()
-        self.place.setText(f"{shown:,} / {count:,}" if count else "no steps")
-        self.place.setToolTip(f"Steps shown, of {count:,}")
-
-
-def playback_icon(name: str) -> QIcon:
-    """An icon in the theme's colours, enabled and disabled."""
-    theme, icon, svg = current_theme(), QIcon(), (RESOURCES / "icons" / f"{name}.svg").read_text("utf-8")
-    for mode, color in ((QIcon.Mode.Normal, theme.text), (QIcon.Mode.Disabled, theme.field_border)):
-        pixmap = QPixmap()
-        pixmap.loadFromData(svg.replace("currentColor", color).encode(), "SVG")
-        pixmap.setDevicePixelRatio(3.0)
-        icon.addPixmap(pixmap, mode)
-    return icon
-
-
-def _button(object_name: str, title: str, help_text: str) -> QToolButton:
-    button = quiet_button("", object_name, title, help_text)
-    button.setIconSize(QSize(16, 16))
-    return button
-
-
-class Playback(QObject):
-    """Connects the playback bar with the controller, and the transcript with the plots. A panel of the `LiveView`."""
-
-    def __init__(
-        self,
-        controller: RunController,
-        run: RunView,
-        selection: Selection,
-        view: TranscriptView,
-        bar: PlaybackBar,
-        menus: Menus,
-        parent: QObject,
-    ) -> None:
-        super().__init__(parent)
-        self.controller = controller
-        self.run = run
-        self.selection = selection
-        self.view, self.bar = view, bar
-        self.menus = menus
-        self._num_shown = -1
-        for pause in (bar.pause_button.clicked, menus.pause.triggered):
-            pause.connect(self._on_pause_wanted)
-        for step in (bar.step_button.clicked, menus.next_step.triggered):
-            step.connect(self._on_step_wanted)
-        bar.pace.activated.connect(self._on_pace_chosen)
-        bar.slider.valueChanged.connect(self._on_scrubbed)
-        controller.state_changed.connect(self._show)
-        self.view.place_chosen.connect(selection.select)
-        self.view.step_pointed.connect(selection.hover)
-        selection.changed.connect(self.view.mark)
-        selection.hovered.connect(self.view.mark_step)
-
-    def link(self, plots: Iterable[StepPlot]) -> None:
-        """Let plots over steps share the selection with the text."""
-        for plot in plots:
-            plot.pointed.connect(self.selection.hover)
-            plot.step_clicked.connect(self._on_step_clicked)
-            self.selection.changed.connect(plot.mark_place)
-            self.selection.hovered.connect(plot.mark_step)
 
     def begin(self) -> None:
         """A run starts."""
@@ -247,7 +191,7 @@ class Playback(QObject):
 
     @Slot()
     def _on_pace_chosen(self) -> None:
-        pace = self.bar.pace.member()
+        pace = self.pace.member()
         self.controller.set_pace(pace.delay_ms, starts_paused=pace is Pace.STEPWISE)
         if pace is Pace.STEPWISE and self._can_pause:
             self.controller.pause()
@@ -257,6 +201,7 @@ class Playback(QObject):
         steps = self.run.steps
         self.view.set_limit(num_steps if num_steps < len(steps) else None)
         self.selection.select(Place(num_steps - 1, 0) if 0 < num_steps <= len(steps) else None)
+        self._show_place()
 
     @Slot(int)
     def _on_step_clicked(self, step: int) -> None:
@@ -274,18 +219,47 @@ class Playback(QObject):
 
     @Slot()
     def _show(self) -> None:
-        state, can_pause = self.controller.state, self._can_pause
-        is_paused = state is RunState.PAUSED
-        self.bar.show_actions(can_pause=can_pause, is_paused=is_paused)
-        self.menus.pause.setText("Resume" if is_paused else "Pause")
-        self.menus.pause.setEnabled(can_pause)
-        self.menus.next_step.setEnabled(can_pause and is_paused)
-        count = len(self.run.steps)
+        """Enable what can be used, and show all steps if there are new ones."""
+        state, can_pause, count = self.controller.state, self._can_pause, len(self.run.steps)
+        if (is_paused := state is RunState.PAUSED) != self._is_paused:
+            self._is_paused = is_paused
+            self.pause_button.setAccessibleName("Resume" if is_paused else "Pause")
+            self.menus.pause.setText("Resume" if is_paused else "Pause")
+            self.restyle()
+        for control in (self.pause_button, self.menus.pause):
+            control.setEnabled(can_pause)
+        for control in (self.step_button, self.menus.next_step):
+            control.setEnabled(can_pause and is_paused)
         can_scrub = state in {RunState.IDLE, RunState.PAUSED}
+        self.slider.setEnabled(can_scrub and count > 0)
         if count != self._num_shown or not can_scrub:
             # New steps are shown at the end of the text, wherever the reader was.
             self.view.set_limit(None)
             self._num_shown = count
-            self.bar.show_steps(count, can_scrub=can_scrub)
-        else:
-            self.bar.slider.setEnabled(can_scrub and count > 0)
+            with QSignalBlocker(self.slider):
+                self.slider.setRange(0, count)
+                self.slider.setValue(count)
+                self.slider.setPageStep(max(1, count // 10))
+            self._show_place()
+
+    def _show_place(self) -> None:
+        shown, count = self.slider.value(), self.slider.maximum()
+        self.place.setText(f"{shown:,} / {count:,}" if count else "no steps")
+        self.place.setToolTip(f"Steps shown, of {count:,}")
+
+
+def _icon(name: str) -> QIcon:
+    """An icon in the theme's colours, enabled and disabled."""
+    theme, icon, svg = current_theme(), QIcon(), (RESOURCES / "icons" / f"{name}.svg").read_text("utf-8")
+    for mode, color in ((QIcon.Mode.Normal, theme.text), (QIcon.Mode.Disabled, theme.field_border)):
+        pixmap = QPixmap()
+        pixmap.loadFromData(svg.replace("currentColor", color).encode(), "SVG")
+        pixmap.setDevicePixelRatio(3.0)
+        icon.addPixmap(pixmap, mode)
+    return icon
+
+
+def _button(object_name: str, title: str, help_text: str) -> QToolButton:
+    button = quiet_button("", object_name, title, help_text)
+    button.setIconSize(QSize(16, 16))
+    return button

@@ -20,10 +20,13 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QBoxLayout, QMenu, QSizePolicy, QTextEdit, QToolTip, QWidget
 
+from app.controller import RunController
+from app.menus import Menus
 from app.run.playback import PlaybackBar
+from app.run.run_view import RunView
 from app.run.token_colors import draw_token, token_formats
 from app.run.token_text import ON_ONE_LINE, TokenText
-from app.run.tokens import GHOSTS, KINDS, Fate, Place, Span, TokenStream, fate_help
+from app.run.tokens import GHOSTS, KINDS, Fate, Place, Selection, Span, TokenStream, fate_help
 from app.theme import current_theme, mono_font
 from app.widgets.fields import card, column, quiet_button, row
 from core.settings import Coupling
@@ -292,10 +295,10 @@ class TranscriptPanel(QWidget):
 
     ghosts_toggled = Signal(bool)
 
-    def __init__(self) -> None:
+    def __init__(self, controller: RunController, run: RunView, selection: Selection, menus: Menus) -> None:
         super().__init__()
         self.view = TranscriptView()
-        self.playback = PlaybackBar()
+        self.playback = PlaybackBar(controller, run, selection, self.view, menus)
         self._samples = {fate: LegendWord(fate, fate_help(fate)) for fate in KINDS}
         self._ghost_sample = LegendWord(Fate.REJECTED, GHOST_HELP)
         help_text = "Show drafted tokens that were not accepted"

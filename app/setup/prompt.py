@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QEvent, QObject, QTimer, Signal, Slot
+from PySide6.QtCore import QEvent, QTimer, Signal, Slot
 from PySide6.QtGui import QAction, QColor, QTextCharFormat, QTextCursor
 from PySide6.QtWidgets import (
     QApplication,
-    QHBoxLayout,
     QMenu,
     QPlainTextEdit,
     QPushButton,
     QStackedWidget,
     QToolButton,
-    QVBoxLayout,
     QWidget,
 )
 
@@ -27,7 +24,7 @@ from app.controller import RunState
 from app.jobs import Job, Jobs
 from app.setup.controls import ControlsPanel
 from app.theme import RESOURCES, hold_font
-from app.widgets.fields import card, describe, quiet_button, set_flag, text_label
+from app.widgets.fields import card, column, describe, named, quiet_button, row, set_flag, text_label
 from app.widgets.labels import FittingNote
 
 if TYPE_CHECKING:
@@ -36,28 +33,18 @@ if TYPE_CHECKING:
 WAITING = "Reading the target's tokenizer…"
 
 
-@dataclass(frozen=True, slots=True)
-class Preset:
-    """A prompt with a name."""
-
-    name: str
-    category: str
-    text: str
-
-
-def load_presets(folder: Path = RESOURCES / "prompts") -> tuple[Preset, ...]:
-    """All presets; invalid lines are skipped, since presets are only a convenience.
+def load_presets(folder: Path = RESOURCES / "prompts") -> list[tuple[str, str, str]]:
+    """The category, name and text of each preset; invalid lines are skipped, since presets are only a convenience.
 
     The folder's other files are suites for measurements, with too many prompts for a menu.
     """
-    found: list[Preset] = []
+    found: list[tuple[str, str, str]] = []
     for path in folder.glob("presets.jsonl"):
         for line in path.read_text("utf-8", "replace").splitlines():
-            try:
-                found.append(Preset(**json.loads(line)))
-            except (ValueError, TypeError):
-                continue
-    return tuple(found)
+            with contextlib.suppress(ValueError, TypeError, KeyError):
+                preset = json.loads(line)
+                found.append((preset["category"], preset["name"], preset["text"]))
+    return found
 
 
 class PromptReading(QPlainTextEdit):
@@ -99,19 +86,14 @@ class PromptReading(QPlainTextEdit):
             self.show_rendered(self._rendered)
 
 
-def reading_note(rendered: RenderedPrompt) -> str:
-    """The number of tokens, and whether a template was applied."""
-    tokens = f"{rendered.num_tokens:,} token{'' if rendered.num_tokens == 1 else 's'}"
-    return f"{tokens} · {'chat template applied' if rendered.is_chat else 'raw, no chat template'}"
-
-
+DELAY_MS = 120
 READY_HINT = "Ctrl+Enter runs, Esc stops."
 LIVE_HINT = "K and temperature can be changed while it runs."
 LIVE_HINT_SHORT = "K and temperature are live."
 
 
 class PromptEditor(QWidget):
-    """A card with the prompt.
+    """A card with the prompt, which can also be shown as the target reads it.
 
     Signals:
         changed: the prompt's text has changed.
@@ -124,15 +106,14 @@ class PromptEditor(QWidget):
     run_requested = Signal()
     stop_requested = Signal()
 
-    def __init__(self, presets: Sequence[Preset]) -> None:
+    def __init__(self, controls: ControlsPanel, jobs: Jobs) -> None:
         super().__init__()
-        self.edit = QPlainTextEdit()
-        self.edit.setObjectName("promptEdit")
+        self._controls, self._jobs = controls, jobs
+        self.edit = named(QPlainTextEdit(), "promptEdit", "Prompt")
         hold_font(self.edit, 13, is_mono=True)
         self.edit.setTabChangesFocus(True)
         self.edit.setPlaceholderText("Write a few words or lines of code for the model to continue.")
         self.edit.setMinimumHeight(64)
-        describe(self.edit, "Prompt")
         self.reading = PromptReading()
         reading_help = "With the target's chat template and special tokens, and the number of tokens (Ctrl+R)"
         reading_title = "Show the prompt as the model reads it"
@@ -140,59 +121,45 @@ class PromptEditor(QWidget):
         self.reading_button.setCheckable(True)
         self.presets_button = quiet_button("Presets", "presetsButton", "Presets", "Prompts to start from")
         self.presets_button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
-        self.presets_button.setMenu(self._presets_menu(presets))
+        self.presets_button.setMenu(self._presets_menu())
         self.note = FittingNote()
         self.note.setProperty("role", "hint")
         self.note.setObjectName("runNote")
         self.note.show_note(READY_HINT)
-        self.run_button = QPushButton("Run")
-        self.run_button.setObjectName("runButton")
-        describe(self.run_button, "Run", "Run the prompt (Ctrl+Enter)")
-        self.stop_button = QPushButton("Stop")
-        self.stop_button.setObjectName("stopButton")
-        describe(self.stop_button, "Stop", "Stop the run before its next forward (Esc)")
+        self.run_button = named(QPushButton("Run"), "runButton", "Run", "Run the prompt (Ctrl+Enter)")
+        stop_help = "Stop the run before its next forward (Esc)"
+        self.stop_button = named(QPushButton("Stop"), "stopButton", "Stop", stop_help)
         self.stop_button.setEnabled(False)
         self._state, self._problem = RunState.IDLE, ""
         self._read = (WAITING, False)
         """The line about the rendered prompt, and whether it reports a problem."""
-        self._lay_out()
+        self._rendered: tuple[str, str, bool | None] | None = None
+        self._job: Job | None = None
+        self._timer = QTimer(self, singleShot=True, interval=DELAY_MS)
+        self._timer.timeout.connect(self._render)
+        header = row(text_label("Prompt", "section", buddy=self.edit), None, self.reading_button, self.presets_button)
+        header.setSpacing(6)
+        self._pages = QStackedWidget()
+        self._pages.addWidget(self.edit)
+        self._pages.addWidget(self.reading)
+        frame, _ = card(header, (self._pages, 1), row((self.note, 1), self.stop_button, self.run_button))
+        outer = column(frame)
+        outer.setContentsMargins(0, 0, 0, 0)
+        self.setLayout(outer)
         self.reading_button.toggled.connect(self._on_reading_toggled)
         self.edit.textChanged.connect(self.changed)
         self.run_button.clicked.connect(self.run_requested)
         self.stop_button.clicked.connect(self.stop_requested)
+        for changed in (self.changed, controls.changed):
+            changed.connect(self._on_changed)
 
-    def _lay_out(self) -> None:
-        frame, layout = card()
-        header = QHBoxLayout()
-        header.addWidget(text_label("Prompt", "section", buddy=self.edit))
-        header.addStretch(1)
-        header.addWidget(self.reading_button)
-        header.addWidget(self.presets_button)
-        footer = QHBoxLayout()
-        footer.setSpacing(8)
-        footer.addWidget(self.note, 1)
-        footer.addWidget(self.stop_button)
-        footer.addWidget(self.run_button)
-        layout.addLayout(header)
-        self._pages = QStackedWidget()
-        self._pages.addWidget(self.edit)
-        self._pages.addWidget(self.reading)
-        layout.addWidget(self._pages, 1)
-        layout.addLayout(footer)
-        outer = QVBoxLayout(self)
-        outer.setContentsMargins(0, 0, 0, 0)
-        outer.addWidget(frame)
-
-    def _presets_menu(self, presets: Sequence[Preset]) -> QMenu:
-        menu = QMenu(self)
-        category = None
-        for preset in presets:
-            if preset.category != category:
-                category = preset.category
-                heading = menu.addAction(category)
-                heading.setEnabled(False)
-            action = menu.addAction(preset.name)
-            action.setData(preset.text)
+    def _presets_menu(self) -> QMenu:
+        menu, last = QMenu(self), None
+        for category, name, text in load_presets():
+            if category != last:
+                menu.addAction(category).setEnabled(False)
+                last = category
+            menu.addAction(name).setData(text)
         menu.triggered.connect(self._on_preset_chosen)
         return menu
 
@@ -224,19 +191,6 @@ class PromptEditor(QWidget):
         """Whether the prompt is shown as the target reads it."""
         return self.reading_button.isChecked()
 
-    def show_rendered(self, rendered: RenderedPrompt) -> None:
-        """Show what the target reads."""
-        if self.is_reading:
-            self.reading.show_rendered(rendered)
-            self._show_read(reading_note(rendered))
-
-    def show_rendering(self, problem: str = "") -> None:
-        """Show that the prompt is being rendered, or why it can't be."""
-        if self.is_reading:
-            if problem:
-                self.reading.clear()
-            self._show_read(problem or WAITING, bool(problem))
-
     def _show_read(self, note: str, is_problem: bool = False) -> None:
         self._read = (note, is_problem)
         self._note(note, is_problem)
@@ -245,61 +199,37 @@ class PromptEditor(QWidget):
         self.note.show_note(text, short)
         set_flag(self.note, "role", "problem" if is_problem else "hint")
 
-    @Slot(bool)
-    def _on_reading_toggled(self, is_reading: bool) -> None:
-        self._pages.setCurrentWidget(self.reading if is_reading else self.edit)
-        if not is_reading:
-            self.reading.clear()
-            self.show_state(self._state, self._problem or None)
-        self.reading_toggled.emit(is_reading)
-
     @Slot(QAction)
     def _on_preset_chosen(self, action: QAction) -> None:
         self.reading_button.setChecked(False)
         self.set_text(action.data())
         self.edit.setFocus()
 
-
-DELAY_MS = 120
-
-
-class PromptReader(QObject):
-    """Renders the prompt whenever the target, chat setting or prompt changes, but only while the view is open."""
-
-    def __init__(
-        self, prompt: PromptEditor, controls: ControlsPanel, jobs: Jobs, parent: QObject | None = None
-    ) -> None:
-        super().__init__(parent)
-        self._prompt = prompt
-        self._controls = controls
-        self._jobs = jobs
-        self._job: Job | None = None
-        self._asked: tuple[str, str, bool | None] | None = None
-        self._timer = QTimer(self)
-        self._timer.setSingleShot(True)
-        self._timer.setInterval(DELAY_MS)
-        self._timer.timeout.connect(self._on_due)
-        prompt.reading_toggled.connect(self._on_toggled)
-        prompt.changed.connect(self._on_changed)
-        controls.changed.connect(self._on_changed)
+    # --- As the target reads it ---
 
     @Slot(bool)
-    def _on_toggled(self, is_reading: bool) -> None:
-        self._asked = None
+    def _on_reading_toggled(self, is_reading: bool) -> None:
+        self._pages.setCurrentWidget(self.reading if is_reading else self.edit)
         if is_reading:
-            self._prompt.show_rendering()
-            self._on_due()
+            self._rendered = None
+            self._show_read(WAITING)
+            self._render()
+        else:
+            self.reading.clear()
+            self.show_state(self._state, self._problem or None)
+        self.reading_toggled.emit(is_reading)
 
     @Slot()
     def _on_changed(self) -> None:
-        if self._prompt.is_reading:
+        if self.is_reading:
             self._timer.start()
 
     @Slot()
-    def _on_due(self) -> None:
-        text, target = self._prompt.text(), self._controls.target.ref
-        asked = (target, text, self._controls.fields["chat"].member())
-        if not self._prompt.is_reading or not target or asked == self._asked:
+    def _render(self) -> None:
+        """Render the prompt, if it is shown and anything that matters has changed."""
+        target = self._controls.target.ref
+        wanted = (target, self.text(), self._controls.fields["chat"].member())
+        if not self.is_reading or not target or wanted == self._rendered:
             return
         if self._job is not None:
             self._job.cancel()
@@ -307,13 +237,25 @@ class PromptReader(QObject):
         def render(_job: Job) -> RenderedPrompt:
             from core.models.prompting import render_prompt
 
-            return render_prompt(*asked)
+            return render_prompt(*wanted)
 
-        self._asked = asked
+        self._rendered = wanted
         self._job = self._jobs.submit(
             render,
-            then=self._prompt.show_rendered,
-            failed=self._prompt.show_rendering,
+            then=self._show_rendered,
+            failed=self._show_rendering_problem,
             what="The prompt could not be rendered",
             lane="models",
         )
+
+    def _show_rendered(self, rendered: RenderedPrompt) -> None:
+        if self.is_reading:
+            self.reading.show_rendered(rendered)
+            tokens = f"{rendered.num_tokens:,} token{'' if rendered.num_tokens == 1 else 's'}"
+            how = "chat template applied" if rendered.is_chat else "raw, no chat template"
+            self._show_read(f"{tokens} · {how}")
+
+    def _show_rendering_problem(self, sentence: str) -> None:
+        if self.is_reading:
+            self.reading.clear()
+            self._show_read(sentence, True)
