@@ -29,7 +29,7 @@ from core.models.loading import (
     run_does_not_fit,
     spread,
 )
-from core.models.prompting import encode_prompt, render
+from core.models.prompting import encode_prompt, render_prompt
 from core.runners import llama
 from core.settings import SamplingParams
 from core.text import in_words
@@ -267,22 +267,23 @@ def test_a_prompt_is_rendered_as_it_will_be_encoded_without_the_weights(tmp_path
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", None)
     (path / "model.safetensors").write_bytes(b"")
     for prompt, is_chat in (("hello", None), ("hello", False), ("", True), ("\ud83d", None)):
-        rendered = render(str(path), prompt, is_chat)
-        if rendered.ids:
-            assert rendered == encode_prompt(model, prompt, is_chat)
-    assert render(str(path), "hi").rendered == "<user>hi<a>"
+        rendered = render_prompt(str(path), prompt, is_chat)
+        if rendered.num_tokens:
+            encoded = encode_prompt(model, prompt, is_chat)
+            assert (rendered.num_tokens, rendered.is_chat) == (len(encoded.ids), encoded.is_chat)
+    assert render_prompt(str(path), "hi").text == "<user>hi<a>"
 
 
 def test_a_prompt_that_cant_be_rendered_is_a_sentence(folder, tmp_path):
     with pytest.raises(SettingsError, match="chat template"):
-        render(str(folder), "hi", True)
+        render_prompt(str(folder), "hi", True)
     path = shutil.copytree(folder, tmp_path / "damaged")
     (path / "tokenizer.json").write_text("{")
     with pytest.raises(ModelUnreadableError, match="tokenizer"):
-        render(str(path), "hi")
+        render_prompt(str(path), "hi")
     (tmp_path / "x.gguf").write_bytes(b"GGUF" + json.dumps({}).encode())
-    with pytest.raises(ModelUnreadableError, match="not converted yet") as caught:
-        render(str(tmp_path / "x.gguf"), "hi")
+    with pytest.raises(ModelUnreadableError, match="not been converted yet") as caught:
+        render_prompt(str(tmp_path / "x.gguf"), "hi")
     assert is_sentence(str(caught.value))
 
 
@@ -296,10 +297,10 @@ def test_models_with_equal_tokenizer_files_share_one_tokenizer(folder, tmp_path)
 
 def test_a_tokenizer_that_changed_is_read_again(folder, tmp_path):
     path = shutil.copytree(folder, tmp_path / "changing")
-    before = render(str(path), "ab").ids
-    assert len(before) == 2
+    before = render_prompt(str(path), "ab").num_tokens
+    assert before == 2
     byte_tokenizer([("a", "b")]).save_pretrained(path)
-    assert len(render(str(path), "ab").ids) == 1
+    assert render_prompt(str(path), "ab").num_tokens == 1
 
 
 # --- The forward ----------------------------------------------------------------------------------------------------

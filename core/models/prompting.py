@@ -8,7 +8,6 @@ import hashlib
 import json
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -30,7 +29,7 @@ _alive: WeakValueDictionary[str, Any] = WeakValueDictionary()
 """Tokenizers in use, by the hash of their files: a draft usually shares its target's, some 15 MB."""
 
 _lock = threading.Lock()
-"""Guards the tokenizers that `render` keeps, which two threads must not use at once."""
+"""Guards the tokenizers that `render_prompt` keeps, which two threads must not use at once."""
 
 
 def quiet_transformers() -> None:
@@ -107,24 +106,7 @@ def encode_prompt(target: LanguageModel, prompt: str, chat: bool | None = None) 
     return encoded
 
 
-def render(ref: str, prompt: str, chat: bool | None = None) -> EncodedPrompt:
-    """Preview what `encode_prompt` returns, using only the model's tokenizer; callable from any thread.
-
-    The length is not checked.
-
-    Raises:
-        ModelNotFoundError, ModelUnreadableError: no such model, or its tokenizer can't be read yet.
-        SettingsError, PromptError: the template is requested but missing, or fails.
-    """
-    entry = resolve(ref)
-    folder = tokenizer_folder(entry)
-    changed = max((file.stat().st_mtime_ns for file in folder.glob("*.json*")), default=0)
-    with _lock:
-        return _encode(_kept_tokenizer(entry, folder, changed), ref, prompt, chat)
-
-
-@dataclass(frozen=True, slots=True)
-class RenderedPrompt:
+class RenderedPrompt(NamedTuple):
     """What a model reads: the text with its special tokens, and how many tokens it is."""
 
     text: str
@@ -134,9 +116,21 @@ class RenderedPrompt:
 
 
 def render_prompt(ref: str, prompt: str, chat: bool | None = None) -> RenderedPrompt:
-    """`render` for display: special tokens that the tokenizer adds are written out. Raises as `render` does."""
-    encoded = render(ref, prompt, chat)
-    special = _special_tokens(tokenizer_folder(resolve(ref)) / "tokenizer.json")
+    """Preview what `encode_prompt` encodes, using only the model's tokenizer; callable from any thread.
+
+    Special tokens that the tokenizer adds are written out. The length is not checked.
+
+    Raises:
+        ModelNotFoundError, ModelUnreadableError: no such model, or its tokenizer can't be read yet.
+        SettingsError, PromptError: the template is requested but missing, or fails.
+    """
+    entry = resolve(ref)
+    folder = tokenizer_folder(entry)
+    changed = max((file.stat().st_mtime_ns for file in folder.glob("*.json*")), default=0)
+    with _lock:
+        tokenizer = _kept_tokenizer(entry, folder, changed)
+        encoded = _encode(tokenizer, ref, prompt, chat)
+        special = {token: str(added) for token, added in tokenizer.added_tokens_decoder.items() if added.special}
     text = encoded.rendered if encoded.is_chat else with_added_tokens(encoded.rendered, encoded.ids, special)
     return RenderedPrompt(text, len(encoded.ids), encoded.is_chat, tuple(special.values()))
 
@@ -148,14 +142,6 @@ def with_added_tokens(text: str, ids: Sequence[int], special: Mapping[int, str])
         return text if text else before
     after = "".join(reversed([special[token] for token in takewhile(special.__contains__, reversed(ids))]))
     return f"{'' if text.startswith(before) else before}{text}{'' if text.endswith(after) else after}"
-
-
-def _special_tokens(file: Path) -> Mapping[int, str]:
-    try:
-        added = json.loads(file.read_bytes()).get("added_tokens") or ()
-        return {int(token["id"]): str(token["content"]) for token in added if token.get("special")}
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return {}  # They only get a colour; other tokenizers render without it.
 
 
 def tokenizer_folder(entry: ModelEntry) -> Path:
