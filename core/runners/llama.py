@@ -10,29 +10,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import psutil
 import torch
 from torch import Tensor
 
 from core.runners import llama_forward, rotary
 from core.runners.base import ForwardOutput, check_rewind
 from core.runners.llama_forward import FusedLlama, plain_errors, scripted
-from core.runners.products import (
-    MOST_BLOCKED,
-    NO_BLOCKS,
-    Product,
-    blocks_of,
-    head_product,
-    in_full,
-    is_faster_packed,
-    pack,
-    quantised,
-)
+from core.runners.products import MOST_QUANTISED, Product, in_full, product_of, quantised
 
 Products = tuple[Product, Product, Product, Product]
 """Fused query, key and value projections; attention output; fused gate and up of the MLP; its down projection."""
 
 LLAMA_MODEL_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 """Architectures that the fused forward supports. Each model is still checked against its module before use."""
+
+_MEMORY_SHARE = 0.5
+"""Weights are packed if the second copy takes at most this share of the free memory."""
 
 _LONGEST_BLOCK = 32
 """Up to here, in float32 on the CPU, attention is three plain products, which are faster than the fused kernel."""
@@ -56,7 +50,7 @@ class FusedLlamaWeights:
     """A model's fused weights, shared by any number of runners.
 
     Fusing makes a new tensor of each group; the module's own parameters then become views of it, so that nothing is
-    stored twice. If packed weights are used, the module keeps its own.
+    stored twice. Packed weights are a second copy, made if it leaves most of the memory free.
     """
 
     def __init__(self, model: Any) -> None:
@@ -66,7 +60,8 @@ class FusedLlamaWeights:
         self.head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // self.num_heads
         self.epsilon: float = config.rms_norm_eps
         self.embedding: Tensor = model.model.embed_tokens.weight.detach()
-        self.head = head_product(model.lm_head.weight.detach())
+        self._may_pack = _MEMORY_SHARE * psutil.virtual_memory().available > sum(p.nbytes for p in model.parameters())
+        self.head = product_of([model.lm_head.weight.detach()], may_pack=self._may_pack)
         self.final_norm: Tensor = _twice(model.model.norm.weight)
         layers = list(model.model.layers)
         self.num_layers = len(layers)
@@ -82,12 +77,16 @@ class FusedLlamaWeights:
             for layer in layers
             if layer.self_attn.q_proj.bias is not None
         ]
-        self.products: Products = (
-            _product([_projections(layer) for layer in layers]),
-            _product([[layer.self_attn.o_proj] for layer in layers]),
-            _product([[layer.mlp.gate_proj, layer.mlp.up_proj] for layer in layers]),
-            _product([[layer.mlp.down_proj] for layer in layers]),
+        groups = (
+            [_projections(layer) for layer in layers],
+            [[layer.self_attn.o_proj] for layer in layers],
+            [[layer.mlp.gate_proj, layer.mlp.up_proj] for layer in layers],
+            [[layer.mlp.down_proj] for layer in layers],
         )
+        qkv, output, gate_up, down = (
+            product_of([_fused(linears) for linears in kind], may_pack=self._may_pack) for kind in groups
+        )
+        self.products: Products = qkv, output, gate_up, down
         self._model = model.model
         self._small: Products | None = None
         # Each with the ids it was made for, which keeps their `id` unique.
@@ -106,7 +105,7 @@ class FusedLlamaWeights:
         """The head's rows for these ids (R,), or all rows for None; made once."""
         key = (id(ids), is_quantised)
         if key not in self._draft_heads:
-            head = self.head if ids is None else head_product(self.head.weights[0][ids])
+            head = self.head if ids is None else product_of([self.head.weights[0][ids]], may_pack=self._may_pack)
             self._draft_heads[key] = ids, quantised(head) if is_quantised else head
         return self._draft_heads[key][1]
 
@@ -130,27 +129,14 @@ def _projections(layer: Any) -> list[Any]:
     return [layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj]
 
 
-def _product(groups: list[list[Any]]) -> Product:
-    """The products of one kind, fused from each layer's modules; a layer at a time, to save memory."""
-    is_packed = is_faster_packed(_joint(groups[0]))
-    weights = []
-    for group in groups:
-        joint = _joint(group)
-        if is_packed:
-            weights.append(pack(joint))
-            continue
-        weights.append(joint)
-        start = 0
-        for linear in group:
-            end = start + linear.weight.shape[0]
-            linear.weight.data = joint[start:end]
-            start = end
-    return Product([], [], weights, NO_BLOCKS) if is_packed else Product(weights, [], [], blocks_of(weights[0]))
-
-
-def _joint(linears: list[Any]) -> Tensor:
-    weights = [linear.weight.detach() for linear in linears]
-    return weights[0] if len(weights) == 1 else torch.cat(weights)
+def _fused(linears: list[Any]) -> Tensor:
+    """The weights of some modules in one tensor, of which theirs become views."""
+    if len(linears) == 1:
+        return linears[0].weight.detach()
+    joint = torch.cat([linear.weight.detach() for linear in linears])
+    for linear, rows in zip(linears, joint.split([len(linear.weight) for linear in linears]), strict=True):
+        linear.weight.data = rows
+    return joint
 
 
 def _twice(weight: Tensor) -> Tensor:
@@ -252,7 +238,7 @@ class FusedLlamaRunner:
             raise ValueError(f"The cache has room for {self.capacity} positions, not {end}.")
         cos, sin = (table[start:end] for table in self.rotary)
         is_block = count <= self._longest_block
-        model = self._few if count <= MOST_BLOCKED else self._many
+        model = self._few if count <= MOST_QUANTISED else self._many
         mask = None
         if count > 1 and is_block:
             mask = self._causal[:count, :count]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from core.runners.products import Product, in_blocks, in_packed
+from core.runners.products import Product, in_int8, in_packed
 from core.sampling import draw_in_double, one_hot, unfiltered_probabilities
 
 # No postponed annotations here: TorchScript can't resolve those of a NamedTuple from another module.
@@ -157,22 +157,20 @@ def draw_next(
 
 def _product(x: Tensor, product: Product, index: int) -> Tensor:
     if len(product.int8) > 0:
-        return torch.ops.quantized.linear_dynamic(x, product.int8[index], False)
-    if len(product.packed) > 0:
+        return in_int8(x, product.int8[index])
+    if _is_packed(x, product):
         return in_packed(x, product.packed[index])
-    if _is_blocked(x, product):
-        return in_blocks(x, product.weights[index], product.blocks.size)
     return functional.linear(x, product.weights[index])
 
 
 def _add_product(residual: Tensor, x: Tensor, product: Product, index: int) -> Tensor:
-    if len(product.int8) > 0 or len(product.packed) > 0 or _is_blocked(x, product):
+    if len(product.int8) > 0 or _is_packed(x, product):
         return _product(x, product, index).add_(residual)
     return torch.addmm(residual, x, product.weights[index].t())
 
 
-def _is_blocked(x: Tensor, product: Product) -> bool:
-    return product.blocks.size > 0 and x.size(0) >= product.blocks.fewest
+def _is_packed(x: Tensor, product: Product) -> bool:
+    return len(product.packed) > 0 and x.size(0) >= product.fewest
 
 
 def _attend_block(query: Tensor, keys: Tensor, values: Tensor, mask: Optional[Tensor]) -> Tensor:  # noqa: UP045
