@@ -13,7 +13,7 @@ from PySide6.QtGui import QHelpEvent
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QToolTip
 
-from app.run.run_counts import Column, PositionCounts
+from app.run.run_counts import Column
 from app.run.run_plots import MAX_POINTS, PlotsPage, stairs
 from app.run.run_view import RunView
 from app.run.step_plots import FOLLOWED_STEPS, MAX_BARS, AcceptancePlot, LatencyPlot
@@ -163,22 +163,6 @@ def test_the_live_page_draws_nothing_behind_another_and_all_of_it_in_front(make_
     window.side.show_page(panel)
     assert len(panel.acceptance.accepted_bars.opts["x"]) == 12
     assert panel.tiles.speed.value.text() != "–"
-
-
-def counted(blocks):
-    """Counts over blocks of (drafted, accepted)."""
-    counts = PositionCounts()
-    for drafted, accepted in blocks:
-        counts.add(make_step(0, 9, num_draft_tokens=drafted, num_accepted=accepted))
-    return counts
-
-
-def test_positions_count_what_was_drafted_tested_and_accepted():
-    counts = counted([(4, 4), (4, 1), (2, 2), (0, 0), (4, 0)])
-    assert (counts.drafted, counts.tested, counts.accepted) == ([4, 4, 3, 3], [4, 3, 1, 1], [3, 2, 1, 1])
-    assert counts.of_drafted(1) == 0.5
-    assert counts.of_tested(1) == pytest.approx(2 / 3)
-    assert [counted([(3, 0)]).of_tested(position) for position in range(3)] == [0.0, None, None]
 
 
 # --- The plots of single steps ---

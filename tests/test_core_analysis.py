@@ -81,6 +81,14 @@ def test_a_tally_counts_what_its_words_say():
     assert summary.predicted_speedup == pytest.approx(expected)
 
 
+def test_positions_count_what_was_drafted_tested_and_accepted():
+    counts = Tally([make_step(4, 4), make_step(4, 1), make_step(2, 2, is_cut=True), make_step(0, 0)]).positions
+    assert (counts.drafted, counts.tested, counts.accepted) == ([3, 3, 2, 2], [3, 3, 1, 1], [3, 2, 1, 1])
+    assert counts.of_drafted(2) == 0.5
+    assert counts.of_tested(1) == pytest.approx(2 / 3)
+    assert [Tally([make_step(2, 0)]).positions.of_tested(position) for position in range(2)] == [0.0, None]
+
+
 def test_a_prediction_counts_steps_without_a_draft_and_a_text_that_ends_early_makes_no_draft_look_slow():
     # Ten full blocks of three among ninety plain steps, drafting and scoring for free: 130 tokens in 100 steps' time.
     steps = [make_step(3, 3, draft_ms=0.0)] * 10 + [make_step(0, 0)] * 90

@@ -43,14 +43,12 @@ class RunCounts:
     Attributes:
         sums: the basis of the tiles, of Why and of Theory.
         columns: one value a step.
-        positions: acceptance by position in the block.
         timeline: tokens over time.
     """
 
     def __init__(self) -> None:
         self.sums = Tally()
         self.columns: dict[Column, list[Any]] = {column: [] for column in Column}
-        self.positions = PositionCounts()
         self.timeline = Timeline()
         self._blocks = BlockSums()
 
@@ -78,7 +76,6 @@ class RunCounts:
         )
         for column, value in zip(self.columns.values(), values, strict=True):
             column.append(value)
-        self.positions.add(step)
         self.timeline.add(step)
 
     def table(self, *columns: Column) -> dict[str, list[Any]]:
@@ -95,44 +92,6 @@ class RunCounts:
         counts = np.add.reduceat(is_there.astype(np.float64), starts)
         sums = np.add.reduceat(np.where(is_there, values, 0.0), starts)
         return np.divide(sums, counts, out=np.full_like(sums, np.nan), where=counts > 0)
-
-
-class PositionCounts:
-    """Counts by position in the block, from 0.
-
-    Attributes:
-        drafted: blocks that reached this position.
-        tested: those in which all tokens before were accepted, so that this one was tested.
-        accepted: those in which this token was accepted.
-    """
-
-    def __init__(self) -> None:
-        self.drafted: list[int] = []
-        self.tested: list[int] = []
-        self.accepted: list[int] = []
-
-    def __len__(self) -> int:
-        return len(self.drafted)
-
-    def add(self, step: Step) -> None:
-        """Count a step."""
-        drafted, accepted = step.num_draft_tokens, step.num_accepted
-        for column in (self.drafted, self.tested, self.accepted):
-            column.extend([0] * (drafted - len(column)))
-        for position in range(drafted):
-            self.drafted[position] += 1
-            # The first token that was not accepted was tested; those after it were discarded.
-            self.tested[position] += position <= accepted
-            self.accepted[position] += position < accepted
-
-    def of_drafted(self, position: int) -> float:
-        """Accepted / drafted at a position."""
-        return self.accepted[position] / self.drafted[position]
-
-    def of_tested(self, position: int) -> float | None:
-        """Accepted / tested, given that all before were accepted; None if none was tested."""
-        tested = self.tested[position]
-        return self.accepted[position] / tested if tested else None
 
 
 class Timeline:

@@ -62,7 +62,7 @@ def best_length(sums: Tally, diagnosis: Diagnosis) -> LengthForecast | None:
     """
     plain, own = diagnosis.plain, diagnosis.usual_length
     costs, longest = verify_costs(sums, plain.forward_ms)
-    if not (diagnosis.is_enough and own and longest and sums.reached):
+    if not (diagnosis.is_enough and own and longest):
         return None
     drafting = sums.num_blocks / sums.num_steps
 

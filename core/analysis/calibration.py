@@ -13,9 +13,9 @@ import numpy as np
 from core.analysis.diagnosis import LEAST_BLOCKS, Array, plain_step
 from core.analysis.expectation import wilson
 from core.analysis.theory import NUM_RESAMPLES, SpeedupTheory, speedup_theory
-from core.runlog.tally import Tally
+from core.runlog.tally import Tally, num_tested
 from core.text import percent_text
-from core.types import Step, Summary, TokenKind
+from core.types import Step, Summary
 
 NUM_BINS = 10
 LEAST_POSITIONS = 20
@@ -60,7 +60,7 @@ def calibrate(steps: Sequence[Step]) -> Calibration | None:
     rows = [
         (position, predicted, position < step.num_accepted)
         for step in steps
-        for position, predicted in enumerate(step.expected_acceptance[: _num_tested(step)])
+        for position, predicted in enumerate(step.expected_acceptance[: num_tested(step)])
         if math.isfinite(predicted)
     ]
     if not rows:
@@ -82,10 +82,6 @@ def calibrate(steps: Sequence[Step]) -> Calibration | None:
         ),
         z=float((accepted - predicted).sum()) / math.sqrt(spread) if spread > 1e-9 else None,
     )
-
-
-def _num_tested(step: Step) -> int:
-    return step.num_accepted + (TokenKind.CORRECTION in step.emitted_kinds)
 
 
 class Predictor(StrEnum):
@@ -147,7 +143,7 @@ def study_predictors(steps: Sequence[Step]) -> PredictorStudy | None:
     starts: list[int] = []
     scalars: list[tuple[float, ...]] = []
     for step in steps:
-        tested = _num_tested(step)
+        tested = num_tested(step)
         for index, item in enumerate(step.evidence[: step.num_draft_tokens]):
             if item.draft_probs is None or item.residual_mass is None or not len(item):
                 continue

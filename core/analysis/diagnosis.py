@@ -204,15 +204,16 @@ def verify_costs(sums: Tally, forward_ms: float) -> tuple[list[float], int]:
 
 
 def tokens_per_block(sums: Tally, num_draft_tokens: int) -> float:
-    """Tokens that a block of K is expected to emit, from the acceptance observed at each position.
+    """Tokens that a block of K is expected to emit, from the acceptance of the tokens tested at each position.
 
-    Beyond the positions that were reached often enough, each further token is accepted with alpha.
+    Beyond the positions that were drafted often enough, each further token is accepted with alpha.
     """
+    positions = sums.positions
     total = survival = 1.0
     for position in range(num_draft_tokens):
-        if position >= len(sums.reached) or sums.reached[position] < LEAST_BLOCKS:
+        if position >= len(positions) or positions.drafted[position] < LEAST_BLOCKS:
             # 1 + alpha + … + alpha^m, less the 1 that is counted already.
             return total + survival * (expected_tokens(sums.alpha or 0.0, num_draft_tokens - position) - 1.0)
-        survival = sums.kept[position] / sums.reached[position]
+        survival *= positions.of_tested(position) or 0.0
         total += survival
     return total

@@ -31,7 +31,7 @@ class RunData:
 
     Attributes:
         steps: the steps that could be rebuilt.
-        added_up: the summary as computed from the steps.
+        added_up: the summary as computed from the steps; tally: their counts.
         baseline_ms, baseline_tokens: per step of the baseline; empty if it did not run.
         problems: one sentence for each thing missing from the log.
     """
@@ -39,7 +39,7 @@ class RunData:
     log: RunLog
     steps: tuple[Step, ...]
     added_up: Summary
-    alpha: float | None
+    tally: Tally
     baseline_ms: tuple[float, ...]
     baseline_tokens: tuple[int, ...]
     problems: tuple[str, ...]
@@ -115,7 +115,7 @@ def run_data(log: RunLog) -> RunData:
         log=log,
         steps=tuple(steps),
         added_up=tally.summary(FinishReason.CANCELLED, text, prefill_ms=0.0, target_step_ms=None, peak_memory_mb=None),
-        alpha=tally.alpha,
+        tally=tally,
         baseline_ms=tuple(float(record["total_ms"]) for record in plain),
         baseline_tokens=tuple(
             len(emitted) if isinstance(emitted := record.get("emitted"), list) else 1 for record in plain
@@ -244,7 +244,7 @@ FIGURES: tuple[Figure, ...] = (
         "Alpha",
         "",
         "Accepted / tested tokens: the probability that a tested token is accepted.",
-        lambda run: run.alpha,
+        lambda run: run.tally.alpha,
         "{:.1%}",
     ),
     _logged(

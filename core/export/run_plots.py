@@ -11,6 +11,7 @@ from markupsafe import Markup
 from core.analysis.expectation import expected_accepted, wilson
 from core.export.charts import Axis, Mark, Plot, Point, binned, headroom, percent, series_mark, thinned
 from core.export.run_data import RunData
+from core.runlog.tally import PositionCounts
 from core.text import percent_text
 from core.types import Step
 
@@ -32,7 +33,7 @@ def run_plots(run: RunData) -> list[Markup]:
     if not run.steps:
         return []
     if any(step.num_draft_tokens for step in run.steps):
-        return [_acceptance(run.steps), _latency(run), _over_time(run), _by_position(run.steps)]
+        return [_acceptance(run.steps), _latency(run), _over_time(run), _by_position(run.tally.positions)]
     return [_latency(run), _over_time(run)]
 
 
@@ -168,16 +169,8 @@ def _over_time(run: RunData) -> Markup:
     return plot.figure((SPECULATIVE, BASELINE) if plain else (SPECULATIVE,))
 
 
-def _by_position(steps: Sequence[Step]) -> Markup:
-    longest = max(step.num_draft_tokens for step in steps)
-    drafted, tested, accepted = ([0] * longest for _ in range(3))
-    for step in steps:
-        for place in range(step.num_draft_tokens):
-            # The text may have ended within the block, before this token was tested.
-            has_ended = place == step.num_accepted == len(step.emitted)
-            drafted[place] += 1
-            accepted[place] += place < step.num_accepted
-            tested[place] += place <= step.num_accepted and not has_ended
+def _by_position(positions: PositionCounts) -> Markup:
+    longest = len(positions)
     plot = Plot(
         "positions",
         "Acceptance by draft position",
@@ -187,13 +180,14 @@ def _by_position(steps: Sequence[Step]) -> Markup:
         Axis("accepted, %", 0, 1.04, percent),
     )
     for place in range(longest):
-        share = accepted[place] / drafted[place]
-        tip = f"position {place + 1}: {percent_text(share, 1)} of {drafted[place]:,} drafted"
+        share = positions.of_drafted(place)
+        tip = f"position {place + 1}: {percent_text(share, 1)} of {positions.drafted[place]:,} drafted"
         plot.bar(place + 1, share, 0.62, KEPT, tip)
     for place in range(longest):
-        if tested[place]:
-            rate = accepted[place] / tested[place]
-            plot.whisker(place + 1, *wilson(rate, tested[place]))
-            tip = f"position {place + 1}: {percent_text(rate, 1)} of {tested[place]:,} tested"
-            plot.dots([(place + 1.0, rate)], GIVEN, [tip])
+        rate, tested = positions.of_tested(place), positions.tested[place]
+        if rate is not None:
+            plot.whisker(place + 1, *wilson(rate, tested))
+            plot.dots(
+                [(place + 1.0, rate)], GIVEN, [f"position {place + 1}: {percent_text(rate, 1)} of {tested:,} tested"]
+            )
     return plot.figure((KEPT, GIVEN))

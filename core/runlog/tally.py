@@ -17,12 +17,54 @@ COLUMNS = ("drafted", "accepted", "tested", "emitted", "draft_ms", "verify_ms", 
 time is that of a whole block, which one that the end of the text cut short is not."""
 
 
+def num_tested(step: Step) -> int:
+    """Tokens accepted or rejected; those behind a rejection are not tested."""
+    return step.num_accepted + (TokenKind.CORRECTION in step.emitted_kinds)
+
+
+class PositionCounts:
+    """Counts by position in the block, from 0.
+
+    Attributes:
+        drafted: blocks that reached this position.
+        tested: those in which this token was tested: all before it were accepted, and the text went on.
+        accepted: those in which this token was accepted.
+    """
+
+    def __init__(self) -> None:
+        self.drafted: list[int] = []
+        self.tested: list[int] = []
+        self.accepted: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.drafted)
+
+    def add(self, step: Step) -> None:
+        """Count a step."""
+        drafted, accepted, tested = step.num_draft_tokens, step.num_accepted, num_tested(step)
+        for column in (self.drafted, self.tested, self.accepted):
+            column.extend([0] * (drafted - len(column)))
+        for position in range(drafted):
+            self.drafted[position] += 1
+            self.tested[position] += position < tested
+            self.accepted[position] += position < accepted
+
+    def of_drafted(self, position: int) -> float:
+        """Accepted / drafted at a position."""
+        return self.accepted[position] / self.drafted[position]
+
+    def of_tested(self, position: int) -> float | None:
+        """Accepted / tested, given that all before were accepted; None if none was tested."""
+        tested = self.tested[position]
+        return self.accepted[position] / tested if tested else None
+
+
 class Tally:
     """The steps of a growing run, read once each: one row a step, and running sums.
 
-    A block is a step that drafted. reached and kept count, by position, the blocks that long, and those with all tokens
-    accepted so far; these, the scoring times by K, and timed_draft_ms leave out a block cut short by the end of the
-    text, whose times cover more tokens than are counted. expected: accepted tokens expected under rejection coupling.
+    A block is a step that drafted. The scoring times by K and timed_draft_ms leave out a block cut short by the end of
+    the text, whose times cover more tokens than are counted. expected: accepted tokens expected under rejection
+    coupling.
     """
 
     def __init__(self, steps: Sequence[Step] = ()) -> None:
@@ -32,9 +74,7 @@ class Tally:
         self.drafted = self.accepted = self.tested = 0
         self.expected = 0.0
         self.draft_ms = self.verify_ms = self.total_ms = self.block_ms = self.timed_draft_ms = 0.0
-        self.accepted_by_position: list[int] = []
-        self.reached: list[int] = []
-        self.kept: list[int] = []
+        self.positions = PositionCounts()
         self.verify_by_length: defaultdict[int, list[float]] = defaultdict(list)
         self.tests_by_temperature: dict[float, tuple[int, int]] = {}
         for step in steps:
@@ -43,7 +83,7 @@ class Tally:
     def add(self, step: Step) -> None:
         """Count a step."""
         count, accepted = step.num_draft_tokens, step.num_accepted
-        tested = accepted + (TokenKind.CORRECTION in step.emitted_kinds)
+        tested = num_tested(step)
         is_timed = count > 0 and not (step.emitted_kinds and step.emitted_kinds[-1] is TokenKind.ACCEPTED)
         times = step.draft_ms, step.verify_ms, step.total_ms
         self._rows.append((count, accepted, tested, len(step.emitted), *times, is_timed))
@@ -63,14 +103,8 @@ class Tally:
         self.expected += expected if math.isfinite(expected) else accepted  # An old log may lack the probabilities.
         before = self.tests_by_temperature.get(step.temperature, (0, 0))
         self.tests_by_temperature[step.temperature] = (before[0] + tested, before[1] + accepted)
-        for counts in (self.accepted_by_position, self.reached, self.kept):
-            counts.extend([0] * (count - len(counts)))
-        for position in range(accepted):
-            self.accepted_by_position[position] += 1
+        self.positions.add(step)
         if is_timed:
-            for position in range(count):
-                self.reached[position] += 1
-                self.kept[position] += position < accepted
             self.verify_by_length[count].append(step.verify_ms)
             self.timed_draft_ms += step.draft_ms
 
@@ -122,7 +156,7 @@ class Tally:
             num_drafts=self.num_blocks,
             num_draft_tokens=self.drafted,
             num_accepted_tokens=self.accepted,
-            num_accepted_tokens_per_pos=tuple(self.accepted_by_position),
+            num_accepted_tokens_per_pos=tuple(self.positions.accepted),
             draft_acceptance_rate=self.accepted / self.drafted if self.drafted else None,
             block_efficiency=self.tokens / self.num_steps if self.num_steps else None,
             cost_coefficient=cost,
