@@ -9,7 +9,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QAbstractButton, QAbstractItemView, QAbstractSpinBox, QComboBox, QLineEdit
 
 from app.settings import sweeps_folder
-from app.tools.sweep import files, sweep_view
+from app.tools.sweep import files, form
 from core.experiments.sweep_file import read_sweep
 from core.settings import LengthPolicy
 from tests.fakes_app import cell, texts
@@ -258,7 +258,7 @@ def test_a_disk_error_is_reported_and_the_sweep_continues(window, qtbot, monkeyp
 
 @pytest.mark.parametrize("answer", [True, False])
 def test_a_long_sweep_asks_after_its_first_run(window, engine, qtbot, monkeypatch, answer):
-    monkeypatch.setattr(sweep_view, "ASK_ABOVE", 4)
+    monkeypatch.setattr(form, "ASK_ABOVE", 4)
     sweeps = start(window)
     qtbot.waitUntil(lambda: not sweeps.question.isHidden())
     assert len(engine.calls) == 1
@@ -277,7 +277,7 @@ def test_closing_in_the_middle_stops_in_order_and_keeps_what_is_measured(
     window, engine, qtbot, tmp_path, monkeypatch, which
 ):
     if which == "asked":
-        monkeypatch.setattr(sweep_view, "ASK_ABOVE", 2)
+        monkeypatch.setattr(form, "ASK_ABOVE", 2)
     engine.on_run = Pause(at=2)
     sweeps = start(window)
     qtbot.waitUntil(lambda: window.tools.sweep.view.num_done == 1)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Slot
-from PySide6.QtGui import QColor, QFontMetrics, QGuiApplication, QPainter, QPen
+from PySide6.QtCore import QRectF, QSize, Qt, Slot
+from PySide6.QtGui import QColor, QGuiApplication, QPainter, QPen
 from PySide6.QtWidgets import QCheckBox, QComboBox, QSpinBox, QWidget
 
 from app.controller import RunController
 from app.dialogs import Dialogs
 from app.jobs import Jobs
 from app.setup.controls import ControlsPanel
-from app.theme import current_theme, hold, mono_font, scaled, ui_font
+from app.theme import current_theme, hold, scaled
 from app.tools.tool_window import ReportWindow
 from app.widgets.fields import (
     WheelGuard,
@@ -28,7 +28,7 @@ from app.widgets.fields import (
     text_label,
     wrapped_label,
 )
-from app.widgets.painted import PaintedWidget
+from app.widgets.painted import LEFT, RIGHT, PaintedWidget, draw_text
 from app.widgets.rows import Column, Row
 from app.widgets.tables import Table
 from app.window_layout import open_at
@@ -169,10 +169,6 @@ class CheckBars(PaintedWidget):
         """Room for all rows, so that nothing moves when they appear."""
         return QSize(420, NUM_ROWS * scaled(ROW))
 
-    def tip_at(self, _point: QPointF) -> str:
-        """The same everywhere."""
-        return ""
-
     def _paint(self, painter: QPainter) -> None:
         most = max((max(item.observed, item.expected) for item in self._counts), default=1.0) or 1.0
         left, room = scaled(TEXT_WIDTH), self.width() - scaled(TEXT_WIDTH + FIGURE_WIDTH + GAP)
@@ -182,17 +178,13 @@ class CheckBars(PaintedWidget):
             self._draw_bars(painter, place.center().y(), item, left, max(room, 1) / most)
 
     def _draw_texts(self, painter: QPainter, place: QRectF, item: TokenCount) -> None:
-        middle, theme = Qt.AlignmentFlag.AlignVCenter, current_theme()
-        font = mono_font() if item.text else ui_font(12)
-        painter.setFont(font)
-        painter.setPen(QColor(theme.text if item.text else theme.muted))
-        width = scaled(TEXT_WIDTH - GAP)
-        shown = QFontMetrics(font).elidedText(token_text(item), Qt.TextElideMode.ElideRight, width)
-        painter.drawText(place, middle | Qt.AlignmentFlag.AlignLeft, shown)
-        painter.setFont(ui_font(12))
-        painter.setPen(QColor(theme.muted))
+        theme, is_token = current_theme(), bool(item.text)
+        text, color, size = token_text(item), theme.text if is_token else theme.muted, 13 if is_token else 12
+        left = QRectF(place.left(), place.top(), scaled(TEXT_WIDTH - GAP), place.height())
+        end = Qt.TextElideMode.ElideRight
+        draw_text(painter, left, text, color, LEFT, pixels=size, is_mono=is_token, elided=end)
         figures = f"{item.observed:,}, expected {item.expected:,.1f}"
-        painter.drawText(place, middle | Qt.AlignmentFlag.AlignRight, figures)
+        draw_text(painter, place, figures, theme.muted, RIGHT)
 
     def _draw_bars(self, painter: QPainter, middle: float, item: TokenCount, left: float, scale: float) -> None:
         height = scaled(BAR)

@@ -4,13 +4,39 @@ from __future__ import annotations
 
 from html import escape
 
-from PySide6.QtCore import QEvent, QPointF
-from PySide6.QtGui import QHelpEvent, QPainter, QPaintEvent
+from PySide6.QtCore import QEvent, QPointF, QRectF, Qt
+from PySide6.QtGui import QColor, QFont, QHelpEvent, QPainter, QPaintEvent
 from PySide6.QtWidgets import QSizePolicy, QToolTip, QWidget
+
+from app.theme import mono_font, ui_font
+
+CENTRE = Qt.AlignmentFlag.AlignCenter
+LEFT = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
+RIGHT = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
+
+
+def draw_text(
+    painter: QPainter,
+    place: QRectF,
+    text: str,
+    color: str,
+    flags: int = CENTRE,
+    *,
+    pixels: int = 12,
+    is_strong: bool = False,
+    is_mono: bool = False,
+    elided: Qt.TextElideMode | None = None,
+) -> None:
+    """Draw text in the interface's font or the transcript's, shortened to the place's width if `elided` says where."""
+    weight = QFont.Weight.DemiBold if is_strong else QFont.Weight.Normal
+    painter.setFont(mono_font(pixels) if is_mono else ui_font(pixels, weight=weight))
+    painter.setPen(QColor(color))
+    shown = text if elided is None else painter.fontMetrics().elidedText(text, elided, int(place.width()))
+    painter.drawText(place, flags, shown)
 
 
 class PaintedWidget(QWidget):
-    """A subclass paints in `_paint`, and returns the tooltip for a point from `tip_at`."""
+    """A subclass paints in `_paint`, and may return a tooltip for a point from `tip_at`."""
 
     def __init__(self, object_name: str, title: str = "") -> None:
         super().__init__()
@@ -20,7 +46,7 @@ class PaintedWidget(QWidget):
 
     def tip_at(self, point: QPointF) -> str:
         """The tooltip for a point, as plain text; empty for the widget's own tooltip."""
-        raise NotImplementedError
+        return ""
 
     def _paint(self, painter: QPainter) -> None:
         raise NotImplementedError

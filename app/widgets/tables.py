@@ -13,14 +13,17 @@ from PySide6.QtWidgets import (
     QGridLayout,
     QHeaderView,
     QLabel,
+    QStyledItemDelegate,
     QTableView,
+    QTableWidget,
+    QTableWidgetItem,
     QVBoxLayout,
     QWidget,
 )
 
 from app.theme import scaled
 from app.widgets.fields import named, text_label
-from app.widgets.rows import Column, Row, RowsModel, T, alignment
+from app.widgets.rows import Column, Role, Row, RowsModel, T, alignment
 from app.widgets.title_delegate import TitleDelegate
 
 if TYPE_CHECKING:
@@ -189,6 +192,24 @@ class Table(QTableView, Generic[T]):
             if self._keeps_one and not self.selectionModel().hasSelection():
                 self.select([rows[min(max(place, 0), len(rows) - 1)].key])
             self.verticalScrollBar().setValue(scroll)
+
+
+class GridTable(QTableWidget):
+    """A read-only table whose cells are drawn by a delegate."""
+
+    def __init__(self, name: str, title: str, delegate: QStyledItemDelegate) -> None:
+        super().__init__()
+        named(self, name, title)
+        delegate.setParent(self)
+        self.setItemDelegate(delegate)
+        prepare_rows(self)
+
+    def set_head(self, place: int, title: str, help_text: str, spoken: str = "") -> None:
+        """Set a column's heading, what it means, and what assistive technology says instead."""
+        head = QTableWidgetItem(title)
+        head.setToolTip(help_text)
+        head.setData(Role.AccessibleTextRole, spoken or title)
+        self.setHorizontalHeaderItem(place, head)
 
 
 class EmptyHint(QLabel):

@@ -10,7 +10,6 @@ from PySide6.QtWidgets import (
     QHeaderView,
     QStyledItemDelegate,
     QStyleOptionViewItem,
-    QTableWidget,
     QTableWidgetItem,
     QWidget,
 )
@@ -18,10 +17,11 @@ from PySide6.QtWidgets import (
 from app.theme import current_theme, scaled, ui_font
 from app.tools.runs.comparison import ComparedRow, Comparison
 from app.tools.runs.overlay_plot import SAMPLE_WIDTH, OverlayPlot, RunSample, draw_sample
-from app.widgets.fields import column, named, quiet_button, row, table_card
+from app.widgets.fields import column, quiet_button, row, table_card
+from app.widgets.painted import draw_text
 from app.widgets.plot_card import PlotCard
 from app.widgets.rows import Index, Role
-from app.widgets.tables import prepare_rows
+from app.widgets.tables import GridTable
 from app.window_layout import splitter
 from core.text import percent_text
 
@@ -58,13 +58,9 @@ class RunHeader(QHeaderView):
             return
         inside = rect.adjusted(8, 4, -4, -4)
         draw_sample(painter, QRectF(inside.left(), inside.top(), SAMPLE_WIDTH, 14), index - 1)
-        painter.save()
-        painter.setFont(ui_font(12))
-        painter.setPen(QColor(current_theme().text))
         name = str(self.model().headerData(index, Qt.Orientation.Horizontal, Role.ToolTipRole))
-        shown = painter.fontMetrics().elidedText(name, Qt.TextElideMode.ElideRight, inside.width())
-        painter.drawText(inside, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignBottom, shown)
-        painter.restore()
+        flags, end = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignBottom, Qt.TextElideMode.ElideRight
+        draw_text(painter, QRectF(inside), name, current_theme().text, flags, elided=end)
 
 
 class BackgroundDelegate(QStyledItemDelegate):
@@ -78,17 +74,14 @@ class BackgroundDelegate(QStyledItemDelegate):
         super().paint(painter, option, index)
 
 
-class CompareTable(QTableWidget):
+class CompareTable(GridTable):
     """Shows a `Comparison`: a column per run, a row per setting or figure."""
 
     def __init__(self) -> None:
-        super().__init__()
-        named(self, "compareTable", "Compared runs")
+        super().__init__("compareTable", "Compared runs", BackgroundDelegate())
         self._shown: tuple[Comparison, bool] | None = None
         self.head = RunHeader()
         self.setHorizontalHeader(self.head)
-        self.setItemDelegate(BackgroundDelegate(self))
-        prepare_rows(self)
         self.restyle()
 
     def restyle(self) -> None:
@@ -114,10 +107,7 @@ class CompareTable(QTableWidget):
         self.setColumnCount(1 + len(names))
         self.setHorizontalHeaderItem(0, QTableWidgetItem(""))
         for place, name in enumerate(names, start=1):
-            item = QTableWidgetItem("")
-            item.setToolTip(name)
-            item.setData(Role.AccessibleTextRole, name)
-            self.setHorizontalHeaderItem(place, item)
+            self.set_head(place, "", name, name)
         sections = {DIFFERING if comparison.differing else SAME: comparison.differing, RESULTS: comparison.results}
         for title, rows in (sections | ({AGREEING: comparison.agreeing} if with_agreeing else {})).items():
             self._add_section(title)

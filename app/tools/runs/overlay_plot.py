@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pyqtgraph as pg
 from pyqtgraph.graphicsItems.ScatterPlotItem import drawSymbol
-from PySide6.QtCore import QPointF, QRect, QRectF, QSize, Qt
+from PySide6.QtCore import QPointF, QRectF, QSize, Qt
 from PySide6.QtGui import QBrush, QColor, QFontMetrics, QPainter, QPen
 from PySide6.QtWidgets import QSizePolicy
 
 from app.theme import Theme, current_theme, scaled, ui_font
 from app.tools.runs.comparison import Array
+from app.widgets.painted import LEFT, draw_text
 from app.widgets.plots import Mark, Plot, SeriesSample, Table
 
 DASHES: tuple[tuple[float, ...], ...] = ((), (5, 2), (1.5, 1.8), (6, 2, 1.5, 2), (10, 3), (6, 2, 1.5, 2, 1.5, 2))
@@ -77,11 +78,8 @@ class RunSample(SeriesSample):
     def draw(self, painter: QPainter, size: QSize) -> None:
         """Draw line and name at a painter's origin, on screen or into a file."""
         draw_sample(painter, QRectF(1, 0, SAMPLE_WIDTH, size.height()), self._index)
-        painter.setFont(ui_font(12))
-        painter.setPen(QColor(current_theme().text))
-        place = QRect(SAMPLE_WIDTH + 8, 0, size.width() - SAMPLE_WIDTH - 8, size.height())
-        shown = painter.fontMetrics().elidedText(self._text, Qt.TextElideMode.ElideRight, place.width())
-        painter.drawText(place, Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignLeft, shown)
+        place = QRectF(SAMPLE_WIDTH + 8, 0, size.width() - SAMPLE_WIDTH - 8, size.height())
+        draw_text(painter, place, self._text, current_theme().text, LEFT, elided=Qt.TextElideMode.ElideRight)
 
 
 class OverlayPlot(Plot):

@@ -8,10 +8,9 @@ from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 
-from app.tools.sweep.sweep_view import OpenedSweep
 from core.errors import RunLogError
 from core.experiments.sweep_file import read_sweep
-from core.experiments.sweep_plan import SweepPlan
+from core.experiments.sweep_plan import SweepFinished, SweepPlan, SweepStarted
 from core.experiments.sweep_results import SweepResults, to_csv, verdicts
 from core.export.files import export_sweep_csv, export_sweep_html, export_sweep_jsonl
 from core.files import write_atomically
@@ -64,15 +63,17 @@ def title_of(path: Path) -> str:
     return path.stem
 
 
-def open_sweep(path: Path) -> OpenedSweep:
-    """Read a sweep, and compute its cells and verdicts.
+def open_sweep(path: Path) -> tuple[SweepStarted, SweepFinished]:
+    """Read a sweep, as the events of one that was continued with nothing left to measure.
 
     Raises:
         OutriderError: it can't be read.
     """
     log = read_sweep(path)
-    results = SweepResults(log.plan, log.measurements)
-    return OpenedSweep(path, results, results.all(), verdicts(results), len(log.measurements), tuple(log.problems))
+    results, num_runs, num_done = SweepResults(log.plan, log.measurements), log.plan.num_runs, len(log.measurements)
+    cells = results.all()
+    started = SweepStarted(log.plan, num_runs, num_done, cells, tuple(log.problems))
+    return started, SweepFinished(num_done >= num_runs, cells, verdicts(results))
 
 
 def export_sweep(source: Path, kind: SweepExport, path: Path) -> None:

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QLocale, QSignalBlocker, Signal, Slot
-from PySide6.QtWidgets import QCheckBox, QComboBox, QGridLayout, QLineEdit, QSizePolicy, QSpinBox, QWidget
+from PySide6.QtWidgets import QCheckBox, QComboBox, QGridLayout, QSizePolicy, QSpinBox, QWidget
 
 from app.dialogs import Dialogs
 from app.jobs import Jobs
 from app.settings import RunSettings
-from app.tools.sweep.sweep_view import SweepView, drafters_of, lengths_of, parse_temperatures, prompts_of, size_text
+from app.tools.sweep.sweep_view import WINDOW_SUITE, SweepView
 from app.widgets.fields import (
     TickList,
     WheelGuard,
     boxed,
     column,
     describe,
+    hint_label,
     labelled,
+    line_edit,
     named,
     push_button,
     row,
@@ -26,11 +32,13 @@ from app.widgets.fields import (
     text_label,
     wrapped_label,
 )
-from core.drafters.registry import METHODS
+from core.draft_shape import DraftLength, parse_draft_lengths
+from core.drafters.registry import METHODS, get_method
 from core.errors import OutriderError, PairMismatchError, SettingsError
-from core.experiments.prompt_suites import SUITES, Prompt, read_prompts
-from core.experiments.sweep_plan import SweepPlan
+from core.experiments.prompt_suites import SUITES, Prompt, find_prompts, first_of_each, read_prompts
+from core.experiments.sweep_plan import ASK_ABOVE, DrafterChoice, SweepPlan
 from core.settings import SETTINGS, LengthPolicy
+from core.text import duration_text
 
 if TYPE_CHECKING:
     from app.setup.controls import ControlsPanel
@@ -43,6 +51,7 @@ POLICIES: dict[str, tuple[str, str]] = {
     LengthPolicy.AUTO: ("Auto", "K chosen before each step from the steps' cost and the acceptance so far"),
     LengthPolicy.ADAPTIVE: ("Adaptive", "As Auto, and it stops drafting where the draft is unsure"),
 }
+WINDOW_PROMPT = "the window's prompt"
 
 
 class SweepForm(QWidget):
@@ -82,20 +91,18 @@ class SweepForm(QWidget):
         self.drafts_note = wrapped_label("sweepDraftsNote", "hint")
         self.methods = TickList("sweepMethods", "Methods", columns=2)
         self.methods.show_items({name: (method.title, method.summary) for name, method in METHODS.items()})
-        self.lengths = _line("sweepLengths", "1-8")
+        self.lengths = line_edit("sweepLengths", "1-8")
         self.policies = TickList("sweepPolicies", "K chosen during the run", columns=2)
         self.policies.show_items(POLICIES)
-        self.temperatures = _line("sweepTemperatures", "0, 0.5, 1")
+        self.temperatures = line_edit("sweepTemperatures", "0, 0.5, 1")
         self.suites = TickList("sweepSuites", "Prompt suites", columns=2)
-        self.suites.show_items(
-            {name: (name.capitalize(), f"The prompts about {name} that come with Outrider") for name in SUITES}
-        )
+        suite_help = "The prompts about {} that come with Outrider"
+        self.suites.show_items({name: (name.capitalize(), suite_help.format(name)) for name in SUITES})
         title = "The main window's prompt"
         self.own_prompt = named(QCheckBox(title), "sweepOwnPrompt", title, "As it is when the sweep starts")
-        self.file_button = push_button("File…", "sweepFileButton", FILE_HELP)
+        self.file_button = push_button("File…", "sweepFileButton", FILE_HELP, self._on_file_requested)
         describe(self.file_button, "Prompts of a file", FILE_HELP)
-        self.file_note = text_label("No file", "hint")
-        self.file_note.setObjectName("sweepFileNote")
+        self.file_note = hint_label("sweepFileNote", "No file")
         self.file_note.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
         self.prompts_each = _spin("sweepPromptsEach", 0, 10_000, FEW_PROMPTS)
         self.prompts_each.setSpecialValueText("All")
@@ -121,12 +128,12 @@ class SweepForm(QWidget):
             )
         ):
             numbers.addWidget(labelled(title, spin, help_text), place // 2, place % 2)
-        fields = column(
+        form = column(
             text_label("Models", "section"),
             labelled("Target", self.target, "The model whose distribution the text is drawn from."),
-            _titled("Drafts", self.drafts),
+            labelled("Drafts", self.drafts, spacing=2),
             self.drafts_note,
-            _titled("Methods", self.methods),
+            labelled("Methods", self.methods, spacing=2),
             text_label("Grid", "section"),
             labelled("K", self.lengths, K_HELP),
             self.policies,
@@ -139,8 +146,8 @@ class SweepForm(QWidget):
             None,
             spacing=7,
         )
-        self._body = boxed(fields)
-        fields.setContentsMargins(0, 0, 10, 0)
+        self._body = boxed(form)
+        form.setContentsMargins(0, 0, 10, 0)
         self._body.setObjectName("sidebarBody")
         self._body.setLocale(QLocale.c())
         scroll = scrolled(self._body, "sidebarScroll")
@@ -155,16 +162,13 @@ class SweepForm(QWidget):
         self._guard.watch(self.target, *spins)
         for line in (self.lengths, self.temperatures):
             line.returnPressed.connect(self.start_button.click)
-        ticks = (self.drafts, self.methods, self.policies, self.suites)
-        for changed in (
-            *(spin.valueChanged for spin in spins),
-            *(line.textChanged for line in (self.lengths, self.temperatures)),
-            *(tick.changed for tick in ticks),
-            self.own_prompt.toggled,
-        ):
-            changed.connect(self._on_changed)
+            line.textChanged.connect(self.judge)
+        for spin in spins:
+            spin.valueChanged.connect(self.judge)
+        for ticks in (self.drafts, self.methods, self.policies, self.suites):
+            ticks.changed.connect(self.judge)
+        self.own_prompt.toggled.connect(self.judge)
         self.target.activated.connect(self._on_target_chosen)
-        self.file_button.clicked.connect(self._on_file_requested)
         self.start_button.clicked.connect(self.start_requested)
         # The main window may get new models, and its prompt may be part of the sweep.
         self._controls.changed.connect(self._on_window_changed)
@@ -184,13 +188,12 @@ class SweepForm(QWidget):
         settings, target = self._settings(), self.target.currentData()
         if not target:
             raise SettingsError("There is no target model yet. Open or get one in the main window.")
-        prompt = settings.prompt if self.own_prompt.isChecked() else None
         plan = SweepPlan(
             target=target,
-            drafters=drafters_of(self.methods.ticked(), self.drafts.ticked(), settings.method_options),
-            num_draft_tokens=lengths_of(self.lengths.text(), map(LengthPolicy, self.policies.ticked())),
+            drafters=_drafters(self.methods.ticked(), self.drafts.ticked(), settings.method_options),
+            num_draft_tokens=self._lengths(),
             temperatures=parse_temperatures(self.temperatures.text()),
-            prompts=prompts_of(self.suites.ticked(), self._own, prompt, self.prompts_each.value()),
+            prompts=self._prompts(settings.prompt),
             repeats=self.repeats.value(),
             max_new_tokens=self.length.value(),
             seed=self.seed.value(),
@@ -207,6 +210,27 @@ class SweepForm(QWidget):
                 raise PairMismatchError(problem)
         return plan
 
+    def _lengths(self) -> tuple[DraftLength, ...]:
+        text = self.lengths.text().strip()
+        numbers = parse_draft_lengths(text) if text else ()
+        found = tuple(dict.fromkeys((*numbers, *map(LengthPolicy, self.policies.ticked()))))
+        if not found:
+            raise SettingsError("Enter at least one K, such as 4 or 1-8, or check Auto.")
+        return found
+
+    def _prompts(self, prompt: str) -> tuple[Prompt, ...]:
+        found = [*_suites(self.suites.ticked()), *self._own]
+        if most_each := self.prompts_each.value():
+            found = first_of_each(found, most_each)
+        if self.own_prompt.isChecked():
+            if not prompt.strip():
+                raise SettingsError("The main window's prompt is empty: write one there, or leave it out.")
+            found.insert(0, Prompt(WINDOW_PROMPT, prompt, suite=WINDOW_SUITE))
+        if not found:
+            raise SettingsError("Check at least one prompt suite, choose a file, or use the main window's prompt.")
+        return tuple(found)
+
+    @Slot()
     def judge(self) -> SweepPlan | None:
         """Show how large the chosen sweep is, or why it can't be run, and return None."""
         plan, size, problem = None, "", self._file_problem
@@ -269,10 +293,6 @@ class SweepForm(QWidget):
         self.drafts_note.setVisible(not entries)
 
     @Slot()
-    def _on_changed(self) -> None:
-        self.judge()
-
-    @Slot()
     def _on_target_chosen(self) -> None:
         target = self.target.currentData() or ""
         self._controls.models.ask(target)
@@ -309,13 +329,6 @@ class SweepForm(QWidget):
         self.judge()
 
 
-def _line(name: str, placeholder: str) -> QLineEdit:
-    line = QLineEdit()
-    line.setObjectName(name)
-    line.setPlaceholderText(placeholder)
-    return line
-
-
 def _spin(name: str, low: int, high: int, value: int) -> QSpinBox:
     spin = QSpinBox()
     spin.setObjectName(name)
@@ -326,5 +339,60 @@ def _spin(name: str, low: int, high: int, value: int) -> QSpinBox:
     return spin
 
 
-def _titled(title: str, widget: QWidget) -> QWidget:
-    return boxed(column(text_label(title, "field"), widget, spacing=2))
+def _drafters(
+    methods: Sequence[str], drafts: Sequence[str], options: Mapping[str, Mapping[str, Any]]
+) -> tuple[DrafterChoice, ...]:
+    """Each method with each draft, if it needs one, and with the options that differ from their defaults."""
+    if not methods:
+        raise SettingsError("Check at least one method.")
+    found: list[DrafterChoice] = []
+    for name in methods:
+        method = get_method(name)
+        if method.needs_draft_model and not drafts:
+            raise SettingsError(f"The method {method.title} needs a draft model: check one, or leave the method out.")
+        given, known = options.get(name, {}), [item.name for item in fields(method.options)]
+        default, chosen = method.options(), method.options(**{key: given[key] for key in known if key in given})
+        changed = {key: given[key] for key in known if getattr(chosen, key) != getattr(default, key)}
+        found += [DrafterChoice(name, draft, changed) for draft in (drafts if method.needs_draft_model else (None,))]
+    return tuple(found)
+
+
+def parse_temperatures(text: str) -> tuple[float, ...]:
+    """Parse temperatures separated by commas or spaces, without duplicates.
+
+    Raises:
+        SettingsError: the text is not a list of numbers.
+    """
+    parts = [part for part in re.split(r"[,;\s]+", text) if part]
+    try:
+        values = tuple(float(part) for part in parts)
+    except ValueError:
+        values = ()
+    if not values:
+        shown = f", not {text[:60]!r}" if parts else ""
+        raise SettingsError(f"Temperatures are numbers separated by commas, such as 0, 0.5, 1{shown}.")
+    return tuple(dict.fromkeys(values))
+
+
+@lru_cache(maxsize=64)
+def _suites(names: tuple[str, ...]) -> tuple[Prompt, ...]:
+    return tuple(find_prompts(names))
+
+
+def size_text(plan: SweepPlan, seconds_each: float | None) -> str:
+    """How large a sweep is, and how long it will take if the mean time of a run is known."""
+    cells, baselines = _count(plan.num_cells, "cell"), _count(len(plan.temperatures), "baseline")
+    prompts, repeats = _count(len(plan.prompts), "prompt"), _count(plan.repeats, "repeat")
+    text = f"{_count(plan.num_runs, 'run')}: {cells} and {baselines}, each on {prompts}, {repeats}."
+    if seconds_each is not None:
+        return f"{text} About {duration_text(seconds_each * plan.num_runs)}, by the latest runs."
+    return f"{text} You are asked to confirm after the first run." if is_long(plan.num_runs) else text
+
+
+def is_long(num_runs: int) -> bool:
+    """Whether a sweep with this many runs left asks for confirmation after the first."""
+    return num_runs > ASK_ABOVE
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number:,} {word}{'' if number == 1 else 's'}"

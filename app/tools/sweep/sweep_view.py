@@ -3,142 +3,31 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from core.draft_shape import DraftLength, parse_draft_lengths
-from core.drafters.registry import get_method
-from core.errors import SettingsError
 from core.experiments.bench import Spread
-from core.experiments.prompt_suites import Prompt, find_prompts, first_of_each
 from core.experiments.sweep_plan import (
-    ASK_ABOVE,
     Cell,
     CellResult,
     DrafterChoice,
     Measurement,
     RunMeasured,
+    SweepEvent,
     SweepFinished,
     SweepPlan,
     SweepStarted,
     Verdict,
 )
 from core.experiments.sweep_results import SweepResults
-from core.settings import LengthPolicy
 from core.text import duration_text, percent_text, spaced_percent
 from core.types import StageChanged
 
-# --- From the form to a plan ---
-
 WINDOW_SUITE = "own"
-WINDOW_PROMPT = "the window's prompt"
-
-
-def drafters_of(
-    methods: Sequence[str], drafts: Sequence[str], options: Mapping[str, Mapping[str, Any]]
-) -> tuple[DrafterChoice, ...]:
-    """Combine each method with each draft, if it needs one.
-
-    Raises:
-        SettingsError: a method or a draft is missing, or a method's options are inconsistent.
-    """
-    if not methods:
-        raise SettingsError("Check at least one method.")
-    found: list[DrafterChoice] = []
-    for name in methods:
-        method = get_method(name)
-        if method.needs_draft_model and not drafts:
-            raise SettingsError(f"The method {method.title} needs a draft model: check one, or leave the method out.")
-        changed = _changed_options(name, options.get(name, {}))
-        found += [DrafterChoice(name, draft, changed) for draft in (drafts if method.needs_draft_model else (None,))]
-    return tuple(found)
-
-
-def _changed_options(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that differ from their defaults; the others would only lengthen the drafter's name."""
-    options = get_method(name).options
-    known = {item.name: values[item.name] for item in fields(options) if item.name in values}
-    default, chosen = options(), options(**known)
-    return {key: value for key, value in known.items() if getattr(chosen, key) != getattr(default, key)}
-
-
-def lengths_of(text: str, policies: Iterable[LengthPolicy]) -> tuple[DraftLength, ...]:
-    """Parse values of K, such as 1-8, and add the policies.
-
-    Raises:
-        SettingsError: there is none, or the text is invalid.
-    """
-    found = tuple(dict.fromkeys((*(parse_draft_lengths(text) if text.strip() else ()), *policies)))
-    if not found:
-        raise SettingsError("Enter at least one K, such as 4 or 1-8, or check Auto.")
-    return found
-
-
-def parse_temperatures(text: str) -> tuple[float, ...]:
-    """Parse temperatures separated by commas or spaces, without duplicates.
-
-    Raises:
-        SettingsError: the text is not a list of numbers.
-    """
-    parts = [part for part in re.split(r"[,;\s]+", text) if part]
-    try:
-        values = tuple(float(part) for part in parts)
-    except ValueError:
-        values = ()
-    if not values:
-        shown = f", not {text[:60]!r}" if parts else ""
-        raise SettingsError(f"Temperatures are numbers separated by commas, such as 0, 0.5, 1{shown}.")
-    return tuple(dict.fromkeys(values))
-
-
-def prompts_of(
-    suites: tuple[str, ...], own: Iterable[Prompt], prompt: str | None, most_each: int
-) -> tuple[Prompt, ...]:
-    """The prompts of suites and a file, limited to a number of each (0: all), and the main window's.
-
-    Raises:
-        SettingsError: there is none, or the main window's is empty.
-    """
-    found = [*_suites(suites), *own]
-    if most_each:
-        found = first_of_each(found, most_each)
-    if prompt is not None:
-        if not prompt.strip():
-            raise SettingsError("The main window's prompt is empty: write one there, or leave it out.")
-        found.insert(0, Prompt(WINDOW_PROMPT, prompt, suite=WINDOW_SUITE))
-    if not found:
-        raise SettingsError("Check at least one prompt suite, choose a file, or use the main window's prompt.")
-    return tuple(found)
-
-
-@lru_cache(maxsize=64)
-def _suites(names: tuple[str, ...]) -> tuple[Prompt, ...]:
-    return tuple(find_prompts(names))
-
-
-def size_text(plan: SweepPlan, seconds_each: float | None) -> str:
-    """How large a sweep is, and how long it will take if the mean time of a run is known."""
-    cells, baselines = _count(plan.num_cells, "cell"), _count(len(plan.temperatures), "baseline")
-    prompts, repeats = _count(len(plan.prompts), "prompt"), _count(plan.repeats, "repeat")
-    text = f"{_count(plan.num_runs, 'run')}: {cells} and {baselines}, each on {prompts}, {repeats}."
-    if seconds_each is not None:
-        return f"{text} About {duration_text(seconds_each * plan.num_runs)}, by the latest runs."
-    return f"{text} You are asked to confirm after the first run." if is_long(plan.num_runs) else text
-
-
-def is_long(num_runs: int) -> bool:
-    """Whether a sweep with this many runs left asks for confirmation after the first."""
-    return num_runs > ASK_ABOVE
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number:,} {word}{'' if number == 1 else 's'}"
-
+"""The suite of the main window's prompt."""
 
 # --- Figures and their scales ---
 
@@ -263,25 +152,12 @@ class VerdictLine(NamedTuple):
     """A verdict in a word and a sentence; `pays` is None while that is undecided."""
 
     word: str
-    sentence: str
     pays: bool | None
+    sentence: str
 
 
-def verdict_line(verdict: Verdict) -> VerdictLine:
-    """A verdict as it is shown."""
-    if verdict.best is None:
-        return VerdictLine("No answer", verdict.sentence, None)
-    if not verdict.speculates:
-        return VerdictLine("Don't speculate", verdict.sentence, False)
-    # A few runs may favour drafting by chance.
-    return VerdictLine(f"K = {verdict.best.cell.num_draft_tokens}", verdict.sentence, True if verdict.is_sure else None)
-
-
-class SweepRow(NamedTuple):
-    """One row of the heatmap."""
-
-    temperature: float
-    drafter: DrafterChoice
+SweepRow = tuple[float, DrafterChoice]
+"""One row of the heatmap: its temperature and drafter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,17 +180,6 @@ class ShownCell:
     has_failed: bool
     tip: str
     spoken: str
-
-
-class OpenedSweep(NamedTuple):
-    """A sweep read from its file; `problems` are sentences about errors in it."""
-
-    path: Path
-    results: SweepResults
-    cells: tuple[CellResult, ...]
-    verdicts: tuple[Verdict, ...]
-    num_done: int
-    problems: tuple[str, ...]
 
 
 class SweepView:
@@ -350,22 +215,22 @@ class SweepView:
         self.is_running, self.is_complete = True, False
         self.stage, self.seconds_left, self._seconds = "Preparing…", None, []
 
-    def show(self, opened: OpenedSweep) -> None:
+    def show(self, path: Path, events: Iterable[SweepEvent]) -> None:
         """Replace the current sweep with an earlier one."""
-        plan = opened.results.plan
-        self._set_plan(plan)
-        self._runs, self.path, self.verdicts = opened.results, opened.path, opened.verdicts
-        self.num_done, self.num_runs = opened.num_done, plan.num_runs
-        self.is_complete = opened.num_done >= plan.num_runs
-        self._take(opened.cells)
+        self.plan = None
+        self.path = path
+        for event in events:
+            self.apply(event)
         self.end()
 
-    def apply(self, event: object) -> None:
+    def apply(self, event: SweepEvent) -> None:
         """Apply an event of the engine."""
         if isinstance(event, SweepStarted):
-            assert self.plan is not None, "a sweep was begun"
+            if event.plan != self.plan:
+                self._set_plan(event.plan)
             runs = (item for result in event.results for item in result.measurements)
-            self._runs, self.num_done, self.verdicts = SweepResults(self.plan, runs), event.num_done, ()
+            self._runs, self.verdicts = SweepResults(event.plan, runs), ()
+            self.num_done, self.num_runs = event.num_done, event.num_runs
             self._take(event.results)
         elif isinstance(event, StageChanged):
             self.stage = self.stage if self.stage == STOPPING else event.text
@@ -386,7 +251,7 @@ class SweepView:
 
     def _set_plan(self, plan: SweepPlan) -> None:
         self.plan, self.verdicts = plan, ()
-        self.rows = tuple(SweepRow(at, drafter) for at in plan.temperatures for drafter in plan.drafters)
+        self.rows = tuple((at, drafter) for at in plan.temperatures for drafter in plan.drafters)
         self._results = {cell: CellResult(cell, 0) for cell in (*plan.baselines(), *plan.cells())}
         self._runs, self.num_done, self._best = None, 0, set()
 
@@ -422,9 +287,9 @@ class SweepView:
         """The target's title; empty if there is none."""
         return self._in_titles(self.plan.target) if self.plan is not None else ""
 
-    def row_title(self, row: SweepRow) -> str:
+    def row_title(self, drafter: DrafterChoice) -> str:
         """The title of a row's drafter."""
-        return self._in_titles(row.drafter.title)
+        return self._in_titles(drafter.title)
 
     def result(self, cell: Cell) -> CellResult:
         """A cell's result so far."""
@@ -521,7 +386,7 @@ class SweepView:
     def verdict_lines(self) -> list[VerdictLine]:
         """The verdict at each temperature; while the sweep runs, the leading cell."""
         if self.verdicts:
-            return [line._replace(sentence=self._in_titles(line.sentence)) for line in map(verdict_line, self.verdicts)]
+            return [VerdictLine(*_word(verdict), self._in_titles(verdict.sentence)) for verdict in self.verdicts]
         lines = []
         for cell in sorted(self._best, key=lambda cell: cell.temperature):
             result, at = self._results[cell], f"At temperature {cell.temperature:g}"
@@ -529,8 +394,18 @@ class SweepView:
             if not cell.is_baseline and result.speedup is not None:
                 runs = f"{result.num_measured} of {result.num_planned} runs"
                 lead = f"{at}, {cell.title} leads with {result.speedup.median:.2f}× plain decoding, {runs}."
-            lines.append(VerdictLine("So far", self._in_titles(lead), None))
+            lines.append(VerdictLine("So far", None, self._in_titles(lead)))
         return lines
+
+
+def _word(verdict: Verdict) -> tuple[str, bool | None]:
+    """A verdict in a word, and whether drafting pays."""
+    if verdict.best is None:
+        return "No answer", None
+    if not verdict.speculates:
+        return "Don't speculate", False
+    # A few runs may favour drafting by chance.
+    return f"K = {verdict.best.cell.num_draft_tokens}", True if verdict.is_sure else None
 
 
 def _median_speedup(result: CellResult) -> float:

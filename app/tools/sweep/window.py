@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +23,9 @@ from app.setup.prompt import PromptEditor
 from app.theme import hold, scaled, text_scale
 from app.tools.sweep import files
 from app.tools.sweep.files import SweepExport
-from app.tools.sweep.form import SweepForm
+from app.tools.sweep.form import SweepForm, is_long
 from app.tools.sweep.heatmap import Heatmap, HeatmapLegend, picture_of
-from app.tools.sweep.sweep_view import FIGURES, STOPPING, OpenedSweep, SweepFigure, SweepView, VerdictLine, is_long
+from app.tools.sweep.sweep_view import FIGURES, STOPPING, SweepFigure, SweepView, VerdictLine
 from app.tools.tool_window import ToolWindow
 from app.widgets.fields import (
     ChoiceRow,
@@ -47,7 +48,16 @@ from app.window_layout import open_at, splitter
 from core.controls import RunControls
 from core.errors import RunLogError
 from core.experiments.sweep import sweep
-from core.experiments.sweep_plan import Cell, FileFailed, Measurement, PlannedRun, RunMeasured, SweepPlan, SweepStarted
+from core.experiments.sweep_plan import (
+    Cell,
+    FileFailed,
+    Measurement,
+    PlannedRun,
+    RunMeasured,
+    SweepFinished,
+    SweepPlan,
+    SweepStarted,
+)
 from core.files import explain_write_error, write_atomically
 from core.runlog.store import KeptRun, KeptState
 from core.text import duration_text
@@ -413,18 +423,18 @@ class SweepWindow(ToolWindow):
             return
         self._jobs.submit(
             lambda _job: files.open_sweep(path),
-            self._show_opened,
+            partial(self._show_opened, path),
             failed=self.banner.show_sentence,
             what="The sweep could not be opened",
         )
 
-    def _show_opened(self, opened: OpenedSweep) -> None:
+    def _show_opened(self, path: Path, events: tuple[SweepStarted, SweepFinished]) -> None:
         if not self.is_running:
             self.banner.dismiss()
-            self.view.show(opened)
+            self.view.show(path, events)
             self._show()
-            if opened.problems:
-                self.banner.show_sentence(opened.problems[0])
+            for problem in events[0].problems[:1]:
+                self.banner.show_sentence(problem)
 
     # --- From a cell to the main window ---
 
