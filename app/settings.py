@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,7 +27,7 @@ SCHEMA = 1
 APP_NAME = "outrider"
 MAX_OPENED_MODELS = 20
 
-E = TypeVar("E", bound=StrEnum)
+S = TypeVar("S", "WindowSettings", "RunSettings")
 
 
 def config_file() -> Path:
@@ -134,19 +134,10 @@ class SettingsStore:
 
 def parse_settings(data: Mapping[str, Any]) -> WindowSettings:
     """Read settings value by value; one that can't be used falls back to its default."""
-    default = WindowSettings()
-    run = data.get("run")
-    return WindowSettings(
-        theme=_enum(data, "theme", default.theme),
-        text_scale=nearest_scale(_checked(data, "text_scale", default.text_scale, _between(0.5, 2.0))),
-        show_ghosts=_checked(data, "show_ghosts", default.show_ghosts, _is_bool),
-        hint_seen=_checked(data, "hint_seen", default.hint_seen, _is_bool),
-        side_page=_checked(data, "side_page", default.side_page, _is_text),
-        geometry=_checked(data, "geometry", default.geometry, _is_text),
-        splitters={k: v for k, v in _mapping(data.get("splitters")).items() if _is_text(v)},
-        opened_models=_refs(data.get("opened_models")),
-        run=_parse_run(run) if isinstance(run, dict) else default.run,
-    )
+    run = _mapping(data.get("run"))
+    if run.get("auto_draft_tokens") is True:  # Older settings had only this.
+        run = {"length_policy": LengthPolicy.AUTO, **run}
+    return replace(_parse(WindowSettings(), data), run=_parse(RunSettings(), run))
 
 
 def remember_model(settings: WindowSettings, ref: str) -> WindowSettings:
@@ -155,76 +146,48 @@ def remember_model(settings: WindowSettings, ref: str) -> WindowSettings:
     return replace(settings, opened_models=(ref, *others)[:MAX_OPENED_MODELS])
 
 
-def _parse_run(data: Mapping[str, Any]) -> RunSettings:
-    default = RunSettings()
-    values = {name: _run_value(name, data.get(name), getattr(default, name)) for name in RunSettings.__slots__}
-    if "length_policy" not in data and data.get("auto_draft_tokens") is True:  # Older settings had only this.
-        values["length_policy"] = LengthPolicy.AUTO
-    return RunSettings(**values)
+def _parse(default: S, data: Mapping[str, Any]) -> S:
+    known = [item.name for item in fields(default) if item.name in data]
+    return replace(default, **{name: _usable(name, data[name], getattr(default, name)) for name in known})
 
 
-def _run_value(name: str, value: Any, default: Any) -> Any:
-    """The value if the window can show it, else the default."""
+def _usable(name: str, value: Any, default: Any) -> Any:
+    """The value as the window can show it, else the default."""
     if name == "method_options":
         options = {method: _mapping(values) for method, values in _mapping(value).items() if method in METHODS}
-        return {method: _plain(values) for method, values in options.items()}
-    if isinstance(default, StrEnum):
-        return _enum({name: value}, name, default)
+        return {method: {k: v for k, v in values.items() if _is_plain(v)} for method, values in options.items()}
+    if name == "splitters":
+        return {k: v for k, v in _mapping(value).items() if _is_text(v)}
+    if name == "opened_models":
+        refs = value if isinstance(value, list) else []
+        return tuple(dict.fromkeys(ref for ref in refs if _is_text(ref)))[:MAX_OPENED_MODELS]
     if name == "chat":
         value = CHAT.get(value, value) if isinstance(value, str) else value
         return value if isinstance(value, bool) else None
-    if name == "prompt":
-        return value if isinstance(value, str) else default
-    if name == "method":
-        return value if isinstance(value, str) and value in METHODS else default
+    if name == "text_scale":
+        is_number = _is_plain(value) and not isinstance(value, str | bool)
+        return nearest_scale(value) if is_number and 0.5 <= value <= 2.0 else default
+    if isinstance(default, StrEnum):
+        return type(default)(value) if value in list(type(default)) else default
     if name in SETTINGS:
         return value if value is not None and is_valid(SETTINGS[name], value, in_window=True) else default
-    return value if _is_text(value) else default
-
-
-def _checked(data: Mapping[str, Any], key: str, default: Any, is_valid: Callable[[Any], bool]) -> Any:
-    value = data.get(key, default)
-    try:
-        return value if is_valid(value) else default
-    except TypeError:  # an unhashable value where a name should be
-        return default
-
-
-def _enum(data: Mapping[str, Any], key: str, default: E) -> E:
-    try:
-        return type(default)(data.get(key, default))
-    except ValueError:
-        return default
+    if name == "method":
+        return value if isinstance(value, str) and value in METHODS else default
+    if name == "prompt":
+        return value if isinstance(value, str) else default
+    return value if (isinstance(value, bool) if isinstance(default, bool) else _is_text(value)) else default
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if _is_bool(value) or _is_text(value) or _is_finite(value)}
-
-
-def _refs(value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list):
-        return ()
-    return tuple(dict.fromkeys(ref for ref in value if _is_text(ref)))[:MAX_OPENED_MODELS]
-
-
-def _is_bool(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
 def _is_text(value: Any) -> bool:
     return isinstance(value, str) and bool(value) and "\0" not in value
 
 
-def _is_finite(value: Any) -> bool:
+def _is_plain(value: Any) -> bool:
     try:
-        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        return _is_text(value) or (isinstance(value, int | float) and math.isfinite(value))
     except OverflowError:  # an integer beyond every float
         return False
-
-
-def _between(low: float, high: float) -> Callable[[Any], bool]:
-    return lambda value: _is_finite(value) and low <= value <= high
