@@ -14,18 +14,15 @@ from PySide6.QtWidgets import (
     QDialog,
     QFileDialog,
     QGridLayout,
-    QHBoxLayout,
     QInputDialog,
     QLineEdit,
     QMessageBox,
-    QPushButton,
-    QVBoxLayout,
     QWidget,
 )
 
 from app import __version__
 from app.setup.model_library import bytes_text
-from app.widgets.fields import describe, text_label
+from app.widgets.fields import column, push_button, row, text_label
 
 
 class OpenKind(StrEnum):
@@ -72,36 +69,27 @@ class AboutDialog(QDialog):
         self.setObjectName("aboutDialog")
         self.setWindowTitle("About Outrider")
         self._versions = versions(device)
-        self.copy_button = QPushButton("Copy")
-        self.copy_button.setObjectName("copyVersionsButton")
-        describe(self.copy_button, "Copy the versions", "For a bug report")
-        self.close_button = QPushButton("Close")
-        self.close_button.setObjectName("closeAboutButton")
+        self.copy_button = push_button("Copy", "copyVersionsButton", "For a bug report")
+        self.close_button = push_button("Close", "closeAboutButton", "")
         self.close_button.setDefault(True)
-        describe(self.close_button, "Close")
         grid = QGridLayout()
         grid.setHorizontalSpacing(24)
         grid.setVerticalSpacing(4)
-        for row, (title, version) in enumerate(self._versions):
+        for line, (title, version) in enumerate(self._versions):
             value = text_label(version, "plain")
             value.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
             value.setAccessibleName(f"{title} {version}")
-            grid.addWidget(text_label(title, "field"), row, 0)
-            grid.addWidget(value, row, 1)
+            grid.addWidget(text_label(title, "field"), line, 0)
+            grid.addWidget(value, line, 1)
         grid.setColumnStretch(1, 1)
-        buttons = QHBoxLayout()
-        buttons.addStretch(1)
-        buttons.addWidget(self.copy_button)
-        buttons.addWidget(self.close_button)
-        layout = QVBoxLayout(self)
+        what = text_label("A desktop playground for speculative decoding.", "hint")
+        layout = column(text_label("Outrider", "title"), what, spacing=6)
         layout.setContentsMargins(24, 20, 24, 16)
-        layout.setSpacing(6)
-        layout.addWidget(text_label("Outrider", "title"))
-        layout.addWidget(text_label("A desktop playground for speculative decoding.", "hint"))
         layout.addSpacing(8)
         layout.addLayout(grid)
         layout.addSpacing(12)
-        layout.addLayout(buttons)
+        layout.addLayout(row(None, self.copy_button, self.close_button))
+        self.setLayout(layout)
         self.close_button.setFocus()
         self.copy_button.clicked.connect(self._on_copy)
         self.close_button.clicked.connect(self.accept)
@@ -118,46 +106,35 @@ class AboutDialog(QDialog):
 
 
 EXPORT_FILTERS = {
-    "Run log, JSON Lines (*.jsonl)": ".jsonl",
-    "Table of steps, CSV (*.csv)": ".csv",
-    "Report to read, HTML (*.html)": ".html",
+    "Run log, JSON Lines (*.jsonl)": "jsonl",
+    "Table of steps, CSV (*.csv)": "csv",
+    "Report to read, HTML (*.html)": "html",
 }
+REPORT_FILTERS = {"TXT (*.txt)": "txt", "JSON (*.json)": "json"}
 
 
 class Dialogs:
     """Dialogs that ask the user; one object, so that tests can answer instead. None: the dialog was cancelled."""
 
-    def ask_export_path(self, parent: QWidget, suggestion: str) -> Path | None:
-        """Where to write a run; the suffix sets the format."""
-        dialog = QFileDialog(parent, "Export run", suggestion)
+    def ask_save_path(
+        self, parent: QWidget, suggestion: str, *, title: str, filters: dict[str, str] | None = None
+    ) -> Path | None:
+        """Where to write a file.
+
+        Args:
+            filters: the suffix of each format that can be chosen (default: that of the suggestion); it sets the format.
+        """
+        suffix = suggestion.rpartition(".")[2]
+        offered = filters or {f"{suffix.upper()} (*.{suffix})": suffix}
+        dialog = QFileDialog(parent, title, suggestion)
         dialog.setAcceptMode(QFileDialog.AcceptMode.AcceptSave)
-        dialog.setNameFilters(list(EXPORT_FILTERS))
-        dialog.setDefaultSuffix("jsonl")
+        dialog.setNameFilters(list(offered))
+        dialog.setDefaultSuffix(suffix)
         # The dialog adds the suffix itself, so that it asks before it replaces the file that is actually written.
-        dialog.filterSelected.connect(lambda chosen: dialog.setDefaultSuffix(EXPORT_FILTERS[chosen][1:]))
+        dialog.filterSelected.connect(lambda chosen: dialog.setDefaultSuffix(offered[chosen]))
         chosen = dialog.selectedFiles() if dialog.exec() else []
         dialog.deleteLater()
         return Path(chosen[0]) if chosen else None
-
-    def ask_comparison_path(self, parent: QWidget, suggestion: str) -> Path | None:
-        """Where to write the report of several runs."""
-        return _ask_path(parent, "Export comparison", suggestion)
-
-    def ask_plot_path(self, parent: QWidget, suggestion: str) -> Path | None:
-        """Where to write a plot, in the format given by the suggestion's suffix."""
-        return _ask_path(parent, "Save plot", suggestion)
-
-    def ask_configuration_path(self, parent: QWidget, suggestion: str) -> Path | None:
-        """Where to write a configuration."""
-        return _ask_path(parent, "Save configuration", suggestion)
-
-    def ask_report_path(self, parent: QWidget, suggestion: str) -> Path | None:
-        """Where to write a report, as text or JSON depending on its suffix."""
-        return _ask_path(parent, "Save report", suggestion, "json")
-
-    def ask_sweep_export_path(self, parent: QWidget, suggestion: str) -> Path | None:
-        """Where to write a sweep, in the format given by the suggestion's suffix."""
-        return _ask_path(parent, "Export sweep", suggestion)
 
     def ask_sweep_path(self, parent: QWidget, folder: Path) -> Path | None:
         """A sweep file to open."""
@@ -200,19 +177,6 @@ class Dialogs:
         dialog = AboutDialog(parent, device)
         dialog.exec()
         dialog.deleteLater()
-
-
-def _ask_path(parent: QWidget, title: str, suggestion: str, *others: str) -> Path | None:
-    suffix = suggestion.rpartition(".")[2]
-    dialog = QFileDialog(parent, title, suggestion)
-    dialog.setAcceptMode(QFileDialog.AcceptMode.AcceptSave)
-    filters = {f"{item.upper()} (*.{item})": item for item in (suffix, *others)}
-    dialog.setNameFilters(list(filters))
-    dialog.setDefaultSuffix(suffix)
-    dialog.filterSelected.connect(lambda wanted: dialog.setDefaultSuffix(filters[wanted]))
-    chosen = dialog.selectedFiles() if dialog.exec() else []
-    dialog.deleteLater()
-    return Path(chosen[0]) if chosen else None
 
 
 def _confirm(parent: QWidget, question: str, details: str, verb: str) -> bool:

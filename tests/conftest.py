@@ -120,7 +120,7 @@ def session():
 def _asks(answer: str):
     """A dialog that answers with this attribute, and notes what it was asked about."""
 
-    def ask(self, _parent, *about):
+    def ask(self, _parent, *about, **_how):
         self.asked.extend(about)
         return getattr(self, answer)
 
@@ -130,16 +130,14 @@ def _asks(answer: str):
 class ScriptedDialogs:
     """Answers in a person's place. A path or text of None: the dialog is dismissed."""
 
-    export_path = model_path = plot_path = sweep_path = prompts_path = forced_text = None
+    export_path = model_path = sweep_path = prompts_path = forced_text = None
     says_yes = False
 
     def __init__(self) -> None:
         self.asked = []
 
     ask_removal = ask_too_large = _asks("says_yes")
-    ask_export_path = ask_comparison_path = ask_configuration_path = _asks("export_path")
-    ask_report_path = ask_sweep_export_path = _asks("export_path")
-    ask_plot_path = _asks("plot_path")
+    ask_save_path = _asks("export_path")
     ask_sweep_path = _asks("sweep_path")
     ask_prompts_path = _asks("prompts_path")
     ask_model_path = _asks("model_path")

@@ -28,7 +28,7 @@ def save(finished, dialogs, qtbot):
     """Saves a plot, by its title, through its menu."""
 
     def save(title, kind, path):
-        dialogs.plot_path = path
+        dialogs.export_path = path
         card = cards(finished)[title]
         next(action for action in card.menu.actions() if action.data() == kind).trigger()
         qtbot.waitUntil(lambda: finished.jobs.is_idle, timeout=20_000)

@@ -117,7 +117,7 @@ def test_settings_that_can_not_be_run_are_a_sentence_and_no_window(window, monke
 
 
 def test_the_export_dialog_offers_a_report(window, dialogs, run_to_end, qtbot, tmp_path):
-    assert ".html" in EXPORT_FILTERS.values()
+    assert "html" in EXPORT_FILTERS.values()
     run_to_end(window)
     dialogs.export_path = tmp_path / "report.HTML"
     window.menus.export.trigger()

@@ -10,7 +10,7 @@ from PySide6.QtGui import QColor, QGuiApplication, QPainter, QPen
 from PySide6.QtWidgets import QCheckBox, QComboBox, QSpinBox, QWidget
 
 from app.controller import RunController
-from app.dialogs import Dialogs
+from app.dialogs import REPORT_FILTERS, Dialogs
 from app.jobs import Jobs
 from app.setup.controls import ControlsPanel
 from app.theme import current_theme, hold, scaled
@@ -349,7 +349,9 @@ class CheckWindow(ReportWindow):
 
     @Slot()
     def _on_save(self) -> None:
-        path = self._dialogs.ask_report_path(self, "exactness.txt") if self._report is not None else None
+        path = None
+        if self._report is not None:
+            path = self._dialogs.ask_save_path(self, "exactness.txt", title="Save report", filters=REPORT_FILTERS)
         if path is None or self._report is None:
             return
         text = (report_json if path.suffix.lower() == ".json" else report_text)(self._report)

@@ -9,7 +9,7 @@ from PySide6.QtCore import QObject, Signal, Slot
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QDialog, QHBoxLayout, QPlainTextEdit, QTabWidget, QVBoxLayout, QWidget
 
-from app.dialogs import Dialogs
+from app.dialogs import EXPORT_FILTERS, Dialogs
 from app.jobs import Job, Jobs
 from app.menus import Menus
 from app.run.run_view import RunView
@@ -177,8 +177,12 @@ class Exports(QObject):
     def export(self) -> None:
         """Write the current run to a file that the user names."""
         log, started = self._run.snapshot(), self._run.started
-        path = self._dialogs.ask_export_path(self._window, f"{started.run_id}.jsonl") if started is not None else None
-        if log is None or started is None or path is None:
+        if log is None or started is None:
+            return
+        path = self._dialogs.ask_save_path(
+            self._window, f"{started.run_id}.jsonl", title="Export run", filters=EXPORT_FILTERS
+        )
+        if path is None:
             return
 
         def write(job: Job) -> None:
@@ -213,7 +217,8 @@ class Exports(QObject):
     def _on_save(self, found: Configuration) -> None:
         page = self.page
         assert page is not None
-        path = self._dialogs.ask_configuration_path(page, f"{found.project.name}{found.project.suffix}")
+        name = f"{found.project.name}{found.project.suffix}"
+        path = self._dialogs.ask_save_path(page, name, title="Save configuration")
         if path is not None:
             done = f"Saved to {path}"
             write = lambda job: write_atomically(path, found.text)  # noqa: E731

@@ -223,7 +223,7 @@ def save_plots(
 
     def save(card: PlotCard, kind: PlotFormat) -> None:
         title = card.title.lower().replace(" ", "-")
-        path = dialogs.ask_plot_path(window, f"{prefix()}{title}.{kind.value}")
+        path = dialogs.ask_save_path(window, f"{prefix()}{title}.{kind.value}", title="Save plot")
         if path is None:
             return
         contents = contents_of(kind, card)

@@ -11,7 +11,7 @@ from PySide6.QtCore import Qt, QUrl, Slot
 from PySide6.QtGui import QDesktopServices, QKeySequence, QShortcut
 from PySide6.QtWidgets import QDialog, QStackedWidget, QWidget
 
-from app.dialogs import Dialogs
+from app.dialogs import EXPORT_FILTERS, Dialogs
 from app.jobs import Job, Jobs
 from app.setup.model_library import bytes_text
 from app.tools.runs.compare import ComparePage
@@ -311,10 +311,12 @@ class RunsWindow(QDialog):
     @Slot()
     def _on_export(self) -> None:
         if (run := self._only()) is not None:
-            self._export((run.id,), self._dialogs.ask_export_path(self, f"{run.id}.jsonl"))
+            path = self._dialogs.ask_save_path(self, f"{run.id}.jsonl", title="Export run", filters=EXPORT_FILTERS)
+            self._export((run.id,), path)
 
     def _export_comparison(self, run_ids: Sequence[str]) -> None:
-        self._export(run_ids, self._dialogs.ask_comparison_path(self, "comparison.html"))
+        path = self._dialogs.ask_save_path(self, "comparison.html", title="Export comparison")
+        self._export(run_ids, path)
 
     def _export(self, run_ids: Sequence[str], path: Path | None) -> None:
         if path is None:

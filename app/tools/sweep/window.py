@@ -480,7 +480,7 @@ class SweepWindow(ToolWindow):
         if source is None:
             return
         stem = f"{source.stem}-{kind.value}" if kind.suffix == "csv" else source.stem
-        path = self._dialogs.ask_sweep_export_path(self, f"{stem}.{kind.suffix}")
+        path = self._dialogs.ask_save_path(self, f"{stem}.{kind.suffix}", title="Export sweep")
         if path is None:
             return
         picture = b""
