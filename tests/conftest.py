@@ -86,6 +86,29 @@ def no_leaked_qthread():
 
 
 @pytest.fixture
+def home(tmp_path, monkeypatch):
+    """HF_HOME in a folder of the test's own; no pauses before a download is tried again."""
+    for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_TOKEN"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.setattr("core.models.downloads.PAUSE_SECONDS", 0.0)
+    return tmp_path / "hf"
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """A Hub that has the model of `fakes_downloads`."""
+    from tests import fakes_downloads
+    from tests.hub_server import HubServer, Repository
+
+    server = HubServer()
+    monkeypatch.setenv("HF_ENDPOINT", server.url)
+    server.repositories[fakes_downloads.REF] = Repository(fakes_downloads.model_files())
+    yield server
+    server.close()
+
+
+@pytest.fixture
 def shelf(tmp_path, monkeypatch):
     """A Hub cache of the test's own, and no other models."""
     from tests.fakes_cache import empty_shelf

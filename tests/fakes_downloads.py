@@ -1,16 +1,13 @@
-"""A model to download from a Hub of the test's own, and what a download left behind."""
+"""A model to download from a Hub of the test's own, how to interrupt it, and what a download left behind."""
 
-import contextlib
 import random
 
 import pytest
 
 from core.controls import Cancelled
-from core.models import downloads as transfer
 from core.models import hub
 from core.models.downloads import download
 from tests.fakes import is_sentence
-from tests.hub_server import HubServer, Repository
 
 REF = "owner/tiny-model"
 WEIGHTS = "model.safetensors"
@@ -56,24 +53,3 @@ def interrupt() -> int:
     kept = hub.partial_bytes(REF)
     assert 0 < kept < SIZE
     return kept
-
-
-def fresh_home(folder, monkeypatch):
-    """A cache folder of the test's own, and no pauses before something is tried again."""
-    for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_TOKEN"):
-        monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setenv("HF_HOME", str(folder / "hf"))
-    monkeypatch.setattr(transfer, "PAUSE_SECONDS", 0.0)
-    return folder / "hf"
-
-
-@contextlib.contextmanager
-def serving(monkeypatch):
-    """A Hub that has the model."""
-    server = HubServer()
-    monkeypatch.setenv("HF_ENDPOINT", server.url)
-    server.repositories[REF] = Repository(model_files())
-    try:
-        yield server
-    finally:
-        server.close()

@@ -10,10 +10,6 @@ from urllib.parse import unquote, urlsplit
 CHUNK = 16 * 1024
 
 
-def git_sha1(content: bytes) -> str:
-    return hashlib.sha1(f"blob {len(content)}\0".encode() + content).hexdigest()
-
-
 @dataclass
 class Repository:
     """A model: its files by name, and the hash of its commit."""
@@ -26,20 +22,21 @@ class Repository:
 
     def sibling(self, name: str) -> dict[str, object]:
         content = self.files[name]
-        entry = {"rfilename": name, "size": len(content), "blobId": git_sha1(content)}
+        sha1 = hashlib.sha1(f"blob {len(content)}\0".encode() + content).hexdigest()
+        entry = {"rfilename": name, "size": len(content), "blobId": sha1}
         if name.endswith((".safetensors", ".bin", ".gguf")):
             digest = hashlib.sha256(content).hexdigest()
             entry["lfs"] = {"size": len(content), "sha256": digest, "pointerSize": 100}
         return entry
 
 
-class HubServer:
+class HubServer(ThreadingHTTPServer):
     """Serves repositories, and counts.
 
     Attributes:
         repositories: by id.
         sent: bytes sent by file name, one number for each answer.
-        requests: "METHOD path" of every request.
+        requests: the path of every request.
         replaced: contents sent in place of those that were announced, by file name.
         break_after: after so many bytes of a file's answer the connection is cut, by file name.
         hold_after: after so many bytes the server waits for `released` before it goes on, by file name.
@@ -48,7 +45,10 @@ class HubServer:
         ignores_ranges: sends whole files, whatever was asked for.
     """
 
+    daemon_threads = True
+
     def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
         self.repositories: dict[str, Repository] = {}
         self.sent: dict[str, list[int]] = {}
         self.requests: list[str] = []
@@ -59,119 +59,100 @@ class HubServer:
         self.status: int | None = None
         self.body: bytes | None = None
         self.ignores_ranges = False
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self._server.daemon_threads = True
-        self._server.handle_error = lambda *_args: None  # A client that hangs up is part of the game.
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
-        self._thread.start()
+        self.thread = threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True)
+        self.thread.start()
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def handle_error(self, *_args: object) -> None:
+        pass  # A client that hangs up is part of the game.
 
     def close(self) -> None:
         self.released.set()
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self.shutdown()
+        self.server_close()
+        self.thread.join()
 
 
-def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: HubServer
 
-        def log_message(self, *_args: object) -> None:
-            pass
+    def log_message(self, *_args: object) -> None:
+        pass
 
-        def do_GET(self) -> None:
-            path = unquote(urlsplit(self.path).path)
-            hub.requests.append(f"GET {path}")
-            if hub.status is not None:
-                self._refuse(hub.status, "")
-            elif path.startswith("/api/models/"):
-                self._answer_api(path.removeprefix("/api/models/"))
-            else:
-                self._answer_file(path.strip("/"))
+    def do_GET(self) -> None:
+        path = unquote(urlsplit(self.path).path)
+        self.server.requests.append(path)
+        if self.server.status is not None:
+            self.answer(self.server.status)
+        elif path.startswith("/api/models/"):
+            self.describe(path.removeprefix("/api/models/"))
+        else:
+            self.send_file(path.strip("/"))
 
-        def _answer_api(self, path: str) -> None:
-            ref, _, revision = path.partition("/revision/")
-            is_about_discussions = ref.endswith("/discussions")
-            repository = hub.repositories.get(ref.removesuffix("/discussions"))
-            if hub.body is not None:
-                self._send_body(hub.body)
-            elif repository is None:
-                self._refuse(401, "RepoNotFound")
-            elif is_about_discussions:
-                self._send_json(
-                    {"discussions": repository.discussions, "count": len(repository.discussions), "start": 0}
-                )
-            else:
-                shown = repository.revisions.get(revision, repository)
-                siblings = [shown.sibling(name) for name in shown.files]
-                self._send_json({"id": ref, "sha": shown.commit, "siblings": siblings, "gated": shown.gated})
+    def answer(self, status: int, body: bytes = b"", **headers: str) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **headers}.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        self.wfile.write(body)
 
-        def _answer_file(self, path: str) -> None:
-            ref, _, rest = path.partition("/resolve/")
-            commit, _, name = rest.partition("/")
-            repository = hub.repositories.get(ref)
-            versions = [repository, *repository.revisions.values()] if repository else []
-            repository = next((version for version in versions if version.commit == commit), None)
-            if repository is None or name not in repository.files:
-                self._refuse(404, "EntryNotFound")
-            elif repository.gated:
-                self._refuse(401, "GatedRepo")
-            else:
-                self._send_file(name, hub.replaced.get(name, repository.files[name]))
+    def describe(self, path: str) -> None:
+        ref, _, revision = path.partition("/revision/")
+        repository = self.server.repositories.get(ref.removesuffix("/discussions"))
+        if self.server.body is not None:
+            self.answer(200, self.server.body)
+            return
+        if repository is None:
+            self.answer(401, X_Error_Code="RepoNotFound")
+            return
+        if ref.endswith("/discussions"):
+            found = {"discussions": repository.discussions, "count": len(repository.discussions), "start": 0}
+        else:
+            shown = repository.revisions.get(revision, repository)
+            siblings = [shown.sibling(name) for name in shown.files]
+            found = {"id": ref, "sha": shown.commit, "siblings": siblings, "gated": shown.gated}
+        self.answer(200, json.dumps(found).encode(), Content_Type="application/json")
 
-        def _send_file(self, name: str, content: bytes) -> None:
-            start = 0
-            wanted = self.headers.get("Range")
-            if wanted and not hub.ignores_ranges:
-                start = int(wanted.removeprefix("bytes=").rstrip("-"))
-                if start >= len(content):
-                    self._refuse(416, "")
-                    return
-            self.send_response(206 if start else 200)
-            if start:
-                self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
-            self.send_header("Content-Length", str(len(content) - start))
-            self.end_headers()
-            counts = hub.sent.setdefault(name, [])
-            counts.append(0)
-            position = len(counts) - 1
-            for offset in range(start, len(content), CHUNK):
-                piece = content[offset : offset + CHUNK]
-                sent = counts[position]
-                if sent >= hub.break_after.get(name, len(content) + 1):
-                    self.wfile.flush()
-                    self.close_connection = True
-                    self.connection.shutdown(2)
-                    return
-                if sent >= hub.hold_after.get(name, len(content) + 1):
-                    self.wfile.flush()
-                    hub.released.wait(30)
-                try:
-                    self.wfile.write(piece)
-                except OSError:  # The client has gone.
-                    self.close_connection = True
-                    return
-                counts[position] += len(piece)
+    def send_file(self, path: str) -> None:
+        ref, _, rest = path.partition("/resolve/")
+        commit, _, name = rest.partition("/")
+        repository = self.server.repositories.get(ref)
+        versions = [repository, *repository.revisions.values()] if repository else []
+        repository = next((version for version in versions if version.commit == commit), None)
+        if repository is None or name not in repository.files:
+            self.answer(404, X_Error_Code="EntryNotFound")
+        elif repository.gated:
+            self.answer(401, X_Error_Code="GatedRepo")
+        else:
+            self.send_content(name, self.server.replaced.get(name, repository.files[name]))
 
-        def _send_json(self, value: object) -> None:
-            self._send_body(json.dumps(value).encode())
-
-        def _send_body(self, body: bytes) -> None:
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def _refuse(self, status: int, code: str) -> None:
-            self.send_response(status)
-            if code:
-                self.send_header("X-Error-Code", code)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-    return Handler
+    def send_content(self, name: str, content: bytes) -> None:
+        hub, start = self.server, 0
+        wanted = self.headers.get("Range")
+        if wanted and not hub.ignores_ranges:
+            start = int(wanted.removeprefix("bytes=").rstrip("-"))
+            if start >= len(content):
+                self.answer(416)
+                return
+        self.send_response(206 if start else 200)
+        if start:
+            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+        self.send_header("Content-Length", str(len(content) - start))
+        self.end_headers()
+        counts = hub.sent.setdefault(name, [])
+        counts.append(0)
+        position = len(counts) - 1
+        for offset in range(start, len(content), CHUNK):
+            if counts[position] >= hub.break_after.get(name, len(content) + 1):
+                self.close_connection = True
+                self.connection.shutdown(2)
+                return
+            if counts[position] >= hub.hold_after.get(name, len(content) + 1):
+                hub.released.wait(30)
+            piece = content[offset : offset + CHUNK]
+            self.wfile.write(piece)
+            counts[position] += len(piece)

@@ -16,19 +16,10 @@ from core.models.catalogue import DEFAULT_TARGET, ModelFormat, ModelOrigin, loca
 from core.models.downloads import download, plan_removal, remove
 from core.models.hub import Meter
 from tests.fakes import is_sentence
-from tests.fakes_downloads import REF, SIZE, WEIGHTS, content, fresh_home, interrupt, model_files, refusal, serving
+from tests.fakes_downloads import REF, SIZE, WEIGHTS, content, interrupt, model_files, refusal
 from tests.hub_server import Repository
 
-
-@pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    return fresh_home(tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def server(monkeypatch):
-    with serving(monkeypatch) as server:
-        yield server
+pytestmark = pytest.mark.usefixtures("home")
 
 
 @pytest.fixture

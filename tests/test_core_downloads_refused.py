@@ -26,25 +26,14 @@ from tests.fakes_downloads import (
     SIZE,
     WEIGHTS,
     content,
-    fresh_home,
     interrupt,
     left_behind,
     model_files,
     refusal,
-    serving,
 )
 from tests.hub_server import Repository
 
-
-@pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    return fresh_home(tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def server(monkeypatch):
-    with serving(monkeypatch) as server:
-        yield server
+pytestmark = pytest.mark.usefixtures("home")
 
 
 def test_no_network(home, monkeypatch):
