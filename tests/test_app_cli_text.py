@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.color import Color
 
-from app.cli.text import STYLES, PlainSink, StopTail, TerminalSink, Transcript, open_sink
+from app.cli.text import STYLES, Sink, StopTail, Transcript
 from core.types import TokenKind as Kind
 from tests.fakes_cli import step
 
@@ -84,7 +84,7 @@ def terminal(monkeypatch):
 
 
 def shown(stream, *, styled=True):
-    sink = TerminalSink(stream, styled=styled)
+    sink = Sink(stream, styled=styled)
     for text, kind in [("acc", Kind.ACCEPTED), ("cor", Kind.CORRECTION), ("bon", Kind.BONUS)]:
         sink.write(text, kind)
     return dict(re.findall(r"\x1b\[([\d;]*)m(\w+)\x1b\[0m", stream.getvalue()))
@@ -112,23 +112,20 @@ def test_quiet_text_and_that_of_a_dumb_terminal_is_plain(terminal, monkeypatch, 
 
 
 def test_a_model_cannot_steer_the_terminal_and_its_lines_and_markup_stay_as_they_are(terminal):
-    TerminalSink(terminal).write("\x1b]0;title\x07\r\x9b2J\ttab\n", None)
+    Sink(terminal).write("\x1b]0;title\x07\r\x9b2J\ttab\n", None)
     assert terminal.getvalue() == "␛]0;title␇␍�2J\ttab\n"
     text = "[bold]word[/bold] " * 50 + ":smile:"
-    TerminalSink(terminal, styled=False).write(text, Kind.BONUS)
+    Sink(terminal, styled=False).write(text, Kind.BONUS)
     assert terminal.getvalue().endswith("\n" + text)
 
 
-def test_the_sink_follows_stdout(terminal, monkeypatch):
-    monkeypatch.setattr("sys.stdout", terminal)
-    sink, on_terminal = open_sink(styled=True)
-    assert isinstance(sink, TerminalSink)
-    assert on_terminal
-    monkeypatch.setattr("sys.stdout", io.StringIO())
+def test_only_a_terminal_is_styled(terminal, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
-    sink, on_terminal = open_sink(styled=True)
-    assert isinstance(sink, PlainSink)
-    assert not on_terminal
+    assert Sink(terminal).is_terminal
+    stream = io.StringIO()
+    Sink(stream).write("a\x07", Kind.BONUS)
+    assert stream.getvalue() == "a\x07"
+    Sink(None).write("a", None)
 
 
 @pytest.mark.parametrize("kind", Kind)

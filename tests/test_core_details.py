@@ -11,7 +11,6 @@ from safetensors.numpy import load_file, save_file
 from core.errors import ModelUnreadableError
 from core.models.catalogue import resolve
 from core.models.details import read_details
-from core.models.weight_files import read_gguf_header
 from tests.fakes import byte_tokenizer, edit_json, is_sentence, save_model, tiny_module
 from tests.fakes_gguf import write_gguf
 
@@ -145,13 +144,6 @@ def test_a_base_model_with_the_template_of_its_relatives_is_recognised_by_its_en
     assert details(folder).is_instruct
 
 
-@pytest.mark.parametrize("content", ["", "[", "[]", '{"chat_template": 3, "eos_token": 7}'])
-def test_a_damaged_tokenizer_config_says_nothing(folder, content):
-    (folder / "tokenizer_config.json").write_text(content)
-    (folder / "chat_template.jinja").unlink(missing_ok=True)
-    assert not details(folder).is_instruct
-
-
 @pytest.mark.parametrize("keep", [0, 4, 8, 200, 0.5, -1])
 def test_a_truncated_weight_file_is_noticed(folder, keep):
     file = folder / "model.safetensors"
@@ -228,10 +220,3 @@ def test_a_truncated_gguf_file_is_noticed(tmp_path, keep):
     content = write_gguf(tmp_path / "whole.gguf").read_bytes()
     (tmp_path / "torn.gguf").write_bytes(content[: int(len(content) * keep) if keep > 0 else -200])
     assert "truncated" in refusal(tmp_path / "torn.gguf")
-
-
-def test_a_gguf_header_is_read_again_when_the_file_changes(tmp_path):
-    path = write_gguf(tmp_path / "tiny.gguf")
-    assert read_gguf_header(path) is read_gguf_header(path)
-    write_gguf(path, template="{{ messages }}")
-    assert "tokenizer.chat_template" in read_gguf_header(path).fields

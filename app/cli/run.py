@@ -31,7 +31,7 @@ from app.cli.parsing import (
     sampling_of,
     switch,
 )
-from app.cli.text import STYLES, Transcript, open_sink
+from app.cli.text import STYLES, Sink, Transcript
 from core.controls import RunControls
 from core.draft_shape import request_fields
 from core.drafters.registry import METHODS, Method
@@ -224,8 +224,9 @@ class _Run:
         self._log = log
         self._console = _stderr(quiet=quiet)
         self._controls = RunControls.from_request(request)
-        sink, self._on_terminal = open_sink(styled=not quiet)
-        self._has_legend = self._on_terminal and not quiet
+        sink = Sink(sys.stdout, styled=not quiet)
+        self._on_terminal = sink.is_terminal
+        self._has_legend = sink.is_terminal and not quiet
         self._transcript: Transcript | None = Transcript(sink, request.stop)
         self._device = ""
         self._has_started = self._has_steps = self._log_failed = False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -67,17 +66,28 @@ class StopTail:
         return shown
 
 
-class PlainSink:
-    """Writes exactly the text's bytes in UTF-8, line ends included; does nothing without standard output."""
+class Sink:
+    """Writes pieces of text to a stream.
 
-    def __init__(self, stream: Any) -> None:
+    To a terminal in each kind's colour and line, with control characters made visible; to anything else exactly the
+    text's bytes in UTF-8, line ends included. Does nothing without a stream.
+    """
+
+    def __init__(self, stream: Any, *, styled: bool = True) -> None:
+        self.is_terminal = is_terminal(stream)
         self._stream = stream
-        self._buffer = getattr(stream, "buffer", None)
+        self._console = plain_console(stream) if self.is_terminal else None
+        self._styled = styled
 
     def write(self, text: str, kind: TokenKind | None) -> None:
         """Write a piece."""
-        if self._buffer is not None:
-            self._buffer.write(text.encode("utf-8", "replace"))
+        if self._console is not None:
+            style = STYLES[kind] if self._styled and kind is not None else None
+            # A bare segment, because rich would turn tabs in a string into spaces.
+            segment = Segment(text.translate(_VISIBLE_CONTROLS), style)
+            self._console.print(Segments([segment]), end="", soft_wrap=True)
+        elif buffer := getattr(self._stream, "buffer", None):
+            buffer.write(text.encode("utf-8", "replace"))
         elif self._stream is not None:
             self._stream.write(text)
 
@@ -85,34 +95,6 @@ class PlainSink:
         """Have all of it written."""
         if self._stream is not None:
             self._stream.flush()
-
-
-class TerminalSink:
-    """Writes each token in its kind's colour and line, with control characters made visible."""
-
-    def __init__(self, stream: Any, *, styled: bool = True) -> None:
-        self._console = plain_console(stream)
-        self._styled = styled
-
-    def write(self, text: str, kind: TokenKind | None) -> None:
-        """Write a piece."""
-        style = STYLES[kind] if self._styled and kind is not None else None
-        # A bare segment, because rich would turn tabs in a string into spaces.
-        segment = Segment(text.translate(_VISIBLE_CONTROLS), style)
-        self._console.print(Segments([segment]), end="", soft_wrap=True)
-
-    def flush(self) -> None:
-        """Have all of it written."""
-        self._console.file.flush()
-
-
-Sink = PlainSink | TerminalSink
-
-
-def open_sink(*, styled: bool) -> tuple[Sink, bool]:
-    """The sink for standard output, and whether that is a terminal."""
-    on_terminal = is_terminal(sys.stdout)
-    return TerminalSink(sys.stdout, styled=styled) if on_terminal else PlainSink(sys.stdout), on_terminal
 
 
 class Transcript:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import functools
 import logging
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from core.errors import OutriderError
@@ -46,8 +44,6 @@ _FLOAT_BYTES = 4
 
 _BYTES_BESIDE_A_MODEL = 16 << 20
 """A model's tokenizer and the allocator's rounding."""
-
-_estimating = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +95,12 @@ def forecast(
     from core.models.devices import resolve_device, resolve_dtype
 
     where = resolve_device(device)
-    precision = resolve_dtype(dtype, where)
-    size = precision.itemsize
+    size = resolve_dtype(dtype, where).itemsize
     positions = {model: positions_of(model, context) for model in models}
     distinct = set(models)  # A model that drafts for itself is loaded once.
     free = available_bytes(where)
     return MemoryForecast(
-        weights_bytes=sum(_weights_bytes(model, precision) for model in distinct),
+        weights_bytes=sum(_weights_bytes(model, size) for model in distinct),
         # Keys and values of every layer and position, also behind a sliding window, to rewind.
         cache_bytes=sum(2 * m.num_layers * m.num_kv_heads * m.head_dim * positions[m] * size for m in models),
         # The models run one at a time, so only the larger activations count.
@@ -137,38 +132,9 @@ def positions_of(model: ModelDetails, context: int | None) -> int:
     return min(wanted, model.context_length or wanted)
 
 
-def _weights_bytes(model: ModelDetails, dtype: torch.dtype) -> int:
-    # What the headers say, for GGUF, a drafter that borrows its tables, and an architecture that is not known.
-    size = model.num_parameters * dtype.itemsize
-    if model.folder is not None and model.shares_tables_with is None and (model.folder / "config.json").is_file():
-        modified = (model.folder / "config.json").stat().st_mtime_ns
-        with _estimating:  # A starting run and the window's forecast call this at the same time.
-            size = _estimate(model.folder, modified, dtype) or size
+def _weights_bytes(model: ModelDetails, item_bytes: int) -> int:
     # A trimmed head is a copy of some rows.
-    return size + (model.draft_vocabulary_size or 0) * model.hidden_size * dtype.itemsize
-
-
-@functools.lru_cache(maxsize=64)
-def _estimate(folder: Path, _modified_ns: int, dtype: torch.dtype) -> int | None:
-    """accelerate's estimate from a model without storage; None for what transformers does not know."""
-    from accelerate import init_empty_weights
-    from accelerate.utils import compute_module_sizes
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    from core.models.prompting import quiet_transformers
-
-    quiet_transformers()
-    try:
-        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        # No dtype, and buffers included: either would set a default of the whole process, where another thread may be
-        # loading a model.
-        with init_empty_weights(include_buffers=True):
-            model = AutoModelForCausalLM.from_config(config, dtype=None, trust_remote_code=False)
-        model.tie_weights()
-        return int(compute_module_sizes(model.float(), dtype=dtype)[""])
-    except Exception:
-        _log.debug("no estimate for %s", folder, exc_info=True)
-        return None
+    return (model.num_parameters + (model.draft_vocabulary_size or 0) * model.hidden_size) * item_bytes
 
 
 def _working_bytes(model: ModelDetails, positions: int, item_bytes: int) -> int:

@@ -127,35 +127,23 @@ def explain(error: Exception, ref: str) -> OutriderError:
         return error
     if isinstance(error, errors.OfflineModeIsEnabled):
         return offline_error(ref)
-    gone = f"A file of {ref!r} is no longer on the Hub. Start the download again."
-    is_late = "Timeout" in type(error).__name__
-    known: tuple[tuple[type[Exception], type[OutriderError], str], ...] = (
-        (
-            errors.GatedRepoError,
-            GatedModelError,
-            f"{ref!r} is gated: accept its licence on the Hub's page of the model, log in with `hf auth login`, and "
-            "try again.",
-        ),
-        (
-            errors.RepositoryNotFoundError,
-            ModelNotFoundError,
+    if isinstance(error, errors.GatedRepoError):
+        return GatedModelError(
+            f"{ref!r} is gated: accept its licence on its Hub page, log in with `hf auth login`, and try again."
+        )
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return ModelNotFoundError(
             f"The Hub has no model {ref!r}, or it is private. Check its spelling; for a private one, log in with "
-            "`hf auth login`.",
-        ),
-        (
-            errors.DisabledRepoError,
-            DownloadError,
-            f"The Hub has disabled access to {ref!r}. Choose another model.",
-        ),
-        (errors.EntryNotFoundError, DownloadError, gone),
-        (errors.RevisionNotFoundError, DownloadError, gone),
-    )
-    for kind, ours, sentence in known:
-        if isinstance(error, kind):
-            return ours(sentence)
+            "`hf auth login`."
+        )
+    if isinstance(error, errors.DisabledRepoError):
+        return DownloadError(f"The Hub has disabled access to {ref!r}. Choose another model.")
+    if isinstance(error, errors.EntryNotFoundError | errors.RevisionNotFoundError):
+        return DownloadError(f"A file of {ref!r} is no longer on the Hub. Start the download again.")
     if isinstance(error, errors.HfHubHTTPError):
         return _explain_status(error.response.status_code, ref)
     if isinstance(error, http_error()):
+        is_late = "Timeout" in type(error).__name__
         problem = "did not respond in time about" if is_late else "can't be reached for"
         return HubUnreachableError(
             f"The Hub {problem} {ref!r}. Check the connection, and try again; what was downloaded is kept."
