@@ -53,7 +53,7 @@ class DType(StrEnum):
     FLOAT16 = "float16"
 
 
-def setting(default: Any, *, label: str, help: str, **more: Any) -> Any:
+def setting(default: Any, *, label: str, help: str = "", **more: Any) -> Any:
     """A field that declares a setting.
 
     Args:
@@ -127,7 +127,7 @@ def _bound(item: Field[Any], key: str) -> str:
     bound = item.metadata.get(key)
     if bound is None:
         return ""
-    text = "2^63 - 1" if bound == MAX_SEED else f"{bound:g}"
+    text = "2^63 - 1" if bound == MAX_SEED else f"{bound:,}" if isinstance(bound, int) else f"{bound:g}"
     return f"{text} (off)" if bound == item.metadata.get("off") else text
 
 

@@ -100,7 +100,7 @@ def break_engine(monkeypatch, module, mutation):
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_verifier_or_drafter_is_not_exact(name, monkeypatch):
     break_engine(monkeypatch, *BROKEN[name])
-    report = checked(make_check(num_samples=1_200))
+    report = checked(make_check(num_samples=3_000))
     assert report.verdict is Verdict.NOT_EXACT
     assert "Not exact" in report_text(report)
 

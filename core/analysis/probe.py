@@ -14,7 +14,7 @@ from core.models.catalogue import ModelEntry, local_models, resolve, suggested_d
 from core.models.fit import pair_problem
 from core.runlog.log import RunLog
 from core.runlog.replay import events, request_from_config
-from core.settings import Device, DType, SamplingParams
+from core.settings import Device, DType, SamplingParams, setting, validate
 from core.types import Step
 
 SCHEMA = "outrider.probe/1"
@@ -53,9 +53,9 @@ class ProbeRequest:
     drafts: tuple[str, ...]
     texts: tuple[ProbeText, ...]
     sampling: SamplingParams = field(default_factory=SamplingParams)
-    generate: int = 0
+    generate: int = setting(0, label="The number of tokens to generate", min=0)
     seed: int = 0
-    max_positions: int = DEFAULT_POSITIONS
+    max_positions: int = setting(DEFAULT_POSITIONS, label="The number of positions", min=1, max=MAX_POSITIONS)
     chat: bool | None = None
     device: Device = Device.AUTO
     dtype: DType = DType.AUTO
@@ -67,12 +67,7 @@ class ProbeRequest:
             raise SettingsError("Name at least one draft to probe.")
         if not self.texts:
             raise SettingsError("There is no text to probe on.")
-        if self.generate < 0:
-            raise SettingsError(f"The number of tokens to generate must be 0 or more, not {self.generate}.")
-        if not 1 <= self.max_positions <= MAX_POSITIONS:
-            raise SettingsError(
-                f"The number of positions must be from 1 to {MAX_POSITIONS:,}, not {self.max_positions:,}."
-            )
+        validate(self)
 
 
 @dataclass(frozen=True, slots=True)

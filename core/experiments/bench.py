@@ -13,7 +13,7 @@ from typing import Any
 
 from core.drafters.registry import METHODS
 from core.errors import SettingsError
-from core.settings import MAX_DRAFT_TOKENS, Device, DType, SamplingParams
+from core.settings import MAX_DRAFT_TOKENS, Device, DType, SamplingParams, setting, validate
 
 GENERATE, ASSISTED, FLASHSPEC, FLASHSPEC_AUTO = "generate", "assisted", "flashspec", "flashspec-auto"
 PEERS = (GENERATE, ASSISTED, FLASHSPEC, FLASHSPEC_AUTO)
@@ -91,26 +91,19 @@ class BenchSettings:
     target: str
     draft: str | None = None
     draft_layers: int | None = None
-    num_draft_tokens: int = 4
+    num_draft_tokens: int = setting(4, label="K, the number of draft tokens,", min=1, max=MAX_DRAFT_TOKENS)
     temperatures: tuple[float, ...] = (0.0, 1.0)
-    max_new_tokens: int = 64
-    rounds: int = 5
-    seed: int = 0
+    max_new_tokens: int = setting(64, label="The number of new tokens", min=1)
+    rounds: int = setting(5, label="The number of rounds", min=1)
+    seed: int = setting(0, label="The seed", min=0, max=2**31 - 1)
     device: Device = Device.AUTO
     dtype: DType = DType.AUTO
     threads: int | None = None
     only: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        k = self.num_draft_tokens
+        validate(self)
         for is_wrong, sentence in (
-            (
-                not 1 <= k <= MAX_DRAFT_TOKENS,
-                f"K, the number of draft tokens, must be from 1 to {MAX_DRAFT_TOKENS}, not {k}.",
-            ),
-            (self.max_new_tokens < 1, f"The number of new tokens must be 1 or more, not {self.max_new_tokens}."),
-            (self.rounds < 1, f"The number of rounds must be 1 or more, not {self.rounds}."),
-            (not 0 <= self.seed < 2**31, f"The seed must be from 0 to 2^31 - 1, not {self.seed}."),
             (not self.temperatures, "Name at least one temperature."),
             (self.threads is not None and self.threads < 1, f"Threads must be 1 or more, not {self.threads}."),
             (

@@ -13,7 +13,7 @@ from typing import Any
 
 from core.errors import SettingsError
 from core.experiments.prompt_suites import Prompt
-from core.settings import Coupling, LengthPolicy, RunRequest
+from core.settings import Coupling, LengthPolicy, RunRequest, setting, validate
 from core.text import percent_text, significant_text
 
 SCHEMA = "outrider.check/1"
@@ -52,19 +52,12 @@ class CheckRequest:
 
     run: RunRequest
     prompts: tuple[Prompt, ...] = ()
-    num_samples: int = DEFAULT_SAMPLES
-    num_tokens: int = DEFAULT_TOKENS
+    num_samples: int = setting(DEFAULT_SAMPLES, label="The number of samples", min=LEAST_SAMPLES, max=MOST_SAMPLES)
+    num_tokens: int = setting(DEFAULT_TOKENS, label="The number of tokens to compare", min=1, max=MOST_TOKENS)
     with_transformers: bool = False
 
     def __post_init__(self) -> None:
-        if not LEAST_SAMPLES <= self.num_samples <= MOST_SAMPLES:
-            raise SettingsError(
-                f"The number of samples must be from {LEAST_SAMPLES} to {MOST_SAMPLES:,}, not {self.num_samples:,}."
-            )
-        if not 1 <= self.num_tokens <= MOST_TOKENS:
-            raise SettingsError(
-                f"The number of tokens to compare must be from 1 to {MOST_TOKENS:,}, not {self.num_tokens:,}."
-            )
+        validate(self)
         if len(self.prompts) > MOST_PROMPTS:
             raise SettingsError(
                 f"A check takes at most {MOST_PROMPTS:,} prompts, not {len(self.prompts):,}. Leave some out."

@@ -15,7 +15,17 @@ from core.experiments.bench import Spread, option_text
 from core.experiments.prompt_suites import Prompt
 from core.models.catalogue import resolve
 from core.models.fit import pair_problem
-from core.settings import MAX_DRAFT_TOKENS, Coupling, Device, DType, LengthPolicy, RunRequest, SamplingParams
+from core.settings import (
+    MAX_DRAFT_TOKENS,
+    Coupling,
+    Device,
+    DType,
+    LengthPolicy,
+    RunRequest,
+    SamplingParams,
+    setting,
+    validate,
+)
 from core.types import StageChanged, Summary
 
 POLICIES = tuple(policy for policy in LengthPolicy if policy is not LengthPolicy.FIXED)
@@ -99,9 +109,9 @@ class SweepPlan:
     num_draft_tokens: tuple[int | str, ...]
     temperatures: tuple[float, ...]
     prompts: tuple[Prompt, ...]
-    repeats: int = 3
+    repeats: int = setting(3, label="The number of repeats", min=1)
     max_new_tokens: int = 64
-    seed: int = 0
+    seed: int = setting(0, label="The seed", min=0, max=2**31 - 1)  # The seeds of its runs stay within a seed's range.
     coupling: Coupling = Coupling.REJECTION
     top_k: int = 0
     top_p: float = 1.0
@@ -120,9 +130,7 @@ class SweepPlan:
             values = getattr(self, name)
             _check(bool(values), f"The sweep is empty: name {one}.")
             _check(not many or len(set(values)) == len(values), f"The sweep names one of its {many} twice.")
-        _check(self.repeats >= 1, f"The number of repeats must be 1 or more, not {self.repeats}.")
-        # The seeds of its runs must stay within a seed's range too.
-        _check(0 <= self.seed < 2**31, f"The seed must be from 0 to 2^31 - 1, not {self.seed}.")
+        validate(self)
         for k in self.num_draft_tokens:
             is_number = isinstance(k, int) and not isinstance(k, bool) and 1 <= k <= MAX_DRAFT_TOKENS
             _check(
