@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from PySide6.QtCore import QObject, Signal, Slot
+from PySide6.QtCore import QObject, Slot
 from PySide6.QtGui import QGuiApplication
-from PySide6.QtWidgets import QDialog, QHBoxLayout, QPlainTextEdit, QTabWidget, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QDialog, QPlainTextEdit, QWidget
 
 from app.dialogs import EXPORT_FILTERS, Dialogs
 from app.jobs import Job, Jobs
@@ -16,8 +15,8 @@ from app.run.run_view import RunView
 from app.run.tiles import StatusStrip
 from app.setup.controls import ControlsPanel
 from app.theme import hold_font
-from app.widgets.fields import push_button, wrapped_label
-from app.widgets.labels import Banner
+from app.widgets.fields import column, named, push_button, row, wrapped_label
+from app.widgets.labels import Banner, SidePanel
 from app.window_layout import bring_forward, open_at
 from core.errors import OutriderError
 from core.export.choice import Choice, choice_from_request
@@ -38,59 +37,42 @@ NO_PROMPT = "Write your prompt here."
 class ProductionPage(QDialog):
     """Shows one configuration per engine; stays open beside the main window.
 
-    Signals:
-        save_requested: a `Configuration`, to be written to a file.
+    Args:
+        save: writes a configuration to a file that the user names.
     """
 
-    save_requested = Signal(object)
-
-    def __init__(self, parent: QWidget | None = None) -> None:
+    def __init__(self, save: Callable[[Configuration], None], parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setObjectName("productionPage")
         self.setWindowTitle("Take to production")
-        self.setModal(False)
         self._found: Sequence[Configuration] = ()
         self.heading = wrapped_label("productionHeading", "title")
         self.verdict = wrapped_label("productionVerdict", "problem")
         self.note = wrapped_label("productionNote", "hint")
         self.saved = wrapped_label("productionSaved", "hint")
-        self.tabs = QTabWidget()
-        self.tabs.setObjectName("productionTabs")
-        self.tabs.setProperty("role", "pages")
-        self.tabs.setAccessibleName("Engines")
-        self.tabs.setDocumentMode(True)
-        self.tabs.tabBar().setDrawBase(False)
-        self.tabs.tabBar().setAccessibleName("Engines")
-        self.copy_button = push_button(COPY, "copyCommandButton", "The command or program alone, ready for a shell")
-        self.copy_all_button = push_button(COPY_ALL, "copyConfigurationButton", "The whole text, to keep in a file")
-        self.save_button = push_button("Save…", "saveConfigurationButton", "Write the whole text to a file")
-        self.close_button = push_button("Close", "closeProductionButton", "")
-        self._lay_out()
+        self.tabs = SidePanel("production", "Engines")
+        for project in PROJECTS.values():
+            page = named(QPlainTextEdit(), f"{project.name}Configuration", f"Configuration for {project.title}")
+            hold_font(page, 13, is_mono=True)
+            page.setReadOnly(True)
+            page.setTabChangesFocus(True)
+            self.tabs.add_page(project.title, page, project.title)
+        command, everything = "The command or program alone, ready for a shell", "The whole text, to keep in a file"
+        self.copy_button = push_button(COPY, "copyCommandButton", command, self._on_copy)
+        self.copy_all_button = push_button(COPY_ALL, "copyConfigurationButton", everything, self._on_copy_all)
+        save_help = "Write the whole text to a file"
+        self.save_button = push_button("Save…", "saveConfigurationButton", save_help, lambda: save(self.current()))
+        self.close_button = push_button("Close", "closeProductionButton", "", self.close)
+        buttons = (self.copy_button, self.copy_all_button, self.save_button, self.close_button)
+        layout = column(self.heading, self.verdict, self.note, (self.tabs, 1), row((self.saved, 1), *buttons))
+        layout.setContentsMargins(16, 14, 16, 16)
+        layout.insertSpacing(3, 4)
+        self.setLayout(layout)
         open_at(self, 860, 640)
         self.tabs.currentChanged.connect(self._on_turned)
-        self.copy_button.clicked.connect(self._on_copy)
-        self.copy_all_button.clicked.connect(self._on_copy_all)
-        self.save_button.clicked.connect(self._on_save)
-        self.close_button.clicked.connect(self.close)
-
-    def _lay_out(self) -> None:
-        buttons = QHBoxLayout()
-        buttons.setSpacing(8)
-        buttons.addWidget(self.saved, 1)
-        for button in (self.copy_button, self.copy_all_button, self.save_button, self.close_button):
-            buttons.addWidget(button)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(16, 14, 16, 16)
-        layout.setSpacing(8)
-        for label in (self.heading, self.verdict, self.note):
-            layout.addWidget(label)
-        layout.addSpacing(4)
-        layout.addWidget(self.tabs, 1)
-        layout.addLayout(buttons)
 
     def open_choice(self, choice: Choice) -> None:
         """Show a choice's configurations; the engine shown last stays in front."""
-        front = max(self.tabs.currentIndex(), 0)
         self._found = [configuration(choice, project) for project in PROJECTS.values()]
         request = choice.request
         draft = f" with {request.draft}" if request.draft else f", {request.method}"
@@ -99,15 +81,11 @@ class ProductionPage(QDialog):
         self.note.setText(f"{origin}. {choice.k_note}".strip())
         self.verdict.setText(choice.verdict)
         self.verdict.setVisible(bool(choice.verdict))
-        if not self.tabs.count():
-            for one in self._found:
-                self.tabs.addTab(_page(one.project.title), one.project.title)
         for index, one in enumerate(self._found):
             page = self.tabs.widget(index)
             assert isinstance(page, QPlainTextEdit)
             page.setPlainText(one.text)
             self.tabs.setTabToolTip(index, one.problem or one.project.title)
-        self.tabs.setCurrentIndex(front)
         self._on_turned()
         bring_forward(self)
 
@@ -136,19 +114,6 @@ class ProductionPage(QDialog):
         QGuiApplication.clipboard().setText(self.current().text)
         self.copy_button.setText(COPY)
         self.copy_all_button.setText(COPIED)
-
-    @Slot()
-    def _on_save(self) -> None:
-        self.save_requested.emit(self.current())
-
-
-def _page(title: str) -> QPlainTextEdit:
-    page = QPlainTextEdit()
-    hold_font(page, 13, is_mono=True)
-    page.setReadOnly(True)
-    page.setTabChangesFocus(True)
-    page.setAccessibleName(f"Configuration for {title}")
-    return page
 
 
 class Exports(QObject):
@@ -190,8 +155,14 @@ class Exports(QObject):
             export_run(path, log())
 
         self._status.show_stage(f"Exporting to {path}…")
-        done = f"Exported to {path}"
-        self._write(write, lambda _: self._status.show_stage(done), self._banner.show_sentence, "The run")
+        self._jobs.submit(
+            write,
+            lambda _: self._status.show_stage(f"Exported to {path}"),
+            failed=self._banner.show_sentence,
+            what="The run could not be written",
+            lane="files",
+            must_finish=True,
+        )
 
     @Slot()
     def open_production(self) -> None:
@@ -202,8 +173,7 @@ class Exports(QObject):
             self._banner.show_sentence(str(error))
             return
         if self.page is None:
-            self.page = ProductionPage(self._window)
-            self.page.save_requested.connect(self._on_save)
+            self.page = ProductionPage(self._save, self._window)
         self.page.open_choice(choice)
 
     def _choice(self) -> Choice:
@@ -213,20 +183,17 @@ class Exports(QObject):
         record = to_record(Finished(summary))
         return choice_from_request(request_from_config(started.config), record, run_id=started.run_id)
 
-    @Slot(object)
-    def _on_save(self, found: Configuration) -> None:
-        page = self.page
-        assert page is not None
+    def _save(self, found: Configuration) -> None:
+        assert self.page is not None
+        shown = self.page.saved
         name = f"{found.project.name}{found.project.suffix}"
-        path = self._dialogs.ask_save_path(page, name, title="Save configuration")
+        path = self._dialogs.ask_save_path(self.page, name, title="Save configuration")
         if path is not None:
-            done = f"Saved to {path}"
-            write = lambda job: write_atomically(path, found.text)  # noqa: E731
-            self._write(write, lambda _: page.saved.setText(done), page.saved.setText, "The configuration")
-
-    def _write(
-        self, work: Callable[[Job], None], then: Callable[[Any], None], failed: Callable[[str], None], what: str
-    ) -> None:
-        self._jobs.submit(
-            work, then, failed=failed, what=f"{what} could not be written", lane="files", must_finish=True
-        )
+            self._jobs.submit(
+                lambda _job: write_atomically(path, found.text),
+                lambda _: shown.setText(f"Saved to {path}"),
+                failed=shown.setText,
+                what="The configuration could not be written",
+                lane="files",
+                must_finish=True,
+            )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from html import escape
 from pathlib import Path
 from string import Template
@@ -20,7 +21,7 @@ from PySide6.QtGui import (
     QTextLength,
     QTextTable,
 )
-from PySide6.QtWidgets import QDialog, QFrame, QMainWindow, QMenuBar, QTabWidget, QTextBrowser, QWidget
+from PySide6.QtWidgets import QDialog, QFrame, QMainWindow, QMenuBar, QTextBrowser, QWidget
 
 from app.controller import RunController
 from app.dialogs import Dialogs
@@ -29,8 +30,8 @@ from app.run.run_view import RunView
 from app.run.tiles import StatusStrip
 from app.theme import RESOURCES, Theme, current_theme, scaled, ui_font
 from app.tools.step_picture import StepPicture, draw_step, picture_of, picture_size
-from app.widgets.fields import boxed, column, quiet_button
-from app.widgets.labels import MessageBar
+from app.widgets.fields import boxed, column, named, quiet_button
+from app.widgets.labels import MessageBar, SidePanel
 from app.window_layout import bring_forward, open_at
 from core.types import Step
 
@@ -167,12 +168,10 @@ class Page(QTextBrowser):
         self, name: str, title: str, make: Callable[[int, Theme], QTextDocument], *, fits_width: bool = False
     ) -> None:
         super().__init__()
-        self._fits_width = fits_width
-        self.setObjectName(name)
-        self.setAccessibleName(title)
+        named(self, name, title)
         self.setOpenExternalLinks(True)
         self.setFrameShape(QFrame.Shape.NoFrame)
-        self._make = make
+        self._make, self._fits_width = make, fits_width
         self._made_for: tuple[int, Theme] | None = None
 
     def restyle(self) -> None:
@@ -216,20 +215,13 @@ class HelpWindow(QDialog):
         self.picture = picture_of(())
         self.setObjectName("helpPage")
         self.setWindowTitle("How Outrider works")
-        self.setModal(False)
         self.method = Page("helpMethod", "How it works", self._method, fits_width=True)
         self.formulas = Page("helpFormulas", "Formulas", lambda _width, theme: formulas_document(theme))
         self.keys = Page("helpKeys", "Keyboard shortcuts", self._keys)
         self.pages = (self.method, self.formulas, self.keys)
-        self.tabs = QTabWidget()
-        self.tabs.setObjectName("helpTabs")
-        self.tabs.setProperty("role", "pages")
-        self.tabs.setAccessibleName("Help")
-        self.tabs.setDocumentMode(True)
-        self.tabs.tabBar().setDrawBase(False)
-        self.tabs.tabBar().setAccessibleName("Pages of the help")
+        self.tabs = SidePanel("help", "Help")
         for page in self.pages:
-            self.tabs.addTab(page, page.accessibleName())
+            self.tabs.add_page(page.accessibleName(), page, "")
         layout = column(self.tabs)
         layout.setContentsMargins(16, 12, 16, 16)
         self.setLayout(layout)
@@ -251,7 +243,7 @@ class HelpWindow(QDialog):
         image.setDevicePixelRatio(ratio)
         image.fill(Qt.GlobalColor.transparent)
         painter = QPainter(image)
-        draw_step(painter, self.picture, size.width(), theme)
+        draw_step(painter, self.picture, size.width())
         painter.end()
         document = QTextDocument()
         document.addResource(QTextDocument.ResourceType.ImageResource.value, QUrl("step"), image)
@@ -281,11 +273,14 @@ class Help(QObject):
         self.hint = FirstHint()
         self.hint_seen = False
         self.page: HelpWindow | None = None
-        menus.help.triggered.connect(self.open_method)
-        menus.formulas.triggered.connect(self._on_formulas)
-        menus.keys.triggered.connect(self._on_keys)
+        for name, opened in {
+            "method": (menus.help.triggered, self.hint.help_button.clicked),
+            "formulas": (menus.formulas.triggered,),
+            "keys": (menus.keys.triggered,),
+        }.items():
+            for signal in opened:
+                signal.connect(partial(self._open, name))
         menus.about.triggered.connect(self._on_about)
-        self.hint.help_button.clicked.connect(self.open_method)
         self.hint.close_button.clicked.connect(self._on_hint_done)
         controller.run_requested.connect(self._on_hint_done)
 
@@ -299,26 +294,9 @@ class Help(QObject):
         if self.page is not None:
             self.page.close()
 
-    @Slot()
-    def open_method(self) -> None:
-        """Explain the method."""
-        page = self._made()
-        page.open_page(page.method, self._run.steps)
-
-    @Slot()
-    def _on_formulas(self) -> None:
-        page = self._made()
-        page.open_page(page.formulas, self._run.steps)
-
-    @Slot()
-    def _on_keys(self) -> None:
-        page = self._made()
-        page.open_page(page.keys, self._run.steps)
-
-    def _made(self) -> HelpWindow:
-        if self.page is None:
-            self.page = HelpWindow(self._window.menuBar(), self._window)
-        return self.page
+    def _open(self, name: str, _checked: bool = False) -> None:
+        self.page = self.page or HelpWindow(self._window.menuBar(), self._window)
+        self.page.open_page(getattr(self.page, name), self._run.steps)
 
     @Slot()
     def _on_about(self) -> None:

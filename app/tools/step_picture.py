@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from PySide6.QtCore import QPointF, QRectF, QSize, Qt
-from PySide6.QtGui import QColor, QFont, QFontMetrics, QPainter, QPen, QPolygonF
+from PySide6.QtGui import QColor, QFontMetrics, QPainter, QPen, QPolygonF
 
-from app.theme import RESOURCES, Theme, mono_font, scaled, ui_font
+from app.theme import RESOURCES, current_theme, mono_font, scaled, ui_font
+from app.widgets.painted import CENTRE, LEFT, draw_text
 from core.runlog.replay import step_from_record
 from core.types import Step, TokenKind
 
@@ -61,6 +62,11 @@ class StepPicture:
     num_hidden: int
     next_text: str | None
     next_kind: TokenKind
+
+    @property
+    def num_columns(self) -> int:
+        """One for each token that is drawn."""
+        return len(self.slots) + (self.next_text is not None)
 
     @property
     def words(self) -> str:
@@ -128,131 +134,109 @@ LABELS = 74
 """Width of the labels on the left."""
 CHIP, BARS, TRACK = 26, 52, 8
 MIN_COLUMN, MAX_COLUMN = 56, 128
-CENTRE = Qt.AlignmentFlag.AlignCenter
+SMALL = 11
+"""Pixels of the text."""
 
 
 def picture_size(picture: StepPicture, width: int) -> QSize:
     """The picture's size for this available width, but never too small to read."""
-    count = len(picture.slots) + (picture.next_text is not None)
-    least, most = (scaled(LABELS) + count * scaled(column) for column in (MIN_COLUMN, MAX_COLUMN))
+    least, most = (scaled(LABELS) + picture.num_columns * scaled(column) for column in (MIN_COLUMN, MAX_COLUMN))
     return QSize(max(least, min(width, most)), round(_rows()[-1]))
 
 
 def _rows() -> tuple[float, float, float, float, float]:
-    """Vertical positions of chips, bars, tests and verdicts, and of the end."""
-    line = QFontMetrics(ui_font(11)).height()
+    """The height of a line, and the vertical positions of bars, tests and verdicts, and of the end."""
+    line = QFontMetrics(ui_font(SMALL)).height()
     bars = scaled(CHIP) + 12
     test = bars + scaled(BARS) + line + 14
     verdict = test + scaled(TRACK) + line + 14
-    return 0, bars, test, verdict, verdict + 2 * line + 4
+    return line, bars, test, verdict, verdict + 2 * line + 4
 
 
-def draw_step(painter: QPainter, picture: StepPicture, width: int, theme: Theme) -> None:
+def draw_step(painter: QPainter, picture: StepPicture, width: int) -> None:
     """Draw a column for each token and a row for each stage of the method."""
     painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-    _Drawing(painter, picture, width, theme).draw()
-
-
-class _Drawing:
-    def __init__(self, painter: QPainter, picture: StepPicture, width: int, theme: Theme) -> None:
-        self._painter, self._picture, self._theme = painter, picture, theme
-        count = len(picture.slots) + (picture.next_text is not None)
-        self._width = (width - scaled(LABELS)) / max(1, count)
-        self._chips, self._bars, self._test, self._verdict, self._end = _rows()
-        self._line = QFontMetrics(ui_font(11)).height()
-        # If all tokens are improbable, bars on a scale up to 1 would be too low to compare.
-        self._most = max((max(slot.draft_prob, slot.target_prob) for slot in picture.slots), default=1.0) or 1.0
-
-    def draw(self) -> None:
-        left = scaled(LABELS)
-        for top, height, text in (
-            (self._chips, scaled(CHIP), "drafted"),
-            (self._bars, scaled(BARS), "q and p"),
-            (self._test - 5, scaled(TRACK) + 10, "p / q and u"),
-            (self._verdict, self._line, "verdict"),
-        ):
-            place = QRectF(0, top, left, height)
-            self._write(place, text, self._theme.muted, Qt.AlignmentFlag.AlignVCenter)
-        for index, slot in enumerate(self._picture.slots):
-            self._draw_slot(slot, left + index * self._width)
-        if self._picture.next_text is not None:
-            self._draw_next(self._picture.next_text, left + len(self._picture.slots) * self._width)
-
-    def _draw_slot(self, slot: Slot, left: float) -> None:
-        theme = self._theme
-        colors = {Verdict.KEPT: theme.accepted, Verdict.REJECTED: theme.correction, Verdict.UNTESTED: theme.faint}
-        ink = colors[slot.verdict]
-        self._draw_chip(left, slot.text, ink, slot.verdict)
-        self._draw_bars(slot, left)
-        self._draw_test(slot, QRectF(left + 8, self._test, self._width - 16, scaled(TRACK)), ink)
-        place = QRectF(left, self._verdict, self._width, self._line)
-        self._write(place, f"{MARKS[slot.verdict]} {slot.verdict.value}", ink, is_strong=True)
+    theme, left, (line, bars, test, verdict, end) = current_theme(), scaled(LABELS), _rows()
+    for top, height, text in (
+        (0, scaled(CHIP), "drafted"),
+        (bars, scaled(BARS), "q and p"),
+        (test - 5, scaled(TRACK) + 10, "p / q and u"),
+        (verdict, line, "verdict"),
+    ):
+        draw_text(painter, QRectF(0, top, left, height), text, theme.muted, LEFT, pixels=SMALL)
+    column = (width - left) / max(1, picture.num_columns)
+    # If all tokens are improbable, bars on a scale up to 1 would be too low to compare.
+    most = max((max(slot.draft_prob, slot.target_prob) for slot in picture.slots), default=1.0) or 1.0
+    colors = {Verdict.KEPT: theme.accepted, Verdict.REJECTED: theme.correction, Verdict.UNTESTED: theme.faint}
+    for index, slot in enumerate(picture.slots):
+        x, ink = left + index * column, colors[slot.verdict]
+        _draw_chip(painter, QRectF(x, 0, column, scaled(CHIP)), slot.text, ink, slot.verdict)
+        _draw_bars(painter, QRectF(x, bars, column, scaled(BARS)), slot, most, line)
+        _draw_test(painter, QRectF(x + 8, test, column - 16, scaled(TRACK)), slot, ink, line)
+        place = QRectF(x, verdict, column, line)
+        words = f"{MARKS[slot.verdict]} {slot.verdict.value}"
+        draw_text(painter, place, words, ink, pixels=SMALL, is_strong=True)
         if slot.uniform is not None and slot.verdict is not Verdict.UNTESTED:
             relation = "<" if slot.verdict is Verdict.KEPT else "≥"
-            place.translate(0, self._line + 2)
-            self._write(place, f"u {relation} {_share(slot.acceptance)}", theme.muted)
-
-    def _draw_chip(self, left: float, text: str, ink: str, verdict: Verdict | None) -> None:
-        place = QRectF(left + 3, self._chips + 1, self._width - 6, scaled(CHIP) - 2)
-        style = Qt.PenStyle.DashLine if verdict is Verdict.UNTESTED else Qt.PenStyle.SolidLine
-        self._painter.setBrush(QColor(self._theme.field))
-        self._painter.setPen(QPen(QColor(ink), 1, style))
-        self._painter.drawRoundedRect(place, 5, 5)
-        font = mono_font(13)
-        font.setStrikeOut(verdict is Verdict.REJECTED)
-        self._painter.setFont(font)
-        shown = QFontMetrics(font).elidedText(text, Qt.TextElideMode.ElideRight, int(place.width() - 8))
-        self._painter.setPen(QColor(ink))
-        self._painter.drawText(place, CENTRE, shown)
-
-    def _draw_bars(self, slot: Slot, left: float) -> None:
-        theme, half, bar = self._theme, self._width / 2, scaled(14)
-        bottom = self._bars + scaled(BARS)
-        self._painter.setPen(QPen(QColor(theme.border), 1))
-        self._painter.drawLine(QPointF(left + 6, bottom), QPointF(left + self._width - 6, bottom))
-        for name, share, color, x in (
-            ("q", slot.draft_prob, theme.draft_bar, left),
-            ("p", slot.target_prob, theme.target_bar, left + half),
-        ):
-            filled = max(1.0, scaled(BARS) * share / self._most)
-            self._fill(QRectF(x + half / 2 - bar / 2, bottom - filled, bar, filled), QColor(color), 2)
-            self._write(QRectF(x, bottom + 2, half, self._line), f"{name} {_share(share)}", theme.text)
-
-    def _draw_test(self, slot: Slot, track: QRectF, ink: str) -> None:
-        theme, is_tested = self._theme, slot.verdict is not Verdict.UNTESTED
-        self._fill(track, QColor(theme.track), 3)
-        color = QColor(ink)
-        color.setAlphaF(0.8 if is_tested else 0.35)
-        self._fill(QRectF(track.left(), track.top(), track.width() * slot.acceptance, track.height()), color, 3)
-        if slot.uniform is None or not is_tested:
-            return
-        x, tip, size = track.left() + track.width() * slot.uniform, track.bottom() - 1, scaled(5)
-        self._painter.setBrush(QColor(theme.text))
-        corners = [QPointF(x, tip - 2), QPointF(x - size, tip + size), QPointF(x + size, tip + size)]
-        self._painter.drawPolygon(QPolygonF(corners))
-        place = QRectF(track.left() - 8, tip + size, track.width() + 16, self._line)
-        self._write(place, f"u = {_share(slot.uniform)}", theme.text)
-
-    def _draw_next(self, text: str, left: float) -> None:
-        style = self._theme.kind(self._picture.next_kind)
-        self._draw_chip(left, text, style.color, None)
-        is_resampled = self._picture.next_kind is TokenKind.CORRECTION
+            place.translate(0, line + 2)
+            draw_text(painter, place, f"u {relation} {_share(slot.acceptance)}", theme.muted, pixels=SMALL)
+    if picture.next_text is not None:
+        x, style = left + len(picture.slots) * column, theme.kind(picture.next_kind)
+        _draw_chip(painter, QRectF(x, 0, column, scaled(CHIP)), picture.next_text, style.color, None)
+        is_resampled = picture.next_kind is TokenKind.CORRECTION
         said = "drawn in its place, from max(0, p − q)" if is_resampled else "drawn from p, after a whole block"
         flags = Qt.AlignmentFlag.AlignHCenter | Qt.TextFlag.TextWordWrap
-        place = QRectF(left + 4, self._bars, self._width - 8, self._verdict - self._bars)
-        self._write(place, said, self._theme.text, flags)
-        place = QRectF(left, self._verdict, self._width, self._end - self._verdict)
-        self._write(place, f"+ {style.label}", style.color, flags, is_strong=True)
+        draw_text(painter, QRectF(x + 4, bars, column - 8, verdict - bars), said, theme.text, flags, pixels=SMALL)
+        place = QRectF(x, verdict, column, end - verdict)
+        draw_text(painter, place, f"+ {style.label}", style.color, flags, pixels=SMALL, is_strong=True)
 
-    def _fill(self, place: QRectF, color: QColor, radius: float) -> None:
-        self._painter.setPen(Qt.PenStyle.NoPen)
-        self._painter.setBrush(color)
-        self._painter.drawRoundedRect(place, radius, radius)
 
-    def _write(self, place: QRectF, text: str, ink: str, flags: int = CENTRE, *, is_strong: bool = False) -> None:
-        self._painter.setFont(ui_font(11, weight=QFont.Weight.DemiBold if is_strong else QFont.Weight.Normal))
-        self._painter.setPen(QColor(ink))
-        self._painter.drawText(place, flags, text)
+def _draw_chip(painter: QPainter, column: QRectF, text: str, ink: str, verdict: Verdict | None) -> None:
+    place = column.adjusted(3, 1, -3, -1)
+    style = Qt.PenStyle.DashLine if verdict is Verdict.UNTESTED else Qt.PenStyle.SolidLine
+    painter.setBrush(QColor(current_theme().field))
+    painter.setPen(QPen(QColor(ink), 1, style))
+    painter.drawRoundedRect(place, 5, 5)
+    font = mono_font(13)
+    font.setStrikeOut(verdict is Verdict.REJECTED)
+    painter.setFont(font)
+    shown = QFontMetrics(font).elidedText(text, Qt.TextElideMode.ElideRight, int(place.width() - 8))
+    painter.setPen(QColor(ink))
+    painter.drawText(place, CENTRE, shown)
+
+
+def _draw_bars(painter: QPainter, column: QRectF, slot: Slot, most: float, line: float) -> None:
+    theme, half, bar, bottom = current_theme(), column.width() / 2, scaled(14), column.bottom()
+    painter.setPen(QPen(QColor(theme.border), 1))
+    painter.drawLine(QPointF(column.left() + 6, bottom), QPointF(column.right() - 6, bottom))
+    for name, share, color, x in (
+        ("q", slot.draft_prob, theme.draft_bar, column.left()),
+        ("p", slot.target_prob, theme.target_bar, column.left() + half),
+    ):
+        filled = max(1.0, column.height() * share / most)
+        _fill(painter, QRectF(x + half / 2 - bar / 2, bottom - filled, bar, filled), QColor(color), 2)
+        draw_text(painter, QRectF(x, bottom + 2, half, line), f"{name} {_share(share)}", theme.text, pixels=SMALL)
+
+
+def _draw_test(painter: QPainter, track: QRectF, slot: Slot, ink: str, line: float) -> None:
+    theme, is_tested = current_theme(), slot.verdict is not Verdict.UNTESTED
+    _fill(painter, track, QColor(theme.track), 3)
+    color = QColor(ink)
+    color.setAlphaF(0.8 if is_tested else 0.35)
+    _fill(painter, QRectF(track.left(), track.top(), track.width() * slot.acceptance, track.height()), color, 3)
+    if slot.uniform is None or not is_tested:
+        return
+    x, tip, size = track.left() + track.width() * slot.uniform, track.bottom() - 1, scaled(5)
+    painter.setBrush(QColor(theme.text))
+    painter.drawPolygon(QPolygonF([QPointF(x, tip - 2), QPointF(x - size, tip + size), QPointF(x + size, tip + size)]))
+    place = QRectF(track.left() - 8, tip + size, track.width() + 16, line)
+    draw_text(painter, place, f"u = {_share(slot.uniform)}", theme.text, pixels=SMALL)
+
+
+def _fill(painter: QPainter, place: QRectF, color: QColor, radius: float) -> None:
+    painter.setPen(Qt.PenStyle.NoPen)
+    painter.setBrush(color)
+    painter.drawRoundedRect(place, radius, radius)
 
 
 def _share(value: float) -> str:
