@@ -71,20 +71,6 @@ def test_no_other_form_takes_the_place_of_its_log(log, capsys, flag):
     assert "the run log itself" in capsys.readouterr().err
 
 
-def test_a_full_disk_is_a_sentence_and_leaves_what_was_there(log, tmp_path, capsys, monkeypatch):
-    there = tmp_path / "there.html"
-    there.write_text("precious")
-
-    def no_space(*_args):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.replace", no_space)
-    assert main(["export", str(log), "--html", str(there), "--force"]) == 2
-    assert there.read_text() == "precious"
-    assert "no space left" in capsys.readouterr().err
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["run.jsonl", "there.html"]
-
-
 @pytest.mark.parametrize("flag", ["--csv", "--jsonl", "--html"])
 @pytest.mark.parametrize(
     ("damage", "sentence"),

@@ -127,16 +127,6 @@ def test_info_describes_a_model_and_names_the_smaller_drafts_that_share_its_toke
     assert json.loads(capsys.readouterr().out)["drafts"] == ["owner/draft"]
 
 
-def test_info_takes_a_folder_with_spaces_and_letters_of_every_kind(shelf, terminal):
-    folder = write_model(shelf / "ein Öfchen – モデル", layers=2)
-    streams = terminal(width=120)
-    assert models("info", folder) == 0
-    text = streams.out.text
-    assert "ein Öfchen – モデル" in text
-    assert "2,048 tokens" in text
-    assert "none" in next(line for line in text.splitlines() if line.startswith("drafts here"))
-
-
 @pytest.mark.parametrize("action", ["info", "remove"])
 @pytest.mark.parametrize("ref", ["nothing-here", "owner/nothing-here"])
 def test_a_model_that_is_not_here_is_a_sentence_and_exit_2(action, ref, capsys):

@@ -162,12 +162,6 @@ def test_a_cell_that_fails_is_reported_and_the_rest_is_shown(capsys, session, ou
     assert "0 of 4" in captured.out
 
 
-def test_where_every_run_fails_the_exit_code_says_so(capsys, session, out):
-    session.on_run = lambda request, controls: fails_at(controls.num_draft_tokens)(request, controls)
-    assert main(["sweep", *GRID, "--out", str(out)]) == 1
-    assert not capsys.readouterr().out
-
-
 def test_real_models_are_swept(capsys, out, tmp_path):
     target, prompts = str(save_model(tmp_path / "target")), tmp_path / "own.txt"
     prompts.write_text("a b a b a b\n", "utf-8")

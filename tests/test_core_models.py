@@ -193,13 +193,6 @@ def test_devices_and_precisions_that_are_not_there(saved):
             assert "auto or cpu" in refusal(saved, DeviceError, device=device)
 
 
-def test_a_pair_with_one_tokenizer_fits_whatever_its_tables(saved, tmp_path):
-    padded = save_model(tmp_path / "padded", vocab_size=300)
-    assert pair_problem(str(padded), str(saved)) is None
-    assert pair_problem(str(saved), str(saved)) is None
-    check_pair(load(str(padded), "cpu"), load(str(saved), "cpu"))
-
-
 @pytest.mark.parametrize(
     ("tokenizer", "words"),
     [

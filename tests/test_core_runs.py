@@ -8,7 +8,7 @@ import pytest
 from core.controls import RunControls
 from core.errors import RunLogError
 from core.runlog.log import to_line, to_record
-from core.runlog.store import KeptState, RunStore, matches, read_head
+from core.runlog.store import KeptState, RunStore, matches
 from core.settings import RunRequest, SamplingParams
 from tests.fakes_app import FakeSession
 
@@ -197,19 +197,6 @@ def test_a_folder_that_can_only_be_read_still_lists_its_runs_and_says_why_nothin
         with pytest.raises(RunLogError, match="not allowed"):
             change()
     assert list(runs(tmp_path)) == ["x"]
-
-
-def test_a_log_that_has_grown_is_read_again_and_one_that_has_not_is_not(tmp_path, keep, monkeypatch):
-    lines = log_lines()
-    keep("x", lines[:4])
-    keep("y")
-    store = RunStore(tmp_path)
-    list(store.runs())
-    keep("x", lines)
-    reads = []
-    monkeypatch.setattr("core.runlog.store.read_head", lambda path: reads.append(path.name) or read_head(path))
-    assert {run.id: run.state for run in store.runs()} == dict.fromkeys(("x", "y"), KeptState.FINISHED)
-    assert reads == ["x.jsonl"]
 
 
 QUERIES = {
