@@ -173,18 +173,6 @@ def test_pickles_are_never_opened(folder, name):
     assert "pickle" in refusal(folder)
 
 
-@pytest.mark.parametrize(
-    ("family", "changes"),
-    [
-        ("mamba", {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4}),
-        ("rwkv", {"hidden_size": 32, "num_hidden_layers": 2, "attention_hidden_size": 32}),
-        ("openai-gpt", {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128}),
-    ],
-)
-def test_models_that_cant_be_rewound_are_refused_not_run_wrongly(tmp_path, family, changes):
-    assert "rewound" in refusal(save_model(tmp_path, family=family, **changes))
-
-
 def test_devices_and_precisions_that_are_not_there(saved):
     refusal(saved, SettingsError, device="abacus")
     refusal(saved, SettingsError, dtype="float7")
