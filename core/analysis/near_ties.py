@@ -99,9 +99,16 @@ def replay_margin(
     raise ValueError(f"The blocks end before token {index}.")
 
 
-def _score(target: LanguageModel, runner: Runner, ids: Sequence[int]) -> Tensor:
-    """(n, V) float32 logits that follow each of the ids, of tokens that may be emitted."""
-    logits = runner.forward(torch.tensor(ids), num_logits=len(ids)).logits[:, : target.vocab_size]
+@torch.inference_mode()
+def lead(target: LanguageModel, ids: Sequence[int], tokens: tuple[int, int]) -> float:
+    """How far the first of two tokens leads the other behind a text, in logits."""
+    row = _score(target, target.runner(len(ids)), ids, 1)[0]
+    return float(row[tokens[0]] - row[tokens[1]])
+
+
+def _score(target: LanguageModel, runner: Runner, ids: Sequence[int], num_logits: int = 0) -> Tensor:
+    """(n, V) float32 logits that follow each of the ids, or the last ones, of tokens that may be emitted."""
+    logits = runner.forward(torch.tensor(ids), num_logits=num_logits or len(ids)).logits[:, : target.vocab_size]
     logits = logits.to(torch.float32, copy=True)  # The next forward may overwrite a graph's output.
     if bool(logits.isnan().any()):
         raise GenerationError("The target's logits hold NaN. Choose float32, or another target model.")

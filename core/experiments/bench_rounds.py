@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from core.analysis.near_ties import lead
 from core.decode import autoregressive
 from core.errors import PromptError, first_line
 from core.experiments.bench import (
@@ -303,18 +304,11 @@ class Bench:
             shared = [(num_equal(run.ids, right), run.ids) for run in runs]
             at, ids = next(((at, ids) for at, ids in shared if at < min(len(ids), len(right))), (0, None))
             if ids is not None:
-                logits = self._margin([*prompt.ids, *right[:at]], right[at], ids[at])
+                logits = lead(self.pair.target, [*prompt.ids, *right[:at]], (right[at], ids[at]))
                 yield (
                     f"another greedy text after {prompt.name!r}, from token {at + 1} of {len(right)}, where the target "
                     f"prefers its own by {logits:.2g} in logits"
                 )
-
-    def _margin(self, ids: Sequence[int], right: int, other: int) -> float:
-        """How strongly the target prefers one id to another after a text, in logits."""
-        runner = self.pair.target.runner(len(ids))
-        prefill(runner, ids[:-1], lambda: None)
-        logits = runner.forward(torch.tensor(ids[-1:]), num_logits=1).logits[0].float()
-        return float(logits[right] - logits[other])
 
     def document(self, results: Sequence[Record]) -> Record:
         """All results, with the settings in force, the machine and the versions; `to_json` writes it."""

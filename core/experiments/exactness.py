@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from core.analysis.near_ties import moved_margin, replay_margin
+from core.analysis.near_ties import lead, moved_margin, replay_margin
 from core.controls import Cancelled, RunControls
 from core.decode import autoregressive, speculative
 from core.drafters.base import Drafter
@@ -218,8 +218,8 @@ def _measure(
             return gumbel_noise(seed, position, target.vocab_size, target.device)
 
         options["scores"] = lambda position, logits: probabilities(logits, sampling).log() + noise(position)
-    margin, lead = (replay_margin(target, prompt.ids, text.blocks, at, tokens, **options) for text in texts)
-    difference = abs(margin - lead)
+    margin, in_run = (replay_margin(target, prompt.ids, text.blocks, at, tokens, **options) for text in texts)
+    difference = abs(margin - in_run)
     if difference >= margin:
         return margin, difference
     # The run may have used another number of threads, which sums in another order, as blocks do at any position.
@@ -232,7 +232,6 @@ def _measure(
 def _measure_against_module(target: LanguageModel, ids: Sequence[int], tokens: tuple[int, int]) -> tuple[float, float]:
     """The lead of the first token in the transformers module's logits, and how far it differs in ours."""
     inputs = torch.tensor([list(ids)], device=target.device)
-    theirs = target.model(input_ids=inputs).logits[0, -1].float()
-    ours = target.runner(len(ids)).forward(torch.tensor(ids), num_logits=1).logits[0].float()
-    margin, lead = (float(row[tokens[0]] - row[tokens[1]]) for row in (theirs, ours))
-    return margin, abs(margin - lead)
+    row = target.model(input_ids=inputs).logits[0, -1].float()
+    margin = float(row[tokens[0]] - row[tokens[1]])
+    return margin, abs(margin - lead(target, ids, tokens))

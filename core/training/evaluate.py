@@ -9,28 +9,16 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from core.sampling import probabilities
 from core.settings import SamplingParams
 from core.training.corpus import Document
-from core.training.data import BLOCK, Tokens, block_count, read_blocks
+from core.training.data import BLOCK, Tokens, block_count
 from core.training.model import BatchDecoder, continuations
-from core.training.train import overlap
+from core.training.train import overlap, validation_loss
 
 TEMPERATURES = (0.0, 0.5, 0.8, 1.0)
-
-
-@torch.no_grad()
-def perplexity(model: LlamaForCausalLM, stream: Tokens, max_blocks: int | None = None) -> float:
-    """exp of the mean nats per token over consecutive blocks of BLOCK tokens, float32."""
-    total = min(block_count(stream), max_blocks or block_count(stream))
-    nats = 0.0
-    for b in range(total):
-        ids, targets = read_blocks(stream, [b], BLOCK)
-        nats += float(functional.cross_entropy(model(ids).logits[0], targets[0]))
-    return math.exp(nats / total)
 
 
 def held_out_prompts(
@@ -109,7 +97,9 @@ def evaluate(
     return {
         "parameters": {name: sum(p.numel() for p in model.parameters()) for name, model in pair.items()},
         "perplexity_tokens": min(block_count(stream), max_blocks or block_count(stream)) * BLOCK,
-        "perplexity": {name: perplexity(model, stream, max_blocks) for name, model in pair.items()},
+        "perplexity": {
+            name: math.exp(validation_loss(model, stream, max_blocks, torch.float32)) for name, model in pair.items()
+        },
         "acceptance": [
             acceptance(target, draft, starts, new_tokens=new_tokens, temperature=t, seed=seed) for t in TEMPERATURES
         ],

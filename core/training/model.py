@@ -150,9 +150,11 @@ def logits_of(model: LlamaForCausalLM, states: Tensor) -> Tensor:
     return _linear(states, model.lm_head)
 
 
-def next_token_loss(model: LlamaForCausalLM, ids: Tensor, targets: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def next_token_loss(
+    model: LlamaForCausalLM, ids: Tensor, targets: Tensor, cos: Tensor, sin: Tensor, dtype: torch.dtype = torch.bfloat16
+) -> Tensor:
     """Mean cross-entropy in nats of targets (batch, length), the ids one position on."""
-    logits = logits_of(model, hidden_states(model, ids, cos, sin)).float()
+    logits = logits_of(model, hidden_states(model, ids, cos, sin, dtype)).float()
     return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 

@@ -205,11 +205,17 @@ LENGTHS = ((0.0, 256), (0.5, 512), (0.85, 1024))
 
 
 @torch.no_grad()
-def validation_loss(model: LlamaForCausalLM, stream: Tokens, max_blocks: int | None = None) -> float:
+def validation_loss(
+    model: LlamaForCausalLM,
+    stream: Tokens,
+    max_blocks: int | None = None,
+    dtype: torch.dtype = torch.bfloat16,
+) -> float:
     """Mean nats per token over the stream's whole blocks (the first max_blocks of them), context up to BLOCK."""
     cos, sin = rope_for(model, BLOCK)
     total = min(block_count(stream), max_blocks or block_count(stream))
-    return sum(float(next_token_loss(model, *read_blocks(stream, [b], BLOCK), cos, sin)) for b in range(total)) / total
+    blocks = (read_blocks(stream, [index], BLOCK) for index in range(total))
+    return sum(float(next_token_loss(model, *block, cos, sin, dtype)) for block in blocks) / total
 
 
 def pretrain(
