@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Iterator
 from enum import StrEnum
 
 from PySide6.QtCore import QObject, QThread, Signal, Slot
 
-from app.worker import EngineTask, EngineWorker, Inbox, OpenSession, Work, open_session
+from app.worker import EngineTask, EngineWorker, OpenSession, Work, open_session, run_task, take_all
 from core.controls import RunControls
 from core.draft_shape import DraftLength
 from core.errors import SettingsError
@@ -53,34 +54,31 @@ class RunController(QObject):
     closed = Signal()
 
     _warm_up_wanted = Signal()
-    _run_wanted = Signal(object, object)
     _task_wanted = Signal(object)
     _shut_down_wanted = Signal()
 
     def __init__(self, open_session: OpenSession = open_session, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self._state = RunState.IDLE
-        self._controls: RunControls | None = None
+        self._run: EngineTask | None = None
         self._task: EngineTask | None = None
         self._is_closing = False
         self._delay_ms = 0.0
         self._starts_paused = False
         self._is_inspected = False
-        self._inbox = Inbox()
-        self._worker = EngineWorker(self._inbox, open_session)
+        self._events: deque[Event] = deque()
+        self._worker = EngineWorker(self._events, open_session)
         self._thread = QThread()
         self._thread.setObjectName("engine")
         self._worker.moveToThread(self._thread)
         self._warm_up_wanted.connect(self._worker.warm_up)
-        self._run_wanted.connect(self._worker.run)
         self._task_wanted.connect(self._worker.perform)
         self._shut_down_wanted.connect(self._worker.shut_down)
         self._worker.ready.connect(self.engine_ready)
         self._worker.memory_held.connect(self.memory_held)
         self._worker.failed.connect(self.failed)
-        self._worker.finished.connect(self._on_finished)
         self._worker.task_failed.connect(self._on_task_failed)
-        self._worker.task_finished.connect(self._on_task_finished)
+        self._worker.task_ended.connect(self._on_task_ended)
         self._thread.finished.connect(self.closed)
         # The engine needs the interpreter many times per token; by default the window's thread holds it for 5 ms.
         sys.setswitchinterval(SWITCH_S)
@@ -98,12 +96,12 @@ class RunController(QObject):
 
     def take_events(self) -> Iterator[Event]:
         """The events since the last call, in order."""
-        return self._inbox.take_all()
+        return take_all(self._events)
 
     @property
     def has_events(self) -> bool:
         """Whether there are events to take, possibly from a run that is over."""
-        return len(self._inbox) > 0
+        return bool(self._events)
 
     @Slot()
     def warm_up(self) -> None:
@@ -137,15 +135,21 @@ class RunController(QObject):
         if sentence := self.busy_sentence():
             self.failed.emit(sentence)
             return False
-        self._controls = RunControls.from_request(request)
-        self._controls.set_delay(self._delay_ms)
-        self._controls.set_inspected(self._is_inspected)
+        self._run = run_task(request, self._events, self)
+        self._run.failed.connect(self.failed)
+        controls = self._run.controls
+        controls.set_delay(self._delay_ms)
+        controls.set_inspected(self._is_inspected)
         if self._starts_paused:
-            self._controls.pause()
+            controls.pause()
         self._set_state(RunState.PAUSED if self._starts_paused else RunState.RUNNING)
         self.run_requested.emit(request)
-        self._run_wanted.emit(request, self._controls)
+        self._task_wanted.emit(self._run)
         return True
+
+    @property
+    def _controls(self) -> RunControls | None:
+        return self._run.controls if self._run is not None else None
 
     @Slot()
     def stop(self) -> None:
@@ -211,33 +215,29 @@ class RunController(QObject):
         if self._is_closing:
             return
         self._is_closing = True
-        if self._controls is not None:
-            self._controls.cancel()
-        if self._task is not None:
-            self._task.stop()
+        for task in (self._run, self._task):
+            if task is not None:
+                task.stop()
         self._shut_down_wanted.emit()
 
     def join(self, milliseconds: int) -> bool:
         """Wait for the thread after `begin_close`; True if it has ended."""
         return self._thread.wait(milliseconds)
 
-    @Slot()
-    def _on_finished(self) -> None:
-        self._controls = None
-        self._set_state(RunState.IDLE)
-        self.run_ended.emit()
+    @Slot(object, str)
+    def _on_task_failed(self, task: EngineTask, sentence: str) -> None:
+        task.failed.emit(sentence)
 
-    @Slot(str)
-    def _on_task_failed(self, sentence: str) -> None:
-        if self._task is not None:
-            self._task.failed.emit(sentence)
-
-    @Slot()
-    def _on_task_finished(self) -> None:
-        task, self._task = self._task, None
-        if task is not None:
+    @Slot(object)
+    def _on_task_ended(self, task: EngineTask) -> None:
+        if task is self._run:
+            self._run = None
+            self._set_state(RunState.IDLE)
+            self.run_ended.emit()
+        else:
+            self._task = None
             task.ended.emit()
-            task.deleteLater()
+        task.deleteLater()
 
     def _set_state(self, state: RunState) -> None:
         if state is not self._state:

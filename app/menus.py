@@ -8,7 +8,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QAction, QActionGroup, QKeySequence
 from PySide6.QtWidgets import QMainWindow, QMenu, QMenuBar
 
-from app.dialogs import OPEN_TITLES, OpenKind
+from app.dialogs import OPEN_TITLES
 from app.theme import DEFAULT_SCALE, SCALES, ThemeMode
 
 
@@ -37,24 +37,13 @@ PANEL_KEYS = (
 
 
 def menu_actions(bar: QMenuBar) -> list[tuple[str, list[QAction]]]:
-    """Each menu's title and its actions, submenus included."""
-    found = []
-    for entry in bar.actions():
-        menu = entry.menu()
-        if isinstance(menu, QMenu):
-            found.append((_plain(entry.text()), _flat(menu)))
-    return found
-
-
-def _flat(menu: QMenu) -> list[QAction]:
-    found = []
-    for action in menu.actions():
-        below = action.menu()
-        if isinstance(below, QMenu):
-            found += _flat(below)
-        elif not action.isSeparator():
-            found.append(action)
-    return found
+    """Each menu's title and its actions."""
+    menus = [(entry.text(), entry.menu()) for entry in bar.actions()]
+    return [
+        (_plain(title), [action for action in menu.actions() if not action.isSeparator()])
+        for title, menu in menus
+        if isinstance(menu, QMenu)
+    ]
 
 
 def key_groups(bar: QMenuBar) -> list[tuple[str, list[KeyRow]]]:
@@ -84,79 +73,61 @@ class Menus:
 
     def __init__(self, window: QMainWindow) -> None:
         self._window = window
-        self.open_actions = {
-            kind: self._action(f"open{kind.value.capitalize()}Action", title) for kind, title in OPEN_TITLES.items()
-        }
+        file, run, view, tools, help_menu = (
+            window.menuBar().addMenu(title) for title in ("&File", "&Run", "&View", "&Tools", "&Help")
+        )
+        self.runs = self._action(file, "runsAction", "Runs…", "Ctrl+O", "Ctrl+Shift+R")
+        file.addSeparator()
+        self.models = self._action(file, "modelsAction", "Models…", "Ctrl+M")
+        self.get_models = self._action(file, "getModelsAction", "Get models…", "Ctrl+Shift+M")
+        file.addSeparator()
         # Ctrl+O opens a run; models are opened far less often.
-        self.open_actions[OpenKind.FOLDER].setShortcut("Ctrl+Shift+O")
-        self.models = self._action("modelsAction", "Models…", "Ctrl+M")
-        self.get_models = self._action("getModelsAction", "Get models…", "Ctrl+Shift+M")
-        self.runs = self._action("runsAction", "Runs…", "Ctrl+O")
-        self.runs.setShortcuts([QKeySequence("Ctrl+O"), QKeySequence("Ctrl+Shift+R")])
-        self.export = self._action("exportAction", "Export run…", "Ctrl+E")
+        self.open_actions = {
+            kind: self._action(file, f"open{kind.value.capitalize()}Action", title, *keys)
+            for (kind, title), keys in zip(OPEN_TITLES.items(), (("Ctrl+Shift+O",), ()), strict=True)
+        }
+        file.addSeparator()
         # Every run is kept automatically; Ctrl+S writes a separate file.
-        self.export.setShortcuts([QKeySequence("Ctrl+E"), QKeySequence("Ctrl+S")])
-        self.export.setEnabled(False)
-        self.quit = self._action("quitAction", "Quit", "Ctrl+Q")
+        self.export = self._action(file, "exportAction", "Export run…", "Ctrl+E", "Ctrl+S")
+        file.addSeparator()
+        self.quit = self._action(file, "quitAction", "Quit", "Ctrl+Q")
         self.quit.setMenuRole(QAction.MenuRole.QuitRole)
-        self.run = self._action("runAction", "Run", "Ctrl+Return")
-        self.run.setShortcuts([QKeySequence("Ctrl+Return"), QKeySequence("Ctrl+Enter")])
-        self.stop = self._action("stopAction", "Stop", "Esc")
-        self.pause = self._action("pauseAction", "Pause", "Space")
+        self.run = self._action(run, "runAction", "Run", "Ctrl+Return", "Ctrl+Enter")
+        self.stop = self._action(run, "stopAction", "Stop", "Esc")
+        self.pause = self._action(run, "pauseAction", "Pause", "Space")
         # Shown, but inactive: a window shortcut would take Space from buttons. The window handles the key.
         self.pause.setShortcutContext(Qt.ShortcutContext.WidgetShortcut)
-        self.next_step = self._action("nextStepAction", "Next step", "F8")
-        self.branch = self._action("branchAction", "Branch from here…", "Ctrl+B")
-        for action in (self.pause, self.next_step, self.branch):
+        self.next_step = self._action(run, "nextStepAction", "Next step", "F8")
+        self.branch = self._action(run, "branchAction", "Branch from here…", "Ctrl+B")
+        for action in (self.export, self.pause, self.next_step, self.branch):
             action.setEnabled(False)
-        # Tools that answer a question about a pair instead of writing a text; each opens its own window.
-        self.check = self._action("checkAction", "Check exactness…", "Ctrl+Shift+X")
-        self.probe = self._action("probeAction", "Probe drafts…", "Ctrl+Shift+D")
-        self.sweep = self._action("sweepAction", "Sweep…", "Ctrl+Shift+W")
-        self.production = self._action("productionAction", "Take to production…", "Ctrl+Shift+P")
-        self.show_ghosts = self._action("showGhostsAction", "Show rejected drafts", "Ctrl+G")
-        self.show_ghosts.setCheckable(True)
-        self.show_reading = self._action("showReadingAction", "Prompt as the model reads it", "Ctrl+R")
-        self.show_reading.setCheckable(True)
-        self.larger = self._action("largerTextAction", "Larger text", "Ctrl++")
-        self.larger.setShortcuts([QKeySequence("Ctrl++"), QKeySequence("Ctrl+=")])
-        self.smaller = self._action("smallerTextAction", "Smaller text", "Ctrl+-")
-        self.default_size = self._action("defaultTextAction", "Default text size", "Ctrl+0")
-        self.help = self._action("helpAction", "How it works", "F1")
-        self.formulas = self._action("formulasAction", "Formulas", "Shift+F1")
-        self.keys = self._action("keysAction", "Keyboard shortcuts", "Ctrl+/")
-        self.about = self._action("aboutAction", "About Outrider")
-        self.about.setMenuRole(QAction.MenuRole.AboutRole)
+        self.show_reading = self._action(view, "showReadingAction", "Prompt as the model reads it", "Ctrl+R")
+        self.show_ghosts = self._action(view, "showGhostsAction", "Show rejected drafts", "Ctrl+G")
+        for action in (self.show_reading, self.show_ghosts):
+            action.setCheckable(True)
+        view.addSeparator()
+        self.larger = self._action(view, "largerTextAction", "Larger text", "Ctrl++", "Ctrl+=")
+        self.smaller = self._action(view, "smallerTextAction", "Smaller text", "Ctrl+-")
+        self.default_size = self._action(view, "defaultTextAction", "Default text size", "Ctrl+0")
+        view.addSeparator()
         self.themes = QActionGroup(window)
-        self.theme_actions = {mode: self._theme_action(mode) for mode in ThemeMode}
-        self._fill()
-
-    def _fill(self) -> None:
-        file = self._menu("&File")
-        file.addAction(self.runs)
-        file.addSeparator()
-        file.addActions([self.models, self.get_models])
-        file.addSeparator()
-        file.addActions(list(self.open_actions.values()))
-        file.addSeparator()
-        file.addAction(self.export)
-        file.addSeparator()
-        file.addAction(self.quit)
-        self._menu("&Run").addActions([self.run, self.stop, self.pause, self.next_step, self.branch])
-        view = self._menu("&View")
-        view.addActions([self.show_reading, self.show_ghosts])
-        view.addSeparator()
-        view.addActions([self.larger, self.smaller, self.default_size])
-        view.addSeparator()
-        view.addActions(self.themes.actions())
-        tools = self._menu("&Tools")
-        tools.addActions([self.probe, self.sweep, self.check])
+        self.theme_actions = {mode: self._action(view, f"{mode}ThemeAction", THEME_TITLES[mode]) for mode in ThemeMode}
+        for mode, action in self.theme_actions.items():
+            action.setCheckable(True)
+            action.setData(mode)
+            self.themes.addAction(action)
+        # Tools that answer a question about a pair instead of writing a text; each opens its own window.
+        self.probe = self._action(tools, "probeAction", "Probe drafts…", "Ctrl+Shift+D")
+        self.sweep = self._action(tools, "sweepAction", "Sweep…", "Ctrl+Shift+W")
+        self.check = self._action(tools, "checkAction", "Check exactness…", "Ctrl+Shift+X")
         tools.addSeparator()
-        tools.addAction(self.production)
-        help_menu = self._menu("&Help")
-        help_menu.addActions([self.help, self.formulas, self.keys])
+        self.production = self._action(tools, "productionAction", "Take to production…", "Ctrl+Shift+P")
+        self.help = self._action(help_menu, "helpAction", "How it works", "F1")
+        self.formulas = self._action(help_menu, "formulasAction", "Formulas", "Shift+F1")
+        self.keys = self._action(help_menu, "keysAction", "Keyboard shortcuts", "Ctrl+/")
         help_menu.addSeparator()
-        help_menu.addAction(self.about)
+        self.about = self._action(help_menu, "aboutAction", "About Outrider")
+        self.about.setMenuRole(QAction.MenuRole.AboutRole)
 
     def show_scale(self, scale: float) -> None:
         """Show the text size, and enable only the actions that change it."""
@@ -164,19 +135,9 @@ class Menus:
         self.smaller.setEnabled(scale > SCALES[0])
         self.default_size.setEnabled(scale != DEFAULT_SCALE)
 
-    def _menu(self, title: str) -> QMenu:
-        return self._window.menuBar().addMenu(title)
-
-    def _action(self, name: str, title: str, shortcut: str | QKeySequence = "") -> QAction:
+    def _action(self, menu: QMenu, name: str, title: str, *shortcuts: str) -> QAction:
         action = QAction(title, self._window)
         action.setObjectName(name)
-        if shortcut:
-            action.setShortcut(shortcut)
-        return action
-
-    def _theme_action(self, mode: ThemeMode) -> QAction:
-        action = self._action(f"{mode.value}ThemeAction", THEME_TITLES[mode])
-        action.setCheckable(True)
-        action.setData(mode)
-        self.themes.addAction(action)
+        action.setShortcuts([QKeySequence(keys) for keys in shortcuts])
+        menu.addAction(action)
         return action

@@ -1,6 +1,6 @@
 """The engine's side of the thread boundary: the only place in the window's process that runs models.
 
-Events wait in an `Inbox` until the window's timer takes them, so the engine never waits for the window.
+Events wait in a deque until the window's timer takes them, so the engine never waits for the window.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from core.evidence import packed
 from core.runlog.log import RunLogWriter
 from core.runners.threads import limit_spinning, without_collection
 from core.settings import RunRequest
-from core.types import Event, Finished, FinishReason, Inspected, RunStarted, StageChanged, Summary
+from core.types import Event, Finished, FinishReason, Inspected, RunStarted, StageChanged
 
 if TYPE_CHECKING:
     from core.session import Session
@@ -43,31 +43,14 @@ def open_session() -> Session:
     return Session()
 
 
-class Inbox:
-    """Passes events from the engine's thread to the window's. Both ends of a deque are thread-safe."""
-
-    def __init__(self) -> None:
-        self._events: deque[Any] = deque()
-
-    def put(self, event: Any) -> None:
-        """Called in the engine's thread."""
-        self._events.append(event)
-
-    def __len__(self) -> int:
-        return len(self._events)
-
-    def take_all(self) -> Iterator[Any]:
-        """The events since the last call. Called in the window's thread."""
-        for _ in range(len(self._events)):
-            yield self._events.popleft()
-
-
 class EngineTask(QObject):
-    """Work for the engine other than a run, as the window sees it. `RunController.start_task` makes and starts it.
+    """Work for the engine as the window sees it: a run, or what `RunController.start_task` starts.
+
+    It lives in the window's thread, where its signals arrive.
 
     Signals:
         stop_asked: it was asked to end; for work with its own way to stop.
-        failed: one sentence; `ended` follows.
+        failed: one sentence; it may still be going on.
         ended: it is over, and all its events are available.
     """
 
@@ -82,10 +65,12 @@ class EngineTask(QObject):
             work: called and iterated in the engine's thread.
         """
         super().__init__(parent)
-        self.title = title
-        self.work = work
+        self.title, self.work = title, work
         self.controls = RunControls()
-        self.inbox = Inbox()
+        self.events: deque[Any] = deque()
+        """From the engine's thread to the window's; both ends of a deque are thread-safe."""
+        self.device = ""
+        """If not empty, what the loaded models hold there is reported at the end."""
 
     def stop(self) -> None:
         """Ask it to end; asking twice does nothing."""
@@ -94,33 +79,93 @@ class EngineTask(QObject):
 
     def take_events(self) -> Iterator[Any]:
         """The events since the last call. Called in the window's thread."""
-        return self.inbox.take_all()
+        return take_all(self.events)
+
+
+def take_all(events: deque[Any]) -> Iterator[Any]:
+    """Take what is there now; more may arrive meanwhile."""
+    for _ in range(len(events)):
+        yield events.popleft()
+
+
+def run_task(request: RunRequest, events: deque[Any], parent: QObject | None = None) -> EngineTask:
+    """A run, whose log is written as it goes. Its events go to `events`."""
+
+    def work(session: Session, controls: RunControls) -> Iterator[Event]:
+        log = _Log(task.failed.emit)
+        try:
+            for event in session.run(request, controls):
+                log.write(event)
+                # The window keeps the evidence of the whole run, and shows that of one step at a time.
+                yield replace(event, evidence=packed(event.evidence)) if isinstance(event, Inspected) else event
+                if isinstance(event, Finished):
+                    # A complete run may still report an error of its baseline.
+                    if event.summary.error is not None:
+                        task.failed.emit(event.summary.error)
+                    elif event.summary.finish_reason is FinishReason.ERROR:
+                        task.failed.emit("The run failed, and the engine did not say why.")
+        finally:
+            log.close()
+
+    task = EngineTask("The run", work, parent)
+    task.controls, task.events, task.device = RunControls.from_request(request), events, str(request.device)
+    return task
+
+
+class _Log:
+    """Writes a run's log. A full disk is no reason to stop a run: the log is given up, with a sentence."""
+
+    def __init__(self, report: Callable[[str], None]) -> None:
+        self._report = report
+        self._writer: RunLogWriter | None = None
+
+    def write(self, event: Event) -> None:
+        try:
+            if isinstance(event, RunStarted):
+                folder = runs_folder()
+                folder.mkdir(parents=True, exist_ok=True)
+                self._writer = RunLogWriter(folder / f"{Path(event.run_id).name}.jsonl")
+            if self._writer is not None and not isinstance(event, StageChanged):
+                self._writer.write(event)
+        except (OSError, OutriderError) as error:
+            self.close()
+            sentence = sentence_of(error, "The log of this run can not be kept")
+            self._report(f"{sentence} The run continues without it.")
+
+    def close(self) -> None:
+        writer, self._writer = self._writer, None
+        try:
+            if writer is not None:
+                writer.close()
+        except (OSError, OutriderError) as error:
+            self._report(sentence_of(error, "The log of this run could not be closed"))
 
 
 class EngineWorker(QObject):
-    """Lives in its own thread, holds the session and runs one request at a time.
+    """Lives in its own thread, holds the session and performs one task at a time.
 
     Signals:
         ready: the engine has been imported, or the import failed.
-        failed: one sentence about a run, its log or the start of the engine.
-        memory_held: a device, and the bytes on it that unloading the kept models would free. Sent before `finished`.
-        finished: a run is over, for whatever reason. Always sent.
-        task_failed, task_finished: the same for work other than runs.
+        failed: one sentence about the start of the engine.
+        memory_held: a device, and the bytes on it that unloading the kept models would free. Sent before a run ends.
+        task_failed: the task, and one sentence. task_ended: the task; always sent.
     """
 
     ready = Signal()
     failed = Signal(str)
     memory_held = Signal(str, object)
-    finished = Signal()
-    task_failed = Signal(str)
-    task_finished = Signal()
+    task_failed = Signal(object, str)
+    task_ended = Signal(object)
 
-    def __init__(self, inbox: Inbox, open_session: OpenSession = open_session) -> None:
+    def __init__(self, events: deque[Any], open_session: OpenSession = open_session) -> None:
+        """
+        Args:
+            events: where its stages go.
+        """
         super().__init__()
-        self._inbox = inbox
+        self._events = events
         self._open_session = open_session
         self._session: Session | None = None
-        self._log: RunLogWriter | None = None
 
     @Slot()
     def warm_up(self) -> None:
@@ -131,31 +176,20 @@ class EngineWorker(QObject):
             self.failed.emit(sentence_of(error, "The engine could not be started"))
             self._report_ready()
 
-    @Slot(object, object)
-    def run(self, request: RunRequest, controls: RunControls) -> None:
-        """Run a request until it ends, fails or is cancelled."""
-        try:
-            for event in self._opened_session().run(request, controls):
-                self._take(event)
-        except Exception as error:
-            self.failed.emit(sentence_of(error, "The run failed"))
-        finally:
-            self._close_log()
-            self._inbox.put(StageChanged(""))  # A run that failed while loading is no longer loading.
-            self._report_memory(str(request.device))
-            self.finished.emit()
-
     @Slot(object)
     def perform(self, task: EngineTask) -> None:
-        """Do work other than a run until it ends, fails or is cancelled."""
+        """Perform a task until it ends, fails or is cancelled."""
         try:
             for event in task.work(self._opened_session(), task.controls):
-                task.inbox.put(event)
+                task.events.append(event)
         except Exception as error:
-            self.task_failed.emit(sentence_of(error, f"{task.title} failed"))
+            self.task_failed.emit(task, sentence_of(error, f"{task.title} failed"))
         finally:
-            self._inbox.put(StageChanged(""))
-            self.task_finished.emit()
+            self._events.append(StageChanged(""))  # A run that failed while loading is no longer loading.
+            with contextlib.suppress(Exception):  # Only for forecasts; the run itself reports a missing device.
+                if task.device and self._session is not None:
+                    self.memory_held.emit(task.device, self._session.held_bytes(task.device))
+            self.task_ended.emit(task)
 
     @Slot()
     def shut_down(self) -> None:
@@ -169,64 +203,13 @@ class EngineWorker(QObject):
 
     def _opened_session(self) -> Session:
         if self._session is None:
-            self._inbox.put(StageChanged(WARM_UP_STAGE))
+            self._events.append(StageChanged(WARM_UP_STAGE))
             with without_collection():
                 self._session = self._open_session()
             self._report_ready()
         return self._session
 
     def _report_ready(self) -> None:
-        # The stage first: on `ready` the window reads the inbox for the last time.
-        self._inbox.put(StageChanged(""))
+        # The stage first: on `ready` the window reads the events for the last time.
+        self._events.append(StageChanged(""))
         self.ready.emit()
-
-    def _report_memory(self, device: str) -> None:
-        with contextlib.suppress(Exception):  # Only for forecasts; the run itself reports a missing device.
-            if self._session is not None:
-                self.memory_held.emit(device, self._session.held_bytes(device))
-
-    def _take(self, event: Event) -> None:
-        if isinstance(event, RunStarted):
-            self._open_log(event)
-        self._write_log(event)
-        # The window keeps the evidence of the whole run, and shows that of one step at a time.
-        self._inbox.put(replace(event, evidence=packed(event.evidence)) if isinstance(event, Inspected) else event)
-        if isinstance(event, Finished):
-            self._report_error(event.summary)
-
-    def _report_error(self, summary: Summary) -> None:
-        # A complete run may still report an error of its baseline.
-        if summary.error is not None:
-            self.failed.emit(summary.error)
-        elif summary.finish_reason is FinishReason.ERROR:
-            self.failed.emit("The run failed, and the engine did not say why.")
-
-    def _open_log(self, event: RunStarted) -> None:
-        folder = runs_folder()
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._log = RunLogWriter(folder / f"{Path(event.run_id).name}.jsonl")
-        except (OSError, OutriderError) as error:
-            self._give_up_log(error)
-
-    def _write_log(self, event: Event) -> None:
-        if self._log is None or isinstance(event, StageChanged):
-            return
-        try:
-            self._log.write(event)
-        except (OSError, OutriderError) as error:
-            self._give_up_log(error)
-
-    def _give_up_log(self, error: Exception) -> None:
-        # A full disk is no reason to stop a run.
-        self._close_log()
-        self.failed.emit(f"{sentence_of(error, 'The log of this run can not be kept')} The run continues without it.")
-
-    def _close_log(self) -> None:
-        log, self._log = self._log, None
-        if log is None:
-            return
-        try:
-            log.close()
-        except (OSError, OutriderError) as error:
-            self.failed.emit(sentence_of(error, "The log of this run could not be closed"))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from types import SimpleNamespace
 
-from app.worker import EngineWorker, Inbox
-from core.controls import RunControls
+from app.worker import EngineWorker, run_task
 from core.evidence import PackedEvidence
 from core.settings import RunRequest
 from core.types import Finished, Inspected
@@ -24,14 +24,14 @@ def test_the_window_gets_evidence_packed_and_the_log_gets_it_unchanged(tmp_path,
                     yield Inspected(0, places)
                 yield event
 
-    inbox, logged = Inbox(), []
+    events, logged = deque(), []
     keep_files_in(tmp_path, monkeypatch)
     log = SimpleNamespace(write=logged.append, close=lambda: None)
     monkeypatch.setattr("app.worker.RunLogWriter", lambda _path: log)
-    worker = EngineWorker(inbox, Inspecting)
+    worker = EngineWorker(events, Inspecting)
     request = RunRequest("target", "draft", "prompt")
-    worker.run(request, RunControls.from_request(request))
-    (sent,) = (event for event in inbox.take_all() if isinstance(event, Inspected))
+    worker.perform(run_task(request, events))
+    (sent,) = (event for event in events if isinstance(event, Inspected))
     assert isinstance(sent.evidence, PackedEvidence)
     assert sent.evidence == places
     (written,) = (event for event in logged if isinstance(event, Inspected))
