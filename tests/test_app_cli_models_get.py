@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 
 from core.models import catalogue
-from core.models import hub as hub_cache
 from core.models.catalogue import ModelEntry, ModelFormat, ModelOrigin
 from core.models.hub import DownloadProgress
 from tests.fakes_cache import leave_partial, models, write_model
@@ -63,8 +62,6 @@ def test_a_model_that_is_here_already_is_said_to_be(hub, cached, capsys):
     out, err = capsys.readouterr()
     assert out == f"{hub.path}\n"
     assert "here already" in err
-    assert models("get", "owner/model", "--restart") == 0
-    assert "here already" not in capsys.readouterr().err
 
 
 def test_offline_a_model_that_is_here_is_got(cached, monkeypatch, capsys):
@@ -83,22 +80,6 @@ def test_what_ships_with_outrider_needs_no_download(hub, shelf, monkeypatch, cap
     assert models("get", "pocket") == 0
     assert capsys.readouterr() == (f"{folder}\n", "pocket ships with Outrider.\n")
     assert hub.asked == []
-
-
-def test_a_model_that_was_damaged_not_all_here_or_older_was_not_here_already(hub, cached, shelf, capsys):
-    hub.path = cached("owner/damaged")
-    weights = hub.path / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-1])
-    assert models("get", "owner/damaged") == 0
-    hub.path = cached("owner/partial")
-    blobs = shelf / "hub" / "models--owner--partial" / "blobs"
-    blobs.mkdir()
-    (blobs / ("0" * 64 + hub_cache.PARTIAL_SUFFIX)).write_bytes(b"some")
-    assert models("get", "owner/partial") == 0
-    cached("owner/older")
-    hub.path = shelf / "newer"
-    assert models("get", "owner/older") == 0
-    assert "here already" not in capsys.readouterr().err
 
 
 def test_ctrl_c_stops_a_download_says_what_is_kept_and_how_to_continue(hub, shelf, capsys):

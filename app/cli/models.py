@@ -7,14 +7,13 @@ import contextlib
 import shlex
 import sys
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app.cli.columns import Column, write_fields, write_rows, yes_or_no
 from app.cli.console import Progress, printable
 from app.cli.errors import Exit, UsageError, say, stop_on_interrupt, writing_output
 from app.cli.parsing import REF_HELP, add_command, add_settings, option, positive_whole_number, switch
-from app.setup.model_library import REMOVABLE, bytes_text, count_text, kind_text, progress_text
+from app.setup.model_library import bytes_text, count_text, kind_text, progress_text
 from core.controls import Cancelled, RunControls
 from core.errors import OutriderError
 
@@ -185,29 +184,13 @@ def describe_model(args: argparse.Namespace) -> int:
     """Print the description, and return the exit code."""
     from core.models.catalogue import resolve
     from core.models.details import read_details
+    from core.models.fit import fitting_drafts
 
     entry = resolve(args.ref)
     details = read_details(entry)
-    record = {**_record(entry, details), "drafts": _fitting_drafts(entry, details)}
+    record = {**_record(entry, details), "drafts": [draft.ref for draft in fitting_drafts(entry)]}
     write_fields(_FIELDS, record, as_json=args.json)
     return Exit.DONE
-
-
-def _fitting_drafts(target: ModelEntry, details: ModelDetails) -> list[str]:
-    """The smaller models on this computer that can draft for this one; a drafter can't be a target."""
-    from core.models.catalogue import local_models
-    from core.models.details import read_details
-    from core.models.fit import pair_problem
-
-    if target.serves is not None:
-        return []
-    fitting = []
-    for entry in local_models():
-        with contextlib.suppress(OutriderError):
-            is_smaller = read_details(entry).num_parameters < details.num_parameters
-            if is_smaller and pair_problem(entry.ref, target.ref) is None:
-                fitting.append(entry.ref)
-    return fitting
 
 
 # --- get --------------------------------------------------------------------------------------------------------
@@ -216,8 +199,11 @@ def _fitting_drafts(target: ModelEntry, details: ModelDetails) -> list[str]:
 class DownloadDisplay(Progress):
     """Progress of a download: a bar with bytes, rate and time left, or a line for each stage and file."""
 
+    has_received = False
+
     def update(self, progress: DownloadProgress) -> None:
         """Show the state of the download."""
+        self.has_received = self.has_received or bool(progress.file)
         stage = printable(progress.stage)
         if self.is_terminal:
             figures = progress_text(progress) if progress.done_bytes else ""
@@ -231,49 +217,29 @@ class DownloadDisplay(Progress):
 
 def get_model(args: argparse.Namespace) -> int:
     """Download, and return the exit code."""
-    here = _already_here(args.ref)
-    if here is not None and here.embedded:
-        say(f"{here.ref} ships with Outrider.")
-        return _print_path(here.path)
+    from core.models import catalogue
     from core.models.downloads import download
 
     controls, progress = RunControls(), DownloadDisplay()
     try:
-        # The first Ctrl-C asks the download to stop, so that it can keep what was received.
-        with stop_on_interrupt(controls), progress:
-            entry = download(
-                args.ref, on_progress=progress.update, check_cancelled=controls.check_cancelled, restart=args.restart
-            )
+        if args.ref in catalogue.EMBEDDED_TITLES:
+            entry = catalogue.resolve(args.ref)
+            say(f"{entry.ref} ships with Outrider.")
+        else:
+            # The first Ctrl-C asks the download to stop, so that it can keep what was received.
+            with stop_on_interrupt(controls), progress:
+                check = controls.check_cancelled
+                entry = download(args.ref, on_progress=progress.update, check_cancelled=check, restart=args.restart)
+            if not progress.has_received:
+                say(f"{entry.ref} is here already; --restart checks its files.")
     except Cancelled:
         say(_farewell(args.ref))
         return Exit.STOPPED
-    if here is not None and here.path == entry.path and not args.restart:
-        say(f"{entry.ref} is here already; --restart checks its files.")
-    return _print_path(entry.path)
-
-
-def _print_path(path: Path) -> Exit:
     if sys.stdout is not None:
         with writing_output():
-            sys.stdout.write(f"{path}\n")
+            sys.stdout.write(f"{entry.path}\n")
             sys.stdout.flush()
     return Exit.DONE
-
-
-def _already_here(ref: str) -> ModelEntry | None:
-    """A model that is complete, judging by its files' headers, with no unfinished download."""
-    from core.models import hub
-    from core.models.catalogue import resolve
-    from core.models.details import read_details
-
-    try:
-        entry = resolve(ref)
-        if not (entry.embedded or entry.origin in REMOVABLE) or hub.partial_bytes(ref):
-            return None
-        read_details(entry)
-    except (OutriderError, OSError):
-        return None
-    return entry
 
 
 def _farewell(ref: str) -> str:

@@ -10,8 +10,8 @@ from typing import Any
 
 from core.analysis.expectation import Curve, Estimate
 from core.errors import ModelNotFoundError, RunLogError, SettingsError
-from core.models.catalogue import ModelEntry, local_models, resolve, suggested_drafts
-from core.models.fit import pair_problem
+from core.models.catalogue import ModelEntry, resolve, suggested_drafts
+from core.models.fit import fitting_drafts
 from core.runlog.log import RunLog
 from core.runlog.replay import events, request_from_config
 from core.settings import Device, DType, SamplingParams, setting, validate
@@ -170,14 +170,7 @@ def drafts_here(target_ref: str) -> tuple[str, ...]:
         order = suggested.index(entry.ref) if entry.ref in suggested else len(suggested)
         return entry.serves is None, order, entry.size_bytes
 
-    fitting = [
-        entry
-        for entry in local_models()
-        if entry.path != target.path
-        and entry.size_bytes < target.size_bytes
-        and pair_problem(entry.ref, target.ref) is None
-    ]
-    if not fitting:
+    if not (fitting := fitting_drafts(target)):
         hint = f" Get one: `outrider models get {suggested[0]}`." if suggested else " Name one, or get one."
         raise ModelNotFoundError(f"There is no draft here for {target.title}.{hint}")
     return tuple(entry.ref for entry in sorted(fitting, key=rank))[:MOST_DRAFTS]

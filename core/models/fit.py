@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from core.errors import OutriderError
-from core.models.catalogue import ModelEntry, resolve
+from core.models.catalogue import ModelEntry, local_models, resolve
 from core.models.details import (
     ModelDetails,
     TokenizerSource,
@@ -239,6 +239,12 @@ def pair_problem(draft_ref: str, target_ref: str) -> str | None:
         return _tokenizer_problem(resolve(draft_ref), resolve(target_ref))
     except OutriderError as error:
         return str(error)
+
+
+def fitting_drafts(target: ModelEntry) -> list[ModelEntry]:
+    """The smaller models on this computer that can draft for this one."""
+    smaller = (entry for entry in local_models() if entry.size_bytes < target.size_bytes)
+    return [entry for entry in smaller if pair_problem(entry.ref, target.ref) is None]
 
 
 def tokenizer_problem(draft: Mapping[str, Any], target: Mapping[str, Any]) -> str | None:
