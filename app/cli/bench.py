@@ -25,7 +25,7 @@ from app.cli.parsing import (
     add_command,
     add_models,
     common_fields,
-    embedded_drafter,
+    default_draft,
     names,
     numbers,
     option,
@@ -36,7 +36,7 @@ from app.cli.parsing import (
 from core.errors import RunLogError
 from core.experiments.bench import BenchSettings, known_names
 from core.files import explain_write_error, write_atomically
-from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET
+from core.models.catalogue import DEFAULT_TARGET
 from core.runners.threads import limit_spinning, num_processors
 
 Row = dict[str, Any]
@@ -93,7 +93,7 @@ def build_settings(args: argparse.Namespace) -> BenchSettings:
         raise UsageError("--draft names a draft and --draft-layers makes one; leave out one of the two.")
     draft = args.draft
     if draft is None and args.draft_layers is None:
-        draft = DEFAULT_DRAFT if args.target in {None, DEFAULT_TARGET} else embedded_drafter(args.target)
+        draft = default_draft(args.target)
     return BenchSettings(
         target=args.target or DEFAULT_TARGET,
         draft=draft,

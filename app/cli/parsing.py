@@ -203,28 +203,26 @@ def common_fields(args: argparse.Namespace) -> dict[str, Any]:
 
 def choose_models(name: str | None, target: str | None, draft: str | None) -> tuple[Method, str, str | None]:
     """Method, target and draft, with defaults for those that are None."""
-    if draft is None and target is not None and name in {None, "draft-model"}:
-        draft = embedded_drafter(target)
-    if name is None:
-        name = "prompt-lookup" if target is not None and draft is None else "draft-model"
-    method = get_method(name)
-    if method.needs_draft_model:
-        if draft is None and target not in {None, DEFAULT_TARGET}:
-            raise UsageError(f"The method {name} needs a draft model; name one with --draft.")
-        return method, target or DEFAULT_TARGET, draft or DEFAULT_DRAFT
-    if draft is not None:
-        raise UsageError(f"The method {name} uses no draft model; leave out --draft, or choose another --method.")
-    return method, target or DEFAULT_TARGET, None
+    if draft is None and (name is None or get_method(name).needs_draft_model):
+        draft = default_draft(target)
+    method = get_method(name or ("prompt-lookup" if draft is None else "draft-model"))
+    if method.needs_draft_model and draft is None:
+        raise UsageError(f"The method {method.name} needs a draft model; name one with --draft.")
+    if draft is not None and not method.needs_draft_model:
+        raise UsageError(
+            f"The method {method.name} uses no draft model; leave out --draft, or choose another --method."
+        )
+    return method, target or DEFAULT_TARGET, draft
 
 
-def embedded_drafter(target: str) -> str | None:
-    """The embedded drafter made for this target, whichever name the target is given by; None if there is none."""
+def default_draft(target: str | None) -> str | None:
+    """The embedded draft for this target, whichever name the target is given by; None if there is none."""
+    if target in {None, DEFAULT_TARGET}:
+        return DEFAULT_DRAFT
     for entry in embedded_models():
-        if entry.serves == target:
-            return entry.ref
         if entry.serves is not None:
             with contextlib.suppress(OutriderError, OSError):
-                if resolve(target).path.samefile(resolve(entry.serves).path):
+                if entry.serves == target or resolve(target).path.samefile(resolve(entry.serves).path):
                     return entry.ref
     return None
 

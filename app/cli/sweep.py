@@ -31,8 +31,8 @@ from app.cli.parsing import (
     add_settings,
     add_template,
     common_fields,
+    default_draft,
     draft_lengths,
-    embedded_drafter,
     numbers,
     option,
     positive_whole_number,
@@ -58,7 +58,7 @@ from core.experiments.sweep_plan import (
 )
 from core.experiments.sweep_results import SweepResults, to_csv
 from core.files import write_atomically
-from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET
+from core.models.catalogue import DEFAULT_TARGET
 from core.runners.threads import limit_spinning
 from core.text import duration_text
 from core.types import StageChanged
@@ -132,7 +132,7 @@ def _split(texts: Iterable[str]) -> list[str]:
 
 
 def _drafters(target: str, drafts: list[str], methods: list[str]) -> Iterable[DrafterChoice]:
-    default = DEFAULT_DRAFT if target == DEFAULT_TARGET else embedded_drafter(target)
+    default = default_draft(target)
     known = drafts or ([] if default is None else [default])
     methods = methods or ["draft-model" if known else "prompt-lookup"]
     found = []
