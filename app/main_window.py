@@ -8,7 +8,7 @@ from PySide6.QtCore import Qt, QTimer, Slot
 from PySide6.QtGui import QAction, QCloseEvent, QGuiApplication, QIcon, QKeyEvent, QShowEvent
 from PySide6.QtWidgets import QMainWindow, QSplitter
 
-from app.controller import RunController, RunState
+from app.controller import RunController
 from app.dialogs import Dialogs, OpenKind
 from app.jobs import Jobs
 from app.menus import Menus
@@ -35,9 +35,10 @@ from app.tools.help import Help
 from app.tools.models.models import Models
 from app.tools.runs.kept import KeptRuns
 from app.tools.windows import ToolWindows
+from app.widgets.fields import boxed, column
 from app.widgets.labels import Banner, SidePanel
 from app.widgets.plot_card import save_plots
-from app.window_layout import below, centre, fit_columns, from_text, splitter, to_text
+from app.window_layout import fit_columns, from_text, splitter, to_text
 from app.worker import OpenSession, open_session
 from core.errors import OutriderError
 from core.models import catalogue
@@ -136,53 +137,58 @@ class MainWindow(QMainWindow):
             Qt.Orientation.Horizontal,
             "mainSplitter",
             (self.controls, 0),
-            (below(self.help.hint, self.text_splitter), 3),
+            (boxed(column(self.help.hint, (self.text_splitter, 1))), 3),
             (self.side, 2),
         )
-        self.side.add_page("Live", self.measurements, "Key numbers, acceptance and latency of the current run.")
-        self.side.add_page("Plots", self.plots, "Tokens over time, and acceptance by draft position.")
-        self.side.add_page("Inspector", self.inspector, "How the selected token was chosen.")
-        self.side.add_page("Why", self.why, "What limits this run's speedup, and what to change.")
-        self.side.add_page("Theory", self.theory, "What theory predicts for each K, beside the measurements.")
-        self.setCentralWidget(centre((self.banner, self.main_splitter), self.status))
+        for title, page, help_text in (
+            ("Live", self.measurements, "Key numbers, acceptance and latency of the current run."),
+            ("Plots", self.plots, "Tokens over time, and acceptance by draft position."),
+            ("Inspector", self.inspector, "How the selected token was chosen."),
+            ("Why", self.why, "What limits this run's speedup, and what to change."),
+            ("Theory", self.theory, "What theory predicts for each K, beside the measurements."),
+        ):
+            self.side.add_page(title, page, help_text)
+        body = column(self.banner, (self.main_splitter, 1))
+        body.setContentsMargins(16, 12, 16, 12)
+        self.setCentralWidget(boxed(column((body, 1), self.status, spacing=0)))
         fit_columns(self, self.controls, self.text_splitter, self.side)
 
     def _connect(self) -> None:
-        for signal in (self.controls.changed, self.prompt.changed):
-            signal.connect(self._on_settings_changed)
-        self.controls.num_draft_tokens_changed.connect(self.controller.set_num_draft_tokens)
-        self.controls.temperature_changed.connect(self.controller.set_temperature)
+        menus, status = self.menus, self.status
+        for changed in (self.controls.changed, self.prompt.changed, self.controller.state_changed):
+            changed.connect(self._on_settings_changed)
         for failed in (self.models.failed, self.controller.failed, self.runs.failed):
             failed.connect(self.banner.show_sentence)
+        for wanted in (self.prompt.run_requested, menus.run.triggered):
+            wanted.connect(self._on_run_requested)
+        for wanted in (self.prompt.stop_requested, menus.stop.triggered):
+            wanted.connect(self.controller.stop)
+        for wanted in (status.download.clicked, menus.get_models.triggered):
+            wanted.connect(self.models.browse)
+        self.controls.num_draft_tokens_changed.connect(self.controller.set_num_draft_tokens)
+        self.controls.temperature_changed.connect(self.controller.set_temperature)
         self.models.model_opened.connect(self._on_model_opened)
-        self.models.line_changed.connect(self.status.show_download)
-        self.status.download_clicked.connect(self.models.browse)
-        self.menus.models.triggered.connect(self.models.open)
-        self.menus.get_models.triggered.connect(self.models.browse)
-        self.menus.show_reading.toggled.connect(self.prompt.reading_button.setChecked)
-        self.prompt.reading_toggled.connect(self.menus.show_reading.setChecked)
-        self.prompt.run_requested.connect(self._on_run_requested)
-        self.prompt.stop_requested.connect(self.controller.stop)
-        self.controller.state_changed.connect(self._on_state_changed)
+        self.models.line_changed.connect(status.show_download)
+        menus.models.triggered.connect(self.models.open)
+        menus.open_actions[OpenKind.FOLDER].triggered.connect(self.models.open_folder)
+        menus.open_actions[OpenKind.GGUF].triggered.connect(self.models.open_gguf)
+        menus.show_reading.toggled.connect(self.prompt.reading_button.setChecked)
+        self.prompt.reading_toggled.connect(menus.show_reading.setChecked)
+        self.transcript.ghosts_toggled.connect(menus.show_ghosts.setChecked)
+        menus.show_ghosts.toggled.connect(self.transcript.set_ghosts_shown)
+        self.transcript.view.place_clicked.connect(self._on_token_clicked)
         self.live.run_shown.connect(self._on_run_shown)
-        self.menus.runs.triggered.connect(self.runs.open)
-        self.runs.reported.connect(self.status.show_stage)
+        menus.runs.triggered.connect(self.runs.open)
+        self.runs.reported.connect(status.show_stage)
         self.runs.opened.connect(self._on_run_opened)
         self.runs.replay_wanted.connect(self._on_replay_wanted)
-        self.controller.closed.connect(self.close)
+        menus.themes.triggered.connect(self._on_theme_chosen)
+        menus.larger.triggered.connect(lambda: self._scale_text(next_scale(text_scale(), 1)))
+        menus.smaller.triggered.connect(lambda: self._scale_text(next_scale(text_scale(), -1)))
+        menus.default_size.triggered.connect(lambda: self._scale_text(DEFAULT_SCALE))
+        for closed in (menus.quit.triggered, self.controller.closed):
+            closed.connect(self.close)
         self.jobs.became_idle.connect(self._on_jobs_done)
-        self.transcript.view.place_clicked.connect(self._on_token_clicked)
-        self.transcript.ghosts_toggled.connect(self.menus.show_ghosts.setChecked)
-        self.menus.show_ghosts.toggled.connect(self.transcript.set_ghosts_shown)
-        self.menus.run.triggered.connect(self._on_run_requested)
-        self.menus.stop.triggered.connect(self.controller.stop)
-        self.menus.themes.triggered.connect(self._on_theme_chosen)
-        self.menus.larger.triggered.connect(self._on_larger_text)
-        self.menus.smaller.triggered.connect(self._on_smaller_text)
-        self.menus.default_size.triggered.connect(self._on_default_text)
-        self.menus.quit.triggered.connect(self.close)
-        self.menus.open_actions[OpenKind.FOLDER].triggered.connect(self.models.open_folder)
-        self.menus.open_actions[OpenKind.GGUF].triggered.connect(self.models.open_gguf)
         application = QGuiApplication.instance()
         if application is not None:
             application.aboutToQuit.connect(self._on_about_to_quit)
@@ -242,10 +248,6 @@ class MainWindow(QMainWindow):
         self._on_settings_changed()
         self._start(request)
 
-    @Slot(object)
-    def _on_state_changed(self, _state: RunState) -> None:
-        self._on_settings_changed()
-
     @Slot()
     def _on_run_shown(self) -> None:
         if not self.live.kept_title:
@@ -263,30 +265,14 @@ class MainWindow(QMainWindow):
         # Only on a click: moving by keys, or along a plot, keeps the current page beside the text.
         self.side.show_page(self.inspector)
 
-    # --- Models ---
-
     @Slot(str)
     def _on_model_opened(self, ref: str) -> None:
         self._settings = remember_model(self._settings, ref)
         self._save()
 
-    # --- Appearance ---
-
     @Slot(QAction)
     def _on_theme_chosen(self, action: QAction) -> None:
         self.appearance.set(ThemeMode(action.data()), text_scale())
-
-    @Slot()
-    def _on_larger_text(self) -> None:
-        self._scale_text(next_scale(text_scale(), 1))
-
-    @Slot()
-    def _on_smaller_text(self) -> None:
-        self._scale_text(next_scale(text_scale(), -1))
-
-    @Slot()
-    def _on_default_text(self) -> None:
-        self._scale_text(DEFAULT_SCALE)
 
     def _scale_text(self, scale: float) -> None:
         self.menus.show_scale(scale)

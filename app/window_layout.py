@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from PySide6.QtCore import QByteArray, Qt
-from PySide6.QtWidgets import QSplitter, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QSplitter, QWidget
 
 from app.theme import scaled
 
@@ -35,34 +35,6 @@ def bring_forward(window: QWidget) -> None:
     window.show()
     window.raise_()
     window.activateWindow()
-
-
-def centre(panels: tuple[QWidget, ...], foot: QWidget) -> QWidget:
-    """A column of panels, the last of which takes the remaining room, and a footer from edge to edge."""
-    result = QWidget()
-    layout = QVBoxLayout(result)
-    layout.setContentsMargins(0, 0, 0, 0)
-    layout.setSpacing(0)
-    inside = QVBoxLayout()
-    inside.setContentsMargins(16, 12, 16, 12)
-    inside.setSpacing(8)
-    for panel in panels:
-        inside.addWidget(panel)
-    inside.setStretch(len(panels) - 1, 1)
-    layout.addLayout(inside, 1)
-    layout.addWidget(foot)
-    return result
-
-
-def below(head: QWidget, rest: QWidget) -> QWidget:
-    """One widget above another, which takes the remaining room."""
-    result = QWidget()
-    layout = QVBoxLayout(result)
-    layout.setContentsMargins(0, 0, 0, 0)
-    layout.setSpacing(8)
-    layout.addWidget(head)
-    layout.addWidget(rest, 1)
-    return result
 
 
 def fit_columns(window: QWidget, settings: QWidget, text: QWidget, side: QWidget) -> None:

@@ -19,7 +19,7 @@ def flooded(window, monkeypatch):
     """A window with more events than one frame applies."""
     monkeypatch.setattr(live_view, "APPLY_S", 0.0)
     for index in range(4):
-        window.controller._inbox.put(make_step(index, 3 * index))
+        window.controller._events.append(make_step(index, 3 * index))
     return window
 
 
@@ -32,10 +32,10 @@ def test_a_flood_of_events_is_applied_over_several_frames(flooded):
 def test_with_the_first_text_the_status_no_longer_says_that_the_prompt_is_read(window):
     window.run_view.begin(RunRequest(target="t", draft="d", prompt="p"))
     window.controller._set_state(RunState.RUNNING)
-    window.controller._inbox.put(StageChanged("Reading the prompt…"))
+    window.controller._events.append(StageChanged("Reading the prompt…"))
     window.live._on_text_due()
     assert window.status.stage.text() == "Reading the prompt…"
-    window.controller._inbox.put(make_step(0, 0))
+    window.controller._events.append(make_step(0, 0))
     window.live._on_text_due()
     assert window.status.stage.text() != "Reading the prompt…"
 
@@ -53,7 +53,7 @@ class NotedPanel(QWidget):
 def test_panels_hear_of_news_once_and_of_the_end_before_the_window_and_before_another_run_begins(window):
     calls = []
     window.live.attach(NotedPanel(calls))
-    window.controller._inbox.put(make_step(0, 0))
+    window.controller._events.append(make_step(0, 0))
     window.live._on_text_due()
     assert (len(window.run_view.steps), calls) == (1, []), "text comes before the panels"
     for _ in range(2):
@@ -69,7 +69,7 @@ def test_panels_hear_of_news_once_and_of_the_end_before_the_window_and_before_an
 
 def test_a_run_whose_last_events_are_a_flood_ends_when_all_of_it_is_shown(flooded, monkeypatch, qtbot):
     window = flooded
-    window.controller._inbox.put(Finished(make_summary([make_step(0, 0)], FinishReason.LENGTH)))
+    window.controller._events.append(Finished(make_summary([make_step(0, 0)], FinishReason.LENGTH)))
     shown, said = [], set()
     window.live.run_shown.connect(lambda: shown.append(len(window.run_view.steps)))
     show_stage = window.status.show_stage

@@ -14,6 +14,7 @@ from app.controller import RunController, RunState
 from app.run.run_view import RunView
 from app.run.tiles import MeasurementsPanel, StatusStrip
 from app.run.transcript import TranscriptPanel
+from app.widgets.labels import show_share
 from core.settings import RunRequest
 from core.types import Event, RunStarted
 
@@ -218,13 +219,13 @@ class LiveView(QObject):
         else:
             stage = run.stage or ("Generating…" if run.started is not None else "Preparing…")
         self._status.show_stage(stage)
-        self._status.show_place(_place(run))
+        self._status.place.setText(_place(run))
         wanted = run.request.max_new_tokens if run.request is not None else 0
-        self._status.show_count(f"{run.num_tokens:,} of {wanted:,} tokens" if wanted else "")
+        self._status.count.setText(f"{run.num_tokens:,} of {wanted:,} tokens" if wanted else "")
         if is_idle and run.summary is None:
-            self._status.show_progress(None if run.stage else 0.0)
+            show_share(self._status.bar, None if run.stage else 0.0)
         else:
-            self._status.show_progress(run.progress)
+            show_share(self._status.bar, run.progress)
 
 
 def _place(run: RunView) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import Qt, Signal
+from PySide6.QtCore import Qt, Slot
 from PySide6.QtGui import QFont
 from PySide6.QtWidgets import (
     QFrame,
@@ -19,7 +19,7 @@ from app.run.run_view import RunView
 from app.run.step_plots import AcceptancePlot, LatencyPlot
 from app.theme import hold, hold_font
 from app.widgets.fields import column, row, text_label
-from app.widgets.labels import STEPS, ElidedLabel, show_share
+from app.widgets.labels import STEPS, ElidedLabel
 from app.widgets.plot_card import PlotCard
 from core.settings import Coupling
 from core.text import percent_text
@@ -166,33 +166,23 @@ STRIP_HEIGHT = 29
 
 
 class StatusStrip(QFrame):
-    """Stage, downloads, device, token count and progress bar.
-
-    Signals:
-        download_clicked: a request to show the downloads.
-    """
-
-    download_clicked = Signal()
+    """Stage, downloads, device, token count and progress bar."""
 
     def __init__(self) -> None:
         super().__init__()
         self.setObjectName("statusStrip")
         hold(self, height=STRIP_HEIGHT)
-        self.stage = text_label("", "hint")
-        self.stage.setObjectName("stageLabel")
+        self.stage, self.place, self.count = (text_label("", "hint") for _ in range(3))
+        for label, name in ((self.stage, "stageLabel"), (self.place, "placeLabel"), (self.count, "countLabel")):
+            label.setObjectName(name)
         self.stage.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
+        self.count.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
+        hold(self.count, least_width=132)
         self.download = QToolButton()
         self.download.setObjectName("downloadLine")
         self.download.setToolTip("Show the downloads")
         self.download.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.download.hide()
-        self.download.clicked.connect(self.download_clicked)
-        self.place = text_label("", "hint")
-        self.place.setObjectName("placeLabel")
-        self.count = text_label("", "hint")
-        self.count.setObjectName("countLabel")
-        self.count.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
-        hold(self.count, least_width=132)
         self.bar = QProgressBar()
         self.bar.setObjectName("progressBar")
         self.bar.setAccessibleName("Progress")
@@ -203,29 +193,14 @@ class StatusStrip(QFrame):
         layout.setContentsMargins(16, 0, 16, 0)
         self.setLayout(layout)
 
+    @Slot(str)
     def show_stage(self, text: str) -> None:
         """Show what the engine is doing."""
         self.stage.setText(text)
         self.stage.setToolTip(text)
 
+    @Slot(str)
     def show_download(self, text: str) -> None:
         """Show what is being downloaded; empty if nothing is."""
         self.download.setText(text)
         self.download.setVisible(bool(text))
-
-    def show_place(self, text: str) -> None:
-        """Show where the models run."""
-        self.place.setText(text)
-
-    def show_count(self, text: str) -> None:
-        """Show the number of tokens."""
-        self.count.setText(text)
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether the bar shows indeterminate progress."""
-        return self.bar.maximum() == 0
-
-    def show_progress(self, share: float | None) -> None:
-        """Fill the bar to a share from 0 to 1; None: busy, without a known end."""
-        show_share(self.bar, share)
