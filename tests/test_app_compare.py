@@ -13,6 +13,7 @@ from app.tools.runs.compare import AGREEING, DIFFERING, RESULTS, ComparePage
 from app.tools.runs.comparison import MAX_POINTS, MAX_RUNS, compare, curve
 from app.tools.runs.overlay_plot import DASHES, MARKERS, RunSample, run_color
 from app.widgets.plots import to_csv
+from core.analysis.run_counts import RunCounts
 from core.runlog.store import RunStore
 from tests.fakes_app import MIN_BAR_CONTRAST, contrast, make_step
 from tests.fakes_runs import keep_run
@@ -94,7 +95,10 @@ def test_runs_without_steps_or_summary_are_compared_all_the_same(folder):
 
 def test_curves_add_up_and_are_thinned_out_with_both_ends_kept():
     steps = [make_step(index, 9 + 3 * index, num_accepted=2) for index in range(5000)]
-    found = curve(steps)
+    counts = RunCounts()
+    for step in steps:
+        counts.add(step)
+    found = curve(counts)
     assert found.tokens.size <= MAX_POINTS
     assert (found.tokens[0], found.tokens[-1]) == (0, 15_000)
     assert found.seconds[-1] == pytest.approx(sum(step.total_ms for step in steps) / 1000)

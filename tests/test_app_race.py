@@ -21,8 +21,8 @@ from app.run.pages.race import (
     source_text,
 )
 from app.run.pages.race_page import RaceClock, RacePage
-from app.run.run_counts import Timeline
 from app.run.run_view import RunView
+from core.analysis.run_counts import Timeline
 from core.settings import Coupling, RunRequest
 from core.types import BaselineStep, Finished, FinishReason
 from tests.fakes_app import make_step, make_summary

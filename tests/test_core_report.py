@@ -12,7 +12,7 @@ import pytest
 
 from app.theme import DARK, LIGHT
 from core.controls import RunControls
-from core.export.charts import Axis, Mark, Plot, binned, headroom, nice_ticks, thinned
+from core.export.charts import Axis, Mark, Plot, headroom, nice_ticks, thinned
 from core.export.files import export_html
 from core.export.html import FOLDER, escaped, one_line
 from core.export.run_report import run_page
@@ -248,8 +248,6 @@ def test_ticks_are_round_numbers_and_those_of_counts_are_whole(low, high, ticks)
 
 
 def test_a_long_series_is_thinned_and_keeps_its_end():
-    width, means = binned([1.0, 3.0, math.nan, 5.0], limit=2)
-    assert (width, means) == (2, [2.0, 5.0])
     kept = thinned([(float(place), 0.0) for place in range(1001)], limit=100)
     assert len(kept) <= 101
     assert kept[-1] == (1000.0, 0.0)

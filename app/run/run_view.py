@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from app.run.run_counts import RunCounts
 from app.run.tokens import TokenStream
 from core.analysis.diagnosis import PlainStep, plain_step
+from core.analysis.run_counts import RunCounts
 from core.runlog.log import RunLog, to_record
 from core.settings import Coupling, RunRequest
 from core.types import (

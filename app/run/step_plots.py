@@ -9,11 +9,11 @@ import pyqtgraph as pg
 from PySide6.QtCore import Qt, Signal, Slot
 from PySide6.QtGui import QColor, QPen
 
-from app.run.run_counts import Array, Column
 from app.run.run_view import RunView
 from app.run.tokens import Place
 from app.theme import Theme
 from app.widgets.plots import BAR_WIDTH, Mark, Plot, SeriesSample, Table, line_pen
+from core.analysis.run_counts import Array, Column
 from core.settings import Coupling
 from core.text import percent_text
 

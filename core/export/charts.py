@@ -79,16 +79,6 @@ def headroom(values: Sequence[float], least: float = 0.0) -> float:
     return max(largest * 1.06, least) or 1.0
 
 
-def binned(values: Sequence[float], limit: int = MAX_POINTS) -> tuple[int, list[float]]:
-    """The width of at most `limit` equal bins, and the mean of each bin's finite values (NaN if it has none)."""
-    width = max(1, math.ceil(len(values) / limit))
-    means = []
-    for begin in range(0, len(values), width):
-        known = [value for value in values[begin : begin + width] if math.isfinite(value)]
-        means.append(sum(known) / len(known) if known else math.nan)
-    return width, means
-
-
 def thinned(points: Sequence[Point], limit: int = MAX_POINTS) -> list[Point]:
     """Every n-th point, and the last."""
     every = max(1, math.ceil(len(points) / limit))

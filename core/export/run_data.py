@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from core.analysis.run_counts import Column, RunCounts
 from core.export.html import UNKNOWN
 from core.runlog.log import CONFIG_FIELDS, ENVIRONMENT_FIELDS, RunLog, number_of, text_of
-from core.runlog.replay import step_from_record
-from core.runlog.tally import Tally
+from core.runlog.replay import events
 from core.text import spaced_percent
-from core.types import FinishReason, Step, Summary
+from core.types import BaselineStep, Finished, FinishReason, Step, Summary
 
 LONG = frozenset({"prompt", "prompt_token_ids", "continuation_token_ids", "continuation_text", "forced_text"})
 """Settings that tables leave out."""
@@ -31,17 +31,16 @@ class RunData:
 
     Attributes:
         steps: the steps that could be rebuilt.
-        added_up: the summary as computed from the steps; tally: their counts.
-        baseline_ms, baseline_tokens: per step of the baseline; empty if it did not run.
+        counts, baseline: what these and the baseline's steps add up to.
+        summary: the log's, or as computed from the steps if it has none.
         problems: one sentence for each thing missing from the log.
     """
 
     log: RunLog
     steps: tuple[Step, ...]
-    added_up: Summary
-    tally: Tally
-    baseline_ms: tuple[float, ...]
-    baseline_tokens: tuple[int, ...]
+    counts: RunCounts
+    baseline: RunCounts
+    summary: Summary
     problems: tuple[str, ...]
 
     @property
@@ -62,14 +61,12 @@ class RunData:
     @property
     def text(self) -> str:
         """The text that the run generated."""
-        text = (self.log.summary or {}).get("text")
-        return text if isinstance(text, str) else self.added_up.text
+        return self.summary.text
 
     @property
     def end(self) -> str:
         """How the run ended."""
-        reason = text_of((self.log.summary or {}).get("finish_reason"))
-        return ENDS.get(reason, reason) if reason else "cut off"  # type: ignore[call-overload]
+        return "cut off" if self.log.summary is None else ENDS[self.summary.finish_reason]
 
     @property
     def pair(self) -> str:
@@ -82,12 +79,13 @@ class RunData:
         return shown(self.config.get(name))
 
     def figure(self, name: str) -> float | None:
-        """A figure of the summary, or as computed from the steps if the log has no summary."""
-        return number_of(getattr(self.added_up, name, None) if self.log.summary is None else self.log.summary.get(name))
+        """A figure of the summary."""
+        return number_of(getattr(self.summary, name))
 
     def mean_ms(self, name: str) -> float | None:
         """The mean of one of the steps' times."""
-        return sum(getattr(step, name) for step in self.steps) / len(self.steps) if self.steps else None
+        values = self.counts.columns[Column(name)]
+        return sum(values) / len(values) if values else None
 
     @property
     def settings(self) -> dict[str, str]:
@@ -102,26 +100,22 @@ class RunData:
 
 def run_data(log: RunLog) -> RunData:
     """Rebuild a report's data. Invalid steps are left out and counted."""
-    steps = [step for step in map(step_from_record, log.steps) if step is not None]
-    tally = Tally(steps)
+    steps: list[Step] = []
+    counts, baseline = RunCounts(), RunCounts()
+    for event in events(log):
+        if isinstance(event, Step):
+            steps.append(event)
+            counts.add(event)
+        elif isinstance(event, BaselineStep):
+            baseline.add(event.step)
+        elif isinstance(event, Finished):
+            summary = event.summary
     problems = list(log.problems)
     if lost := len(log.steps) - len(steps):
         problems.append(f"{lost:,} of its {len(log.steps):,} steps are damaged and were left out.")
     if not steps:
         problems.append("The log holds no steps, so there is no text and nothing to plot.")
-    text = "".join(step.emitted_text for step in steps)
-    plain = [record for record in log.baseline_steps if number_of(record.get("total_ms")) is not None]
-    return RunData(
-        log=log,
-        steps=tuple(steps),
-        added_up=tally.summary(FinishReason.CANCELLED, text, prefill_ms=0.0, target_step_ms=None, peak_memory_mb=None),
-        tally=tally,
-        baseline_ms=tuple(float(record["total_ms"]) for record in plain),
-        baseline_tokens=tuple(
-            len(emitted) if isinstance(emitted := record.get("emitted"), list) else 1 for record in plain
-        ),
-        problems=tuple(problems),
-    )
+    return RunData(log, tuple(steps), counts, baseline, summary, tuple(problems))
 
 
 def differences(
@@ -244,7 +238,7 @@ FIGURES: tuple[Figure, ...] = (
         "Alpha",
         "",
         "Accepted / tested tokens: the probability that a tested token is accepted.",
-        lambda run: run.tally.alpha,
+        lambda run: run.counts.sums.alpha,
         "{:.1%}",
     ),
     _logged(

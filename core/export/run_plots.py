@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from core.analysis.expectation import expected_accepted, wilson
-from core.export.charts import Axis, Mark, Plot, Point, binned, headroom, percent, series_mark, thinned
+from core.analysis.expectation import wilson
+from core.analysis.run_counts import Column, RunCounts
+from core.export.charts import MAX_POINTS, Axis, Mark, Plot, Point, headroom, percent, series_mark, thinned
 from core.export.run_data import RunData
 from core.runlog.tally import PositionCounts
 from core.text import percent_text
-from core.types import Step
 
 SHARE = Mark("of the step’s drafted tokens", "draft_bar", is_dots=True)
 RUNNING = Mark("running share", "accepted")
@@ -32,14 +32,15 @@ def run_plots(run: RunData) -> list[Markup]:
     """The run's plots, as far as there is data."""
     if not run.steps:
         return []
-    if any(step.num_draft_tokens for step in run.steps):
-        return [_acceptance(run.steps), _latency(run), _over_time(run), _by_position(run.tally.positions)]
+    positions = run.counts.sums.positions
+    if len(positions):
+        return [_acceptance(run.counts), _latency(run), _over_time(run), _by_position(positions)]
     return [_latency(run), _over_time(run)]
 
 
 def compared_plot(names: Sequence[str], runs: Sequence[RunData]) -> Markup:
     """Tokens over time of several runs."""
-    lines = [_accumulated_steps(run.steps) for run in runs]
+    lines = [_accumulated(run.counts) for run in runs]
     ends = [line[-1] for line in lines]
     plot = Plot(
         "tokens",
@@ -54,62 +55,52 @@ def compared_plot(names: Sequence[str], runs: Sequence[RunData]) -> Markup:
     return plot.figure(marks)
 
 
-def _step_axis(count: int) -> Axis:
-    return Axis("step", 0, max(count, 2), is_whole=True)
+def _step_axis(counts: RunCounts) -> Axis:
+    return Axis("step", 0, max(len(counts), 2), is_whole=True)
 
 
-def _bin_words(width: int) -> str:
-    return "" if width == 1 else f" Each dot or bar is the mean of {width} steps."
+def _binned(counts: RunCounts, *columns: Column) -> tuple[int, str, list[list[float]]]:
+    """The width of at most `MAX_POINTS` equal bins, a note on it, and the columns' means over them."""
+    width = max(1, math.ceil(len(counts) / MAX_POINTS))
+    note = "" if width == 1 else f" Each dot or bar is the mean of {width} steps."
+    return width, note, [counts.binned(column, 0, len(counts), width).tolist() for column in columns]
 
 
-def _acceptance(steps: Sequence[Step]) -> Markup:
-    shares = [step.num_accepted / step.num_draft_tokens if step.num_draft_tokens else math.nan for step in steps]
-    width, means = binned(shares)
+def _acceptance(counts: RunCounts) -> Markup:
+    width, note, (shares,) = _binned(counts, Column.ACCEPTED_SHARE)
     plot = Plot(
         "acceptance",
         "Acceptance per step",
         "Accepted / drafted tokens of each step, in per cent. The lines show the running share over all steps so far, "
-        "and the share expected with rejection sampling from the overlap of the two distributions." + _bin_words(width),
-        _step_axis(len(steps)),
+        f"and the share expected with rejection sampling from the overlap of the two distributions.{note}",
+        _step_axis(counts),
         Axis("accepted, %", 0, 1.04, percent),
     )
     tips = [
         f"step {index * width}: {percent_text(share)}" if math.isfinite(share) else ""
-        for index, share in enumerate(means)
+        for index, share in enumerate(shares)
     ]
-    plot.dots([((index + 0.5) * width, share) for index, share in enumerate(means)], SHARE, tips)
-    found, expected, drafted, accepted, hoped = [], [], 0, 0, 0.0
-    for index, step in enumerate(steps, start=1):
-        drafted += step.num_draft_tokens
-        accepted += step.num_accepted
-        likely = expected_accepted(step.acceptance_probs, step.expected_acceptance)
-        # A step of a damaged log may lack its figures.
-        hoped += likely if math.isfinite(likely) else step.num_accepted
-        if drafted:
-            found.append((float(index), accepted / drafted))
-            expected.append((float(index), hoped / drafted))
-    plot.line(thinned(expected), EXPECTED)
-    plot.line(thinned(found), RUNNING)
+    plot.dots([((index + 0.5) * width, share) for index, share in enumerate(shares)], SHARE, tips)
+    for column, mark in ((Column.PREDICTED_RATE, EXPECTED), (Column.RUNNING_RATE, RUNNING)):
+        points = [(float(index), rate) for index, rate in enumerate(counts.columns[column], start=1)]
+        plot.line(thinned([point for point in points if math.isfinite(point[1])]), mark)
     return plot.figure((SHARE, RUNNING, EXPECTED))
 
 
 def _latency(run: RunData) -> Markup:
-    steps = run.steps
-    width, draft = binned([step.draft_ms for step in steps])
-    _, verify = binned([step.verify_ms for step in steps])
-    _, total = binned([max(step.total_ms, step.draft_ms + step.verify_ms) for step in steps])
+    width, note, columns = _binned(run.counts, Column.DRAFT_MS, Column.VERIFY_MS, Column.TOTAL_MS)
+    draft, verify, total = columns
+    both = [first + second for first, second in zip(draft, verify, strict=True)]
+    total = list(map(max, total, both))
     plain = _plain_step_ms(run)
     plot = Plot(
         "latency",
         "Latency per step",
         "Where each step’s time went, in milliseconds, stacked: drafting, the target’s forward, and sampling with "
-        "verification."
-        + (" The dashed line is a plain step of the baseline." if plain is not None else "")
-        + _bin_words(width),
-        _step_axis(len(steps)),
+        "verification." + (" The dashed line is a plain step of the baseline." if plain is not None else "") + note,
+        _step_axis(run.counts),
         Axis("time, ms", 0, headroom([*total, plain or 0.0])),
     )
-    both = [first + second for first, second in zip(draft, verify, strict=True)]
     for lower, upper, mark in (
         ([0.0] * len(draft), draft, DRAFTING),
         (draft, both, VERIFYING),
@@ -124,37 +115,29 @@ def _latency(run: RunData) -> Markup:
 
 def _plain_step_ms(run: RunData) -> float | None:
     """The median plain step; the mean if the log kept none of them."""
-    if run.baseline_ms:
-        return statistics.median(run.baseline_ms)
+    if len(run.baseline):
+        return statistics.median(run.baseline.columns[Column.TOTAL_MS])
     speed = run.figure("baseline_tokens_per_second")
     return 1e3 / speed if speed else None
 
 
 def _plain_over_time(run: RunData) -> list[Point]:
     """The baseline's tokens; a straight line if the log kept none of its steps."""
-    if run.baseline_ms:
-        return _accumulated(run.baseline_ms, run.baseline_tokens)
-    speed = run.figure("baseline_tokens_per_second")
-    count = float(sum(len(step.emitted) for step in run.steps))
+    if len(run.baseline):
+        return _accumulated(run.baseline)
+    speed, count = run.figure("baseline_tokens_per_second"), float(run.counts.sums.tokens)
     return [(0.0, 0.0), (count / speed, count)] if speed else []
 
 
-def _accumulated_steps(steps: Sequence[Step]) -> list[Point]:
-    return _accumulated([step.total_ms for step in steps], [len(step.emitted) for step in steps])
-
-
-def _accumulated(times_ms: Sequence[float], tokens: Sequence[int]) -> list[Point]:
+def _accumulated(counts: RunCounts) -> list[Point]:
     """Seconds and tokens after each step, thinned out."""
-    points, seconds, count = [(0.0, 0.0)], 0.0, 0
-    for time_ms, emitted in zip(times_ms, tokens, strict=True):
-        seconds += time_ms / 1e3
-        count += emitted
-        points.append((seconds, float(count)))
-    return thinned(points)
+    line = counts.timeline
+    points = [(end / 1e3, float(count)) for end, count in zip(line.ends_ms, line.counts, strict=True)]
+    return thinned([(0.0, 0.0), *points])
 
 
 def _over_time(run: RunData) -> Markup:
-    written, plain = _accumulated_steps(run.steps), _plain_over_time(run)
+    written, plain = _accumulated(run.counts), _plain_over_time(run)
     ends = [points[-1] for points in (written, plain) if points]
     plot = Plot(
         "tokens",

@@ -25,7 +25,6 @@ from app.run.pages.race import (
     tokens_text,
     waiting_text,
 )
-from app.run.run_counts import Timeline
 from app.run.run_view import RunView
 from app.run.token_text import TokenText
 from app.run.tokens import TokenStream
@@ -43,6 +42,7 @@ from app.widgets.fields import (
     wrapped_label,
 )
 from app.window_layout import splitter
+from core.analysis.run_counts import Timeline
 from core.types import Step
 
 FRAME_MS = 33

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.setup.model_library import UNKNOWN
+from core.analysis.run_counts import Column, RunCounts
 from core.draft_shape import shown_draft_length
 from core.export.run_data import FIGURES, Figure, RunData, differences, run_data, shown
 from core.runlog.log import RunLog
 from core.runlog.store import KeptRun
-from core.types import Step
 
 MAX_RUNS = 6
 MAX_POINTS = 1000
@@ -100,19 +100,16 @@ def compare(runs: Sequence[tuple[KeptRun, RunLog]]) -> Comparison:
         tuple(ComparedRow(title, tuple(text or UNKNOWN for text in texts)) for title, texts in rows)
         for rows in differences([_settings(run) for run in found])
     )
-    curves = tuple(curve(run.steps) for run in found)
+    curves = tuple(curve(run.counts) for run in found)
     return Comparison(tuple(run for run, _ in runs), differing, tuple(_results(found)), agreeing, curves)
 
 
-def curve(steps: Sequence[Step]) -> Curve:
+def curve(counts: RunCounts) -> Curve:
     """A run's curves from their origin, thinned out to `MAX_POINTS`."""
-    emitted = np.cumsum([0.0, *(len(step.emitted) for step in steps)])
-    seconds = np.cumsum([0.0, *(step.total_ms / 1000 for step in steps)])
-    drafted = np.cumsum([0.0, *(step.num_draft_tokens for step in steps)])
-    accepted = np.cumsum([0.0, *(step.num_accepted for step in steps)])
-    rate = np.divide(accepted, drafted, out=np.full_like(drafted, math.nan), where=drafted > 0)
-    places = np.unique(np.linspace(0, len(steps), min(len(steps) + 1, MAX_POINTS)).round().astype(int))
-    return Curve(emitted[places], seconds[places], rate[places])
+    line, num_steps = counts.timeline, len(counts)
+    places = np.unique(np.linspace(0, num_steps, min(num_steps + 1, MAX_POINTS)).round().astype(int))
+    emitted, seconds = np.array([0.0, *line.counts]), np.array([0.0, *line.ends_ms]) / 1000
+    return Curve(emitted[places], seconds[places], np.array([math.nan, *counts.columns[Column.RUNNING_RATE]])[places])
 
 
 def _settings(run: RunData) -> dict[str, str]:
