@@ -12,7 +12,7 @@ from app.theme import DARK, LIGHT
 from app.tools.runs.compare import AGREEING, DIFFERING, RESULTS, ComparePage
 from app.tools.runs.comparison import MAX_POINTS, MAX_RUNS, compare, curve
 from app.tools.runs.overlay_plot import DASHES, MARKERS, RunSample, run_color
-from app.widgets.plots import to_csv
+from app.widgets.pictures import to_csv
 from core.analysis.run_counts import RunCounts
 from core.runlog.store import RunStore
 from tests.fakes_app import MIN_BAR_CONTRAST, contrast, make_step

@@ -10,8 +10,8 @@ import pytest
 from PySide6.QtGui import QImage
 
 from app.theme import LIGHT
+from app.widgets.pictures import SCALE
 from app.widgets.plot_card import PlotFormat
-from app.widgets.plots import SCALE
 
 
 @pytest.fixture

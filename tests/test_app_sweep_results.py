@@ -56,7 +56,7 @@ def test_a_torn_line_is_reported_and_what_is_no_sweep_is_a_sentence(window, qtbo
     assert sweeps.continue_button.isEnabled()
     (tmp_path / "other.jsonl").write_text("{}\n", "utf-8")
     window.tools.sweep.open_sweep(tmp_path / "other.jsonl")
-    qtbot.waitUntil(lambda: "no sweep" in sweeps.banner.sentence())
+    qtbot.waitUntil(lambda: "is not a sweep" in sweeps.banner.sentence())
     assert window.tools.sweep.view.path == path
 
 

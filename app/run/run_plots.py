@@ -13,8 +13,9 @@ from PySide6.QtWidgets import QWidget
 from app.run.pages.race import tokens_text
 from app.run.run_view import RunView
 from app.widgets.fields import column
+from app.widgets.pictures import Table
 from app.widgets.plot_card import PlotCard
-from app.widgets.plots import Plot, Table
+from app.widgets.plots import Plot
 from app.window_layout import splitter
 from core.analysis.expectation import wilson
 from core.analysis.run_counts import Array, Timeline

@@ -12,7 +12,9 @@ from PySide6.QtGui import QColor, QPen
 from app.run.run_view import RunView
 from app.run.tokens import Place
 from app.theme import Theme
-from app.widgets.plots import BAR_WIDTH, Mark, Plot, SeriesSample, Table, line_pen
+from app.widgets.legend import Mark, SeriesSample
+from app.widgets.pictures import Table
+from app.widgets.plots import BAR_WIDTH, Plot, line_pen
 from core.analysis.run_counts import Array, Column
 from core.settings import Coupling
 from core.text import percent_text

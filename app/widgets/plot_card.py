@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from functools import partial
+from html import escape
 
 import pyqtgraph as pg
 from PySide6.QtCore import QEvent, QObject, QPoint, QPointF, QRectF, QSize, Qt, Signal, Slot
@@ -16,7 +17,8 @@ from app.dialogs import Dialogs
 from app.jobs import Jobs
 from app.theme import current_theme, scaled, ui_font
 from app.widgets.fields import card, column, quiet_button, row, set_flag, text_label
-from app.widgets.plots import Plot, image_of, png_bytes, svg_of, tip, to_csv
+from app.widgets.pictures import image_of, png_bytes, svg_of, to_csv
+from app.widgets.plots import Plot
 from core.files import write_atomically
 
 ZOOM = 0.8
@@ -37,6 +39,13 @@ FORMAT_HELP = {
     PlotFormat.SVG: "The plot as it is shown, as lines and text",
     PlotFormat.CSV: "All of the plot's figures, not only those in view",
 }
+
+
+def tip(rows: Sequence[tuple[str, str]]) -> str:
+    """Figures as a tooltip's rich text; the first row is its title."""
+    row = "<tr><td>{}&nbsp;&nbsp;</td><td align='right'>{}</td></tr>"
+    cells = "".join(row.format(escape(name), escape(value)) for name, value in rows[1:])
+    return f"<b>{escape(rows[0][0])}</b><table>{cells}</table>"
 
 
 class PlotCard(QWidget):

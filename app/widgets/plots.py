@@ -1,198 +1,23 @@
-"""What plots share: axes, the view, pointer handling, legend samples, and export to files."""
+"""What plots share: axes, colours, the view, and pointer handling."""
 
 from __future__ import annotations
 
-import csv
-import io
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from enum import StrEnum
-from html import escape
+from collections.abc import Callable
 from typing import Any
 
 import pyqtgraph as pg
-from PySide6.QtCore import QBuffer, QByteArray, QIODevice, QPointF, QRect, QRectF, QSize, Qt, Signal, Slot
-from PySide6.QtGui import (
-    QColor,
-    QFontMetrics,
-    QImage,
-    QImageWriter,
-    QPainter,
-    QPaintEvent,
-    QPen,
-    QTextOption,
-)
-from PySide6.QtSvg import QSvgGenerator
-from PySide6.QtWidgets import QGraphicsItem, QSizePolicy, QWidget
+from PySide6.QtCore import QPointF, Qt, Signal, Slot
+from PySide6.QtGui import QColor, QPen, QTextOption
+from PySide6.QtWidgets import QGraphicsItem
 
 from app.theme import Theme, current_theme, scaled, ui_font
-
-# --- Files ---
-
-SCALE = 2
-"""Pixels in a PNG per pixel on screen."""
-
-Paint = Callable[[QPainter], None]
-Table = Mapping[str, Iterable[float | int | str | None]]
-"""Columns by name, in order. A name ends in its unit, if any, as in total_ms."""
+from app.widgets.legend import Mark, SeriesSample, band_color
+from app.widgets.pictures import Table
 
 
-def image_of(size: QSize, paint: Paint) -> QImage:
-    """The picture at twice its size on screen."""
-    image = QImage(size * SCALE, QImage.Format.Format_RGB32)
-    image.setDevicePixelRatio(SCALE)
-    painter = QPainter(image)
-    paint(painter)
-    painter.end()
-    return image
-
-
-def png_bytes(image: QImage) -> bytes:
-    """The contents of a PNG file. May be called in any thread."""
-    buffer = _buffer()
-    QImageWriter(buffer, QByteArray(b"png")).write(image)
-    return bytes(buffer.data().data())
-
-
-def svg_of(size: QSize, paint: Paint, title: str, *, resolution: int | None = None) -> bytes:
-    """The picture as lines and text, at a screen's resolution if given."""
-    buffer = _buffer()
-    generator = QSvgGenerator(QSvgGenerator.SvgVersion.Svg11)  # The other version doesn't support clipping.
-    generator.setOutputDevice(buffer)
-    if resolution is not None:
-        generator.setResolution(resolution)
-    generator.setSize(size)
-    generator.setViewBox(QRectF(QPointF(0, 0), size.toSizeF()))
-    generator.setTitle(title)
-    painter = QPainter(generator)
-    paint(painter)
-    painter.end()
-    return bytes(buffer.data().data())
-
-
-def _buffer() -> QBuffer:
-    buffer = QBuffer()
-    buffer.open(QIODevice.OpenModeFlag.WriteOnly)
-    return buffer
-
-
-def to_csv(table: Table) -> str:
-    """The table below a row of names; cells without a figure are empty."""
-    text = io.StringIO(newline="")
-    writer = csv.writer(text)
-    writer.writerow(table)
-    writer.writerows([_cell(value) for value in row] for row in zip(*table.values(), strict=True))
-    return text.getvalue()
-
-
-def _cell(value: float | int | str | None) -> str:
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return ""
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def tip(rows: Sequence[tuple[str, str]]) -> str:
-    """Figures as a tooltip's rich text; the first row is its title."""
-    row = "<tr><td>{}&nbsp;&nbsp;</td><td align='right'>{}</td></tr>"
-    cells = "".join(row.format(escape(name), escape(value)) for name, value in rows[1:])
-    return f"<b>{escape(rows[0][0])}</b><table>{cells}</table>"
-
-
-# --- Samples for legends ---
-
-
-class Mark(StrEnum):
-    """How a series is drawn."""
-
-    BAR = "bar"
-    LINE = "line"
-    DASHES = "dashes"
-    BAND = "band"
-    DOT = "dot"
-    DIAMOND = "diamond"
-
-
-SHAPES = (Mark.BAR, Mark.DOT, Mark.DIAMOND)
-"""Filled, while the others are lines."""
-
-
-class SeriesSample(QWidget):
-    """The mark of a series with its name."""
-
-    def __init__(self, text: str, mark: Mark, token: str, tooltip: str) -> None:
-        super().__init__()
-        self._mark, self._token = mark, token
-        self.set_meaning(text, tooltip)
-        self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
-
-    def set_meaning(self, text: str, tooltip: str) -> None:
-        """Set the text and tooltip that say what the series is."""
-        self._text = text
-        self.setToolTip(tooltip)
-        self.setAccessibleName(f"{text}: {tooltip}")
-        self.updateGeometry()
-        self.update()
-
-    @property
-    def _mark_width(self) -> int:
-        return 10 if self._mark in SHAPES else 18
-
-    def sizeHint(self) -> QSize:
-        """Room for the mark and the name."""
-        metrics = QFontMetrics(ui_font(12))
-        return QSize(self._mark_width + 6 + metrics.horizontalAdvance(self._text) + 2, metrics.height() + 4)
-
-    def paintEvent(self, _event: QPaintEvent) -> None:
-        """Draw mark and name."""
-        painter = QPainter(self)
-        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        self.draw(painter, self.size())
-        painter.end()
-
-    def draw(self, painter: QPainter, size: QSize) -> None:
-        """Draw mark and name at a painter's origin, on screen or into a file."""
-        middle, width, theme = size.height() / 2, self._mark_width, current_theme()
-        color = QColor(getattr(theme, self._token))
-        if self._mark in SHAPES:
-            self._draw_shape(painter, middle, color)
-        else:
-            pen = QPen(color, 2)
-            if self._mark is Mark.BAND:
-                painter.fillRect(QRectF(0, middle - 5, width, 10), band_color(color))
-            if self._mark is Mark.DASHES:
-                pen.setDashPattern([2.5, 2])
-            painter.setPen(pen)
-            painter.drawLine(QPointF(1, middle), QPointF(width - 1, middle))
-        painter.setFont(ui_font(12))
-        painter.setPen(QColor(theme.muted))
-        flags = Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignLeft
-        painter.drawText(QRect(width + 6, 0, size.width(), size.height()), flags, self._text)
-
-    def _draw_shape(self, painter: QPainter, middle: float, color: QColor) -> None:
-        painter.setPen(Qt.PenStyle.NoPen)
-        painter.setBrush(color)
-        if self._mark is Mark.BAR:
-            painter.drawRoundedRect(QRectF(0, middle - 5, 10, 10), 2, 2)
-        elif self._mark is Mark.DOT:
-            painter.drawEllipse(QPointF(5, middle), 4, 4)
-        else:
-            corners = (QPointF(5, middle - 5), QPointF(9, middle), QPointF(5, middle + 5), QPointF(1, middle))
-            painter.drawPolygon(corners)
-
-
-# --- Pens and axes ---
-
-
-def band_color(color: QColor) -> QColor:
-    """The fill of the band around a line."""
-    band = QColor(color)
-    band.setAlpha(48)
-    return band
-
-
-def line_pen(color: str, *, dashed: bool = False) -> QPen:
-    """The pen of a plot's line."""
-    pen = QPen(QColor(color), 2)
+def line_pen(color: str, *, dashed: bool = False, width: float = 2) -> QPen:
+    """The pen of a plot's line, as wide on screen at any zoom."""
+    pen = QPen(QColor(color), width)
     pen.setCosmetic(True)
     if dashed:
         pen.setDashPattern([3, 2])
@@ -201,9 +26,7 @@ def line_pen(color: str, *, dashed: bool = False) -> QPen:
 
 def thin_pen(color: str) -> QPen:
     """The pen of whiskers and reference lines."""
-    pen = QPen(QColor(color), 1.5)
-    pen.setCosmetic(True)
-    return pen
+    return line_pen(color, width=1.5)
 
 
 class PercentAxis(pg.AxisItem):  # type: ignore[misc]  # pyqtgraph has no types
@@ -213,39 +36,6 @@ class PercentAxis(pg.AxisItem):  # type: ignore[misc]  # pyqtgraph has no types
         """The ticks' labels."""
         return [f"{value * 100:.0f}" for value in values]
 
-
-def prepare_axis(axis: pg.AxisItem) -> None:
-    """Give an axis the fonts, room and grid that all plots share."""
-    axis.enableAutoSIPrefix(False)
-    axis.setStyle(tickLength=-4, autoExpandTextSpace=False, maxTickLevel=0)
-    axis.setZValue(-100)  # The grid is behind the data.
-    # Painting labels dominates a plot's cost, and they rarely change.
-    axis.setCacheMode(QGraphicsItem.CacheMode.DeviceCoordinateCache)
-    fit_axis_text(axis)
-
-
-def fit_axis_text(axis: pg.AxisItem) -> None:
-    """Scale an axis's numbers and title, and their room, with the text."""
-    axis.setStyle(tickFont=ui_font(11))
-    axis.label.setFont(ui_font(11))
-    if axis.orientation == "left":
-        axis.setWidth(scaled(50))
-    else:
-        axis.setHeight(14 + scaled(24))
-
-
-def show_axes(item: pg.PlotItem, theme: Theme, *, is_empty: bool) -> None:
-    """Draw both axes; in an empty plot they only have titles."""
-    for name in ("left", "bottom"):
-        axis = item.getAxis(name)
-        axis.setStyle(showValues=not is_empty)
-        axis.setPen(QPen(Qt.PenStyle.NoPen) if is_empty else QPen(QColor(theme.border), 1))
-        # The pen has also changed the title's colour.
-        axis.setLabel(axis.labelText, **{**axis.labelStyle, "color": theme.muted})
-    item.showGrid(x=False, y=not is_empty, alpha=0.25)
-
-
-# --- Plots ---
 
 BAR_WIDTH = 0.76
 TITLE_MARGINS = 24
@@ -287,8 +77,6 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         item.hideButtons()
         item.setMenuEnabled(False)
         item.setContentsMargins(0, 4, 4, 0)
-        for name in self._labels:
-            prepare_axis(item.getAxis(name))
         box = item.getViewBox()
         box.setDefaultPadding(0.0)
         box.disableAutoRange()
@@ -345,7 +133,6 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
     def show_percent(self, *ticks: float) -> None:
         """Label the left axis with shares as percentages, at these ticks if any are given."""
         axis = PercentAxis("left")
-        prepare_axis(axis)
         if ticks:
             axis.setTicks([[(share, f"{share * 100:.0f}") for share in ticks]])
         self.getPlotItem().setAxisItems({"left": axis})
@@ -405,7 +192,7 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         self._hint.setVisible(is_empty)
         if is_empty != self._is_empty:
             self._is_empty = is_empty
-            show_axes(self.getPlotItem(), current_theme(), is_empty=is_empty)
+            self._style()
         if self._fits:
             self._fit(extent)
         self._draw()
@@ -435,13 +222,30 @@ class Plot(pg.PlotWidget):  # type: ignore[misc]  # pyqtgraph has no types
         self._hint.setFont(ui_font(12))
         self._hint.setColor(theme.muted)
         for name, label in self._labels.items():
-            axis = self.getPlotItem().getAxis(name)
-            axis.setLabel(label, color=theme.muted, **{"font-size": f"{scaled(11)}px"})
-            fit_axis_text(axis)
-            axis.setTextPen(QColor(theme.muted))
-        show_axes(self.getPlotItem(), theme, is_empty=self._is_empty)
+            self._style_axis(self.getPlotItem().getAxis(name), label)
+        self.getPlotItem().showGrid(x=False, y=not self._is_empty, alpha=0.25)
         for paint in self._paints:
             paint(theme)
+
+    def _style_axis(self, axis: pg.AxisItem, label: str) -> None:
+        """Give an axis the fonts, room and grid that all plots share; in an empty plot it only has a title."""
+        theme = current_theme()
+        if axis.autoSIPrefix:  # A second call would scale the numbers after all.
+            axis.enableAutoSIPrefix(False)
+        axis.setStyle(tickLength=-4, autoExpandTextSpace=False, maxTickLevel=0, showValues=not self._is_empty)
+        axis.setStyle(tickFont=ui_font(11))
+        axis.setZValue(-100)  # The grid is behind the data.
+        # Painting labels dominates a plot's cost, and they rarely change.
+        axis.setCacheMode(QGraphicsItem.CacheMode.DeviceCoordinateCache)
+        axis.label.setFont(ui_font(11))
+        if axis.orientation == "left":
+            axis.setWidth(scaled(50))
+        else:
+            axis.setHeight(14 + scaled(24))
+        axis.setPen(QPen(Qt.PenStyle.NoPen) if self._is_empty else QPen(QColor(theme.border), 1))
+        axis.setTextPen(QColor(theme.muted))
+        # The pen has also changed the title's colour.
+        axis.setLabel(label, color=theme.muted, **{"font-size": f"{scaled(11)}px"})
 
     # --- Pointer and size ---
 

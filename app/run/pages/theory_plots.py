@@ -8,7 +8,9 @@ import numpy as np
 import pyqtgraph as pg
 
 from app.theme import Theme
-from app.widgets.plots import Mark, Plot, SeriesSample, Table, line_pen, thin_pen
+from app.widgets.legend import Mark, SeriesSample
+from app.widgets.pictures import Table
+from app.widgets.plots import Plot, line_pen, thin_pen
 from core.analysis.calibration import Calibration, Reliability
 from core.analysis.diagnosis import KS
 from core.analysis.expectation import Curve, Estimate

@@ -14,8 +14,8 @@ from app.run.pages.why import EMPTY, Gain, Part, WhyReport, why_report
 from app.run.run_view import NamedValue, RunView
 from app.theme import Theme, current_theme, scaled, ui_font
 from app.widgets.fields import card, describe, row, text_label, wrapped_label
+from app.widgets.legend import Mark, SeriesSample
 from app.widgets.painted import PaintedWidget
-from app.widgets.plots import Mark, SeriesSample
 
 BAR_HEIGHT, GAIN_HEIGHT = 18, 8
 RADIUS = 3

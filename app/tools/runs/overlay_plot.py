@@ -14,8 +14,10 @@ from PySide6.QtWidgets import QSizePolicy
 
 from app.theme import Theme, current_theme, scaled, ui_font
 from app.tools.runs.comparison import Array
+from app.widgets.legend import Mark, SeriesSample
 from app.widgets.painted import LEFT, draw_text
-from app.widgets.plots import Mark, Plot, SeriesSample, Table
+from app.widgets.pictures import Table
+from app.widgets.plots import Plot
 
 DASHES: tuple[tuple[float, ...], ...] = ((), (5, 2), (1.5, 1.8), (6, 2, 1.5, 2), (10, 3), (6, 2, 1.5, 2, 1.5, 2))
 """Each run's line style, in line widths; the first is solid."""

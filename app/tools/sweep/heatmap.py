@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QHeaderView, QStyle, QStyledItemDelegate, QStyleOp
 from app.theme import DARK, LIGHT, current_theme, hold, scaled, ui_font
 from app.tools.sweep.sweep_view import FAILED, FIGURES, Scale, ShownCell, SweepFigure, SweepRow, SweepView
 from app.widgets.painted import LEFT, PaintedWidget, draw_text
-from app.widgets.plots import image_of, png_bytes, svg_of
+from app.widgets.pictures import image_of, png_bytes, svg_of
 from app.widgets.rows import Index, Role
 from app.widgets.tables import GridTable
 from core.experiments.sweep_plan import Cell

@@ -1,0 +1,88 @@
+"""The legend of a plot: each series' mark beside its name."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from PySide6.QtCore import QPointF, QRectF, QSize, Qt
+from PySide6.QtGui import QColor, QFontMetrics, QPainter, QPen
+from PySide6.QtWidgets import QSizePolicy
+
+from app.theme import current_theme, ui_font
+from app.widgets.painted import LEFT, PaintedWidget, draw_text
+
+
+class Mark(StrEnum):
+    """How a series is drawn."""
+
+    BAR = "bar"
+    LINE = "line"
+    DASHES = "dashes"
+    BAND = "band"
+    DOT = "dot"
+    DIAMOND = "diamond"
+
+
+SHAPES = (Mark.BAR, Mark.DOT, Mark.DIAMOND)
+"""Filled, while the others are lines."""
+
+
+def band_color(color: QColor) -> QColor:
+    """The fill of the band around a line."""
+    band = QColor(color)
+    band.setAlpha(48)
+    return band
+
+
+class SeriesSample(PaintedWidget):
+    """The mark of a series, in a colour of the theme, with its name."""
+
+    def __init__(self, text: str, mark: Mark, token: str, tooltip: str) -> None:
+        super().__init__("")
+        self._mark, self._token = mark, token
+        self._mark_width = 10 if mark in SHAPES else 18
+        self.set_meaning(text, tooltip)
+        self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
+
+    def set_meaning(self, text: str, tooltip: str) -> None:
+        """Set the text and tooltip that say what the series is."""
+        self._text = text
+        self.setToolTip(tooltip)
+        self.setAccessibleName(f"{text}: {tooltip}")
+        self.updateGeometry()
+        self.update()
+
+    def sizeHint(self) -> QSize:
+        """Room for the mark and the name."""
+        metrics = QFontMetrics(ui_font(12))
+        return QSize(self._mark_width + 6 + metrics.horizontalAdvance(self._text) + 2, metrics.height() + 4)
+
+    def _paint(self, painter: QPainter) -> None:
+        self.draw(painter, self.size())
+
+    def draw(self, painter: QPainter, size: QSize) -> None:
+        """Draw mark and name at a painter's origin, on screen or into a file."""
+        middle, width = size.height() / 2, self._mark_width
+        color = QColor(getattr(current_theme(), self._token))
+        if self._mark in SHAPES:
+            self._draw_shape(painter, middle, color)
+        else:
+            pen = QPen(color, 2)
+            if self._mark is Mark.BAND:
+                painter.fillRect(QRectF(0, middle - 5, width, 10), band_color(color))
+            if self._mark is Mark.DASHES:
+                pen.setDashPattern([2.5, 2])
+            painter.setPen(pen)
+            painter.drawLine(QPointF(1, middle), QPointF(width - 1, middle))
+        draw_text(painter, QRectF(width + 6, 0, size.width(), size.height()), self._text, current_theme().muted, LEFT)
+
+    def _draw_shape(self, painter: QPainter, middle: float, color: QColor) -> None:
+        painter.setPen(Qt.PenStyle.NoPen)
+        painter.setBrush(color)
+        if self._mark is Mark.BAR:
+            painter.drawRoundedRect(QRectF(0, middle - 5, 10, 10), 2, 2)
+        elif self._mark is Mark.DOT:
+            painter.drawEllipse(QPointF(5, middle), 4, 4)
+        else:
+            corners = (QPointF(5, middle - 5), QPointF(9, middle), QPointF(5, middle + 5), QPointF(1, middle))
+            painter.drawPolygon(corners)

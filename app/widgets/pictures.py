@@ -1,0 +1,73 @@
+"""Writes what plots show to files: pictures as pixels or as lines and text, and tables of their figures."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Callable, Iterable, Mapping
+
+from PySide6.QtCore import QBuffer, QByteArray, QIODevice, QPointF, QRectF, QSize
+from PySide6.QtGui import QImage, QImageWriter, QPainter
+from PySide6.QtSvg import QSvgGenerator
+
+SCALE = 2
+"""Pixels in a PNG per pixel on screen."""
+
+Paint = Callable[[QPainter], None]
+Table = Mapping[str, Iterable[float | int | str | None]]
+"""Columns by name, in order. A name ends in its unit, if any, as in total_ms."""
+
+
+def image_of(size: QSize, paint: Paint) -> QImage:
+    """The picture at twice its size on screen."""
+    image = QImage(size * SCALE, QImage.Format.Format_RGB32)
+    image.setDevicePixelRatio(SCALE)
+    painter = QPainter(image)
+    paint(painter)
+    painter.end()
+    return image
+
+
+def png_bytes(image: QImage) -> bytes:
+    """The contents of a PNG file. May be called in any thread."""
+    buffer = _buffer()
+    QImageWriter(buffer, QByteArray(b"png")).write(image)
+    return bytes(buffer.data().data())
+
+
+def svg_of(size: QSize, paint: Paint, title: str, *, resolution: int | None = None) -> bytes:
+    """The picture as lines and text, at a screen's resolution if given."""
+    buffer = _buffer()
+    generator = QSvgGenerator(QSvgGenerator.SvgVersion.Svg11)  # The other version doesn't support clipping.
+    generator.setOutputDevice(buffer)
+    if resolution is not None:
+        generator.setResolution(resolution)
+    generator.setSize(size)
+    generator.setViewBox(QRectF(QPointF(0, 0), size.toSizeF()))
+    generator.setTitle(title)
+    painter = QPainter(generator)
+    paint(painter)
+    painter.end()
+    return bytes(buffer.data().data())
+
+
+def _buffer() -> QBuffer:
+    buffer = QBuffer()
+    buffer.open(QIODevice.OpenModeFlag.WriteOnly)
+    return buffer
+
+
+def to_csv(table: Table) -> str:
+    """The table below a row of names; cells without a figure are empty."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(table)
+    writer.writerows([_cell(value) for value in row] for row in zip(*table.values(), strict=True))
+    return text.getvalue()
+
+
+def _cell(value: float | int | str | None) -> str:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
