@@ -28,7 +28,7 @@ from core.models.loading import check_pair
 from core.models.prompting import check_prompt_length
 from core.runlog.tally import Tally
 from core.runners.base import ForwardOutput, prefill
-from core.runners.graphed import captures_graphs
+from core.runners.graphed import GraphedRunner
 from core.runners.timing import StepClock, Stopwatch, is_asynchronous, peak_memory_mb, reset_peak_memory
 from core.sampling import draw_gumbel, gumbel_noise, probabilities, seeded_generator
 from core.settings import Coupling, LengthPolicy, SamplingParams
@@ -217,13 +217,16 @@ class _Run:
             while ended is None:
                 # The step's clock does not run during waits and untimed events.
                 yield from self._wait_for_step()
+                captured = self._num_captures
                 done = self._propose(policy)
                 if self._controls.is_watched and len(done.draft):
                     yield self._drafted(done)
                     self._controls.wait_to_look()
                 step, ended = self._commit(self._score_and_verify(done))
                 self._tally.add(step)
-                policy.record(step)
+                # Capturing a graph takes far longer than the steps to come.
+                if captured == self._num_captures:
+                    policy.record(step)
                 yield step
             reason = ended
         except Cancelled:
@@ -402,22 +405,23 @@ class _Run:
         self._prefill_ms = watch.lap()
         if is_long:
             trim_heap()
+        self._warm_up()
         if self._drafter is not None:
-            self._warm_up()
             # The unit of c and v. Plain decoding needs none: its steps are such forwards.
             self._target_step_ms = self._scorer.time_one_step(self._ids[-1], self._controls.check_cancelled)
         return PrefillDone(num_prompt, self._prefill_ms, self._target_step_ms)
 
-    @torch.inference_mode()
     def _warm_up(self) -> None:
-        """Capture the graphs that the first step will launch, without drawing from the run's generator."""
-        count = min(_usual(self._controls.num_draft_tokens), self._text.room - 1)
-        if self._drafter is None or count < 1 or not captures_graphs(self._target.device):
-            return
-        draft = self._draft(count, self._controls.sampling, torch.Generator().manual_seed(0))
-        self._scorer.score(self._ids[-1], draft)
-        self._scorer.rewind(len(self._ids) - 1)
-        self._drafter.observe(Verification(num_accepted=0, next_token=self._ids[-1], next_kind=TokenKind.CORRECTION))
+        """Capture the graphs that the steps will launch."""
+        self._scorer.prepare(self._text.limit)
+        if isinstance(self._drafter, DraftModelDrafter):
+            is_gumbel = self._noise is not None
+            vocab_size = self._target.vocab_size
+            self._drafter.prepare(self._text.limit, self._controls.sampling, vocab_size, is_gumbel=is_gumbel)
+
+    @property
+    def _num_captures(self) -> int:
+        return self._scorer.num_captures + getattr(self._drafter, "num_captures", 0)
 
     def _start_over(self) -> None:
         """Go back to the prompt; the next step uses new draws."""
@@ -475,6 +479,16 @@ class TargetScorer:
     def prefill(self, ids: Sequence[int], check_cancelled: Callable[[], None]) -> None:
         """Cache the prompt except its last token, whose logits the first step needs."""
         prefill(self._runner, ids[:-1], check_cancelled)
+
+    @property
+    def num_captures(self) -> int:
+        """CUDA graphs captured so far."""
+        return getattr(self._runner, "num_captures", 0)
+
+    def prepare(self, end: int) -> None:
+        """Capture the CUDA graphs that scoring will launch, if any, for a text of up to `end` positions."""
+        if isinstance(self._runner, GraphedRunner):
+            self._runner.prepare(end)
 
     def score(self, last_token: int, draft: Draft) -> ForwardOutput:
         """Append the newest token of the text, not cached yet, and K drafted tokens. Returns (K + 1, V) logits.

@@ -5,16 +5,17 @@ from functools import partial
 import pytest
 import torch
 
-import core.decode
 import core.models.language_model
+from core.controls import RunControls
 from core.decode import speculative
+from core.draft_shape import DraftLengthPolicy
 from core.drafters.draft_model import DraftModelDrafter
 from core.models.language_model import LanguageModel
-from core.runners.graphed import GraphedRunner
-from core.runners.llama import LLAMA_MODEL_TYPES
+from core.runners.graphed import GraphedRunner, GraphPool
+from core.runners.llama import LLAMA_MODEL_TYPES, FusedLlamaRunner
 from core.sampling import draw, probabilities
 from core.settings import SamplingParams
-from core.types import DraftContext
+from core.types import DraftContext, Step
 from tests.fakes import NoLook, play, tiny_model
 
 IDS = torch.randint(0, 257, (60,), generator=torch.Generator().manual_seed(0))
@@ -39,7 +40,8 @@ class Captures:
 
 
 def graphed(family: str = "llama", capacity: int = 128, capture=None) -> GraphedRunner:
-    return GraphedRunner(tiny_model(family, is_fused=True).runner(capacity), capture or Captures())
+    weights = tiny_model(family, is_fused=True).fused_weights
+    return GraphPool(capture or Captures()).runner("", capacity, partial(FusedLlamaRunner, weights))
 
 
 @pytest.mark.parametrize("family", sorted(LLAMA_MODEL_TYPES))
@@ -106,16 +108,55 @@ def test_a_draft_that_is_asked_after_each_token_is_that_of_the_whole_block(tempe
 def test_a_shape_is_captured_once_for_each_bucket_of_the_cache():
     captures = Captures()
     runner = graphed(capacity=600, capture=captures)
-    for _ in range(40):
-        runner.forward(IDS[:5], num_logits=5)
-    assert captures.number == 1
-    runner.forward(IDS[:1], num_logits=1)
+    for count in (5, 1, 3, 8, 2) * 8:
+        runner.forward(IDS[:count], num_logits=1)
+    assert captures.number == runner.num_captures == 1
+    runner.forward(IDS[:9], num_logits=9)
     assert captures.number == 2
     while runner.length < 300:
         runner.forward(IDS[:5], num_logits=5)
     assert captures.number == 3
     assert runner.forward(IDS, num_logits=1).logits.shape == (1, 257)  # A prefill, which no graph is made for.
     assert captures.number == 3
+
+
+def test_a_row_does_not_depend_on_how_many_are_scored_with_it():
+    """Plain and speculative decoding run the same kernel, so that they agree to the last bit."""
+    runner = graphed()
+    runner.forward(IDS[:20], num_logits=0)
+    block = runner.forward(IDS[20:25], num_logits=5).logits.clone()
+    runner.rewind(20)
+    for index in range(5):
+        assert torch.equal(runner.forward(IDS[20 + index : 21 + index], num_logits=1).logits[0], block[index])
+
+
+def test_graphs_and_caches_outlive_a_run_unless_a_longer_one_needs_more():
+    captures = Captures()
+    pool = GraphPool(captures)
+    make = partial(FusedLlamaRunner, tiny_model(is_fused=True).fused_weights)
+    first, second = (pool.runner("", 100, make) for _ in range(2))
+    expected = first.forward(IDS[:5], num_logits=5).logits.clone()
+    second.forward(IDS[5:10], num_logits=5)
+    assert captures.number == 2, "two runs at once have a cache each"
+    del first
+    third = pool.runner("", 200, make)
+    assert third.length == 0
+    assert torch.equal(third.forward(IDS[:5], num_logits=5).logits, expected)
+    assert captures.number == 2
+    longer = pool.runner("", 2000, make)
+    longer.forward(IDS[:5], num_logits=5)
+    assert captures.number == 3
+
+
+def test_evidence_of_a_block_is_not_overwritten_by_the_next():
+    runner = graphed()
+    runner.forward(IDS[:10], num_logits=0)
+    uniforms = torch.rand(3, dtype=torch.float64)
+    tokens, rows = runner.draw_block(IDS[10:12], uniforms, 1.0, 257)
+    kept = tokens.clone(), rows.clone()
+    runner.draw_block(IDS[12:14], uniforms, 1.0, 257)
+    assert torch.equal(tokens, kept[0])
+    assert torch.equal(rows, kept[1])
 
 
 def test_where_capturing_fails_everything_runs_without(caplog):
@@ -126,15 +167,16 @@ def test_where_capturing_fails_everything_runs_without(caplog):
     runner = graphed(capture=refuse)
     assert torch.allclose(runner.forward(IDS[:5], num_logits=5).logits, expected, atol=1e-5)
     assert runner.length == 5
-    assert runner.draw_block(IDS[:1], torch.rand(3), 1.0, 257) is None
+    assert runner.draw_block(IDS[:2], torch.rand(3), 1.0, 257) is None
     assert runner.length == 5
     assert "without" in caplog.text
 
 
-def run(temperature: float = 1.0, on_event=lambda event: None) -> list[int]:
+def run(temperature: float = 1.0, on_event=lambda event: None, **changes) -> list[int]:
     target = tiny_model(is_fused=True)
     drafter = DraftModelDrafter(tiny_model(seed=1, is_fused=True), capacity=60)
     settings = {"sampling": SamplingParams(temperature), "max_new_tokens": 24, "num_draft_tokens": 3, "seed": 5}
+    settings |= changes
     events = speculative(target, drafter, IDS[:10].tolist(), **settings)
     return play(on_event(event) or event for event in events).ids
 
@@ -143,17 +185,35 @@ def run(temperature: float = 1.0, on_event=lambda event: None) -> list[int]:
 def captures(monkeypatch) -> Captures:
     """Every fused model is run by a graph runner, as on a GPU."""
     captures = Captures()
-    for module in (core.decode, core.models.language_model):
-        monkeypatch.setattr(module, "captures_graphs", lambda _: True)
-    monkeypatch.setattr(core.models.language_model, "GraphedRunner", partial(GraphedRunner, capture=captures))
-    return captures
+    monkeypatch.setattr(core.models.language_model, "captures_graphs", lambda _: True)
+    monkeypatch.setattr(core.models.language_model, "CudaCapture", lambda _: captures)
+    tiny_model.cache_clear()
+    yield captures
+    tiny_model.cache_clear()
 
 
-def test_what_the_first_step_launches_was_captured_before_it(captures):
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_all_is_captured_before_the_first_step(captures, temperature):
     known = []
-    run(0.0, lambda event: known.append(captures.number))
-    # Drafting and scoring of the block, and the one-position forward that is the unit of cost.
-    assert known[:2] == [3, 3]
+    run(temperature, lambda event: known.append(captures.number))
+    # Two numbers of rows to score, and a draft step.
+    assert set(known) == {3}
+    run(temperature, lambda event: known.append(captures.number))
+    assert set(known) == {3}, "the next run uses them again"
+
+
+def test_a_step_that_captures_is_no_measure_of_its_cost(captures, monkeypatch):
+    """The temperature is changed in mid-run, and with it the kind of draws: a new graph."""
+    recorded, controls = [], RunControls(SamplingParams(0.0), 3)
+    monkeypatch.setattr(DraftLengthPolicy, "record", lambda self, step: recorded.append(step.index))
+
+    def change(event) -> None:
+        if isinstance(event, Step) and event.index == 1:
+            controls.set_temperature(1.0)
+
+    run(0.0, change, controls=controls)
+    assert 2 not in recorded
+    assert {0, 1, 3} <= set(recorded)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

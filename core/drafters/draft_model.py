@@ -12,9 +12,10 @@ from torch.nn import functional
 from core.drafters.base import chain, empty_draft
 from core.drafters.registry import DraftModelOptions
 from core.runners.base import PREFILL_CHUNK, Runner, prefill
-from core.runners.graphed import GraphedRunner
+from core.runners.graphed import Draws, GraphedRunner
 from core.runners.llama import FusedLlamaRunner
 from core.sampling import draw, draw_gumbel, draw_uniforms, for_device, is_plain, probabilities
+from core.settings import SamplingParams
 from core.types import Draft, DraftContext, TargetFeature, Verification
 
 if TYPE_CHECKING:
@@ -61,8 +62,9 @@ class DraftModelDrafter:
         runner = self._runner
         assert runner is not None, "propose() before start()"
         self._num_committed = len(context.ids)
-        # A forward needs a token to read, even if the text hasn't changed since the last proposal.
-        runner.rewind(min(runner.length, len(context.ids) - 1))
+        # A forward needs a token to read, even if the text hasn't changed since the last proposal; a graph reads two.
+        unread = min(2 if isinstance(runner, GraphedRunner) else 1, len(context.ids))
+        runner.rewind(min(runner.length, len(context.ids) - unread))
         # Beyond its own context the draft proposes nothing; the target continues alone.
         count = min(context.num_draft_tokens, runner.capacity - len(context.ids) + 1)
         pending = torch.tensor(context.ids[runner.length :])
@@ -79,6 +81,18 @@ class DraftModelDrafter:
         tokens, rows = block
         return chain(tokens, _over_vocabulary(rows, self.model.draft_ids, context.vocab_size))
 
+    @property
+    def num_captures(self) -> int:
+        """CUDA graphs captured so far."""
+        return getattr(self._runner, "num_captures", 0)
+
+    def prepare(self, end: int, sampling: SamplingParams, vocab_size: int, *, is_gumbel: bool) -> None:
+        """Capture the CUDA graphs that drafting will launch, if any, for a text of up to `end` positions."""
+        if isinstance(self._runner, GraphedRunner):
+            in_one = is_plain(sampling) and not is_gumbel
+            draws = Draws(sampling.is_greedy, self._num_proposed(vocab_size), self.model.draft_ids)
+            self._runner.prepare(end, draws if in_one else None)
+
     def _whole_block(
         self, pending: Tensor, context: DraftContext, uniforms: Tensor | None
     ) -> tuple[Tensor, Tensor] | None:
@@ -86,7 +100,7 @@ class DraftModelDrafter:
         runner, sampling = self._runner, context.sampling
         if not isinstance(runner, GraphedRunner) or context.keep_drafting or uniforms is None or not is_plain(sampling):
             return None
-        limit = self._num_proposed(context)
+        limit = self._num_proposed(context.vocab_size)
         return runner.draw_block(pending, uniforms, sampling.temperature, limit, self.model.draft_ids)
 
     def _token_by_token(
@@ -119,7 +133,7 @@ class DraftModelDrafter:
             () index among the logits; the distribution (R,) that it was drawn from; and, if `keep_drafting` needs it,
             its () probability there, at temperature 1 if sampling is greedy.
         """
-        runner, sampling, limit = self._runner, context.sampling, self._num_proposed(context)
+        runner, sampling, limit = self._runner, context.sampling, self._num_proposed(context.vocab_size)
         assert runner is not None, "propose() before start()"
         is_asked = context.keep_drafting is not None
         can_fuse = is_plain(sampling) and not (is_asked and sampling.is_greedy)
@@ -137,12 +151,14 @@ class DraftModelDrafter:
         """Gumbel noise (R,) of the ids that the draft can propose."""
         assert context.gumbel is not None
         noise, proposed = context.gumbel(position), self.model.draft_ids
-        return noise[: self._num_proposed(context)] if proposed is None else noise.to(proposed.device)[proposed]
+        return (
+            noise[: self._num_proposed(context.vocab_size)] if proposed is None else noise.to(proposed.device)[proposed]
+        )
 
-    def _num_proposed(self, context: DraftContext) -> int:
+    def _num_proposed(self, vocab_size: int) -> int:
         """Number of logits used: a padded head's surplus is left out; a trimmed head's are all used."""
         proposed = self.model.draft_ids
-        return min(context.vocab_size, self.model.vocab_size) if proposed is None else len(proposed)
+        return min(vocab_size, self.model.vocab_size) if proposed is None else len(proposed)
 
     def _lacks(self, ids: Tensor) -> bool:
         """Whether the text now holds an id that is missing from the draft's table, so that the draft can't continue."""

@@ -9,10 +9,9 @@ import torch
 
 from core.errors import ModelUnreadableError, OutOfMemoryError
 from core.models.devices import is_out_of_memory
-from core.runners import llama
 from core.runners.base import Runner
-from core.runners.graphed import GraphedRunner, captures_graphs
-from core.runners.llama import FusedLlamaWeights
+from core.runners.graphed import CudaCapture, GraphPool, captures_graphs
+from core.runners.llama import FusedLlamaRunner, FusedLlamaWeights
 from core.runners.module import ModuleRunner, Reading
 
 _DEFAULT_CONTEXT = 2048
@@ -49,6 +48,7 @@ class LanguageModel:
     fused_weights: FusedLlamaWeights | None = field(default=None, repr=False)
     reading: Reading = Reading.BLOCKS
     revision: str | None = None
+    _graphs: GraphPool | None = field(default=None, init=False, repr=False)
 
     def runner(self, capacity: int, *, drafting: bool = False, quantise: bool = False) -> Runner:
         """A fresh cache of `capacity` positions, and the forward that fills it.
@@ -68,6 +68,8 @@ class LanguageModel:
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
+            if self._graphs is not None:
+                self._graphs.clear()
             raise OutOfMemoryError(
                 f"The cache of {self.ref} for {capacity} positions does not fit in memory. Ask for fewer new tokens, "
                 "or choose a smaller model."
@@ -76,13 +78,22 @@ class LanguageModel:
     def _fused_runner(self, capacity: int, *, drafting: bool, quantise: bool) -> Runner:
         weights = self.fused_weights
         assert weights is not None
-        runner = llama.FusedLlamaRunner(
-            weights,
-            capacity,
-            products=weights.draft_products(is_quantised=quantise) if drafting else None,
-            head=weights.draft_head(self.draft_ids, is_quantised=quantise) if drafting else None,
-        )
-        return GraphedRunner(runner) if captures_graphs(self.device) else runner
+
+        def make(num_positions: int) -> FusedLlamaRunner:
+            return FusedLlamaRunner(
+                weights,
+                num_positions,
+                longest=capacity,
+                products=weights.draft_products(is_quantised=quantise) if drafting else None,
+                head=weights.draft_head(self.draft_ids, is_quantised=quantise) if drafting else None,
+            )
+
+        if not captures_graphs(self.device):
+            return make(capacity)
+        self._graphs = self._graphs or GraphPool(CudaCapture(self.device))
+        # Rotary frequencies that depend on the capacity admit no other one.
+        exact = capacity if weights.has_length_dependent_rotary else None
+        return self._graphs.runner((drafting, exact), capacity, make)
 
 
 def describe(ref: str, model: Any, tokenizer: Any, device: torch.device, dtype: torch.dtype) -> LanguageModel:

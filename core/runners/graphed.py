@@ -1,17 +1,20 @@
 """Forwards of fixed shapes, captured once as CUDA graphs: one launch instead of hundreds.
 
-At batch 1 a GPU waits for Python between a small model's kernels. Graphs avoid this: drafting K tokens, sampling
-included, is one graph, and scoring K + 1 positions another. What varies between calls (ids, position, draws,
-temperature) is in tensors that the graph reads. Attention covers a whole bucket of the cache, with unwritten positions
-masked, so a graph can be used until the text outgrows the bucket.
+At batch 1 a GPU waits for Python between a small model's kernels. Graphs avoid this: scoring a block is one graph,
+drafting a token, sampling included, another, launched K times in a row. Few shapes suffice: a block is padded to one of
+two numbers of rows, so that plain and speculative decoding run the same kernels, and a draft step always reads two
+tokens. What varies between calls (ids, position, draws, temperature) is in tensors that the graphs read and write.
+Attention covers a whole bucket of the cache, with unwritten positions masked, so a graph can be used until the text
+outgrows the bucket. Graphs and caches belong to the model and outlive a run.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable
+import weakref
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,10 +27,21 @@ from core.sampling import draw_in_double, unfiltered_probabilities
 
 _log = logging.getLogger(__name__)
 
-_MOST_POSITIONS = 17
-"""A block of 16 drafted tokens, and one more. Longer inputs are prefills, which keep a GPU busy anyway."""
+_ROWS = (8, 24)
+"""Numbers of rows that blocks are padded to. Longer inputs are prefills, which keep a GPU busy anyway."""
+
+_LONGEST_DRAFT = 16
 
 _SMALLEST_BUCKET = 256
+
+
+class Draws(NamedTuple):
+    """A kind of draws: at temperature 0 or not, from how many logits, and the ids (R,) of these if not 0, 1, 2…"""
+
+    is_greedy: bool
+    limit: int
+    proposed: Tensor | None
+
 
 Outputs = tuple[Tensor, ...]
 Capture = Callable[[Callable[[], Outputs]], tuple[Outputs, Callable[[], None]]]
@@ -39,18 +53,32 @@ def captures_graphs(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
-def capture_on_cuda(function: Callable[[], Outputs]) -> tuple[Outputs, Callable[[], None]]:
-    """Capture a CUDA graph, after warm-up runs that choose kernels and allocate workspaces."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            function()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        outputs = function()
-    return outputs, graph.replay
+class CudaCapture:
+    """Captures CUDA graphs on one device, from one stream and into one memory pool."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def __call__(self, function: Callable[[], Outputs]) -> tuple[Outputs, Callable[[], None]]:
+        """Capture a function after warm-up runs, which choose kernels and allocate workspaces."""
+        with torch.cuda.device(self._device):
+            self._stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self._stream):
+                for _ in range(3):
+                    function()
+            torch.cuda.current_stream().wait_stream(self._stream)
+            graph = torch.cuda.CUDAGraph()
+            # Other threads, such as a window's, may use the device meanwhile.
+            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
+                outputs = function()
+
+        def replay() -> None:
+            with torch.cuda.device(self._device):
+                graph.replay()
+
+        return outputs, replay
 
 
 class StaticForward:
@@ -70,32 +98,32 @@ class StaticForward:
         Attention reads the first `bucket` positions of the cache, causally.
         """
         weights = self._weights
-        positions = position + self._columns[: ids.shape[0]]
+        count = ids.shape[0]
+        positions = position + self._columns[:count]
         cos, sin = self._cos.index_select(0, positions), self._sin.index_select(0, positions)
         hidden = functional.embedding(ids, weights.embedding)
-        mask = torch.zeros((), dtype=hidden.dtype, device=hidden.device).masked_fill(
-            self._columns[:bucket] > positions.unsqueeze(1), -torch.inf
-        )
         attention_norms, mlp_norms, query_norms, key_norms = weights.norms
         heads, kv_heads, size = weights.num_heads, weights.num_kv_heads, weights.head_dim
+        # Query heads that share a key-value head are stacked as rows, so no kernel copies keys for grouped heads.
+        per_group = heads // kv_heads
+        mask = torch.zeros((), dtype=hidden.dtype, device=hidden.device).masked_fill(
+            self._columns[:bucket] > positions.repeat(per_group).unsqueeze(1), -torch.inf
+        )
         for index, store in enumerate(self._cache):
             normed = rms_norm(hidden, attention_norms[index], weights.epsilon)
             bias = weights.qkv_bias[index] if weights.qkv_bias else None
-            mixed = functional.linear(normed, self._qkv[index], bias).view(len(ids), heads + 2 * kv_heads, size)
+            mixed = functional.linear(normed, self._qkv[index], bias).view(count, heads + 2 * kv_heads, size)
             query, key, value = mixed.split((heads, kv_heads, kv_heads), 1)
             if query_norms:
                 query = rms_norm(query, query_norms[index], weights.epsilon)
                 key = rms_norm(key, key_norms[index], weights.epsilon)
             store.index_copy_(0, positions, torch.cat((_rotate(key, cos, sin), value), 1))
             known = store[:bucket].transpose(0, 1).unsqueeze(0)  # (1, 2 G, bucket, D)
+            stacked = _rotate(query, cos, sin).transpose(0, 1).reshape(1, kv_heads, per_group * count, size)
             attended = functional.scaled_dot_product_attention(
-                _rotate(query, cos, sin).transpose(0, 1).unsqueeze(0),
-                known[:, :kv_heads],
-                known[:, kv_heads:],
-                attn_mask=mask,
-                enable_gqa=heads != kv_heads,
+                stacked, known[:, :kv_heads], known[:, kv_heads:], attn_mask=mask
             )
-            attended = attended[0].transpose(0, 1).reshape(len(ids), heads * size)
+            attended = attended.view(heads, count, size).transpose(0, 1).reshape(count, heads * size)
             hidden = torch.addmm(hidden, attended, self._output[index].t())
             normed = rms_norm(hidden, mlp_norms[index], weights.epsilon)
             gate, up = functional.linear(normed, self._gate_up[index]).chunk(2, -1)
@@ -112,55 +140,167 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class _Graph:
-    ids: Tensor
     outputs: Outputs
     replay: Callable[[], None]
-    body: Callable[[Tensor], Outputs]  # Keeps alive the tensors that the graph knows only by address.
+    body: Callable[[], Outputs]  # Keeps alive the tensors that the graph knows only by address.
 
 
-class GraphedRunner:
-    """Wraps a fused runner and captures its short forwards; cache and prefill are that runner's.
+class GraphedForwards:
+    """A fused runner's cache with the graphs captured over it. One text at a time uses it, through a `GraphedRunner`.
 
-    The next call of the same shape overwrites a result. The capture function is a parameter, so that the same logic
-    runs without a GPU.
+    The capture function is a parameter, so that the same logic runs without a GPU.
+
+    Attributes:
+        eager: the fused runner, for prefills and where graphs fail. Its cache has room for padded rows.
+        num_captures: graphs captured so far.
     """
 
-    def __init__(self, eager: FusedLlamaRunner, capture: Capture = capture_on_cuda) -> None:
-        self._eager = eager
+    def __init__(self, eager: FusedLlamaRunner, capture: Capture) -> None:
+        self.eager = eager
+        self.num_captures = 0
         self._capture = capture
         self._static = StaticForward(eager)
         device = eager.device
+        self._ids = torch.zeros(_ROWS[-1], dtype=torch.int64, device=device)
         self._position = torch.zeros((), dtype=torch.int64, device=device)
-        self._uniforms = torch.zeros(_MOST_POSITIONS, dtype=torch.float64, device=device)
+        self._uniforms = torch.zeros(_LONGEST_DRAFT, dtype=torch.float64, device=device)
         self._temperature = torch.ones((), device=device)
+        self._step = torch.zeros(1, dtype=torch.int64, device=device)
         self._graphs: dict[Hashable, _Graph] = {}
         self._is_broken = False
+
+    def score(self, ids: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Append `ids` (n,): final states (n, hidden) and logits (n, V), overwritten by the next call; None if no graph
+        is available."""
+        count = ids.shape[0]
+        rows = next((rows for rows in _ROWS if count <= rows), None)
+        graph = None if rows is None else self._score_graph(rows, self._bucket(self.eager.length + rows))
+        if graph is None:
+            return None
+        self._ids[:count].copy_(ids)
+        self._position.fill_(self.eager.length)
+        graph.replay()
+        self.eager.length += count
+        hidden, logits = graph.outputs
+        return hidden[:count], logits[:count]
+
+    def _score_graph(self, rows: int, bucket: int) -> _Graph | None:
+        return self._graph(("score", rows, bucket), lambda: self._static(self._ids[:rows], self._position, bucket))
+
+    def draw(
+        self, last_two: Tensor, uniforms: Tensor, temperature: float, limit: int, proposed: Tensor | None
+    ) -> tuple[Tensor, Tensor] | None:
+        """See `GraphedRunner.draw_block`, for two ids (2,)."""
+        number, start = uniforms.shape[0], self.eager.length
+        graph = self._draw_graph(self._bucket(start + 2 + number), temperature == 0.0, limit, proposed)
+        if graph is None:
+            return None
+        self._ids[:2].copy_(last_two)
+        self._uniforms[:number].copy_(uniforms)
+        self._position.fill_(start)
+        self._temperature.fill_(temperature or 1.0)
+        self._step.zero_()
+        for _ in range(number):
+            graph.replay()
+        self.eager.length = start + 1 + number
+        tokens, rows = graph.outputs
+        return tokens[:number].clone(), rows[:number].clone()
+
+    def _draw_graph(self, bucket: int, is_greedy: bool, limit: int, proposed: Tensor | None) -> _Graph | None:
+        key = ("draw", bucket, is_greedy, limit, None if proposed is None else id(proposed))
+        if key in self._graphs:
+            return self._graphs[key]
+        tokens = torch.zeros_like(self._ids[:_LONGEST_DRAFT])
+        rows = torch.zeros(_LONGEST_DRAFT, limit, device=self.eager.device)
+
+        def body() -> Outputs:
+            """Draw one token, and leave all tensors ready for the next."""
+            ids, step = self._ids[:2], self._step
+            _, logits = self._static(ids, self._position, bucket)
+            row = logits[-1, :limit].float()
+            probs = unfiltered_probabilities(row if is_greedy else row / self._temperature, 0.0 if is_greedy else 1.0)
+            drawn = draw_in_double(probs, self._uniforms.index_select(0, step)[0]).view(1)
+            token = drawn if proposed is None else proposed.index_select(0, drawn)
+            tokens.index_copy_(0, step, token)
+            rows.index_copy_(0, step, probs.unsqueeze(0))
+            ids.copy_(torch.cat((ids[1:], token)))
+            self._position.add_(1)
+            step.add_(1)
+            return tokens, rows
+
+        return self._graph(key, body)
+
+    def prepare(self, end: int, draws: Draws | None) -> None:
+        """See `GraphedRunner.prepare`."""
+        for bucket in self._buckets(end):
+            if draws is None:
+                for rows in _ROWS:
+                    self._score_graph(rows, bucket)
+            else:
+                self._draw_graph(bucket, *draws)
+
+    def _buckets(self, end: int) -> Iterator[int]:
+        bucket = self._bucket(self.eager.length + 1)
+        while True:
+            yield bucket
+            if bucket >= min(end + _ROWS[-1], self.eager.capacity):
+                return
+            bucket = min(2 * bucket, self.eager.capacity)
+
+    def _bucket(self, end: int) -> int:
+        """The smallest power of two that holds `end` positions."""
+        return min(self.eager.capacity, max(_SMALLEST_BUCKET, 1 << (end - 1).bit_length()))
+
+    def _graph(self, key: Hashable, body: Callable[[], Outputs]) -> _Graph | None:
+        """The graph for a shape, captured on first use; None if that failed."""
+        graph = self._graphs.get(key)
+        if graph is not None or self._is_broken:
+            return graph
+        # What capturing writes to the cache lies beyond the text.
+        self._position.fill_(self.eager.length)
+        self._step.zero_()
+        try:
+            outputs, replay = self._capture(body)
+        except Exception:
+            # The driver or allocator can't capture: everything runs without graphs.
+            _log.warning("CUDA graphs can't be used, so forwards run without them.", exc_info=True)
+            self._is_broken = True
+            return None
+        self.num_captures += 1
+        self._graphs[key] = graph = _Graph(outputs, replay, body)
+        return graph
+
+
+class GraphedRunner:
+    """A `Runner` over `GraphedForwards`, for one text. The next call overwrites a result."""
+
+    def __init__(self, forwards: GraphedForwards, capacity: int) -> None:
+        self._forwards = forwards
+        self._eager = forwards.eager
+        self._eager.length = 0
+        self.capacity = capacity
 
     @property
     def length(self) -> int:
         return self._eager.length
 
     @property
-    def capacity(self) -> int:
-        return self._eager.capacity
+    def num_captures(self) -> int:
+        """Graphs captured so far; a step during which one is captured takes much longer."""
+        return self._forwards.num_captures
 
     def rewind(self, length: int) -> None:
         self._eager.rewind(length)
 
     @torch.inference_mode()
     def forward(self, ids: Tensor, *, num_logits: int, with_hidden: bool = False) -> ForwardOutput:
-        count = ids.shape[0]
-        graph = None
+        self._check_room(ids.shape[0])
         # A call without logits is a prefill, which happens once.
-        if count <= _MOST_POSITIONS and num_logits > 0:
-            bucket = self._bucket(count)
-            graph = self._graph(
-                ("score", count, bucket), ids, lambda given: self._static(given, self._position, bucket)
-            )
-        if graph is None:
+        found = self._forwards.score(ids) if num_logits > 0 else None
+        if found is None:
             return self._eager.forward(ids, num_logits=num_logits, with_hidden=with_hidden)
-        hidden, logits = self._launch(graph, ids, count)
-        return ForwardOutput(logits[count - num_logits :], hidden if with_hidden else None)
+        hidden, logits = found
+        return ForwardOutput(logits[len(ids) - num_logits :], hidden if with_hidden else None)
 
     @torch.inference_mode()
     def draw_block(
@@ -169,78 +309,65 @@ class GraphedRunner:
         """Append `ids` (n,), draw K tokens one by one without filters, and append all of them but the last.
 
         Args:
-            ids: to append first, n >= 1.
+            ids: to append first.
             uniforms: (K,) draws in [0, 1).
             temperature: of the draws.
             limit: number of leading logits to use.
             proposed: (limit,) ids of the logits; None if they are 0, 1, 2 and so on.
 
         Returns:
-            (K,) tokens, and the distributions (K, limit) that they were drawn from; None if no graph is available.
+            (K,) tokens, and the distributions (K, limit) that they were drawn from; None if no graph is available, as
+            for a single id.
         """
-        count, number = ids.shape[0], uniforms.shape[0]
-        if max(count, number) > _MOST_POSITIONS:
+        count, number, start = ids.shape[0], uniforms.shape[0], self.length
+        if count < 2 or number > _LONGEST_DRAFT:
             return None
-        bucket = self._bucket(count + number - 1)
-        is_greedy = temperature == 0.0
+        self._check_room(count + number - 1)
+        if count > 2:
+            self._eager.forward(ids[:-2], num_logits=0)
+        block = self._forwards.draw(ids[-2:], uniforms, temperature, limit, proposed)
+        if block is None:
+            self._eager.rewind(start)
+        return block
 
-        def body(given: Tensor) -> Outputs:
-            pending, position = given, self._position
-            tokens, rows = [], []
-            for index in range(number):
-                _, logits = self._static(pending, position, bucket)
-                row = logits[-1, :limit].float()
-                scaled = row if is_greedy else row / self._temperature
-                probs = unfiltered_probabilities(scaled, 0.0 if is_greedy else 1.0)
-                drawn = draw_in_double(probs, self._uniforms[index]).view(1)
-                position = position + pending.shape[0]
-                # Indexing with a tensor () would read its value, which a capture forbids.
-                pending = drawn if proposed is None else proposed.index_select(0, drawn)
-                tokens.append(pending)
-                rows.append(probs)
-            return torch.cat(tokens), torch.stack(rows)
+    @torch.inference_mode()
+    def prepare(self, end: int, draws: Draws | None = None) -> None:
+        """Capture what a text of up to `end` positions will launch: all scoring, or all draws of this kind."""
+        self._forwards.prepare(min(end, self.capacity), draws)
 
-        self._uniforms[:number].copy_(uniforms)
-        if not is_greedy:
-            self._temperature.fill_(temperature)
-        key = ("draw", count, number, bucket, is_greedy, limit, None if proposed is None else id(proposed))
-        graph = self._graph(key, ids, body)
-        if graph is None:
-            return None
-        tokens, rows = self._launch(graph, ids, count + number - 1)
-        return tokens, rows
+    def _check_room(self, count: int) -> None:
+        if self.length + count > self.capacity:
+            raise ValueError(f"The cache has room for {self.capacity} positions, not {self.length + count}.")
 
-    def _bucket(self, count: int) -> int:
-        """The smallest power of two that holds the cache and `count` more positions.
 
-        Raises:
-            ValueError: the cache has no room for them.
+class GraphPool:
+    """A model's `GraphedForwards` that no run uses at the moment: graphs and caches outlive a run."""
+
+    def __init__(self, capture: Capture) -> None:
+        self._capture = capture
+        self._idle: dict[Hashable, list[GraphedForwards]] = {}
+
+    def runner(self, key: Hashable, capacity: int, make: Callable[[int], FusedLlamaRunner]) -> GraphedRunner:
+        """A runner for one text, with the graphs of an earlier one if that has room.
+
+        Args:
+            key: what the runner multiplies with: runners of one key are interchangeable.
+            capacity: positions of the text.
+            make: makes a fused runner with a cache of this many positions.
         """
-        end = self.length + count
-        if end > self.capacity:
-            raise ValueError(f"The cache has room for {self.capacity} positions, not {end}.")
-        return min(self.capacity, max(_SMALLEST_BUCKET, 1 << (end - 1).bit_length()))
+        idle = self._idle.setdefault(key, [])
+        room = capacity + _ROWS[-1]
+        forwards = next((each for each in idle if each.eager.capacity >= room), None)
+        if forwards is None:
+            idle.clear()  # Too short: a longer one takes its place.
+            forwards = GraphedForwards(make(max(_SMALLEST_BUCKET, 1 << (room - 1).bit_length())), self._capture)
+        else:
+            idle.remove(forwards)
+        runner = GraphedRunner(forwards, capacity)
+        weakref.finalize(runner, idle.append, forwards)
+        return runner
 
-    def _graph(self, key: Hashable, ids: Tensor, body: Callable[[Tensor], Outputs]) -> _Graph | None:
-        """The graph for a shape, captured on first use; None if that failed."""
-        graph = self._graphs.get(key)
-        if graph is not None or self._is_broken:
-            return graph
-        given = ids.to(self._eager.device).clone()
-        self._position.fill_(self.length)
-        try:
-            outputs, replay = self._capture(lambda: body(given))
-        except Exception:
-            # The driver or allocator can't capture: everything runs without graphs.
-            _log.warning("CUDA graphs can't be used, so forwards run without them.", exc_info=True)
-            self._is_broken = True
-            return None
-        self._graphs[key] = graph = _Graph(given, outputs, replay, body)
-        return graph
-
-    def _launch(self, graph: _Graph, ids: Tensor, count: int) -> Any:
-        graph.ids.copy_(ids)
-        self._position.fill_(self.length)
-        graph.replay()
-        self._eager.length += count
-        return graph.outputs
+    def clear(self) -> None:
+        """Free the memory of all that is idle."""
+        for idle in self._idle.values():
+            idle.clear()

@@ -88,6 +88,7 @@ class FusedLlamaWeights:
         )
         self.products: Products = qkv, output, gate_up, down
         self._model = model.model
+        self.has_length_dependent_rotary = rotary.boundary_of(self._model) is not None
         self._small: Products | None = None
         # Each with the ids it was made for, which keeps their `id` unique.
         self._draft_heads: dict[tuple[int, bool], tuple[Tensor | None, Product]] = {}
@@ -115,10 +116,10 @@ class FusedLlamaWeights:
         products = [*(self._small or ()), *(head for _, head in self._draft_heads.values())]
         return sum(weight.numel() for product in products if product.int8 for weight in product.weights)
 
-    def rotary_table(self, capacity: int) -> tuple[Tensor, Tensor]:
-        """Cosines, and sines signed for the half they multiply: (capacity, 1, D) each."""
+    def rotary_table(self, capacity: int, longest: int) -> tuple[Tensor, Tensor]:
+        """Cosines, and sines signed for the half they multiply: (capacity, 1, D) each, for texts up to `longest`."""
         positions = torch.arange(capacity, device=self.embedding.device)
-        with rotary.fixed(rotary.frequencies_for(self._model, capacity)):
+        with rotary.fixed(rotary.frequencies_for(self._model, longest)):
             cos, sin = self._model.rotary_emb(self.embedding, positions.unsqueeze(0))
         cos, sin = cos[0].unsqueeze(1), sin[0].unsqueeze(1)
         half = self.head_dim // 2
@@ -162,12 +163,14 @@ class FusedLlamaRunner:
         *,
         products: Products | None = None,
         head: Product | None = None,
+        longest: int | None = None,
     ) -> None:
         """
         Args:
             weights: the model's.
             capacity: positions of the cache.
             products, head: replacements for the weights' own, for a draft that is quantised or proposes only some ids.
+            longest: positions of the longest text, if the cache has room for more.
         """
         self.weights = weights
         self.products = products or weights.products
@@ -179,7 +182,7 @@ class FusedLlamaRunner:
         # Keys before values, the fused projection's order.
         shape = (capacity, 2 * weights.num_kv_heads, weights.head_dim)
         self.cache = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(weights.num_layers)]
-        self.rotary = weights.rotary_table(capacity)
+        self.rotary = weights.rotary_table(capacity, longest or capacity)
         self._longest_block = _LONGEST_BLOCK if device.type == "cpu" and dtype is torch.float32 else 0
         # Causal within a block: -inf above the diagonal.
         block = torch.full((_LONGEST_BLOCK, _LONGEST_BLOCK), -torch.inf, dtype=dtype, device=device)
@@ -242,7 +245,7 @@ class FusedLlamaRunner:
         mask = None
         if count > 1 and is_block:
             mask = self._causal[:count, :count]
-        elif count > 1:
+        elif count > 1 and start > 0:
             mask = torch.full((count, end), -torch.inf, dtype=cos.dtype, device=cos.device).triu_(start + 1)
         # TorchScript's optimiser would recompile for each number of positions; only the interpreter is needed.
         with torch.jit.optimized_execution(False), plain_errors():  # type: ignore[attr-defined]

@@ -95,7 +95,7 @@ def forward(
     """ids (n,) -> final states (n, hidden) and the logits (num_logits, V) after the last of them.
 
     Keys and values of all layers are written to the cache from `start` on. mask is (n, n) for a block, (n, L) for a
-    chunk, None for one position.
+    chunk behind others, None for one position or the first chunk.
     """
     hidden = functional.embedding(ids, model.embedding)
     count, size = hidden.size(0), cos.size(2)
@@ -189,9 +189,13 @@ def _attend_block(query: Tensor, keys: Tensor, values: Tensor, mask: Optional[Te
 
 
 def _attend_chunk(query: Tensor, keys: Tensor, values: Tensor, mask: Optional[Tensor]) -> Tensor:  # noqa: UP045
-    """The same for many positions, with a mask (n, L) over the whole cache."""
+    """The same for many positions, with a mask (n, L) over the whole cache; without one they begin a text."""
     heads, count, size = query.shape
     groups = keys.shape[0]
+    if mask is None and count > 1:
+        return functional.scaled_dot_product_attention(
+            query.unsqueeze(0), keys.unsqueeze(0), values.unsqueeze(0), is_causal=True, enable_gqa=heads != groups
+        )[0]
     if mask is not None and heads != groups:
         mask = mask.repeat(heads // groups, 1)
     # Query heads that share a key-value head are stacked as rows: the kernel's own grouping copies the keys.
