@@ -110,7 +110,7 @@ def server(monkeypatch):
 
 @pytest.fixture
 def shelf(tmp_path, monkeypatch):
-    """A Hub cache of the test's own, and no other models."""
+    """A folder with only the test's own models; the Hub cache is `hub` in it."""
     from tests.fakes_cache import empty_shelf
 
     return empty_shelf(tmp_path, monkeypatch)
@@ -119,9 +119,9 @@ def shelf(tmp_path, monkeypatch):
 @pytest.fixture
 def cached(shelf):
     """Puts a model into the Hub cache."""
-    from tests.fakes_cache import put_into_cache
+    from tests.fakes_cache import COMMIT, write_snapshot
 
-    return partial(put_into_cache, shelf)
+    return partial(write_snapshot, commit=COMMIT, main=True)
 
 
 @pytest.fixture

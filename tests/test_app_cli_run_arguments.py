@@ -8,7 +8,7 @@ import pytest
 from app.__main__ import main
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, ModelEntry, ModelFormat, ModelOrigin
 from core.settings import Coupling
-from tests.fakes_cache import empty_shelf, put_into_cache
+from tests.fakes_cache import write_snapshot
 from tests.fakes_cli import clean_environment, outrider, piped, play_engine, request_of
 
 pytestmark = pytest.mark.usefixtures(clean_environment.__name__)
@@ -106,14 +106,13 @@ def test_a_command_that_is_not_there_is_one_sentence(capsys, arguments):
 
 
 @pytest.fixture
-def cached(tmp_path, monkeypatch):
+def cached(shelf, monkeypatch):
     """Puts models into an empty cache, beside an embedded drafter for a target that is not there."""
-    shelf = empty_shelf(tmp_path, monkeypatch)
     drafter = ModelEntry(
         "the-drafter", "Drafter", shelf, ModelFormat.SAFETENSORS, 5, ModelOrigin.EMBEDDED, serves="owner/served"
     )
     monkeypatch.setattr("app.cli.parsing.embedded_models", lambda: (drafter,))
-    return functools.partial(put_into_cache, shelf)
+    return functools.partial(write_snapshot, main=True)
 
 
 @pytest.mark.parametrize(

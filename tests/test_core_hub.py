@@ -1,6 +1,5 @@
 """The Hub's cache is where its own tools look, every model in it is found or refused in a sentence; suggestions."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -20,12 +19,9 @@ from core.models.catalogue import (
     suggested_drafts,
 )
 from tests.fakes import is_sentence
-from tests.fakes_cache import NEW, OLD, REF, empty_cache, write_folder, write_snapshot
+from tests.fakes_cache import NEW, OLD, REF, write_model, write_snapshot
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    return empty_cache(tmp_path, monkeypatch)
+pytestmark = pytest.mark.usefixtures("shelf")
 
 
 def refusal(error, ref=REF) -> str:
@@ -62,7 +58,7 @@ def test_a_model_in_the_cache_is_found_by_its_id():
     folder = write_snapshot(main=True)
     entry = resolve(REF)
     assert (entry.path, entry.origin, entry.revision, entry.title) == (folder, ModelOrigin.HUB, OLD, "tiny-model")
-    assert entry.size_bytes == len("weights")
+    assert entry.size_bytes == (folder / "model.safetensors").stat().st_size
     assert local_models() == (entry,)
 
 
@@ -83,7 +79,7 @@ def test_the_branch_main_comes_before_what_is_newer():
 
 def test_a_revision_without_weights_gives_way_to_one_that_has_them():
     write_snapshot(commit=OLD, age=100)
-    write_snapshot(commit=NEW, main=True, **{"model.safetensors": None})
+    write_snapshot(commit=NEW, main=True, files={"model.safetensors": None})
     assert resolve(REF).revision == OLD
 
 
@@ -109,7 +105,7 @@ def test_a_folder_without_permission_is_a_sentence(monkeypatch, tmp_path):
      "model-00002-of-00002.safetensors"),
 ])  # fmt: skip
 def test_a_damaged_model_is_refused_and_left_out_of_the_list(changes, words):
-    write_snapshot(main=True, **changes)
+    write_snapshot(main=True, files=changes)
     write_snapshot("owner/sound", main=True)
     assert words in refusal(ModelUnreadableError)
     assert [entry.ref for entry in local_models()] == ["owner/sound"]
@@ -136,13 +132,13 @@ def test_a_model_that_was_moved_to_another_disk_as_a_whole_is_found(tmp_path):
 
 @pytest.mark.parametrize("config", ["[]", '{"architectures": 3}', '"text"', '{"architectures": [null]}',
                                     '{"architectures": ["BertModel"]}'])  # fmt: skip
-def test_other_things_in_the_cache_are_not_models(cache, config):
+def test_other_things_in_the_cache_are_not_models(shelf, config):
     assert local_models() == ()
     write_snapshot(main=True)
-    write_snapshot("owner/odd", main=True, **{"config.json": config})
-    write_folder(cache / "datasets--owner--data" / "snapshots" / OLD)
-    (cache / "models--torn").mkdir()
-    (cache / "notes.txt").write_text("notes")
+    write_snapshot("owner/odd", main=True, files={"config.json": config})
+    write_model(shelf / "hub" / "datasets--owner--data" / "snapshots" / OLD)
+    (shelf / "hub" / "models--torn").mkdir()
+    (shelf / "hub" / "notes.txt").write_text("notes")
     is_listed = not config.startswith('{"architectures": [')
     assert {entry.ref for entry in local_models()} == {REF, *(["owner/odd"] if is_listed else [])}
 
@@ -150,13 +146,12 @@ def test_other_things_in_the_cache_are_not_models(cache, config):
 def test_a_folder_comes_before_a_hub_id_of_the_same_name(tmp_path, monkeypatch):
     write_snapshot(main=True)
     monkeypatch.chdir(tmp_path)
-    write_folder(tmp_path / REF)
+    write_model(tmp_path / REF)
     assert resolve(REF).origin is ModelOrigin.FOLDER
 
 
 def test_a_drafter_says_which_target_it_serves(tmp_path):
-    config = json.dumps({"shares_tables_with": {"model": "owner/target"}})
-    write_folder(tmp_path / "embedded" / SMOLLM2_DRAFTER, **{"config.json": config, "tokenizer.json": None})
+    write_model(tmp_path / "embedded" / SMOLLM2_DRAFTER, shares_tables_with={"model": "owner/target"})
     (entry,) = embedded_models()
     assert (entry.serves, entry.embedded, entry.ref) == ("owner/target", True, SMOLLM2_DRAFTER)
     assert resolve(str(entry.path)).serves == "owner/target"

