@@ -14,6 +14,7 @@ import platformdirs
 
 from core.errors import ModelNotFoundError, ModelUnreadableError, OutriderError
 from core.models import hub
+from core.models.weight_files import weight_files
 
 _log = logging.getLogger(__name__)
 
@@ -29,7 +30,6 @@ EMBEDDED_TITLES = {
     SMOLLM2_DRAFTER: "Outrider SmolLM2 drafter",
 }
 
-PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 _TEXT_GENERATORS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 
 
@@ -157,37 +157,6 @@ def downloaded_model(ref: str) -> ModelEntry:
 def kept_folder(ref: str) -> Path:
     """Where Outrider keeps, or will keep, a model that it converted to safetensors itself."""
     return _kept_models() / ref.replace("/", "--")
-
-
-def weight_files(folder: Path, name: str) -> list[Path]:
-    """The files that loading reads: model.safetensors, else those named by the index, else all safetensors.
-
-    Raises:
-        ModelUnreadableError: one is missing, or there is none.
-    """
-    if (folder / "model.safetensors").is_file():
-        return [folder / "model.safetensors"]
-    index = folder / "model.safetensors.index.json"
-    if not index.is_file():
-        if weights := sorted(folder.glob("*.safetensors")):
-            return weights
-        pickled = any(any(folder.glob(pattern)) for pattern in PICKLED)
-        reason = (
-            "its weights are pickle files, which can run code when they are opened; convert them to safetensors"
-            if pickled
-            else "it has no .safetensors file; download the model again"
-        )
-        raise ModelUnreadableError(f"{name!r} can't be loaded: {reason}.")
-    try:
-        names = sorted({str(file) for file in json.loads(index.read_bytes())["weight_map"].values()})
-    except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
-        raise ModelUnreadableError(f"The list of weight files of {name!r} can't be read. Download it again.") from None
-    for file in names:
-        if not (folder / file).is_file():
-            raise ModelUnreadableError(
-                f"{name!r} is incomplete: {file!r} is missing. Download it again; what is here already is kept."
-            )
-    return [folder / file for file in names]
 
 
 def served_target(config: Any) -> str | None:

@@ -33,7 +33,6 @@ from core.files import file_digest, folder_bytes, require_space
 from core.models import hub, wheel
 from core.models.catalogue import (
     EMBEDDED_TITLES,
-    PICKLED,
     ModelEntry,
     ModelFormat,
     ModelOrigin,
@@ -41,7 +40,7 @@ from core.models.catalogue import (
     kept_folder,
 )
 from core.models.hub import DownloadProgress, Meter, explain, http_error, ignore_progress, offline_error
-from core.models.weight_files import read_weight_headers
+from core.models.weight_files import PICKLED, read_weight_headers
 
 __all__ = ["DownloadProgress", "Removal", "download", "plan_removal", "remove"]
 

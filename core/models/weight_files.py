@@ -1,4 +1,4 @@
-"""Reads the headers of safetensors and GGUF files.
+"""Finds weight files, and reads the headers of safetensors and GGUF files.
 
 gguf's GGUFReader is not used: it trusts every count in the file, and creates an array per vocabulary entry.
 """
@@ -6,6 +6,7 @@ gguf's GGUFReader is not used: it trusts every count in the file, and creates an
 from __future__ import annotations
 
 import functools
+import json
 import math
 import os
 import re
@@ -16,7 +17,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from core.errors import ModelUnreadableError
-from core.models.catalogue import weight_files
+
+PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 _TRUNCATED = ("header too small", "invalid header length", "not fully covered")
 """In safetensors' messages about files that end too early."""
@@ -42,6 +44,37 @@ class TensorInfo(NamedTuple):
 
 
 # --- safetensors ------------------------------------------------------------------------------------------------
+
+
+def weight_files(folder: Path, name: str) -> list[Path]:
+    """The files that loading reads: model.safetensors, else those named by the index, else all safetensors.
+
+    Raises:
+        ModelUnreadableError: one is missing, or there is none.
+    """
+    if (folder / "model.safetensors").is_file():
+        return [folder / "model.safetensors"]
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        if weights := sorted(folder.glob("*.safetensors")):
+            return weights
+        pickled = any(any(folder.glob(pattern)) for pattern in PICKLED)
+        reason = (
+            "its weights are pickle files, which can run code when they are opened; convert them to safetensors"
+            if pickled
+            else "it has no .safetensors file; download the model again"
+        )
+        raise ModelUnreadableError(f"{name!r} can't be loaded: {reason}.")
+    try:
+        names = sorted({str(file) for file in json.loads(index.read_bytes())["weight_map"].values()})
+    except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
+        raise ModelUnreadableError(f"The list of weight files of {name!r} can't be read. Download it again.") from None
+    for file in names:
+        if not (folder / file).is_file():
+            raise ModelUnreadableError(
+                f"{name!r} is incomplete: {file!r} is missing. Download it again; what is here already is kept."
+            )
+    return [folder / file for file in names]
 
 
 def read_weight_headers(folder: Path, title: str) -> tuple[TensorInfo, ...]:
