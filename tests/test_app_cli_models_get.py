@@ -61,7 +61,7 @@ def test_a_model_that_is_here_already_is_said_to_be(hub, cached, capsys):
     assert models("get", "owner/model") == 0
     out, err = capsys.readouterr()
     assert out == f"{hub.path}\n"
-    assert "here already" in err
+    assert "already downloaded" in err
 
 
 def test_offline_a_model_that_is_here_is_got(cached, monkeypatch, capsys):
@@ -71,7 +71,7 @@ def test_offline_a_model_that_is_here_is_got(cached, monkeypatch, capsys):
     assert models("get", "owner/model") == 0
     out, err = capsys.readouterr()
     assert out == f"{folder}\n"
-    assert "here already" in err
+    assert "already downloaded" in err
 
 
 def test_what_ships_with_outrider_needs_no_download(hub, shelf, monkeypatch, capsys):

@@ -46,7 +46,7 @@ def test_the_problem_is_that_of_pair_problem(draft, target, tmp_path):
     found = verdict(other, target)
     assert found.problem == pair_problem(str(other), str(target))
     assert f"id 256 is 'ab' in the draft and {EOS!r} in the target" in found.problem
-    assert "There is no model" in verdict("nothing-like-it", target).problem
+    assert "There is no local model" in verdict("nothing-like-it", target).problem
     (draft / "model.safetensors").write_bytes((draft / "model.safetensors").read_bytes()[:-1])
     assert "truncated" in verdict(draft, target).problem
 

@@ -57,7 +57,7 @@ _SUGGESTED = (
     Column("licence", "licence", rank=5),
     Column("gated", "gated", yes_or_no, rank=4),
     Column("here", "here", yes_or_no, rank=2),
-    Column("drafts", "drafts that suit it", lambda refs: "\n".join(ref.rpartition("/")[2] for ref in refs)),
+    Column("drafts", "suitable drafts", lambda refs: "\n".join(ref.rpartition("/")[2] for ref in refs)),
 )
 _FIELDS = (
     Column("ref", "model"),
@@ -90,7 +90,7 @@ _FIELDS = (
         )
     ),
     Column("serves", "drafts for"),
-    Column("drafts", "drafts here that fit", lambda drafts: ", ".join(drafts) if drafts else "none"),
+    Column("drafts", "local drafts that fit", lambda drafts: ", ".join(drafts) if drafts else "none"),
 )
 _DETAILS = {
     "precision": "precision",
@@ -147,7 +147,7 @@ def list_models(args: argparse.Namespace) -> int:
         except OutriderError as error:
             records.append({**_record(entry, None), "problem": str(error)})
     if not records:
-        say("There are no models here; `outrider models list --suggested` names some that can be downloaded.")
+        say("There are no local models; `outrider models list --suggested` lists some to download.")
     write_rows(_LOCAL, records, as_json=args.json)
     for record in records:
         if record["problem"] is not None:
@@ -231,7 +231,7 @@ def get_model(args: argparse.Namespace) -> int:
                 check = controls.check_cancelled
                 entry = download(args.ref, on_progress=progress.update, check_cancelled=check, restart=args.restart)
             if not progress.has_received:
-                say(f"{entry.ref} is here already; --restart checks its files.")
+                say(f"{entry.ref} is already downloaded; --restart checks its files.")
     except Cancelled:
         say(_farewell(args.ref))
         return Exit.STOPPED
@@ -326,7 +326,7 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "models",
         help="list, get, describe, remove and compare models",
-        description="Models: what is here, getting more, and whether two can work together.",
+        description="List, download and remove models, and check whether two can work together.",
         epilog="With HF_HUB_OFFLINE=1 in the environment nothing touches the network; only `get` ever does.",
         allow_abbrev=False,
     )
@@ -337,7 +337,7 @@ def add_parser(commands: Any) -> None:
         "list",
         list_models,
         help="list local models; with --suggested, models worth downloading",
-        description="List the models that are here: embedded, kept by Outrider, and in the Hub cache. In a pipe the "
+        description="List the local models: embedded, kept by Outrider, and in the Hub cache. In a pipe the "
         f"lines are tab-separated, with exact values: {local}; with --suggested: {suggested}.",
     )
     switch(action, "--suggested", "list pairs on the Hub that suit each other")
@@ -350,7 +350,7 @@ def add_parser(commands: Any) -> None:
         description="Download a model into the Hub cache, after a check of the free space, and print its path. What "
         "was received before a Ctrl-C or a lost connection is kept, and the same command resumes it.",
         epilog="With HF_HUB_OFFLINE=1 in the environment nothing touches the network, and nothing is downloaded. "
-        "Exit codes: 0 here, 1 the download failed, 2 bad usage or no such model, 130 stopped.",
+        "Exit codes: 0 downloaded, 1 the download failed, 2 bad usage or no such model, 130 stopped.",
     )
     option(action, "REF", "a Hub id, such as those of `outrider models list --suggested`")
     switch(action, "--restart", "discard what was received so far, check what is here, and start again")
@@ -358,8 +358,8 @@ def add_parser(commands: Any) -> None:
         actions,
         "info",
         describe_model,
-        help="what a model is, and which drafts here fit it",
-        description="Describe a model that is here, from its files; nothing is loaded. In a pipe: name, tab, value.",
+        help="describe a model, and list the local drafts that fit it",
+        description="Describe a local model, from its files; nothing is loaded. In a pipe: name, tab, value.",
     )
     option(action, "REF", REF_HELP)
     switch(action, "--json", "print a JSON object")
@@ -379,7 +379,7 @@ def add_parser(commands: Any) -> None:
         "check",
         check_models,
         help="whether a draft can work for a target, and what both will need",
-        description="Compare two models that are here, from their files: vocabularies, memory for both and their "
+        description="Compare two local models, from their files: vocabularies, memory for both and their "
         "caches, and the expected cost of a draft's step. Nothing is loaded. In a pipe: name, tab, value.",
         epilog="Exit codes: 0 they can work together, 1 they can't, 2 bad usage or no such model.",
     )

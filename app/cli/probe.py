@@ -77,7 +77,7 @@ def add_parser(commands: Any) -> None:
     )
     models = parser.add_argument_group("models")
     option(models, "--target REF", f"{REF_HELP} (default: the log's, else {DEFAULT_TARGET})")
-    option(models, "--draft A,B,C", "drafts to compare (default: all smaller models here with the same tokenizer)")
+    option(models, "--draft A,B,C", "drafts to compare (default: all smaller local models with the same tokenizer)")
     add_settings(models, "device", "dtype")
     text = parser.add_argument_group("text (default: three of the window's presets)")
     source = text.add_mutually_exclusive_group()

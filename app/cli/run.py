@@ -70,7 +70,7 @@ def add_parser(commands: Any) -> None:
     prompt = parser.add_argument_group("prompt")
     source = prompt.add_mutually_exclusive_group()
     option(source, "--prompt TEXT", "the prompt (default: standard input)")
-    option(source, "--prompt-file FILE", "a file with the prompt, - for standard input; a final line end is dropped")
+    option(source, "--prompt-file FILE", "a file with the prompt, - for standard input; a final newline is dropped")
     add_template(prompt)
     output = parser.add_argument_group("output")
     add_settings(output, "baseline", "inspect")

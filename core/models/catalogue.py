@@ -129,7 +129,7 @@ def resolve(ref: str) -> ModelEntry:
     names = "".join(f"{entry.ref}, " for entry in embedded_models())
     shown = ref if len(ref) <= 120 else f"{ref[:119]}…"
     raise ModelNotFoundError(
-        f"There is no model {shown!r} here. Name {names}a folder with safetensors, a .gguf file, "
+        f"There is no local model {shown!r}. Name {names}a folder with safetensors, a .gguf file, "
         "or a downloaded Hub model."
     )
 
