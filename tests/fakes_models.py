@@ -237,9 +237,9 @@ def until(qtbot, holds):
     qtbot.waitUntil(holds, timeout=30_000)
 
 
-def column(panel, column):
-    model = panel.table.model()
-    return [model.index(row, column).data() for row in range(model.rowCount())]
+def names(panel):
+    """The titles in the list of models."""
+    return [entry.title for entry in panel.table.items()]
 
 
 def download_of(window, ref):

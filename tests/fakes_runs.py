@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
+from enum import IntEnum
 from pathlib import Path
 
 from core.controls import RunControls
 from core.runlog.log import to_line, to_record
 from core.settings import RunRequest, SamplingParams
 from tests.fakes_app import FakeSession, texts
+
+
+class RunColumn(IntEnum):
+    """The columns of the list, from left to right."""
+
+    NAME, WHEN, TARGET, DRAFT, K, TEMPERATURE, ACCEPTANCE, SPEED, SPEEDUP, STATE = range(10)
+
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

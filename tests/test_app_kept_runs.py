@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QAbstractButton, QAbstractItemView, QLineEdit
+from PySide6.QtWidgets import QAbstractItemView, QLineEdit
 
-from app.tools.runs.table import RunColumn
 from app.tools.runs.window import COMPARE, LIST, NO_MATCH, NO_RUN
-from tests.fakes_runs import cells, keep_run, names, until
+from tests.fakes_runs import RunColumn, cells, keep_run, names, until
 
 
 @pytest.fixture
@@ -147,11 +146,3 @@ def test_a_comparison_is_exported_but_never_over_a_runs_log_and_left_by_escape(
     assert panel.isVisible()
     qtbot.keyClick(panel, Qt.Key.Key_Escape)
     assert not panel.isVisible()
-
-
-def test_everything_that_takes_keys_has_a_name(open_runs, folder):
-    keep_run(folder)
-    _, panel = open_runs(1)
-    for part in [*panel.findChildren(QLineEdit), *panel.findChildren(QAbstractButton), panel.table]:
-        if part.isEnabled() and part.focusPolicy() != Qt.FocusPolicy.NoFocus:
-            assert part.accessibleName() or (isinstance(part, QAbstractButton) and part.text()), part.objectName()

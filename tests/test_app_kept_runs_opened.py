@@ -10,12 +10,11 @@ import pytest
 
 from app.controller import RunState
 from app.tools.runs.kept import BUSY
-from app.tools.runs.table import RunColumn
 from core.errors import ModelNotFoundError
 from core.runlog.log import read_run_log
 from core.runlog.store import KeptState
 from core.settings import Coupling, SamplingParams
-from tests.fakes_runs import cells, keep_run, shown_whole, until
+from tests.fakes_runs import RunColumn, cells, keep_run, shown_whole, until
 
 
 @pytest.fixture

@@ -191,3 +191,24 @@ def test_every_shortcut_of_the_menus_is_heard_wherever_the_focus_is(shown, qtbot
                 missed.append((keys.toString(), action.objectName(), list(heard)))
     assert missed == []
     assert len(actions) > 15
+
+
+def test_every_tool_window_has_a_name_for_what_takes_keys(window):
+    menus, tools = window.menus, window.tools
+    for action in (menus.models, menus.runs, menus.probe, menus.check, menus.sweep, menus.help, menus.production):
+        action.trigger()
+    panels = (window.models.window, window.runs.window, tools.probe, tools.check, tools.sweep)
+    assert window.models.window.suggestions.rows
+    for panel in (*panels, window.help.page, window.exports.page):
+        unnamed = [
+            widget
+            for kind in INTERACTIVE
+            for widget in panel.findChildren(kind)
+            if widget.window() is panel
+            and widget.focusPolicy() != Qt.FocusPolicy.NoFocus
+            and not widget.objectName().startswith("qt_")
+            and not isinstance(widget, QScrollBar | QHeaderView)
+            and not (isinstance(widget, QLineEdit) and isinstance(widget.parent(), QAbstractSpinBox))
+            and not (widget.accessibleName() or (isinstance(widget, QAbstractButton) and widget.text()))
+        ]
+        assert unnamed == [], panel.objectName()

@@ -10,13 +10,12 @@ from PySide6.QtCore import Qt
 from app.setup.model_library import bytes_text
 from app.tools.models.downloads import DownloadState
 from app.tools.models.suggestions import OFFLINE
-from app.tools.models.table import ModelColumn
 from core.models.catalogue import EMBEDDED_TITLES, SUGGESTIONS
 from tests.fakes_models import (
     NEW,
-    column,
     download_of,
     hub_entry,
+    names,
     open_models,
     small_hub,
     until,
@@ -61,7 +60,7 @@ def test_a_typed_id_is_downloaded_with_progress_and_listed(make, hub, qtbot):
     assert window.status.download.text() == "Getting something 30\u00a0%"
     hub.gate.release(100)
     wait_for_state(qtbot, window, "someone/something", DownloadState.DONE)
-    until(qtbot, lambda: "something" in column(panel, ModelColumn.NAME))
+    until(qtbot, lambda: "something" in names(panel))
     assert window.status.download.text() == ""
     assert hub.calls == [("someone/something", False)]
 

@@ -6,7 +6,6 @@ import threading
 
 import pytest
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QAbstractButton, QAbstractItemView, QAbstractSpinBox, QComboBox, QLineEdit
 
 from app.settings import sweeps_folder
 from app.tools.sweep import files, form
@@ -291,13 +290,3 @@ def test_closing_in_the_middle_stops_in_order_and_keeps_what_is_measured(
     if which == "sweep":
         window.menus.sweep.trigger()
         assert sweeps.continue_button.isEnabled()
-
-
-def test_everything_in_the_window_has_a_name(window):
-    sweeps = choose_small(window)
-    for kind in (QAbstractButton, QComboBox, QAbstractSpinBox, QAbstractItemView):
-        for widget in sweeps.findChildren(kind):
-            if not widget.objectName().startswith("qt_") and type(widget).__module__.startswith("app."):
-                assert widget.accessibleName(), widget.objectName()
-    for widget in sweeps.findChildren(QLineEdit):
-        assert widget.accessibleName() or widget.parent().accessibleName()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
-
 from app.setup.model_library import (
     ORIGINS,
     UNKNOWN,
@@ -26,12 +24,6 @@ COLUMNS = (
     Column("Size", width=84, is_figure=True),
     Column("Last used", width=114),
 )
-
-
-class ModelColumn(IntEnum):
-    """The columns, from left to right."""
-
-    NAME, PARAMETERS, PRECISION, CONTEXT, VOCABULARY, SIZE, USED = range(7)
 
 
 def model_row(library: ModelLibrary, entry: ModelEntry) -> Row[ModelEntry]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from datetime import datetime, timedelta
-from enum import IntEnum
 
 from PySide6.QtWidgets import QLineEdit, QStyleOptionViewItem, QWidget
 
@@ -31,12 +30,6 @@ COLUMNS = (
     Column("Speedup", "Tokens per second / those of the baseline measured in the same run", 76, is_figure=True),
     Column("State", width=92),
 )
-
-
-class RunColumn(IntEnum):
-    """The columns, from left to right."""
-
-    NAME, WHEN, TARGET, DRAFT, K, TEMPERATURE, ACCEPTANCE, SPEED, SPEEDUP, STATE = range(10)
 
 
 def run_row(run: KeptRun) -> Row[KeptRun]:
