@@ -70,10 +70,6 @@ def test_the_script_comes_from_the_chat_template_and_the_tokenizer():
     assert not any(tokenizer.decode([token]).endswith("a") for token in script.sentence_ends)
     base = script_of(byte_tokenizer(), frozenset({END}))
     assert (base.opening, base.bridge) == ((END,), ())
-
-
-def test_a_template_that_drops_what_the_user_says_is_refused():
-    tokenizer = chat_tokenizer()
     tokenizer.chat_template = "hello"
     with pytest.raises(ModelUnreadableError, match="chat template"):
         script_of(tokenizer, frozenset({END}))
@@ -233,12 +229,6 @@ def test_a_stopped_training_resumes_where_it_was(target, tmp_path):
     assert again == pytest.approx(whole)
 
 
-def test_too_few_texts_are_a_sentence(target, tmp_path):
-    plan = settings(num_texts=1, play=PlaySettings(rows=1, length=24, longest_prompt=4))
-    with pytest.raises(SettingsError, match="too few texts"):
-        distill(target, plan, tmp_path / "work", tmp_path / "draft", quiet)
-
-
 def test_work_of_another_kind_is_refused(target, tmp_path):
     work, out = tmp_path / "work", tmp_path / "draft"
 
@@ -248,6 +238,9 @@ def test_work_of_another_kind_is_refused(target, tmp_path):
         assert is_sentence(str(caught.value))
         return str(caught.value)
 
+    too_few = PlaySettings(rows=1, length=24, longest_prompt=4)
+    with pytest.raises(SettingsError, match="too few texts"):
+        distill(target, settings(num_texts=1, play=too_few), tmp_path / "few", out, quiet)
     distill(target, settings(), work, out, quiet)
     assert "another model" in refused(num_layers=2)
     other = load(str(save_model(tmp_path / "other", tokenizer=chat_tokenizer(), eos_token_id=END)), "cpu")

@@ -11,7 +11,7 @@ import torch
 from core.analysis import probing
 from core.analysis.expectation import Curve
 from core.analysis.probe import Costs, DraftProbe, ProbeDone, ProbeRequest, ProbeText, verdict
-from core.analysis.probing import Comparison, agreement, compare, compare_over, measure, probe, speedup, survivals
+from core.analysis.probing import Comparison, agreement, compare, compare_over, probe, speedup, survivals
 from core.controls import RunControls
 from core.errors import OutriderError, PairMismatchError, PromptError, SettingsError
 from core.sampling import probabilities
@@ -53,16 +53,6 @@ def test_each_place_is_what_a_full_computation_gives(sampling, rows):
         assert found.same_top[at] == (int(p.argmax()) == int(q.argmax()))
         entropy = float(torch.where(q > 0, -q * q.log(), 0.0).sum())
         assert found.draft_entropy[at] == pytest.approx(entropy, abs=1e-5)
-
-
-def test_a_random_transformer_is_read_in_pieces_as_it_is_in_one():
-    target, draft = tiny_model(seed=1), tiny_model(seed=2, is_fused=True)
-    ids = a_text(60, 257)
-    whole, pieces = (compare_over(target, draft, ids, 1, WARM, most_rows=rows) for rows in (256, 9))
-    np.testing.assert_allclose(whole.overlap, pieces.overlap, atol=1e-5)
-    logits = [model.model(torch.tensor([ids])).logits[0, :-1, :257] for model in (target, draft)]
-    p, q = (probabilities(rows, WARM) for rows in logits)
-    np.testing.assert_allclose(whole.overlap, torch.minimum(p, q).sum(-1).numpy(), atol=1e-4)
 
 
 def test_a_draft_that_proposes_few_ids_is_compared_over_these():
@@ -138,15 +128,6 @@ def test_the_speedup_is_tau_over_what_it_costs():
     for k in range(17):
         assert verify.values[k] == pytest.approx(1 + 0.1 * k)
         assert expected.values[k] == pytest.approx(found.tokens.values[k] / (1 + 0.2 * k))
-
-
-def test_times_are_measured_and_leave_no_trace():
-    target, draft = tiny_model(seed=1, is_fused=True), tiny_model(seed=2, is_fused=True)
-    ids = a_text(125, 257)
-    costs = measure(target, draft, ids, WARM)
-    assert costs.target_step_ms > 0
-    assert costs.draft_step_ms > 0
-    assert [positions for positions, _ in costs.verify_ms] == [2, 3, 5, 9, 17]
 
 
 # --- The whole probe --------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import pytest
 
 from app.theme import DARK, LIGHT
 from core.controls import RunControls
-from core.export.charts import Axis, Mark, Plot, headroom, nice_ticks, thinned
+from core.export.charts import headroom, nice_ticks, thinned
 from core.export.files import export_html
 from core.export.html import FOLDER, escaped, one_line
 from core.export.run_report import run_page
@@ -252,12 +252,3 @@ def test_a_long_series_is_thinned_and_keeps_its_end():
     assert len(kept) <= 101
     assert kept[-1] == (1000.0, 0.0)
     assert headroom([math.nan]) == 1.0
-
-
-def test_a_plot_of_nothing_is_still_a_picture():
-    plot = Plot("x", "Title", "Nothing", Axis("step", 0, 2), Axis("ms", 0, 1))
-    mark = Mark("series", "accepted")
-    plot.line([], mark)
-    plot.line([(0.0, math.nan)], mark)
-    plot.stairs([], [], 1, mark)
-    ElementTree.fromstring(plot.figure(()))

@@ -10,7 +10,6 @@ from core.errors import ModelNotFoundError, OutOfMemoryError, OutriderError, Pro
 from core.experiments.prompt_suites import Prompt
 from core.experiments.sweep import HOPELESS, WARM_UP_TOKENS
 from core.experiments.sweep_plan import (
-    Cell,
     DrafterChoice,
     FileFailed,
     Measurement,
@@ -24,7 +23,7 @@ from core.experiments.sweep_results import SweepResults, bootstrap_medians, verd
 from core.session import Session
 from core.settings import LengthPolicy
 from tests.fakes import is_sentence, save_model
-from tests.fakes_sweep import DRAFT, FakeSweepSession, events_of, fails_at, measured, plan_of, refused, summary_with
+from tests.fakes_sweep import FakeSweepSession, events_of, fails_at, measured, plan_of, refused, summary_with
 
 # --- The plan ---------------------------------------------------------------------------------------------------
 
@@ -124,17 +123,6 @@ def test_a_speed_is_held_against_the_baseline_nearest_in_time():
     assert results.result(cell).speedup.median == 2.25
     assert results.result(cell).speedup.quartiles == (1.875, 2.625)
     assert results.result(baseline).speedup is None
-
-
-def test_figures_are_told_by_suite_too():
-    plan = plan_of()
-    results = SweepResults(
-        plan, measured(events_of(plan, FakeSweepSession(lambda request, is_plain: len(request.prompt))))
-    )
-    whole, part = (results.result(Cell(DRAFT, 2, 0.0), suite) for suite in (None, "b"))
-    assert (whole.num_planned, whole.num_measured) == (4, 4)
-    assert (part.num_planned, part.num_measured, part.speedup.median) == (2, 2, 1.0)
-    assert results.suites == ("a", "b")
 
 
 @pytest.mark.parametrize("failure", [OutOfMemoryError("It does not fit."), RuntimeError("CUDA error\nand more")])
