@@ -109,7 +109,7 @@ def test_without_a_plain_step_there_is_no_unit_and_shared_noise_is_named_as_a_re
 def test_the_page_fits_its_column_and_both_plots_can_be_saved(qtbot, apply_theme, steps, theme, width):
     page = page_of(qtbot, run_of(steps), width)
     apply_theme(theme)
-    assert page.widget().minimumSizeHint().width() <= page.viewport().width()
+    assert page.area.widget().minimumSizeHint().width() <= page.area.viewport().width()
     for card in page.cards:
         for kind in PlotFormat:
             assert len(contents_of(kind, card)()) > 100

@@ -102,7 +102,7 @@ def test_the_page_fits_its_column_and_explains_what_the_pointer_is_on(qtbot, wid
     panel.resize(width, 700)
     panel.show()
     panel.end()
-    assert panel.widget().minimumSizeHint().width() <= panel.viewport().width()
+    assert panel.area.widget().minimumSizeHint().width() <= panel.area.viewport().width()
     places = panel.step_bar.parts()
     assert [part.title for part, _ in places] == ["draft", "plain forward", "scoring more", "overhead"]
     for part, place in places:

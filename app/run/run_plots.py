@@ -6,17 +6,13 @@ import math
 
 import numpy as np
 import pyqtgraph as pg
-from PySide6.QtCore import Qt
-from PySide6.QtGui import QShowEvent
-from PySide6.QtWidgets import QWidget
 
 from app.run.pages.race import tokens_text
+from app.run.run_page import PlotPage
 from app.run.run_view import RunView
-from app.widgets.fields import column
 from app.widgets.pictures import Table
 from app.widgets.plot_card import PlotCard
 from app.widgets.plots import Plot
-from app.window_layout import splitter
 from core.analysis.expectation import wilson
 from core.analysis.run_counts import Array, Timeline
 from core.runlog.tally import PositionCounts
@@ -208,58 +204,6 @@ def stairs(line: Timeline, first_ms: float, last_ms: float) -> tuple[Array, Arra
     before = (ends[first - 1] / 1000, float(line.counts[first - 1])) if first else (0.0, 0.0)
     heights = np.repeat(np.concatenate([[before[1]], y]), 2)[:-1]
     return np.concatenate([[before[0]], np.repeat(x, 2)]), heights
-
-
-class PlotPage(QWidget):
-    """Base of the pages of plots: draws only while visible, and otherwise remembers what to draw."""
-
-    def __init__(self, name: str, *cards: PlotCard) -> None:
-        super().__init__()
-        self.cards = cards
-        self._is_stale = self._is_unsettled = False
-        self._is_over = True
-        self.splitter = splitter(Qt.Orientation.Vertical, name, *((card, 0) for card in cards))
-        self._column = column((self.splitter, 1))
-        self._column.setContentsMargins(0, 0, 0, 0)
-        self.setLayout(self._column)
-
-    def _prepare(self) -> None:
-        """Update what is beside the plots, before they are drawn."""
-
-    def begin(self) -> None:
-        """A run starts: reset the view and show it from its start."""
-        for card in self.cards:
-            card.plot.reset_view()
-        self._settle(is_over=False)
-
-    def end(self) -> None:
-        """A run is over: show all of it."""
-        self._settle(is_over=True)
-
-    def refresh(self, *, has_news: bool) -> None:
-        """Draw what is new."""
-        self._is_stale = self._is_stale or has_news
-        if self._is_stale and not self.isHidden():
-            self._is_stale = False
-            self._prepare()
-            for card in self.cards:
-                card.plot.refresh()
-
-    def showEvent(self, event: QShowEvent) -> None:
-        """Draw what arrived while the page was hidden."""
-        super().showEvent(event)
-        if self._is_unsettled:
-            self._settle(is_over=self._is_over)
-        else:
-            self.refresh(has_news=False)
-
-    def _settle(self, *, is_over: bool) -> None:
-        self._is_over, self._is_unsettled = is_over, self.isHidden()
-        if not self._is_unsettled:
-            self._is_stale = False
-            self._prepare()
-            for card in self.cards:
-                card.plot.settle(is_over=is_over)
 
 
 class PlotsPage(PlotPage):

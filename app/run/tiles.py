@@ -14,7 +14,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.run.run_plots import PlotPage
+from app.run.run_page import PlotPage
 from app.run.run_view import RunView
 from app.run.step_plots import AcceptancePlot, LatencyPlot
 from app.theme import hold, hold_font
@@ -146,20 +146,18 @@ class MeasurementsPanel(PlotPage):
         self._run = run
         self._baseline_ticked = True
         self.acceptance, self.latency = AcceptancePlot(run), LatencyPlot(run)
-        super().__init__("plotSplitter", PlotCard("Acceptance", self.acceptance), PlotCard("Latency", self.latency))
         self.tiles = MetricTiles()
-        self._column.insertWidget(0, self.tiles)
+        cards = PlotCard("Acceptance", self.acceptance), PlotCard("Latency", self.latency)
+        super().__init__("plotSplitter", *cards, head=self.tiles)
 
     def set_baseline_ticked(self, ticked: bool) -> None:
         """Whether the next run will measure its baseline; the empty tile says so."""
         self._baseline_ticked = ticked
-        self._show_values()
+        self.tiles.show_run(self._run, baseline_ticked=ticked)
 
-    def _prepare(self) -> None:
-        self._show_values()
-
-    def _show_values(self) -> None:
+    def _show_run(self, *, has_turned: bool) -> None:
         self.tiles.show_run(self._run, baseline_ticked=self._baseline_ticked)
+        super()._show_run(has_turned=has_turned)
 
 
 STRIP_HEIGHT = 29

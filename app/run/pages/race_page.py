@@ -25,6 +25,7 @@ from app.run.pages.race import (
     tokens_text,
     waiting_text,
 )
+from app.run.run_page import RunPage
 from app.run.run_view import RunView
 from app.run.token_text import TokenText
 from app.run.tokens import TokenStream
@@ -217,15 +218,14 @@ OURS_HELP = "The run, step by step as measured; a step's tokens appear together 
 PLAIN_HELP = "Plain decoding of the same prompt with the same sampler, measured after the run: one token per forward."
 
 
-class RacePage(QWidget):
+class RacePage(RunPage):
     """Shows a `RunView`'s race once both runs are over. It is active only while visible."""
 
     def __init__(self, run: RunView) -> None:
         super().__init__()
         self.setObjectName("racePage")
         self._run = run
-        self._is_stale = True
-        self._is_running = self._has_race = False
+        self._has_race = False
         self.clock = RaceClock()
         self.ours = RaceLane("speculative", "Speculative", OURS_HELP, by_kind=True)
         self.plain = RaceLane("baseline", "Baseline", PLAIN_HELP, by_kind=False)
@@ -240,7 +240,7 @@ class RacePage(QWidget):
         self.empty.setContentsMargins(48, 0, 48, 0)
         self._lay_out()
         self.clock.moved.connect(self._on_moved)
-        self._show_race()
+        self._show_run(has_turned=True)
 
     def _lay_out(self) -> None:
         self.lanes = splitter(Qt.Orientation.Vertical, "raceSplitter", (self.ours, 0), (self.plain, 0))
@@ -258,25 +258,13 @@ class RacePage(QWidget):
         outer.setContentsMargins(0, 0, 0, 0)
         self.setLayout(outer)
 
-    def begin(self) -> None:
-        """A run starts; its race follows when it is over."""
-        self._is_running = True
-        self._note_change()
-
     def refresh(self, *, has_news: bool) -> None:
         """Nothing to do: a race is shown when the run is over."""
 
-    def end(self) -> None:
-        """A run is over."""
-        self._is_running = False
-        self._note_change()
-
     def showEvent(self, event: QShowEvent) -> None:
         """Make the race of a run that finished while the page was hidden."""
-        super().showEvent(event)
         self._turn_lanes()
-        if self._is_stale:
-            self._show_race()
+        super().showEvent(event)
 
     def hideEvent(self, event: QHideEvent) -> None:
         """Pause a hidden race."""
@@ -292,18 +280,13 @@ class RacePage(QWidget):
         is_wide = self.width() >= scaled(BESIDE_WIDTH)
         self.lanes.setOrientation(Qt.Orientation.Horizontal if is_wide else Qt.Orientation.Vertical)
 
-    def _note_change(self) -> None:
-        self._is_stale = True
+    def _show_run(self, *, has_turned: bool) -> None:
+        run = self._run
         self.clock.pause()
-        if self.isVisible():
-            self._show_race()
-
-    def _show_race(self) -> None:
-        run, self._is_stale = self._run, False
-        self._has_race = not self._is_running and has_race(run)
+        self._has_race = not self.is_running and has_race(run)
         self.stack.setCurrentIndex(int(self._has_race))
         if not self._has_race:
-            self.empty.setText(waiting_text(run, is_running=self._is_running))
+            self.empty.setText(waiting_text(run, is_running=self.is_running))
             self.clock.set_end(0.0)
             return
         ours, plain, speedup = run.counts.timeline, run.baseline.timeline, speedup_of(run)

@@ -8,9 +8,9 @@ from typing import Any
 from PySide6.QtWidgets import QWidget
 
 from app.jobs import Job, Jobs
-from app.run.pages.report_page import ReportPage, column_label
 from app.run.pages.theory import EMPTY, TheoryReport, live_report, study_of, whole_report
 from app.run.pages.theory_plots import GROUPING_TITLES, QUANTITY_TITLES, CalibrationPlot, TheoryPlot
+from app.run.run_page import ReportPage, column_label
 from app.run.run_view import RunView
 from app.theme import hold
 from app.widgets.fields import ChoiceRow, card, text_label
@@ -25,7 +25,6 @@ class TheoryPage(ReportPage):
 
     def __init__(self, run: RunView, jobs: Jobs) -> None:
         super().__init__(run, "theory", "Theory and measurement")
-        self.setObjectName("theoryPage")
         self._jobs = jobs
         self._job: Job | None = None
         self.plot, self.calibration = TheoryPlot(), CalibrationPlot()
@@ -62,7 +61,7 @@ class TheoryPage(ReportPage):
             self._job.cancel()
             self._job = None
 
-    def _show_run(self) -> None:
+    def _show_run(self, *, has_turned: bool) -> None:
         self._cancel()
         self._show(live_report(self._run))
         if compute := study_of(self._run):

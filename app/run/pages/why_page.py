@@ -9,8 +9,8 @@ from PySide6.QtCore import QPoint, QPointF, QRectF, QSize, Qt
 from PySide6.QtGui import QBrush, QColor, QFontMetrics, QPainter, QPen
 from PySide6.QtWidgets import QGridLayout, QLabel, QWidget
 
-from app.run.pages.report_page import ReportPage, column_label
 from app.run.pages.why import EMPTY, Gain, Part, WhyReport, why_report
+from app.run.run_page import ReportPage, column_label
 from app.run.run_view import NamedValue, RunView
 from app.theme import Theme, current_theme, scaled, ui_font
 from app.widgets.fields import card, describe, row, text_label, wrapped_label
@@ -146,7 +146,6 @@ class WhyPanel(ReportPage):
 
     def __init__(self, run: RunView) -> None:
         super().__init__(run, "why", "Why is it slow?")
-        self.setObjectName("whyPanel")
         self.figures = FigureRow()
         self.step_bar = TimeBar("whyStepBar")
         self.plain_bar = TimeBar("whyPlainBar")
@@ -174,7 +173,7 @@ class WhyPanel(ReportPage):
         self._cards = (time, gains, change)
         return head, *self._cards
 
-    def _show_run(self) -> None:
+    def _show_run(self, *, has_turned: bool) -> None:
         self._show(why_report(self._run))
 
     def _show(self, report: WhyReport) -> None:
