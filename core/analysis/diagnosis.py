@@ -189,11 +189,8 @@ def verify_over_k(lengths: Sequence[int], costs: Array) -> Array:
     ys = np.maximum.accumulate(np.concatenate((np.ones((len(costs), 1)), costs), 1), 1)
     if len(xs) == 1:
         return np.ones((len(costs), len(KS)))
-    right = np.clip(np.searchsorted(xs, KS), 1, len(xs) - 1)
-    share = (KS - xs[right - 1]) / (xs[right] - xs[right - 1])
-    table = ys[:, right - 1] + (ys[:, right] - ys[:, right - 1]) * share
-    slope = (ys[:, -1:] - 1.0) / xs[-1]
-    return np.where(xs[-1] < KS, ys[:, -1:] + slope * (KS - xs[-1]), table)
+    beyond = ys[:, -1:] + (ys[:, -1:] - 1.0) / xs[-1] * (KS - xs[-1])
+    return np.where(xs[-1] < KS, beyond, [np.interp(KS, xs, row) for row in ys])
 
 
 def verify_costs(sums: Tally, forward_ms: float) -> tuple[list[float], int]:
