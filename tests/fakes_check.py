@@ -76,13 +76,11 @@ def make_report(request, *, broken=False, near=False, seconds=27.4):
     return CheckReport(request, "cpu", "float32", (greedy,), distribution, notes, seconds)
 
 
-class FakeCheck:
-    """Answers with a report; waits before each piece of progress while there is a gate."""
+class FakeTask:
+    """Work of the engine that answers what a test says; waits before each piece while there is a gate."""
 
-    def __init__(self, **report):
-        self.report = report
-        self.gate = None
-        self.error = None
+    def __init__(self):
+        self.gate = self.error = None
         self.requests = []
 
     def __call__(self, _session, request, controls):
@@ -90,11 +88,26 @@ class FakeCheck:
         yield StageChanged("Loading…")
         if self.error is not None:
             raise self.error
+        yield from self.answer(request, controls)
+
+    def goes_on(self, controls):
+        """Wait for the gate, and return whether to continue."""
+        while self.gate is not None and not self.gate.acquire(timeout=0.005) and not controls.is_cancelled:
+            pass
+        return not controls.is_cancelled
+
+
+class FakeCheck(FakeTask):
+    """Answers with a report."""
+
+    def __init__(self, **report):
+        super().__init__()
+        self.report = report
+
+    def answer(self, request, controls):
         for done in (0, 1000, 2000):
             yield CheckProgress("Blocks", done, 3000)
-            while self.gate is not None and not self.gate.acquire(timeout=0.005) and not controls.is_cancelled:
-                pass
-            if controls.is_cancelled:
+            if not self.goes_on(controls):
                 yield CheckFinished(None)
                 return
         yield CheckFinished(make_report(request, **self.report))

@@ -11,8 +11,8 @@ from PySide6.QtWidgets import QLabel
 from core.analysis.expectation import Curve, Estimate
 from core.analysis.probe import Agreement, Costs, DraftProbe, ProbeDone
 from core.errors import ModelNotFoundError
-from core.types import StageChanged
 from tests.fakes_app import DRAFT, TARGET, cell, texts
+from tests.fakes_check import FakeTask
 
 
 def found(draft, *speedups, **changes):
@@ -28,25 +28,17 @@ def found(draft, *speedups, **changes):
     return DraftProbe(draft, "", agreement, Costs(10.0, 1.0, ()), verify, curve, 0.5, **changes)
 
 
-class FakeProbe:
-    """Answers with a list of probes; waits before each while there is a gate."""
+class FakeProbe(FakeTask):
+    """Answers with a list of probes."""
 
     def __init__(self, *probes):
+        super().__init__()
         self.probes = probes
-        self.gate = None
-        self.requests = []
-        self.error = None
 
-    def __call__(self, _session, request, controls):
-        self.requests.append(request)
-        yield StageChanged("Loading…")
-        if self.error is not None:
-            raise self.error
+    def answer(self, _request, controls):
         done = []
         for probe in self.probes:
-            while self.gate is not None and not self.gate.acquire(timeout=0.005) and not controls.is_cancelled:
-                pass
-            if controls.is_cancelled:
+            if not self.goes_on(controls):
                 break
             done.append(probe)
             yield probe

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QModelIndex, QPersistentModelIndex, QRect, QRectF, Qt
-from PySide6.QtGui import QFont, QFontMetrics, QPainter, QPalette
+from PySide6.QtCore import QModelIndex, QPersistentModelIndex, QRectF, Qt
+from PySide6.QtGui import QColor, QFont, QFontMetrics, QPainter
 from PySide6.QtWidgets import QApplication, QStyle, QStyledItemDelegate, QStyleOptionViewItem
 
-from app.theme import scaled
+from app.theme import current_theme, scaled, ui_font
+from app.widgets.painted import CENTRE, LEFT, RIGHT, draw_text
 
 BADGE_ROLE = Qt.ItemDataRole.UserRole + 20
 """A short text on a pill after the title."""
@@ -15,11 +16,8 @@ NOTE_ROLE = Qt.ItemDataRole.UserRole + 21
 SUBTITLE_ROLE = Qt.ItemDataRole.UserRole + 22
 GAP, TITLE_HEIGHT, SUBTITLE_HEIGHT = 8, 20, 16
 BADGE_HEIGHT, BADGE_PADDING, BADGE_RADIUS = 16, 6, 4
-SMALL_PX, BADGE_PX = 12, 11
-LEFT = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
-RIGHT = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
-INK = QPalette.ColorRole
-
+FONT_PX, SMALL_PX, BADGE_PX = 13, 12, 11
+MEDIUM = QFont.Weight.Medium
 Index = QModelIndex | QPersistentModelIndex
 
 
@@ -37,62 +35,33 @@ class TitleDelegate(QStyledItemDelegate):
         style.drawControl(QStyle.ControlElement.CE_ItemViewItem, item, painter, item.widget)
         badge, note, subtitle = (str(index.data(role) or "") for role in (BADGE_ROLE, NOTE_ROLE, SUBTITLE_ROLE))
         is_selected = bool(option.state & QStyle.StateFlag.State_Selected)
-        is_enabled = bool(index.flags() & Qt.ItemFlag.ItemIsEnabled)
-        palette = QApplication.palette()
-        ink = palette.color(QPalette.ColorGroup.Active if is_enabled else QPalette.ColorGroup.Disabled, INK.Text)
+        theme = current_theme()
+        ink = theme.text if index.flags() & Qt.ItemFlag.ItemIsEnabled else theme.faint
         # The faint colour has too little contrast on a selected row.
-        faint = palette.color(INK.Text if is_selected else INK.PlaceholderText)
-        row = option.rect.adjusted(self.inset, 0, -self.inset, 0)
+        faint = theme.text if is_selected else theme.faint
+        row = QRectF(option.rect.adjusted(self.inset, 0, -self.inset, 0))
         height = scaled(TITLE_HEIGHT) + (scaled(SUBTITLE_HEIGHT) if subtitle else 0)
-        line = QRect(row.left(), row.center().y() - height // 2 + 1, row.width(), scaled(TITLE_HEIGHT))
-
+        line = QRectF(row.left(), row.center().y() - height / 2 + 1, row.width(), scaled(TITLE_HEIGHT))
         painter.save()
-        painter.setFont(item.font)
-        room = line.width() - (painter.fontMetrics().horizontalAdvance(note) + GAP if note else 0)
-        if badge:
-            room -= _badge_width(badge, item.font) + GAP
-            font = QFont(item.font)
-            font.setWeight(QFont.Weight.Medium)
-            painter.setFont(font)
-        shown = painter.fontMetrics().elidedText(title, Qt.TextElideMode.ElideRight, room)
-        painter.setPen(ink)
+        note_width = QFontMetrics(ui_font(FONT_PX)).horizontalAdvance(note) + GAP if note else 0
+        badge_font = ui_font(BADGE_PX, weight=MEDIUM)
+        badge_width = QFontMetrics(badge_font).horizontalAdvance(badge) + 2 * BADGE_PADDING if badge else 0
+        painter.setFont(ui_font(FONT_PX, weight=MEDIUM if badge else QFont.Weight.Normal))
+        painter.setPen(QColor(ink))
+        metrics, room = painter.fontMetrics(), line.width() - note_width - (badge_width + GAP if badge else 0)
+        shown = metrics.elidedText(title, Qt.TextElideMode.ElideRight, int(room))
         painter.drawText(line, LEFT, shown)
         if badge:
-            left = line.left() + painter.fontMetrics().horizontalAdvance(shown) + GAP
-            _draw_badge(painter, left, line.center().y(), badge, is_selected)
-        painter.setPen(faint)
-        painter.setFont(item.font)
-        painter.drawText(line, RIGHT, note)
-        if subtitle:
-            small = QFont(item.font)
-            small.setPixelSize(scaled(SMALL_PX))
-            painter.setFont(small)
-            below = QRect(line.left(), line.bottom() + 1, line.width(), scaled(SUBTITLE_HEIGHT))
-            text = painter.fontMetrics().elidedText(subtitle, Qt.TextElideMode.ElideMiddle, below.width())
-            painter.drawText(below, LEFT, text)
+            left, tall = line.left() + metrics.horizontalAdvance(shown) + GAP, scaled(BADGE_HEIGHT)
+            place = QRectF(left, line.center().y() - tall / 2 + 1, badge_width, tall)
+            painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+            painter.setPen(Qt.PenStyle.NoPen)
+            painter.setBrush(QColor(theme.field if is_selected else theme.hover))
+            painter.drawRoundedRect(place, BADGE_RADIUS, BADGE_RADIUS)
+            painter.setFont(badge_font)
+            painter.setPen(QColor({"Damaged": theme.danger, "Base": theme.faint}.get(badge, theme.accent)))
+            painter.drawText(place, CENTRE, badge)
+        draw_text(painter, line, note, faint, RIGHT, pixels=FONT_PX)
+        below = QRectF(line.left(), line.bottom(), line.width(), scaled(SUBTITLE_HEIGHT))
+        draw_text(painter, below, subtitle, faint, LEFT, pixels=SMALL_PX, elided=Qt.TextElideMode.ElideMiddle)
         painter.restore()
-
-
-def _badge_font(font: QFont) -> QFont:
-    small = QFont(font)
-    small.setPixelSize(scaled(BADGE_PX))
-    small.setWeight(QFont.Weight.Medium)
-    return small
-
-
-def _badge_width(text: str, font: QFont) -> int:
-    return QFontMetrics(_badge_font(font)).horizontalAdvance(text) + 2 * BADGE_PADDING
-
-
-def _draw_badge(painter: QPainter, left: int, middle: int, text: str, is_selected: bool) -> None:
-    palette = QApplication.palette()
-    ink = {"Damaged": INK.BrightText, "Base": INK.PlaceholderText}.get(text, INK.Link)
-    height = scaled(BADGE_HEIGHT)
-    place = QRectF(left, middle - height / 2 + 1, _badge_width(text, painter.font()), height)
-    painter.setFont(_badge_font(painter.font()))
-    painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-    painter.setPen(Qt.PenStyle.NoPen)
-    painter.setBrush(palette.color(INK.Base if is_selected else INK.AlternateBase))
-    painter.drawRoundedRect(place, BADGE_RADIUS, BADGE_RADIUS)
-    painter.setPen(palette.color(ink))
-    painter.drawText(place, Qt.AlignmentFlag.AlignCenter, text)

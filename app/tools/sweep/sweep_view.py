@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
@@ -23,7 +22,7 @@ from core.experiments.sweep_plan import (
     Verdict,
 )
 from core.experiments.sweep_results import SweepResults
-from core.text import duration_text, percent_text, spaced_percent
+from core.text import duration_text, spaced_percent
 from core.types import StageChanged
 
 WINDOW_SUITE = "own"
@@ -42,11 +41,12 @@ class SweepFigure(StrEnum):
 
 
 class FigureText(NamedTuple):
-    """A figure's title, explanation and legend, and the words after the values at the ends of its scale."""
+    """A figure's title, explanation, legend and format, and the words after the values at the ends of its scale."""
 
     title: str
     help: str
     legend: str
+    form: str
     low_end: str = ""
     high_end: str = ""
 
@@ -58,22 +58,25 @@ FIGURES = {
         "Tokens per second relative to plain decoding of the same prompt and temperature, the run nearest in time. "
         f"Above 1× drafting pays. {_MEDIAN}",
         "Speedup over plain decoding, logarithmic",
+        "{:.2f}×",
         " slower",
         " faster",
     ),
     SweepFigure.ACCEPTANCE: FigureText(
-        "Acceptance", f"Accepted / drafted tokens. {_MEDIAN}", "Accepted / drafted tokens"
+        "Acceptance", f"Accepted / drafted tokens. {_MEDIAN}", "Accepted / drafted tokens", "{:.0%}"
     ),
     SweepFigure.TOKENS: FigureText(
         "Tokens/s",
         f"New tokens / seconds of model work, without the prompt's forward. {_MEDIAN}",
         "Tokens per second",
+        "{:.1f}",
         high_end=" tokens/s",
     ),
     SweepFigure.BLOCK: FigureText(
         "Block efficiency",
         f"New tokens / forwards of the target; 1 is plain decoding, K + 1 the maximum. {_MEDIAN}",
         "Tokens per target forward",
+        "{:.2f}",
         high_end=" tokens/forward",
     ),
 }
@@ -81,8 +84,7 @@ _LIMITS = (1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 32.0)
 """Possible ends of the speedup scale, on both sides of 1."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scale:
+class Scale(NamedTuple):
     """Maps a figure's values to shades; `low` and `high` are its ends."""
 
     figure: SweepFigure
@@ -133,9 +135,7 @@ def spread_of(figure: SweepFigure, result: CellResult) -> Spread | None:
 
 def figure_text(figure: SweepFigure, value: float) -> str:
     """A value as text, with its unit if that is short."""
-    if figure is SweepFigure.ACCEPTANCE:
-        return percent_text(value)
-    return {SweepFigure.SPEEDUP: f"{value:.2f}×", SweepFigure.TOKENS: f"{value:.1f}"}.get(figure, f"{value:.2f}")
+    return spaced_percent(FIGURES[figure].form.format(value))
 
 
 # --- The sweep ---
@@ -160,8 +160,7 @@ SweepRow = tuple[float, DrafterChoice]
 """One row of the heatmap: its temperature and drafter."""
 
 
-@dataclass(frozen=True, slots=True)
-class ShownCell:
+class ShownCell(NamedTuple):
     """What a cell of the heatmap shows.
 
     Attributes:
@@ -301,23 +300,22 @@ class SweepView:
 
     def shown(self, cell: Cell, scale: Scale) -> ShownCell:
         """What a cell shows for a scale's figure."""
-        result, figure = self._results[cell], scale.figure
-        spread, has_failed = spread_of(figure, result), bool(result.errors)
-        text, level = "", None
+        result, figure, is_best = self._results[cell], scale.figure, cell in self._best
+        spread, done = spread_of(figure, result), result.num_measured
+        text, level, progress = "", None, f"{done} of {result.num_planned}"
         if spread is not None:
             text, level = figure_text(figure, spread.median), scale.level(spread.median)
-        elif result.num_measured:
+        elif done:
             text = "1.00×" if cell.is_baseline and figure is SweepFigure.SPEEDUP else UNKNOWN
-        elif has_failed:
+        elif result.errors:
             text = FAILED
-        done, planned = result.num_measured, result.num_planned
-        is_best = cell in self._best
         note = BEST if is_best and figure is SweepFigure.SPEEDUP else ""
-        if 0 < done < planned and text != FAILED:
-            note = f"{done} of {planned}"
-        spoken = f"{self.cell_title(cell)}: {FIGURES[figure].title} {text or 'not measured yet'}"
-        spoken = ", ".join([spoken, *([BEST] if is_best else []), f"{done} of {planned} runs", *result.errors])
-        return ShownCell(text, note, level, is_best, has_failed, self._tip(result, is_best=is_best), spoken)
+        if 0 < done < result.num_planned:
+            note = progress
+        spoken = [f"{self.cell_title(cell)}: {FIGURES[figure].title} {text or 'not measured yet'}"]
+        spoken += [*([BEST] if is_best else []), f"{progress} runs", *result.errors]
+        tip = self._tip(result, is_best=is_best)
+        return ShownCell(text, note, level, is_best, bool(result.errors), tip, ", ".join(spoken))
 
     def _tip(self, result: CellResult, *, is_best: bool) -> str:
         lines = [f"{self.cell_title(result.cell)}{' (the best speedup of its temperature)' if is_best else ''}"]
