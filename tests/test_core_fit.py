@@ -51,14 +51,6 @@ def test_the_problem_is_that_of_pair_problem(draft, target, tmp_path):
     assert "truncated" in verdict(draft, target).problem
 
 
-@pytest.mark.parametrize(("rows", "is_pair"), [(257 + 128, True), (257 + 129, False)])
-def test_unknown_tokens_leave_the_sizes_of_the_tables(tmp_path, target, rows, is_pair):
-    draft = save_model(tmp_path, num_hidden_layers=1, vocab_size=rows)
-    assert verdict(draft, target).problem is None  # The tokens are the same: rows beyond them are padding.
-    (draft / "tokenizer.json").unlink()
-    assert (verdict(draft, target).problem is None) == is_pair
-
-
 def test_a_draft_that_is_not_smaller_is_warned_of(target):
     found = verdict(target, target)
     assert found.cost_coefficient == 1

@@ -69,15 +69,6 @@ def test_a_character_that_never_got_its_rest_shows_when_the_text_ends(length):
     assert stream.flush() == ""
 
 
-@pytest.mark.parametrize("count", range(1, 60, 2))
-def test_any_number_of_bytes_that_are_no_character_is_followed_by_the_characters_behind_them(count):
-    stray, smile = TOKENIZER.convert_tokens_to_ids("Ģ"), ids_of("🙂")
-    assert TOKENIZER.decode([stray]) == "\N{REPLACEMENT CHARACTER}"
-    ids = [*[stray] * count, *smile, *ids_of("ok")]
-    stream, pieces = stream_of(ids)
-    assert "".join(pieces) == stream.text == TOKENIZER.decode(ids)
-
-
 def test_special_tokens_have_no_text_but_a_name_and_hide_nothing_that_follows():
     special = TOKENIZER.convert_tokens_to_ids("<|user|>")
     stream, pieces = stream_of([*ids_of("a"), special, *ids_of("b"), TOKENIZER.eos_token_id])

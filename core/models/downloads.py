@@ -143,20 +143,20 @@ def _whole_model(ref: str) -> ModelEntry | None:
 def _fetch(ref: str, revision: Revision, meter: Meter, check_cancelled: Callable[[], None], restart: bool) -> None:
     folder = hub.repository_folder(ref)
     is_new = not folder.is_dir()
-    downloads = [FileDownload(file, ref, revision.commit, meter, check_cancelled) for file in revision.files]
+    files = [FileDownload(remote, ref, revision.commit, meter, check_cancelled) for remote in revision.files]
     try:
         if restart:
-            for download in downloads:
-                download.forget()
-        missing = sum(download.file.size - download.bytes_here() for download in downloads)
+            for file in files:
+                file.forget()
+        missing = sum(file.remote.size - file.bytes_here() for file in files)
         require_space(repr(ref), missing, hub.cache_folder(), "set HF_HOME to another disk")
         num_bytes = 0
-        for download in downloads:
-            download.fetch(num_bytes)
-            num_bytes += download.file.size
+        for file in files:
+            file.fetch(num_bytes)
+            num_bytes += file.remote.size
             meter.done_bytes = num_bytes
-            if download.file.name == "config.json":
-                _refuse_without_tokenizer(ref, revision, download.pointer)
+            if file.remote.name == "config.json":
+                _refuse_without_tokenizer(ref, revision, file.pointer)
         if revision.is_main:
             hub.set_main(ref, revision.commit)
     except BaseException as error:
@@ -288,12 +288,12 @@ class FileDownload:
     """
 
     def __init__(
-        self, file: RemoteFile, ref: str, commit: str, meter: Meter, check_cancelled: Callable[[], None]
+        self, remote: RemoteFile, ref: str, commit: str, meter: Meter, check_cancelled: Callable[[], None]
     ) -> None:
-        self.file = file
-        self.blob = hub.repository_folder(ref) / "blobs" / file.digest
-        self.partial = self.blob.with_name(f"{file.digest}{hub.PARTIAL_SUFFIX}")
-        self.pointer = hub.snapshot_folder(ref, commit) / file.name
+        self.remote = remote
+        self.blob = hub.repository_folder(ref) / "blobs" / remote.digest
+        self.partial = self.blob.with_name(f"{remote.digest}{hub.PARTIAL_SUFFIX}")
+        self.pointer = hub.snapshot_folder(ref, commit) / remote.name
         self._ref = ref
         self._commit = commit
         self._meter = meter
@@ -301,14 +301,14 @@ class FileDownload:
 
     def bytes_here(self) -> int:
         """Local bytes of the file: all of it, or what an interrupted download left."""
-        if self.file.size in (_size(self.pointer), _size(self.blob)):
-            return self.file.size
-        return min(max(0, _size(self.partial)), self.file.size)
+        if self.remote.size in (_size(self.pointer), _size(self.blob)):
+            return self.remote.size
+        return min(max(0, _size(self.partial)), self.remote.size)
 
     def forget(self) -> None:
         """Delete what an interrupted download left of the file, and the file itself if it is damaged."""
         self.partial.unlink(missing_ok=True)
-        self._meter.enter("Checking…", self.file.name)
+        self._meter.enter("Checking…", self.remote.name)
         # The snapshot's file first: if it is intact, so is its blob, which other revisions may share.
         for path in (self.pointer, self.blob):
             if self._is_sound(path):
@@ -327,15 +327,15 @@ class FileDownload:
         """
         from filelock import FileLock, Timeout
 
-        if _size(self.pointer) == self.file.size:
+        if _size(self.pointer) == self.remote.size:
             return
         self._check_cancelled()
-        lock = hub.lock_folder(self._ref) / f"{self.file.digest}.lock"
+        lock = hub.lock_folder(self._ref) / f"{self.remote.digest}.lock"
         for folder in (self.blob.parent, lock.parent, self.pointer.parent):
             folder.mkdir(parents=True, exist_ok=True)
         try:
             with FileLock(lock, timeout=0):
-                if _size(self.blob) != self.file.size:
+                if _size(self.blob) != self.remote.size:
                     self._receive(bytes_before)
                     self._verify()
                     os.replace(self.partial, self.blob)
@@ -353,13 +353,13 @@ class FileDownload:
     def _receive(self, bytes_before: int) -> None:
         """Receive until the file has its size or the Hub sends no more; after an interruption, try again."""
         num_failures = 0
-        if _size(self.partial) > self.file.size:
+        if _size(self.partial) > self.remote.size:
             self.partial.unlink()
-        while _size(self.partial) < self.file.size:
+        while _size(self.partial) < self.remote.size:
             self._check_cancelled()
             start, problem = max(0, _size(self.partial)), None
             self._meter.done_bytes = bytes_before + start
-            self._meter.enter("Downloading", self.file.name)
+            self._meter.enter("Downloading", self.remote.name)
             try:
                 self._stream(start)
             except http_error() as error:
@@ -385,7 +385,7 @@ class FileDownload:
         from huggingface_hub import get_session, hf_hub_url
         from huggingface_hub.utils import build_hf_headers, hf_raise_for_status  # type: ignore[attr-defined]
 
-        url = hf_hub_url(self._ref, self.file.name, revision=self._commit, endpoint=hub.endpoint())
+        url = hf_hub_url(self._ref, self.remote.name, revision=self._commit, endpoint=hub.endpoint())
         # A file compressed in transit could not be resumed at a byte.
         headers = {**build_hf_headers(), "Accept-Encoding": "identity"}
         if start:
@@ -406,7 +406,7 @@ class FileDownload:
                         self._check_cancelled()
                         out.write(chunk)
                         self._meter.count(len(chunk))
-                        if out.tell() > self.file.size:
+                        if out.tell() > self.remote.size:
                             return  # More than was announced: the size check fails.
             except OSError:
                 # Don't leave a full disk full of unusable data.
@@ -414,25 +414,27 @@ class FileDownload:
                 raise
 
     def _verify(self) -> None:
-        self._meter.enter("Checking…", self.file.name)
+        self._meter.enter("Checking…", self.remote.name)
         size = max(0, _size(self.partial))
         if self._is_sound(self.partial):
             return
         self.partial.unlink(missing_ok=True)
-        if size < self.file.size:
-            problem = f"is cut off after {size:,} of {self.file.size:,} bytes"
-        elif size > self.file.size:
-            problem = f"is longer than the {self.file.size:,} bytes that were announced"
+        if size < self.remote.size:
+            problem = f"is cut off after {size:,} of {self.remote.size:,} bytes"
+        elif size > self.remote.size:
+            problem = f"is longer than the {self.remote.size:,} bytes that were announced"
         else:
             problem = "has the wrong hash: it is not the file that the Hub describes"
-        raise DownloadError(f"{self.file.name!r} of {self._ref!r} {problem}. It was removed; start the download again.")
+        raise DownloadError(
+            f"{self.remote.name!r} of {self._ref!r} {problem}. It was removed; start the download again."
+        )
 
     def _is_sound(self, path: Path) -> bool:
-        git_head = f"blob {self.file.size}\0".encode()
-        is_sha256 = len(self.file.digest) == 64
+        git_head = f"blob {self.remote.size}\0".encode()
+        is_sha256 = len(self.remote.digest) == 64
         digest = hashlib.sha256() if is_sha256 else hashlib.sha1(git_head, usedforsecurity=False)
-        is_whole = _size(path) == self.file.size
-        return is_whole and file_digest(path, self._check_cancelled, digest) == self.file.digest
+        is_whole = _size(path) == self.remote.size
+        return is_whole and file_digest(path, self._check_cancelled, digest) == self.remote.digest
 
 
 def _size(path: Path) -> int:

@@ -14,7 +14,6 @@ from core.models.details import (
     ModelDetails,
     TokenizerSource,
     TokenTable,
-    count_tokens,
     parse_tokenizer,
     read_details,
     read_special_tokens,
@@ -153,9 +152,6 @@ def _working_bytes(model: ModelDetails, positions: int, item_bytes: int) -> int:
 
 # --- Pairs ------------------------------------------------------------------------------------------------------
 
-_MAX_PADDING = 128
-"""Rows by which padded tables of one family may differ; used where the tokens can't be read."""
-
 _LARGE_COST = 0.5
 
 
@@ -201,7 +197,7 @@ def pair_verdict(
         ours, theirs = read_details(draft), read_details(target)
     except OutriderError as error:
         return PairVerdict(problem=str(error))
-    problem = _tokenizer_problem(draft, target) or _table_problem(draft, target, ours, theirs)
+    problem = _tokenizer_problem(draft, target)
     if problem is not None:
         return PairVerdict(problem=problem)
     step, target_step = ours.parameters_per_step(drafting=True), theirs.parameters_per_step()
@@ -303,20 +299,6 @@ def _difference(draft: TokenTable, target: TokenTable) -> str | None:
             "Choose a draft of the target's own family."
         )
     return None
-
-
-def _table_problem(draft: ModelEntry, target: ModelEntry, ours: ModelDetails, theirs: ModelDetails) -> str | None:
-    """Compare table sizes if one model's tokens can't be read; padding is ignored."""
-    sources = tokenizer_source(draft), tokenizer_source(target)
-    has_tokens = all(source is not None and count_tokens(source) is not None for source in sources)
-    if ours.shares_tables_with is not None or has_tokens or not ours.table_size or not theirs.table_size:
-        return None
-    if abs(ours.table_size - theirs.table_size) <= _MAX_PADDING:
-        return None
-    return (
-        f"The vocabularies differ: {ours.table_size:,} entries in the draft and {theirs.table_size:,} in the target. "
-        "Choose a draft of the target's own family."
-    )
 
 
 def _training_warnings(
