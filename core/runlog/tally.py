@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from core.analysis.expectation import expected_accepted, expected_tokens
 from core.types import FinishReason, Step, Summary, TokenKind
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 COLUMNS = ("drafted", "accepted", "tested", "emitted", "draft_ms", "verify_ms", "total_ms", "is_timed")
 """Columns of `Tally.table`. tested: accepted or rejected, not those behind a rejection. is_timed: 1 where the scoring
@@ -125,6 +127,8 @@ class Tally:
 
     def table(self) -> NDArray[np.float64]:
         """(n, 8) one row a step, in the order of `COLUMNS`."""
+        import numpy as np  # Late: the command line reads logs without it.
+
         return np.array(self._rows, dtype=np.float64).reshape(-1, len(COLUMNS))
 
     def summary(
