@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from PySide6.QtCore import QPoint, QPointF, QRectF, QSize, Qt
+from PySide6.QtCore import QPointF, QRectF, QSize, Qt
 from PySide6.QtGui import QBrush, QColor, QFontMetrics, QPainter, QPen
 from PySide6.QtWidgets import QGridLayout, QLabel, QWidget
 
 from app.run.pages.why import EMPTY, Gain, Part, WhyReport, why_report
 from app.run.run_page import ReportPage, column_label
 from app.run.run_view import NamedValue, RunView
-from app.theme import Theme, current_theme, scaled, ui_font
+from app.theme import current_theme, scaled, ui_font
 from app.widgets.fields import card, describe, row, text_label, wrapped_label
 from app.widgets.legend import Mark, SeriesSample
 from app.widgets.painted import PaintedWidget
@@ -22,38 +22,62 @@ RADIUS = 3
 GAP = 2
 
 
-class TimeBar(PaintedWidget):
-    """A title, milliseconds, and a bar in parts below. Bars with the same `full_ms` can be compared."""
+class ReportBar(PaintedWidget):
+    """A title and a value, and a bar of so many pixels below."""
+
+    def __init__(self, object_name: str, height: int) -> None:
+        super().__init__(object_name)
+        self._height = height
+        self._title = self._value = ""
+        self._is_strong = True
+
+    def sizeHint(self) -> QSize:
+        """A line of text and the bar."""
+        return QSize(200, self._line_height() + 4 + scaled(self._height))
+
+    def _place(self, left: float, width: float) -> QRectF:
+        """A part of the bar."""
+        return QRectF(left, self._line_height() + 3, width, scaled(self._height))
+
+    def _paint(self, painter: QPainter) -> None:
+        theme, width, height, middle = current_theme(), self.width(), self._line_height(), Qt.AlignmentFlag.AlignVCenter
+        painter.setFont(ui_font(12))
+        room = width - painter.fontMetrics().horizontalAdvance(self._value) - 8
+        title = painter.fontMetrics().elidedText(self._title, Qt.TextElideMode.ElideRight, room)
+        painter.setPen(QColor(theme.text if self._is_strong else theme.muted))
+        painter.drawText(QRectF(0, 0, room, height), middle, title)
+        painter.setPen(QColor(theme.text))
+        painter.drawText(QRectF(0, 0, width, height), middle | Qt.AlignmentFlag.AlignRight, self._value)
+
+    @staticmethod
+    def _line_height() -> int:
+        return QFontMetrics(ui_font(12)).height()
+
+
+class TimeBar(ReportBar):
+    """A time in parts. Bars with the same `full_ms` can be compared."""
 
     def __init__(self, object_name: str) -> None:
-        super().__init__(object_name)
-        self._title, self._full_ms = "", 1.0
+        super().__init__(object_name, BAR_HEIGHT)
+        self._full_ms = 1.0
         self._parts: tuple[Part, ...] = ()
 
     def show_parts(self, title: str, parts: Sequence[Part], full_ms: float) -> None:
         """Show a time, on a scale that ends at `full_ms`."""
         self._title, self._parts, self._full_ms = title, tuple(parts), max(full_ms, 1e-9)
-        self.setAccessibleName(f"{title}: {self.total_ms:.2f} ms")
+        self._value = f"{sum(part.milliseconds for part in parts):.2f} ms"
+        self.setAccessibleName(f"{title}: {self._value}")
         self.setAccessibleDescription(", ".join(f"{part.title} {part.milliseconds:.2f} ms" for part in parts))
         self.update()
-
-    @property
-    def total_ms(self) -> float:
-        """The whole bar."""
-        return sum(part.milliseconds for part in self._parts)
 
     def parts(self) -> list[tuple[Part, QRectF]]:
         """Each part and its rectangle."""
         found, left = [], 0.0
         for part in self._parts:
             width = self.width() * part.milliseconds / self._full_ms
-            found.append((part, QRectF(left, _line_height() + 3, width, scaled(BAR_HEIGHT))))
+            found.append((part, self._place(left, width)))
             left += width
         return found
-
-    def sizeHint(self) -> QSize:
-        """A line of text and the bar."""
-        return QSize(200, _line_height() + 4 + scaled(BAR_HEIGHT))
 
     def tip_at(self, point: QPointF) -> str:
         """The part at a point, in a sentence; empty beside the bar."""
@@ -61,84 +85,53 @@ class TimeBar(PaintedWidget):
         return f"{found.title}: {found.milliseconds:.2f} ms. {found.how}" if found is not None else ""
 
     def _paint(self, painter: QPainter) -> None:
-        _draw_line(painter, current_theme(), self.width(), self._title, f"{self.total_ms:.2f} ms")
+        super()._paint(painter)
         for part, place in self.parts():
-            if place.width() >= 0.5:
-                _fill(painter, place.adjusted(0, 0, -min(GAP, place.width() / 2), 0), current_theme(), part)
+            if place.width() < 0.5:
+                continue
+            color = QColor(getattr(current_theme(), part.token))
+            # An extra part is hatched, so that colour is not the only cue.
+            painter.setPen(QPen(color, 1) if part.is_extra else Qt.PenStyle.NoPen)
+            painter.setBrush(QBrush(color, Qt.BrushStyle.BDiagPattern) if part.is_extra else color)
+            inset, gap = 0.5 * part.is_extra, min(GAP, place.width() / 2)
+            painter.drawRoundedRect(place.adjusted(inset, inset, -inset - gap, -inset), RADIUS, RADIUS)
 
 
-def _fill(painter: QPainter, place: QRectF, theme: Theme, part: Part) -> None:
-    color = QColor(getattr(theme, part.token))
-    if not part.is_extra:
-        painter.setPen(Qt.PenStyle.NoPen)
-        painter.setBrush(color)
-        painter.drawRoundedRect(place, RADIUS, RADIUS)
-        return
-    # Hatched, so that colour is not the only cue.
-    painter.setPen(QPen(color, 1))
-    painter.setBrush(QBrush(color, Qt.BrushStyle.BDiagPattern))
-    painter.drawRoundedRect(place.adjusted(0.5, 0.5, -0.5, -0.5), RADIUS, RADIUS)
-
-
-class GainBar(PaintedWidget):
-    """A title, a speedup, and a bar below with a mark at plain decoding."""
+class GainBar(ReportBar):
+    """A speedup, with a mark at plain decoding."""
 
     def __init__(self) -> None:
-        super().__init__("whyGainBar")
+        super().__init__("whyGainBar", GAIN_HEIGHT)
         self._gain = Gain("", 0.0, False, "")
         self._ran, self._full = 0.0, 1.0
 
     def show_gain(self, gain: Gain, ran: float, full: float) -> None:
         """Show a speedup on a scale that ends at `full`, with another colour beyond the measured one, `ran`."""
         self._gain, self._ran, self._full = gain, ran, full
-        describe(self, f"{gain.title}: {speedup_text(gain.speedup)}", gain.how)
+        self._title, self._is_strong = gain.title, gain.is_main
+        self._value = f"{gain.speedup:.2f}×" if math.isfinite(gain.speedup) else "–"
+        describe(self, f"{gain.title}: {self._value}", gain.how)
         self.update()
-
-    def sizeHint(self) -> QSize:
-        """A line of text and the bar."""
-        return QSize(200, _line_height() + 4 + scaled(GAIN_HEIGHT))
 
     def tip_at(self, _point: QPointF) -> str:
         """How the speedup is computed."""
         return self._gain.how
 
     def _paint(self, painter: QPainter) -> None:
-        theme, gain, top, height = current_theme(), self._gain, _line_height() + 3, scaled(GAIN_HEIGHT)
-        value = speedup_text(gain.speedup)
-        _draw_line(painter, theme, self.width(), gain.title, value, is_strong=gain.is_main)
-        reached, ran, plain = (
-            self.width() * min(1.0, speedup / self._full) for speedup in (gain.speedup, self._ran, 1.0)
-        )
+        super()._paint(painter)
+        theme, width = current_theme(), self.width()
+        reached, ran, plain = (width * min(1.0, speedup / self._full) for speedup in (self._gain.speedup, self._ran, 1))
         more = QColor(theme.accent)
-        more.setAlphaF(1.0 if gain.is_main else 0.45)
+        more.setAlphaF(1.0 if self._is_strong else 0.45)
         painter.setPen(Qt.PenStyle.NoPen)
-        for width, color in ((self.width(), theme.track), (reached, more), (min(ran, reached), theme.muted)):
+        for length, color in ((width, theme.track), (reached, more), (min(ran, reached), theme.muted)):
             painter.setBrush(QColor(color))
-            painter.drawRoundedRect(QRectF(0, top, width, height), RADIUS, RADIUS)
+            painter.drawRoundedRect(self._place(0, length), RADIUS, RADIUS)
         pen = QPen(QColor(theme.text), 2)
         pen.setDashPattern([1.5, 1])
         painter.setPen(pen)
-        painter.drawLine(QPoint(round(plain), top - 2), QPoint(round(plain), top + height + 2))
-
-
-def speedup_text(speedup: float) -> str:
-    """A speedup as shown: 1.23×."""
-    return f"{speedup:.2f}×" if math.isfinite(speedup) else "–"
-
-
-def _line_height() -> int:
-    return QFontMetrics(ui_font(12)).height()
-
-
-def _draw_line(painter: QPainter, theme: Theme, width: int, title: str, value: str, *, is_strong: bool = True) -> None:
-    painter.setFont(ui_font(12))
-    metrics, height = painter.fontMetrics(), _line_height()
-    room = width - metrics.horizontalAdvance(value) - 8
-    middle = Qt.AlignmentFlag.AlignVCenter
-    painter.setPen(QColor(theme.text if is_strong else theme.muted))
-    painter.drawText(QRectF(0, 0, room, height), middle, metrics.elidedText(title, Qt.TextElideMode.ElideRight, room))
-    painter.setPen(QColor(theme.text))
-    painter.drawText(QRectF(0, 0, width, height), middle | Qt.AlignmentFlag.AlignRight, value)
+        bar = self._place(0, width)
+        painter.drawLine(QPointF(round(plain), bar.top() - 2), QPointF(round(plain), bar.bottom() + 2))
 
 
 class WhyPanel(ReportPage):
