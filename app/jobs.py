@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -19,30 +20,19 @@ from core.errors import sentence_of
 MAX_THREADS = 4
 
 
+@dataclass(eq=False)
 class Job:
-    """A submitted piece of work, shared by both threads.
+    """A submitted piece of work, shared by both threads; for its fields see `Jobs.submit`."""
 
-    Attributes:
-        is_cancelled: True once its result is no longer wanted; long work checks it regularly.
-    """
-
-    def __init__(
-        self,
-        work: Callable[[Job], Any],
-        then: Callable[[Any], None] | None,
-        failed: Callable[[str], None] | None,
-        progress: Callable[[Any], None] | None,
-        what: str,
-        lane: str,
-        must_finish: bool,
-    ) -> None:
-        self._work: Callable[[Job], Any] | None = work
-        self._then, self._failed, self._progress = then, failed, progress
-        self._what = what
-        self._report: Callable[[Job, Any], None] | None = None
-        self._cancelled = threading.Event()
-        self.lane = lane
-        self.must_finish = must_finish
+    work: Callable[[Job], Any] | None
+    then: Callable[[Any], None] | None
+    failed: Callable[[str], None] | None
+    progress: Callable[[Any], None] | None
+    what: str
+    lane: str
+    must_finish: bool
+    _report: Callable[[Job, Any], None] | None = None
+    _cancelled: threading.Event = field(default_factory=threading.Event)
 
     def cancel(self) -> None:
         """Ask the work to end; `then` and `failed` are no longer called."""
@@ -50,6 +40,7 @@ class Job:
 
     @property
     def is_cancelled(self) -> bool:
+        """Whether its result is no longer wanted; long work checks it regularly."""
         return self._cancelled.is_set()
 
     def check(self) -> None:
@@ -112,11 +103,10 @@ class Jobs(QObject):
             lane: jobs in the same named lane run one at a time, in order.
             must_finish: the job runs to its end even if the window closes, such as to write a requested file.
         """
-        job = Job(work, then, failed, progress, what, lane, must_finish)
+        job = Job(work, then, failed, progress, what, lane, must_finish, self._reported.emit)
         if self._is_closing:
             job.cancel()
             return job
-        job._report = self._reported.emit
         self._waiting.append(job)
         self._start_waiting()
         return job
@@ -153,32 +143,27 @@ class Jobs(QObject):
         result: Any = None
         sentence: str | None = None
         try:
-            assert job._work is not None
-            if not job.is_cancelled:
-                result = job._work(job)
+            if not job.is_cancelled and job.work is not None:
+                result = job.work(job)
         except Cancelled:
             job.cancel()
         except Exception as error:
-            sentence = sentence_of(error, job._what)
+            sentence = sentence_of(error, job.what)
         self._ended.emit(job, result, sentence)
 
     @Slot(object, object)
     def _on_reported(self, job: Job, value: Any) -> None:
-        if job._progress is not None and not job.is_cancelled:
-            job._progress(value)
+        if job.progress is not None and not job.is_cancelled:
+            job.progress(value)
 
     @Slot(object, object, object)
     def _on_ended(self, job: Job, result: Any, sentence: str | None) -> None:
         self._running.remove(job)
-        then, failed = job._then, job._failed
+        called, value = (job.then, result) if sentence is None else (job.failed, sentence)
         # Here and not in the pool's thread: these may hold the last reference to a widget.
-        job._work = job._then = job._failed = job._progress = job._report = None
+        job.work = job.then = job.failed = job.progress = job._report = None
         self._start_waiting()
-        if not job.is_cancelled:
-            if sentence is not None:
-                if failed is not None:
-                    failed(sentence)
-            elif then is not None:
-                then(result)
+        if called is not None and not job.is_cancelled:
+            called(value)
         if self.is_idle:
             self.became_idle.emit()

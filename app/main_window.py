@@ -83,11 +83,16 @@ class MainWindow(QMainWindow):
         self.banner = Banner()
         self.status = StatusStrip()
         self.help = Help(self, self.menus, self.run_view, self.controller, self.status, self._dialogs)
+        pages = (self.measurements, self.plots, self.race, self.why, self.theory, self.inspector)
         self.live = LiveView(
-            self.controller, self.run_view, self.transcript, self.measurements, self.status, parent=self
+            self.controller,
+            self.run_view,
+            self.transcript,
+            self.status,
+            (*pages, self.playback),
+            evidence_reader=self.inspector,
+            parent=self,
         )
-        self.live.attach(self.plots, self.race, self.why, self.theory, self.inspector, self.playback)
-        self.live.send_evidence_to(self.inspector)
         self.runs = KeptRuns(runs_folder(), self.jobs, self.controller, self.live, self.run_view, self._dialogs, self)
         self.exports = Exports(
             self,

@@ -53,7 +53,7 @@ class NotedPanel(QWidget):
 
 def test_panels_hear_of_news_once_and_of_the_end_before_the_window_and_before_another_run_begins(window):
     calls = []
-    window.live.attach(NotedPanel(calls))
+    window.live._panels = (*window.live._panels, NotedPanel(calls))
     window.controller._events.append(make_step(0, 0))
     window.live._on_text_due()
     assert (len(window.run_view.steps), calls) == (1, []), "text comes before the panels"

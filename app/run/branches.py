@@ -54,11 +54,6 @@ def can_branch(run: RunView, place: Place | None) -> bool:
     return 0 <= place.slot < len(step.emitted) and step.position == position
 
 
-def emitted_text(run: RunView, place: Place) -> str:
-    """The text of the token at a place."""
-    return run.steps[place.step].emitted_texts[place.slot]
-
-
 def choices(run: RunView, place: Place) -> list[Choice]:
     """Tokens that may be forced at a place: those in its evidence, most likely first, and those emitted and drafted."""
     step, slot = run.steps[place.step], place.slot
@@ -75,11 +70,6 @@ def choices(run: RunView, place: Place) -> list[Choice]:
         is_emitted = drafted == emitted
         found.setdefault(drafted, Choice(drafted, step.drafted_texts[slot], step.target_probs[slot], is_emitted))
     return list(found.values())
-
-
-def is_drawn(run: RunView, place: Place) -> bool:
-    """Whether another seed may give another text from a place on; at temperature 0 nothing is drawn."""
-    return run.steps[place.step].temperature > 0
 
 
 def branch(
@@ -164,10 +154,10 @@ class Branching(QObject):
         if place is None:
             return
         menu.setToolTipsVisible(True)
-        heading = menu.addAction(f"Continue from before {_quoted(emitted_text(self._run, place))}")
-        heading.setEnabled(False)
+        step = self._run.steps[place.step]
+        menu.addAction(f"Continue from before {_quoted(step.emitted_texts[place.slot])}").setEnabled(False)
         again = self._add(menu, "Draw again, with a new seed", partial(branch, self._run, place, new_seed=True))
-        if not is_drawn(self._run, place):
+        if step.temperature <= 0:
             again.setEnabled(False)
             again.setToolTip(AT_ZERO)
         menu.addSeparator()
@@ -182,7 +172,7 @@ class Branching(QObject):
         return action
 
     def _force_text(self, place: Place) -> None:
-        text = self._dialogs.ask_forced_text(self._window, emitted_text(self._run, place))
+        text = self._dialogs.ask_forced_text(self._window, self._run.steps[place.step].emitted_texts[place.slot])
         # Another run may have been started meanwhile.
         if text and place == self._place:
             self._go(branch(self._run, place, forced_text=text))

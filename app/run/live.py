@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 from PySide6.QtCore import QObject, QTimer, Signal, Slot
@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QWidget
 
 from app.controller import RunController, RunState
 from app.run.run_view import RunView
-from app.run.tiles import MeasurementsPanel, StatusStrip
+from app.run.tiles import StatusStrip
 from app.run.transcript import TranscriptPanel
 from app.widgets.labels import show_share
 from core.settings import RunRequest
@@ -55,17 +55,19 @@ class LiveView(QObject):
         controller: RunController,
         run: RunView,
         transcript: TranscriptPanel,
-        measurements: MeasurementsPanel,
         status: StatusStrip,
+        panels: Sequence[LivePanel],
+        evidence_reader: QWidget,
         parent: QObject | None = None,
     ) -> None:
+        """
+        Args:
+            panels: what shows the run beside the text.
+            evidence_reader: while it is visible, the engine sends each step's evidence at once.
+        """
         super().__init__(parent)
-        self._controller = controller
-        self._run = run
-        self._transcript = transcript
-        self._panels: list[LivePanel] = [measurements]
-        self._evidence_readers: list[QWidget] = []
-        self._status = status
+        self._controller, self._run, self._transcript, self._status = controller, run, transcript, status
+        self._panels, self._evidence_reader = panels, evidence_reader
         self._has_news = False
         self._is_ending = False
         self._kept: Iterator[Event] | None = None
@@ -80,14 +82,6 @@ class LiveView(QObject):
         controller.engine_ready.connect(self._on_engine_ready)
         controller.state_changed.connect(self._on_state_changed)
         self._show_status()
-
-    def attach(self, *panels: LivePanel) -> None:
-        """Show the run in more panels while it is running."""
-        self._panels.extend(panels)
-
-    def send_evidence_to(self, *panels: QWidget) -> None:
-        """While one of them is visible, the engine sends each step's evidence at once."""
-        self._evidence_readers.extend(panels)
 
     @Slot()
     def watch_warm_up(self) -> None:
@@ -132,8 +126,8 @@ class LiveView(QObject):
     @Slot()
     def _on_text_due(self) -> None:
         # A minimised window counts as visible in Qt.
-        is_seen = any(panel.isVisible() and not panel.window().isMinimized() for panel in self._evidence_readers)
-        self._controller.set_inspected(is_seen)
+        reader = self._evidence_reader
+        self._controller.set_inspected(reader.isVisible() and not reader.window().isMinimized())
         if self._is_ending:
             self._end_if_whole(APPLY_S)
         elif self._kept is not None:
