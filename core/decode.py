@@ -212,7 +212,7 @@ class _Run:
         reason = FinishReason.CANCELLED
         try:
             yield self._prefill()
-            policy = DraftLengthPolicy(self._target_step_ms or 1.0)
+            policy = DraftLengthPolicy(self._target_step_ms)
             ended: FinishReason | None = None
             while ended is None:
                 # The step's clock does not run during waits and untimed events.
@@ -227,6 +227,8 @@ class _Run:
                 # Capturing a graph takes far longer than the steps to come.
                 if captured == self._num_captures:
                     policy.record(step)
+                    if self._drafter and not step.num_draft_tokens and self._target_step_ms is None:
+                        self._target_step_ms = step.verify_ms
                 yield step
             reason = ended
         except Cancelled:
@@ -247,7 +249,7 @@ class _Run:
     def first_blocks(self) -> Iterator[Step]:
         """See `sample_blocks`."""
         self._prefill()
-        policy = DraftLengthPolicy(self._target_step_ms or 1.0)
+        policy = DraftLengthPolicy(self._target_step_ms)
         while True:
             self._controls.wait_for_step()
             step, _ = self._commit(self._score_and_verify(self._propose(policy)))
@@ -406,8 +408,8 @@ class _Run:
         if is_long:
             trim_heap()
         self._warm_up()
-        if self._drafter is not None:
-            # The unit of c and v. Plain decoding needs none: its steps are such forwards.
+        if self._drafter is not None and not isinstance(self._controls.num_draft_tokens, LengthPolicy):
+            # The unit of c and v. Plain decoding needs none, and a policy begins with such a step.
             self._target_step_ms = self._scorer.time_one_step(self._ids[-1], self._controls.check_cancelled)
         return PrefillDone(num_prompt, self._prefill_ms, self._target_step_ms)
 

@@ -123,15 +123,21 @@ class StepCosts:
     a longer block took less, the shorter one was slowed down.
     """
 
-    def __init__(self, target_step_ms: float) -> None:
+    def __init__(self, target_step_ms: float | None = None) -> None:
         """Args: target_step_ms: time of a one-position forward of the target, the first estimate of a plain step."""
-        self._laps: dict[int, deque[float]] = {0: deque([max(target_step_ms, _SHORTEST_MS)], _NUM_KEPT)}
+        first = [] if target_step_ms is None else [max(target_step_ms, _SHORTEST_MS)]
+        self._laps: dict[int, deque[float]] = {0: deque(first, _NUM_KEPT)}
         self._catch_up_ms: deque[float] = deque(maxlen=_NUM_KEPT)
         self._tables: dict[bool, list[float]] = {}
 
     @property
+    def is_known(self) -> bool:
+        """Whether a plain step has been timed."""
+        return bool(self._laps[0])
+
+    @property
     def plain_ms(self) -> float:
-        """T(0)."""
+        """T(0), once it is known."""
         return statistics.median_low(self._laps[0])
 
     @property
@@ -207,10 +213,10 @@ _FORGETTING, _LEAST_KNOWN = 0.9925, 2.0
 _PRIOR, _POLICY_PRIOR_WEIGHT = 0.7, 1.0
 """A prior test, so that the first real one doesn't decide alone."""
 
-_ALLOWANCE = 0.02
+_ALLOWANCE = 0.015
 """Share of the run's time that trying drafts may cost."""
 
-_FIRST_ALLOWANCE, _MOST_SAVED, _DEEPEST_DEBT = 0.75, 8.0, 0.25
+_FIRST_ALLOWANCE, _MOST_SAVED, _DEEPEST_DEBT = 0.5, 8.0, 0.25
 """In plain steps: the balance at the start, its upper limit, and its lower limit outside trials."""
 
 _HOPEFUL_EVERY = 8
@@ -232,10 +238,11 @@ class AutoDraftLength:
     start, and `_ALLOWANCE` of the time after it.
     """
 
-    def __init__(self, target_step_ms: float) -> None:
+    def __init__(self, target_step_ms: float | None = None) -> None:
+        """Args: target_step_ms: see `StepCosts`; without it the first step is plain, and measures it."""
         self._costs = StepCosts(target_step_ms)
         self._first, self._later = _Acceptance(), _Acceptance()
-        self._balance_ms = _FIRST_ALLOWANCE * self._costs.plain_ms
+        self._balance_ms = _FIRST_ALLOWANCE * (target_step_ms or 0.0)
         self._num_missed = 0
         self._num_drafted_steps = 0
         self._asked: int | None = None
@@ -248,6 +255,8 @@ class AutoDraftLength:
 
     def _choose(self) -> int:
         self._is_trial = False
+        if not self._costs.is_known:
+            return 0
         if not self._num_drafted_steps:
             return 1
         if self._num_drafted_steps % _PLAIN_EVERY == 0 and not self._num_missed:
@@ -272,6 +281,10 @@ class AutoDraftLength:
         """Learn from a finished step."""
         count, asked = step.num_draft_tokens, self._asked
         self._asked = None
+        if not self._costs.is_known:
+            # With a K set by hand meanwhile, scoring its block is the first estimate.
+            self._costs.record(0, step.verify_ms, 0)
+            self._balance_ms = _FIRST_ALLOWANCE * step.total_ms
         if asked:
             self._book(step)
         self._balance_ms += _ALLOWANCE * step.total_ms
@@ -377,7 +390,7 @@ class DraftLengthPolicy(AutoDraftLength):
     the text follows the target's distribution. For a drafter without probabilities it behaves like AUTO.
     """
 
-    def __init__(self, target_step_ms: float) -> None:
+    def __init__(self, target_step_ms: float | None = None) -> None:
         super().__init__(target_step_ms)
         self._calibration = Calibration()
         self._confidences: list[float] = []

@@ -141,7 +141,8 @@ class PrefillDone:
     """The prompt is in the caches. Times in milliseconds.
 
     `target_step_ms` is the median of a few one-position forwards of the target, timed here; it is the unit of the
-    cost coefficient and of the verify cost. None in plain decoding, where every step is such a forward.
+    cost coefficient and of the verify cost. None in plain decoding, where every step is such a forward, and where a
+    policy chooses K, which begins with one.
     """
 
     num_prompt_tokens: int
@@ -244,7 +245,7 @@ class Summary:
         expected_acceptance_rate: the accepted / drafted expected under rejection coupling.
         num_threads, baseline_num_threads: CPU threads in use at the end of each.
         error: what went wrong: in the baseline, unless the finish reason is ERROR.
-        target_step_ms: time of the target's one-position forward, as in `PrefillDone`.
+        target_step_ms: time of the target's one-position forward, as in `PrefillDone` or of the first plain step.
     """
 
     finish_reason: FinishReason

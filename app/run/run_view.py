@@ -148,8 +148,10 @@ class RunView:
 
     @property
     def target_step_ms(self) -> float | None:
-        """A plain forward of the target, timed before the run."""
-        return self.prefill.target_step_ms if self.prefill is not None else None
+        """A plain forward of the target, timed before the run or in its first plain step."""
+        if self.prefill is not None and self.prefill.target_step_ms is not None:
+            return self.prefill.target_step_ms
+        return next((step.verify_ms for step in self.steps if not step.num_draft_tokens), None)
 
     @property
     def plain_step(self) -> PlainStep | None:
