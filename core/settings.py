@@ -201,6 +201,15 @@ class SamplingParams:
     def is_unfiltered(self) -> bool:
         return self.top_k == 0 and self.top_p == 1.0 and self.min_p == 0.0
 
+    @property
+    def text(self) -> str:
+        """The temperature, and the filters that are on: temperature 0.8, top-k 40."""
+        parts = [f"temperature {self.temperature:g}"]
+        parts += [f"top-k {self.top_k}"] if self.top_k else []
+        parts += [f"top-p {self.top_p:g}"] if self.top_p < 1 else []
+        parts += [f"min-p {self.min_p:g}"] if self.min_p else []
+        return ", ".join(parts)
+
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:

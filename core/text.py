@@ -25,6 +25,11 @@ def significant_text(value: float, digits: int) -> str:
     return f"{mantissa}{_NO_BREAK}×{_NO_BREAK}10{str(int(exponent)).translate(_RAISED)}" if e else mantissa
 
 
+def count_text(number: int, name: str) -> str:
+    """A count with its noun, such as "1 prompt" and "3,000 prompts"."""
+    return f"{number:,} {name}{'' if number == 1 else 's'}"
+
+
 def in_words(num_bytes: int) -> str:
     """A readable size, in units of 10^9 or 10^6 bytes."""
     return f"{num_bytes / 1e9:,.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.0f} MB"

@@ -13,7 +13,6 @@ from typing import Any
 from app.cli.console import (
     NONE,
     Progress,
-    count_text,
     figure_table,
     figure_text,
     printing,
@@ -38,6 +37,7 @@ from core.experiments.bench import BenchSettings, known_names
 from core.files import explain_write_error, write_atomically
 from core.models.catalogue import DEFAULT_TARGET
 from core.runners.threads import limit_spinning, num_processors
+from core.text import count_text
 
 Row = dict[str, Any]
 """A record of `core.experiments.bench_rounds`."""

@@ -92,11 +92,6 @@ def spread_text(spread: Spread | None, form: str, unit: str = "") -> str:
     return f"{figure_text(spread.median, form, unit)} ({low}–{high})"
 
 
-def count_text(number: int, name: str) -> str:
-    """A count with its noun, such as "1 prompt" and "3,000 prompts"."""
-    return f"{number:,} {name}{'' if number == 1 else 's'}"
-
-
 class Progress:
     """Progress on stderr: on a terminal one line with a bar, otherwise a line for each new text.
 

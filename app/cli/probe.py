@@ -190,7 +190,7 @@ def write_probe(request: ProbeRequest, done: ProbeDone) -> None:
     found = [(probe, probe.agreement, probe.costs) for probe in done.probes if probe.agreement and probe.costs]
     num_positions = found[0][1].num_places if found else 0
     with printing() as show:
-        show(f"{request.target}, {num_positions:,} positions, {_sampling(request.sampling)}")
+        show(f"{request.target}, {num_positions:,} positions, {request.sampling.text}")
         if found:
             show()
             show(figure_table(found, _COLUMNS))
@@ -204,14 +204,6 @@ def write_probe(request: ProbeRequest, done: ProbeDone) -> None:
         if done.is_stopped:
             show("Stopped before all drafts were probed.")
         show(verdict(done.probes), "bold")
-
-
-def _sampling(sampling: SamplingParams) -> str:
-    parts = [f"temperature {sampling.temperature:g}"]
-    parts += [f"top-k {sampling.top_k}"] if sampling.top_k else []
-    parts += [f"top-p {sampling.top_p:g}"] if sampling.top_p < 1 else []
-    parts += [f"min-p {sampling.min_p:g}"] if sampling.min_p else []
-    return ", ".join(parts)
 
 
 Row = tuple[DraftProbe, Agreement, Costs]

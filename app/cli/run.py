@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from app.cli.console import NONE, count_text, figure_text, make_engine
+from app.cli.console import NONE, figure_text, make_engine
 from app.cli.errors import Exit, OutputClosed, OutputError, UsageError, say, stop_on_interrupt
 from app.cli.parsing import (
     SAMPLING,
@@ -39,7 +39,7 @@ from core.errors import RunLogError
 from core.runlog.log import RunLogWriter
 from core.runners.threads import limit_spinning
 from core.settings import SETTINGS, Coupling, RunRequest
-from core.text import percent_text
+from core.text import count_text, percent_text
 from core.types import Event, Finished, FinishReason, RunStarted, StageChanged, Step, Summary, TokenKind
 
 _OPTION = "option_"

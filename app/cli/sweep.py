@@ -16,7 +16,6 @@ from app.cli.bench import check_out
 from app.cli.console import (
     NONE,
     Progress,
-    count_text,
     figure_table,
     figure_text,
     is_terminal,
@@ -60,7 +59,7 @@ from core.experiments.sweep_results import SweepResults, to_csv
 from core.files import write_atomically
 from core.models.catalogue import DEFAULT_TARGET
 from core.runners.threads import limit_spinning
-from core.text import duration_text
+from core.text import count_text, duration_text
 from core.types import StageChanged
 
 if TYPE_CHECKING:

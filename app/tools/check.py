@@ -94,14 +94,11 @@ SMALLEST_SHOWN_P = 0.001
 
 def subject_of(run: RunRequest) -> str:
     """The settings that are checked, in a line."""
-    sampling = run.sampling
     parts = [
         f"{run.draft} for {run.target}" if run.draft else f"{run.method} for {run.target}",
         f"K = {run.draft_length}",
-        f"temperature {sampling.temperature:g}",
+        run.sampling.text,
     ]
-    if not sampling.is_unfiltered:
-        parts.append(f"top-k {sampling.top_k}, top-p {sampling.top_p:g}, min-p {sampling.min_p:g}")
     if run.coupling is Coupling.GUMBEL:
         parts.append("Gumbel coupling")
     return " · ".join(parts)

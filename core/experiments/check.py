@@ -14,7 +14,7 @@ from typing import Any
 from core.errors import SettingsError
 from core.experiments.prompt_suites import Prompt
 from core.settings import Coupling, LengthPolicy, RunRequest, setting, validate
-from core.text import percent_text, significant_text
+from core.text import count_text, percent_text, significant_text
 
 SCHEMA = "outrider.check/1"
 LEAST_SAMPLES, MOST_SAMPLES, DEFAULT_SAMPLES = 200, 1_000_000, 3_000
@@ -332,29 +332,23 @@ def _report_lines(report: CheckReport) -> Iterator[str]:
 
 
 def _identity_text(item: IdentityResult) -> str:
-    def count(number: int, noun: str) -> str:
-        return f"{number} {noun}{'' if number == 1 else 's'}"
-
-    text = f"{item.num_tokens:,} tokens equal in {count(item.num_prompts, 'text')}"
+    text = f"{item.num_tokens:,} tokens equal in {count_text(item.num_prompts, 'text')}"
     if not item.divergences:
         return text
     ties = sum(divergence.is_near_tie for divergence in item.divergences)
     others = len(item.divergences) - ties
-    parts = [count(ties, "near-tie")] if ties else []
+    parts = [count_text(ties, "near-tie")] if ties else []
     return f"{text}; {', '.join([*parts, *([f'{others} not explained by rounding'] if others else [])])}"
 
 
 def _settings_line(report: CheckReport) -> str:
-    run, sampling = report.request.run, report.request.run.sampling
+    run = report.request.run
     parts = [
         f"target {run.target}",
         f"draft {run.draft}" if run.draft else "",
         run.method,
         f"K {run.draft_length}",
-        f"temperature {sampling.temperature:g}",
-        f"top-k {sampling.top_k}" if sampling.top_k else "",
-        f"top-p {sampling.top_p:g}" if sampling.top_p < 1 else "",
-        f"min-p {sampling.min_p:g}" if sampling.min_p else "",
+        run.sampling.text,
         f"{run.coupling} coupling",
         f"seed {run.seed}",
         report.device,
