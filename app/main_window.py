@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from PySide6.QtCore import Qt, QTimer, Slot
 from PySide6.QtGui import QAction, QCloseEvent, QGuiApplication, QIcon, QKeyEvent, QShowEvent
 from PySide6.QtWidgets import QMainWindow, QSplitter
 
 from app.controller import RunController
-from app.dialogs import Dialogs, OpenKind
+from app.dialogs import Dialogs
 from app.jobs import Jobs
 from app.menus import Menus
 from app.run.branches import Branching
@@ -175,8 +176,8 @@ class MainWindow(QMainWindow):
         self.models.model_opened.connect(self._on_model_opened)
         self.models.line_changed.connect(status.show_download)
         menus.models.triggered.connect(self.models.open)
-        menus.open_actions[OpenKind.FOLDER].triggered.connect(self.models.open_folder)
-        menus.open_actions[OpenKind.GGUF].triggered.connect(self.models.open_gguf)
+        for kind, action in menus.open_actions.items():
+            action.triggered.connect(partial(self.models.ask_for_target, kind))
         menus.show_reading.toggled.connect(self.prompt.reading_button.setChecked)
         self.prompt.reading_toggled.connect(menus.show_reading.setChecked)
         self.transcript.ghosts_toggled.connect(menus.show_ghosts.setChecked)

@@ -129,7 +129,7 @@ def test_a_sweep_is_exported_in_every_form_or_a_sentence_says_why_not(qtbot, ope
         SweepExport.PNG: b"\x89PNG",
         SweepExport.SVG: b"<?xml",
     }.items():
-        dialogs.export_path = tmp_path / f"away-{kind.value}"
+        dialogs.export_path = tmp_path / f"away-{kind.name}"
         sweeps.export(kind)
         qtbot.waitUntil(lambda: sweeps.progress.text() == f"Saved to {dialogs.export_path}", timeout=10_000)
         assert (data := dialogs.export_path.read_bytes()).startswith(beginning)

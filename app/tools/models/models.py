@@ -184,15 +184,9 @@ class Models(QObject):
         if path := self._dialogs.ask_model_path(self._parent, kind):
             self.open_model(path, role)
 
-    @Slot()
-    def open_folder(self) -> None:
-        """Let the user choose a target's folder."""
-        self.ask_for_model(OpenKind.FOLDER, ModelRole.TARGET)
-
-    @Slot()
-    def open_gguf(self) -> None:
-        """Let the user choose a target's .gguf file."""
-        self.ask_for_model(OpenKind.GGUF, ModelRole.TARGET)
+    def ask_for_target(self, kind: OpenKind, _checked: bool = False) -> None:
+        """Let the user choose a target's folder or file."""
+        self.ask_for_model(kind, ModelRole.TARGET)
 
     def open_model(self, ref: str, role: ModelRole | None) -> None:
         """Find the model that a reference names, and choose it. `role` None: it was saved by an earlier session."""

@@ -15,6 +15,7 @@ from core.draft_shape import shown_draft_length
 from core.export.run_data import FIGURES, Figure, RunData, differences, run_data, shown
 from core.runlog.log import RunLog
 from core.runlog.store import KeptRun
+from core.settings import SETTINGS
 
 MAX_RUNS = 6
 MAX_POINTS = 1000
@@ -25,22 +26,10 @@ LONGEST_SIGN = 16
 Array = NDArray[np.float64]
 
 LABELS = {
-    "target": "Target",
-    "draft": "Draft",
-    "method": "Method",
+    **{name: item.metadata["label"] for name, item in SETTINGS.items()},
     "num_draft_tokens": "K",
-    "temperature": "Temperature",
-    "top_k": "Top-k",
-    "top_p": "Top-p",
-    "min_p": "Min-p",
-    "seed": "Seed",
-    "coupling": "Coupling",
     "max_new_tokens": "New tokens, at most",
     "stop": "Stop texts",
-    "chat": "Chat template",
-    "prompt": "Prompt",
-    "device": "Device",
-    "dtype": "Number format",
     "revision": "Target's revision",
     "device_name": "Device's name",
     "threads": "Processor threads",

@@ -20,19 +20,19 @@ _STAMP = "%Y%m%d-%H%M%S"
 
 
 class SweepExport(StrEnum):
-    """Export formats of a sweep; pictures are drawn by the window."""
+    """What a sweep is exported as; pictures are drawn by the window."""
 
-    CELLS = "cells"
-    RUNS = "runs"
-    JSONL = "jsonl"
-    HTML = "html"
-    PNG = "png"
-    SVG = "svg"
+    CELLS = "Table of cells, CSV…"
+    RUNS = "Table of runs, CSV…"
+    JSONL = "Sweep, JSON Lines…"
+    HTML = "Report to read, HTML…"
+    PNG = "Heatmap, PNG…"
+    SVG = "Heatmap, SVG…"
 
-    @property
-    def suffix(self) -> str:
-        """Suffix of its files."""
-        return "csv" if self in {SweepExport.CELLS, SweepExport.RUNS} else self.value
+    def name_for(self, source: Path) -> str:
+        """A name for the file of a sweep's export."""
+        kind = self.name.lower()
+        return f"{source.stem}-{kind}.csv" if "CSV" in self.value else f"{source.stem}.{kind}"
 
 
 def new_path(folder: Path, plan: SweepPlan, moment: datetime) -> Path:

@@ -133,14 +133,6 @@ OPEN_TIP, NO_LOG_TIP = "Double-click or press Enter to open it in the main windo
 POLL_MS = 500
 """Rarely, since drawing takes processor time from the measured runs."""
 ANSWER_POLL_S = 0.05
-EXPORT_TITLES = {
-    SweepExport.CELLS: "Table of cells, CSV…",
-    SweepExport.RUNS: "Table of runs, CSV…",
-    SweepExport.JSONL: "Sweep, JSON Lines…",
-    SweepExport.HTML: "Report to read, HTML…",
-    SweepExport.PNG: "Heatmap, PNG…",
-    SweepExport.SVG: "Heatmap, SVG…",
-}
 CHOOSE = "Choose a cell to see its runs: click it, or use the arrow keys."
 EMPTY = "The heatmap of the sweep will appear here."
 NO_LOG = "The log of this run was not kept, or is gone."
@@ -194,10 +186,10 @@ class SweepWindow(ToolWindow):
         self.earlier = menu_button("Earlier sweeps", "sweepEarlierButton", "Open a sweep that was kept, or a file")
         export_help = "Save the sweep as a table, report or picture"
         self.export_button = menu_button("Export", "sweepExportButton", export_help)
-        for kind, title in EXPORT_TITLES.items():
+        for kind in SweepExport:
             if kind is SweepExport.PNG:
                 self.export_button.menu().addSeparator()
-            self.export_button.menu().addAction(title).setData(kind.value)
+            self.export_button.menu().addAction(kind.value).setData(kind.value)
         self.bar = named(QProgressBar(), "sweepBar", "Progress of the sweep")
         self.bar.setTextVisible(False)
         hold(self.bar, width=120)
@@ -479,8 +471,7 @@ class SweepWindow(ToolWindow):
         source = self.view.path
         if source is None:
             return
-        stem = f"{source.stem}-{kind.value}" if kind.suffix == "csv" else source.stem
-        path = self._dialogs.ask_save_path(self, f"{stem}.{kind.suffix}", title="Export sweep")
+        path = self._dialogs.ask_save_path(self, kind.name_for(source), title="Export sweep")
         if path is None:
             return
         picture = b""
