@@ -9,10 +9,11 @@ from app.settings import sweeps_folder
 from app.theme import DARK, LIGHT
 from app.tools.sweep.files import SweepExport
 from app.tools.sweep.heatmap import shade
-from app.tools.sweep.sweep_view import SweepFigure, make_scale
+from app.tools.sweep.sweep_view import make_scale
 from core.experiments.bench import spread
 from core.experiments.prompt_suites import Prompt
 from core.experiments.sweep_plan import Cell, CellResult, DrafterChoice
+from core.experiments.sweep_results import ACCEPTANCE, BLOCK, FIGURES, SPEEDUP, TOKENS
 from core.settings import LengthPolicy
 from tests.fakes_app import MIN_CONTRAST, FakeSession, cell, contrast, texts
 from tests.fakes_sweep import keep_sweep, plan_of
@@ -109,14 +110,14 @@ def test_use_this_cell_sets_k_temperature_and_draft_and_leaves_the_rest(window, 
 def test_the_figure_can_be_switched_and_the_scale_has_its_unit(opened):
     sweeps = opened()
     seen = {}
-    for index, figure in enumerate(SweepFigure):
+    for index, figure in enumerate(FIGURES):
         sweeps.figures.group.button(index).click()
         seen[figure] = (cell(sweeps.heatmap, 0, 2), sweeps.legend.accessibleName())
-    assert seen[SweepFigure.SPEEDUP] == ("3.00×", "Speedup over plain decoding, logarithmic: 0.33× slower to 1.00× to "
+    assert seen[SPEEDUP] == ("3.00×", "Speedup over plain decoding, logarithmic: 0.33× slower to 1.00× to "
                                          "3.00× faster")  # fmt: skip
-    assert seen[SweepFigure.ACCEPTANCE][0] == "50\u00a0%"
-    assert seen[SweepFigure.TOKENS] == ("30.0", "Tokens per second: 10.0 to 30.0 tokens/s")
-    assert seen[SweepFigure.BLOCK][1].endswith("tokens/forward")
+    assert seen[ACCEPTANCE][0] == "50\u00a0%"
+    assert seen[TOKENS] == ("30.0", "Tokens per second: 10.0 to 30.0 tokens/s")
+    assert seen[BLOCK][1].endswith("tokens/forward")
 
 
 def test_a_sweep_is_exported_in_every_form_or_a_sentence_says_why_not(qtbot, opened, dialogs, tmp_path):
@@ -157,12 +158,12 @@ def result_with(speed):
 
 
 def test_twice_as_fast_is_as_far_from_the_middle_as_half_as_fast_and_a_scale_of_one_value_has_a_shade():
-    scale = make_scale(SweepFigure.SPEEDUP, [result_with(1.9), result_with(0.7)])
+    scale = make_scale(SPEEDUP, [result_with(1.9), result_with(0.7)])
     assert (scale.low, scale.high) == (0.5, 2.0)
     assert scale.level(1.0) == 0.0
     assert scale.level(2.0) == pytest.approx(-scale.level(0.5))
     assert scale.level(100.0) == 1.0
-    assert make_scale(SweepFigure.TOKENS, []).ticks()
-    scale = make_scale(SweepFigure.TOKENS, [result_with(3.0)])
+    assert make_scale(TOKENS, []).ticks()
+    scale = make_scale(TOKENS, [result_with(3.0)])
     assert scale.level(3.0) == 0.5
     assert len(scale.ticks()) == 1

@@ -7,12 +7,13 @@ import io
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from core.experiments.bench import Spread, spread
 from core.experiments.sweep_plan import Cell, CellResult, Measurement, PlannedRun, SweepPlan, Verdict
-from core.text import percent_text
+from core.text import percent_text, spaced_percent
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,6 +28,75 @@ _SAMPLES, _MOST_DRAWS = 2_000, 5_000_000
 
 RESULT_NAMES = ("speedup", "tokens_per_second", "draft_acceptance_rate", "block_efficiency", "cost_coefficient")
 """Each in three columns of the CSV: its name for the median, and the same with _q1 and _q3 for the quartiles."""
+
+
+@dataclass(frozen=True, slots=True)
+class SweepFigure:
+    """A figure of a cell, with its own heat map.
+
+    Attributes:
+        name: the attribute of `CellResult`.
+        title, legend, meaning: in words.
+        form: the format of a value.
+        middle: the value that is neither good nor bad; None if only more or less counts.
+        low_end, high_end: words after the values at the ends of its scale.
+    """
+
+    name: str
+    title: str
+    legend: str
+    meaning: str
+    form: str
+    middle: float | None = None
+    low_end: str = ""
+    high_end: str = ""
+
+    @property
+    def short(self) -> str:
+        """The title where there is little room."""
+        return self.title.replace(" per second", "/s")
+
+    def spread(self, result: CellResult) -> Spread | None:
+        """Its spread in a cell."""
+        found: Spread | None = getattr(result, self.name)
+        return found
+
+    def text(self, value: float) -> str:
+        """A value as text, with its unit if that is short."""
+        return spaced_percent(self.form.format(value))
+
+
+SPEEDUP = SweepFigure(
+    "speedup",
+    "Speedup",
+    "Speedup over plain decoding, logarithmic",
+    "Median of tokens per second / those of the baseline run with the same prompt and temperature that is nearest in "
+    "time. Below 1, drafting doesn’t pay.",
+    "{:.2f}×",
+    1.0,
+    " slower",
+    " faster",
+)
+ACCEPTANCE = SweepFigure(
+    "draft_acceptance_rate", "Acceptance", "Accepted / drafted tokens", "Median of accepted / drafted tokens.", "{:.0%}"
+)
+TOKENS = SweepFigure(
+    "tokens_per_second",
+    "Tokens per second",
+    "Tokens per second",
+    "Median over prompts and repeats.",
+    "{:,.1f}",
+    high_end=" tokens/s",
+)
+BLOCK = SweepFigure(
+    "block_efficiency",
+    "Block efficiency",
+    "Tokens per target forward",
+    "Median of tokens per target forward.",
+    "{:.2f}",
+    high_end=" tokens/forward",
+)
+FIGURES = (SPEEDUP, ACCEPTANCE, TOKENS, BLOCK)
 
 Key = tuple[int, int]
 """Prompt and repeat."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from markupsafe import Markup
 from core.experiments.bench import Spread
 from core.experiments.sweep_file import SweepLog, plan_to_config
 from core.experiments.sweep_plan import CellResult, DrafterChoice, SweepPlan
-from core.experiments.sweep_results import SweepResults, verdicts
+from core.experiments.sweep_results import FIGURES, SPEEDUP, SweepFigure, SweepResults, verdicts
 from core.export.charts import Axis, Mark, Plot, headroom, series_mark
 from core.export.html import UNKNOWN, render
 from core.export.run_data import moment_of, shown
@@ -23,39 +23,6 @@ STRONGEST = 55
 MOST_NAMED = 24
 OWN_PLACES = frozenset({"prompts", "drafters"})
 """Settings that the report shows elsewhere."""
-
-
-@dataclass(frozen=True, slots=True)
-class Measure:
-    """A figure of a cell, with its own heat maps.
-
-    Attributes:
-        title, meaning: in words.
-        pick: returns its spread in a cell.
-        form: its format.
-        middle: the value that is neither good nor bad; None if only more or less counts.
-    """
-
-    title: str
-    meaning: str
-    pick: Callable[[CellResult], Spread | None]
-    form: str
-    middle: float | None = None
-
-
-MEASURES = (
-    Measure(
-        "Speedup",
-        "Median of tokens per second / those of the baseline run with the same prompt and temperature that is nearest "
-        "in time. Below 1, drafting doesn’t pay.",
-        lambda cell: cell.speedup,
-        "{:.2f}×",
-        1.0,
-    ),
-    Measure("Acceptance", "Median of accepted / drafted tokens.", lambda cell: cell.draft_acceptance_rate, "{:.0%}"),
-    Measure("Tokens per second", "Median over prompts and repeats.", lambda cell: cell.tokens_per_second, "{:,.1f}"),
-    Measure("Block efficiency", "Median of tokens per target forward.", lambda cell: cell.block_efficiency, "{:.2f}"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +43,7 @@ def sweep_page(log: SweepLog) -> str:
     environment = log.head.get("environment")
     measured = f"{results.num_measured:,} of {plan.num_runs:,} runs measured"
     facts = (f"Sweep {shown(log.head.get('id'))}", f"started {started}" if started else "", measured)
-    maps = [(measure.title, measure.meaning, _heat_maps(plan, cells, measure)) for measure in MEASURES]
+    maps = [(figure.title, figure.meaning, _heat_maps(plan, cells, figure)) for figure in FIGURES]
     return render(
         "sweep.html",
         title=f"Sweep of {plan.target}",
@@ -87,7 +54,7 @@ def sweep_page(log: SweepLog) -> str:
         problems=[*log.problems, *_missing(results)],
         verdicts=[verdict.sentence for verdict in verdicts(results)] if results.num_measured else [],
         plot=_over_k(plan, cells),
-        measures=[measure for measure in maps if measure[2]],
+        measures=[item for item in maps if item[2]],
         suites=_by_suite(results) if len(results.suites) > 1 else [],
         cells=[_cell_row(cell) for cell in cells],
         settings=_settings(plan),
@@ -106,14 +73,14 @@ def _missing(results: SweepResults) -> Iterator[str]:
 
 
 def _heat_maps(
-    plan: SweepPlan, cells: Sequence[CellResult], measure: Measure
+    plan: SweepPlan, cells: Sequence[CellResult], figure: SweepFigure
 ) -> list[tuple[str, list[tuple[str, list[HeatCell]]]]]:
     """One table per drafter: its title, and a row per temperature. All share one colour scale."""
-    grids = [(drafter.title, _rows(plan, cells, drafter, measure)) for drafter in plan.drafters]
+    grids = [(drafter.title, _rows(plan, cells, drafter, figure)) for drafter in plan.drafters]
     medians = [spread.median for _, rows in grids for _, row in rows for spread in row if spread is not None]
     if not medians:
         return []
-    origin = min(medians) if measure.middle is None else measure.middle
+    origin = min(medians) if figure.middle is None else figure.middle
     reach = max(abs(value - origin) for value in medians) or 1.0
     maps = []
     for title, rows in grids:
@@ -121,30 +88,30 @@ def _heat_maps(
         if found:
             # If all are equal, none stands out.
             best = max(found) if len(found) > 1 else None
-            shown = [(name, [_heat(spread, measure.form, origin, reach, best) for spread in row]) for name, row in rows]
+            shown = [(name, [_heat(spread, figure, origin, reach, best) for spread in row]) for name, row in rows]
             maps.append((title, shown))
     return maps
 
 
 def _rows(
-    plan: SweepPlan, cells: Sequence[CellResult], drafter: DrafterChoice, measure: Measure
+    plan: SweepPlan, cells: Sequence[CellResult], drafter: DrafterChoice, figure: SweepFigure
 ) -> list[tuple[str, list[Spread | None]]]:
     found = {(cell.cell.drafter, cell.cell.temperature, cell.cell.num_draft_tokens): cell for cell in cells}
     return [
-        (f"temperature {temperature:g}", [measure.pick(found[drafter, temperature, k]) for k in plan.num_draft_tokens])
+        (f"temperature {temperature:g}", [figure.spread(found[drafter, temperature, k]) for k in plan.num_draft_tokens])
         for temperature in plan.temperatures
     ]
 
 
-def _heat(spread: Spread | None, form: str, origin: float, reach: float, best: float | None) -> HeatCell:
+def _heat(spread: Spread | None, figure: SweepFigure, origin: float, reach: float, best: float | None) -> HeatCell:
     """Blue above the middle, orange below."""
     if spread is None:
         return HeatCell(UNKNOWN)
     share = (spread.median - origin) / reach
     color = "correction" if share < 0 else "accepted"
-    low, high = (spaced_percent(form.format(bound)) for bound in spread.quartiles)
+    low, high = map(figure.text, spread.quartiles)
     return HeatCell(
-        spaced_percent(form.format(spread.median)),
+        figure.text(spread.median),
         f"median of {len(spread.values)}, quartiles {low} to {high}",
         f"background: color-mix(in srgb, var(--{color}) {abs(share) * STRONGEST:.0f}%, transparent)",
         spread.median == best,
@@ -178,7 +145,7 @@ def _over_k(plan: SweepPlan, cells: Sequence[CellResult]) -> Markup | None:
     lines = [
         (f"{drafter.title}, {name}" if several else name, row)
         for drafter in plan.drafters
-        for name, row in _rows(plan, cells, drafter, MEASURES[0])
+        for name, row in _rows(plan, cells, drafter, SPEEDUP)
     ]
     tops = [spread.quartiles[1] for _, row in lines for spread in row if spread is not None]
     if not tops:

@@ -9,12 +9,13 @@ from PySide6.QtGui import QColor, QFontMetricsF, QKeyEvent, QLinearGradient, QPa
 from PySide6.QtWidgets import QHeaderView, QStyle, QStyledItemDelegate, QStyleOptionViewItem, QTableWidgetItem
 
 from app.theme import DARK, LIGHT, current_theme, hold, scaled, ui_font
-from app.tools.sweep.sweep_view import FAILED, FIGURES, Scale, ShownCell, SweepFigure, SweepRow, SweepView
+from app.tools.sweep.sweep_view import FAILED, Scale, ShownCell, SweepRow, SweepView
 from app.widgets.painted import LEFT, PaintedWidget, draw_text
 from app.widgets.pictures import image_of, png_bytes, svg_of
 from app.widgets.rows import Index, Role
 from app.widgets.tables import GridTable
 from core.experiments.sweep_plan import Cell
+from core.experiments.sweep_results import SPEEDUP, SweepFigure
 
 GAP, RADIUS = 3.0, 5.0
 STRENGTH = {LIGHT.name: 0.7, DARK.name: 0.5}
@@ -94,7 +95,7 @@ class HeatmapLegend(PaintedWidget):
         """Show a scale."""
         if scale != self._scale:
             self._scale = scale
-            legend = FIGURES[scale.figure].legend
+            legend = scale.figure.legend
             self.setAccessibleName(f"{legend}: {' to '.join(text for _, text in scale.ticks())}")
             self.setToolTip(legend)
             self.update()
@@ -161,7 +162,7 @@ class Heatmap(GridTable):
         self.horizontalHeader().setSectionResizeMode(QHeaderView.ResizeMode.Stretch)
         self.verticalHeader().setTextElideMode(Qt.TextElideMode.ElideNone)
         self.restyle()
-        self.show_figure(SweepFigure.SPEEDUP)
+        self.show_figure(SPEEDUP)
         self.selectionModel().currentChanged.connect(self._on_chosen)
         self.clicked.connect(self._on_chosen)
 
@@ -174,8 +175,8 @@ class Heatmap(GridTable):
     def show_figure(self, figure: SweepFigure) -> None:
         """Show another figure for the same cells."""
         self._figure = figure
-        self.setAccessibleName(f"{FIGURES[figure].title} by K, temperature and draft")
-        self.setAccessibleDescription(f"{FIGURES[figure].help} Arrow keys move, Enter opens a cell's runs.")
+        self.setAccessibleName(f"{figure.short} by K, temperature and draft")
+        self.setAccessibleDescription(f"{figure.meaning} Arrow keys move, Enter opens a cell's runs.")
         self.refresh()
 
     def refresh(self) -> None:
@@ -262,7 +263,7 @@ def picture_of(view: SweepView, scale: Scale, *, is_svg: bool) -> bytes:
     width = max(head + len(view.columns) * scaled(CELL_WIDTH), scaled(LEGEND_WIDTH) + 60)
     height = scaled(HEADER + COLUMN_HEAD) + len(view.rows) * scaled(CELL_HEIGHT)
     size = QSize(round(2 * MARGIN + width), round(2 * MARGIN + height))
-    title = f"{FIGURES[scale.figure].title} of {view.target_title()}"
+    title = f"{scale.figure.short} of {view.target_title()}"
 
     def paint(painter: QPainter) -> None:
         painter.fillRect(QRectF(QPointF(0, 0), size.toSizeF()), QColor(current_theme().surface))
@@ -278,7 +279,7 @@ def _paint_head(painter: QPainter, title: str, view: SweepView, scale: Scale, wi
     if view.plan is not None:
         medians = f"medians over {len(view.plan.prompts)} prompts, {view.plan.repeats} repeats"
         place = QRectF(MARGIN, MARGIN + scaled(20), width, scaled(18))
-        draw_text(painter, place, f"{FIGURES[scale.figure].legend}; {medians}", theme.muted, LEFT, pixels=11)
+        draw_text(painter, place, f"{scale.figure.legend}; {medians}", theme.muted, LEFT, pixels=11)
     paint_legend(painter, QPointF(MARGIN, MARGIN + scaled(48)), scale)
 
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
-from core.experiments.bench import Spread
 from core.experiments.sweep_plan import (
     Cell,
     CellResult,
@@ -21,7 +19,7 @@ from core.experiments.sweep_plan import (
     SweepStarted,
     Verdict,
 )
-from core.experiments.sweep_results import SweepResults
+from core.experiments.sweep_results import ACCEPTANCE, BLOCK, FIGURES, SPEEDUP, SweepFigure, SweepResults
 from core.text import duration_text, spaced_percent
 from core.types import StageChanged
 
@@ -31,55 +29,6 @@ WINDOW_SUITE = "own"
 # --- Figures and their scales ---
 
 
-class SweepFigure(StrEnum):
-    """The figures that a heatmap can show; each value is an attribute of `CellResult`."""
-
-    SPEEDUP = "speedup"
-    ACCEPTANCE = "draft_acceptance_rate"
-    TOKENS = "tokens_per_second"
-    BLOCK = "block_efficiency"
-
-
-class FigureText(NamedTuple):
-    """A figure's title, explanation, legend and format, and the words after the values at the ends of its scale."""
-
-    title: str
-    help: str
-    legend: str
-    form: str
-    low_end: str = ""
-    high_end: str = ""
-
-
-_MEDIAN = "Median over prompts and repeats."
-FIGURES = {
-    SweepFigure.SPEEDUP: FigureText(
-        "Speedup",
-        "Tokens per second relative to plain decoding of the same prompt and temperature, the run nearest in time. "
-        f"Above 1× drafting pays. {_MEDIAN}",
-        "Speedup over plain decoding, logarithmic",
-        "{:.2f}×",
-        " slower",
-        " faster",
-    ),
-    SweepFigure.ACCEPTANCE: FigureText(
-        "Acceptance", f"Accepted / drafted tokens. {_MEDIAN}", "Accepted / drafted tokens", "{:.0%}"
-    ),
-    SweepFigure.TOKENS: FigureText(
-        "Tokens/s",
-        f"New tokens / seconds of model work, without the prompt's forward. {_MEDIAN}",
-        "Tokens per second",
-        "{:.1f}",
-        high_end=" tokens/s",
-    ),
-    SweepFigure.BLOCK: FigureText(
-        "Block efficiency",
-        f"New tokens / forwards of the target; 1 is plain decoding, K + 1 the maximum. {_MEDIAN}",
-        "Tokens per target forward",
-        "{:.2f}",
-        high_end=" tokens/forward",
-    ),
-}
 _LIMITS = (1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 32.0)
 """Possible ends of the speedup scale, on both sides of 1."""
 
@@ -94,7 +43,7 @@ class Scale(NamedTuple):
     @property
     def is_diverging(self) -> bool:
         """Whether shades diverge from the middle."""
-        return self.figure is SweepFigure.SPEEDUP
+        return self.figure is SPEEDUP
 
     def level(self, value: float) -> float:
         """The shade of a value: from 0 to 1, or from -1 to 1 on a diverging scale."""
@@ -107,8 +56,8 @@ class Scale(NamedTuple):
     def ticks(self) -> tuple[tuple[float, str], ...]:
         """Shades, with the values shown beside them."""
         values = dict.fromkeys((self.low, 1.0, self.high) if self.is_diverging else (self.low, self.high))
-        low, *rest = [figure_text(self.figure, value) for value in values]
-        text = FIGURES[self.figure]
+        low, *rest = [self.figure.text(value) for value in values]
+        text = self.figure
         texts = [f"{low}{text.low_end if rest else text.high_end}", *rest[:-1]]
         texts += [f"{high}{text.high_end}" for high in rest[-1:]]
         return tuple(zip(map(self.level, values), texts, strict=True))
@@ -116,26 +65,15 @@ class Scale(NamedTuple):
 
 def make_scale(figure: SweepFigure, results: Iterable[CellResult]) -> Scale:
     """A scale that covers all these values."""
-    values = [spread.median for result in results if (spread := spread_of(figure, result)) is not None]
-    if figure is SweepFigure.SPEEDUP:
+    values = [spread.median for result in results if (spread := figure.spread(result)) is not None]
+    if figure is SPEEDUP:
         most = max((abs(math.log(value)) for value in values if value > 0), default=0.0)
         limit = next((limit for limit in _LIMITS if math.log(limit) >= most), _LIMITS[-1])
         return Scale(figure, 1 / limit, limit)
-    if figure is SweepFigure.ACCEPTANCE:
+    if figure is ACCEPTANCE:
         return Scale(figure, 0.0, 1.0)
-    low = 1.0 if figure is SweepFigure.BLOCK else min(values, default=0.0)
+    low = 1.0 if figure is BLOCK else min(values, default=0.0)
     return Scale(figure, low, max(values, default=low))
-
-
-def spread_of(figure: SweepFigure, result: CellResult) -> Spread | None:
-    """The spread of a figure in a cell."""
-    found: Spread | None = getattr(result, figure.value)
-    return found
-
-
-def figure_text(figure: SweepFigure, value: float) -> str:
-    """A value as text, with its unit if that is short."""
-    return spaced_percent(FIGURES[figure].form.format(value))
 
 
 # --- The sweep ---
@@ -301,28 +239,28 @@ class SweepView:
     def shown(self, cell: Cell, scale: Scale) -> ShownCell:
         """What a cell shows for a scale's figure."""
         result, figure, is_best = self._results[cell], scale.figure, cell in self._best
-        spread, done = spread_of(figure, result), result.num_measured
+        spread, done = figure.spread(result), result.num_measured
         text, level, progress = "", None, f"{done} of {result.num_planned}"
         if spread is not None:
-            text, level = figure_text(figure, spread.median), scale.level(spread.median)
+            text, level = figure.text(spread.median), scale.level(spread.median)
         elif done:
-            text = "1.00×" if cell.is_baseline and figure is SweepFigure.SPEEDUP else UNKNOWN
+            text = "1.00×" if cell.is_baseline and figure is SPEEDUP else UNKNOWN
         elif result.errors:
             text = FAILED
-        note = BEST if is_best and figure is SweepFigure.SPEEDUP else ""
+        note = BEST if is_best and figure is SPEEDUP else ""
         if 0 < done < result.num_planned:
             note = progress
-        spoken = [f"{self.cell_title(cell)}: {FIGURES[figure].title} {text or 'not measured yet'}"]
+        spoken = [f"{self.cell_title(cell)}: {figure.short} {text or 'not measured yet'}"]
         spoken += [*([BEST] if is_best else []), f"{progress} runs", *result.errors]
         tip = self._tip(result, is_best=is_best)
         return ShownCell(text, note, level, is_best, bool(result.errors), tip, ", ".join(spoken))
 
     def _tip(self, result: CellResult, *, is_best: bool) -> str:
         lines = [f"{self.cell_title(result.cell)}{' (the best speedup of its temperature)' if is_best else ''}"]
-        for figure, about in FIGURES.items():
-            if (spread := spread_of(figure, result)) is not None:
-                median, low, high = (figure_text(figure, value) for value in (spread.median, *spread.quartiles))
-                lines.append(f"{about.title}: {median} ({low} to {high})")
+        for figure in FIGURES:
+            if (spread := figure.spread(result)) is not None:
+                median, low, high = map(figure.text, (spread.median, *spread.quartiles))
+                lines.append(f"{figure.short}: {median} ({low} to {high})")
         if result.cost_coefficient is not None:
             lines.append(f"c, one draft step / one target step: {result.cost_coefficient.median:.3f}")
         lines.append(f"{result.num_measured} of {result.num_planned} runs; medians, quartiles in brackets")

@@ -25,7 +25,7 @@ from app.tools.sweep import files
 from app.tools.sweep.files import SweepExport
 from app.tools.sweep.form import SweepForm, is_long
 from app.tools.sweep.heatmap import Heatmap, HeatmapLegend, picture_of
-from app.tools.sweep.sweep_view import FIGURES, STOPPING, SweepFigure, SweepView, VerdictLine
+from app.tools.sweep.sweep_view import STOPPING, SweepView, VerdictLine
 from app.tools.tool_window import ToolWindow
 from app.widgets.fields import (
     ChoiceRow,
@@ -58,6 +58,7 @@ from core.experiments.sweep_plan import (
     SweepPlan,
     SweepStarted,
 )
+from core.experiments.sweep_results import FIGURES, SweepFigure
 from core.files import explain_write_error, write_atomically
 from core.runlog.store import KeptRun, KeptState
 from core.text import duration_text
@@ -169,9 +170,9 @@ class SweepWindow(ToolWindow):
         no_help = "Keep the first run; Continue measures the rest"
         self.no_button = push_button("Stop here", "sweepNoButton", no_help, self.stop)
         self.question = MessageBar("firstHint", "sweepQuestion", "plain", self.yes_button, self.no_button)
-        self.figures = ChoiceRow({figure: text.title for figure, text in FIGURES.items()}, "sweepFigure", "Figure")
-        for button, text in zip(self.figures.group.buttons(), FIGURES.values(), strict=True):
-            button.setToolTip(text.help)
+        self.figures = ChoiceRow({figure: figure.short for figure in FIGURES}, "sweepFigure", "Figure")
+        for button, figure in zip(self.figures.group.buttons(), FIGURES, strict=True):
+            button.setToolTip(figure.meaning)
         self.heatmap = Heatmap(self.view)
         self.legend = HeatmapLegend()
         self.cell_title = text_label(CHOOSE, "strong")
