@@ -21,8 +21,8 @@ from PySide6.QtWidgets import (
 )
 
 from app import __version__
-from app.setup.model_library import bytes_text
 from app.widgets.fields import column, push_button, row, text_label
+from core.text import bytes_text
 
 
 class OpenKind(StrEnum):

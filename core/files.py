@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from core.errors import NoSpaceError, RunLogError
-from core.text import in_words
+from core.text import bytes_text
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -60,7 +60,7 @@ def require_space(what: str, num_bytes: int, folder: Path, way_out: str) -> None
     free = shutil.disk_usage(folder).free
     if num_bytes and num_bytes + _SPARE_BYTES > free:
         raise NoSpaceError(
-            f"{what} needs {in_words(num_bytes + _SPARE_BYTES)} on disk, and {in_words(free)} is free. "
+            f"{what} needs {bytes_text(num_bytes + _SPARE_BYTES)} on disk, and {bytes_text(free)} is free. "
             f"Free some space, or {way_out}."
         )
 

@@ -7,6 +7,7 @@ from typing import Any
 
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _NO_BREAK = "\N{NO-BREAK SPACE}"
+_UNITS = ("B", "KB", "MB", "GB", "TB")
 
 
 def percent_text(share: float, digits: int = 0) -> str:
@@ -30,9 +31,24 @@ def count_text(number: int, name: str) -> str:
     return f"{number:,} {name}{'' if number == 1 else 's'}"
 
 
-def in_words(num_bytes: int) -> str:
-    """A readable size, in units of 10^9 or 10^6 bytes."""
-    return f"{num_bytes / 1e9:,.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.0f} MB"
+def bytes_text(count: int) -> str:
+    """A size with its unit: 86 MB, 3.4 GB."""
+    value, unit = _scaled(count)
+    return f"{value} {unit}"
+
+
+def bytes_of_text(done: int, total: int) -> str:
+    """A part of a size, with one unit if both share it: 312 of 724 MB."""
+    _, unit = _scaled(total)
+    value, done_unit = _scaled(done)
+    return f"{value if done_unit == unit else f'{value} {done_unit}'} of {bytes_text(total)}"
+
+
+def _scaled(count: int) -> tuple[str, str]:
+    size, unit = float(max(0, count)), 0
+    while size >= 999.5 and unit < len(_UNITS) - 1:
+        size, unit = size / 1000, unit + 1
+    return (f"{size:.1f}" if unit > 1 and size < 99.95 else f"{size:.0f}"), _UNITS[unit]
 
 
 def duration_text(seconds: float) -> str:

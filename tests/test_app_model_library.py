@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from app.setup.model_library import ModelLibrary, age_text, bytes_of_text, bytes_text, count_text
+from app.setup.model_library import ModelLibrary, age_text, count_text
 from app.tools.models.models import find_models, find_problem
 from core.models.catalogue import ModelEntry, ModelFormat, ModelOrigin, embedded_models
+from core.text import bytes_of_text, bytes_text
 from tests.fakes import is_sentence, save_model
 from tests.fakes_models import DRAFT, TARGET
 

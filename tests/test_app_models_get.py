@@ -7,10 +7,10 @@ import threading
 import pytest
 from PySide6.QtCore import Qt
 
-from app.setup.model_library import bytes_text
 from app.tools.models.downloads import DownloadState
 from app.tools.models.suggestions import OFFLINE
 from core.models.catalogue import EMBEDDED_TITLES, SUGGESTIONS
+from core.text import bytes_text
 from tests.fakes_models import (
     NEW,
     download_of,

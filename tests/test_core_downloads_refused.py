@@ -129,7 +129,7 @@ def test_no_space_is_said_before_the_first_byte(server, home, monkeypatch):
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage(10**9, 10**9, 64_100_000))
     message = refusal(NoSpaceError)
-    assert "64 MB is free" in message
+    assert "64.1 MB is free" in message
     assert server.sent == {}
     assert left_behind(home) == []
 

@@ -32,7 +32,7 @@ from core.models.loading import (
 from core.models.prompting import encode_prompt, render_prompt
 from core.runners import llama
 from core.settings import SamplingParams
-from core.text import in_words
+from core.text import bytes_text
 from tests.fakes import (
     byte_tokenizer,
     edit_json,
@@ -161,7 +161,7 @@ def test_sizes_are_those_of_the_files(folder):
     need = need_of(entry, torch.bfloat16)
     assert need.num_parameters == sum(p.numel() for p in load(str(folder), "cpu").model.parameters())
     assert need.total_bytes == 2 * need.num_parameters * 5 // 4
-    assert (in_words(2_340_000_000), in_words(4_200_000)) == ("2.3 GB", "4 MB")
+    assert (bytes_text(2_340_000_000), bytes_text(4_200_000)) == ("2.3 GB", "4.2 MB")
 
 
 def test_a_model_without_room_is_refused_before_its_weights_are_read(folder, monkeypatch):

@@ -13,9 +13,10 @@ from app.cli.columns import Column, write_fields, write_rows, yes_or_no
 from app.cli.console import Progress, printable
 from app.cli.errors import Exit, UsageError, say, stop_on_interrupt, writing_output
 from app.cli.parsing import REF_HELP, add_command, add_settings, option, positive_whole_number, switch
-from app.setup.model_library import bytes_text, count_text, kind_text, progress_text
+from app.setup.model_library import count_text, kind_text, progress_text
 from core.controls import Cancelled, RunControls
 from core.errors import OutriderError
+from core.text import bytes_text
 
 if TYPE_CHECKING:
     from core.models.catalogue import ModelEntry

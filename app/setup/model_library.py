@@ -17,7 +17,7 @@ from core.models.catalogue import (
     ModelOrigin,
     suggested_drafts,
 )
-from core.text import duration_text
+from core.text import bytes_of_text, bytes_text, duration_text
 
 if TYPE_CHECKING:
     from core.models.details import ModelDetails
@@ -36,28 +36,7 @@ ORIGINS = {
 REMOVABLE = {ModelOrigin.HUB, ModelOrigin.KEPT}
 _SCANNED = {ModelOrigin.EMBEDDED, *REMOVABLE}
 """Origins that a scan finds; other models were opened by the user."""
-_UNITS = ("B", "KB", "MB", "GB", "TB")
 _DAY = 86_400
-
-
-def bytes_text(count: int) -> str:
-    """A size with its unit: 86 MB, 3.4 GB."""
-    value, unit = _scaled(count)
-    return f"{value} {unit}"
-
-
-def bytes_of_text(done: int, total: int) -> str:
-    """A part of a size, with one unit if both share it: 312 of 724 MB."""
-    _, unit = _scaled(total)
-    value, done_unit = _scaled(done)
-    return f"{value if done_unit == unit else f'{value} {done_unit}'} of {bytes_text(total)}"
-
-
-def _scaled(count: int) -> tuple[str, str]:
-    size, unit = float(max(0, count)), 0
-    while size >= 999.5 and unit < len(_UNITS) - 1:
-        size, unit = size / 1000, unit + 1
-    return (f"{size:.1f}" if unit > 1 and size < 99.95 else f"{size:.0f}"), _UNITS[unit]
 
 
 def count_text(count: int) -> str:

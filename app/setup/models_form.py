@@ -15,7 +15,7 @@ from PySide6.QtWidgets import (
 )
 
 from app.dialogs import OPEN_TITLES, OpenKind
-from app.setup.model_library import ModelLibrary, bytes_text
+from app.setup.model_library import ModelLibrary
 from app.setup.model_library import describe as describe_model
 from app.setup.pair import VerdictLine
 from app.setup.setting_fields import problem_label, show_problem
@@ -23,6 +23,7 @@ from app.theme import scaled
 from app.widgets.fields import WheelGuard, column, labelled
 from app.widgets.title_delegate import NOTE_ROLE, SUBTITLE_ROLE, Index, TitleDelegate
 from core.models.catalogue import ModelEntry
+from core.text import bytes_text
 
 LINE_HEIGHT, REASON_HEIGHT, SEPARATOR_HEIGHT = 28, 18, 9
 

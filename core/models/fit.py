@@ -21,7 +21,7 @@ from core.models.details import (
     tokenizer_source,
 )
 from core.models.shared_draft import shared_draft_problem
-from core.text import in_words
+from core.text import bytes_text
 
 if TYPE_CHECKING:
     import torch
@@ -328,6 +328,6 @@ def _memory_warnings(memory: MemoryForecast, positions: int) -> list[str]:
     if memory.fits is not False or memory.available_bytes is None:
         return []
     return [
-        f"With a text of {positions:,} tokens both models need about {in_words(memory.total_bytes)}, and "
-        f"{in_words(memory.available_bytes)} is free. Choose smaller models, a shorter text, or a lower precision."
+        f"With a text of {positions:,} tokens both models need about {bytes_text(memory.total_bytes)}, and "
+        f"{bytes_text(memory.available_bytes)} is free. Choose smaller models, a shorter text, or a lower precision."
     ]

@@ -22,7 +22,7 @@ import psutil
 from core.errors import ModelUnreadableError, NoSpaceError, OutOfMemoryError
 from core.files import explain_write_error, file_digest, folder_bytes, new_scratch, require_space
 from core.models.weight_files import check_gguf
-from core.text import in_words
+from core.text import bytes_text
 
 _log = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ def _unpack(
     available = psutil.virtual_memory().available + psutil.swap_memory().free
     if num_bytes + _SPARE_MEMORY > available:
         raise OutOfMemoryError(
-            f"{path.name!r} takes {in_words(num_bytes)} unpacked, and {in_words(available)} of memory is free. "
+            f"{path.name!r} takes {bytes_text(num_bytes)} unpacked, and {bytes_text(available)} of memory is free. "
             "Close other programs, or choose a smaller model."
         )
     # A tensor exists twice while it is unpacked, and the file's pages count as memory while they are read.

@@ -29,7 +29,7 @@ from core.models.shared_draft import load_shared_draft
 from core.runners import llama, rotary
 from core.runners.llama import FusedLlamaWeights
 from core.runners.module import ModuleRunner, Reading
-from core.text import in_words
+from core.text import bytes_text
 
 _log = logging.getLogger(__name__)
 
@@ -460,22 +460,22 @@ def does_not_fit(need: Need, device: torch.device, free_bytes: int) -> OutOfMemo
     if choices:
         advice = f"Choose {' or '.join(filter(None, (', '.join(choices[:-1]), choices[-1])))}."
     return OutOfMemoryError(
-        f"{need.title} needs {in_words(need.total_bytes)} at {_name(need.dtype)}, and {in_words(free_bytes)} is free "
-        f"on {device}. {advice}"
+        f"{need.title} needs {bytes_text(need.total_bytes)} at {_name(need.dtype)}, and {bytes_text(free_bytes)} is "
+        f"free on {device}. {advice}"
     )
 
 
 def _choices(need: Need, device: torch.device, free: int) -> Iterator[str]:
     shorter = Need(need.title, need.num_parameters, _SHORTER.get(device.type, torch.bfloat16))
     if 0 < shorter.total_bytes < need.total_bytes and shorter.total_bytes <= free:
-        yield f"{_name(shorter.dtype)} ({in_words(shorter.total_bytes)})"
+        yield f"{_name(shorter.dtype)} ({bytes_text(shorter.total_bytes)})"
     # A drafter that borrows its target's tables is no alternative.
     others = [need_of(entry, need.dtype) for entry in local_models() if entry.serves is None]
     room = min(free, need.total_bytes)
     fitting = [o for o in others if o.num_parameters and o.total_bytes <= room and o.title != need.title]
     if fitting:
         largest = max(fitting, key=lambda other: other.num_parameters)
-        yield f"{largest.title} ({in_words(largest.total_bytes)})"
+        yield f"{largest.title} ({bytes_text(largest.total_bytes)})"
     on_processor = Need(need.title, need.num_parameters, torch.float32)
     if device.type == "cuda" and need.num_parameters and on_processor.total_bytes <= free_memory(torch.device("cpu")):
         yield "the CPU"

@@ -9,16 +9,7 @@ from PySide6.QtCore import Qt, Slot
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QFormLayout, QGridLayout, QLabel, QPushButton, QWidget
 
-from app.setup.model_library import (
-    ORIGINS,
-    REMOVABLE,
-    UNKNOWN,
-    ModelLibrary,
-    age_text,
-    bytes_text,
-    count_text,
-    kind_text,
-)
+from app.setup.model_library import ORIGINS, REMOVABLE, UNKNOWN, ModelLibrary, age_text, count_text, kind_text
 from app.setup.models_form import ModelRole
 from app.tools.models.suggestions import OFFLINE
 from app.widgets.fields import (
@@ -36,6 +27,7 @@ from app.widgets.fields import (
 )
 from app.widgets.labels import ElidedLabel
 from core.models.catalogue import ModelEntry, ModelFormat
+from core.text import bytes_text
 
 if TYPE_CHECKING:
     from app.tools.models.models import Models

@@ -11,11 +11,11 @@ from PySide6.QtCore import QObject, Qt, Signal, Slot
 from PySide6.QtWidgets import QFrame, QGridLayout, QProgressBar, QScrollArea, QSizePolicy
 
 from app.jobs import Job, Jobs
-from app.setup.model_library import bytes_of_text, bytes_text, progress_text
+from app.setup.model_library import progress_text
 from app.theme import hold
 from app.widgets.fields import boxed, column, hint_label, named, push_button, row, set_flag, text_label
 from app.widgets.labels import ElidedLabel, show_share
-from core.text import percent_text
+from core.text import bytes_of_text, bytes_text, percent_text
 
 if TYPE_CHECKING:
     from core.models.catalogue import ModelEntry

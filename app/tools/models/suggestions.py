@@ -9,7 +9,7 @@ from PySide6.QtCore import Qt, Slot
 from PySide6.QtGui import QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QFrame, QGridLayout, QLabel, QStackedLayout, QWidget
 
-from app.setup.model_library import bytes_text, count_text
+from app.setup.model_library import count_text
 from app.theme import hold
 from app.tools.models.downloads import Downloads, DownloadState
 from app.widgets.fields import (
@@ -29,6 +29,7 @@ from app.widgets.fields import (
 from app.widgets.labels import ElidedLabel
 from app.widgets.rows import alignment
 from core.models.catalogue import EMBEDDED_TITLES, Suggestion
+from core.text import bytes_text
 
 OFFLINE = "Offline mode is on (HF_HUB_OFFLINE), so nothing is downloaded. Models on this computer still work."
 GATED_HELP = "First accept its licence on the Hub, with the account whose token is on this computer."

@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from app.setup.model_library import (
-    ORIGINS,
-    UNKNOWN,
-    ModelLibrary,
-    age_text,
-    bytes_text,
-    count_text,
-    describe,
-    kind_text,
-)
+from app.setup.model_library import ORIGINS, UNKNOWN, ModelLibrary, age_text, count_text, describe, kind_text
 from app.widgets.rows import Column, Row
 from core.models.catalogue import ModelEntry, ModelOrigin
+from core.text import bytes_text
 
 COLUMNS = (
     Column("Model", width=240),

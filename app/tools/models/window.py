@@ -10,7 +10,6 @@ from PySide6.QtCore import Qt, Slot
 from PySide6.QtGui import QKeySequence, QShortcut
 from PySide6.QtWidgets import QDialog, QStackedWidget, QTabBar, QWidget
 
-from app.setup.model_library import bytes_text
 from app.tools.models.details import ModelDetailsPane
 from app.tools.models.downloads import DownloadsList
 from app.tools.models.suggestions import SuggestionsPage
@@ -21,6 +20,7 @@ from app.widgets.tables import Table
 from app.widgets.title_delegate import TitleDelegate
 from app.window_layout import bring_forward, splitter
 from core.models.catalogue import ModelEntry
+from core.text import bytes_text
 
 if TYPE_CHECKING:
     from app.tools.models.models import FoundModels, Models

@@ -13,7 +13,6 @@ from PySide6.QtWidgets import QDialog, QStackedWidget, QWidget
 
 from app.dialogs import EXPORT_FILTERS, Dialogs
 from app.jobs import Job, Jobs
-from app.setup.model_library import bytes_text
 from app.tools.runs.compare import ComparePage
 from app.tools.runs.comparison import MAX_RUNS, Comparison, compare
 from app.tools.runs.table import COLUMNS, RunNameDelegate, run_row
@@ -24,6 +23,7 @@ from app.widgets.rows import Row
 from app.widgets.tables import Table
 from core.export.files import export_run
 from core.runlog.store import KeptRun, KeptState, matches
+from core.text import bytes_text
 
 if TYPE_CHECKING:
     from app.tools.runs.kept import KeptRuns
