@@ -14,9 +14,8 @@ from PySide6.QtGui import (
     QPainter,
     QPen,
     QResizeEvent,
-    QShowEvent,
 )
-from PySide6.QtWidgets import QStackedLayout, QToolButton, QWidget
+from PySide6.QtWidgets import QStackedLayout, QToolButton
 
 from app.run.inspection import (
     Inspection,
@@ -28,6 +27,7 @@ from app.run.inspection import (
     share_text,
     shorten,
 )
+from app.run.run_page import RunPage
 from app.run.run_view import RunView
 from app.run.token_colors import draw_token, text_format, token_formats
 from app.run.tokens import KINDS, Place, Selection, Span, fate_help
@@ -242,7 +242,7 @@ EMPTY = (
 KEYS_HELP = "Left and Right move from token to token, Up and Down from step to step."
 
 
-class InspectorPanel(QWidget):
+class InspectorPanel(RunPage):
     """Shows the selected place of a `RunView`'s steps, and moves the selection by keyboard."""
 
     def __init__(self, run: RunView, selection: Selection) -> None:
@@ -253,7 +253,6 @@ class InspectorPanel(QWidget):
         self.setAccessibleDescription(KEYS_HELP)
         self._run = run
         self._selection = selection
-        self._is_stale = True
         self._shown: Inspection | None = None
         self._shows_all = False
         self.title = text_label("", "title")
@@ -268,15 +267,14 @@ class InspectorPanel(QWidget):
         self.more = QToolButton()
         self.more.setObjectName("showAllTokens")
         self.more.setProperty("role", "link")
-        self._empty = wrapped_label("inspectorEmpty", "hint")
-        self._empty.setText(EMPTY)
+        self._empty = wrapped_label("inspectorEmpty", "hint", EMPTY)
         self._empty.setAlignment(Qt.AlignmentFlag.AlignCenter)
         self._lay_out()
         self.block.chosen.connect(self._on_chip_chosen)
         self.before.clicked.connect(self._on_before)
         self.behind.clicked.connect(self._on_behind)
         self.more.clicked.connect(self._on_more)
-        selection.changed.connect(self._on_selection_changed)
+        selection.changed.connect(self._show_if_seen)
 
     def _lay_out(self) -> None:
         titles = column(self.title, self.subtitle, spacing=0)
@@ -291,23 +289,9 @@ class InspectorPanel(QWidget):
         self._pages.addWidget(empty_card)
         self._pages.addWidget(self.scroll_area)
 
-    def begin(self) -> None:
-        """A run starts, which clears the selection."""
-
     def refresh(self, *, has_news: bool) -> None:
         """Show the evidence of the selected place once it has arrived."""
-        if has_news and self._shown is not None and not self._shown.shares:
-            self._on_selection_changed()
-
-    def end(self) -> None:
-        """A run is over, and all its evidence has arrived."""
-        self.refresh(has_news=True)
-
-    def showEvent(self, event: QShowEvent) -> None:
-        """Show the place that was selected while the page was hidden."""
-        super().showEvent(event)
-        if self._is_stale:
-            self._show(self._selection.place)
+        super().refresh(has_news=has_news and self._shown is not None and not self._shown.shares)
 
     def focusInEvent(self, event: QFocusEvent) -> None:
         """Show that it has the keyboard focus."""
@@ -337,15 +321,8 @@ class InspectorPanel(QWidget):
         else:
             super().keyPressEvent(event)
 
-    @Slot()
-    def _on_selection_changed(self) -> None:
-        self._is_stale = not self.isVisible()
-        if not self._is_stale:
-            self._show(self._selection.place)
-
-    def _show(self, place: Place | None) -> None:
-        self._is_stale = False
-        run = self._run
+    def _show_run(self, *, has_turned: bool) -> None:
+        run, place = self._run, self._selection.place
         is_coming = run.request is not None and run.request.inspect and run.summary is None
         self._shown = None if place is None else inspect(run.steps, place, run.coupling, is_coming=is_coming)
         self._pages.setCurrentIndex(0 if self._shown is None else 1)

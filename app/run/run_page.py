@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Iterable
 
-from PySide6.QtCore import Qt
+from PySide6.QtCore import Qt, Slot
 from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import QLabel, QScrollArea, QSizePolicy, QWidget
 
@@ -62,6 +62,7 @@ class RunPage(QWidget):
         if self._is_stale:
             self._show_if_seen()
 
+    @Slot()
     def _show_if_seen(self) -> None:
         self._is_stale = self.isHidden()
         if not self._is_stale:
