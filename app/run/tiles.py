@@ -55,39 +55,41 @@ class Tile(QFrame):
         self.note.setToolTip(f"{note}\n\n{self.toolTip()}")
 
 
+TILES = (
+    ("Tokens per second", "speedValue", "New tokens / the sum of the steps' times. The prefill is not included."),
+    (
+        "Measured speedup",
+        "speedupValue",
+        "Tokens per second of this run / those of the target alone, run here right afterwards with the same "
+        "sampling. Wall-clock time, never an estimate; below 1, drafting doesn't pay here.",
+    ),
+    (
+        "Acceptance",
+        "acceptanceValue",
+        "Accepted / drafted tokens. Tokens after a rejected one count as drafted, so this is lower than the "
+        "acceptance of tested tokens. Predicted: from sum(min(p, q)), the overlap of the distributions, at each "
+        "drafted position, weighted by the probability that the tokens before it are accepted. On average a "
+        "reproducible run accepts a little less than this value, which assumes rejection sampling.",
+    ),
+    (
+        "Block efficiency",
+        "efficiencyValue",
+        "New tokens / forwards of the target, including resampled and bonus tokens. Plain decoding has 1.",
+    ),
+)
+"""Title, object name and help of each."""
+
+
 class MetricTiles(QWidget):
     """Tokens per second, measured speedup, acceptance, block efficiency."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.speed = Tile(
-            "Tokens per second",
-            "speedValue",
-            "New tokens / the sum of the steps' times. The prefill is not included.",
-        )
-        self.speedup = Tile(
-            "Measured speedup",
-            "speedupValue",
-            "Tokens per second of this run / those of the target alone, run here right afterwards with the same "
-            "sampling. Wall-clock time, never an estimate; below 1, drafting doesn't pay here.",
-        )
-        self.acceptance = Tile(
-            "Acceptance",
-            "acceptanceValue",
-            "Accepted / drafted tokens. Tokens after a rejected one count as drafted, so this is lower than the "
-            "acceptance of tested tokens. Predicted: from sum(min(p, q)), the overlap of the distributions, at each "
-            "drafted position, weighted by the probability that the tokens before it are accepted. On average a "
-            "reproducible run accepts a little less than this value, which assumes rejection sampling.",
-        )
-        self.efficiency = Tile(
-            "Block efficiency",
-            "efficiencyValue",
-            "New tokens / forwards of the target, including resampled and bonus tokens. Plain decoding has 1.",
-        )
+        self.speed, self.speedup, self.acceptance, self.efficiency = tiles = [Tile(*texts) for texts in TILES]
         layout = QGridLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(8)
-        for index, tile in enumerate((self.speed, self.speedup, self.acceptance, self.efficiency)):
+        for index, tile in enumerate(tiles):
             layout.addWidget(tile, index // 2, index % 2)
         layout.setColumnStretch(0, 1)
         layout.setColumnStretch(1, 1)

@@ -34,7 +34,6 @@ class TheoryReport:
     rows: tuple[NamedValue, ...] = ()
     predictors: tuple[NamedValue, ...] = ()
     predictors_note: str = ""
-    is_whole: bool = False
 
 
 def live_report(run: RunView) -> TheoryReport:
@@ -62,7 +61,7 @@ def whole_report(run: RunView, found: Study) -> TheoryReport:
     theory = found.speedup
     if theory is None:
         drafted = any(step.num_draft_tokens for step in run.steps)
-        return TheoryReport(NO_UNIT if drafted else UNDRAFTED, is_whole=True)
+        return TheoryReport(NO_UNIT if drafted else UNDRAFTED)
     return TheoryReport(
         headline=verdict(theory),
         basis=_basis(theory, ""),
@@ -71,7 +70,6 @@ def whole_report(run: RunView, found: Study) -> TheoryReport:
         rows=_rows(theory, found.calibration, run.coupling),
         predictors=tuple(map(_predictor_row, found.predictors.fits)) if found.predictors is not None else (),
         predictors_note=_predictors_note(found.predictors),
-        is_whole=True,
     )
 
 

@@ -17,28 +17,35 @@ EMPTY = "Start a run, and this page shows what limits its speedup."
 NO_UNIT = "There is no plain step to compare this run with. Tick “Measure the baseline” and run again."
 LATER = "Advice appears when the run is over."
 
-COSTS = {
-    Limit.ACCEPTANCE: "Rejected drafts cost most: if all were accepted, the speedup would be {:.2f}×.",
-    Limit.DRAFT: "Drafting costs most: with a free draft, the speedup would be {:.2f}×.",
-    Limit.VERIFY: "Scoring the block costs most: if it cost one plain forward, the speedup would be {:.2f}×.",
-    Limit.OVERHEAD: "Overhead costs most: with a plain step's overhead, the speedup would be {:.2f}×.",
-    Limit.UNDRAFTED: "Steps without a draft cost most: if every step had drafted, the speedup would be {:.2f}×.",
+LIMITS = {
+    Limit.ACCEPTANCE: (
+        "If all drafts were accepted",
+        "Rejected drafts cost most: if all were accepted, the speedup would be {:.2f}×.",
+        "(mean K + 1) P / T: every block emits all its draft tokens and a bonus token, in the same time.",
+    ),
+    Limit.DRAFT: (
+        "If drafting took no time",
+        "Drafting costs most: with a free draft, the speedup would be {:.2f}×.",
+        "tau P / (T - draft time): the same tokens, proposed at no cost. c = 0 in tau / (K c + v + overhead).",
+    ),
+    Limit.VERIFY: (
+        "If scoring cost one plain forward",
+        "Scoring the block costs most: if it cost one plain forward, the speedup would be {:.2f}×.",
+        "tau P / (T - (verify - plain forward)): v(K+1) = 1 in tau / (K c + v + overhead).",
+    ),
+    Limit.OVERHEAD: (
+        "If overhead were a plain step's",
+        "Overhead costs most: with a plain step's overhead, the speedup would be {:.2f}×.",
+        "tau P / (T - (overhead - a plain step's overhead)). Plain decoding samples too, so only the additional "
+        "overhead is a limit.",
+    ),
+    Limit.UNDRAFTED: (
+        "If every step had drafted",
+        "Steps without a draft cost most: if every step had drafted, the speedup would be {:.2f}×.",
+        "tau P / T over the steps that drafted.",
+    ),
 }
-TITLES = {
-    Limit.ACCEPTANCE: "If all drafts were accepted",
-    Limit.DRAFT: "If drafting took no time",
-    Limit.VERIFY: "If scoring cost one plain forward",
-    Limit.OVERHEAD: "If overhead were a plain step's",
-    Limit.UNDRAFTED: "If every step had drafted",
-}
-FORMULAS = {
-    Limit.ACCEPTANCE: "(mean K + 1) P / T: every block emits all its draft tokens and a bonus token, in the same time.",
-    Limit.DRAFT: "tau P / (T - draft time): the same tokens, proposed at no cost. c = 0 in tau / (K c + v + overhead).",
-    Limit.VERIFY: "tau P / (T - (verify - plain forward)): v(K+1) = 1 in tau / (K c + v + overhead).",
-    Limit.OVERHEAD: "tau P / (T - (overhead - a plain step's overhead)). Plain decoding samples too, "
-    "so only the additional overhead is a limit.",
-    Limit.UNDRAFTED: "tau P / T over the steps that drafted.",
-}
+"""For each limit: its title, what it costs, and the formula of the speedup without it."""
 WORDS = "tau: tokens per step; P: time of a plain step; T: time of a step; all from this run."
 
 
@@ -75,7 +82,6 @@ class WhyReport:
     gains: tuple[Gain, ...] = ()
     advice: tuple[Advice, ...] = ()
     replaced_title: str = ""
-    is_over: bool = False
 
 
 def why_report(run: RunView) -> WhyReport:
@@ -86,7 +92,7 @@ def why_report(run: RunView) -> WhyReport:
     is_over = run.summary is not None
     found = diagnose(sums, run.plain_step)
     if found is None:
-        return WhyReport(NO_UNIT, is_over=is_over)
+        return WhyReport(NO_UNIT)
     advice: tuple[Advice, ...] = (Advice(LATER),)
     if is_over:
         config = run.started.config if run.started is not None else {}
@@ -101,7 +107,6 @@ def why_report(run: RunView) -> WhyReport:
         replaced_title=f"The {found.tokens_per_step:.2f} plain tokens it replaces",
         gains=_gains(found),
         advice=advice,
-        is_over=is_over,
     )
 
 
@@ -118,7 +123,7 @@ def _headline(found: Diagnosis) -> str:
     verdict = " here."
     if shown <= 1:
         verdict = ": slower than plain decoding." if shown < 1 else ": as fast as plain decoding."
-    return f"{speed}{verdict} {COSTS[limit.limit].format(limit.speedup)}"
+    return f"{speed}{verdict} {LIMITS[limit.limit][1].format(limit.speedup)}"
 
 
 def _basis(found: Diagnosis, timed_before_ms: float | None, *, is_missed: bool) -> str:
@@ -202,7 +207,7 @@ def _gains(found: Diagnosis) -> tuple[Gain, ...]:
     return (
         Gain("As it ran", found.speedup, False, f"{ran} {WORDS}"),
         *(
-            Gain(TITLES[item.limit], item.speedup, item is main, f"{FORMULAS[item.limit]} {WORDS}")
+            Gain(LIMITS[item.limit][0], item.speedup, item is main, f"{LIMITS[item.limit][2]} {WORDS}")
             for item in found.what_ifs
         ),
     )
