@@ -97,7 +97,7 @@ def collecting_here() -> Iterator[None]:
     from PySide6.QtCore import QTimer
 
     gc.disable()
-    timer = QTimer(interval=1000)
+    timer = QTimer(interval=500)
     timer.timeout.connect(collect_due)
     timer.start()
     try:
@@ -118,28 +118,13 @@ def collect_due() -> None:
 def _closing_on_interrupt(application: QApplication) -> Iterator[None]:
     """Make Ctrl-C in the terminal close the window as a click does, so that the log of a run is completed.
 
-    Python runs signal handlers only while Python code runs, which may be never while Qt waits. So the signal also
-    writes to a socket, which wakes Qt up.
+    Python runs signal handlers only while Python code runs; while Qt waits, that is in `collecting_here`.
     """
-    import socket
-
-    from PySide6.QtCore import QSocketNotifier
-
-    reader, writer = socket.socketpair()
-    reader.setblocking(False)
-    writer.setblocking(False)
-    notifier = QSocketNotifier(reader.fileno(), QSocketNotifier.Type.Read)
-    notifier.activated.connect(lambda: reader.recv(64))
-    previous_wakeup = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
     previous = signal.signal(signal.SIGINT, lambda *_: application.closeAllWindows())
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, previous)
-        signal.set_wakeup_fd(previous_wakeup)
-        notifier.setEnabled(False)
-        reader.close()
-        writer.close()
 
 
 if __name__ == "__main__":
