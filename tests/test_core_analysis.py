@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.analysis.expectation import expected_accepted, expected_tokens, predicted_speedup
+from core.analysis.expectation import expected_accepted, expected_tokens
 from core.runlog.tally import Tally
 from core.types import FinishReason, Step, TokenKind
 
@@ -27,6 +27,11 @@ def make_step(drafted: int, accepted: int, *, is_cut: bool = False, draft_ms=1.0
         emitted_kinds=kinds, emitted_texts=("a",) * len(kinds), draft_ms=drafted * draft_ms, verify_ms=verify_ms,
         sample_ms=0.5, total_ms=drafted * draft_ms + verify_ms + 0.5,
     )  # fmt: skip
+
+
+def predicted_speedup(alpha, k, cost, verify_cost=1.0):
+    """tau / (K c + v), Leviathan et al., theorem 3.8 with v = 1."""
+    return expected_tokens(alpha, k) / (k * cost + verify_cost)
 
 
 def best_k(alpha, cost):

@@ -9,12 +9,12 @@ import torch
 
 from core.analysis.calibration import Predictor, calibrate, kl_bound, rank_correlation, study_predictors, verdict
 from core.analysis.diagnosis import PlainStep, diagnose, verify_costs
-from core.analysis.expectation import expected_tokens, predicted_speedup
+from core.analysis.expectation import expected_tokens
 from core.analysis.theory import resampled, speedup_theory, weighted_medians
 from core.evidence import capture
 from core.runlog.tally import COLUMNS, Tally
 from core.types import TokenKind
-from tests.test_core_analysis import make_step
+from tests.test_core_analysis import make_step, predicted_speedup
 from tests.test_core_diagnosis import drawn
 from tests.test_core_evidence import a_block, names
 

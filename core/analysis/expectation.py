@@ -1,7 +1,6 @@
-"""What theory expects of a pair: block efficiency, speedup, the best draft length, and intervals of rates.
+"""What theory expects of a pair: block efficiency, accepted tokens, and intervals of rates.
 
-Leviathan et al., 2211.17192, section 3, for tokens accepted independently with probability alpha. Their form takes
-scoring K + 1 positions to cost as much as scoring one; `verify_cost` is the real cost.
+Leviathan et al., 2211.17192, section 3, for tokens accepted independently with probability alpha.
 """
 
 from __future__ import annotations
@@ -52,18 +51,6 @@ def expected_tokens(alpha: float, num_draft_tokens: float) -> float:
     if alpha == 1.0:
         return num_draft_tokens + 1.0
     return (1.0 - alpha ** (num_draft_tokens + 1)) / (1.0 - alpha)
-
-
-def predicted_speedup(alpha: float, num_draft_tokens: float, cost: float, verify_cost: float = 1.0) -> float:
-    """tau / (K c + v), theorem 3.8 with v = 1.
-
-    Args:
-        alpha: acceptance probability of a tested token.
-        num_draft_tokens: K.
-        cost: c, one draft step's time / one target step's.
-        verify_cost: v(K+1), the time to score K + 1 positions / the time to score one.
-    """
-    return expected_tokens(alpha, num_draft_tokens) / (num_draft_tokens * cost + verify_cost)
 
 
 def expected_accepted(acceptance_probs: Sequence[float], expected_acceptance: Sequence[float]) -> float:
