@@ -86,6 +86,25 @@ def no_leaked_qthread():
 
 
 @pytest.fixture
+def clean_environment(monkeypatch):
+    """The terminal of the test run has no influence, and no test leaves a choice about threads behind."""
+    for name in ("NO_COLOR", "FORCE_COLOR", "OUTRIDER_DEBUG"):
+        monkeypatch.delenv(name, raising=False)
+    values = {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1"}
+    values |= {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "TRANSFORMERS_VERBOSITY": "error"}
+    for name, value in values.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def play(monkeypatch):
+    """Plays a script in place of the engine of `outrider run`."""
+    from tests.fakes_cli import play_engine
+
+    return partial(play_engine, monkeypatch)
+
+
+@pytest.fixture
 def home(tmp_path, monkeypatch):
     """HF_HOME in a folder of the test's own; no pauses before a download is tried again."""
     for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_TOKEN"):

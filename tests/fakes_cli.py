@@ -2,8 +2,6 @@
 
 import io
 
-import pytest
-
 from app.__main__ import build_parser, main
 from app.cli import run
 from core.types import Finished, FinishReason, PrefillDone, RunStarted, StageChanged, Step, Summary
@@ -89,14 +87,3 @@ def play_engine(monkeypatch, *script):
     engine = FakeEngine(script or GOOD)
     monkeypatch.setattr(run, "make_engine", lambda: engine)
     return engine
-
-
-@pytest.fixture
-def clean_environment(monkeypatch):
-    """The terminal of the test run has no influence, and no test leaves a choice about threads behind."""
-    for name in ("NO_COLOR", "FORCE_COLOR", "OUTRIDER_DEBUG"):
-        monkeypatch.delenv(name, raising=False)
-    values = {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1"}
-    values |= {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "TRANSFORMERS_VERBOSITY": "error"}
-    for name, value in values.items():
-        monkeypatch.setenv(name, value)

@@ -10,12 +10,11 @@ from app.__main__ import build_parser, main
 from app.cli.bench import build_settings
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, SMOLLM2_DRAFTER
 from tests.fakes import is_sentence, save_model
-from tests.fakes_cli import clean_environment
 
 QUICK = ["--rounds", "1", "--max-new-tokens", "4", "--threads", "1", "--temperature", "0"]
 OURS = ["--only", "generate,plain,prompt-lookup"]
 
-pytestmark = pytest.mark.usefixtures(clean_environment.__name__)
+pytestmark = pytest.mark.usefixtures("clean_environment")
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """`outrider run` with a played engine: streams, exit codes, the log, and Ctrl-C."""
 
 import errno
-import functools
 import io
 import json
 import os
@@ -14,14 +13,9 @@ from app.cli import run
 from core.errors import GenerationError, ModelNotFoundError, OutOfMemoryError, PairMismatchError
 from core.runlog.log import read_run_log
 from core.types import BaselineStep, FinishReason, StageChanged
-from tests.fakes_cli import STARTED, clean_environment, finished, outrider, play_engine, step
+from tests.fakes_cli import STARTED, finished, outrider, step
 
-pytestmark = pytest.mark.usefixtures(clean_environment.__name__)
-
-
-@pytest.fixture
-def play(monkeypatch):
-    return functools.partial(play_engine, monkeypatch)
+pytestmark = pytest.mark.usefixtures("clean_environment")
 
 
 @pytest.fixture

@@ -9,14 +9,9 @@ from app.__main__ import main
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, ModelEntry, ModelFormat, ModelOrigin
 from core.settings import Coupling
 from tests.fakes_cache import write_snapshot
-from tests.fakes_cli import clean_environment, outrider, piped, play_engine, request_of
+from tests.fakes_cli import outrider, piped, request_of
 
-pytestmark = pytest.mark.usefixtures(clean_environment.__name__)
-
-
-@pytest.fixture
-def play(monkeypatch):
-    return functools.partial(play_engine, monkeypatch)
+pytestmark = pytest.mark.usefixtures("clean_environment")
 
 
 # --- Flags ------------------------------------------------------------------------------------------------------

@@ -15,13 +15,12 @@ from core.experiments.sweep_file import read_sweep
 from core.experiments.sweep_plan import DrafterChoice
 from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, SMOLLM2_DRAFTER
 from tests.fakes import is_sentence, save_model
-from tests.fakes_cli import clean_environment
 from tests.fakes_sweep import FakeSweepSession, fails_at
 
 GRID = ["--k", "1-2", "--prompts", "code", "--num-prompts", "2", "--repeats", "2", "--max-new-tokens", "16"]
 """Two cells and a baseline, two prompts, twice: twelve runs."""
 
-pytestmark = pytest.mark.usefixtures(clean_environment.__name__)
+pytestmark = pytest.mark.usefixtures("clean_environment")
 
 
 @pytest.fixture

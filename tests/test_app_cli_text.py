@@ -10,6 +10,7 @@ from rich.color import Color
 
 from app.cli.text import STYLES, Sink, StopTail, Transcript
 from core.types import TokenKind as Kind
+from tests.fakes_cache import Terminal
 from tests.fakes_cli import step
 
 
@@ -67,11 +68,6 @@ def test_what_is_printed_is_the_text_up_to_the_stop(pieces, stops):
 
 
 # --- Terminal and pipe ------------------------------------------------------------------------------------------
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
 
 
 @pytest.fixture
