@@ -213,14 +213,14 @@ def test_a_cell_that_fails_says_why_and_the_others_stay(window, engine, qtbot):
     assert "ran out of memory" in cell(sweeps.heatmap, 0, 2, Qt.ItemDataRole.ToolTipRole)
     assert "2 failed" in sweeps.progress.text()
     sweeps.heatmap.setCurrentCell(0, 2)
-    assert "ran out of memory" in cell(sweeps.runs, 0, 7)
-    assert sweeps.cell_problem.text() == "The draft ran out of memory."
-    assert not sweeps.use_button.isEnabled()
+    assert "ran out of memory" in cell(sweeps.cell.table, 0, 7)
+    assert sweeps.cell.problem.text() == "The draft ran out of memory."
+    assert not sweeps.cell.use_button.isEnabled()
     engine.on_run = lambda request, controls: None
     sweeps.continue_button.click()
     finish(qtbot, window)
     assert speedups(sweeps) == ["1.00×", "2.00×", "3.00×"]
-    assert sweeps.cell_problem.isHidden()
+    assert sweeps.cell.problem.isHidden()
 
 
 def test_where_nothing_pays_it_says_not_to_speculate_and_a_target_that_can_not_be_loaded_is_a_sentence(
@@ -251,8 +251,8 @@ def test_a_disk_error_is_reported_and_the_sweep_continues(window, qtbot, monkeyp
     assert sweeps.banner.sentence().endswith("The sweep continues.")
     assert speedups(sweeps) == ["1.00×", "2.00×", "3.00×"]
     sweeps.heatmap.setCurrentCell(0, 1)
-    sweeps.runs.selectRow(0)
-    assert not sweeps.open_run_button.isEnabled()
+    sweeps.cell.table.selectRow(0)
+    assert not sweeps.cell.open_button.isEnabled()
 
 
 @pytest.mark.parametrize("answer", [True, False])

@@ -66,16 +66,16 @@ def test_arrows_move_and_enter_opens_the_runs_of_a_cell(qtbot, opened):
     sweeps.heatmap.setCurrentCell(0, 1)
     qtbot.keyClick(sweeps.heatmap, Qt.Key.Key_Right)
     assert sweeps.heatmap.current_cell() == Cell(DRAFT, 2, 0.0)
-    assert sweeps.cell_title.text() == "K = 2 with Tiny draft, temperature 0 · 2 of 2 runs"
+    assert sweeps.cell.title.text() == "K = 2 with Tiny draft, temperature 0 · 2 of 2 runs"
     qtbot.keyClick(sweeps.heatmap, Qt.Key.Key_Return)
-    assert sweeps.runs.count() == 2
-    assert sweeps.selected_run() is not None
-    assert texts(sweeps.runs)[0][:5] == ["a: one", "1", "30.0", "3.00×", "50\u00a0%"]
+    assert sweeps.cell.table.count() == 2
+    assert sweeps.cell.selected_run() is not None
+    assert texts(sweeps.cell.table)[0][:5] == ["a: one", "1", "30.0", "3.00×", "50\u00a0%"]
     # Plain decoding is one cell for all drafters of a temperature.
     assert [sweeps.heatmap.rowSpan(row, 0) for row in (0, 2)] == [2, 2]
     sweeps.heatmap.setCurrentCell(2, 0)
-    assert sweeps.cell_title.text().startswith("Plain decoding, temperature 0.5")
-    assert not sweeps.use_button.isEnabled()
+    assert sweeps.cell.title.text().startswith("Plain decoding, temperature 0.5")
+    assert not sweeps.cell.use_button.isEnabled()
 
 
 def test_a_run_opens_in_the_main_window(window, qtbot, opened):
@@ -84,11 +84,11 @@ def test_a_run_opens_in_the_main_window(window, qtbot, opened):
     sweeps.heatmap.setCurrentCell(0, 2)
     qtbot.keyClick(sweeps.heatmap, Qt.Key.Key_Return)
     with qtbot.waitSignal(window.live.run_shown, timeout=10_000):
-        qtbot.keyClick(sweeps.runs, Qt.Key.Key_Return)
+        qtbot.keyClick(sweeps.cell.table, Qt.Key.Key_Return)
     assert window.live.kept_title == "K = 2 with Tiny draft, temperature 0, repeat 1"
     assert window.run_view.steps
-    sweeps.selected_run().log.unlink()
-    sweeps.open_run_button.click()
+    sweeps.cell.selected_run().log.unlink()
+    sweeps.cell.open_button.click()
     assert "not kept, or is gone" in sweeps.banner.sentence()
 
 
@@ -97,12 +97,12 @@ def test_use_this_cell_sets_k_temperature_and_draft_and_leaves_the_rest(window, 
     window.prompt.set_text("mine")
     window.controls.fields["seed"].setText("77")
     sweeps.heatmap.setCurrentCell(2, 2)
-    sweeps.use_button.click()
+    sweeps.cell.use_button.click()
     settings = window.controls.settings(window.prompt.text())
     assert (settings.num_draft_tokens, settings.temperature, settings.draft) == (2, 0.5, "tiny-draft")
     assert (settings.method, settings.prompt, settings.seed) == ("draft-model", "mine", 77)
     sweeps.heatmap.setCurrentCell(1, 3)
-    sweeps.use_button.click()
+    sweeps.cell.use_button.click()
     settings = window.controls.settings("")
     assert (settings.method, settings.length_policy) == ("prompt-lookup", LengthPolicy.ADAPTIVE)
 

@@ -3,33 +3,32 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import Qt, Slot
-from PySide6.QtGui import QAction, QKeySequence, QResizeEvent, QShortcut
-from PySide6.QtWidgets import QBoxLayout, QGridLayout, QProgressBar, QScrollArea, QSizePolicy, QStackedWidget, QWidget
+from PySide6.QtGui import QAction, QKeySequence, QShortcut
+from PySide6.QtWidgets import QBoxLayout, QProgressBar, QStackedWidget, QWidget
 
 from app.controller import RunController
 from app.dialogs import Dialogs
 from app.jobs import Jobs
 from app.settings import sweeps_folder
-from app.setup.controls import ControlsPanel, settings_of
+from app.setup.controls import ControlsPanel
 from app.setup.prompt import PromptEditor
 from app.theme import hold, scaled, text_scale
 from app.tools.sweep import files
 from app.tools.sweep.files import SweepExport
 from app.tools.sweep.form import SweepForm, is_long
 from app.tools.sweep.heatmap import Heatmap, HeatmapLegend, picture_of
-from app.tools.sweep.sweep_view import STOPPING, SweepView, VerdictLine
+from app.tools.sweep.results import CellRuns, SweepVerdicts
+from app.tools.sweep.sweep_view import STOPPING, SweepView
 from app.tools.tool_window import ToolWindow
 from app.widgets.fields import (
     ChoiceRow,
-    boxed,
     card,
     column,
     hint_label,
@@ -37,13 +36,8 @@ from app.widgets.fields import (
     named,
     push_button,
     row,
-    scrolled,
-    text_label,
-    wrapped_label,
 )
 from app.widgets.labels import Banner, MessageBar, show_share
-from app.widgets.rows import Column, Row
-from app.widgets.tables import Table
 from app.window_layout import open_at, splitter
 from core.controls import RunControls
 from core.errors import RunLogError
@@ -51,8 +45,6 @@ from core.experiments.sweep import sweep
 from core.experiments.sweep_plan import (
     Cell,
     FileFailed,
-    Measurement,
-    PlannedRun,
     RunMeasured,
     SweepFinished,
     SweepPlan,
@@ -60,83 +52,15 @@ from core.experiments.sweep_plan import (
 )
 from core.experiments.sweep_results import FIGURES, SweepFigure
 from core.files import explain_write_error, write_atomically
-from core.runlog.store import KeptRun, KeptState
 from core.text import duration_text
 
 if TYPE_CHECKING:
     from app.tools.runs.kept import KeptRuns
 
-MAX_VERDICTS_HEIGHT = 132
-NO_VERDICTS = (
-    "A sweep measures each K at each temperature with each draft, relative to plain decoding, and says which to use, "
-    "or not to speculate at all. Choose on the left what to measure, and start."
-)
-
-
-class SweepVerdicts(QScrollArea):
-    """A line for each temperature's verdict; scrolls when there are many."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        scrolled(QWidget(), "sweepVerdicts", self)
-        self.setAccessibleName("Verdict")
-        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
-        self.lines: tuple[VerdictLine, ...] | None = None
-        self.show_lines([])
-
-    def show_lines(self, lines: Sequence[VerdictLine]) -> None:
-        """Show these; if there are none, say what the window is for."""
-        if tuple(lines) == self.lines:
-            return
-        self.lines = tuple(lines)
-        self._grid = QGridLayout()
-        self._grid.setHorizontalSpacing(10)
-        self._grid.setVerticalSpacing(4)
-        self._grid.setColumnStretch(1, 1)
-        for index, line in enumerate(lines):
-            badge = text_label(line.word, "badge")
-            badge.setProperty("kind", {True: "pays", False: "pays-not", None: "base"}[line.pays])
-            badge.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
-            self._grid.addWidget(badge, index, 0, Qt.AlignmentFlag.AlignTop)
-            self._grid.addWidget(wrapped_label("", "plain", line.sentence), index, 1)
-        if not lines:
-            self._grid.addWidget(wrapped_label("", "hint", NO_VERDICTS), 0, 0, 1, 2)
-        body = boxed(self._grid)
-        body.setObjectName("sweepVerdictsBody")
-        self.setWidget(body)
-        self._fit()
-
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        """Wrap the sentences again, which changes their heights."""
-        super().resizeEvent(event)
-        self._fit()
-
-    def _fit(self) -> None:
-        height = self._grid.totalHeightForWidth(max(200, self.viewport().width()))
-        self.setFixedHeight(min(scaled(MAX_VERDICTS_HEIGHT), max(scaled(20), height)) + 2)
-
-
-RUN_COLUMNS = (
-    Column("Prompt"),
-    Column("Repeat", is_figure=True),
-    Column("Tokens/s", "New tokens / seconds of model work", is_figure=True),
-    Column(
-        "Speedup",
-        "Relative to plain decoding of the same prompt and temperature, the run nearest in time",
-        is_figure=True,
-    ),
-    Column("Acceptance", "Accepted / drafted tokens", is_figure=True),
-    Column("Tokens/forward", "New tokens / forwards of the target", is_figure=True),
-    Column("Tokens", is_figure=True),
-    Column("Outcome"),
-)
-OPEN_TIP, NO_LOG_TIP = "Double-click or press Enter to open it in the main window", "Its log is not kept"
 POLL_MS = 500
 """Rarely, since drawing takes processor time from the measured runs."""
 ANSWER_POLL_S = 0.05
-CHOOSE = "Choose a cell to see its runs: click it, or use the arrow keys."
 EMPTY = "The heatmap of the sweep will appear here."
-NO_LOG = "The log of this run was not kept, or is gone."
 BUSY = "A sweep is running. Stop it, or wait for it to end, before you open another."
 MIN_FORM, MAX_FORM, WIDE_SCALE = 276, 430, 1.2
 
@@ -157,7 +81,7 @@ class SweepWindow(ToolWindow):
         dialogs: Dialogs,
     ) -> None:
         super().__init__(main, controller, "sweep", "Sweep", POLL_MS)
-        self._controls, self._prompt, self._kept, self._jobs, self._dialogs = controls, prompt, runs, jobs, dialogs
+        self._jobs, self._dialogs = jobs, dialogs
         self._confirmed = threading.Event()
         """The user wants a long sweep to continue after its first run."""
         self._must_ask = False
@@ -175,15 +99,6 @@ class SweepWindow(ToolWindow):
             button.setToolTip(figure.meaning)
         self.heatmap = Heatmap(self.view)
         self.legend = HeatmapLegend()
-        self.cell_title = text_label(CHOOSE, "strong")
-        self.cell_title.setObjectName("sweepCellTitle")
-        self.cell_problem = wrapped_label("sweepCellProblem", "problem")
-        last = len(RUN_COLUMNS) - 1
-        self.runs: Table[Measurement] = Table("sweepRuns", "Runs of the cell", RUN_COLUMNS, stretched=last)
-        use_help = "Set its K, temperature and draft in the main window"
-        self.use_button = push_button("Use this cell", "sweepUseButton", use_help, self._on_use)
-        run_help = "Show the selected run in the main window (Enter)"
-        self.open_run_button = push_button("Open run", "sweepOpenRunButton", run_help, self._on_open_run)
         self.earlier = menu_button("Earlier sweeps", "sweepEarlierButton", "Open a sweep that was kept, or a file")
         export_help = "Save the sweep as a table, report or picture"
         self.export_button = menu_button("Export", "sweepExportButton", export_help)
@@ -199,6 +114,9 @@ class SweepWindow(ToolWindow):
         self.stop_button = push_button("Stop", "sweepStopButton", stop_help, self.stop)
         continue_help = "Measure what is missing"
         self.continue_button = push_button("Continue", "sweepContinueButton", continue_help, self._on_continue)
+        self.cell = CellRuns(
+            self.view, controls, prompt, runs, say=self.progress.setText, warn=self.banner.show_sentence
+        )
         self._arrange()
         self._connect()
         self._show()
@@ -212,9 +130,7 @@ class SweepWindow(ToolWindow):
         self._head = row((self.figures, 1), self.legend)
         self._head.setAlignment(self.legend, Qt.AlignmentFlag.AlignRight)
         grid, _ = card(self._head, (self._pages, 1))
-        title = row((self.cell_title, 1), self.open_run_button, self.use_button)
-        self._below, _ = card(title, self.cell_problem, (self.runs, 1))
-        self.parts = splitter(Qt.Orientation.Vertical, "sweepSplitter", (grid, 2), (self._below, 1))
+        self.parts = splitter(Qt.Orientation.Vertical, "sweepSplitter", (grid, 2), (self.cell, 1))
         self.parts.setSizes([400, 190])
         top = row((self.verdicts, 1), self.earlier, self.export_button, spacing=12)
         for button in (self.earlier, self.export_button):
@@ -233,8 +149,6 @@ class SweepWindow(ToolWindow):
         self.figures.chosen.connect(self._on_figure_chosen)
         self.heatmap.cell_chosen.connect(self._show_cell)
         self.heatmap.cell_opened.connect(self._on_cell_opened)
-        self.runs.activated.connect(self._on_open_run)
-        self.runs.chosen.connect(self._show_actions)
         self.form.start_requested.connect(self.start)
         self.earlier.menu().aboutToShow.connect(self.list_earlier)
         self.earlier.menu().triggered.connect(self._on_earlier_chosen)
@@ -335,7 +249,7 @@ class SweepWindow(ToolWindow):
         self.heatmap.refresh()
         self.legend.show_scale(self.heatmap.scale)
         self._pages.setCurrentIndex(int(has_plan))
-        for widget in (self.legend, self.figures, self._below, self.bar):
+        for widget in (self.legend, self.figures, self.cell, self.bar):
             widget.setVisible(has_plan)
         self.verdicts.show_lines(view.verdict_lines())
         self.progress.setText(view.progress_text())
@@ -349,31 +263,7 @@ class SweepWindow(ToolWindow):
 
     @Slot()
     def _show_cell(self) -> None:
-        cell = self.heatmap.current_cell() if self.view.plan is not None else None
-        title, problem, rows = CHOOSE if self.view.plan is not None else "", "", []
-        if cell is not None:
-            result = self.view.result(cell)
-            title = f"{self.view.cell_title(cell)} · {result.num_measured} of {result.num_planned} runs"
-            problem = "\n".join(result.errors)
-            for run, texts in self.view.run_rows(cell):
-                tip = run.error or (OPEN_TIP if run.log is not None else NO_LOG_TIP)
-                rows.append(Row(run, run.run, texts, tip))
-        self.cell_title.setText(title)
-        self.cell_problem.setText(problem)
-        self.cell_problem.setVisible(bool(problem))
-        self.runs.show_rows(rows)
-        self._show_actions()
-
-    @Slot()
-    def _show_actions(self) -> None:
-        cell, run = self.heatmap.current_cell(), self.selected_run()
-        can_use = cell is not None and not cell.is_baseline and self.view.result(cell).num_measured > 0
-        self.use_button.setEnabled(can_use)
-        self.open_run_button.setEnabled(run is not None and run.log is not None)
-
-    def selected_run(self) -> Measurement | None:
-        """The run selected in the table."""
-        return next(iter(self.runs.selected()), None)
+        self.cell.show_cell(self.heatmap.current_cell() if self.view.plan is not None else None)
 
     @Slot(object)
     def _on_figure_chosen(self, figure: SweepFigure) -> None:
@@ -383,10 +273,7 @@ class SweepWindow(ToolWindow):
     @Slot(object)
     def _on_cell_opened(self, _cell: Cell) -> None:
         self._show_cell()
-        if runs := self.runs.items():
-            self.runs.setFocus()
-            if self.selected_run() is None:
-                self.runs.select([runs[0].run])
+        self.cell.focus_runs()
 
     # --- Earlier sweeps ---
 
@@ -428,38 +315,6 @@ class SweepWindow(ToolWindow):
             self._show()
             for problem in events[0].problems[:1]:
                 self.banner.show_sentence(problem)
-
-    # --- From a cell to the main window ---
-
-    @Slot()
-    def _on_use(self) -> None:
-        cell, plan = self.heatmap.current_cell(), self.view.plan
-        if cell is None or plan is None:
-            return
-        kept = self._controls.settings(self._prompt.text())
-        found = settings_of(plan.request(PlannedRun(cell, 0, 0)), kept)
-        # Settings that the cell doesn't determine stay unchanged.
-        found = replace(
-            found, prompt=kept.prompt, seed=kept.seed, max_new_tokens=kept.max_new_tokens, baseline=kept.baseline
-        )
-        self._controls.apply(found)
-        self._controls.changed.emit()
-        self.progress.setText(f"The main window is set to {self.view.cell_title(cell)}")
-
-    @Slot()
-    def _on_open_run(self) -> None:
-        if (run := self.selected_run()) is None:
-            return
-        if run.log is None or run.run_id is None or not run.log.is_file():
-            self.banner.show_sentence(NO_LOG)
-        elif sentence := self._kept.busy_sentence():
-            self.banner.show_sentence(sentence)
-        else:
-            name = f"{self.view.cell_title(run.run.cell)}, repeat {run.run.repeat + 1}"
-            self._kept.open_run(KeptRun(run.run_id, run.log, name, state=KeptState.FINISHED))
-            if (main := self.parentWidget()) is not None:
-                main.raise_()
-                main.activateWindow()
 
     # --- Export ---
 

@@ -1,0 +1,196 @@
+"""What a sweep found: the verdict at each temperature, and the runs of one cell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from PySide6.QtCore import Qt, Slot
+from PySide6.QtGui import QResizeEvent
+from PySide6.QtWidgets import QGridLayout, QScrollArea, QSizePolicy, QWidget
+
+from app.setup.controls import ControlsPanel, settings_of
+from app.setup.prompt import PromptEditor
+from app.theme import scaled
+from app.tools.sweep.sweep_view import SweepView, VerdictLine
+from app.widgets.fields import boxed, card, column, push_button, row, scrolled, text_label, wrapped_label
+from app.widgets.rows import Column, Row
+from app.widgets.tables import Table
+from core.experiments.sweep_plan import Cell, Measurement, PlannedRun
+from core.runlog.store import KeptRun, KeptState
+
+if TYPE_CHECKING:
+    from app.tools.runs.kept import KeptRuns
+
+MAX_VERDICTS_HEIGHT = 132
+NO_VERDICTS = (
+    "A sweep measures each K at each temperature with each draft, relative to plain decoding, and says which to use, "
+    "or not to speculate at all. Choose on the left what to measure, and start."
+)
+
+
+class SweepVerdicts(QScrollArea):
+    """A line for each temperature's verdict; scrolls when there are many."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        scrolled(QWidget(), "sweepVerdicts", self)
+        self.setAccessibleName("Verdict")
+        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
+        self.lines: tuple[VerdictLine, ...] | None = None
+        self.show_lines([])
+
+    def show_lines(self, lines: Sequence[VerdictLine]) -> None:
+        """Show these; if there are none, say what the window is for."""
+        if tuple(lines) == self.lines:
+            return
+        self.lines = tuple(lines)
+        self._grid = QGridLayout()
+        self._grid.setHorizontalSpacing(10)
+        self._grid.setVerticalSpacing(4)
+        self._grid.setColumnStretch(1, 1)
+        for index, line in enumerate(lines):
+            badge = text_label(line.word, "badge")
+            badge.setProperty("kind", {True: "pays", False: "pays-not", None: "base"}[line.pays])
+            badge.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
+            self._grid.addWidget(badge, index, 0, Qt.AlignmentFlag.AlignTop)
+            self._grid.addWidget(wrapped_label("", "plain", line.sentence), index, 1)
+        if not lines:
+            self._grid.addWidget(wrapped_label("", "hint", NO_VERDICTS), 0, 0, 1, 2)
+        body = boxed(self._grid)
+        body.setObjectName("sweepVerdictsBody")
+        self.setWidget(body)
+        self._fit()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """Wrap the sentences again, which changes their heights."""
+        super().resizeEvent(event)
+        self._fit()
+
+    def _fit(self) -> None:
+        height = self._grid.totalHeightForWidth(max(200, self.viewport().width()))
+        self.setFixedHeight(min(scaled(MAX_VERDICTS_HEIGHT), max(scaled(20), height)) + 2)
+
+
+RUN_COLUMNS = (
+    Column("Prompt"),
+    Column("Repeat", is_figure=True),
+    Column("Tokens/s", "New tokens / seconds of model work", is_figure=True),
+    Column(
+        "Speedup",
+        "Relative to plain decoding of the same prompt and temperature, the run nearest in time",
+        is_figure=True,
+    ),
+    Column("Acceptance", "Accepted / drafted tokens", is_figure=True),
+    Column("Tokens/forward", "New tokens / forwards of the target", is_figure=True),
+    Column("Tokens", is_figure=True),
+    Column("Outcome"),
+)
+OPEN_TIP, NO_LOG_TIP = "Double-click or press Enter to open it in the main window", "Its log is not kept"
+CHOOSE = "Choose a cell to see its runs: click it, or use the arrow keys."
+NO_LOG = "The log of this run was not kept, or is gone."
+
+
+class CellRuns(QWidget):
+    """The runs of a cell; each can be opened in the main window, which can also take over the cell's settings.
+
+    Args:
+        say, warn: show a line about a result, or a sentence about a problem.
+    """
+
+    def __init__(
+        self,
+        view: SweepView,
+        controls: ControlsPanel,
+        prompt: PromptEditor,
+        kept: KeptRuns,
+        *,
+        say: Callable[[str], None],
+        warn: Callable[[str], None],
+    ) -> None:
+        super().__init__()
+        self._view, self._controls, self._prompt, self._kept, self._say, self._warn = (
+            view, controls, prompt, kept, say, warn
+        )  # fmt: skip
+        self._cell: Cell | None = None
+        self.title = text_label(CHOOSE, "strong")
+        self.title.setObjectName("sweepCellTitle")
+        self.problem = wrapped_label("sweepCellProblem", "problem")
+        last = len(RUN_COLUMNS) - 1
+        self.table: Table[Measurement] = Table("sweepRuns", "Runs of the cell", RUN_COLUMNS, stretched=last)
+        use_help = "Set its K, temperature and draft in the main window"
+        self.use_button = push_button("Use this cell", "sweepUseButton", use_help, self._on_use)
+        open_help = "Show the selected run in the main window (Enter)"
+        self.open_button = push_button("Open run", "sweepOpenRunButton", open_help, self._on_open)
+        head = row((self.title, 1), self.open_button, self.use_button)
+        layout = column(card(head, self.problem, (self.table, 1))[0])
+        layout.setContentsMargins(0, 0, 0, 0)
+        self.setLayout(layout)
+        self.table.activated.connect(self._on_open)
+        self.table.chosen.connect(self._show_actions)
+
+    def show_cell(self, cell: Cell | None) -> None:
+        """Show a cell's runs so far; None: no cell is chosen."""
+        self._cell = cell
+        title, problem, rows = CHOOSE if self._view.plan is not None else "", "", []
+        if cell is not None:
+            result = self._view.result(cell)
+            title = f"{self._view.cell_title(cell)} · {result.num_measured} of {result.num_planned} runs"
+            problem = "\n".join(result.errors)
+            for run, texts in self._view.run_rows(cell):
+                tip = run.error or (OPEN_TIP if run.log is not None else NO_LOG_TIP)
+                rows.append(Row(run, run.run, texts, tip))
+        self.title.setText(title)
+        self.problem.setText(problem)
+        self.problem.setVisible(bool(problem))
+        self.table.show_rows(rows)
+        self._show_actions()
+
+    def focus_runs(self) -> None:
+        """Move the keyboard to the runs, if there are any."""
+        if runs := self.table.items():
+            self.table.setFocus()
+            if self.selected_run() is None:
+                self.table.select([runs[0].run])
+
+    def selected_run(self) -> Measurement | None:
+        """The run selected in the table."""
+        return next(iter(self.table.selected()), None)
+
+    @Slot()
+    def _show_actions(self) -> None:
+        cell, run = self._cell, self.selected_run()
+        can_use = cell is not None and not cell.is_baseline and self._view.result(cell).num_measured > 0
+        self.use_button.setEnabled(can_use)
+        self.open_button.setEnabled(run is not None and run.log is not None)
+
+    @Slot()
+    def _on_use(self) -> None:
+        cell, plan = self._cell, self._view.plan
+        if cell is None or plan is None:
+            return
+        kept = self._controls.settings(self._prompt.text())
+        found = settings_of(plan.request(PlannedRun(cell, 0, 0)), kept)
+        # Settings that the cell doesn't determine stay unchanged.
+        found = replace(
+            found, prompt=kept.prompt, seed=kept.seed, max_new_tokens=kept.max_new_tokens, baseline=kept.baseline
+        )
+        self._controls.apply(found)
+        self._controls.changed.emit()
+        self._say(f"The main window is set to {self._view.cell_title(cell)}")
+
+    @Slot()
+    def _on_open(self) -> None:
+        if (run := self.selected_run()) is None:
+            return
+        if run.log is None or run.run_id is None or not run.log.is_file():
+            self._warn(NO_LOG)
+        elif sentence := self._kept.busy_sentence():
+            self._warn(sentence)
+        else:
+            name = f"{self._view.cell_title(run.run.cell)}, repeat {run.run.repeat + 1}"
+            self._kept.open_run(KeptRun(run.run_id, run.log, name, state=KeptState.FINISHED))
+            if (main := self.window().parentWidget()) is not None:
+                main.raise_()
+                main.activateWindow()
