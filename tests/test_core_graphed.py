@@ -7,16 +7,18 @@ import torch
 
 import core.models.language_model
 from core.controls import RunControls
-from core.decode import speculative
+from core.decode import autoregressive, speculative
 from core.draft_shape import DraftLengthPolicy
 from core.drafters.draft_model import DraftModelDrafter
+from core.errors import GenerationError
 from core.models.language_model import LanguageModel
+from core.models.loading import prepare
 from core.runners.graphed import GraphedRunner, GraphPool
 from core.runners.llama import LLAMA_MODEL_TYPES, FusedLlamaRunner
 from core.sampling import draw, probabilities
 from core.settings import SamplingParams
 from core.types import DraftContext, Step
-from tests.fakes import NoLook, play, tiny_model
+from tests.fakes import NoLook, play, shared_tokenizer, tiny_model, tiny_module
 
 IDS = torch.randint(0, 257, (60,), generator=torch.Generator().manual_seed(0))
 
@@ -221,3 +223,27 @@ def test_the_text_of_a_seed_is_the_same_with_graphs_and_without(temperature, req
     plain = run(temperature)
     request.getfixturevalue("captures")
     assert run(temperature) == plain
+
+
+@pytest.mark.usefixtures("captures")
+def test_the_check_at_load_is_not_misled_by_outputs_that_the_next_forward_overwrites():
+    model = prepare("tiny", tiny_module("llama"), shared_tokenizer(), torch.device("cpu"), torch.float32)
+    assert model.fused_weights is not None
+
+
+@pytest.mark.usefixtures("captures")
+def test_a_run_that_met_nan_leaves_none_to_the_next():
+    model, settings = tiny_model(is_fused=True), {"sampling": SamplingParams(0.0), "max_new_tokens": 12}
+    expected = play(autoregressive(model, [1, 2, 3], **settings)).ids
+    table = model.model.get_input_embeddings().weight
+    sound = table.clone()
+
+    def poison(event):
+        if isinstance(event, Step):
+            table.fill_(torch.nan)
+        return event
+
+    with pytest.raises(GenerationError):
+        play(map(poison, autoregressive(model, IDS[:20].tolist(), **settings)))
+    table.copy_(sound)
+    assert play(autoregressive(model, [1, 2, 3], **settings)).ids == expected

@@ -290,9 +290,9 @@ def find_fused_weights(loaded: LanguageModel, expected: torch.Tensor) -> FusedLl
     probe = _probe(loaded)
     weights = FusedLlamaWeights(loaded.model)
     runner = replace(loaded, fused_weights=weights).runner(len(probe))
-    # In two parts, so that the cache is read as well as written.
-    parts = [runner.forward(part, num_logits=len(part)).logits.float() for part in probe.tensor_split(2) if len(part)]
-    logits = torch.cat(parts)
+    # In two parts, so that the cache is read as well as written; copied, as the second overwrites a graph's output.
+    parts = [runner.forward(part, num_logits=len(part)).logits.clone() for part in probe.tensor_split(2) if len(part)]
+    logits = torch.cat(parts).float()
     difference = float((logits - expected).abs().max())
     if loaded.dtype is torch.float32:
         is_right = difference <= 1e-4 * max(1.0, float(expected.abs().max()))

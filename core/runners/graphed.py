@@ -363,6 +363,10 @@ class GraphPool:
             forwards = GraphedForwards(make(max(_SMALLEST_BUCKET, 1 << (room - 1).bit_length())), self._capture)
         else:
             idle.remove(forwards)
+            # Graphs read all of a cache: where an earlier run left NaN, a weight of 0 would not remove it.
+            with torch.inference_mode():
+                for store in forwards.eager.cache:
+                    store.zero_()
         runner = GraphedRunner(forwards, capacity)
         weakref.finalize(runner, idle.append, forwards)
         return runner
