@@ -155,10 +155,8 @@ class Models(QObject):
         self.window.open_page(page)
 
     def _show_problem(self, sentence: str) -> None:
-        if self.window is not None and self.window.isVisible():
-            self.window.banner.show_sentence(sentence)
-        else:
-            self.failed.emit(sentence)
+        window = self.window
+        (window.banner.show_sentence if window is not None and window.isVisible() else self.failed.emit)(sentence)
 
     # --- Local models ---
 

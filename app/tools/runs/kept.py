@@ -92,11 +92,10 @@ class KeptRuns(QObject):
         is_running = self._controller.state is not RunState.IDLE and self._run.started is not None
         return self._run.started.run_id if is_running and self._run.started is not None else ""
 
-    def _tell(self, sentence: str) -> None:
-        if self.window is not None:
-            self.window.show_problem(sentence)
-        else:
-            self.failed.emit(sentence)
+    def show_problem(self, sentence: str) -> None:
+        """Show a sentence in the window of kept runs, or in the main window if that one is not visible."""
+        window = self.window
+        (window.banner.show_sentence if window is not None and window.isVisible() else self.failed.emit)(sentence)
 
     @Slot()
     def _look_back(self) -> None:
@@ -108,7 +107,7 @@ class KeptRuns(QObject):
 
         what = "The kept runs could not be listed"
         self._jobs.submit(
-            lambda job: next(iter(self.store.runs()), None), tell, failed=self._tell, what=what, lane=LANE
+            lambda job: next(iter(self.store.runs()), None), tell, failed=self.show_problem, what=what, lane=LANE
         )
 
     # --- Opening and replaying ---
@@ -119,7 +118,7 @@ class KeptRuns(QObject):
 
     def _is_busy(self) -> bool:
         if sentence := self.busy_sentence():
-            self._tell(sentence)
+            self.show_problem(sentence)
             return True
         if self.window is not None:
             self.window.banner.dismiss()
@@ -134,7 +133,7 @@ class KeptRuns(QObject):
 
         if not self._is_busy():
             what = f"{run.title!r} could not be opened"
-            self._jobs.submit(read, lambda read: self.show(run, *read), failed=self._tell, what=what, lane=LANE)
+            self._jobs.submit(read, lambda read: self.show(run, *read), failed=self.show_problem, what=what, lane=LANE)
 
     def show(self, run: KeptRun, request: RunRequest, events: tuple[Event, ...], problems: list[str]) -> None:
         """Show the run that was read, unless another one has started meanwhile."""
@@ -145,7 +144,7 @@ class KeptRuns(QObject):
         self._live.show_kept(request, events, run.title)
         # The state already says that a run was cut off.
         if problems and (run.state is not KeptState.CUT_OFF or len(problems) > 1):
-            self._tell(problems[0])
+            self.show_problem(problems[0])
 
     def replay(self, run: KeptRun) -> None:
         """Run a kept run again."""
@@ -156,7 +155,9 @@ class KeptRuns(QObject):
 
         if not self._is_busy():
             what = f"{run.title!r} could not be read"
-            self._jobs.submit(read, lambda read: self._replay(run, *read), failed=self._tell, what=what, lane=LANE)
+            self._jobs.submit(
+                read, lambda read: self._replay(run, *read), failed=self.show_problem, what=what, lane=LANE
+            )
 
     def _replay(self, run: KeptRun, request: RunRequest, text: str | None) -> None:
         if self._is_busy():

@@ -112,7 +112,7 @@ class RunsWindow(QDialog):
             self._dialogs,
             self._jobs,
             saved=self._show_saved,
-            failed=self.show_problem,
+            failed=self._kept.show_problem,
         )
         QShortcut(QKeySequence.StandardKey.Find, self).activated.connect(self._on_find)
         for keys, button in (
@@ -162,7 +162,7 @@ class RunsWindow(QDialog):
 
     def _on_not_listed(self, sentence: str) -> None:
         self._listing, self._is_complete = None, True
-        self.show_problem(sentence)
+        self._kept.show_problem(sentence)
         self._show_list()
 
     def _show_runs(self, rows: Sequence[Row[KeptRun]]) -> None:
@@ -215,10 +215,6 @@ class RunsWindow(QDialog):
         self.delete_button.setEnabled(bool(runs) and not is_running)
 
     # --- Messages ---
-
-    def show_problem(self, sentence: str) -> None:
-        """Show a sentence in the banner, or in the main window if this one is not visible."""
-        (self.banner.show_sentence if self.isVisible() else self._kept.failed.emit)(sentence)
 
     def _show_saved(self, sentence: str) -> None:
         self._say(sentence)
@@ -291,7 +287,7 @@ class RunsWindow(QDialog):
             self._show_undo()
 
         if self._kept.running_id() in run_ids:
-            self.show_problem(RUNNING)
+            self._kept.show_problem(RUNNING)
         elif run_ids:
             self._change(lambda: self._store.delete(run_ids), "The runs could not be deleted", keep_for_undo)
 
@@ -333,9 +329,9 @@ class RunsWindow(QDialog):
     def _on_folder(self) -> None:
         folder = self._store.folder
         if not folder.is_dir():
-            self.show_problem(f"The folder {str(folder)!r} doesn't exist yet.")
+            self._kept.show_problem(f"The folder {str(folder)!r} doesn't exist yet.")
         elif not QDesktopServices.openUrl(QUrl.fromLocalFile(str(folder))):
-            self.show_problem(f"The desktop can't show folders. The runs are in {str(folder)!r}.")
+            self._kept.show_problem(f"The desktop can't show folders. The runs are in {str(folder)!r}.")
 
     def _change(self, work: Callable[[], Any], what: str, then: Callable[[Any], None] | None = None) -> None:
         """Change the store, then read the list again, even after an error."""
@@ -346,13 +342,13 @@ class RunsWindow(QDialog):
             self.refresh()
 
         def failed(sentence: str) -> None:
-            self.show_problem(sentence)
+            self._kept.show_problem(sentence)
             self.refresh()
 
         self._submit(lambda job: work(), changed, what, failed=failed)
 
     def _submit(self, work: Callable[[Job], Any], then: Callable[[Any], None], what: str, **settings: Any) -> Job:
-        return self._jobs.submit(work, then, what=what, lane=LANE, **{"failed": self.show_problem, **settings})
+        return self._jobs.submit(work, then, what=what, lane=LANE, **{"failed": self._kept.show_problem, **settings})
 
 
 def _short_path(folder: Path) -> str:
