@@ -16,7 +16,6 @@ from app.settings import (
     config_file,
     parse_settings,
     remember_model,
-    runs_folder,
 )
 from app.setup.models_form import ModelRole
 from app.theme import ThemeMode
@@ -181,12 +180,6 @@ def test_the_window_opens_over_a_file_that_makes_no_sense(make_window, tmp_path,
     assert window.prompt.run_button.isEnabled()
     assert window.side.title() == "Live"
     assert window.controls.settings("x").min_p == 0.0
-
-
-def test_files_live_in_the_users_own_folders(user_folders):
-    assert config_file().name == "settings.json"
-    assert "outrider" in config_file().parts
-    assert runs_folder().name == "runs"
 
 
 def test_the_window_builds_without_arguments_and_without_a_model(sound_binding, qtbot):
