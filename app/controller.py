@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import StrEnum
+from typing import Any
 
 from PySide6.QtCore import QObject, QThread, Signal, Slot
 
@@ -61,6 +62,8 @@ class RunController(QObject):
         super().__init__(parent)
         self._state = RunState.IDLE
         self._run: EngineTask | None = None
+        self._controls = RunControls()
+        """Of the current run, or of the last one."""
         self._task: EngineTask | None = None
         self._is_closing = False
         self._delay_ms = 0.0
@@ -137,7 +140,7 @@ class RunController(QObject):
             return False
         self._run = run_task(request, self._events, self)
         self._run.failed.connect(self.failed)
-        controls = self._run.controls
+        controls = self._controls = self._run.controls
         controls.set_delay(self._delay_ms)
         controls.set_inspected(self._is_inspected)
         if self._starts_paused:
@@ -147,15 +150,9 @@ class RunController(QObject):
         self._task_wanted.emit(self._run)
         return True
 
-    @property
-    def _controls(self) -> RunControls | None:
-        return self._run.controls if self._run is not None else None
-
     @Slot()
     def stop(self) -> None:
         """Ask the run to end before its next forward. Has no effect if already asked, or if nothing is running."""
-        if self._controls is None:
-            return
         self._controls.cancel()
         if self._state in {RunState.RUNNING, RunState.PAUSED}:
             self._set_state(RunState.STOPPING)
@@ -163,52 +160,48 @@ class RunController(QObject):
     @Slot()
     def pause(self) -> None:
         """Pause the run before its next step. The baseline is never paused."""
-        if self._controls is not None and self._state is RunState.RUNNING:
+        if self._state is RunState.RUNNING:
             self._controls.pause()
             self._set_state(RunState.PAUSED)
 
     @Slot()
     def resume(self) -> None:
         """Continue a paused run."""
-        if self._controls is not None and self._state is RunState.PAUSED:
+        if self._state is RunState.PAUSED:
             self._controls.resume()
             self._set_state(RunState.RUNNING)
 
     @Slot()
     def step_once(self) -> None:
         """Let a paused run take one more step."""
-        if self._controls is not None and self._state is RunState.PAUSED:
+        if self._state is RunState.PAUSED:
             self._controls.step_once()
 
     def set_pace(self, delay_ms: float, *, starts_paused: bool = False) -> None:
         """Set the time between steps, now and in later runs, and whether later runs begin paused."""
         self._delay_ms, self._starts_paused = delay_ms, starts_paused
-        if self._controls is not None:
-            self._controls.set_delay(delay_ms)
+        self._controls.set_delay(delay_ms)
 
     def set_inspected(self, inspected: bool) -> None:
         """Set whether each step's evidence is delivered at once, now and in later runs."""
         self._is_inspected = inspected
-        if self._controls is not None:
-            self._controls.set_inspected(inspected)
+        self._controls.set_inspected(inspected)
 
     @Slot(object)
     def set_num_draft_tokens(self, num_draft_tokens: DraftLength) -> None:
         """Change K, or the policy that chooses it, from the next step on."""
-        if self._controls is not None:
-            try:
-                self._controls.set_num_draft_tokens(num_draft_tokens)
-            except SettingsError as error:
-                self.failed.emit(str(error))
+        self._change(self._controls.set_num_draft_tokens, num_draft_tokens)
 
     @Slot(float)
     def set_temperature(self, temperature: float) -> None:
         """Change the temperature from the next step on."""
-        if self._controls is not None:
-            try:
-                self._controls.set_temperature(temperature)
-            except SettingsError as error:
-                self.failed.emit(str(error))
+        self._change(self._controls.set_temperature, temperature)
+
+    def _change(self, setter: Callable[[Any], None], value: Any) -> None:
+        try:
+            setter(value)
+        except SettingsError as error:
+            self.failed.emit(str(error))
 
     def begin_close(self) -> None:
         """Stop the run, drop the models and end the thread. Returns at once; `closed` is emitted when done."""
