@@ -49,24 +49,22 @@ def test_every_model_is_listed_with_what_it_is(make):
     _, panel = make()
     assert names(panel) == [TARGET.title, DRAFT.title, "small-instruct", "large"]
     assert texts(panel.table)[2] == ["small-instruct", "135 M", "bfloat16", "2,048", "49,152", "269 MB", "Yesterday"]
-    foot = panel.foot.text()
-    assert foot == f"4 models, 3.7 GB · 41.2 GB free · downloads go to {Path('~') / '.cache' / 'models'}"
-
-
-@pytest.mark.parametrize(("ref", "badge"), [(SMALL.ref, "Instruct"), (LARGE.ref, "Base")])
-def test_base_and_instruct_models_are_distinguished(make, ref, badge):
-    _, panel = make()
-    panel.table.select([ref])
-    assert panel.details.badge.text() == badge
+    for ref, badge in ((SMALL.ref, "Instruct"), (LARGE.ref, "Base")):
+        panel.table.select([ref])
+        assert panel.details.badge.text() == badge
+    assert panel.foot.text() == f"4 models, 3.7 GB · 41.2 GB free · downloads go to {Path('~') / '.cache' / 'models'}"
 
 
 @pytest.mark.parametrize("is_offline", [False, True])
 def test_a_damaged_model_of_the_hub_can_be_downloaded_again(make, hub, qtbot, is_offline):
     hub.is_offline = is_offline
-    hub.details[LARGE.ref] = DAMAGED
+    folder = replace(LARGE, ref="owner/folder", origin=ModelOrigin.FOLDER)
+    hub.entries.append(folder)
+    hub.details |= {LARGE.ref: DAMAGED, folder.ref: DAMAGED}
     window, panel = make()
-    panel.table.select([SMALL.ref])
-    assert not panel.details.again.isVisibleTo(panel)
+    for ref in (SMALL.ref, folder.ref):  # One that is whole, and one of the user's own.
+        panel.table.select([ref])
+        assert not panel.details.again.isVisibleTo(panel)
     panel.table.select([LARGE.ref])
     assert (panel.details.problem.text(), panel.details.badge.text()) == (DAMAGED, "Damaged")
     assert panel.details.again.isVisibleTo(panel)
@@ -79,16 +77,6 @@ def test_a_damaged_model_of_the_hub_can_be_downloaded_again(make, hub, qtbot, is
     wait_for_state(qtbot, window, LARGE.ref, DownloadState.DONE)
     assert hub.calls == [(LARGE.ref, True)]
     until(qtbot, lambda: panel.details.badge.text() == "Base")
-    assert not panel.details.again.isVisibleTo(panel)
-
-
-def test_a_damaged_folder_of_the_users_own_is_not_downloaded_again(make, hub):
-    folder = replace(LARGE, ref="owner/folder", origin=ModelOrigin.FOLDER)
-    hub.entries.append(folder)
-    hub.details[folder.ref] = DAMAGED
-    _, panel = make()
-    panel.table.select([folder.ref])
-    assert panel.details.problem.text()
     assert not panel.details.again.isVisibleTo(panel)
 
 
@@ -190,13 +178,6 @@ def test_both_dropdowns_end_in_a_way_to_get_more(window):
         window.models.window.close()
 
 
-def test_a_run_continues_beneath_the_models_window(make, run_to_end, session):
-    window, panel = make()
-    assert not panel.isModal()
-    run_to_end(window)
-    assert len(session.requests) == 1
-
-
 # --- Deleting ---------------------------------------------------------------------------------------------------
 
 
@@ -229,26 +210,19 @@ def test_a_deletion_that_fails_is_reported(make, hub, dialogs, qtbot):
     until(qtbot, lambda: "could not be deleted" in panel.banner.sentence())
 
 
-def test_models_of_the_current_run_are_not_deleted(make, hub, session, dialogs, qtbot):
+@pytest.mark.parametrize("use", ["run", "download"])
+def test_a_model_in_use_is_not_deleted(make, hub, session, dialogs, qtbot, use):
     dialogs.says_yes = True
-    session.gate = threading.Semaphore(1)
+    session.gate = hub.gate = threading.Semaphore(1)
     window, panel = make()
     panel.table.select([SMALL.ref])
-    panel.details.use_draft.click()
-    window.prompt.run_button.click()
-    until(qtbot, lambda: window.run_view.counts.sums.num_steps == 1)
+    if use == "run":
+        panel.details.use_draft.click()
+        window.prompt.run_button.click()
+        until(qtbot, lambda: bool(window.run_view.steps))
+    else:
+        window.models.downloads.get(SMALL.ref, restart=True)
+        wait_for_state(qtbot, window, SMALL.ref, DownloadState.RUNNING)
     panel.details.delete.click()
-    assert "run" in panel.banner.sentence()
-    assert hub.removed == []
-
-
-def test_a_model_that_is_being_downloaded_is_not_deleted(make, hub, dialogs, qtbot):
-    dialogs.says_yes = True
-    hub.gate = threading.Semaphore(1)
-    window, panel = make()
-    window.models.downloads.get(LARGE.ref, restart=True)
-    wait_for_state(qtbot, window, LARGE.ref, DownloadState.RUNNING)
-    panel.table.select([LARGE.ref])
-    panel.details.delete.click()
-    assert "downloaded" in panel.banner.sentence()
+    assert {"run": "in use by the run", "download": "being downloaded"}[use] in panel.banner.sentence()
     assert hub.removed == []
