@@ -181,21 +181,21 @@ def test_times_of_two_devices_are_not_mixed(out):
 
 
 @pytest.mark.parametrize(
-    "content",
+    ("content", "words"),
     [
-        b"a diary\n",
-        b'{"schema": "outrider.run/1", "type": "run", "config": {}}\n',
-        b'{"schema": "outrider.sweep/2", "type": "sweep", "config": {}}\n',
-        b'{"schema": "outrider.sweep/1", "type": "sweep"}\n',
-        b'{"schema": "outrider.swe',
-        b"\x00\xff",
+        (b"a diary\n", "is not a sweep: its first line"),
+        (b'{"schema": "outrider.run/1", "type": "run", "config": {}}\n', "is not a sweep: its schema"),
+        (b'{"schema": "outrider.sweep/2", "type": "sweep", "config": {}}\n', None),
+        (b'{"schema": "outrider.sweep/1", "type": "sweep"}\n', None),
+        (b'{"schema": "outrider.swe', "is not a sweep"),
+        (b"\x00\xff", "is not a sweep"),
     ],
 )
 @pytest.mark.parametrize("restart", [False, True])
-def test_what_is_no_sweep_is_never_written_over(out, content, restart):
+def test_what_is_not_a_sweep_is_never_written_over(out, content, words, restart):
     out.write_bytes(content)
     session = FakeSweepSession()
-    with refused(RunLogError):
+    with refused(RunLogError, words):
         run(plan_of(), out, session, restart=restart)
     assert out.read_bytes() == content
     assert not session.calls
