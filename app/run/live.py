@@ -102,10 +102,11 @@ class LiveView(QObject):
 
     @Slot(object)
     def _on_run_requested(self, request: RunRequest) -> None:
-        self._kept, self.kept_title = None, ""
+        self.kept_title = ""
         self._begin(request)
 
     def _begin(self, request: RunRequest) -> None:
+        self._kept = None
         self.finish()
         self._take_events()
         self._run.begin(request)
@@ -128,32 +129,18 @@ class LiveView(QObject):
         # A minimised window counts as visible in Qt.
         reader = self._evidence_reader
         self._controller.set_inspected(reader.isVisible() and not reader.window().isMinimized())
-        if self._is_ending:
-            self._end_if_whole(APPLY_S)
-        elif self._kept is not None:
-            self._take_kept(self._kept)
-        elif self._take_events(APPLY_S):
+        if not self._is_ending and self._take_events(APPLY_S):
             self._has_news = True
             self._transcript.view.refresh()
             self._show_status()
+        if self._is_ending:
+            self._end_if_whole(APPLY_S)
 
     @Slot()
     def _on_panels_due(self) -> None:
         for panel in self._panels:
             panel.refresh(has_news=self._has_news)
         self._has_news = False
-
-    def _take_kept(self, events: Iterator[Event]) -> None:
-        deadline = time.perf_counter() + APPLY_S
-        self._has_news = True
-        for event in events:
-            self._run.apply(event)
-            if time.perf_counter() > deadline:
-                self._transcript.view.refresh()
-                self._show_status()
-                return
-        self._kept = None
-        self._on_run_ended()
 
     @Slot()
     def _on_run_ended(self) -> None:
@@ -188,15 +175,16 @@ class LiveView(QObject):
 
     def _take_events(self, most_s: float = math.inf) -> bool:
         """Apply new events for this long at most; the rest waits for the next frame. True if there were any."""
-        is_any = False
-        deadline = time.perf_counter() + most_s
-        for event in self._controller.take_events():
+        is_any, deadline = False, time.perf_counter() + most_s
+        for event in self._controller.take_events() if self._kept is None else self._kept:
             self._run.apply(event)
             is_any = True
-            if isinstance(event, RunStarted):
+            if isinstance(event, RunStarted) and self._kept is None:
                 self.run_begun.emit()
             if time.perf_counter() > deadline:
-                break
+                return is_any
+        if self._kept is not None:
+            self._kept, self._is_ending = None, True
         return is_any
 
     def _show_status(self) -> None:
