@@ -64,6 +64,9 @@ def test_a_real_run_comes_back_field_by_field_and_asks_for_the_same_again(models
                 assert getattr(new.step, name) == getattr(old.step, name)
         elif isinstance(old, RunStarted):
             assert to_record(new) == to_record(old)
+        elif isinstance(old, PrefillDone) and old.target_step_ms is None:
+            # With K on auto a plain step measures it, after the prefill; the log has it at the end.
+            assert new == replace(old, target_step_ms=log.summary["target_step_ms"])
         else:
             assert new == old
     again = request(log)
