@@ -164,7 +164,8 @@ def test_a_slow_draft_is_to_be_smaller_and_in_int8_where_it_was_not():
     assert any("a step of this one takes 0.50" in text for text in texts)
     assert any("int8" in text for text in texts)
     assert not any("int8" in advice.text for advice in promises(steps, {**MODEL, "device": "cuda"}))
-    assert not any("smaller draft" in advice.text for advice in promises(steps, {**MODEL, "method": "prompt-lookup"}))
+    for method in ("prompt-lookup", "self-draft"):
+        assert not any("smaller draft" in advice.text for advice in promises(steps, {**MODEL, "method": method}))
 
 
 def test_prompt_lookup_is_named_where_the_text_repeats_itself_and_only_there():

@@ -176,7 +176,8 @@ def _other_settings(
             lookup.speedup,
         )
     halved = diagnosis.speedup * diagnosis.total_ms / (diagnosis.total_ms - diagnosis.draft_ms / 2)
-    if diagnosis.cost is not None and halved >= least:
+    # Self-draft has no draft model to choose.
+    if config.get("method") == "draft-model" and diagnosis.cost is not None and halved >= least:
         yield Advice(
             f"Choose a smaller draft: a step of this one takes {diagnosis.cost:.2f} of the target's. One that takes "
             f"half as long and agrees as often would give {halved:.2f}×.",

@@ -103,7 +103,7 @@ def measured(name: str, raw: dict[str, Any], prompt_ids: list[int]) -> dict[str,
 
 
 def needed_mb(pair: Pair, drafting: LanguageModel | None, length: int) -> float:
-    """What a run with a text of `length` positions can't do without: weights, and a cache for each model that reads it.
+    """What a run with a text of `length` positions keeps: weights, copies of them, and a cache for each reader.
 
     drafting is the model that drafted, which may be the target itself; None where none did.
     """
@@ -112,8 +112,7 @@ def needed_mb(pair: Pair, drafting: LanguageModel | None, length: int) -> float:
     models = [pair.target] + ([pair.draft] if pair.draft is not None else [])
     readers = [pair.target] + ([drafting] if drafting is not None else [])
     size = sum(weight.nbytes for model in models for weight in model.model.parameters())
-    fused = drafting.fused_weights if drafting is not None else None
-    copies = fused.int8_bytes if fused is not None else 0
+    copies = sum(model.fused_weights.copied_bytes for model in models if model.fused_weights is not None)
     return (size + copies + length * sum(bytes_per_position(model) for model in readers)) / 1e6
 
 

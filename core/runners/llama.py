@@ -111,10 +111,14 @@ class FusedLlamaWeights:
         return self._draft_heads[key][1]
 
     @property
-    def int8_bytes(self) -> int:
-        """Size of the int8 copies made for drafting, one byte per weight."""
-        products = [*(self._small or ()), *(head for _, head in self._draft_heads.values())]
-        return sum(weight.numel() for product in products if product.int8 for weight in product.weights)
+    def copied_bytes(self) -> int:
+        """Size of the copies that are packed or in int8."""
+        products = [*self.products, *(self._small or ()), self.head, *(head for _, head in self._draft_heads.values())]
+        packed = {
+            id(weight): weight.numel() * weight.element_size() for product in products for weight in product.packed
+        }
+        int8 = {id(weight): weight.numel() for product in products if product.int8 for weight in product.weights}
+        return sum(packed.values()) + sum(int8.values())
 
     def rotary_table(self, capacity: int, longest: int) -> tuple[Tensor, Tensor]:
         """Cosines, and sines signed for the half they multiply: (capacity, 1, D) each, for texts up to `longest`."""
