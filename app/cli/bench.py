@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 from app.cli.console import (
     NONE,
     Progress,
+    check_out,
     figure_table,
     figure_text,
     printing,
@@ -32,9 +32,8 @@ from app.cli.parsing import (
     switch,
     whole_number,
 )
-from core.errors import RunLogError
 from core.experiments.bench import BenchSettings, known_names
-from core.files import explain_write_error, write_atomically
+from core.files import write_atomically
 from core.models.catalogue import DEFAULT_TARGET
 from core.runners.threads import limit_spinning, num_processors
 from core.text import count_text
@@ -106,21 +105,6 @@ def build_settings(args: argparse.Namespace) -> BenchSettings:
         threads=args.threads,
         only=args.only,
     )
-
-
-def check_out(path: str) -> None:
-    """Report a file that can't be written before minutes of measuring."""
-    real = os.path.realpath(path)
-    try:
-        if os.path.isdir(real):
-            raise IsADirectoryError(21, "Is a directory")
-        if os.path.exists(real):
-            with open(real, "ab"):
-                return
-        with tempfile.TemporaryFile(dir=os.path.dirname(real)):
-            pass
-    except OSError as error:
-        raise RunLogError(explain_write_error(error, path)) from error
 
 
 def execute(args: argparse.Namespace) -> int:

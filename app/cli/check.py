@@ -6,8 +6,7 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
-from app.cli.bench import check_out
-from app.cli.console import Progress, make_engine
+from app.cli.console import Progress, check_out, make_engine
 from app.cli.errors import Exit, say, stop_on_interrupt, writing_output
 from app.cli.parsing import (
     REF_HELP,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -13,7 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from app.cli.errors import say, writing_output
+from core.errors import RunLogError
 from core.experiments.bench import Spread
+from core.files import explain_write_error
 from core.text import spaced_percent
 
 if TYPE_CHECKING:
@@ -157,6 +161,20 @@ class Progress:
         self._bar.add_task("", total=None, figures="")
         self._bar.start()
         return self._bar
+
+
+def check_out(path: str) -> None:
+    """Report a file that can't be written before minutes of measuring."""
+    real = os.path.realpath(path)
+    try:
+        if os.path.isdir(real):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if os.path.exists(real):
+            open(real, "ab").close()
+        else:
+            tempfile.TemporaryFile(dir=os.path.dirname(real)).close()
+    except OSError as error:
+        raise RunLogError(explain_write_error(error, path)) from error
 
 
 def quiet_libraries() -> None:

@@ -9,8 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from app.cli.bench import check_out
-from app.cli.console import figure_table, figure_text, make_engine, printing
+from app.cli.console import check_out, figure_table, figure_text, make_engine, printing
 from app.cli.errors import Exit, UsageError, say, stop_on_interrupt
 from app.cli.parsing import (
     REF_HELP,

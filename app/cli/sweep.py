@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from app.cli.bench import check_out
 from app.cli.console import (
     NONE,
     Progress,
+    check_out,
     figure_table,
     figure_text,
     is_terminal,
