@@ -15,7 +15,8 @@ from app.setup.models_form import ModelPicker, ModelsForm
 from app.setup.pair import PairQuestion
 from app.setup.setting_fields import SettingsForm, on_change, set_value, setting_field, value_of
 from app.theme import hold
-from app.widgets.fields import SPIN_WIDTH, WheelGuard, boxed, column, describe, labelled, row, scrolled, text_label
+from app.widgets.compound_fields import SPIN_WIDTH
+from app.widgets.fields import WheelGuard, boxed, column, describe, labelled, row, scrolled, text_label
 from core.draft_shape import DraftLength, request_fields
 from core.drafters.registry import METHODS
 from core.errors import OutriderError, PairMismatchError, SettingsError

@@ -11,7 +11,8 @@ from typing import Any
 from PySide6.QtCore import Signal, Slot
 from PySide6.QtWidgets import QCheckBox, QDoubleSpinBox, QGridLayout, QLabel, QLineEdit, QSpinBox, QToolButton, QWidget
 
-from app.widgets.fields import EnumCombo, SliderSpin, WheelGuard, describe, labelled, set_flag, text_label
+from app.widgets.compound_fields import SliderSpin
+from app.widgets.fields import EnumCombo, WheelGuard, describe, labelled, set_flag, text_label
 from core.errors import SettingsError
 from core.settings import MAX_SEED, Coupling
 

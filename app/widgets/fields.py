@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
-from PySide6.QtCore import QEvent, QObject, QSignalBlocker, Qt, Signal, Slot
+from PySide6.QtCore import QEvent, QObject, Qt
 from PySide6.QtWidgets import (
-    QAbstractButton,
     QAbstractSpinBox,
     QBoxLayout,
-    QButtonGroup,
-    QCheckBox,
     QComboBox,
-    QDoubleSpinBox,
     QFrame,
-    QGridLayout,
     QHBoxLayout,
     QLabel,
     QLayout,
@@ -26,13 +20,10 @@ from PySide6.QtWidgets import (
     QPushButton,
     QScrollArea,
     QSizePolicy,
-    QSlider,
     QToolButton,
     QVBoxLayout,
     QWidget,
 )
-
-from app.theme import hold
 
 E = TypeVar("E", bound=StrEnum)
 T = TypeVar("T")
@@ -266,187 +257,3 @@ class EnumCombo(QComboBox, Generic[E]):
     def choose(self, member: E) -> None:
         """Choose a member."""
         self.setCurrentIndex(self._members.index(member))
-
-
-SPIN_WIDTH = 96
-
-
-class SliderSpin(QWidget):
-    """A labelled number as a slider and a spin box that follow each other.
-
-    With `decimals` 0 the value is a whole number. A number outside the range, NaN included, is refused.
-
-    Signals:
-        value_changed: each new value, once.
-    """
-
-    value_changed = Signal(float)
-
-    def __init__(
-        self,
-        title: str,
-        help_text: str,
-        *,
-        name: str,
-        low: float,
-        high: float,
-        step: float = 1.0,
-        decimals: int = 0,
-    ) -> None:
-        super().__init__()
-        self._low, self._high, self._scale = low, high, 10**decimals
-        self._value = low
-        self.slider = QSlider(Qt.Orientation.Horizontal)
-        self.slider.setObjectName(f"{name}Slider")
-        self.slider.setRange(round(low * self._scale), round(high * self._scale))
-        self.slider.setSingleStep(round(step * self._scale))
-        self.slider.setPageStep(round(step * self._scale) * (2 if decimals else 1))
-        self.spin = QDoubleSpinBox()
-        self.spin.setDecimals(decimals)
-        self.spin.setRange(low, high)
-        self.spin.setSingleStep(step)
-        self.spin.setObjectName(f"{name}Spin")
-        hold(self.spin, width=SPIN_WIDTH)
-        describe(self.slider, title, help_text)
-        describe(self.spin, title, help_text)
-        label = text_label(title, "field", buddy=self.spin)
-        label.setToolTip(help_text)
-        self._layout = layout = QGridLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.setHorizontalSpacing(12)
-        layout.setVerticalSpacing(0)
-        layout.addWidget(label, 0, 0)
-        layout.addWidget(self.slider, 1, 0)
-        # The number is taller than the slider: equal room below the slider aligns both.
-        layout.setRowMinimumHeight(2, 4)
-        layout.addWidget(self.spin, 0, 1, 3, 1, Qt.AlignmentFlag.AlignBottom)
-        self._guard = WheelGuard(self)
-        self._guard.watch(self.slider, self.spin)
-        self.slider.valueChanged.connect(self._on_slider_moved)
-        self.spin.valueChanged.connect(self._take)
-
-    def add_above_number(self, widget: QWidget) -> None:
-        """Add a widget that belongs to the number at the end of the label's line."""
-        layout = self._layout
-        layout.removeWidget(self.spin)
-        layout.setRowMinimumHeight(2, 0)
-        layout.addWidget(self.spin, 1, 1)
-        layout.addWidget(widget, 0, 1)
-        layout.setVerticalSpacing(4)
-
-    def value(self) -> float:
-        """The number that both show."""
-        return self._value
-
-    def set_value(self, value: float) -> bool:
-        """Show a number; False, and no change, if it is out of range."""
-        if not math.isfinite(value) or not self._low <= value <= self._high:
-            return False
-        self._take(value)
-        return True
-
-    @Slot(int)
-    def _on_slider_moved(self, position: int) -> None:
-        self._take(position / self._scale)
-
-    @Slot(float)
-    def _take(self, value: float) -> None:
-        with QSignalBlocker(self.slider), QSignalBlocker(self.spin):
-            self.slider.setValue(round(value * self._scale))
-            self.spin.setValue(value)
-        if value != self._value:
-            self._value = value
-            self.value_changed.emit(value)
-
-
-class ChoiceRow(QWidget, Generic[T]):
-    """A row of buttons, exactly one of which is checked.
-
-    Signals:
-        chosen: the user's choice.
-    """
-
-    chosen = Signal(object)
-
-    def __init__(self, titles: dict[T, str], object_name: str, title: str) -> None:
-        super().__init__()
-        self.setObjectName(object_name)
-        self.setAccessibleName(title)
-        self._members = list(titles)
-        self.group = QButtonGroup(self)
-        for index, text in enumerate(titles.values()):
-            button = quiet_button(text, f"{object_name}{index}", f"{title}: {text}", "")
-            button.setCheckable(True)
-            self.group.addButton(button, index)
-        layout = row(*self.group.buttons(), None, spacing=2)
-        layout.setContentsMargins(0, 0, 0, 0)
-        self.setLayout(layout)
-        self.group.button(0).setChecked(True)
-        self.group.buttonClicked.connect(self._on_clicked)
-
-    def choice(self) -> T:
-        """What is chosen."""
-        return self._members[self.group.checkedId()]
-
-    @Slot(QAbstractButton)
-    def _on_clicked(self, _button: QAbstractButton) -> None:
-        self.chosen.emit(self.choice())
-
-
-class TickList(QWidget):
-    """Check boxes for a list of names.
-
-    Signals:
-        changed: the user checked or unchecked one.
-    """
-
-    changed = Signal()
-
-    def __init__(self, object_name: str, title: str, *, columns: int = 1) -> None:
-        super().__init__()
-        self.setObjectName(object_name)
-        self.setAccessibleName(title)
-        self._title = title
-        self._num_columns = columns
-        self._boxes: dict[str, QCheckBox] = {}
-        self._layout = QGridLayout(self)
-        self._layout.setContentsMargins(0, 0, 0, 0)
-        self._layout.setHorizontalSpacing(12)
-        self._layout.setVerticalSpacing(2)
-        for index in range(columns):
-            self._layout.setColumnStretch(index, 1)
-
-    def show_items(self, items: Mapping[str, tuple[str, str]]) -> None:
-        """Offer these names, with title and help; checked ones stay checked."""
-        if {name: (box.text(), box.toolTip()) for name, box in self._boxes.items()} == dict(items):
-            return
-        ticked = set(self.ticked())
-        for box in self._boxes.values():
-            self._layout.removeWidget(box)
-            box.deleteLater()
-        self._boxes = {}
-        for index, (name, (title, help_text)) in enumerate(items.items()):
-            box = QCheckBox(title)
-            box.setObjectName(f"{self.objectName()}{index}")
-            describe(box, f"{self._title}: {title}", help_text)
-            # A long name is cut off rather than widening the form.
-            box.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
-            box.setChecked(name in ticked)
-            box.toggled.connect(self.changed)
-            self._boxes[name] = box
-            self._layout.addWidget(box, index // self._num_columns, index % self._num_columns)
-
-    def tick(self, names: Iterable[str]) -> None:
-        """Check only these, without a signal."""
-        wanted = set(names)
-        for name, box in self._boxes.items():
-            with QSignalBlocker(box):
-                box.setChecked(name in wanted)
-
-    def ticked(self) -> tuple[str, ...]:
-        """The names that are checked, in order."""
-        return tuple(name for name, box in self._boxes.items() if box.isChecked())
-
-    def box(self, name: str) -> QCheckBox:
-        """The check box of a name."""
-        return self._boxes[name]

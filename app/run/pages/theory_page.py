@@ -13,7 +13,8 @@ from app.run.pages.theory_plots import GROUPING_TITLES, QUANTITY_TITLES, Calibra
 from app.run.run_page import ReportPage, column_label
 from app.run.run_view import RunView
 from app.theme import hold
-from app.widgets.fields import ChoiceRow, card, text_label
+from app.widgets.compound_fields import ChoiceRow
+from app.widgets.fields import card, text_label
 from app.widgets.plot_card import PlotCard
 from app.widgets.tables import FigureTable
 

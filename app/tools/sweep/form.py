@@ -16,8 +16,8 @@ from app.dialogs import Dialogs
 from app.jobs import Jobs
 from app.settings import RunSettings
 from app.tools.sweep.sweep_view import WINDOW_SUITE, SweepView
+from app.widgets.compound_fields import TickList
 from app.widgets.fields import (
-    TickList,
     WheelGuard,
     boxed,
     column,

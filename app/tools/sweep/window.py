@@ -27,16 +27,8 @@ from app.tools.sweep.heatmap import Heatmap, HeatmapLegend, picture_of
 from app.tools.sweep.results import CellRuns, SweepVerdicts
 from app.tools.sweep.sweep_view import STOPPING, SweepView
 from app.tools.tool_window import ToolWindow
-from app.widgets.fields import (
-    ChoiceRow,
-    card,
-    column,
-    hint_label,
-    menu_button,
-    named,
-    push_button,
-    row,
-)
+from app.widgets.compound_fields import ChoiceRow
+from app.widgets.fields import card, column, hint_label, menu_button, named, push_button, row
 from app.widgets.labels import Banner, MessageBar, show_share
 from app.window_layout import open_at, splitter
 from core.controls import RunControls
