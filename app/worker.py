@@ -49,12 +49,10 @@ class EngineTask(QObject):
     It lives in the window's thread, where its signals arrive.
 
     Signals:
-        stop_asked: it was asked to end; for work with its own way to stop.
         failed: one sentence; it may still be going on.
         ended: it is over, and all its events are available.
     """
 
-    stop_asked = Signal()
     failed = Signal(str)
     ended = Signal()
 
@@ -75,7 +73,6 @@ class EngineTask(QObject):
     def stop(self) -> None:
         """Ask it to end; asking twice does nothing."""
         self.controls.cancel()
-        self.stop_asked.emit()
 
     def take_events(self) -> Iterator[Any]:
         """The events since the last call. Called in the window's thread."""
