@@ -15,7 +15,7 @@ from app.run.run_view import RunView
 from app.run.step_plots import StepPlot
 from app.run.tokens import Place, Selection
 from app.theme import RESOURCES, current_theme, hold, scaled, text_scale
-from app.widgets.fields import EnumCombo, column, describe, named, quiet_button, row, text_label
+from app.widgets.fields import EnumCombo, boxed, column, describe, named, quiet_button, row, text_label
 
 if TYPE_CHECKING:
     from app.menus import Menus
@@ -103,9 +103,7 @@ class PlaybackBar(QWidget):
         self._row.addStretch()
         self._row.addWidget(self.branch_button)
         self._second_row = row(spacing=4)
-        layout = column(self._row, self._second_row, spacing=2)
-        layout.setContentsMargins(0, 0, 0, 0)
-        self.setLayout(layout)
+        boxed(column(self._row, self._second_row, spacing=2), self)
         self._connect()
         self._show()
         self.restyle()

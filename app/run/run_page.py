@@ -77,9 +77,7 @@ class PlotPage(RunPage):
         super().__init__()
         self.cards = cards
         self.splitter = splitter(Qt.Orientation.Vertical, name, *((card, 0) for card in cards))
-        layout = column(*(() if head is None else (head,)), (self.splitter, 1))
-        layout.setContentsMargins(0, 0, 0, 0)
-        self.setLayout(layout)
+        boxed(column(*(() if head is None else (head,)), (self.splitter, 1)), self)
 
     def begin(self) -> None:
         """A run starts: show it from its start."""
@@ -120,9 +118,7 @@ class ReportPage(RunPage):
         # The keys scroll it.
         self.area.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         describe(self.area, self._title)
-        outer = column(self.area)
-        outer.setContentsMargins(0, 0, 0, 0)
-        self.setLayout(outer)
+        boxed(column(self.area), self)
 
     def _show_head(self, headline: str, basis: str, *, is_alone: bool) -> None:
         """Show the headline as a title, or centred if nothing is below it."""

@@ -18,7 +18,7 @@ from app.run.run_page import PlotPage
 from app.run.run_view import RunView
 from app.run.step_plots import AcceptancePlot, LatencyPlot
 from app.theme import hold, hold_font
-from app.widgets.fields import column, row, text_label
+from app.widgets.fields import boxed, column, row, text_label
 from app.widgets.labels import STEPS, ElidedLabel
 from app.widgets.plot_card import PlotCard
 from core.settings import Coupling
@@ -40,9 +40,7 @@ class Tile(QFrame):
         self.value.setObjectName(object_name)
         hold_font(self.value, 22, weight=QFont.Weight.DemiBold)
         self.note = ElidedLabel("", "tileNote", takes_all=True)
-        layout = column(text_label(title, "tileTitle"), self.value, self.note, spacing=1)
-        layout.setContentsMargins(12, 8, 8, 8)
-        self.setLayout(layout)
+        boxed(column(text_label(title, "tileTitle"), self.value, self.note, spacing=1), self, margins=(12, 8, 8, 8))
         for label in self.findChildren(QLabel):
             label.setTextInteractionFlags(Qt.TextInteractionFlag.NoTextInteraction)
 
@@ -189,9 +187,11 @@ class StatusStrip(QFrame):
         self.bar.setTextVisible(False)
         self.bar.setFixedWidth(200)
         self.bar.setRange(0, STEPS)
-        layout = row((self.stage, 1), self.download, self.place, self.count, self.bar, spacing=16)
-        layout.setContentsMargins(16, 0, 16, 0)
-        self.setLayout(layout)
+        boxed(
+            row((self.stage, 1), self.download, self.place, self.count, self.bar, spacing=16),
+            self,
+            margins=(16, 0, 16, 0),
+        )
 
     @Slot(str)
     def show_stage(self, text: str) -> None:

@@ -28,7 +28,7 @@ from app.run.token_colors import draw_token, token_formats
 from app.run.token_text import ON_ONE_LINE, TokenText
 from app.run.tokens import GHOSTS, KINDS, Fate, Place, Selection, Span, TokenStream, fate_help
 from app.theme import current_theme, mono_font
-from app.widgets.fields import card, column, quiet_button, row
+from app.widgets.fields import boxed, card, column, quiet_button, row
 from core.settings import Coupling
 from core.types import Step
 
@@ -310,9 +310,7 @@ class TranscriptPanel(QWidget):
         self._header.addWidget(self.ghosts_button)
         frame, layout = card(self._header, (self.view, 1), self.playback)
         layout.setContentsMargins(12, 10, 12, 8)
-        outer = column(frame)
-        outer.setContentsMargins(0, 0, 0, 0)
-        self.setLayout(outer)
+        boxed(column(frame), self)
         self._shows_ghosts = False
         self.restyle()
         self.ghosts_button.toggled.connect(self.set_ghosts_shown)

@@ -20,7 +20,7 @@ from app.setup.model_library import describe as describe_model
 from app.setup.pair import VerdictLine
 from app.setup.setting_fields import problem_label, show_problem
 from app.theme import scaled
-from app.widgets.fields import WheelGuard, column, labelled
+from app.widgets.fields import WheelGuard, boxed, column, labelled
 from app.widgets.title_delegate import NOTE_ROLE, SUBTITLE_ROLE, Index, TitleDelegate
 from core.models.catalogue import ModelEntry
 from core.text import bytes_text
@@ -123,9 +123,7 @@ class ModelPicker(QWidget):
         self._items = QStandardItemModel(self.combo)
         self.combo.setModel(self._items)
         self.problem_label = problem_label(f"{role.value}Problem")
-        layout = column(labelled(role.value.capitalize(), self.combo, help_text), self.problem_label, spacing=4)
-        layout.setContentsMargins(0, 0, 0, 0)
-        self.setLayout(layout)
+        boxed(column(labelled(role.value.capitalize(), self.combo, help_text), self.problem_label, spacing=4), self)
         WheelGuard(self).watch(self.combo)
         self.combo.activated.connect(self._on_activated)
 
@@ -233,9 +231,7 @@ class ModelsForm(QWidget):
         self.target = ModelPicker(ModelRole.TARGET, "The model whose distribution the text is drawn from.")
         self.draft = ModelPicker(ModelRole.DRAFT, "The smaller model that runs ahead and proposes tokens.")
         self.verdict = VerdictLine()
-        layout = column(self.target, self.draft, self.verdict)
-        layout.setContentsMargins(0, 0, 0, 0)
-        self.setLayout(layout)
+        boxed(column(self.target, self.draft, self.verdict), self)
         for picker in (self.target, self.draft):
             picker.model_chosen.connect(self.choose)
             picker.open_requested.connect(self.open_requested)

@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QWidget
 from app.jobs import Job, Jobs
 from app.setup.model_library import memory_text, verdict_text
 from app.theme import hold
-from app.widgets.fields import column, set_flag, text_label
+from app.widgets.fields import boxed, column, set_flag, text_label
 from core.settings import RunRequest
 
 if TYPE_CHECKING:
@@ -55,9 +55,7 @@ class VerdictLine(QWidget):
         self.warnings.setObjectName("verdictWarnings")
         for label in (self.line, self.warnings):
             label.setWordWrap(True)
-        layout = column(self.line, self.warnings, spacing=4)
-        layout.setContentsMargins(0, 0, 0, 0)
-        self.setLayout(layout)
+        boxed(column(self.line, self.warnings, spacing=4), self)
         self.show_verdict(None)
 
     def show_verdict(self, verdict: PairVerdict | None) -> None:

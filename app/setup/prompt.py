@@ -24,7 +24,7 @@ from app.controller import RunState
 from app.jobs import Job, Jobs
 from app.setup.controls import ControlsPanel
 from app.theme import RESOURCES, hold_font
-from app.widgets.fields import card, column, describe, named, quiet_button, row, set_flag, text_label
+from app.widgets.fields import boxed, card, column, describe, named, quiet_button, row, set_flag, text_label
 from app.widgets.labels import FittingNote
 
 if TYPE_CHECKING:
@@ -143,9 +143,7 @@ class PromptEditor(QWidget):
         self._pages.addWidget(self.edit)
         self._pages.addWidget(self.reading)
         frame, _ = card(header, (self._pages, 1), row((self.note, 1), self.stop_button, self.run_button))
-        outer = column(frame)
-        outer.setContentsMargins(0, 0, 0, 0)
-        self.setLayout(outer)
+        boxed(column(frame), self)
         self.reading_button.toggled.connect(self._on_reading_toggled)
         self.edit.textChanged.connect(self.changed)
         self.run_button.clicked.connect(self.run_requested)

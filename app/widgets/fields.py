@@ -46,10 +46,10 @@ def row(*parts: Part, spacing: int = 8) -> QHBoxLayout:
     return _filled(QHBoxLayout(), parts, spacing)
 
 
-def boxed(layout: QLayout) -> QWidget:
-    """A widget around a layout, without margins."""
-    box = QWidget()
-    layout.setContentsMargins(0, 0, 0, 0)
+def boxed(layout: QLayout, box: QWidget | None = None, *, margins: tuple[int, int, int, int] = (0, 0, 0, 0)) -> QWidget:
+    """A widget around a layout: a new one, or the one given."""
+    box = box or QWidget()
+    layout.setContentsMargins(*margins)
     box.setLayout(layout)
     return box
 

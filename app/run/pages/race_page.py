@@ -86,9 +86,7 @@ class RaceClock(QWidget):
         named(self.restart_button, "raceRestart", "Restart the race", "Go back to the start and play")
         named(self.pace, "racePace", "Pace of the race", "× 1 is the measured time")
         named(self.slider, "raceSlider", "Clock of the race, in milliseconds", CLOCK_HELP)
-        buttons = row(self.play_button, self.restart_button, self.pace, (self.slider, 1))
-        buttons.setContentsMargins(0, 0, 0, 0)
-        self.setLayout(buttons)
+        boxed(row(self.play_button, self.restart_button, self.pace, (self.slider, 1)), self)
         WheelGuard(self).watch(self.pace, self.slider)
         self.play_button.clicked.connect(self._on_play)
         self.restart_button.clicked.connect(self._on_restart)
@@ -187,9 +185,7 @@ class RaceLane(QWidget):
         describe(self.bar, f"{title} progress", BAR_HELP)
         heading = text_label(title, "section")
         heading.setToolTip(help_text)
-        layout = column(row(heading, (self.count, 1)), self.bar, (self.text, 1), spacing=4)
-        layout.setContentsMargins(0, 0, 0, 0)
-        self.setLayout(layout)
+        boxed(column(row(heading, (self.count, 1)), self.bar, (self.text, 1), spacing=4), self)
 
     def set_run(self, timeline: Timeline, steps: list[Step], most_tokens: int) -> None:
         """Show a run; the bar is full at `most_tokens`."""
@@ -254,9 +250,7 @@ class RacePage(RunPage):
         self.stack.addWidget(area)
         frame, layout = card(self.stack)
         layout.setContentsMargins(12, 10, 12, 10)
-        outer = column(frame)
-        outer.setContentsMargins(0, 0, 0, 0)
-        self.setLayout(outer)
+        boxed(column(frame), self)
 
     def refresh(self, *, has_news: bool) -> None:
         """Nothing to do: a race is shown when the run is over."""
