@@ -1,0 +1,69 @@
+"""The check of an accelerator: what it says without one, and that a failing part doesn't hide the others."""
+
+import pytest
+import torch
+
+from tests import device_check
+from tests.device_check import NO_DEVICE, SkippedError, main
+
+
+@pytest.fixture
+def no_accelerator(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+
+
+@pytest.mark.usefixtures("no_accelerator")
+def test_without_a_device_it_says_so_and_does_nothing(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(device_check, "CHECKS", {"never": lambda machine: pytest.fail("a check ran")})
+    assert main(["--out", str(tmp_path / "page.md")]) == 0
+    assert capsys.readouterr().out == NO_DEVICE + "\n"
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("no_accelerator")
+def test_a_device_that_is_not_there_is_bad_usage(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["--device", "cuda"])
+    assert ended.value.code == 2
+    assert "no CUDA device" in capsys.readouterr().err
+
+
+def wrong(machine):
+    raise AssertionError("2 | 3 tokens")
+
+
+def crashes(machine):
+    raise RuntimeError("the kernel\nis missing")
+
+
+def elsewhere(machine):
+    raise SkippedError("only there")
+
+
+def benches(machine):
+    machine.bench_table = "tokens/s  7\n"
+    return "see below"
+
+
+def test_a_check_that_fails_is_reported_and_the_others_run(monkeypatch, capsys, tmp_path):
+    checks = {"a": wrong, "b": crashes, "c": elsewhere, "d": lambda machine: "3 MB", "e": benches}
+    monkeypatch.setattr(device_check, "CHECKS", checks)
+    path = tmp_path / "page.md"
+    assert main(["--device", "cpu", "--out", str(path)]) == 1
+    page = path.read_text("utf-8")
+    assert capsys.readouterr().out.strip() == page.strip()
+    for row in (
+        r"| a | failed | 2 \| 3 tokens |",
+        "| b | failed | It ended with an error: RuntimeError: the kernel. |",
+        "| c | skipped | only there |",
+        "| d | passed | 3 MB |",
+    ):
+        assert row in page
+    assert page.endswith("```text\ntokens/s  7\n```\n")
+
+
+def test_what_has_no_time_left_is_skipped_which_is_no_failure(monkeypatch, capsys):
+    monkeypatch.setattr(device_check, "CHECKS", {"a": lambda machine: "ran", "b": lambda machine: "ran"})
+    assert main(["--device", "cpu", "--minutes", "0"]) == 0
+    assert capsys.readouterr().out.count("| skipped | the time was up |") == 2
