@@ -6,8 +6,15 @@ import sys
 import pytest
 
 from app.__main__ import main
-from core.models.catalogue import DEFAULT_DRAFT, DEFAULT_TARGET, ModelEntry, ModelFormat, ModelOrigin
-from core.settings import Coupling
+from core.models.catalogue import (
+    DEFAULT_DRAFT,
+    DEFAULT_TARGET,
+    SMOLLM2_DRAFTER,
+    ModelEntry,
+    ModelFormat,
+    ModelOrigin,
+)
+from core.settings import Coupling, LengthPolicy
 from tests.fakes_cache import write_snapshot
 from tests.fakes_cli import outrider, piped, request_of
 
@@ -127,6 +134,15 @@ def test_method_and_draft_follow_from_the_models_named(cached, arguments, expect
     cached("owner/other")
     request = request_of(*arguments)
     assert (request.method, request.target, request.draft) == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [([], 4), (["--draft", "D"], LengthPolicy.AUTO), (["--draft", "D", "-k", "3"], 3),
+     (["--draft", SMOLLM2_DRAFTER], 2), (["--method", "prompt-lookup"], 4)],
+)  # fmt: skip
+def test_k_is_what_was_measured_to_pay_for_the_draft_and_auto_where_nothing_is_known(arguments, expected):
+    assert request_of(*arguments).draft_length == expected
 
 
 def test_a_drafter_is_found_for_its_target_under_another_name(cached):

@@ -108,6 +108,17 @@ def test_k_can_not_be_set_by_hand_while_the_engine_chooses_it(window, policy):
     assert request(window).num_draft_tokens == 9
 
 
+def test_a_pair_that_is_chosen_starts_with_the_k_that_was_measured_for_it_or_with_auto(window, monkeypatch):
+    controls = window.controls
+    controls.fields["num_draft_tokens"].set_value(9)
+    choose(controls.draft.combo, 0)
+    assert controls.draft_length() is LengthPolicy.AUTO
+    monkeypatch.setattr("app.setup.controls.usual_draft_length", lambda draft: {"tiny-draft": 2}.get(draft))
+    choose(controls.draft.combo, 1)
+    assert controls.draft.ref == "tiny-draft"
+    assert controls.draft_length() == 2
+
+
 def test_slider_and_spin_box_follow_each_other_and_signal_a_value_once(window):
     k = window.controls.fields["num_draft_tokens"]
     values = []

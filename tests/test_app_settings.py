@@ -19,7 +19,7 @@ from app.settings import (
 )
 from app.setup.models_form import ModelRole
 from app.theme import ThemeMode
-from core.settings import Coupling, Device, DType, LengthPolicy
+from core.settings import LengthPolicy, Coupling, Device, DType, LengthPolicy
 
 UNUSUAL = WindowSettings(
     theme=ThemeMode.DARK,
@@ -128,6 +128,7 @@ def test_the_window_comes_back_as_it_was_left(make_window):
     window.controls.models.choose(ModelRole.TARGET, "tiny-draft")
     window.controls.fields["temperature"].set_value(1.25)
     window.controls.fields["baseline"].setChecked(False)
+    window.controls.fields["length_policy"].choose(LengthPolicy.FIXED)
     window.controls.fields["num_draft_tokens"].set_value(11)
     window.controls.fields["seed"].setText("1234")
     window.controls.fields["dtype"].choose(DType.FLOAT32)

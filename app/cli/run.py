@@ -36,6 +36,7 @@ from core.controls import RunControls
 from core.draft_shape import request_fields
 from core.drafters.registry import METHODS, Method
 from core.errors import RunLogError
+from core.models.catalogue import usual_draft_length
 from core.runlog.log import RunLogWriter
 from core.runners.threads import limit_spinning
 from core.settings import SETTINGS, Coupling, RunRequest
@@ -61,9 +62,9 @@ def add_parser(commands: Any) -> None:
         sampling,
         "-k --k N|auto|adaptive",
         f"{SETTINGS['num_draft_tokens'].metadata['help']} auto chooses it before each step, 0 included, from measured "
-        "times; adaptive also ends a block where the draft is unsure",
+        "times; adaptive also ends a block where the draft is unsure (default: what was measured to pay for the pair, "
+        "else auto)",
         draft_length,
-        4,
     )
     add_settings(sampling, *SAMPLING, "seed", "coupling", "max_new_tokens")
     option(sampling, "--stop TEXT", "stop before TEXT; repeatable", action="append", default=[])
@@ -104,7 +105,7 @@ def build_request(args: argparse.Namespace) -> RunRequest:
         prompt="not read yet",
         method=method.name,
         method_options=options,
-        **request_fields(args.k),
+        **request_fields(args.k or usual_draft_length(draft)),
         sampling=sampling_of(args),
         max_new_tokens=args.max_new_tokens,
         stop=tuple(args.stop),

@@ -20,6 +20,7 @@ from app.widgets.fields import WheelGuard, boxed, column, describe, labelled, ro
 from core.draft_shape import DraftLength, request_fields
 from core.drafters.registry import METHODS
 from core.errors import OutriderError, PairMismatchError, SettingsError
+from core.models.catalogue import usual_draft_length
 from core.settings import SETTINGS, LengthPolicy, RunRequest, SamplingParams
 
 SINGLE_FIELDS = {
@@ -79,6 +80,7 @@ class ControlsPanel(QScrollArea):
         for form in (self.models, self.method, self._filters, self._run):
             form.changed.connect(self.changed)
         self.method.method_changed.connect(self._on_method_changed)
+        self.models.draft_chosen.connect(self._on_draft_chosen)
 
     @property
     def target(self) -> ModelPicker:
@@ -215,6 +217,16 @@ class ControlsPanel(QScrollArea):
     @Slot()
     def _on_changed(self) -> None:
         self.changed.emit()
+
+    @Slot(str)
+    def _on_draft_chosen(self, draft: str) -> None:
+        """Start a pair with the K that was measured to pay for it."""
+        if self.method.method.needs_draft_model:
+            length = usual_draft_length(draft)
+            is_fixed = isinstance(length, int)
+            set_value(self.fields["length_policy"], LengthPolicy.FIXED if is_fixed else length)
+            if is_fixed:
+                set_value(self.fields["num_draft_tokens"], length)
 
     @Slot()
     def _on_method_changed(self) -> None:

@@ -212,12 +212,14 @@ class ModelsForm(QWidget):
 
     Signals:
         changed: another model was chosen, or more is known about the chosen ones.
+        draft_chosen: the draft of a pair that was chosen, by its reference; not of one that is restored.
         open_requested: an `OpenKind` and a `ModelRole`.
         browse_requested: the user wants more models.
         check_requested: a target, and the drafts to compare with it.
     """
 
     changed = Signal()
+    draft_chosen = Signal(str)
     open_requested = Signal(object, object)
     browse_requested = Signal()
     check_requested = Signal(str, object)
@@ -254,6 +256,7 @@ class ModelsForm(QWidget):
             self.draft.want(ref)
             self._is_draft_free = False
         self.show_models()
+        self.draft_chosen.emit(self.draft.ref)
         self.changed.emit()
 
     @Slot()
@@ -295,6 +298,7 @@ class ModelsForm(QWidget):
         is_known = not self.library.unchecked_drafts(target)
         if self._is_draft_free and self.problem() and is_known:
             self.draft.want(self.library.best_draft(target) or self.draft.wanted)
+            self.draft_chosen.emit(self.draft.wanted)
         self.show_models()
         self.changed.emit()
 

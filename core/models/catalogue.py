@@ -12,9 +12,11 @@ from typing import Any
 
 import platformdirs
 
+from core.draft_shape import DraftLength
 from core.errors import ModelNotFoundError, ModelUnreadableError, OutriderError
 from core.models import hub
 from core.models.weight_files import weight_files
+from core.settings import LengthPolicy
 
 _log = logging.getLogger(__name__)
 
@@ -30,7 +32,18 @@ EMBEDDED_TITLES = {
     SMOLLM2_DRAFTER: "Outrider SmolLM2 drafter",
 }
 
+_MEASURED_LENGTHS = {DEFAULT_DRAFT: 4, SMOLLM2_DRAFTER: 2}
+"""The K that was measured to pay best for a draft with its target, see resources/docs/benchmarks.md."""
+
 _TEXT_GENERATORS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+
+
+def usual_draft_length(draft: str | None) -> DraftLength:
+    """The K to start with for a draft: the one that was measured to pay, or auto where nothing is known.
+
+    None is a method without a draft model.
+    """
+    return 4 if draft is None else _MEASURED_LENGTHS.get(draft, LengthPolicy.AUTO)
 
 
 class ModelFormat(StrEnum):
