@@ -19,7 +19,7 @@ from app.settings import (
 )
 from app.setup.models_form import ModelRole
 from app.theme import ThemeMode
-from core.settings import LengthPolicy, Coupling, Device, DType, LengthPolicy
+from core.settings import Coupling, Device, DType, LengthPolicy
 
 UNUSUAL = WindowSettings(
     theme=ThemeMode.DARK,
