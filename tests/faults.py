@@ -109,7 +109,8 @@ class ModelWithRunners(LanguageModel):
 
 def with_runners(model: LanguageModel, wrap: Callable[[Runner], Runner] = lambda runner: runner) -> ModelWithRunners:
     """The same model, its runners wrapped and kept."""
-    return ModelWithRunners(**{item.name: getattr(model, item.name) for item in fields(LanguageModel)}, wrap=wrap)
+    given = {item.name: getattr(model, item.name) for item in fields(LanguageModel) if item.init}
+    return ModelWithRunners(**given, wrap=wrap)
 
 
 def strike(monkeypatch, at: int, action: Callable[[], None]) -> list[int]:
