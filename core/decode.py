@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from core.controls import Cancelled, RunControls
-from core.draft_shape import DraftLength, DraftLengthPolicy
+from core.draft_shape import BlockPlan, DraftLength, DraftLengthPolicy
 from core.drafters.base import Drafter, empty_draft
 from core.drafters.draft_model import DraftModelDrafter
 from core.errors import DrafterError, OutOfMemoryError, PromptError, SettingsError
@@ -269,7 +269,7 @@ class _Run:
         self._controls.check_cancelled()
         clock = StepClock(self._target.device)
         clock.start()
-        draft = self._draft(wanted, sampling, self._generator, plan.keep_drafting)
+        draft = self._draft(wanted, sampling, plan)
         clock.stop()
         # Reading tokens from a GPU waits for it, so there they are checked along with the result of verification.
         if not is_asynchronous(draft.tokens.device):
@@ -280,8 +280,7 @@ class _Run:
         self,
         num_draft_tokens: int,
         sampling: SamplingParams,
-        generator: torch.Generator,
-        keep_drafting: Callable[[float], bool] | None = None,
+        plan: BlockPlan,
     ) -> Draft:
         if self._drafter is None or num_draft_tokens <= 0:
             return empty_draft()
@@ -290,12 +289,13 @@ class _Run:
                 ids=self._ids,
                 num_draft_tokens=num_draft_tokens,
                 sampling=sampling,
-                generator=generator,
+                generator=self._generator,
                 vocab_size=self._target.vocab_size,
                 check_cancelled=self._controls.check_cancelled,
                 gumbel=self._noise,
                 features=self._features,
-                keep_drafting=keep_drafting,
+                keep_drafting=plan.keep_drafting,
+                is_trial=plan.is_trial,
             )
         )
         # The draft model may be on another GPU than the target.
@@ -402,13 +402,16 @@ class _Run:
         reset_peak_memory(self._target.device)
         watch = Stopwatch(self._target.device)
         self._scorer.prefill(self._ids, self._controls.check_cancelled)
-        if self._drafter is not None:
+        is_chosen = isinstance(self._controls.num_draft_tokens, LengthPolicy)
+        if isinstance(self._drafter, DraftModelDrafter):
+            self._drafter.start(torch.tensor(self._ids), is_trial=is_chosen)
+        elif self._drafter is not None:
             self._drafter.start(torch.tensor(self._ids))
         self._prefill_ms = watch.lap()
         if is_long:
             trim_heap()
         self._warm_up()
-        if self._drafter is not None and not isinstance(self._controls.num_draft_tokens, LengthPolicy):
+        if self._drafter is not None and not is_chosen:
             # The unit of c and v. Plain decoding needs none, and a policy begins with such a step.
             self._target_step_ms = self._scorer.time_one_step(self._ids[-1], self._controls.check_cancelled)
         return PrefillDone(num_prompt, self._prefill_ms, self._target_step_ms)

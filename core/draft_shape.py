@@ -216,11 +216,14 @@ _PRIOR, _POLICY_PRIOR_WEIGHT = 0.7, 1.0
 _ALLOWANCE = 0.015
 """Share of the run's time that trying drafts may cost."""
 
-_FIRST_ALLOWANCE, _MOST_SAVED, _DEEPEST_DEBT = 0.5, 8.0, 0.25
+_FIRST_ALLOWANCE, _MOST_SAVED, _DEEPEST_DEBT = 0.5, 8.0, 1.0
 """In plain steps: the balance at the start, its upper limit, and its lower limit outside trials."""
 
 _HOPEFUL_EVERY = 8
 """Drafted steps after which to retry a K whose first steps were slow, perhaps by chance."""
+
+_TRIAL_STEPS = 4
+"""The first drafted steps; in them, and until drafting has saved time, a draft needn't have read the whole text."""
 
 _LOOK_EVERY = 4
 """Plain tokens between two trials, at least."""
@@ -243,6 +246,7 @@ class AutoDraftLength:
         self._costs = StepCosts(target_step_ms)
         self._first, self._later = _Acceptance(), _Acceptance()
         self._balance_ms = _FIRST_ALLOWANCE * (target_step_ms or 0.0)
+        self._earned_ms = 0.0
         self._num_missed = 0
         self._num_drafted_steps = 0
         self._asked: int | None = None
@@ -312,7 +316,9 @@ class AutoDraftLength:
         if not step.num_draft_tokens:
             self._balance_ms -= step.draft_ms
             return
-        self._balance_ms += len(step.emitted) * plain_ms - step.total_ms
+        gain_ms = len(step.emitted) * plain_ms - step.total_ms
+        self._earned_ms += gain_ms
+        self._balance_ms += gain_ms
         if not self._is_trial:
             self._balance_ms = max(self._balance_ms, -_DEEPEST_DEBT * plain_ms)
 
@@ -375,10 +381,17 @@ _MEMORY_OF_BLOCKS = 0.95
 
 
 class BlockPlan(NamedTuple):
-    """The next block: the most tokens to draft, and what decides after each whether to continue, if anything."""
+    """The next block.
+
+    Attributes:
+        most: the most tokens to draft.
+        keep_drafting: decides after each whether to continue; None: always.
+        is_trial: whether the draft is only tried, and hasn't shown yet that it pays.
+    """
 
     most: int
     keep_drafting: Callable[[float], bool] | None = None
+    is_trial: bool = False
 
 
 class DraftLengthPolicy(AutoDraftLength):
@@ -408,8 +421,9 @@ class DraftLengthPolicy(AutoDraftLength):
         if not isinstance(length, LengthPolicy):
             return BlockPlan(length)
         self._most = self.choose()
+        is_trial = self._num_drafted_steps < _TRIAL_STEPS or self._earned_ms <= 0.0
         if not self._is_adaptive or not self._most:
-            return BlockPlan(self._most)
+            return BlockPlan(self._most, is_trial=is_trial)
         if self._has_confidences and not self._is_trial:
             self._most = min(2 * self._costs.longest + 1, MAX_DRAFT_TOKENS)
             if self._is_hopeful:
@@ -417,7 +431,7 @@ class DraftLengthPolicy(AutoDraftLength):
         # What doesn't change within the block is computed once.
         self._standing, self._next, self._price = 1.0, self._later.mean(self._first.mean(_PRIOR_CHANCE)), self._rate
         self._times = self._costs.table(hopeful=self._is_hopeful)
-        return BlockPlan(self._most, self._keep_drafting)
+        return BlockPlan(self._most, self._keep_drafting, is_trial)
 
     def record(self, step: Step) -> None:
         """Learn from a finished step."""

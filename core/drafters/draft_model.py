@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from core.models.language_model import LanguageModel
 
 
+_TRIAL_CONTEXT = 16
+"""Tokens that a draft reads to be tried: as many as cost little more than one."""
+
+
 class DraftModelDrafter:
     """Samples K tokens in a row from a draft model, whose cache is kept and rewound like the target's."""
 
@@ -48,10 +52,14 @@ class DraftModelDrafter:
         self._capacity = min(capacity or model.context_length, model.context_length)
         self._runner: Runner | None = None
         self._num_committed = 0
+        self._num_skipped = 0
         self._is_lost = False
 
-    def start(self, prompt: Tensor) -> None:
+    def start(self, prompt: Tensor, *, is_trial: bool = False) -> None:
+        """Begin a text; in a trial only the prompt's end is read, until a proposal is no trial any more."""
         self._runner = self.model.runner(self._capacity, drafting=True, quantise=self._options.int8)
+        self._num_skipped = max(0, len(prompt) - _TRIAL_CONTEXT) if is_trial else 0
+        prompt = prompt[self._num_skipped :]
         self._num_committed = int(prompt.shape[0])
         self._is_lost = False
         if not self._lacks(prompt):
@@ -61,19 +69,25 @@ class DraftModelDrafter:
     def propose(self, context: DraftContext) -> Draft:
         runner = self._runner
         assert runner is not None, "propose() before start()"
-        self._num_committed = len(context.ids)
+        if self._num_skipped:
+            num_unread = len(context.ids) - self._num_skipped - runner.length
+            if not context.is_trial or num_unread > _TRIAL_CONTEXT:
+                self._num_skipped = len(context.ids) - _TRIAL_CONTEXT if context.is_trial else 0
+                runner.rewind(0)
+        ids = context.ids[self._num_skipped :] if self._num_skipped else context.ids
+        self._num_committed = len(ids)
         # A forward needs a token to read, even if the text hasn't changed since the last proposal; a graph reads two.
-        unread = min(2 if isinstance(runner, GraphedRunner) else 1, len(context.ids))
-        runner.rewind(min(runner.length, len(context.ids) - unread))
+        unread = min(2 if isinstance(runner, GraphedRunner) else 1, len(ids))
+        runner.rewind(min(runner.length, len(ids) - unread))
         # Beyond its own context the draft proposes nothing; the target continues alone.
-        count = min(context.num_draft_tokens, runner.capacity - len(context.ids) + 1)
-        pending = torch.tensor(context.ids[runner.length :])
+        count = min(context.num_draft_tokens, runner.capacity - len(ids) + 1)
+        pending = torch.tensor(ids[runner.length :])
         if count <= 0 or self._is_lost or self._lacks(pending):
             return empty_draft()
         # The first draft step's forward reads all tokens committed since the last proposal.
-        if len(context.ids) - runner.length > PREFILL_CHUNK:
-            prefill(runner, context.ids[:-1], context.check_cancelled)
-            pending = torch.tensor(context.ids[runner.length :])
+        if len(ids) - runner.length > PREFILL_CHUNK:
+            prefill(runner, ids[:-1], context.check_cancelled)
+            pending = torch.tensor(ids[runner.length :])
         uniforms = None if context.gumbel else draw_uniforms(count, _generator(context))
         block = self._whole_block(pending, context, uniforms)
         if block is None:
