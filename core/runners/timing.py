@@ -40,7 +40,7 @@ class Stopwatch:
 
 
 class StepClock:
-    """Times the parts of a step; on CUDA by events, so that nothing waits for the device until the times are read."""
+    """Times the parts of a step; on a GPU by events, so that nothing waits for the device until the times are read."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -57,7 +57,7 @@ class StepClock:
 
     def read(self) -> list[float]:
         """Milliseconds of each part."""
-        if self._device.type != "cuda":
+        if self._device.type == "cpu":
             return [(end - begin) * 1e3 for begin, end in self._parts]
         synchronize(self._device)
         return [begin.elapsed_time(end) for begin, end in self._parts]
@@ -67,7 +67,10 @@ class StepClock:
             event = torch.cuda.Event(enable_timing=True)
             event.record(torch.cuda.current_stream(self._device))
             return event
-        synchronize(self._device)
+        if self._device.type == "mps":
+            event = torch.mps.Event(enable_timing=True)
+            event.record()
+            return event
         return time.perf_counter()
 
 
