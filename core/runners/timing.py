@@ -64,7 +64,7 @@ class StepClock:
 
     def _now(self) -> Any:
         if self._device.type == "cuda":
-            event = torch.cuda.Event(enable_timing=True)
+            event: Any = torch.cuda.Event(enable_timing=True)
             event.record(torch.cuda.current_stream(self._device))
             return event
         if self._device.type == "mps":
