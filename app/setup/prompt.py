@@ -22,12 +22,12 @@ from PySide6.QtWidgets import (
 
 from app.controller import RunState
 from app.jobs import Job, Jobs
-from app.setup.controls import ControlsPanel
 from app.theme import RESOURCES, hold_font
 from app.widgets.fields import boxed, card, column, describe, named, quiet_button, row, set_flag, text_label
 from app.widgets.labels import FittingNote
 
 if TYPE_CHECKING:
+    from app.setup.controls import ControlsPanel
     from core.models.prompting import RenderedPrompt
 
 WAITING = "Reading the target's tokenizer…"
