@@ -40,7 +40,10 @@ _ROUNDING, _HALF_PRECISION = 3e-4, 0.1
 _ONE_BY_ONE = frozenset({"jamba", "recurrent_gemma", "zamba", "zamba2"})
 """Types whose module is wrong or imprecise when it continues with several tokens (transformers 5.23)."""
 
-_READS = {Reading.TOKENS: "one token", Reading.WHOLE: "the whole text"}
+_SLOW_WAYS = {
+    Reading.TOKENS: "%s reads one token per forward, so a draft can't make it faster.",
+    Reading.WHOLE: "The cache of %s can't be used, so each forward reads the whole text.",
+}
 
 
 def load(
@@ -235,8 +238,8 @@ def choose_reading(loaded: LanguageModel) -> torch.Tensor:
         return logits  # A precision problem, which decoding reports.
     ways = (Reading.TOKENS,) if loaded.model.config.model_type in _ONE_BY_ONE else (Reading.BLOCKS, Reading.TOKENS)
     loaded.reading = next((way for way in ways if _reads_right(loaded, way, probe, logits)), Reading.WHOLE)
-    if loaded.reading is not Reading.BLOCKS:
-        _log.warning("%s reads %s in a forward, so drafts can't make it faster.", loaded.ref, _READS[loaded.reading])
+    if loaded.reading in _SLOW_WAYS:
+        _log.warning(_SLOW_WAYS[loaded.reading], loaded.ref)
     _check_long_texts(loaded, probe)
     return logits
 
