@@ -188,7 +188,10 @@ class TickList(QWidget):
             box.setChecked(name in ticked)
             box.toggled.connect(self.changed)
             self._boxes[name] = box
-            self._layout.addWidget(box, index // self._num_columns, index % self._num_columns)
+            line, place = divmod(index, self._num_columns)
+            # A last one alone on its line has all of its width.
+            span = self._num_columns if place == 0 and index == len(items) - 1 else 1
+            self._layout.addWidget(box, line, place, 1, span)
 
     def tick(self, names: Iterable[str]) -> None:
         """Check only these, without a signal."""
