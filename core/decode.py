@@ -420,9 +420,9 @@ class _Run:
         """Capture the graphs that the steps will launch."""
         self._scorer.prepare(self._text.limit)
         if isinstance(self._drafter, DraftModelDrafter):
-            is_gumbel = self._noise is not None
+            in_blocks = self._noise is None and self._controls.num_draft_tokens is not LengthPolicy.ADAPTIVE
             vocab_size = self._target.vocab_size
-            self._drafter.prepare(self._text.limit, self._controls.sampling, vocab_size, is_gumbel=is_gumbel)
+            self._drafter.prepare(self._text.limit, self._controls.sampling, vocab_size, in_blocks=in_blocks)
 
     @property
     def _num_captures(self) -> int:

@@ -1,5 +1,7 @@
 """The graph runner's logic, with functions that are run again in place of graphs that are launched."""
 
+import gc
+import weakref
 from functools import partial
 
 import pytest
@@ -16,7 +18,7 @@ from core.models.loading import prepare
 from core.runners.graphed import GraphedRunner, GraphPool
 from core.runners.llama import LLAMA_MODEL_TYPES, FusedLlamaRunner
 from core.sampling import draw, probabilities
-from core.settings import SamplingParams
+from core.settings import LengthPolicy, SamplingParams
 from core.types import DraftContext, Step
 from tests.fakes import NoLook, play, shared_tokenizer, tiny_model, tiny_module
 
@@ -150,6 +152,32 @@ def test_graphs_and_caches_outlive_a_run_unless_a_longer_one_needs_more():
     assert captures.number == 3
 
 
+def test_what_gives_way_to_a_longer_cache_is_freed_before_that_is_made():
+    """Also where a window collects garbage late: nothing refers to itself."""
+    kept = []
+
+    def capture(function):
+        function()
+        return function(), lambda: None
+
+    def make(num_positions):
+        assert not [cache for cache in kept if cache() is not None]
+        runner = FusedLlamaRunner(weights, num_positions)
+        kept.extend(weakref.ref(store) for store in runner.cache)
+        return runner
+
+    weights, pool = tiny_model(is_fused=True).fused_weights, GraphPool(capture)
+    gc.disable()
+    try:
+        for number, capacity in enumerate((100, 400, 300, 200)):  # The last three as if frequencies depended on it.
+            runner = pool.runner(number, capacity, make)
+            runner.forward(IDS[:5], num_logits=5)
+            runner.draw_block(IDS[5:7], torch.rand(3, dtype=torch.float64), 1.0, 100, torch.arange(100))
+            del runner
+    finally:
+        gc.enable()
+
+
 def test_evidence_of_a_block_is_not_overwritten_by_the_next():
     runner = graphed()
     runner.forward(IDS[:10], num_logits=0)
@@ -195,13 +223,14 @@ def captures(monkeypatch) -> Captures:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_all_is_captured_before_the_first_step(captures, temperature):
+@pytest.mark.parametrize(("length", "number"), [(3, 3), (LengthPolicy.AUTO, 3), (LengthPolicy.ADAPTIVE, 4)])
+def test_all_is_captured_before_the_first_step(captures, temperature, length, number):
     known = []
-    run(temperature, lambda event: known.append(captures.number))
-    # Two numbers of rows to score, and a draft step.
-    assert set(known) == {3}
-    run(temperature, lambda event: known.append(captures.number))
-    assert set(known) == {3}, "the next run uses them again"
+    run(temperature, lambda event: known.append(captures.number), num_draft_tokens=length)
+    # Two numbers of rows to score, and a draft step, or, with a look at each token, the draft's own two.
+    assert set(known) == {number}
+    run(temperature, lambda event: known.append(captures.number), num_draft_tokens=length)
+    assert set(known) == {number}, "the next run uses them again"
 
 
 def test_a_step_that_captures_is_no_measure_of_its_cost(captures, monkeypatch):

@@ -100,12 +100,14 @@ class DraftModelDrafter:
         """CUDA graphs captured so far."""
         return getattr(self._runner, "num_captures", 0)
 
-    def prepare(self, end: int, sampling: SamplingParams, vocab_size: int, *, is_gumbel: bool) -> None:
-        """Capture the CUDA graphs that drafting will launch, if any, for a text of up to `end` positions."""
+    def prepare(self, end: int, sampling: SamplingParams, vocab_size: int, *, in_blocks: bool) -> None:
+        """Capture the CUDA graphs that drafting will launch, if any, for a text of up to `end` positions.
+
+        `in_blocks`: without Gumbel noise, and without a look at each token.
+        """
         if isinstance(self._runner, GraphedRunner):
-            in_one = is_plain(sampling) and not is_gumbel
             draws = Draws(sampling.is_greedy, self._num_proposed(vocab_size), self.model.draft_ids)
-            self._runner.prepare(end, draws if in_one else None)
+            self._runner.prepare(end, draws if in_blocks and is_plain(sampling) else None)
 
     def _whole_block(
         self, pending: Tensor, context: DraftContext, uniforms: Tensor | None

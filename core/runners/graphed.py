@@ -142,7 +142,7 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 class _Graph:
     outputs: Outputs
     replay: Callable[[], None]
-    body: Callable[[], Outputs]  # Keeps alive the tensors that the graph knows only by address.
+    proposed: Tensor | None  # Kept alive, as the graph knows it only by address.
 
 
 class GraphedForwards:
@@ -228,7 +228,7 @@ class GraphedForwards:
             step.add_(1)
             return tokens, rows
 
-        return self._graph(key, body)
+        return self._graph(key, body, proposed)
 
     def prepare(self, end: int, draws: Draws | None) -> None:
         """See `GraphedRunner.prepare`."""
@@ -251,7 +251,7 @@ class GraphedForwards:
         """The smallest power of two that holds `end` positions."""
         return min(self.eager.capacity, max(_SMALLEST_BUCKET, 1 << (end - 1).bit_length()))
 
-    def _graph(self, key: Hashable, body: Callable[[], Outputs]) -> _Graph | None:
+    def _graph(self, key: Hashable, body: Callable[[], Outputs], proposed: Tensor | None = None) -> _Graph | None:
         """The graph for a shape, captured on first use; None if that failed."""
         graph = self._graphs.get(key)
         if graph is not None or self._is_broken:
@@ -267,7 +267,7 @@ class GraphedForwards:
             self._is_broken = True
             return None
         self.num_captures += 1
-        self._graphs[key] = graph = _Graph(outputs, replay, body)
+        self._graphs[key] = graph = _Graph(outputs, replay, proposed)
         return graph
 
 
@@ -359,7 +359,7 @@ class GraphPool:
         room = capacity + _ROWS[-1]
         forwards = next((each for each in idle if each.eager.capacity >= room), None)
         if forwards is None:
-            idle.clear()  # Too short: a longer one takes its place.
+            self.clear()  # Too short, or for other frequencies.
             forwards = GraphedForwards(make(max(_SMALLEST_BUCKET, 1 << (room - 1).bit_length())), self._capture)
         else:
             idle.remove(forwards)
