@@ -236,6 +236,26 @@ def test_a_kernel_is_chosen_once_on_a_machine_and_kept(monkeypatch):
     assert products._remembered("packed 3x4 float32", lambda: 5) == 5
 
 
+def test_machines_that_share_a_home_keep_their_own_choices(monkeypatch):
+    for machine, choice in [("a", 1), ("b", 2), ("a", 1), ("b", 2)]:
+        monkeypatch.setattr(products, "device_name", lambda _, machine=machine: machine)
+        monkeypatch.setattr(products, "_choices", {})
+        assert products._remembered("packed 3x4 float32", lambda choice=choice: choice) == choice
+    assert len(products._read_choices()) == 2
+
+
+def test_no_kernel_is_chosen_for_good_where_memory_was_too_short_to_measure(monkeypatch):
+    def fail(_):
+        raise RuntimeError("DefaultCPUAllocator: not enough memory")
+
+    monkeypatch.setattr(products, "_choices", {})
+    weight = torch.ones(512, 256)
+    with monkeypatch.context() as patch:
+        patch.setattr(products, "_measure_packed", fail)
+        assert products._fewest_packed(weight) == 0
+    assert products._fewest_packed(weight) == 1
+
+
 def test_weights_are_packed_only_where_memory_is_left(monkeypatch):
     monkeypatch.setattr(products, "_remembered", lambda key, _: 1)
     monkeypatch.setattr(llama, "_MEMORY_SHARE", 0.0)

@@ -78,25 +78,25 @@ def _fewest_packed(weight: Tensor) -> int:
     """From how many rows on products of a weight are faster packed; 0 if never."""
     if weight.device.type != "cpu" or weight.dtype not in (torch.float32, torch.bfloat16):
         return 0
-    return _remembered(f"packed {_shape(weight)}", lambda: _measure_packed(weight))
+    try:
+        return _remembered(f"packed {_shape(weight)}", lambda: _measure_packed(weight))
+    except _NO_KERNEL:  # Or no memory to measure in, which is not remembered.
+        _log.debug("no packed products here", exc_info=True)
+        return 0
 
 
 def _measure_packed(weight: Tensor) -> int:
-    try:
-        copies = _copies(weight)
-        packed = [pack(copy) for copy in copies]
+    copies = _copies(weight)
+    packed = [pack(copy) for copy in copies]
 
-        def is_faster(num_rows: int) -> bool:
-            x = torch.ones(num_rows, weight.shape[1], dtype=weight.dtype)
-            plain, ours = fastest_times(
-                [partial(_each, functional.linear, x, copies), partial(_each, in_packed, x, packed)]
-            )
-            return ours < _GAIN * plain
+    def is_faster(num_rows: int) -> bool:
+        x = torch.ones(num_rows, weight.shape[1], dtype=weight.dtype)
+        plain, ours = fastest_times(
+            [partial(_each, functional.linear, x, copies), partial(_each, in_packed, x, packed)]
+        )
+        return ours < _GAIN * plain
 
-        return min(takewhile(is_faster, _ROWS), default=0)
-    except _NO_KERNEL:
-        _log.debug("no packed products here", exc_info=True)
-        return 0
+    return min(takewhile(is_faster, _ROWS), default=0)
 
 
 def quantised(product: Product) -> Product:
@@ -221,19 +221,25 @@ def _remembered(key: str, measure: Callable[[], int]) -> int:
     """A choice measured once on this machine: a start costs nothing, and the same seed gives the same text."""
     machine = f"{device_name(torch.device('cpu'))}, {num_processors()} cores, torch {torch.__version__}"
     if not _choices:
-        _choices.update(_read_choices(machine))
+        _choices.update(_read_choices().get(machine, {}))
     if key not in _choices:
         _choices[key] = measure()
         with contextlib.suppress(OutriderError, OSError):
             _choices_path().parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(_choices_path(), json.dumps({machine: {**_read_choices(machine), **_choices}}, indent=1))
+            # Machines may share a home, and another process may have measured meanwhile.
+            kept = _read_choices()
+            kept[machine] = kept.get(machine, {}) | _choices
+            write_atomically(_choices_path(), json.dumps(kept, indent=1))
     return _choices[key]
 
 
-def _read_choices(machine: str) -> dict[str, int]:
+def _read_choices() -> dict[str, dict[str, int]]:
+    """By machine."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
-        found = json.loads(_choices_path().read_text("utf-8")).get(machine, {})
-        return {key: value for key, value in found.items() if isinstance(value, int)}
+        return {
+            machine: {key: value for key, value in found.items() if isinstance(value, int)}
+            for machine, found in json.loads(_choices_path().read_text("utf-8")).items()
+        }
     return {}
 
 
