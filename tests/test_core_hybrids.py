@@ -96,6 +96,18 @@ def test_any_rewind_gives_the_logits_of_the_whole(name):
         runner.rewind(min(kept, start + count))
 
 
+def test_a_module_that_reads_the_whole_text_reads_it_once_a_forward():
+    model, starts = hybrid("minimax"), []
+    runner = model.runner(60)
+    with pytest.MonkeyPatch.context() as patch:
+        call = runner._call
+        patch.setattr(runner, "_call", lambda *given: starts.append(given[0]) or call(*given))
+        for begin, end in [(0, 40), (40, 41), (41, 46), (46, 47)]:
+            runner.forward(torch.arange(begin, end), num_logits=1)
+            runner.rewind(runner.length)
+    assert starts == [0] * 4
+
+
 def test_a_forward_that_fails_halfway_leaves_no_trace():
     model = hybrid("qwen3_next")
     ids = torch.tensor(PROMPTS[2])

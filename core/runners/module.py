@@ -141,7 +141,7 @@ class ModuleRunner:
 
     @property
     def _has_state(self) -> bool:
-        return any(not _is_plain(layer) for layer in self._cache.layers)
+        return self._reading is not Reading.WHOLE and any(not _is_plain(layer) for layer in self._cache.layers)
 
     def _cut(self, length: int) -> None:
         """Leave at most the first `length` positions in the cache; fewer if it holds a state."""
