@@ -15,15 +15,15 @@ from scipy.stats import chi2
 from core.sampling import draw, draw_uniforms, probabilities
 from core.settings import Coupling, SamplingParams
 from core.types import DraftContext
-from tests.fakes import ScriptDrafter, play, random_law, table_model
+from tests.fakes import ScriptDrafter, play, random_rows, table_model
 
 V, K = 3, 2
 SIGNIFICANCE = 1e-4
 
-Laws = Mapping[tuple[int, ...], torch.Tensor]
+Rows = Mapping[tuple[int, ...], torch.Tensor]
 """From a context to the distribution (V,) of the token after it."""
 
-StepFunction = Callable[[Laws, Laws, torch.Generator], list[int]]
+StepFunction = Callable[[Rows, Rows, torch.Generator], list[int]]
 """One draft-verify round: (draft distributions, target distributions, generator) -> the 1 to K + 1 tokens emitted."""
 
 
@@ -35,7 +35,7 @@ def global_generator_untouched():
     assert torch.equal(before, torch.random.get_rng_state())
 
 
-def make_laws(seed: int) -> Laws:
+def make_rows(seed: int) -> Rows:
     """A different positive distribution for every context."""
     generator = torch.Generator().manual_seed(seed)
     contexts = [context for size in range(K + 1) for context in itertools.product(range(V), repeat=size)]
@@ -82,14 +82,14 @@ def chi_squared_p_value(counts: np.ndarray, expected: np.ndarray) -> float:
 
 def joint_p_value(step: StepFunction, *, samples: int = 20_000, seed: int = 0) -> float:
     """Chi-squared of all K + 1 tokens of a block together, completed from the target where the block is shorter."""
-    draft_laws, target_laws = make_laws(seed + 1), make_laws(seed + 2)
-    cumulated = {context: np.cumsum(row.double().numpy()) for context, row in target_laws.items()}
+    draft_rows, target_rows = make_rows(seed + 1), make_rows(seed + 2)
+    cumulated = {context: np.cumsum(row.double().numpy()) for context, row in target_rows.items()}
     generator, completion = torch.Generator().manual_seed(seed), np.random.default_rng(seed)
     cells = itertools.product(range(V), repeat=K + 1)
-    expected = np.array([np.prod([float(target_laws[cell[:i]][cell[i]]) for i in range(K + 1)]) for cell in cells])
+    expected = np.array([np.prod([float(target_rows[cell[:i]][cell[i]]) for i in range(K + 1)]) for cell in cells])
     counts = np.zeros(len(expected))
     for done in range(1, samples + 1):
-        tokens = step(draft_laws, target_laws, generator)
+        tokens = step(draft_rows, target_rows, generator)
         assert 1 <= len(tokens) <= K + 1
         while len(tokens) <= K:
             tokens.append(int(np.searchsorted(cumulated[tuple(tokens)], completion.random() * 0.9999999)))
@@ -104,12 +104,12 @@ def joint_p_value(step: StepFunction, *, samples: int = 20_000, seed: int = 0) -
 def verify_step(verify_block: Callable) -> StepFunction:
     """A round whose draft is drawn as it should be."""
 
-    def step(draft_laws: Laws, target_laws: Laws, generator: torch.Generator) -> list[int]:
+    def step(draft_rows: Rows, target_rows: Rows, generator: torch.Generator) -> list[int]:
         tokens: list[int] = []
         for uniform in draw_uniforms(K, generator):
-            tokens.append(int(draw(draft_laws[tuple(tokens)], uniform)))
-        draft_probs = torch.stack([draft_laws[tuple(tokens[:i])] for i in range(K)])
-        return _verified(verify_block, tokens, draft_probs, target_laws, generator)
+            tokens.append(int(draw(draft_rows[tuple(tokens)], uniform)))
+        draft_probs = torch.stack([draft_rows[tuple(tokens[:i])] for i in range(K)])
+        return _verified(verify_block, tokens, draft_probs, target_rows, generator)
 
     return step
 
@@ -117,11 +117,11 @@ def verify_step(verify_block: Callable) -> StepFunction:
 def certain_step(verify_block: Callable) -> StepFunction:
     """A round whose drafter proposes, without a distribution, the likeliest tokens."""
 
-    def step(draft_laws: Laws, target_laws: Laws, generator: torch.Generator) -> list[int]:
+    def step(draft_rows: Rows, target_rows: Rows, generator: torch.Generator) -> list[int]:
         tokens: list[int] = []
         while len(tokens) < K:
-            tokens.append(int(draft_laws[tuple(tokens)].argmax()))
-        return _verified(verify_block, tokens, None, target_laws, generator)
+            tokens.append(int(draft_rows[tuple(tokens)].argmax()))
+        return _verified(verify_block, tokens, None, target_rows, generator)
 
     return step
 
@@ -137,9 +137,9 @@ def drafter_step(
     """A round whose draft comes from a model through a `DraftModelDrafter`, asked or not whether to go on."""
     drafters: list = []
 
-    def step(draft_laws: Laws, target_laws: Laws, generator: torch.Generator) -> list[int]:
+    def step(draft_rows: Rows, target_rows: Rows, generator: torch.Generator) -> list[int]:
         if not drafters:
-            drafters.append(drafter_class(table_model(lambda ids: draft_laws[tuple(ids[1:])].log(), V)))
+            drafters.append(drafter_class(table_model(lambda ids: draft_rows[tuple(ids[1:])].log(), V)))
             drafters[0].start(torch.tensor([0]))
         context = DraftContext(
             ids=[0], num_draft_tokens=K, sampling=SamplingParams(), generator=generator, vocab_size=V,
@@ -148,13 +148,13 @@ def drafter_step(
         draft = drafters[0].propose(context)
         # The next round starts from the same text again: no token of this one is committed.
         drafters[0]._runner.rewind(0)
-        return _verified(verify_block, draft.tokens.tolist(), draft.probs, target_laws, generator)
+        return _verified(verify_block, draft.tokens.tolist(), draft.probs, target_rows, generator)
 
     return step
 
 
-def _verified(verify_block: Callable, tokens: list[int], draft_probs, target_laws: Laws, generator) -> list[int]:
-    rows = torch.stack([target_laws[tuple(tokens[:i])] for i in range(len(tokens) + 1)])
+def _verified(verify_block: Callable, tokens: list[int], draft_probs, target_rows: Rows, generator) -> list[int]:
+    rows = torch.stack([target_rows[tuple(tokens[:i])] for i in range(len(tokens) + 1)])
     outcome = verify_block(torch.tensor(tokens), draft_probs, rows, generator=generator)
     return [*tokens[: outcome.num_accepted], outcome.next_token]
 
@@ -173,9 +173,9 @@ def engine_p_value(
 
     One long text whose distributions forget everything at each third position stands for many texts of three tokens.
     """
-    target_law = random_law(vocab_size, 10 + seed, period=3, scale=1.5)
-    target = table_model(target_law, vocab_size)
-    draft = table_model(random_law(vocab_size, 20 + seed, period=3, scale=1.5), vocab_size)
+    target_logits = random_rows(vocab_size, 10 + seed, period=3, scale=1.5)
+    target = table_model(target_logits, vocab_size)
+    draft = table_model(random_rows(vocab_size, 20 + seed, period=3, scale=1.5), vocab_size)
     run = play(
         speculative(
             target, draft, [0, 0, 0], num_draft_tokens=num_draft_tokens, sampling=sampling, coupling=coupling,
@@ -187,7 +187,7 @@ def engine_p_value(
     counts = np.bincount(np.ravel_multi_index(tokens.T, shape), minlength=vocab_size**3)
     expected = np.zeros(shape)
     for context in itertools.product(range(vocab_size), repeat=2):
-        rows = [probabilities(target_law([0, 0, 0, *context[:size]]), sampling).double() for size in range(3)]
+        rows = [probabilities(target_logits([0, 0, 0, *context[:size]]), sampling).double() for size in range(3)]
         expected[context] = float(rows[0][context[0]] * rows[1][context[1]]) * rows[2].numpy()
     return chi_squared_p_value(counts, expected.ravel() * len(tokens))
 

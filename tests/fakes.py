@@ -20,7 +20,7 @@ from core.types import Draft, DraftContext, Finished, Inspected, Step, Verificat
 
 torch.set_num_threads(1)
 
-Law = Callable[[Sequence[int]], torch.Tensor]
+Logits = Callable[[Sequence[int]], torch.Tensor]
 """From the ids so far to the logits (V,) of the next token."""
 
 
@@ -31,8 +31,8 @@ class CacheError(Exception):
 class TableRunner:
     """A `Runner` whose logits come from a table. Keeps its ids, and calls `on_forward` before each forward."""
 
-    def __init__(self, law: Law, capacity: int, on_forward: Callable[["TableRunner", list[int]], None]) -> None:
-        self._law = law
+    def __init__(self, logits: Logits, capacity: int, on_forward: Callable[["TableRunner", list[int]], None]) -> None:
+        self._logits = logits
         self._on_forward = on_forward
         self.capacity = capacity
         self.ids: list[int] = []
@@ -51,7 +51,7 @@ class TableRunner:
         for index, token in enumerate(new):
             self.ids.append(token)
             if index >= len(new) - num_logits:
-                rows.append(self._law(self.ids))
+                rows.append(self._logits(self.ids))
         logits = torch.stack(rows) if rows else torch.empty(0)
         return ForwardOutput(logits, torch.zeros(len(new), 1) if with_hidden else None)
 
@@ -83,30 +83,32 @@ class LetterTokenizer:
 class TableModel(LanguageModel):
     """A `LanguageModel` whose runners follow a distribution; the newest runner is kept for a look at its cache."""
 
-    law: Law | None = None
+    logits_of: Logits | None = None
     on_forward: Callable[[TableRunner, list[int]], None] = lambda runner, ids: None
     last_runner: TableRunner | None = None
 
     def runner(self, capacity: int, *, drafting: bool = False, quantise: bool = False) -> TableRunner:
-        assert self.law is not None
-        self.last_runner = TableRunner(self.law, capacity, lambda runner, ids: self.on_forward(runner, ids))
+        assert self.logits_of is not None
+        self.last_runner = TableRunner(self.logits_of, capacity, lambda runner, ids: self.on_forward(runner, ids))
         return self.last_runner
 
 
 def table_model(
-    law: Law, vocab_size: int, *, eos_ids: Sequence[int] = (), context_length: int = 1_000_000, ref: str = "table"
+    logits: Logits, vocab_size: int, *, eos_ids: Sequence[int] = (), context_length: int = 1_000_000, ref: str = "table"
 ) -> TableModel:
     """A model that follows a distribution; those of equal `vocab_size` share a tokenizer, so that they make a pair."""
     return TableModel(
         ref=ref, model=None, tokenizer=_letters(vocab_size), device=torch.device("cpu"), dtype=torch.float32,
-        vocab_size=vocab_size, context_length=context_length, eos_ids=frozenset(eos_ids), law=law,
+        vocab_size=vocab_size, context_length=context_length, eos_ids=frozenset(eos_ids), logits_of=logits,
     )  # fmt: skip
 
 
 _letters = functools.cache(LetterTokenizer)
 
 
-def random_law(vocab_size: int, seed: int, *, period: int | None = None, memory: int = 3, scale: float = 1.0) -> Law:
+def random_rows(
+    vocab_size: int, seed: int, *, period: int | None = None, memory: int = 3, scale: float = 1.0
+) -> Logits:
     """A different random row of logits for every context: the last `memory` tokens, or all since the last `period`."""
 
     @functools.cache
@@ -117,14 +119,14 @@ def random_law(vocab_size: int, seed: int, *, period: int | None = None, memory:
         generator = torch.Generator().manual_seed(seed * 1_000_003 + key)
         return torch.randn(vocab_size, generator=generator) * scale
 
-    def law(ids: Sequence[int]) -> torch.Tensor:
+    def logits_of(ids: Sequence[int]) -> torch.Tensor:
         size = memory if period is None else len(ids) % period
         return row(tuple(ids[len(ids) - size :]) if size else ())
 
-    return law
+    return logits_of
 
 
-def fixed_law(logits: Sequence[float]) -> Law:
+def fixed_rows(logits: Sequence[float]) -> Logits:
     """The same logits after every text."""
     row = torch.tensor(logits)
     return lambda ids: row

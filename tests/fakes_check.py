@@ -6,7 +6,7 @@ from core.experiments.check import CheckFinished, CheckProgress, CheckReport, Ch
 from core.experiments.prompt_suites import Prompt
 from core.settings import RunRequest, SamplingParams
 from core.types import StageChanged
-from tests.fakes import random_law, table_model
+from tests.fakes import random_rows, table_model
 
 PROMPTS = (Prompt("first", "abc"), Prompt("second", "fed"))
 VOCAB_SIZE = 6
@@ -16,8 +16,8 @@ class TableSession:
     """Has one pair, and loads nothing."""
 
     def __init__(self, target=None, draft=None):
-        self.target = target or table_model(random_law(VOCAB_SIZE, 10, memory=2), VOCAB_SIZE, ref="target")
-        self.draft = draft or table_model(random_law(VOCAB_SIZE, 20, memory=2), VOCAB_SIZE, ref="draft")
+        self.target = target or table_model(random_rows(VOCAB_SIZE, 10, memory=2), VOCAB_SIZE, ref="target")
+        self.draft = draft or table_model(random_rows(VOCAB_SIZE, 20, memory=2), VOCAB_SIZE, ref="draft")
 
     def load(self, request, controls):
         from core.session import Loaded

@@ -4,7 +4,7 @@ import torch
 
 from core.decode import autoregressive
 from core.settings import SamplingParams
-from tests.fakes import TableModel, play, random_law, table_model
+from tests.fakes import TableModel, play, random_rows, table_model
 
 GREEDY = SamplingParams(0.0)
 PROMPT = [10, 20, 30, 40, 10, 20]
@@ -12,8 +12,8 @@ PROMPT = [10, 20, 30, 40, 10, 20]
 
 def tables(vocab_size: int = 8, **changes):
     """A target and a draft of different distributions."""
-    target = table_model(random_law(vocab_size, 1, scale=2), vocab_size, **changes)
-    return target, table_model(random_law(vocab_size, 2, scale=2), vocab_size)
+    target = table_model(random_rows(vocab_size, 1, scale=2), vocab_size, **changes)
+    return target, table_model(random_rows(vocab_size, 2, scale=2), vocab_size)
 
 
 def plain_ids(target, prompt=(0,), count=40, **changes) -> list[int]:

@@ -171,7 +171,7 @@ def shifting(shift):
     """A target that prefers the other of two close tokens where a block is scored: rounding, made large."""
     state = {"in_block": False}
 
-    def law(ids):
+    def logits_of(ids):
         row = torch.tensor([1.0, 1.0 + 1e-6, -3.0, -3.0, -3.0, -3.0])
         if state["in_block"]:
             row[0] += shift
@@ -180,7 +180,7 @@ def shifting(shift):
     def on_forward(_runner, new):
         state["in_block"] = len(new) > 1
 
-    model = table_model(law, VOCAB_SIZE, ref="target")
+    model = table_model(logits_of, VOCAB_SIZE, ref="target")
     model.on_forward = on_forward
     return model
 
@@ -240,8 +240,8 @@ def test_the_p_values_are_those_of_scipy():
 
 
 def test_rare_tokens_share_a_cell_and_impossible_ones_are_counted():
-    law = torch.tensor([0.5, 0.4, 0.04, 0.03, 0.03, 0.0], dtype=torch.float64)
-    found = fit({0: 50, 1: 40, 2: 9, 5: 1}, law, torch.zeros(6, dtype=torch.bool))
+    probs = torch.tensor([0.5, 0.4, 0.04, 0.03, 0.03, 0.0], dtype=torch.float64)
+    found = fit({0: 50, 1: 40, 2: 9, 5: 1}, probs, torch.zeros(6, dtype=torch.bool))
     assert (found.degrees, found.num_impossible) == (2, 1)
     assert found.statistic == pytest.approx((9 - 10) ** 2 / 10)
 

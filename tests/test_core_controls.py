@@ -16,7 +16,7 @@ from core.errors import GenerationError
 from core.settings import Coupling, LengthPolicy, SamplingParams
 from core.types import Drafted, Finished, FinishReason, PrefillDone, Step
 from tests.exactness import SIGNIFICANCE, engine_p_value, stops_at_the_unsure
-from tests.fakes import fixed_law, play, random_law, table_model
+from tests.fakes import fixed_rows, play, random_rows, table_model
 from tests.fakes_decode import GREEDY, plain_ids, tables
 
 
@@ -41,7 +41,7 @@ def test_a_temperature_that_moves_keeps_greedy_steps_greedy():
     for event in speculative(target, draft, [0], controls=controls, max_new_tokens=80):
         if isinstance(event, Step):
             for token in event.emitted:
-                assert event.temperature or token == int(target.law(ids).argmax())
+                assert event.temperature or token == int(target.logits_of(ids).argmax())
                 ids.append(token)
             controls.set_temperature(0.0 if controls.sampling.temperature else 1.0)
 
@@ -61,7 +61,7 @@ def test_the_loop_keeps_the_distribution_where_blocks_end_by_what_was_drawn(coup
 
 def test_the_policy_may_change_in_the_middle_of_a_run():
     target = tables()[0]
-    draft = table_model(random_law(8, 1, scale=1.5), 8)
+    draft = table_model(random_rows(8, 1, scale=1.5), 8)
     controls, asked, ids, count = RunControls(GREEDY, 3), [], [], 0
 
     class Watched(DraftModelDrafter):
@@ -84,7 +84,7 @@ def test_the_policy_may_change_in_the_middle_of_a_run():
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_draft_that_says_no_number_is_named_for_it(temperature):
     target, _ = tables()
-    draft = table_model(fixed_law([float("nan")] * 8), 8)
+    draft = table_model(fixed_rows([float("nan")] * 8), 8)
     length = {"num_draft_tokens": LengthPolicy.ADAPTIVE}
     with pytest.raises(GenerationError, match="draft's logits"):
         play(speculative(target, draft, [0], sampling=SamplingParams(temperature), **length))
@@ -132,7 +132,7 @@ def test_the_chosen_length_keeps_the_distribution():
 
 def test_a_hopeless_and_costly_draft_is_soon_left_alone(clock):
     target, _ = tables()
-    wrong = table_model(lambda ids: -target.law(ids) * 4, 8)
+    wrong = table_model(lambda ids: -target.logits_of(ids) * 4, 8)
     clock.charge(target, 10.0)
     clock.charge(wrong, 9.0)
     run = play(speculative(target, wrong, [0], num_draft_tokens=LengthPolicy.AUTO, sampling=GREEDY, max_new_tokens=400))
@@ -150,7 +150,7 @@ def test_a_hopeless_and_costly_draft_is_soon_left_alone(clock):
 def test_times_are_split_as_they_passed(clock):
     target, _ = tables()
     clock.charge(target, 10.0)
-    draft = table_model(target.law, 8)
+    draft = table_model(target.logits_of, 8)
     clock.charge(draft, 2.0)
     run = play(speculative(target, draft, [0, 1, 2], num_draft_tokens=3, max_new_tokens=41))
     for step in run.steps[1:-1]:

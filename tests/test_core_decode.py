@@ -20,13 +20,13 @@ from tests.fakes import (
     FAMILIES,
     ScriptDrafter,
     byte_tokenizer,
-    fixed_law,
+    fixed_rows,
     greedy_reference,
     is_sentence,
     language_model,
     oracle,
     play,
-    random_law,
+    random_rows,
     table_model,
     tiny_model,
     tiny_module,
@@ -81,7 +81,7 @@ def test_the_figures_of_a_step_are_those_of_its_distributions():
         assert len(step.drafted_texts) == len(step.uniforms) == step.num_draft_tokens == len(step.drafted)
         for at, token in enumerate(step.drafted):
             context = [*ids, *step.drafted[:at]]
-            p, q = (probabilities(model.law(context), sampling) for model in (target, draft))
+            p, q = (probabilities(model.logits_of(context), sampling) for model in (target, draft))
             assert step.target_probs[at] == pytest.approx(float(p[token]))
             assert step.draft_probs[at] == pytest.approx(float(q[token]))
             assert step.acceptance_probs[at] == pytest.approx(min(1.0, float(p[token] / q[token])))
@@ -98,7 +98,7 @@ def test_the_figures_of_a_step_are_those_of_its_distributions():
 def test_drafters_may_propose_fewer_tokens_than_k_or_none():
     target, _ = tables()
     lengths = itertools.cycle([0, 3, 1, 2, 0, 4])
-    drafter = ScriptDrafter(lambda ids, count: [int(target.law([*ids]).argmax()), 1, 2, 3][: next(lengths)])
+    drafter = ScriptDrafter(lambda ids, count: [int(target.logits_of([*ids]).argmax()), 1, 2, 3][: next(lengths)])
     run = play(speculative(target, drafter, [0], num_draft_tokens=4, sampling=GREEDY, max_new_tokens=60))
     assert run.ids == plain_ids(target, count=60, sampling=GREEDY)
     assert {step.num_draft_tokens for step in run.steps} >= {0, 1, 2, 3}
@@ -126,7 +126,7 @@ def test_plain_decoding_is_the_loop_without_drafts():
 
 
 def test_a_token_of_target_probability_zero_is_never_accepted():
-    target = table_model(fixed_law([0.0, 0.0, -math.inf]), 3)
+    target = table_model(fixed_rows([0.0, 0.0, -math.inf]), 3)
     run = play(speculative(target, always([2, 2]), [0], num_draft_tokens=2, max_new_tokens=100))
     assert 2 not in run.ids
     assert run.summary.num_accepted_tokens == 0
@@ -197,7 +197,7 @@ def test_nothing_outside_the_support_is_emitted(coupling):
     run = play(speculative(target, draft, [0], sampling=sampling, max_new_tokens=600, coupling=coupling, seed=3))
     ids = [0, *run.ids]
     for index in range(1, len(ids)):
-        assert probabilities(target.law(ids[:index]), sampling)[ids[index]] > 0
+        assert probabilities(target.logits_of(ids[:index]), sampling)[ids[index]] > 0
 
 
 @pytest.mark.parametrize("coupling", Coupling)
@@ -225,7 +225,7 @@ def test_the_seed_decides_the_text_and_the_global_generator_nothing(coupling):
 @functools.cache
 def sixteen(coupling: Coupling, seed: int):
     """The summary of a long run over 16 tokens."""
-    models = [table_model(random_law(16, number, scale=2), 16) for number in (1, 2)]
+    models = [table_model(random_rows(16, number, scale=2), 16) for number in (1, 2)]
     settings = {"sampling": SamplingParams(0.9, top_k=12), "max_new_tokens": 2000, "seed": seed, "coupling": coupling}
     return play(speculative(*models, [0], num_draft_tokens=3, **settings)).summary
 

@@ -35,7 +35,7 @@ def test_the_end_of_the_context_ends_the_text():
 @pytest.mark.parametrize(("size", "k"), [(4, 4), (11, 4), (12, 4), (13, 4), (40, 4), (4, LengthPolicy.AUTO)])
 def test_a_draft_with_a_shorter_context_goes_quiet_and_the_target_continues(size, k):
     target = tables()[0]
-    draft = table_model(target.law, 8, context_length=12)
+    draft = table_model(target.logits_of, 8, context_length=12)
     run = play(speculative(target, draft, [0] * size, num_draft_tokens=k, sampling=GREEDY, max_new_tokens=30))
     assert run.ids == plain_ids(target, [0] * size, 30, sampling=GREEDY)
     assert all(step.num_draft_tokens == 0 for step in run.steps if step.position > 12)
@@ -82,7 +82,7 @@ def test_a_run_that_is_stopped_before_it_starts_ends_at_once():
 
 def check_the_next_run(target, draft) -> None:
     """Whatever happened before, runs with these models are what they are with new ones."""
-    fresh, fresh_draft = table_model(target.law, 8), table_model(draft.law, 8)
+    fresh, fresh_draft = table_model(target.logits_of, 8), table_model(draft.logits_of, 8)
     assert plain_ids(target, sampling=GREEDY) == plain_ids(fresh, sampling=GREEDY)
     after, expected = (
         play(speculative(*pair, [0], max_new_tokens=40, seed=9)) for pair in ((target, draft), (fresh, fresh_draft))
@@ -110,7 +110,7 @@ def test_logits_that_cant_be_sampled_are_a_sentence(who, value, temperature, is_
     for user in ("core.verify", "core.decode"):
         monkeypatch.setattr(f"{user}.is_asynchronous", lambda device: is_behind)
     models = dict(zip(("target", "draft"), tables(), strict=True))
-    good = models[who].law
+    good = models[who].logits_of
 
     def broken(ids):
         row = good(ids).clone()

@@ -19,7 +19,7 @@ from core.sampling import gumbel_noise, probabilities
 from core.settings import Coupling, SamplingParams
 from core.types import DraftContext, TargetFeature, TokenKind, Verification
 from tests.exactness import SIGNIFICANCE, chi_squared_p_value, global_generator_untouched, mutate
-from tests.fakes import greedy_reference, is_sentence, play, random_law, table_model, tiny_model
+from tests.fakes import greedy_reference, is_sentence, play, random_rows, table_model, tiny_model
 
 V = 8
 SAMPLING = SamplingParams(0.9, top_k=5)
@@ -27,7 +27,7 @@ PROMPT = [0, 1, 2, 3, 1, 2]
 
 
 def build(name: str) -> Drafter:
-    model = table_model(random_law(V, 2), V)
+    model = table_model(random_rows(V, 2), V)
     return build_drafter(name, draft=model, target=model, capacity=400)
 
 
@@ -138,7 +138,7 @@ def test_a_start_forgets_the_text_before(name):
 @pytest.mark.parametrize("sampling", [SAMPLING, SamplingParams(0.0), SamplingParams(1.5, top_p=0.6, min_p=0.1)])
 @pytest.mark.parametrize("is_gumbel", [False, True])
 def test_the_reported_distribution_is_the_one_that_was_drawn_from(sampling, is_gumbel):
-    model = table_model(random_law(V, 2), V)
+    model = table_model(random_rows(V, 2), V)
     drafter = DraftModelDrafter(model)
     counts, total = torch.zeros(V), 800
     for seed in range(total):
@@ -148,15 +148,15 @@ def test_the_reported_distribution_is_the_one_that_was_drawn_from(sampling, is_g
         counts[draft.tokens[0]] += 1
         for index in range(2):
             before = [*PROMPT, *draft.tokens[:index].tolist()]
-            assert torch.allclose(draft.probs[index], probabilities(model.law(before), sampling))
-    probs = probabilities(model.law(PROMPT), sampling)
+            assert torch.allclose(draft.probs[index], probabilities(model.logits_of(before), sampling))
+    probs = probabilities(model.logits_of(PROMPT), sampling)
     assert counts[probs == 0].sum() == 0
     # Six standard deviations.
     assert bool(((counts / total - probs).abs() <= 6 * (probs * (1 - probs) / total).sqrt() + 1e-6).all())
 
 
 def test_one_forward_a_drafted_token_and_none_for_what_was_read_before():
-    model = table_model(random_law(V, 2), V)
+    model = table_model(random_rows(V, 2), V)
     forwards = []
     model.on_forward = lambda runner, ids: forwards.append(len(ids))
     drafter = DraftModelDrafter(model)
@@ -177,7 +177,7 @@ def test_one_forward_a_drafted_token_and_none_for_what_was_read_before():
 
 
 def test_a_stop_is_looked_for_before_each_forward():
-    model = table_model(random_law(V, 2), V)
+    model = table_model(random_rows(V, 2), V)
     drafter = DraftModelDrafter(model)
     drafter.start(torch.tensor(PROMPT))
     looks = []
@@ -190,7 +190,7 @@ def test_a_missing_draft_or_a_wrong_option_is_a_sentence():
         ("draft-model", {}, None),
         ("crystal-ball", {}, None),
         ("prompt-lookup", {"size": 3}, None),
-        ("draft-model", {"max_ngram": 3}, table_model(random_law(V, 2), V)),
+        ("draft-model", {"max_ngram": 3}, table_model(random_rows(V, 2), V)),
         ("prompt-lookup", {"max_ngram": 0}, None),
         ("prompt-lookup", {"max_ngram": 11}, None),
         ("prompt-lookup", {"max_ngram": float("nan")}, None),

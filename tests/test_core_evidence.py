@@ -17,7 +17,7 @@ from core.sampling import draw, probabilities
 from core.settings import Coupling, SamplingParams
 from core.types import Inspected, Step, TokenKind, Verification
 from core.verify import verify_block
-from tests.fakes import play, random_law, table_model
+from tests.fakes import play, random_rows, table_model
 from tests.fakes_log import STARTED
 
 
@@ -25,7 +25,7 @@ def names(ids):
     return tuple(f"#{token}" for token in ids)
 
 
-def random_rows(count: int, vocab_size: int, seed: int, scale: float = 2.0, zeros: float = 0.0) -> torch.Tensor:
+def random_probs(count: int, vocab_size: int, seed: int, scale: float = 2.0, zeros: float = 0.0) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(count, vocab_size, generator=generator) * scale
     logits = logits.masked_fill(torch.rand(count, vocab_size, generator=generator) < zeros, -torch.inf)
@@ -35,8 +35,8 @@ def random_rows(count: int, vocab_size: int, seed: int, scale: float = 2.0, zero
 
 def a_block(num_drafted: int, vocab_size: int, seed: int, *, has_probs: bool = True, **changes):
     """Tokens, their distributions, the target's, and the verdict."""
-    target = random_rows(num_drafted + 1, vocab_size, seed, **changes)
-    draft = random_rows(num_drafted, vocab_size, seed + 1, **changes) if num_drafted else torch.empty(0, vocab_size)
+    target = random_probs(num_drafted + 1, vocab_size, seed, **changes)
+    draft = random_probs(num_drafted, vocab_size, seed + 1, **changes) if num_drafted else torch.empty(0, vocab_size)
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.multinomial(draft, 1, generator=generator).squeeze(1) if num_drafted else torch.empty(0).long()
     probs = draft if has_probs and num_drafted else None
@@ -58,21 +58,21 @@ def check_listed(listed, tail: float, ids, distribution: list[float], exact: flo
 
 
 def check_place(place, tokens, probs, target, outcome, slot: int):
-    target_law, target_entropy = by_hand(target[slot])
+    target_row, target_entropy = by_hand(target[slot])
     assert len(set(place.ids)) == len(place.ids) == len(place.texts) <= MAX_LISTED
     assert place.texts == names(place.ids)
-    check_listed(place.target_probs, place.target_tail, place.ids, target_law)
+    check_listed(place.target_probs, place.target_tail, place.ids, target_row)
     assert place.target_entropy == pytest.approx(target_entropy, rel=1e-5, abs=1e-6)
     if slot == len(tokens):
         assert place.draft_probs is place.draft_tail is place.draft_entropy is place.residual_mass is None
         assert place.expected_acceptance is place.residual_probs is None
         return
     one_hot = torch.nn.functional.one_hot(tokens[slot], target.shape[1])
-    draft_law, draft_entropy = by_hand(one_hot if probs is None else probs[slot])
-    check_listed(place.draft_probs, place.draft_tail, place.ids, draft_law)
+    draft_row, draft_entropy = by_hand(one_hot if probs is None else probs[slot])
+    check_listed(place.draft_probs, place.draft_tail, place.ids, draft_row)
     assert place.draft_entropy == pytest.approx(draft_entropy, rel=1e-5, abs=1e-6)
-    excess = [max(0.0, p - q) for p, q in zip(target_law, draft_law, strict=True)]
-    overlap = math.fsum(map(min, target_law, draft_law))
+    excess = [max(0.0, p - q) for p, q in zip(target_row, draft_row, strict=True)]
+    overlap = math.fsum(map(min, target_row, draft_row))
     assert place.residual_mass == pytest.approx(math.fsum(excess), rel=1e-5, abs=1e-7)
     assert place.expected_acceptance == pytest.approx(overlap, abs=1e-6)
     assert int(tokens[slot]) in place.ids
@@ -129,7 +129,7 @@ def test_unlikely_tokens_are_listed_only_where_they_were_drafted_or_drawn():
 
 
 def test_a_draft_equal_to_the_target_leaves_no_residual():
-    rows, tokens = random_rows(3, 50, 1), torch.tensor([1, 2])
+    rows, tokens = random_probs(3, 50, 1), torch.tensor([1, 2])
     outcome = verify_block(tokens, rows[:2], rows, generator=torch.Generator().manual_seed(0))
     for place in capture(tokens, rows[:2], rows, outcome, names)[:2]:
         assert (place.residual_mass, place.expected_acceptance) == (0.0, 1.0)
@@ -139,7 +139,7 @@ VOCAB = 40
 
 
 def pair():
-    return tuple(table_model(random_law(VOCAB, seed, scale=2), VOCAB) for seed in (1, 2))
+    return tuple(table_model(random_rows(VOCAB, seed, scale=2), VOCAB) for seed in (1, 2))
 
 
 def a_run(*, inspect: bool, count: int = 60, **changes):
@@ -167,7 +167,7 @@ def test_a_steps_evidence_agrees_with_its_own_figures_and_is_that_after_the_filt
             assert place.target_probs[at] == pytest.approx(step.target_probs[slot])
             assert place.draft_probs[at] == pytest.approx(step.draft_probs[slot])
             assert place.expected_acceptance == pytest.approx(step.expected_acceptance[slot], abs=1e-6)
-    expected = probabilities(target.law([0, 1]), sampling)
+    expected = probabilities(target.logits_of([0, 1]), sampling)
     first = steps[0].evidence[0]
     shown = dict(zip(first.ids, first.target_probs, strict=True))
     for token in expected.nonzero().flatten().tolist():

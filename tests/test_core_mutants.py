@@ -23,7 +23,7 @@ from tests.exactness import (
     stops_at_the_unsure,
     verify_step,
 )
-from tests.fakes import CacheError, fixed_law, play, table_model
+from tests.fakes import CacheError, fixed_rows, play, table_model
 
 VERIFIERS = {
     "lenience": ("u[i] * q[i] < p[i]", "u[i] * q[i] < 1.3 * p[i]"),
@@ -161,15 +161,15 @@ def test_one_that_keeps_the_token_that_made_it_stop_passes():
 def test_the_draws_of_the_draft_used_again_for_its_test_are_found():
     step = verify_step(verify_block)
 
-    def cheat(draft_laws, target_laws, generator):
+    def cheat(draft_probs, target_probs, generator):
         # The verifier draws K + 1 numbers of which the first K are the draft's own.
         state = generator.get_state()
         tokens = []
         for uniform in torch.rand(2, generator=generator, dtype=torch.float64):
-            tokens.append(int(draw(draft_laws[tuple(tokens)], uniform)))
+            tokens.append(int(draw(draft_probs[tuple(tokens)], uniform)))
         generator.set_state(state)
-        draft_probs = torch.stack([draft_laws[tuple(tokens[:i])] for i in range(2)])
-        rows = torch.stack([target_laws[tuple(tokens[:i])] for i in range(3)])
+        draft_probs = torch.stack([draft_probs[tuple(tokens[:i])] for i in range(2)])
+        rows = torch.stack([target_probs[tuple(tokens[:i])] for i in range(3)])
         outcome = verify_block(torch.tensor(tokens), draft_probs, rows, generator=generator)
         return [*tokens[: outcome.num_accepted], outcome.next_token]
 
@@ -211,6 +211,6 @@ def test_a_wrong_engine_is_found(name):
 def test_a_mutation_must_find_its_place_and_a_certain_draft_is_tested():
     with pytest.raises(AssertionError, match="stands 0 times"):
         mutate(core.verify, "no such line", "")
-    target = table_model(fixed_law([math.log(0.2), math.log(0.8)]), 2)
+    target = table_model(fixed_rows([math.log(0.2), math.log(0.8)]), 2)
     run = play(core.decode.speculative(target, always([0, 0]), [0], num_draft_tokens=2, max_new_tokens=50))
     assert 0 < run.summary.num_accepted_tokens < run.summary.num_draft_tokens

@@ -11,7 +11,7 @@ from core.decode import autoregressive, speculative
 from core.errors import GenerationError
 from core.models.language_model import LanguageModel
 from core.settings import SamplingParams
-from tests.fakes import TableModel, is_sentence, language_model, play, random_law, table_model, tiny_model, tiny_module
+from tests.fakes import TableModel, is_sentence, language_model, play, random_rows, table_model, tiny_model, tiny_module
 from tests.faults import KeepsARejectedPosition, Wrapped, with_runners
 
 GREEDY = SamplingParams(0.0)
@@ -103,4 +103,4 @@ def test_no_number_is_a_sentence_and_looking_can_be_cancelled():
             raise Cancelled
 
     with pytest.raises(Cancelled):
-        moved_margin(table_model(random_law(8, 1), 8), [0], [0] * 29, (0, 1), K, check_cancelled=cancel)
+        moved_margin(table_model(random_rows(8, 1), 8), [0], [0] * 29, (0, 1), K, check_cancelled=cancel)

@@ -16,7 +16,7 @@ from core.controls import RunControls
 from core.errors import OutriderError, PairMismatchError, PromptError, SettingsError
 from core.sampling import probabilities
 from core.settings import SamplingParams
-from tests.fakes import fixed_law, language_model, random_law, table_model, tiny_model, tiny_module
+from tests.fakes import fixed_rows, language_model, random_rows, table_model, tiny_model, tiny_module
 
 V = 6
 WARM = SamplingParams(temperature=0.8)
@@ -25,8 +25,8 @@ FILTERED = SamplingParams(temperature=1.2, top_k=4, top_p=0.9)
 
 
 def a_pair(vocab_size=V, scale=1.5):
-    laws = random_law(vocab_size, 1, scale=scale), random_law(vocab_size, 2, scale=scale)
-    return tuple(table_model(law, vocab_size) for law in laws)
+    tables = random_rows(vocab_size, 1, scale=scale), random_rows(vocab_size, 2, scale=scale)
+    return tuple(table_model(logits_of, vocab_size) for logits_of in tables)
 
 
 def a_text(count=40, vocab_size=V, seed=0):
@@ -44,7 +44,7 @@ def test_each_place_is_what_a_full_computation_gives(sampling, rows):
     found = compare_over(target, draft, ids, 5, sampling, most_rows=rows)
     assert len(found.overlap) == len(ids) - 5
     for at, token in enumerate(ids[5:]):
-        p, q = (probabilities(model.law(ids[: at + 5]), sampling).double() for model in (target, draft))
+        p, q = (probabilities(model.logits_of(ids[: at + 5]), sampling).double() for model in (target, draft))
         assert found.overlap[at] == pytest.approx(float(torch.minimum(p, q).sum()), abs=1e-6)
         kept = min(1.0, float(q[token] / p[token])) if p[token] > 0 else 0.0
         assert found.kept[at] == pytest.approx(kept, abs=1e-5)
@@ -70,7 +70,7 @@ def test_a_draft_that_proposes_few_ids_is_compared_over_these():
 
 
 def test_a_token_that_the_draft_can_not_read_ends_what_it_says():
-    target, draft = table_model(fixed_law([0.0] * V), V), table_model(fixed_law([0.0] * 4), 4)
+    target, draft = table_model(fixed_rows([0.0] * V), V), table_model(fixed_rows([0.0] * 4), 4)
     found = compare_over(target, draft, [0, 1, 2, 5, 1, 2], 1, WARM, most_rows=1)
     assert found.overlap.tolist() == pytest.approx([4 / 6, 4 / 6, 4 / 6, 0, 0])
 
@@ -85,7 +85,7 @@ def test_over_the_targets_own_texts_the_estimate_is_exactly_the_chance_of_every_
     for tokens in itertools.product(range(3), repeat=length):
         ids, chance, both = [*prompt, *tokens], 1.0, 1.0
         for at in range(length):
-            p, q = (float(probabilities(model.law(ids[: 3 + at]), WARM)[tokens[at]]) for model in (target, draft))
+            p, q = (float(probabilities(model.logits_of(ids[: 3 + at]), WARM)[tokens[at]]) for model in (target, draft))
             chance *= p
             both *= min(p, q)
             # Each row of at + 1 tokens is met once for each way to go on.
@@ -111,8 +111,8 @@ def test_a_draft_equal_to_its_target_keeps_every_block_and_a_stranger_at_tempera
     assert same.tokens.values == pytest.approx(range(1, 18))
     assert same.top_1 == 1.0
     assert same.kl_target_draft == pytest.approx(0.0, abs=1e-6)
-    other = table_model(fixed_law([0.0, 9.0]), 2)
-    parting = compare_over(table_model(fixed_law([9.0, 0.0]), 2), other, [0, 1] * 20, 1, COLD)
+    other = table_model(fixed_rows([0.0, 9.0]), 2)
+    parting = compare_over(table_model(fixed_rows([9.0, 0.0]), 2), other, [0, 1] * 20, 1, COLD)
     never = agreement([parting], is_own_text=False)
     assert never.tokens.values == (1.0,) * 17
     assert never.num_infinite == 39
@@ -221,7 +221,7 @@ def test_a_probe_that_is_stopped_says_what_it_has(loader):
 
 
 def test_probabilities_that_hold_nan_are_a_problem_of_the_pair(loader):
-    loader.drafts["nan"] = table_model(fixed_law([math.nan] * 257), 257)
+    loader.drafts["nan"] = table_model(fixed_rows([math.nan] * 257), 257)
     done, _ = played(loader, asked("near", "nan"))
     assert "NaN" in done.probes[-1].problem
 

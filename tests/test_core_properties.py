@@ -17,7 +17,7 @@ from core.sampling import draw, probabilities
 from core.settings import LengthPolicy, SamplingParams
 from core.types import TokenKind
 from core.verify import decide, residual, verify, verify_block
-from tests.fakes import play, random_law, table_model
+from tests.fakes import play, random_rows, table_model
 from tests.faults import build_method
 from tests.text_distribution import is_near_an_edge, reference_probabilities
 
@@ -155,12 +155,12 @@ def test_a_draw_inverts_the_cumulated_distribution(rows, data):
         assert float(row[int(draw(row, torch.tensor(uniform, dtype=torch.float64)))]) > 0
 
 
-def emitted_distribution(draft_laws: dict, target_laws: dict, num_drafted: int, *, is_certain: bool) -> dict:
+def emitted_distribution(draft_probs: dict, target_probs: dict, num_drafted: int, *, is_certain: bool) -> dict:
     """The distribution of the next K + 1 tokens, by adding up all drafts and verdicts instead of drawing any.
 
     Acceptance and residual are the verifier's own. What lies behind a verdict's last token is the target's.
     """
-    distribution: dict = dict.fromkeys(itertools.product(range(len(target_laws[()])), repeat=num_drafted + 1), 0.0)
+    distribution: dict = dict.fromkeys(itertools.product(range(len(target_probs[()])), repeat=num_drafted + 1), 0.0)
 
     def complete(tokens: tuple, mass: float) -> None:
         if mass == 0.0:
@@ -168,11 +168,11 @@ def emitted_distribution(draft_laws: dict, target_laws: dict, num_drafted: int, 
         if len(tokens) == num_drafted + 1:
             distribution[tokens] += mass
             return
-        for token, prob in enumerate(target_laws[tokens].tolist()):
+        for token, prob in enumerate(target_probs[tokens].tolist()):
             complete((*tokens, token), mass * prob)
 
-    for drafted in itertools.product(range(len(target_laws[()])), repeat=num_drafted):
-        rows = [draft_laws[drafted[:at]] for at in range(num_drafted)]
+    for drafted in itertools.product(range(len(target_probs[()])), repeat=num_drafted):
+        rows = [draft_probs[drafted[:at]] for at in range(num_drafted)]
         if is_certain:
             mass = float(all(int(row.argmax()) == token for row, token in zip(rows, drafted, strict=True)))
         else:
@@ -181,7 +181,7 @@ def emitted_distribution(draft_laws: dict, target_laws: dict, num_drafted: int, 
             continue
         tokens = torch.tensor(drafted, dtype=torch.int64)
         draft_probs = None if is_certain else torch.stack(rows)
-        target_probs = torch.stack([target_laws[drafted[:at]] for at in range(num_drafted + 1)])
+        target_probs = torch.stack([target_probs[drafted[:at]] for at in range(num_drafted + 1)])
         accepted = verify(tokens, draft_probs, target_probs, generator=torch.Generator()).acceptance_probs
         for at, probability in enumerate(accepted):
             weights = residual(target_probs[at], None if is_certain else rows[at], tokens[at]).double()
@@ -207,11 +207,11 @@ def test_the_distribution_of_what_is_emitted_adds_up_to_the_targets(most_drafted
     @given(law_pairs(most_drafted, most_tokens))
     @settings(max_examples=40, deadline=None, derandomize=True)
     def check(pair):
-        num_drafted, draft_laws, target_laws = pair
-        distribution = emitted_distribution(draft_laws, target_laws, num_drafted, is_certain=is_certain)
+        num_drafted, draft_probs, target_probs = pair
+        distribution = emitted_distribution(draft_probs, target_probs, num_drafted, is_certain=is_certain)
         assert sum(distribution.values()) == pytest.approx(1.0, abs=1e-9)
         for tokens, mass in distribution.items():
-            expected = math.prod(float(target_laws[tokens[:at]][token]) for at, token in enumerate(tokens))
+            expected = math.prod(float(target_probs[tokens[:at]][token]) for at, token in enumerate(tokens))
             assert mass == pytest.approx(expected, abs=1e-6)
 
     check()
@@ -312,8 +312,8 @@ def test_a_tighter_filter_keeps_a_part_of_what_a_looser_one_keeps(row, data):
 def test_greedy_text_is_plain_whatever_is_asked_for(method, vocab_size, seed, prompt, num_draft_tokens, count, has_end):
     prompt = [token % vocab_size for token in prompt]
     eos_ids = {seed % vocab_size} if has_end else set()
-    target = table_model(random_law(vocab_size, seed, scale=2), vocab_size, eos_ids=eos_ids)
-    draft = table_model(random_law(vocab_size, seed + seed % 2, scale=2), vocab_size)
+    target = table_model(random_rows(vocab_size, seed, scale=2), vocab_size, eos_ids=eos_ids)
+    draft = table_model(random_rows(vocab_size, seed + seed % 2, scale=2), vocab_size)
     given_settings = {"sampling": SamplingParams(0.0), "max_new_tokens": count}
     plain = play(autoregressive(target, prompt, **given_settings))
     drafter = build_method(method, target, draft)

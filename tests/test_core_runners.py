@@ -11,7 +11,7 @@ from core.runners.llama import FusedLlamaRunner, FusedLlamaWeights
 from core.runners.module import ModuleRunner
 from core.sampling import draw, probabilities
 from core.settings import SamplingParams
-from tests.fakes import FAMILIES, language_model, random_law, table_model, tiny_model, tiny_module
+from tests.fakes import FAMILIES, language_model, random_rows, table_model, tiny_model, tiny_module
 
 FUSED = sorted(llama.LLAMA_MODEL_TYPES)
 IDS = torch.randint(0, 257, (60,), generator=torch.Generator().manual_seed(0))
@@ -287,7 +287,7 @@ def test_memory_that_runs_out_in_the_layers_is_told_as_such(monkeypatch):
 
 
 def test_a_prefill_goes_in_chunks_and_looks_for_a_stop_before_each():
-    model = table_model(random_law(8, 1), 8)
+    model = table_model(random_rows(8, 1), 8)
     forwards, looks = [], []
     model.on_forward = lambda runner, ids: forwards.append(len(ids))
     runner = model.runner(5_000)
