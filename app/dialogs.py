@@ -108,7 +108,7 @@ class AboutDialog(QDialog):
 EXPORT_FILTERS = {
     "Run log, JSON Lines (*.jsonl)": "jsonl",
     "Table of steps, CSV (*.csv)": "csv",
-    "Report to read, HTML (*.html)": "html",
+    "Report, HTML (*.html)": "html",
 }
 REPORT_FILTERS = {"TXT (*.txt)": "txt", "JSON (*.json)": "json"}
 
@@ -168,7 +168,7 @@ class Dialogs:
 
     def ask_forced_text(self, parent: QWidget, replaced: str) -> str | None:
         """A text to replace a token with, spaces included."""
-        question = "The text to continue from. A space at its beginning counts:"
+        question = "The text to continue from. Leading spaces count:"
         text, is_given = QInputDialog.getText(parent, "Force a text", question, QLineEdit.EchoMode.Normal, replaced)
         return text if is_given and text else None
 

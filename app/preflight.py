@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 Load = Callable[[str], Any]
 """Opens a shared library by its name or path, or raises OSError. `ctypes.CDLL`, except in tests."""
 
-_TERMINAL = "use `outrider run` in a terminal, which needs no window"
+_TERMINAL = "use `outrider run` in a terminal instead"
 
 
 class _Package(NamedTuple):
@@ -117,7 +117,7 @@ def _problem_of(name: str, load: Load, plugins: Path | None, distribution: str |
         plugin = next(iter(sorted(plugins.glob(f"libq{family}*.so"))), None)
         if plugin is None:
             names = ", ".join(sorted(item.stem.removeprefix("libq") for item in plugins.glob("libq*.so")))
-            return f"Qt has no platform {name!r}, which QT_QPA_PLATFORM asks for; it has {names}."
+            return f"QT_QPA_PLATFORM names the platform {name!r}, which Qt doesn't have; it has {names}."
         try:
             load(str(plugin))
         except OSError as error:

@@ -126,7 +126,7 @@ class _Log:
                 self._writer.write(event)
         except (OSError, OutriderError) as error:
             self.close()
-            sentence = sentence_of(error, "The log of this run can not be kept")
+            sentence = sentence_of(error, "The log of this run can't be written")
             self._report(f"{sentence} The run continues without it.")
 
     def close(self) -> None:

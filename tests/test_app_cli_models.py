@@ -65,7 +65,7 @@ def test_a_stopped_download_is_reported_beside_the_list(shelf, capsys):
     assert models("list") == 0
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.splitlines()[-1].startswith("owner/model: 4.0 MB of a stopped download")
+    assert err.splitlines()[-1].startswith("owner/model: 4.0 MB of a partial download")
 
 
 def test_a_wide_terminal_shows_every_column_and_a_narrow_one_the_names_and_sizes(cached, terminal):

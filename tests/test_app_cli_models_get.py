@@ -52,7 +52,7 @@ def test_get_prints_the_path_and_a_line_for_each_stage_and_file(hub, capsys):
     assert models("get", "owner/model") == 0
     out, err = capsys.readouterr()
     assert out == f"{hub.path}\n"
-    assert err.splitlines() == ["Asking the Hub…", "10.0 MB in all", "Downloading model.safetensors"]
+    assert err.splitlines() == ["Asking the Hub…", "10.0 MB in total", "Downloading model.safetensors"]
     assert hub.asked == [("owner/model", False)]
 
 

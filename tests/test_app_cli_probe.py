@@ -125,7 +125,7 @@ def test_an_empty_text_a_log_without_one_and_generate_beside_a_log_are_refused(c
     empty, log = write_log(tmp_path / "a.jsonl", steps=False), write_log(tmp_path / "b.jsonl")
     (tmp_path / "empty.txt").write_text(" \n", "utf-8")
     for arguments, words in (
-        (["--log", empty], "wrote no text"),
+        (["--log", empty], "generated no text"),
         (["--log", log, "--generate", "5"], "leave out --generate"),
         (["--text-file", str(tmp_path / "empty.txt")], "contains no text"),
     ):

@@ -78,7 +78,7 @@ def test_drafts_are_ranked_with_a_sentence_and_one_press_puts_draft_and_k_into_t
     assert not hint.isVisible()
     assert [row[0] for row in texts(panel.table)] == [DRAFT.title, "slow"]
     assert texts(panel.table)[0][1:3] == ["1.80× (1.70 to 1.90)", "2"]
-    assert panel.headline.text().startswith(f"Take {DRAFT.title} with K = 2")
+    assert panel.headline.text().startswith(f"Use {DRAFT.title} with K = 2")
     asked = fake.requests[0]
     assert (asked.target, asked.drafts, asked.generate) == (TARGET.ref, ("slow", DRAFT.ref), 64)
     assert asked.texts[0].prompt == "def f():"

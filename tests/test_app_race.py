@@ -279,4 +279,4 @@ def test_texts_that_should_be_equal_and_are_not_say_where_they_part(coupling):
     ours = speculative(temperature=0.0 if coupling is Coupling.REJECTION else 0.8)
     plain = plainly(ours)
     plain[6] = replace(plain[6], emitted=(-1,))
-    assert comparison_text(race(ours, plain, coupling)) == "The texts part at token 7: rounding decided a near-tie."
+    assert comparison_text(race(ours, plain, coupling)) == "The texts diverge at token 7: rounding decided a near-tie."

@@ -133,7 +133,7 @@ def test_another_greedy_text_is_noted_with_its_position_and_margin(pair):
     other = int(logits.topk(2).indices[1])
     texts = [reference[0], [*reference[1][:at], other, *reference[1][at + 1 :]]]
     [note] = row_of(pair, observations("peer", seconds=[1], texts=texts), reference)["notes"]
-    assert note.startswith(f"another greedy text after 'two', from token {at + 1} of {N}")
+    assert note.startswith(f"a different greedy text after 'two', from token {at + 1} of {N}")
     assert float(note.split(" by ")[1].split()[0]) == pytest.approx(float(logits.max() - logits[other]), rel=0.1)
     # Above temperature 0 another text is expected.
     assert row_of(pair, observations("peer", seconds=[1], texts=texts))["notes"] == []
@@ -142,8 +142,8 @@ def test_another_greedy_text_is_noted_with_its_position_and_margin(pair):
 @pytest.mark.parametrize(
     ("name", "changes", "note"),
     [
-        ("peer", {"texts": [range(N - 2)]}, f"writes {N - 2} tokens where {N} were asked for"),
-        ("assisted", {"k": K, "longest_draft": 7}, f"drafts up to 7 tokens a step where K is {K}"),
+        ("peer", {"texts": [range(N - 2)]}, f"writes {N - 2} tokens instead of {N}"),
+        ("assisted", {"k": K, "longest_draft": 7}, f"drafts up to 7 tokens per step although K is {K}"),
         ("flashspec-auto", {"k": None, "longest_draft": 6}, "chooses its own K, here up to 6"),
     ],
 )

@@ -155,7 +155,7 @@ def test_the_forecast_of_a_length_comes_true_in_a_run_of_that_length():
 def test_a_hopeless_pair_is_not_to_speculate_and_a_well_set_run_is_left_alone():
     assert promises(drawn(0.05, 4, draft_ms=8.0, verify_ms=12.0))[0].text.startswith("Don't speculate here")
     assert not any("Don't" in item.text for item in promises(drawn(0.9, 4, draft_ms=0.5, verify_ms=12.0)))
-    assert "well set" in promises(drawn(0.75, 6, count=2000, draft_ms=0.1, verify_ms=16.0))[0].text
+    assert "These settings are good" in promises(drawn(0.75, 6, count=2000, draft_ms=0.1, verify_ms=16.0))[0].text
 
 
 def test_a_slow_draft_is_to_be_smaller_and_in_int8_where_it_was_not():

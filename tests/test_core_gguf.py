@@ -94,7 +94,7 @@ def test_progress_is_reported_and_the_result_is_kept(gguf_file, child_is):
         (f"sys.exit({ChildExit.SPACE})", NoSpaceError, "disk is full"),
         (f"sys.exit({ChildExit.MEMORY})", OutOfMemoryError, "does not fit in memory"),
         (f"sys.exit({ChildExit.STALLED})", ModelUnreadableError, "no progress"),
-        ("pass", ModelUnreadableError, "not unpacked whole"),
+        ("pass", ModelUnreadableError, "not unpacked completely"),
         ("os.mkdir(out); open(os.path.join(out, 'config.json'), 'w').close()", ModelUnreadableError, "whole"),
         pytest.param("os.kill(os.getpid(), signal.SIGKILL)", ModelUnreadableError, "crashed", marks=NO_SIGNALS),
     ],

@@ -155,12 +155,12 @@ def test_a_draw_inverts_the_cumulated_distribution(rows, data):
         assert float(row[int(draw(row, torch.tensor(uniform, dtype=torch.float64)))]) > 0
 
 
-def emitted_distribution(draft_probs: dict, target_probs: dict, num_drafted: int, *, is_certain: bool) -> dict:
+def emitted_distribution(draft_rows: dict, target_rows: dict, num_drafted: int, *, is_certain: bool) -> dict:
     """The distribution of the next K + 1 tokens, by adding up all drafts and verdicts instead of drawing any.
 
     Acceptance and residual are the verifier's own. What lies behind a verdict's last token is the target's.
     """
-    distribution: dict = dict.fromkeys(itertools.product(range(len(target_probs[()])), repeat=num_drafted + 1), 0.0)
+    distribution: dict = dict.fromkeys(itertools.product(range(len(target_rows[()])), repeat=num_drafted + 1), 0.0)
 
     def complete(tokens: tuple, mass: float) -> None:
         if mass == 0.0:
@@ -168,11 +168,11 @@ def emitted_distribution(draft_probs: dict, target_probs: dict, num_drafted: int
         if len(tokens) == num_drafted + 1:
             distribution[tokens] += mass
             return
-        for token, prob in enumerate(target_probs[tokens].tolist()):
+        for token, prob in enumerate(target_rows[tokens].tolist()):
             complete((*tokens, token), mass * prob)
 
-    for drafted in itertools.product(range(len(target_probs[()])), repeat=num_drafted):
-        rows = [draft_probs[drafted[:at]] for at in range(num_drafted)]
+    for drafted in itertools.product(range(len(target_rows[()])), repeat=num_drafted):
+        rows = [draft_rows[drafted[:at]] for at in range(num_drafted)]
         if is_certain:
             mass = float(all(int(row.argmax()) == token for row, token in zip(rows, drafted, strict=True)))
         else:
@@ -181,7 +181,7 @@ def emitted_distribution(draft_probs: dict, target_probs: dict, num_drafted: int
             continue
         tokens = torch.tensor(drafted, dtype=torch.int64)
         draft_probs = None if is_certain else torch.stack(rows)
-        target_probs = torch.stack([target_probs[drafted[:at]] for at in range(num_drafted + 1)])
+        target_probs = torch.stack([target_rows[drafted[:at]] for at in range(num_drafted + 1)])
         accepted = verify(tokens, draft_probs, target_probs, generator=torch.Generator()).acceptance_probs
         for at, probability in enumerate(accepted):
             weights = residual(target_probs[at], None if is_certain else rows[at], tokens[at]).double()
@@ -194,7 +194,7 @@ def emitted_distribution(draft_probs: dict, target_probs: dict, num_drafted: int
 
 
 @st.composite
-def law_pairs(draw, most_drafted: int, most_tokens: int):
+def row_pairs(draw, most_drafted: int, most_tokens: int):
     num_drafted, size = draw(st.integers(1, most_drafted)), draw(st.integers(2, most_tokens))
     contexts = [each for length in range(num_drafted + 1) for each in itertools.product(range(size), repeat=length)]
     both = [dict(zip(contexts, draw(row_lists(len(contexts), size)), strict=True)) for _ in range(2)]
@@ -204,14 +204,14 @@ def law_pairs(draw, most_drafted: int, most_tokens: int):
 @pytest.mark.parametrize("is_certain", [False, True])
 @pytest.mark.parametrize(("most_drafted", "most_tokens"), [(1, 6), (3, 3)])
 def test_the_distribution_of_what_is_emitted_adds_up_to_the_targets(most_drafted, most_tokens, is_certain):
-    @given(law_pairs(most_drafted, most_tokens))
+    @given(row_pairs(most_drafted, most_tokens))
     @settings(max_examples=40, deadline=None, derandomize=True)
     def check(pair):
-        num_drafted, draft_probs, target_probs = pair
-        distribution = emitted_distribution(draft_probs, target_probs, num_drafted, is_certain=is_certain)
+        num_drafted, draft_rows, target_rows = pair
+        distribution = emitted_distribution(draft_rows, target_rows, num_drafted, is_certain=is_certain)
         assert sum(distribution.values()) == pytest.approx(1.0, abs=1e-9)
         for tokens, mass in distribution.items():
-            expected = math.prod(float(target_probs[tokens[:at]][token]) for at, token in enumerate(tokens))
+            expected = math.prod(float(target_rows[tokens[:at]][token]) for at, token in enumerate(tokens))
             assert mass == pytest.approx(expected, abs=1e-6)
 
     check()

@@ -211,11 +211,11 @@ def swept(speed, **changes):
             "K = 2 with D is fastest, 2.00× plain decoding (95 % interval 2.00 to 2.00",
         ),
         (lambda k, seed: 9.0, {"speculates": False}, "don't speculate"),
-        (lambda k, seed: 20.0 + (seed % 3 == k), {"is_sure": True}, "can't be told from it"),
+        (lambda k, seed: 20.0 + (seed % 3 == k), {"is_sure": True}, "too few to tell them apart"),
         (
             lambda k, seed: (5.0, 10.1, 20.0)[seed % 3],
             {"speculates": True, "is_sure": False},
-            "can't tell it from plain decoding",
+            "can't distinguish it from plain decoding",
         ),
     ],
     ids=["best", "none", "alike", "noise"],

@@ -60,7 +60,7 @@ def add_parser(commands: Any) -> None:
         "bench",
         execute,
         help="compare this engine's speed with others",
-        description="Run this engine, transformers and, where it is installed, flashspec alternately on the same "
+        description="Run this engine, transformers and, if installed, flashspec alternately on the same "
         "prompts, with the same seeds, precision, K and number of tokens, and print medians and ratios with their "
         "spread. Without flags the embedded pair runs.",
     )
@@ -69,10 +69,10 @@ def add_parser(commands: Any) -> None:
     option(models, "--draft-layers N", text, positive_whole_number)
     contest = parser.add_argument_group("contest")
     option(contest, "-k --k N", "tokens to draft", whole_number, 4)
-    option(contest, "--temperature T,…", "one or several temperatures, each a contest of its own", numbers, (0.0, 1.0))
-    text = "length of every run, whether the text ends or not"
+    option(contest, "--temperature T,…", "one or more temperatures, compared separately", numbers, (0.0, 1.0))
+    text = "length of every run, even if the text would end earlier"
     option(contest, "--max-new-tokens N", text, positive_whole_number, 64)
-    option(contest, "--rounds N", "rounds that count, after one that does not", positive_whole_number, 5)
+    option(contest, "--rounds N", "measured rounds, after a warm-up round", positive_whole_number, 5)
     option(contest, "--seed N", "seed of the random numbers", whole_number, 0)
     text = "processor threads for every engine (default: one per core)"
     option(contest, "--threads N", text, positive_whole_number)
@@ -164,7 +164,7 @@ def write_results(document: Row) -> None:
         )
         show(f"Python {place['python']}, torch {place['torch']}, transformers {place['transformers']}{flashspec}")
         lengths = f"{count_text(config['max_new_tokens'], 'new token')}, {count_text(config['rounds'], 'round')}"
-        show(f"{lengths} after one that does not count; {prompts}")
+        show(f"{lengths} after a warm-up round; {prompts}")
         for temperature in config["temperatures"]:
             rows = [row for row in results if row["temperature"] == temperature]
             if rows:

@@ -55,7 +55,7 @@ def add_parser(commands: Any) -> None:
         epilog="Exit codes: 0 exact, or exact up to near-ties; 1 not exact, or failed while running; 2 bad usage or "
         "input; 130 stopped.",
     )
-    text = f"the draft model: {REF_HELP}; a single name is the target's (default: {DEFAULT_DRAFT})"
+    text = f"the draft model: {REF_HELP}; a single name names the target (default: {DEFAULT_DRAFT})"
     option(parser, "DRAFT", text, nargs="?")
     option(parser, "TARGET", f"the target, named the same way (default: {DEFAULT_TARGET})", nargs="?")
     option(parser, "--method NAME", "how to draft (default: draft-model, or prompt-lookup without a draft)")

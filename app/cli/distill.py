@@ -31,7 +31,7 @@ def add_parser(commands: Any) -> None:
     option(parser, "--vocabulary N", text, positive_whole_number, 8192)
     option(parser, "--texts N", "texts that the target writes", positive_whole_number, 1920)
     option(parser, "--length N", "maximum length of a text in tokens, prompt and answer", positive_whole_number, 400)
-    option(parser, "--batch N", "texts that are written at the same time", positive_whole_number, 192)
+    option(parser, "--batch N", "texts written in parallel", positive_whole_number, 192)
     option(parser, "--texts-from FILE.npz", "start with existing texts: ids, answer_start, answer_temperature")
     option(parser, "--minutes M", "time to train", positive_number, 60.0)
     option(parser, "--threads N", "processor threads (default: all)", positive_whole_number)

@@ -31,7 +31,7 @@ def add_parser(commands: Any) -> None:
         "export",
         execute,
         help="turn a run log into CSV, HTML, clean JSONL, or a configuration for vLLM and others",
-        description="Read a run log or a sweep's file, complete or cut off, and write it in another form. The new file "
+        description="Read a run log or a sweep's file, complete or truncated, and convert it. The new file "
         "is written completely or not at all.",
         epilog="outrider export RUN.jsonl --html report.html; outrider export RUN.jsonl --config vllm; "
         "outrider export --config all --target REF --draft REF -k 4",
@@ -45,9 +45,9 @@ def add_parser(commands: Any) -> None:
     option(form, "--jsonl FILE", "the log without damaged lines")
     option(form, "--html FILE", "a report in one file, with the coloured text and the plots")
     names = "vllm, transformers, sglang, llama.cpp, mlx, or all"
-    option(form, "--config NAME", f"print what serves this pair and K elsewhere: {names}")
+    option(form, "--config NAME", f"print how to serve this pair and K elsewhere: {names}")
     switch(parser, "--force", "replace an existing file")
-    group = parser.add_argument_group("settings of --config without a run log")
+    group = parser.add_argument_group("settings for --config without a run log")
     option(group, "--target REF", "the model to sample from")
     option(group, "--draft REF", "the model that drafts")
     option(group, "--method NAME", "draft-model or prompt-lookup (default: as in outrider run)")
@@ -61,7 +61,7 @@ def execute(args: argparse.Namespace) -> int:
         _print_configurations(args, _read(_only(args.log, "--config")) if args.log else None)
         return Exit.DONE
     if given := _given(args, "k"):
-        raise UsageError(f"{given} only goes with --config; a run log has its own settings.")
+        raise UsageError(f"{given} only works with --config; a run log has its own settings.")
     from core.experiments.sweep_file import read_sweep
     from core.export import files
 
@@ -118,7 +118,7 @@ def _choice(args: argparse.Namespace, log: RunLog | None) -> Any:
     if args.k is None or args.k == choice.k:
         return choice
     request = replace(choice.request, num_draft_tokens=args.k)
-    return replace(choice, request=request, k_note="K is not the run's.", measured_speedup=None)
+    return replace(choice, request=request, k_note="K differs from the run's.", measured_speedup=None)
 
 
 def _only(logs: list[str], flag: str) -> str:

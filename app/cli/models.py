@@ -157,7 +157,7 @@ def list_models(args: argparse.Namespace) -> int:
     with contextlib.suppress(OSError):
         for ref in hub.interrupted_refs():
             kept = bytes_text(hub.partial_bytes(ref))
-            say(f"{printable(ref)}: {kept} of a stopped download; `models get` resumes it, `models remove` deletes it.")
+            say(f"{printable(ref)}: {kept} of a partial download; `models get` resumes it, `models remove` deletes it.")
     return Exit.DONE
 
 
@@ -211,7 +211,7 @@ class DownloadDisplay(Progress):
             self.show_figures(stage, progress.done_bytes, progress.total_bytes, figures)
             return
         if progress.total_bytes:
-            self.say_once(f"{bytes_text(progress.total_bytes)} in all")
+            self.say_once(f"{bytes_text(progress.total_bytes)} in total")
         text = f"{stage.rstrip('…')} {printable(progress.file)}" if progress.file else stage
         self.say_once(text, key=progress.file)
 
@@ -276,7 +276,7 @@ def remove_model(args: argparse.Namespace) -> int:
 
 def _agreed(question: str, note: str) -> bool:
     if sys.stdin is None or sys.stderr is None or not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise UsageError("There is no terminal to ask in; add --yes to remove the model without asking.")
+        raise UsageError("There is no terminal for the confirmation; add --yes to remove the model without it.")
     sys.stderr.write(" ".join(filter(None, (question, printable(note), "[y/N] "))))
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
@@ -290,7 +290,7 @@ _VERDICT = (
     Column("weights_bytes", "weights", bytes_text),
     Column("cache_bytes", "caches", bytes_text),
     Column("working_bytes", "working memory", bytes_text),
-    Column("total_bytes", "needed in all", bytes_text),
+    Column("total_bytes", "needed in total", bytes_text),
     Column("available_bytes", "free", bytes_text),
     Column("fits", "fits", yes_or_no),
     Column("cost_coefficient", "expected cost", lambda c: f"c ≈ {c:.2f}, a draft step / a target step, by parameters"),
@@ -341,20 +341,20 @@ def add_parser(commands: Any) -> None:
         description="List the local models: embedded, kept by Outrider, and in the Hub cache. In a pipe the "
         f"lines are tab-separated, with exact values: {local}; with --suggested: {suggested}.",
     )
-    switch(action, "--suggested", "list pairs on the Hub that suit each other")
+    switch(action, "--suggested", "list matching pairs on the Hub")
     switch(action, "--json", "print a JSON array")
     action = add_command(
         actions,
         "get",
         get_model,
         help="download a model from the Hub",
-        description="Download a model into the Hub cache, after a check of the free space, and print its path. What "
+        description="Download a model into the Hub cache, after checking the free space, and print its path. What "
         "was received before a Ctrl-C or a lost connection is kept, and the same command resumes it.",
         epilog="With HF_HUB_OFFLINE=1 in the environment nothing touches the network, and nothing is downloaded. "
         "Exit codes: 0 downloaded, 1 the download failed, 2 bad usage or no such model, 130 stopped.",
     )
     option(action, "REF", "a Hub id, such as those of `outrider models list --suggested`")
-    switch(action, "--restart", "discard what was received so far, check what is here, and start again")
+    switch(action, "--restart", "discard a partial download, check the local files, and start again")
     action = add_command(
         actions,
         "info",
@@ -368,25 +368,25 @@ def add_parser(commands: Any) -> None:
         actions,
         "remove",
         remove_model,
-        help="delete a downloaded model, after asking",
+        help="delete a downloaded model, after confirmation",
         description="Delete a model from the Hub cache, or one that Outrider keeps. Embedded models, folders and files "
         "of your own are never deleted.",
-        epilog="Exit codes: 0 removed, 1 it can't be deleted, 2 bad usage or no such model, 130 the answer was no.",
+        epilog="Exit codes: 0 removed, 1 it can't be deleted, 2 bad usage or no such model, 130 declined.",
     )
     option(action, "REF", "the name of a model as `outrider models list` shows it")
-    switch(action, "--yes", "don't ask; needed where there is no terminal")
+    switch(action, "--yes", "don't ask for confirmation; required without a terminal")
     action = add_command(
         actions,
         "check",
         check_models,
-        help="whether a draft can work for a target, and what both will need",
+        help="check whether a draft works with a target, and what both need",
         description="Compare two local models, from their files: vocabularies, memory for both and their "
         "caches, and the expected cost of a draft's step. Nothing is loaded. In a pipe: name, tab, value.",
         epilog="Exit codes: 0 they can work together, 1 they can't, 2 bad usage or no such model.",
     )
     option(action, "DRAFT", f"the model that drafts: {REF_HELP}")
-    option(action, "TARGET", "the model to sample from, named likewise")
+    option(action, "TARGET", "the model to sample from, named the same way")
     add_settings(action, "device", "dtype")
-    text = "tokens that the caches hold (default: what the target takes, within reason)"
+    text = "capacity of the caches in tokens (default: the target's context, within reason)"
     option(action, "--context N", text, positive_whole_number)
     switch(action, "--json", "print a JSON object")

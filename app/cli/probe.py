@@ -53,11 +53,11 @@ from core.types import StageChanged
 
 _LEGEND = (
     "acceptance: mean of Σ min(p, q) over the positions, with its 95 % interval; top-1: share of positions where both "
-    "models have the same likeliest token; KL: mean of Σ p ln(p / q), with p the target's distribution, where it is "
+    "models have the same most likely token; KL: mean of Σ p ln(p / q), with p the target's distribution, where it is "
     "finite; c: a draft step / a target step; v(5): time to score 5 positions / one; expected: τ(K) / (K c + v(K+1)) "
-    "at the best K; its interval covers the text alone."
+    "at the best K; its interval covers only the text."
 )
-_OWN = "The text is the target's own, so blocks are counted exactly as they would be drafted along it."
+_OWN = "The text is the target's own, so block lengths are exactly those of drafting along it."
 _CHAIN = (
     "The text was not written by the target at these settings: block lengths assume that the draft is as good after "
     "its own tokens. With --generate N the target writes a text first."
@@ -86,7 +86,7 @@ def add_parser(commands: Any) -> None:
     option(source, "--log FILE", "a run log: its prompt, and the text that its target wrote")
     said = "let the target write N tokens after each prompt first; only these count"
     option(text, "--generate N", said, whole_number, 0)
-    option(text, "--places N", "largest number of positions to compare", positive_whole_number, DEFAULT_POSITIONS)
+    option(text, "--places N", "maximum number of positions to compare", positive_whole_number, DEFAULT_POSITIONS)
     add_template(text)
     sampling = parser.add_argument_group("sampling (default: the log's, else temperature 1 and no filters)")
     add_settings(sampling, *SAMPLING, **dict.fromkeys(SAMPLING))

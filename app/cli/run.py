@@ -76,7 +76,7 @@ def add_parser(commands: Any) -> None:
     output = parser.add_argument_group("output")
     add_settings(output, "baseline", "inspect")
     option(output, "--log FILE.jsonl", "write the run log here, line by line during the run")
-    switch(output, "--quiet", "print only the text, without colour, and errors")
+    switch(output, "--quiet", "print only the uncoloured text and errors")
     _add_method_options(parser)
 
 
@@ -98,7 +98,7 @@ def build_request(args: argparse.Namespace) -> RunRequest:
     method, target, draft = choose_models(args.method, args.target, args.draft)
     options = _method_options(method, args)
     if args.inspect and args.log is None:
-        raise UsageError("--inspect adds to the log; name one with --log.")
+        raise UsageError("--inspect needs a log; name one with --log.")
     request = RunRequest(
         target=target,
         draft=draft,
@@ -126,7 +126,7 @@ def _method_options(method: Method, args: argparse.Namespace) -> dict[str, Any]:
     known = {option.name for option in fields(method.options)}
     for name in given:
         if name not in known:
-            raise UsageError(f"The method {method.name} has no option {flag_of(name)}; choose the --method that has.")
+            raise UsageError(f"The method {method.name} has no option {flag_of(name)}; choose one that has it.")
     method.options(**given)  # Rejects values out of range before a model is loaded.
     return given
 

@@ -77,14 +77,14 @@ def add_parser(commands: Any) -> None:
         execute,
         help="measure a grid of K, temperatures, drafts and prompts",
         description="Run every K at every temperature with every draft, on several prompts, several times, in shuffled "
-        "order and with plain decoding among them; print medians with quartiles, and which cell to use, if any. You "
+        "order and interleaved with plain decoding; print medians with quartiles, and which cell to use, if any. You "
         "can stop with Ctrl-C at any time; the same command resumes.",
     )
     add_models(parser, many=True)
     grid = parser.add_argument_group("grid")
     text = "tokens to draft: numbers, ranges, auto and adaptive, as in 1-8,auto"
     option(grid, "-k --k N,…", text, draft_lengths, (1, 2, 3, 4, 6, 8))
-    option(grid, "--temperature T,…", "one or several temperatures", numbers, (0.0,))
+    option(grid, "--temperature T,…", "one or more temperatures", numbers, (0.0,))
     text = (
         f"suites ({', '.join(SUITES)}) and files: one prompt per line, JSON Lines with a text or prompt each, or "
         f"Spec-Bench's question.jsonl (default: the first {FEW_PROMPTS} of code or chat)"
@@ -98,7 +98,7 @@ def add_parser(commands: Any) -> None:
     add_settings(sampling, "top_k", "top_p", "min_p", "seed", "coupling")
     add_template(sampling)
     output = parser.add_argument_group("output")
-    text = "file to add every run to as it ends; the same command resumes from it"
+    text = "file that each finished run is appended to; the same command resumes from it"
     option(output, "--out FILE.jsonl", text, required=True)
     switch(output, "--restart", "start over and replace --out")
     option(output, "--logs FOLDER", "keep the log of every run here")
@@ -252,8 +252,8 @@ class _Run:
         if left > ASK_ABOVE and not self._args.yes:
             if not (self._progress.is_terminal and is_terminal(sys.stdin)):
                 raise UsageError(
-                    f"This sweep has {left:,} runs left, more than {ASK_ABOVE}, and there is no terminal to ask on; "
-                    "add --yes to start it anyway, or use fewer K, temperatures, prompts or repeats."
+                    f"This sweep has {left:,} runs left, more than {ASK_ABOVE}, and no terminal to confirm it; "
+                    "add --yes to start it anyway, or use fewer values of K, temperatures, prompts or repeats."
                 )
             self._must_ask = True
 
@@ -293,7 +293,7 @@ _LEGEND = (
     "Medians over prompts and repeats, quartiles in brackets. speedup: tokens/s relative to plain decoding of the same "
     "prompt and temperature, in the run nearest in time. acceptance: accepted / drafted tokens. tokens/forward: per "
     "forward of the target, the block efficiency. c: a draft step / a target step. "
-    "* is the best cell at its temperature."
+    "* marks the best cell at its temperature."
 )
 
 

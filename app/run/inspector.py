@@ -171,7 +171,7 @@ class DistributionBars(PaintedWidget):
     """Draws `Share`s. All columns share one scale, so that lengths can be compared."""
 
     def __init__(self) -> None:
-        super().__init__("distributionBars", "Probabilities at this place")
+        super().__init__("distributionBars", "Probabilities at this position")
         self._shares: tuple[Share, ...] = ()
 
     def show_shares(self, shares: Sequence[Share]) -> None:
@@ -237,7 +237,7 @@ class DistributionBars(PaintedWidget):
 FEW_ROWS = 12
 EMPTY = (
     "Click a token in the text, or move to one with the arrow keys, to see how it was chosen: the block it was drafted "
-    "in, its test, and both models' distributions at its place."
+    "in, its test, and both models' distributions at its position."
 )
 KEYS_HELP = "Left and Right move from token to token, Up and Down from step to step."
 

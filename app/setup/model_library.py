@@ -262,7 +262,7 @@ class ModelLibrary:
         lines += [f"{ref.rpartition('/')[2]} (not here yet)" for ref in missing]
         if lines:
             return "\n".join(lines)
-        return "Checking…" if self.unchecked_drafts(target) else "None here. Prompt lookup needs none."
+        return "Checking…" if self.unchecked_drafts(target) else "None here. Prompt lookup doesn't need one."
 
     def _forget(self, refs: set[str]) -> None:
         self._problems = {pair: problem for pair, problem in self._problems.items() if not refs & set(pair)}

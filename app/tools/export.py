@@ -57,7 +57,7 @@ class ProductionPage(QDialog):
             page.setReadOnly(True)
             page.setTabChangesFocus(True)
             self.tabs.add_page(project.title, page, project.title)
-        command, everything = "The command or program alone, ready for a shell", "The whole text, to keep in a file"
+        command, everything = "Only the command or program, ready to paste", "The whole text, to keep in a file"
         self.copy_button = push_button(COPY, "copyCommandButton", command, self._on_copy)
         self.copy_all_button = push_button(COPY_ALL, "copyConfigurationButton", everything, self._on_copy_all)
         save_help = "Write the whole text to a file"

@@ -48,7 +48,7 @@ COLUMNS = (
         )
     ),
 )
-OWN_TEXT = "The text is the target's own, so this is what blocks along it would keep."
+OWN_TEXT = "The text is the target's own, so this is exactly what drafting along it would give."
 GIVEN_TEXT = "A product along the text, which assumes that the draft is as good after its own tokens."
 
 
@@ -77,7 +77,7 @@ def row_of(probe: DraftProbe, title: Callable[[str], str] = str) -> Row[DraftPro
         f"{probe.verify.values[4]:.2f}",
     )
     how = OWN_TEXT if found.is_own_text else GIVEN_TEXT
-    tip = f"Kept up to token 1, 2, …: {survival}. {how} Over {found.num_places:,} positions."
+    tip = f"Accepted up to token 1, 2, …: {survival}. {how} Over {found.num_places:,} positions."
     return Row(probe, probe.draft, texts, tip)
 
 
@@ -106,7 +106,7 @@ def probe_request(target: str, settings: RunSettings, prompt: str, *, generate: 
 # --- The window ---
 
 GENERATE_HELP = (
-    "Acceptance is about texts that the target itself writes. Without it both models only read the prompt, which is "
+    "Acceptance depends on the text that the target writes. Without it, both models only read the prompt, which is "
     "faster and says less."
 )
 
@@ -127,7 +127,7 @@ class ProbeWindow(ReportWindow):
             "probe",
             "Probe drafts",
             start_help="Compare the models at every position, and time them",
-            stop_help="End the probe and keep what it has",
+            stop_help="End the probe and keep its results so far",
             progress_title="A probe is running",
         )
         self._prompt = prompt
@@ -135,7 +135,7 @@ class ProbeWindow(ReportWindow):
         title = f"Let the target write {GENERATED} tokens first"
         self.generate = named(QCheckBox(title), "probeGenerateCheck", title, GENERATE_HELP)
         self.generate.setChecked(True)
-        use_title, use_help = "Use this draft and K", "Put them into the settings"
+        use_title, use_help = "Use this draft and K", "Copy them to the settings"
         self.use_button = push_button(use_title, "useDraftButton", use_help, self._on_use)
         self.table: Table[DraftProbe] = Table("probeTable", "Drafts, the best first", COLUMNS, NO_DRAFTS)
         self._lay_out(None, (self.generate,), table_card(self.table), self.use_button)

@@ -184,7 +184,7 @@ def draw_step(painter: QPainter, picture: StepPicture, width: int) -> None:
         x, style = left + len(picture.slots) * column, theme.kind(picture.next_kind)
         _draw_chip(painter, QRectF(x, 0, column, scaled(CHIP)), picture.next_text, style.color, None)
         is_resampled = picture.next_kind is TokenKind.CORRECTION
-        said = "drawn in its place, from max(0, p − q)" if is_resampled else "drawn from p, after a whole block"
+        said = "drawn in its place, from max(0, p − q)" if is_resampled else "drawn from p, after a full block"
         flags = Qt.AlignmentFlag.AlignHCenter | Qt.TextFlag.TextWordWrap
         draw_text(painter, QRectF(x + 4, bars, column - 8, verdict - bars), said, theme.text, flags, pixels=SMALL)
         place = QRectF(x, verdict, column, end - verdict)

@@ -126,7 +126,7 @@ def advise(sums: Tally, diagnosis: Diagnosis, config: Mapping[str, Any], emitted
             "this run suggests a setting that would change that."
         )
     else:
-        text = f"This run is well set: no other setting promises more than {percent_text(LEAST_GAIN - 1)}."
+        text = f"These settings are good: no other promises a gain above {percent_text(LEAST_GAIN - 1)}."
     return [Advice(text), *found]
 
 
@@ -136,7 +136,7 @@ def _of_too_few(sums: Tally, config: Mapping[str, Any]) -> Iterator[Advice]:
     elif config.get("num_draft_tokens") == "auto":
         yield Advice(
             f"{_policy(config)} K drafted in only {sums.num_blocks} of {sums.num_steps} steps: drafting would not have "
-            "paid. Plain decoding is the answer here; a fixed K shows by how much."
+            "paid. Plain decoding is best here; a fixed K shows by how much."
         )
     else:
         yield from _undrafted(sums, config)
@@ -155,7 +155,7 @@ def _other_settings(
     if best and best.num_draft_tokens != diagnosis.usual_length and best.speedup >= least:
         basis = "from this run's acceptance at each position and its scoring times"
         if not best.is_within:
-            basis += "; it is longer than what ran, so try it"
+            basis += "; no block of this run was that long, so try it"
         text = f"Set K to {best.num_draft_tokens} instead of {diagnosis.usual_length}: about {best.speedup:.2f}×"
         yield Advice(f"{text}, {basis}.", best.speedup)
     if config.get("coupling") == Coupling.GUMBEL and sums.drafted:

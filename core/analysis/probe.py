@@ -66,7 +66,7 @@ class ProbeRequest:
         if not self.drafts or not all(draft.strip() for draft in self.drafts):
             raise SettingsError("Name at least one draft to probe.")
         if not self.texts:
-            raise SettingsError("There is no text to probe on.")
+            raise SettingsError("There is no text to probe.")
         validate(self)
 
 
@@ -152,7 +152,7 @@ def verdict(probes: tuple[DraftProbe, ...]) -> str:
         return f"Don't speculate here: {every} expected to beat plain decoding at any K from 1 to 16."
     found = best.speedup.at(best.best_k)
     interval = "" if found.low is None else f" ({found.low:.2f} to {found.high:.2f})"
-    return f"Take {best.draft} with K = {best.best_k}: {found.value:.2f}× is expected{interval}."
+    return f"Use {best.draft} with K = {best.best_k}: {found.value:.2f}× is expected{interval}."
 
 
 def drafts_here(target_ref: str) -> tuple[str, ...]:
@@ -195,7 +195,7 @@ def probe_text(log: RunLog, target: str, sampling: SamplingParams) -> ProbeText:
     steps = [event for event in events(log) if isinstance(event, Step)]
     written = tuple(token for step in steps for token in step.emitted)
     if not written:
-        raise RunLogError("This run wrote no text to probe on.")
+        raise RunLogError("This run generated no text to probe.")
     before = (*_ids(config.get("prompt_token_ids")), *_ids(config.get("continuation_token_ids")))
     if target != config.get("target") or not before:
         text = "".join(step.emitted_text for step in steps)

@@ -95,7 +95,7 @@ def compare_over(
             stop = min(start + size, len(ids) - 1)
             target_probs = probs(runners[0], start, stop, target.vocab_size)
             if stop > readable:
-                # The draft can't read on behind an id that is not in its table: nothing is accepted there.
+                # The draft can't continue after an id that is not in its table: nothing is accepted there.
                 nothing, never = np.zeros(stop - start), np.full(stop - start, np.inf)
                 pieces.append(Comparison(nothing, nothing, never, never, nothing, nothing, nothing))
                 continue
@@ -158,7 +158,7 @@ def survivals(found: Comparison, *, is_own_text: bool) -> Array:
     is_own_text: over texts drawn from the target's p, the chance that i tokens in a row are accepted is the mean of
     the product of min(1, q / p), exactly; the last factor's own mean, sum(min(p, q)), stands in for it.
 
-    else: the product of sum(min(p, q)) along the text, which assumes that the draft is as good behind its own tokens.
+    else: the product of sum(min(p, q)) along the text, which assumes that the draft is as good after its own tokens.
     """
     count = len(found.overlap)
     earlier = found.kept if is_own_text else found.overlap
@@ -252,7 +252,7 @@ def measure(
     sampling: SamplingParams,
     check_cancelled: Callable[[], None] = lambda: None,
 ) -> Costs:
-    """Time both models behind a text, of which as much is read as leaves room for the longest block.
+    """Time both models after a text, which is cut to leave room for the longest block.
 
     Each round times every forward once, so that a slow moment affects all of them; the first one does not count.
 
@@ -290,7 +290,7 @@ def measure(
         watch = Stopwatch(draft.device)
         drafted = len(drafter.propose(context))
         if not drafted:
-            raise GenerationError(f"{draft.ref} drafts nothing behind this text. Choose another text or draft.")
+            raise GenerationError(f"{draft.ref} drafts nothing after this text. Choose another text or draft.")
         drafting.append(watch.lap() / drafted)
         drafter.observe(Verification(num_accepted=0, next_token=ids[-1], next_kind=TokenKind.CORRECTION))
     medians = {width: statistics.median(times[1:]) for width, times in laps.items()}
@@ -424,7 +424,7 @@ def _passages(
         else:
             found.append(passage.cut(target.context_length))
     if not found:
-        raise PromptError("The text is too short to probe on: it takes two tokens at least.")
+        raise PromptError("The text is too short to probe: at least two tokens are needed.")
     return found
 
 

@@ -117,7 +117,7 @@ def _claim(work: Path, target: LanguageModel) -> None:
     if not mark.exists():
         write_atomically(mark, fingerprint)
     elif mark.read_text("utf-8", "replace") != fingerprint:
-        raise SettingsError(f"The files in {str(work)!r} were made with another target. Choose another --work folder.")
+        raise SettingsError(f"The files in {str(work)!r} were made for another target. Choose another --work folder.")
 
 
 def _write_parts(
@@ -132,7 +132,7 @@ def _write_parts(
     # All texts of one training have the same length.
     lengths = {texts.ids.shape[1] for texts in (*given, *(read_part(path).texts for path in parts_in(work)))}
     if len(lengths) > 1:
-        raise SettingsError(f"The texts in {str(work)!r} have another length. Choose another --work folder.")
+        raise SettingsError(f"The texts in {str(work)!r} have a different length. Choose another --work folder.")
     play = replace(settings.play, length=lengths.pop()) if lengths else settings.play
     while True:
         parts = parts_in(work)

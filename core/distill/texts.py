@@ -158,7 +158,7 @@ def read_texts(path: Path, end_ids: frozenset[int]) -> Texts:
             ids, start = file["ids"].astype(np.int32), file["answer_start"].astype(np.int32)
             temperature = file["answer_temperature"].astype(np.float32)
     except (OSError, EOFError, KeyError, ValueError, BadZipFile) as error:
-        raise ModelUnreadableError(f"{path.name!r} holds no texts that can be read. Leave it out.") from error
+        raise ModelUnreadableError(f"{path.name!r} holds no readable texts. Leave it out.") from error
     temperature[temperature < 0.05] = 0.0  # Near-greedy rows count as greedy ones.
     is_end = np.isin(ids, sorted(end_ids)) & (np.arange(ids.shape[1]) >= start[:, None])
     end = np.where(is_end.any(1), is_end.argmax(1) + 1, ids.shape[1]).astype(np.int32)

@@ -160,7 +160,7 @@ def build_drafter(
     except TypeError:
         known = ", ".join(item.name for item in fields(method.options)) or "none"
         raise SettingsError(
-            f"{method.title} does not know one of these options: {', '.join(options or {})}. It knows: {known}."
+            f"{method.title} doesn't have all of these options: {', '.join(options or {})}. It has: {known}."
         ) from None
     module, _, attribute = method.factory.partition(":")
     factory = getattr(import_module(module), attribute)

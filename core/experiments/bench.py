@@ -55,7 +55,7 @@ def split_name(name: str) -> tuple[str, dict[str, Any]]:
     if base not in known_names():
         raise SettingsError(f"There is no contender {base!r}. Choose from: {', '.join(known_names())}.")
     if parts and base not in METHODS:
-        raise SettingsError(f"The contender {base} has no options; leave out what stands behind the colon.")
+        raise SettingsError(f"The contender {base} has no options; leave out what follows the colon.")
     options = dict(_option(base, part) for part in parts)
     if options:
         METHODS[base].options(**options)  # Refuses values out of range.
@@ -74,7 +74,7 @@ def _option(base: str, part: str) -> tuple[str, Any]:
         return name, {"yes": True, "no": False}[text.lower()] if isinstance(default, bool) else type(default)(text)
     except (KeyError, ValueError, TypeError):
         kind = "yes or no" if isinstance(default, bool) else "a number"
-        raise SettingsError(f"The option {key} of {base} is {kind}, not {text!r}.") from None
+        raise SettingsError(f"The option {key} of {base} must be {kind}, not {text!r}.") from None
 
 
 @dataclass(frozen=True, slots=True)

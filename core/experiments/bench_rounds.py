@@ -295,9 +295,9 @@ class Bench:
         lengths = {len(run.ids) for runs in by_prompt for run in runs} - {wanted}
         longest = max((run.longest_draft or 0 for run in seen.warm_ups), default=0)
         if lengths:
-            yield f"writes {' or '.join(map(str, sorted(lengths)))} tokens where {wanted} were asked for"
+            yield f"writes {' or '.join(map(str, sorted(lengths)))} tokens instead of {wanted}"
         if k and longest > k:
-            yield f"drafts up to {longest} tokens a step where K is {k}"
+            yield f"drafts up to {longest} tokens per step although K is {k}"
         elif k is None and seen.contender.name in PEERS:
             yield f"chooses its own K, here up to {longest}"
         for prompt, right, runs in zip(self.prompts, reference or (), by_prompt, strict=False):
@@ -306,8 +306,8 @@ class Bench:
             if ids is not None:
                 logits = lead(self.pair.target, [*prompt.ids, *right[:at]], (right[at], ids[at]))
                 yield (
-                    f"another greedy text after {prompt.name!r}, from token {at + 1} of {len(right)}, where the target "
-                    f"prefers its own by {logits:.2g} in logits"
+                    f"a different greedy text after {prompt.name!r}, from token {at + 1} of {len(right)}, where the target "
+                    f"prefers its own token by {logits:.2g} in logits"
                 )
 
     def document(self, results: Sequence[Record]) -> Record:

@@ -42,7 +42,7 @@ class Comparison(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CheckRequest:
-    """What is to be checked: a run's settings, behind these prompts, or presets where there are none.
+    """What is to be checked: a run's settings, on these prompts, or on presets where there are none.
 
     num_samples counts blocks over all prompts, num_tokens the tokens of each text that is compared.
 
@@ -206,9 +206,9 @@ class CheckFinished:
 # --- The report in words ----------------------------------------------------------------------------------------
 
 _VERDICTS = {
-    Verdict.EXACT: "Exact: no test tells this pair's output from the target's own.",
-    Verdict.NEAR_TIES: "Exact up to near-ties: texts diverge only where rounding alone decides.",
-    Verdict.NOT_EXACT: "Not exact: the output is not the target's own.",
+    Verdict.EXACT: "Exact: no test can tell this pair's output from the target's own.",
+    Verdict.NEAR_TIES: "Exact up to near-ties: texts diverge only where rounding decides.",
+    Verdict.NOT_EXACT: "Not exact: the output differs from the target's own.",
 }
 _COMPARED = {
     Comparison.GREEDY: "Greedy text against plain decoding",
@@ -219,7 +219,7 @@ _COMPARED = {
 
 def notes_on(run: RunRequest, dtype: str, distribution: DistributionResult | None) -> tuple[str, ...]:
     """How the settings affect the distribution, a sentence each; dtype is torch's name of the precision."""
-    notes = ["No setting of Outrider trades exactness for speed: method, K and an int8 draft change the speed alone."]
+    notes = ["No setting of Outrider trades exactness for speed: method, K and an int8 draft change only the speed."]
     if dtype in {"torch.float16", "torch.bfloat16"}:
         measured = (
             ""
@@ -238,7 +238,7 @@ def notes_on(run: RunRequest, dtype: str, distribution: DistributionResult | Non
     if run.coupling is Coupling.GUMBEL:
         notes.append("Gumbel coupling keeps the distribution, and a seed gives the same text as without a draft.")
     elif not run.sampling.is_greedy:
-        notes.append("Rejection coupling keeps the distribution; a seed gives another text than without a draft.")
+        notes.append("Rejection coupling keeps the distribution; a seed gives a different text than without a draft.")
         if run.num_draft_tokens is None:
             name = "Auto" if run.length_policy is LengthPolicy.AUTO else "Adaptive"
             notes.append(
@@ -296,7 +296,7 @@ def distribution_remarks(found: DistributionResult) -> list[str]:
             "drawn because of that. Only a deviation that appears twice counts."
         )
     if found.num_impossible:
-        remarks.append(f"{found.num_impossible:,} tokens were drawn that the target never gives with these filters.")
+        remarks.append(f"{found.num_impossible:,} tokens were drawn that the target never produces with these filters.")
     if found.is_misscored:
         remarks.append(
             f"The target's scores of a block differ from those token by token by {significant_text(found.rounding, 2)} "
@@ -319,7 +319,7 @@ def _report_lines(report: CheckReport) -> Iterator[str]:
         yield from (f"  {divergence_line(divergence)}" for divergence in item.divergences)
     found = report.distribution
     if found is None:
-        yield "Sampled distribution: at temperature 0 there is none but the greedy text."
+        yield "Sampled distribution: none at temperature 0, where only the greedy text is possible."
     else:
         yield f"Sampled distribution: {found.num_blocks:,} blocks against the target's exact distribution, chi-squared"
         yield f"  {'':<24}{'tokens':>8}{'chi2':>10}{'df':>6}  {'p':<16}"

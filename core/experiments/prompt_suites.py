@@ -102,7 +102,7 @@ def read_prompts(path: Path) -> list[Prompt]:
         if line.strip()
     ]
     if not prompts:
-        raise PromptError(f"There is no prompt in {str(path)!r}; write one a line.")
+        raise PromptError(f"There is no prompt in {str(path)!r}; write one per line.")
     return prompts
 
 

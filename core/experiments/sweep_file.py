@@ -274,7 +274,7 @@ class SweepFile:
             raise RunLogError(explain_write_error(error, path)) from error
         # Before it is read: two sweeps that append at the same end overwrite each other's runs.
         if not self._claim.take():
-            raise RunLogError(f"Another sweep is writing {name!r}; let it end, or name another file.")
+            raise RunLogError(f"Another sweep is writing {name!r}; wait until it ends, or name another file.")
         try:
             if self.path.stat().st_size:
                 self._continue(name, restart)
@@ -290,7 +290,7 @@ class SweepFile:
                 return
             log = read_sweep(self.path)
         except RunLogError as error:
-            raise RunLogError(f"{error} It stays as it is; name another file to write.") from error
+            raise RunLogError(f"{error} It was left unchanged; name another file to write.") from error
         if differs := difference(log.plan, self._plan):
             raise RunLogError(
                 f"{name!r} holds a sweep with another plan: it differs in {differs}; name another file, or start "

@@ -129,7 +129,7 @@ class SweepPlan:
         ):
             values = getattr(self, name)
             _check(bool(values), f"The sweep is empty: name {one}.")
-            _check(not many or len(set(values)) == len(values), f"The sweep names one of its {many} twice.")
+            _check(not many or len(set(values)) == len(values), f"The sweep lists one of its {many} twice.")
         validate(self)
         for k in self.num_draft_tokens:
             is_number = isinstance(k, int) and not isinstance(k, bool) and 1 <= k <= MAX_DRAFT_TOKENS
@@ -149,8 +149,8 @@ class SweepPlan:
             self.sampling(temperature)
         _check(
             self.num_runs <= MAX_RUNS,
-            f"The sweep has {self.num_runs:,} runs, more than {MAX_RUNS:,}; take fewer K, temperatures, prompts or "
-            "repeats.",
+            f"The sweep has {self.num_runs:,} runs, more than {MAX_RUNS:,}; use fewer values of K, temperatures, "
+            "prompts or repeats.",
         )
         self.request(PlannedRun(next(self.cells()), 0, 0))
 

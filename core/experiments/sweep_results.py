@@ -218,8 +218,8 @@ def _verdict(results: SweepResults, temperature: float) -> Verdict:
         text = f"don't speculate; the best cell, {name}, reaches {median:.2f}× the speed of plain decoding{interval}."
     elif is_sure is False:
         text = (
-            f"{name} is fastest by its median, {median:.2f}× plain decoding{interval}, but these runs can't tell it "
-            "from plain decoding; repeat them more often."
+            f"{name} is fastest by its median, {median:.2f}× plain decoding{interval}, but these runs can't "
+            "distinguish it from plain decoding; repeat them more often."
         )
     else:
         lead = _lead(results, best, *ranked[1]) if len(ranked) > 1 else "there is no other cell to compare it with."
@@ -243,7 +243,7 @@ def _lead(results: SweepResults, best: CellResult, median: float, other: CellRes
     share = percent_text(ahead)
     if ahead >= _SURE:
         return f"it is ahead of {second} in {share} of the bootstrap samples."
-    return f"{second} can't be told from it, being behind in {share} of the bootstrap samples."
+    return f"{second} is behind in {share} of the bootstrap samples, too few to tell them apart."
 
 
 def bootstrap_medians(values: Mapping[Key, float]) -> NDArray[np.float64]:

@@ -338,7 +338,7 @@ def _mlx(choice: Choice, target: Place, draft: Place | None) -> Recipe:
                 "distribution is not the one measured."
             )
     if choice.request.chat is False:
-        notes.append("The run's prompt was raw; add --ignore-chat-template for the same.")
+        notes.append("The run's prompt was raw; add --ignore-chat-template to match it.")
     program = _command(
         ["mlx_lm.generate"],
         ["--model", target.name],
@@ -456,7 +456,7 @@ PROJECTS: dict[str, Project] = {
             "llama.cpp",
             "llama.cpp",
             ".sh",
-            "llama.cpp's docs/speculative.md, and the --help of llama-server as others quote it (builds of 2026); "
+            "llama.cpp's docs/speculative.md, and the --help of llama-server as quoted by others (builds of 2026); "
             "common/speculative.cpp and common/sampling.h (copies of 2026)",
             _llama_cpp,
         ),

@@ -100,7 +100,7 @@ def forecast(
     free = available_bytes(where)
     return MemoryForecast(
         weights_bytes=sum(_weights_bytes(model, size) for model in distinct),
-        # Keys and values of every layer and position, also behind a sliding window, to rewind.
+        # Keys and values of every layer and position, also beyond a sliding window, to rewind.
         cache_bytes=sum(2 * m.num_layers * m.num_kv_heads * m.head_dim * positions[m] * size for m in models),
         # The models run one at a time, so only the larger activations count.
         working_bytes=max((_working_bytes(model, positions[model], size) for model in models), default=0)
@@ -320,7 +320,7 @@ def _training_warnings(
         )
     if ours.ends and theirs.ends and not ours.ends & theirs.ends:
         ends = ", ".join(map(repr, sorted(ours.ends))), ", ".join(map(repr, sorted(theirs.ends)))
-        warnings.append(f"The draft ends a text with {ends[0]} and the target with {ends[1]}: the target's end counts.")
+        warnings.append(f"The draft ends a text with {ends[0]} and the target with {ends[1]}: the target's is used.")
     return warnings
 
 

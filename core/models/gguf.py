@@ -105,7 +105,7 @@ def _unpack(
     available = psutil.virtual_memory().available + psutil.swap_memory().free
     if num_bytes + _SPARE_MEMORY > available:
         raise OutOfMemoryError(
-            f"{path.name!r} takes {bytes_text(num_bytes)} unpacked, and {bytes_text(available)} of memory is free. "
+            f"{path.name!r} needs {bytes_text(num_bytes)} unpacked, and {bytes_text(available)} of memory is free. "
             "Close other programs, or choose a smaller model."
         )
     # A tensor exists twice while it is unpacked, and the file's pages count as memory while they are read.
@@ -127,7 +127,7 @@ def _unpack(
             _log.debug("unpacking %s failed: %s", path, error)
             raise _explain(error, path) from error
     if not _is_whole(scratch / "model"):
-        raise _unreadable(path, "it was not unpacked whole")
+        raise _unreadable(path, "it was not unpacked completely")
 
 
 def _command(source: Path, scratch: Path) -> list[str]:

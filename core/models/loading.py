@@ -76,7 +76,7 @@ def load(
     precision = resolve_dtype(dtype, where)
     if entry.serves is not None:
         if target is None:
-            raise PairMismatchError(f"{entry.title} drafts only for {entry.serves}. Load it beside that target.")
+            raise PairMismatchError(f"{entry.title} drafts only for {entry.serves}. Load it with that target.")
         if is_spread(target.model):
             raise DeviceError(
                 f"{entry.title} borrows its target's tables, and {target.ref} is spread over several devices. "
@@ -350,7 +350,7 @@ def _device_map(entry: ModelEntry, folder: Path, device: torch.device, dtype: to
             raise _damaged(entry, error) from error
         if device_map is not None:
             return device_map
-    raise OutOfMemoryError(f"{entry.title} has no room on {device}.")
+    raise OutOfMemoryError(f"{entry.title} doesn't fit on {device}.")
 
 
 def choose_place(need_bytes: int, device: torch.device, available: Mapping[Place, int]) -> torch.device | None:

@@ -53,7 +53,7 @@ def shared_draft_problem(draft: ModelEntry, target: ModelEntry) -> str | None:
         return _mismatch(draft, f"its states have {wanted} numbers, and this target's {found}")
     tokens = read_tokens(target)
     if tokens is not None and tokens_sha256(tokens) != _shares(config).get("tokens_sha256"):
-        return _mismatch(draft, "this target's vocabulary is another")
+        return _mismatch(draft, "this target has a different vocabulary")
     return None
 
 
@@ -76,7 +76,7 @@ def load_shared_draft(entry: ModelEntry, target: LanguageModel) -> Any:
     try:
         config = AutoConfig.from_pretrained(entry.path, local_files_only=True, trust_remote_code=False)
         if (config.vocab_size, config.hidden_size) != tuple(embedding.shape):
-            raise PairMismatchError(_mismatch(entry, "this target's tables have another size"))
+            raise PairMismatchError(_mismatch(entry, "this target's tables have a different size"))
         weights = load_file(entry.path / "model.safetensors")
         with init_empty_weights(include_buffers=False):
             model = AutoModelForCausalLM.from_config(config, dtype=target.dtype, trust_remote_code=False)
@@ -98,7 +98,7 @@ def load_shared_draft(entry: ModelEntry, target: LanguageModel) -> Any:
 
 
 def _mismatch(draft: ModelEntry, reason: str) -> str:
-    return f"{draft.title} drafts for {serves(draft.path)} alone: {reason}. Choose that target."
+    return f"{draft.title} only drafts for {serves(draft.path)}: {reason}. Choose that target."
 
 
 def _shares(config: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -65,7 +65,7 @@ def rope_for(model: LlamaForCausalLM, length: int) -> tuple[Tensor, Tensor]:
     config = model.config
     rope = config.rope_parameters
     if rope.get("rope_type", "default") != "default":
-        raise ValueError(f"rotary embeddings of the type {rope['rope_type']} are not trained here")
+        raise ValueError(f"rotary embeddings of the type {rope['rope_type']} can't be trained here")
     size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     inverse = rope["rope_theta"] ** (-torch.arange(0, size, 2, dtype=torch.float32) / size)
     angles = torch.outer(torch.arange(length, dtype=torch.float32), inverse).repeat(1, 2)

@@ -56,7 +56,7 @@ def comparison_text(run: RunView) -> str:
     if run.coupling is not Coupling.GUMBEL and temperatures != {0.0}:
         return SAME_DISTRIBUTION
     # Such texts can differ only by rounding: a forward over K + 1 positions sums in another order.
-    return f"The texts part at token {shared + 1 if differs is None else differs + 1}: rounding decided a near-tie."
+    return f"The texts diverge at token {shared + 1 if differs is None else differs + 1}: rounding decided a near-tie."
 
 
 def lead_text(run: RunView, clock_ms: float) -> str:

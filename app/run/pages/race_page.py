@@ -52,9 +52,7 @@ FRAME_MS = 33
 PACES = {"× ¼": 0.25, "× 1": 1.0, "× 4": 4.0}
 STOPS = 100
 """Steps of the arrow keys from start to end."""
-CLOCK_HELP = (
-    "Time since the prefill, which costs both the same and is left out; the rest is the steps' own measured time."
-)
+CLOCK_HELP = "The measured time of all steps. The prefill, which takes the same time in both runs, is left out."
 
 
 class RaceClock(QWidget):
@@ -158,7 +156,7 @@ class RaceClock(QWidget):
         self.seek(self.end_ms if milliseconds == self.slider.maximum() else float(milliseconds))
 
 
-BAR_HELP = "Tokens so far, of the number of tokens in the longer text."
+BAR_HELP = "Tokens so far, as a share of the longer text."
 
 
 class RaceLane(QWidget):

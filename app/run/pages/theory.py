@@ -121,10 +121,10 @@ def _calibration_rows(found: Calibration, coupling: Coupling) -> tuple[NamedValu
     )
     return (
         _row("Predicted acceptance", percent_text(overall.predicted, 1), "", f"mean of Σ min(p, q) = 1 − TV over the "
-            f"places of the {overall.num_tested:,} tested tokens. {P_AND_Q}."),
+            f"positions of the {overall.num_tested:,} tested tokens. {P_AND_Q}."),
         _row("Observed acceptance", percent_text(overall.observed, 1), interval, "accepted / "
-            "tested tokens of the same places, with Wilson's 95 % interval."),
-        _row("z of the difference", z, "", "(accepted − Σ a) / √Σ a (1 − a), a = 1 − TV of each tested place: a "
+            "tested tokens at the same positions, with Wilson's 95 % interval."),
+        _row("z of the difference", z, "", "(accepted − Σ a) / √Σ a (1 − a), a = 1 − TV at each tested position: a "
             f"standard normal under rejection sampling, whatever the text.{note}"),
     )  # fmt: skip
 
@@ -147,11 +147,11 @@ PREDICTOR_HELP = {
 
 
 def _predictor_row(fit: PredictorFit) -> NamedValue:
-    infinite = f" Infinite at {fit.num_infinite:,} places, which rank highest." if fit.num_infinite else ""
+    infinite = f" Infinite at {fit.num_infinite:,} positions, which rank highest." if fit.num_infinite else ""
     mean = "" if fit.mean is None else f" Mean {fit.mean:.3f}."
     how = (
         f"{PREDICTOR_HELP[fit.predictor]}{mean}{infinite} Spearman's rank correlation: with 1 − TV over "
-        f"{fit.num_positions:,} drafted places; with accepted or rejected over {fit.num_outcomes:,} tested tokens. "
+        f"{fit.num_positions:,} drafted positions; with accepted or rejected over {fit.num_outcomes:,} tested tokens. "
         f"{P_AND_Q}."
     )
     return _row(
@@ -165,11 +165,11 @@ def _predictor_row(fit: PredictorFit) -> NamedValue:
 def _predictors_note(found: PredictorStudy | None) -> str:
     if found is None:
         return "This run's distributions were not kept: its log holds no evidence."
-    said = f"Rank correlations over {found.num_positions:,} places."
+    said = f"Rank correlations over {found.num_positions:,} positions."
     if found.most_tail < 1e-3:
         return f"{said} The kept tokens hold more than 99.9 % of each distribution."
     return (
-        f"{said} Each keeps 64 tokens at most; what is left out holds {percent_text(found.mean_tail, 1)} of the mass "
+        f"{said} Each keeps at most 64 tokens; all others hold {percent_text(found.mean_tail, 1)} of the mass "
         "on average, so each KL is a lower bound."
     )
 

@@ -35,7 +35,7 @@ BATCH_S = 0.2
 SIDE = 16
 """Pixels at the left and at the right."""
 NO_MATCH = "No kept run matches."
-NO_RUN = "No runs yet. Every run you start is saved here as it proceeds."
+NO_RUN = "No runs yet. Every run you start is saved here as it runs."
 RUNNING = "This run has not ended yet. Stop it or wait until it ends before you delete it."
 SEARCH_HELP = (
     "Words in the name, the prompt or the models, and settings such as K=4, temperature=0, target=llama, "

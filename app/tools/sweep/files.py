@@ -25,7 +25,7 @@ class SweepExport(StrEnum):
     CELLS = "Table of cells, CSV…"
     RUNS = "Table of runs, CSV…"
     JSONL = "Sweep, JSON Lines…"
-    HTML = "Report to read, HTML…"
+    HTML = "Report, HTML…"
     PNG = "Heatmap, PNG…"
     SVG = "Heatmap, SVG…"
 
@@ -83,7 +83,7 @@ def export_sweep(source: Path, kind: SweepExport, path: Path) -> None:
         OutriderError: it can't be read or written.
     """
     if path.exists() and path.samefile(source):
-        raise RunLogError("The sweep itself is kept there; choose another place.")
+        raise RunLogError("The sweep itself is stored there; choose another file.")
     log = read_sweep(source)
     if kind is SweepExport.CELLS:
         write_atomically(path, to_csv(SweepResults(log.plan, log.measurements)))

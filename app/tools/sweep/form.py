@@ -49,7 +49,7 @@ K_HELP = "Tokens to draft per step: numbers and ranges separated by commas, such
 FILE_HELP = "One prompt per line: plain text, JSON Lines with a text or prompt each, or Spec-Bench's question.jsonl"
 POLICIES: dict[str, tuple[str, str]] = {
     LengthPolicy.AUTO: ("Auto", "K chosen before each step from the steps' cost and the acceptance so far"),
-    LengthPolicy.ADAPTIVE: ("Adaptive", "As Auto, and it stops drafting where the draft is unsure"),
+    LengthPolicy.ADAPTIVE: ("Adaptive", "Like Auto, but a block ends early where the draft is unsure"),
 }
 WINDOW_PROMPT = "the window's prompt"
 
@@ -121,9 +121,9 @@ class SweepForm(QWidget):
         numbers.setSpacing(8)
         for place, (title, spin, help_text) in enumerate(
             (
-                ("Prompts per suite", self.prompts_each, "The first ones of each suite; 0 takes all."),
+                ("Prompts per suite", self.prompts_each, "The first prompts of each suite; 0 uses all."),
                 ("Repeats", self.repeats, "Runs of each cell on each prompt, each with different random numbers."),
-                ("New tokens", self.length, "A run ends after this many, or earlier."),
+                ("New tokens", self.length, "The maximum length of a run."),
                 ("Seed", self.seed, "Sets the order and the first run's random numbers."),
             )
         ):
@@ -385,7 +385,7 @@ def size_text(plan: SweepPlan, seconds_each: float | None) -> str:
     prompts, repeats = _count(len(plan.prompts), "prompt"), _count(plan.repeats, "repeat")
     text = f"{_count(plan.num_runs, 'run')}: {cells} and {baselines}, each on {prompts}, {repeats}."
     if seconds_each is not None:
-        return f"{text} About {duration_text(seconds_each * plan.num_runs)}, by the latest runs."
+        return f"{text} About {duration_text(seconds_each * plan.num_runs)}, judging by the latest runs."
     return f"{text} You are asked to confirm after the first run." if is_long(plan.num_runs) else text
 
 

@@ -113,7 +113,7 @@ SHOWN_ROLE = Role.UserRole
 COLUMN_HELP = {
     "plain": "Plain decoding, without drafts, which the speedups are relative to.",
     "auto": "K chosen before each step from the steps' cost and the acceptance so far",
-    "adaptive": "As auto, and within a step: drafting continues as long as the draft is sure of its tokens",
+    "adaptive": "Like auto, but a block ends early where the draft is unsure of its tokens",
     "1": "1 token drafted before each forward of the target",
 }
 

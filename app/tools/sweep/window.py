@@ -102,7 +102,7 @@ class SweepWindow(ToolWindow):
         self.bar.setTextVisible(False)
         hold(self.bar, width=120)
         self.progress = hint_label("sweepProgress")
-        stop_help = "End the sweep and keep what is measured (Esc)"
+        stop_help = "End the sweep and keep its results so far (Esc)"
         self.stop_button = push_button("Stop", "sweepStopButton", stop_help, self.stop)
         continue_help = "Measure what is missing"
         self.continue_button = push_button("Continue", "sweepContinueButton", continue_help, self._on_continue)
