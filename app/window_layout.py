@@ -38,7 +38,7 @@ def bring_forward(window: QWidget) -> None:
 
 
 def fit_columns(window: QWidget, settings: QWidget, text: QWidget, side: QWidget) -> None:
-    """Set the columns' minimum widths: that of the settings scales with the text, the others less or not at all."""
+    """Set the columns' minimum widths: the settings' scales with the text, the others less or not at all."""
     widths = (scaled(272), 380, 180 + scaled(160))
     for column, width in zip((settings, text, side), widths, strict=True):
         column.setMinimumWidth(width)

@@ -110,7 +110,7 @@ def run_task(request: RunRequest, events: deque[Any], parent: QObject | None = N
 
 
 class _Log:
-    """Writes a run's log. A full disk is no reason to stop a run: the log is given up, with a sentence."""
+    """Writes a run's log. A full disk doesn't stop the run: the log ends, and a sentence says so."""
 
     def __init__(self, report: Callable[[str], None]) -> None:
         self._report = report

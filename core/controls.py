@@ -154,7 +154,7 @@ class RunControls:
         return time.monotonic() >= self._passed_at + self._delay_s
 
     def wait_to_look(self) -> None:
-        """Leave a draft on screen for a moment before its result; for the engine's thread.
+        """Keep a draft on screen for a moment before its result; for the engine's thread.
 
         Raises:
             Cancelled: the run was asked to stop.

@@ -328,7 +328,7 @@ class AutoDraftLength:
             self._balance_ms = max(self._balance_ms, -_DEEPEST_DEBT * plain_ms)
 
     def _price_of_a_trial(self) -> float:
-        """The time that a rejected K = 1 loses."""
+        """The time that a step with a rejected draft of K = 1 loses."""
         trial_ms = self._costs.table(hopeful=True)[1]
         return trial_ms - self._costs.plain_ms + self._costs.catch_up_ms(self._num_missed)
 

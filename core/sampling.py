@@ -192,7 +192,7 @@ _STRIDE, _ROUNDS, _LAST_SHIFT = 0x9E3779B97F4A7C15, ((30, 0xBF58476D1CE4E5B9), (
 
 
 def mixed(value: int) -> int:
-    """A 64-bit hash of an integer, by SplitMix64; neighbours have nothing in common."""
+    """A 64-bit hash of an integer, by SplitMix64; neighbouring integers get unrelated hashes."""
     bits = (value + _STRIDE) % 2**64
     for shift, factor in _ROUNDS:
         bits = (bits ^ bits >> shift) * factor % 2**64

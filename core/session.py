@@ -273,7 +273,7 @@ def _thread_governor(target: LanguageModel, controls: RunControls) -> ThreadGove
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """Ids that count as already written, and their text: `kept_text` of the run before, then `forced_text`."""
+    """Ids that count as already generated, and their text: `kept_text` of the run before, then `forced_text`."""
 
     ids: tuple[int, ...] = ()
     kept_text: str = ""

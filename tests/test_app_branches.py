@@ -120,7 +120,7 @@ def test_a_paused_run_is_stopped_before_its_branch_starts(window, qtbot, session
     assert window.controller.state is RunState.PAUSED
 
 
-def test_a_place_with_a_token_offers_branches_in_two_menus_and_one_without_offers_none(finished):
+def test_a_position_with_a_token_offers_branches_in_two_menus_and_one_without_offers_none(finished):
     finished.transcript.view.choose(Place(1, 0))
     menu = QMenu()
     finished.transcript.view.menu_opening.emit(menu)
@@ -146,7 +146,7 @@ def test_at_temperature_zero_nothing_can_be_drawn_again(window, run_to_end):
     assert not open_menu(window)["Draw again, with a new seed"].isEnabled()
 
 
-def test_what_the_target_was_seen_to_weigh_is_offered_likeliest_first(finished):
+def test_tokens_from_the_evidence_are_offered_most_likely_first(finished):
     seen = PositionEvidence((5, 7, 9), (" a", " b", " c"), (0.1, 0.6, 0.3), 0.0, 0.9)
     step = finished.run_view.steps[1]
     finished.run_view.steps[1] = replace(step, evidence=(seen,) * len(step.emitted))

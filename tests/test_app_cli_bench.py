@@ -29,7 +29,7 @@ def settings_of(*arguments):
 # --- Arguments --------------------------------------------------------------------------------------------------
 
 
-def test_with_no_flags_it_is_the_embedded_pair_and_else_the_draft_follows_from_the_target():
+def test_without_flags_the_embedded_pair_is_used_and_otherwise_the_draft_follows_from_the_target():
     settings = settings_of()
     assert (settings.target, settings.draft, settings.num_draft_tokens) == (DEFAULT_TARGET, DEFAULT_DRAFT, 4)
     assert (settings.temperatures, settings.max_new_tokens, settings.only) == ((0.0, 1.0), 64, ())
@@ -106,7 +106,7 @@ def test_absent_contenders_are_listed_with_the_reason(target, capsys, monkeypatc
     assert "Not run: flashspec." in out
 
 
-def test_the_file_is_written_whole(target, tmp_path, capsys):
+def test_the_file_is_written_completely(target, tmp_path, capsys):
     path = tmp_path / "out.json"
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("one\ntwo\n")
@@ -120,7 +120,7 @@ def test_the_file_is_written_whole(target, tmp_path, capsys):
     assert sorted(item.name for item in tmp_path.iterdir()) == ["out.json", "prompts.txt"]
 
 
-def test_stopped_by_the_user_it_leaves_no_file(target, tmp_path, capsys, monkeypatch):
+def test_a_stopped_bench_leaves_no_file(target, tmp_path, capsys, monkeypatch):
     path = tmp_path / "out.json"
     path.write_text("before")
 

@@ -36,7 +36,7 @@ def test_a_draft_is_made_and_reported(target, tmp_path, capsys, monkeypatch):
         (["--out", "{tmp}/new", "--minutes", "nan"], "--minutes"),
         (["--out", "{tmp}"], "already exists"),
         (["--out", "{tmp}/file/new"], "file"),
-        (["--out", "{tmp}/new", "--texts-from", "{tmp}/file"], "no texts"),
+        (["--out", "{tmp}/new", "--texts-from", "{tmp}/file"], "no readable texts"),
     ],
 )
 def test_bad_input_is_a_sentence(target, tmp_path, capsys, arguments, word):

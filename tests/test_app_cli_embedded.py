@@ -20,7 +20,7 @@ def outrider(log, *arguments):
     return main(["run", "--prompt", "def fibonacci(n):", "--device", "cpu", "--log", str(log), *arguments])
 
 
-def test_with_no_model_named_the_embedded_pair_writes_text_and_a_log_that_holds_to_the_schema(log, capfdbinary):
+def test_without_a_model_the_embedded_pair_writes_text_and_a_log_that_follows_the_schema(log, capfdbinary):
     assert outrider(log, "--max-new-tokens", "24", "--quiet") == 0
     out, err = capfdbinary.readouterr()
     assert err == b""

@@ -28,7 +28,7 @@ def log(tmp_path):
     return path
 
 
-def test_a_report_of_one_run_or_several_is_written_whole(log, tmp_path, capsys):
+def test_a_report_of_one_run_or_several_is_written_completely(log, tmp_path, capsys):
     assert main(["export", str(log), "--html", str(tmp_path / "run.html")]) == 0
     source = (tmp_path / "run.html").read_text("utf-8")
     assert source.startswith("<!doctype html>")
@@ -53,7 +53,7 @@ def test_a_log_becomes_csv_and_its_own_whole_lines(log, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("flag", ["--csv", "--jsonl", "--html"])
-def test_a_file_that_is_there_is_replaced_only_by_force(log, tmp_path, capsys, flag):
+def test_an_existing_file_is_replaced_only_with_force(log, tmp_path, capsys, flag):
     there = tmp_path / "there"
     there.write_text("precious")
     assert main(["export", str(log), flag, str(there)]) == 2
@@ -64,7 +64,7 @@ def test_a_file_that_is_there_is_replaced_only_by_force(log, tmp_path, capsys, f
 
 
 @pytest.mark.parametrize("flag", ["--csv", "--html"])
-def test_no_other_form_takes_the_place_of_its_log(log, capsys, flag):
+def test_no_other_format_replaces_its_own_log(log, capsys, flag):
     before = log.read_bytes()
     assert main(["export", str(log), flag, str(log), "--force"]) == 2
     assert log.read_bytes() == before
@@ -89,7 +89,7 @@ def test_a_log_that_lacks_something_is_exported_as_far_as_possible(log, tmp_path
     assert not any(word in out for word in ("NaN", "Infinity", ",inf"))
 
 
-def test_a_log_of_a_newer_schema_is_refused_in_a_sentence(log, tmp_path, capsys):
+def test_a_log_with_a_newer_schema_is_refused_in_a_sentence(log, tmp_path, capsys):
     log.write_text(log.read_text("utf-8").replace("outrider.run/1", "outrider.run/2"), encoding="utf-8")
     for arguments in (["--html", str(tmp_path / "x")], ["--config", "vllm"]):
         assert main(["export", str(log), *arguments]) == 2
@@ -102,7 +102,7 @@ def test_a_log_of_a_newer_schema_is_refused_in_a_sentence(log, tmp_path, capsys)
 # --- Configurations -----------------------------------------------------------------------------------------------
 
 
-def test_a_sweep_among_run_logs_is_called_one(log, tmp_path, capsys):
+def test_a_sweep_among_run_logs_is_named_as_a_sweep(log, tmp_path, capsys):
     sweep = tmp_path / "sweep.jsonl"
     sweep.write_text('{"schema": "outrider.sweep/1", "type": "sweep", "config": {}}\n', "utf-8")
     for arguments in ([str(sweep), "--config", "vllm"], [str(log), str(sweep), "--html", str(tmp_path / "a.html")]):
@@ -124,7 +124,7 @@ def test_a_runs_configuration_goes_to_standard_output_and_a_warning_beside_it(lo
     assert "does not pay" not in out + err
 
 
-def test_settings_stand_in_for_a_run(capsys):
+def test_settings_can_replace_a_run(capsys):
     arguments = ["--target", "o/t", "--draft", "o/d", "-k", "3", "--temperature", "0"]
     assert main(["export", "--config", "all", *arguments]) == 0
     out, _ = capsys.readouterr()

@@ -35,7 +35,7 @@ def test_a_model_of_the_hub_cache_is_listed_with_exact_values(cached, capsys):
     assert (record["parameters"], record["revision"], record["problem"]) == (44, COMMIT, None)
 
 
-def test_no_model_at_all_is_said(capsys):
+def test_an_empty_list_of_models_says_so(capsys):
     assert models("list") == 0
     out, err = capsys.readouterr()
     assert out == ""
@@ -44,7 +44,7 @@ def test_no_model_at_all_is_said(capsys):
     assert json.loads(capsys.readouterr().out) == []
 
 
-def test_a_damaged_model_is_a_row_with_its_reason_and_the_others_are_whole(shelf, monkeypatch, capsys):
+def test_a_damaged_model_is_a_row_with_its_reason_and_the_others_are_complete(shelf, monkeypatch, capsys):
     entries = []
     for name in ("broken", "sound"):
         folder = write_model(shelf / name)
@@ -97,7 +97,7 @@ def test_a_name_cannot_steer_the_terminal_nor_add_columns(monkeypatch, terminal,
     assert "\x1b[2J" not in streams.out.text + streams.err.text
 
 
-def test_suggestions_say_what_is_here_already(cached, capsys):
+def test_suggestions_say_what_is_already_downloaded(cached, capsys):
     cached("HuggingFaceTB/SmolLM2-135M-Instruct")
     assert models("list", "--suggested") == 0
     rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
@@ -253,7 +253,7 @@ def removal(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("answer", ["y\n", "Yes\n"])
-def test_remove_asks_with_the_bytes_and_what_to_know(removal, terminal, answer):
+def test_remove_shows_the_freed_bytes_and_a_note_before_it_asks(removal, terminal, answer):
     streams = terminal(typed=answer)
     assert models("remove", "owner/model") == 0
     assert removal == ["owner/model"]
@@ -271,7 +271,7 @@ def test_any_other_answer_leaves_the_model(removal, terminal, answer):
     assert "Nothing was removed." in streams.err.text
 
 
-def test_without_a_terminal_remove_wants_yes(removal, monkeypatch, capsys):
+def test_without_a_terminal_remove_requires_yes(removal, monkeypatch, capsys):
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
     assert models("remove", "owner/model") == 2
     assert removal == []

@@ -56,7 +56,7 @@ def test_get_prints_the_path_and_a_line_for_each_stage_and_file(hub, capsys):
     assert hub.asked == [("owner/model", False)]
 
 
-def test_a_model_that_is_here_already_is_said_to_be(hub, cached, capsys):
+def test_a_model_that_is_already_downloaded_is_reported(hub, cached, capsys):
     hub.path, hub.script = cached("owner/model"), []
     assert models("get", "owner/model") == 0
     out, err = capsys.readouterr()
@@ -64,7 +64,7 @@ def test_a_model_that_is_here_already_is_said_to_be(hub, cached, capsys):
     assert "already downloaded" in err
 
 
-def test_offline_a_model_that_is_here_is_got(cached, monkeypatch, capsys):
+def test_offline_a_downloaded_model_is_found(cached, monkeypatch, capsys):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("socket.socket.connect", lambda *_: pytest.fail("the network was touched"))
     folder = cached("owner/model")
@@ -93,7 +93,7 @@ def test_ctrl_c_stops_a_download_says_what_is_kept_and_how_to_continue(hub, shel
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_where_nothing_is_kept_nothing_is_promised(hub, capsys):
+def test_if_nothing_is_kept_nothing_is_promised(hub, capsys):
     hub.script[3:] = [press_ctrl_c, progress("Downloading", 5_000_000, 10_000_000)]
     assert models("get", "owner/model") == 130
     assert capsys.readouterr().err.splitlines()[-1] == (
@@ -115,7 +115,7 @@ def test_a_second_ctrl_c_does_not_wait_for_the_download(hub, capsys):
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_offline_nothing_is_asked_of_the_network(monkeypatch, capsys):
+def test_offline_the_network_is_not_used(monkeypatch, capsys):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("socket.socket.connect", lambda *_: pytest.fail("the network was touched"))
     assert models("get", "owner/model") == 1

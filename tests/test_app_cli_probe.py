@@ -133,7 +133,7 @@ def test_an_empty_text_a_log_without_one_and_generate_beside_a_log_are_refused(c
         assert words in capsys.readouterr().err
 
 
-def test_a_probe_that_is_stopped_before_its_first_draft_blames_none(capsys, monkeypatch):
+def test_a_probe_that_is_stopped_before_its_first_draft_blames_no_draft(capsys, monkeypatch):
     class Stopped(TinyEngine):
         def load(self, request, controls):
             controls.cancel()

@@ -45,7 +45,7 @@ def test_the_text_and_nothing_else_goes_to_stdout_and_quiet_says_nothing_more(pl
     assert capfdbinary.readouterr() == (b"def f(x):\n\n", b"")
 
 
-def test_the_end_is_the_contexts_where_fewer_tokens_came_than_requested(play, capsys):
+def test_the_context_is_named_as_the_end_if_fewer_tokens_came_than_requested(play, capsys):
     for length, expected in ("4", "the requested length"), ("5", "the end of the model's context"):
         play()
         assert outrider("--max-new-tokens", length) == 0
@@ -69,7 +69,7 @@ def test_a_reproducible_run_reports_the_acceptance_that_rejection_would_have(pla
         assert ("rejection sampling would reach 78.1 %" in words(capsys.readouterr().err)) is is_reported
 
 
-def test_with_a_closed_stdout_the_log_is_written_all_the_same(play, monkeypatch, log):
+def test_with_a_closed_stdout_the_log_is_still_written(play, monkeypatch, log):
     monkeypatch.setattr(sys, "stdout", None)
     play()
     assert outrider("--log", str(log)) == 0
@@ -172,7 +172,7 @@ def test_ctrl_c_during_the_baseline_keeps_the_run_and_exits_as_stopped(play, cap
 
 
 @pytest.mark.parametrize("script", [[StageChanged("Loading"), interrupt], [STARTED, step("a"), interrupt, interrupt]])
-def test_ctrl_c_during_a_load_or_twice_leaves_at_once(play, capsys, script):
+def test_ctrl_c_during_a_load_or_twice_exits_at_once(play, capsys, script):
     engine = play(*script, finished("never"))
     assert outrider("--quiet") == 130
     out, err = capsys.readouterr()

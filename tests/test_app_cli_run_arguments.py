@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("clean_environment")
 # --- Flags ------------------------------------------------------------------------------------------------------
 
 
-def test_with_no_argument_but_a_prompt_the_embedded_pair_runs():
+def test_with_only_a_prompt_the_embedded_pair_runs():
     request = request_of()
     assert (request.target, request.draft, request.method) == (DEFAULT_TARGET, DEFAULT_DRAFT, "draft-model")
     assert (request.num_draft_tokens, request.sampling.temperature, request.seed) == (4, 1.0, 0)
@@ -99,7 +99,7 @@ def test_bad_input_is_one_sentence_and_exit_2_before_anything_is_loaded(play, ca
 
 
 @pytest.mark.parametrize("arguments", [["nonsense"], ["--nonsense"], ["models"], ["export"]])
-def test_a_command_that_is_not_there_is_one_sentence(capsys, arguments):
+def test_an_unknown_command_is_one_sentence(capsys, arguments):
     assert main(arguments) == 2
     assert capsys.readouterr().err.count("\n") == 1
 
@@ -188,7 +188,7 @@ def test_a_mistake_in_the_flags_is_reported_before_the_prompt_is_read(play, monk
     assert stdin.read() == "typed in by hand"
 
 
-def test_an_empty_prompt_is_refused_and_without_any_the_error_tells_how_to_give_one(play, monkeypatch, capsys):
+def test_an_empty_prompt_is_refused_and_the_error_for_a_missing_one_says_how_to_give_it(play, monkeypatch, capsys):
     engine = play()
     assert outrider(prompt="") == 2
     assert "prompt is empty" in capsys.readouterr().err

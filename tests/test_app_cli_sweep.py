@@ -82,7 +82,7 @@ def test_every_flag_reaches_the_plan(tmp_path):
     assert plan.max_new_tokens == 9
 
 
-def test_methods_stand_beside_drafts():
+def test_methods_and_drafts_can_be_combined():
     plan = plan_for("--method", "draft-model:int8=no,prompt-lookup:max-ngram=5", "--draft", "A,B")
     assert [drafter.title for drafter in plan.drafters] == ["A:int8=no", "B:int8=no", "prompt-lookup:max-ngram=5"]
     assert plan_for("--target", "HuggingFaceTB/SmolLM2-135M-Instruct").drafters[0].draft == SMOLLM2_DRAFTER
@@ -193,7 +193,7 @@ def test_ctrl_c_stops_with_a_table_and_the_same_command_resumes(capsys, session,
     assert len(session.calls) == 5 + 8
 
 
-def test_ctrl_c_while_models_load_leaves_at_once(capsys, session, out):
+def test_ctrl_c_while_models_load_exits_at_once(capsys, session, out):
     session.run = lambda request, controls: iter(signal.raise_signal(signal.SIGINT) or ())
     assert main(["sweep", *GRID, "--out", str(out)]) == 130
     assert capsys.readouterr().err.endswith("Stopped after 0 of 12 runs.\n")
@@ -211,7 +211,7 @@ def test_a_restart_that_is_stopped_resumes_without_the_flag(capsys, session, out
 # --- Long sweeps ------------------------------------------------------------------------------------------------
 
 
-def test_a_long_sweep_is_refused_without_a_terminal_unless_by_yes(capsys, session, out, monkeypatch):
+def test_without_a_terminal_a_long_sweep_needs_yes(capsys, session, out, monkeypatch):
     assert main(["sweep", *GRID, "--repeats", "120", "--out", str(out)]) == 2
     message = capsys.readouterr().err.strip()
     assert is_sentence(message)
@@ -230,7 +230,7 @@ def test_a_long_sweep_is_refused_without_a_terminal_unless_by_yes(capsys, sessio
 
 
 @pytest.mark.parametrize(("answer", "code", "count"), [("y", 0, 12), ("n", 130, 1), ("", 130, 1)])
-def test_a_long_sweep_is_asked_for_once_its_time_is_known(capsys, session, out, terminal, answer, code, count):
+def test_a_long_sweep_is_confirmed_once_its_duration_is_known(capsys, session, out, terminal, answer, code, count):
     terminal(answer)
     assert main(["sweep", *GRID, "--out", str(out)]) == code
     message = capsys.readouterr().err

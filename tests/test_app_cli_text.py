@@ -38,7 +38,7 @@ def until_stop(text, stops):
 # --- Stop texts -------------------------------------------------------------------------------------------------
 
 
-def test_text_that_may_begin_a_stop_text_waits_until_it_is_decided_or_the_end():
+def test_text_that_may_begin_a_stop_text_is_held_back_until_that_is_decided():
     tail = StopTail(["\n\ndef"])
     assert tail.add("a\n", Kind.ACCEPTED) == [("a", Kind.ACCEPTED)]
     assert tail.add("\nd", Kind.CORRECTION) == []

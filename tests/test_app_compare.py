@@ -49,7 +49,7 @@ def test_settings_that_differ_come_first_and_the_same_run_twice_differs_in_nothi
     assert {"Prompt", "Seed", "Coupling"} <= {line.title for line in found.agreeing}
 
 
-def test_runs_of_one_name_are_told_apart_by_what_differs_or_by_number(folder):
+def test_runs_with_the_same_name_are_distinguished_by_a_setting_or_a_number(folder):
     keep_run(folder, 0, prompt="p", num_draft_tokens=4)
     keep_run(folder, 1, prompt="p", num_draft_tokens=8)
     keep_run(folder, 2, prompt="q", num_draft_tokens=8)
@@ -74,7 +74,7 @@ def test_results_are_those_of_the_logs_and_the_best_are_marked(folder):
     assert row(found.results, "  verify, ms").texts[0] == f"{mean:.2f}"
 
 
-def test_a_temperature_that_was_moved_is_said(folder):
+def test_a_changed_temperature_is_reported(folder):
     run_id = keep_run(folder, 0)
     keep_run(folder, 1)
     path = folder / f"{run_id}.jsonl"
@@ -84,7 +84,7 @@ def test_a_temperature_that_was_moved_is_said(folder):
     assert row(comparison(folder).differing, "Temperature").texts == ("0.8, changed during the run", "0.8")
 
 
-def test_runs_without_steps_or_summary_are_compared_all_the_same(folder):
+def test_runs_without_steps_or_summary_can_be_compared(folder):
     keep_run(folder, 0, lines=1)
     keep_run(folder, 1, lines=4)
     found = comparison(folder)

@@ -149,7 +149,7 @@ def test_junk_typed_into_the_temperature_leaves_a_number(window, qtbot, text):
 
 
 @pytest.mark.parametrize("text", ["", "nan", "-1", "1.5", "0x10", "9223372036854775808", "9" * 5000, "١٢", "seed"])
-def test_a_seed_that_is_none_gets_a_sentence_and_stops_the_run(window, text):
+def test_an_invalid_seed_gets_a_sentence_and_prevents_the_run(window, text):
     window.controls.fields["seed"].setText(text)
     assert "whole number" in window.controls.fields["seed"].problem_label.text()
     assert "whole number" in window.prompt.note.text()
@@ -188,7 +188,7 @@ def test_the_wheel_does_not_change_a_field_that_it_passes(make_window):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_scripts_find_by_name_is_there_once(window, name):
+def test_every_object_name_that_scripts_use_exists_once(window, name):
     assert len(window.findChildren(QWidget, name)) == 1
 
 

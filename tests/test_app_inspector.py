@@ -175,7 +175,7 @@ def test_few_rows_hold_the_first_tokens_what_happened_and_the_sum_of_the_others(
     assert shorten(shares, 100) == shares
 
 
-def test_blanks_are_seen_and_figures_have_the_digits_that_matter():
+def test_spaces_are_visible_and_figures_have_the_significant_digits():
     assert [show(text) for text in (" a\n\tb", " " * 12, "")] == ["␣a↵⇥b", "␣×12", "∅"]
     figures = (0, 1, 0.12345, 0.00012345, 0.000012345, None)
     assert [number(value) for value in figures] == [
@@ -297,7 +297,7 @@ def test_evidence_that_comes_later_is_shown_as_soon_as_it_is_there_until_the_run
     assert panel.note.text() == NOT_KEPT
 
 
-def test_evidence_of_a_step_that_is_missing_is_given_to_no_other(run):
+def test_evidence_of_a_missing_step_is_not_given_to_another(run):
     run.begin(REQUEST)
     run.apply(make_step(1, 9))
     for index in (0, 1, 7):

@@ -52,7 +52,7 @@ def test_a_long_run_is_opened_in_pieces(open_runs, folder, qtbot, monkeypatch):
     assert window.transcript.view.toPlainText() == "prompt 0" + window.run_view.summary.text
 
 
-def test_a_run_that_was_cut_off_opens_as_far_as_it_came_and_the_next_start_says_so(
+def test_a_run_that_was_cut_off_opens_up_to_its_last_step_and_the_next_start_says_so(
     open_runs, folder, qtbot, make_window
 ):
     keep_run(folder, lines=4)

@@ -80,7 +80,7 @@ def test_a_damaged_model_of_the_hub_can_be_downloaded_again(make, hub, qtbot, is
     assert not panel.details.again.isVisibleTo(panel)
 
 
-def test_words_filter_the_list_and_no_match_is_said(make):
+def test_words_filter_the_list_and_a_search_without_matches_says_so(make):
     _, panel = make()
     panel.filter.setText("instr")
     assert names(panel) == ["small-instruct"]
@@ -140,7 +140,7 @@ def test_use_as_target_and_as_draft_choose_in_the_main_window(make):
     assert window.controls.request("x").draft == SMALL.ref
 
 
-def test_a_drafter_that_was_made_for_a_target_comes_with_it_and_is_no_target(make, hub):
+def test_a_drafter_made_for_a_target_is_chosen_with_it_and_cannot_be_a_target(make, hub):
     hub.entries.append(hub_entry("owner/drafter", 30_000_000, serves=LARGE.ref, origin=ModelOrigin.KEPT))
     window, panel = make()
     panel.table.select([LARGE.ref])

@@ -43,7 +43,7 @@ def test_the_cost_is_shown_at_once_and_memory_once_the_engine_is_loaded(make_win
     assert "Free on the device: 22.0 GB" in line(window).toolTip()
 
 
-def test_warnings_stand_beneath_the_figures(make_window, hub, qtbot):
+def test_warnings_are_below_the_figures(make_window, hub, qtbot):
     hub.warnings = ("The draft is nearly as large as the target.",)
     window = make_window()
     label = window.controls.models.verdict.warnings

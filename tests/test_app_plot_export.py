@@ -62,7 +62,7 @@ def test_every_plot_can_be_saved_in_every_format_and_says_where(finished, save, 
     assert title in {element.text for element in elements if element.tag.endswith("text")}
 
 
-def test_a_png_has_twice_the_pixels_and_the_plots_colours_and_leaves_the_plot_as_it_was(finished, save, tmp_path):
+def test_a_png_has_twice_the_pixels_and_the_plots_colours_and_does_not_change_the_plot(finished, save, tmp_path):
     plot = cards(finished)["Acceptance by position"].plot
     axis = plot.getPlotItem().getAxis("left")
     before = (axis.grid, axis.cacheMode(), plot.getViewBox().viewRange())

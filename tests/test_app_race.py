@@ -110,7 +110,7 @@ def test_before_a_race_the_page_says_what_to_do_for_one(page, run):
     assert not page.clock.is_playing
 
 
-def test_a_race_stands_at_its_end_with_the_result(page, run):
+def test_a_race_first_shows_its_end_and_the_result(page, run):
     feed(run)
     page.end()
     assert page.stack.currentIndex() == 1
@@ -275,7 +275,7 @@ def test_two_texts_are_compared_in_one_sentence():
 
 
 @pytest.mark.parametrize("coupling", list(Coupling))
-def test_texts_that_should_be_equal_and_are_not_say_where_they_part(coupling):
+def test_texts_that_should_be_equal_but_differ_say_where_they_diverge(coupling):
     ours = speculative(temperature=0.0 if coupling is Coupling.REJECTION else 0.8)
     plain = plainly(ours)
     plain[6] = replace(plain[6], emitted=(-1,))

@@ -101,7 +101,7 @@ def test_one_bad_value_falls_back_by_itself(key, value):
 
 
 @pytest.mark.parametrize("saved", [True, False])
-def test_the_yes_or_no_of_older_settings_is_still_read(saved):
+def test_older_settings_with_yes_or_no_are_still_read(saved):
     run = parse_settings({"version": SCHEMA, "run": {"auto_draft_tokens": saved}}).run
     assert run.length_policy is (LengthPolicy.AUTO if saved else LengthPolicy.FIXED)
 
@@ -156,7 +156,7 @@ def test_the_window_comes_back_as_it_was_left(make_window):
 
 
 @pytest.mark.parametrize("scale", ["large", None, 0, 40, float("nan"), True])
-def test_a_size_of_text_that_is_none_falls_back(scale):
+def test_an_invalid_text_size_falls_back(scale):
     assert parse_settings({"version": SCHEMA, "text_scale": scale}).text_scale == 1.0
 
 

@@ -124,7 +124,7 @@ def test_at_the_largest_text_in_a_small_window_no_button_is_cut(make_window, qtb
     qtbot.waitUntil(lambda: not cut())
 
 
-def test_what_stands_beside_run_is_never_cut(qtbot):
+def test_the_controls_beside_run_are_never_cut_off(qtbot):
     prompt = PromptEditor(ControlsPanel(ModelLibrary()), Jobs())
     qtbot.addWidget(prompt)
     note = prompt.note

@@ -59,7 +59,7 @@ def test_expected_tokens_are_the_sum_of_a_chain_of_acceptances(alpha, k):
 
 
 @pytest.mark.parametrize(("alpha", "k"), [(-0.1, 3), (1.1, 3), (float("nan"), 3), (0.5, -1)])
-def test_what_is_no_probability_or_no_length_is_refused(alpha, k):
+def test_invalid_probabilities_and_lengths_are_refused(alpha, k):
     with pytest.raises(ValueError, match=r"\.$"):
         expected_tokens(alpha, k)
 

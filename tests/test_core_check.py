@@ -118,7 +118,7 @@ class Unsure(DraftLengthPolicy):
         self.num_learnt += 1
 
 
-def test_where_the_engine_chooses_k_the_blocks_are_those_of_a_policy_that_has_learnt(monkeypatch):
+def test_if_the_engine_chooses_k_the_blocks_are_those_of_a_trained_policy(monkeypatch):
     monkeypatch.setattr(core.decode, "DraftLengthPolicy", Unsure)
     report = checked(make_check(num_draft_tokens=None, length_policy=LengthPolicy.ADAPTIVE, num_samples=1_200))
     assert report.verdict is Verdict.EXACT
@@ -186,7 +186,7 @@ def shifting(shift):
 
 
 @pytest.mark.parametrize(("shift", "verdict"), [(1e-4, Verdict.NEAR_TIES), (0.5, Verdict.NOT_EXACT)])
-def test_a_parting_is_a_near_tie_only_within_what_rounding_does(shift, verdict):
+def test_a_divergence_is_a_near_tie_only_within_the_effect_of_rounding(shift, verdict):
     report = checked(make_check(sampling=SamplingParams(0.0)), TableSession(shifting(shift)))
     assert report.verdict is verdict
     parting = report.identities[0].divergences[0]
@@ -197,7 +197,7 @@ def test_a_parting_is_a_near_tie_only_within_what_rounding_does(shift, verdict):
 
 
 @pytest.mark.parametrize("coupling", Coupling)
-def test_in_half_precision_every_parting_is_explained(coupling):
+def test_in_half_precision_every_divergence_is_explained(coupling):
     target = language_model(tiny_module("llama").bfloat16(), is_fused=True)
     request = make_check(num_samples=200, num_tokens=40, prompts=HALF_PROMPTS, coupling=coupling, num_draft_tokens=4)
     report = checked(request, TableSession(target, target))
@@ -205,7 +205,7 @@ def test_in_half_precision_every_parting_is_explained(coupling):
     assert "In bfloat16" in report_text(report)
 
 
-def test_a_target_that_scores_blocks_otherwise_is_not_exact_in_its_sampled_distribution():
+def test_a_target_that_scores_blocks_differently_is_not_exact_in_its_sampled_distribution():
     found = checked(make_check(), TableSession(shifting(0.5))).distribution
     assert found.is_misscored
     assert not found.is_exact
@@ -214,7 +214,7 @@ def test_a_target_that_scores_blocks_otherwise_is_not_exact_in_its_sampled_distr
 # --- A second look ---
 
 
-def test_only_a_suspicion_that_comes_up_again_is_a_failure(monkeypatch):
+def test_only_a_suspicion_that_is_confirmed_is_a_failure(monkeypatch):
     monkeypatch.setattr("core.experiments.distribution.BEYOND_DOUBT", 0.0)
     with monkeypatch.context() as context:
         context.setattr("core.experiments.distribution.FALSE_ALARM", 3.0)

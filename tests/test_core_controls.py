@@ -82,7 +82,7 @@ def test_the_policy_may_change_in_the_middle_of_a_run():
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_draft_that_says_no_number_is_named_for_it(temperature):
+def test_a_draft_that_returns_nan_is_named(temperature):
     target, _ = tables()
     draft = table_model(fixed_rows([float("nan")] * 8), 8)
     length = {"num_draft_tokens": LengthPolicy.ADAPTIVE}
@@ -130,7 +130,7 @@ def test_the_chosen_length_keeps_the_distribution():
     assert engine_p_value(speculative, **settings, blocks=1_000) > SIGNIFICANCE
 
 
-def test_a_hopeless_and_costly_draft_is_soon_left_alone(clock):
+def test_a_hopeless_and_costly_draft_is_soon_abandoned(clock):
     target, _ = tables()
     wrong = table_model(lambda ids: -target.logits_of(ids) * 4, 8)
     clock.charge(target, 10.0)
@@ -265,7 +265,7 @@ def test_a_followed_step_shows_its_draft_before_its_verdict_and_at_full_speed_no
 
 
 @pytest.mark.parametrize("is_stop", [False, True])
-def test_a_resume_or_a_stop_while_a_draft_is_looked_at_ends_the_look(is_stop, monkeypatch):
+def test_a_resume_or_a_stop_while_a_draft_is_shown_ends_the_pause(is_stop, monkeypatch):
     monkeypatch.setattr(core.controls, "LOOK_MS", 1000.0 * SOON)
     controls = RunControls(GREEDY, 3)
     controls.pause()

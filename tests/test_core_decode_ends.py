@@ -33,7 +33,7 @@ def test_the_end_of_the_context_ends_the_text():
 
 
 @pytest.mark.parametrize(("size", "k"), [(4, 4), (11, 4), (12, 4), (13, 4), (40, 4), (4, LengthPolicy.AUTO)])
-def test_a_draft_with_a_shorter_context_goes_quiet_and_the_target_continues(size, k):
+def test_a_draft_with_a_shorter_context_stops_and_the_target_continues(size, k):
     target = tables()[0]
     draft = table_model(target.logits_of, 8, context_length=12)
     run = play(speculative(target, draft, [0] * size, num_draft_tokens=k, sampling=GREEDY, max_new_tokens=30))

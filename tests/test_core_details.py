@@ -87,7 +87,7 @@ def test_a_nested_configuration_without_its_defaults(folder):
     assert found.num_kv_heads * found.head_dim == 16
 
 
-def test_masks_in_old_files_are_no_parameters(folder):
+def test_masks_in_old_files_are_not_counted_as_parameters(folder):
     expected = details(folder).num_parameters
     tensors = load_file(folder / "model.safetensors")
     tensors["h.0.attn.bias"] = np.ones((1, 1, 128, 128), np.float32)
@@ -96,7 +96,7 @@ def test_masks_in_old_files_are_no_parameters(folder):
     assert details(folder).num_parameters == expected
 
 
-def test_of_experts_only_those_that_are_asked_cost_a_step(folder):
+def test_only_the_experts_in_use_count_towards_a_step(folder):
     before = details(folder)
     tensors = load_file(folder / "model.safetensors")
     for expert in range(4):

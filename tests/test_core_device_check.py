@@ -63,7 +63,7 @@ def test_a_check_that_fails_is_reported_and_the_others_run(monkeypatch, capsys, 
     assert page.endswith("```text\ntokens/s  7\n```\n")
 
 
-def test_what_has_no_time_left_is_skipped_which_is_no_failure(monkeypatch, capsys):
+def test_checks_without_time_left_are_skipped_and_do_not_fail(monkeypatch, capsys):
     monkeypatch.setattr(device_check, "CHECKS", {"a": lambda machine: "ran", "b": lambda machine: "ran"})
     assert main(["--device", "cpu", "--minutes", "0"]) == 0
     assert capsys.readouterr().out.count("| skipped | the time was up |") == 2

@@ -152,13 +152,13 @@ def test_the_forecast_of_a_length_comes_true_in_a_run_of_that_length():
     assert best.speedup == pytest.approx(really.speedup, rel=0.03)
 
 
-def test_a_hopeless_pair_is_not_to_speculate_and_a_well_set_run_is_left_alone():
+def test_a_hopeless_pair_is_advised_not_to_speculate_and_good_settings_are_confirmed():
     assert promises(drawn(0.05, 4, draft_ms=8.0, verify_ms=12.0))[0].text.startswith("Don't speculate here")
     assert not any("Don't" in item.text for item in promises(drawn(0.9, 4, draft_ms=0.5, verify_ms=12.0)))
     assert "These settings are good" in promises(drawn(0.75, 6, count=2000, draft_ms=0.1, verify_ms=16.0))[0].text
 
 
-def test_a_slow_draft_is_to_be_smaller_and_in_int8_where_it_was_not():
+def test_a_slow_draft_should_be_smaller_and_in_int8():
     steps = drawn(0.9, 4, draft_ms=5.0, verify_ms=11.0)
     texts = [advice.text for advice in promises(steps, {**MODEL, "device": "cpu", "method_options": {"int8": False}})]
     assert any("a step of this one takes 0.50" in text for text in texts)
@@ -178,7 +178,7 @@ def test_prompt_lookup_is_named_where_the_text_repeats_itself_and_only_there():
     assert not any("lookup" in advice.text for advice in promises(steps, config, new))
 
 
-def test_what_reproducible_coupling_gives_up_is_said():
+def test_the_cost_of_reproducible_coupling_is_reported():
     steps = [
         replace(make_step(4, 1, draft_ms=0.2), acceptance_probs=(0.9,) * 4, expected_acceptance=(0.9,) * 4)
     ] * 40  # fmt: skip

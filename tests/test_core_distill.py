@@ -249,7 +249,7 @@ def test_work_of_another_kind_is_refused(target, tmp_path):
     file = tmp_path / "texts.npz"
     ids = np.full((9, 20), 5)
     np.savez(file, ids=ids, answer_start=np.ones(9), answer_temperature=np.ones(9))
-    assert "another length" in refused(start_from=file)
+    assert "different length" in refused(start_from=file)
     np.savez(file, ids=ids + 9_999, answer_start=np.ones(9), answer_temperature=np.ones(9))
     assert "outside the target's vocabulary" in refused(start_from=file)
     (work / "part-0000" / "ids.npy").write_bytes(b"")

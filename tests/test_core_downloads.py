@@ -86,7 +86,7 @@ def test_where_links_are_not_wanted_the_files_lie_in_the_snapshot(server, monkey
     assert server.sent == {}
 
 
-def test_a_new_commit_takes_the_place_of_the_old(server):
+def test_a_new_commit_replaces_the_old_one(server):
     old = download(REF)
     server.repositories[REF] = Repository(model_files(model__safetensors=content(seed=1)), commit="b" * 40)
     server.sent.clear()
@@ -96,7 +96,7 @@ def test_a_new_commit_takes_the_place_of_the_old(server):
     assert plan_removal(REF).frees_bytes > 2 * SIZE
 
 
-def test_a_model_of_old_comes_as_the_safetensors_that_the_hub_converted(server):
+def test_an_old_model_is_downloaded_as_the_safetensors_that_the_hub_converted(server):
     converted = Repository(model_files(), commit="c" * 40)
     pull_request = {"num": 7, "title": "Adding `safetensors` variant of this model", "status": "open",
                     "isPullRequest": True, "author": {"name": "SFconvertbot"}, "createdAt": "2024-01-01T00:00:00.000Z",
@@ -126,7 +126,7 @@ def whole_weights() -> bytes:
     return len(header).to_bytes(8, "little") + header + bytes(8)
 
 
-def test_what_is_here_whole_needs_no_network(server, monkeypatch):
+def test_a_complete_local_model_needs_no_network(server, monkeypatch):
     server.repositories[REF] = Repository(model_files(model__safetensors=whole_weights()))
     entry = download(REF)
     with monkeypatch.context() as patch:
@@ -143,7 +143,7 @@ def test_what_is_here_whole_needs_no_network(server, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["..\\..\\evil.safetensors", "C:evil.safetensors", "sub\\tokenizer.model"])
-def test_a_name_that_leads_out_of_the_folder_on_some_system_is_passed_over(server, name):
+def test_a_name_that_leads_out_of_the_folder_on_some_system_is_skipped(server, name):
     server.repositories[REF] = Repository(model_files(**{WEIGHTS: None, "model-1.safetensors": b"w", name: b"evil"}))
     assert {path.name for path in download(REF).path.iterdir()} == {*model_files(), "model-1.safetensors"} - {WEIGHTS}
 
@@ -252,7 +252,7 @@ def test_a_hub_that_can_not_resume_sends_the_whole_file(server):
     assert server.sent[WEIGHTS][1] == SIZE
 
 
-def test_a_connection_that_breaks_is_taken_up_again(server):
+def test_a_broken_connection_is_resumed(server):
     server.break_after[WEIGHTS] = 100_000
     assert (download(REF).path / WEIGHTS).read_bytes() == content()
     assert len(server.sent[WEIGHTS]) >= 3

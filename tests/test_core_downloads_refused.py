@@ -85,7 +85,7 @@ def test_what_is_not_a_hub_id(server, ref):
     assert server.requests == []
 
 
-def test_a_gated_model_names_the_way_in(server, home):
+def test_a_gated_model_says_how_to_get_access(server, home):
     server.repositories[REF].gated = True
     message = refusal(GatedModelError)
     assert "licence" in message
@@ -125,7 +125,7 @@ def test_a_file_that_is_not_what_was_announced_is_removed(server, home, name, se
     assert (download(REF).path / WEIGHTS).read_bytes() == content()
 
 
-def test_no_space_is_said_before_the_first_byte(server, home, monkeypatch):
+def test_missing_space_is_reported_before_the_first_byte(server, home, monkeypatch):
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage(10**9, 10**9, 64_100_000))
     message = refusal(NoSpaceError)

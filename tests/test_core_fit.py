@@ -51,20 +51,20 @@ def test_the_problem_is_that_of_pair_problem(draft, target, tmp_path):
     assert "truncated" in verdict(draft, target).problem
 
 
-def test_a_draft_that_is_not_smaller_is_warned_of(target):
+def test_a_draft_that_is_not_smaller_gets_a_warning(target):
     found = verdict(target, target)
     assert found.cost_coefficient == 1
     assert any("little to gain" in warning for warning in found.warnings)
 
 
-def test_a_base_draft_for_an_instruct_target_is_warned_of(draft, tmp_path):
+def test_a_base_draft_for_an_instruct_target_gets_a_warning(draft, tmp_path):
     instruct = save_model(tmp_path / "instruct", num_hidden_layers=6)
     (instruct / "chat_template.jinja").write_text("{{ eos_token }}")
     assert "a base model and the target an instruct model" in verdict(draft, instruct).warnings[0]
     assert "an instruct model and the target a base model" in verdict(instruct, draft).warnings[1]
 
 
-def test_other_ends_and_beginnings_are_warned_of_and_no_problem(draft, target):
+def test_different_begin_and_end_tokens_are_a_warning_and_not_a_problem(draft, target):
     edit_json(draft / "tokenizer_config.json", eos_token="!", bos_token="<s>")
     (draft / "generation_config.json").unlink(missing_ok=True)
     found = verdict(draft, target)
@@ -72,12 +72,12 @@ def test_other_ends_and_beginnings_are_warned_of_and_no_problem(draft, target):
     assert f"ends a text with '!' and the target with {EOS!r}" in found.warnings[0]
 
 
-def test_a_shorter_context_is_warned_of(tmp_path, target):
+def test_a_shorter_context_gets_a_warning(tmp_path, target):
     draft = save_model(tmp_path, num_hidden_layers=1, max_position_embeddings=64)
     assert "64 tokens and the target 128" in verdict(draft, target).warnings[0]
 
 
-def test_too_little_memory_is_warned_of_before_all_else(draft, target, monkeypatch):
+def test_too_little_memory_is_the_first_warning(draft, target, monkeypatch):
     monkeypatch.setattr("core.models.fit.available_bytes", lambda device: 1000)
     found = verdict(draft, target, with_memory=True)
     assert not found.memory.fits
@@ -105,7 +105,7 @@ def test_gguf_headers_are_compared_without_unpacking(tmp_path, target):
     assert "id 256" in verdict(first, target).problem
 
 
-def test_what_gguf_pads_or_spells_otherwise_is_no_difference(tmp_path):
+def test_gguf_padding_and_spelling_do_not_count_as_differences(tmp_path):
     folder = save_model(tmp_path / "model")
     vocabulary = {"▁a": 0, "b": 1, "c": 2}
     (folder / "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocabulary}}))

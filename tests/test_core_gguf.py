@@ -95,7 +95,7 @@ def test_progress_is_reported_and_the_result_is_kept(gguf_file, child_is):
         (f"sys.exit({ChildExit.MEMORY})", OutOfMemoryError, "does not fit in memory"),
         (f"sys.exit({ChildExit.STALLED})", ModelUnreadableError, "no progress"),
         ("pass", ModelUnreadableError, "not unpacked completely"),
-        ("os.mkdir(out); open(os.path.join(out, 'config.json'), 'w').close()", ModelUnreadableError, "whole"),
+        ("os.mkdir(out); open(os.path.join(out, 'config.json'), 'w').close()", ModelUnreadableError, "completely"),
         pytest.param("os.kill(os.getpid(), signal.SIGKILL)", ModelUnreadableError, "crashed", marks=NO_SIGNALS),
     ],
 )

@@ -58,7 +58,7 @@ def mutants(content: bytes, count: int):
         yield bytes(mutant)
 
 
-def test_whatever_is_changed_in_a_file_it_is_taken_or_refused(gguf_file, tmp_path):
+def test_a_changed_file_is_either_accepted_or_refused(gguf_file, tmp_path):
     path, outcomes = tmp_path / "mutant.gguf", []
     for content in mutants(gguf_file.read_bytes(), 400):
         path.write_bytes(content)
@@ -87,7 +87,7 @@ def header(path, *, tensors=((b"a", (32,), 0),), keys=(), version=3, num_tensors
     return path
 
 
-def test_a_head_that_adds_up_is_taken(tmp_path):
+def test_a_consistent_header_is_accepted(tmp_path):
     assert check_gguf(header(tmp_path / "good.gguf")) == 4 * 32
 
 
@@ -115,12 +115,12 @@ def test_a_head_that_adds_up_is_taken(tmp_path):
     ],
     ids=lambda changes: str(changes)[:60],
 )
-def test_a_head_that_claims_what_cant_be_is_refused_at_once(tmp_path, monkeypatch, changes):
+def test_an_impossible_header_is_refused_at_once(tmp_path, monkeypatch, changes):
     monkeypatch.setattr(engine, "supervise", None)
     assert "bad.gguf" in refusal(header(tmp_path / "bad.gguf", **changes))
 
 
-def test_a_lack_of_room_is_said_before_it_is_met(gguf_file, monkeypatch):
+def test_missing_space_is_reported_before_it_runs_out(gguf_file, monkeypatch):
     monkeypatch.setattr(engine, "supervise", None)
     usage = namedtuple("usage", "free")
     with monkeypatch.context() as patch:

@@ -233,7 +233,7 @@ def test_all_is_captured_before_the_first_step(captures, temperature, length, nu
     assert set(known) == {number}, "the next run uses them again"
 
 
-def test_a_step_that_captures_is_no_measure_of_its_cost(captures, monkeypatch):
+def test_a_step_that_captures_a_graph_does_not_count_as_its_cost(captures, monkeypatch):
     """The temperature is changed in mid-run, and with it the kind of draws: a new graph."""
     recorded, controls = [], RunControls(SamplingParams(0.0), 3)
     monkeypatch.setattr(DraftLengthPolicy, "record", lambda self, step: recorded.append(step.index))
@@ -261,7 +261,7 @@ def test_the_check_at_load_is_not_misled_by_outputs_that_the_next_forward_overwr
 
 
 @pytest.mark.usefixtures("captures")
-def test_a_run_that_met_nan_leaves_none_to_the_next():
+def test_a_run_with_nan_leaves_none_for_the_next():
     model, settings = tiny_model(is_fused=True), {"sampling": SamplingParams(0.0), "max_new_tokens": 12}
     expected = play(autoregressive(model, [1, 2, 3], **settings)).ids
     table = model.model.get_input_embeddings().weight

@@ -49,7 +49,7 @@ def test_the_cache_is_where_the_hubs_own_tools_look(monkeypatch, variables, expe
 
 
 @pytest.mark.parametrize(("value", "offline"), [("1", True), ("on", True), ("TRUE", True), ("0", False), ("", False)])
-def test_offline_mode_is_the_users(monkeypatch, value, offline):
+def test_offline_mode_follows_the_users_environment(monkeypatch, value, offline):
     monkeypatch.setenv("HF_HUB_OFFLINE", value)
     assert hub.is_offline() == offline
 
@@ -77,7 +77,7 @@ def test_the_branch_main_comes_before_what_is_newer():
     assert resolve(REF).revision == NEW
 
 
-def test_a_revision_without_weights_gives_way_to_one_that_has_them():
+def test_a_revision_with_weights_comes_before_one_without():
     write_snapshot(commit=OLD, age=100)
     write_snapshot(commit=NEW, main=True, files={"model.safetensors": None})
     assert resolve(REF).revision == OLD

@@ -142,7 +142,7 @@ def advice(monkeypatch):
     return say
 
 
-def test_what_would_fit_is_said(folder, advice):
+def test_the_error_says_what_would_fit(folder, advice):
     need = Need("Big", 1_700_000_000, torch.float32)
     told = advice(need, "cuda:0", 4 * GB)
     assert told == "Big needs 7.1 GB at float32, and 4.0 GB is free on cuda:0. Choose bfloat16 (3.7 GB)."
@@ -181,7 +181,7 @@ def test_a_model_of_an_unknown_kind_that_is_too_large_for_a_gpu_is_a_sentence(fo
     assert is_sentence(str(caught.value))
 
 
-def test_a_lean_forward_that_fails_leaves_the_module(folder, monkeypatch):
+def test_a_fused_forward_that_fails_falls_back_to_the_module(folder, monkeypatch):
     def fail(*_) -> None:
         raise RuntimeError("a kernel is missing")
 
@@ -197,7 +197,7 @@ def test_a_lean_forward_that_fails_leaves_the_module(folder, monkeypatch):
      RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory")],
     ids=["cuda", "python", "mps", "cpu"],
 )  # fmt: skip
-def test_a_load_that_runs_out_of_memory_gives_back_what_it_took(folder, monkeypatch, error):
+def test_a_load_that_runs_out_of_memory_frees_what_it_took(folder, monkeypatch, error):
     seen = []
 
     def fail(loaded) -> None:
@@ -216,7 +216,7 @@ def test_a_load_that_runs_out_of_memory_gives_back_what_it_took(folder, monkeypa
     assert load(str(folder), "cpu").vocab_size == 257
 
 
-def test_the_length_that_would_fit_is_said():
+def test_the_error_says_which_length_would_fit():
     model = tiny_model()
     # 2 layers of 2 heads of 8, keys and values, in float32.
     assert bytes_per_position(model) == 2 * 2 * 2 * 8 * 4
@@ -242,7 +242,7 @@ def test_a_drafter_that_borrows_is_not_loaded_alone(borrower):
     assert is_sentence(str(caught.value))
 
 
-def test_loading_can_be_given_up_before_the_weights_are_read(folder, monkeypatch):
+def test_loading_can_be_cancelled_before_the_weights_are_read(folder, monkeypatch):
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", None)
 
     def check_cancelled() -> None:
@@ -312,7 +312,7 @@ def model(request):
 
 
 @pytest.mark.parametrize(("spread", "is_used"), [(0.0, True), (1.0, False)])
-def test_the_lean_forward_is_used_where_its_logits_are_the_modules(model, spread, is_used):
+def test_the_fused_forward_is_used_if_its_logits_equal_the_modules(model, spread, is_used):
     expected = choose_reading(model)
     others = torch.randn(expected.shape, generator=torch.Generator().manual_seed(0)) * expected.std()
     assert (find_fused_weights(model, expected + spread * others) is not None) is is_used

@@ -104,7 +104,7 @@ def test_a_padded_table_is_not_emitted_from(tmp_path):
     "ref", ["no/such-model", "nothing.gguf", "~nobody-of-this-name/model", "x" * 5_000, "x" * 5_000 + ".gguf", "a\0b",
             "SmolLM2 135M"]
 )  # fmt: skip
-def test_an_unknown_model_is_said_to_be_unknown(ref):
+def test_an_unknown_model_is_reported_as_unknown(ref):
     refusal(ref, ModelNotFoundError)
     assert is_sentence(pair_problem(ref, ref))
 

@@ -90,7 +90,7 @@ def test_a_lead_and_how_far_blocks_move_it(length, tokens, k, moved):
     assert moved_margin(wobbly, [0], [0] * (length - 1), tokens, k) == moved
 
 
-def test_no_number_is_a_sentence_and_looking_can_be_cancelled():
+def test_nan_is_a_sentence_and_measuring_can_be_cancelled():
     broken = table_model(lambda ids: torch.full((8,), torch.nan), 8)
     with pytest.raises(GenerationError) as caught:
         moved_margin(broken, [0], [0] * 4, (0, 1), K)

@@ -69,7 +69,7 @@ def test_a_draft_that_proposes_few_ids_is_compared_over_these():
     assert np.isinf(padded.kl_target_draft).all()
 
 
-def test_a_token_that_the_draft_can_not_read_ends_what_it_says():
+def test_a_token_that_the_draft_can_not_read_ends_its_proposals():
     target, draft = table_model(fixed_rows([0.0] * V), V), table_model(fixed_rows([0.0] * 4), 4)
     found = compare_over(target, draft, [0, 1, 2, 5, 1, 2], 1, WARM, most_rows=1)
     assert found.overlap.tolist() == pytest.approx([4 / 6, 4 / 6, 4 / 6, 0, 0])
@@ -202,14 +202,14 @@ def test_a_long_text_is_read_in_windows_and_cut_to_the_places_that_are_wanted(lo
     assert "last 699 positions of a book are left out" in done.notes[0]
 
 
-def test_a_text_of_one_token_and_drafts_that_all_fail_are_said_in_a_sentence(loader):
+def test_a_text_of_one_token_and_drafts_that_all_fail_are_reported_in_a_sentence(loader):
     with pytest.raises(PromptError, match="too short"):
         played(loader, asked("near", text=ProbeText("x", prompt="x", is_raw=True)))
     with pytest.raises(OutriderError, match="tokenizers differ"):
         played(loader, asked("odd"))
 
 
-def test_a_probe_that_is_stopped_says_what_it_has(loader):
+def test_a_probe_that_is_stopped_returns_its_results_so_far(loader):
     controls = RunControls()
     events = probe(loader, asked("near", "far"), controls)
     for event in events:

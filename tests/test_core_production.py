@@ -80,7 +80,7 @@ def test_sglang_verifies_one_token_more_than_is_drafted():
     assert value(words, "--speculative-num-draft-tokens") == "6"
 
 
-def test_llama_cpp_converts_what_is_no_gguf_file_and_takes_what_is():
+def test_llama_cpp_uses_gguf_files_and_converts_others():
     words = words_of("llama.cpp", hub())
     assert words.count("convert_hf_to_gguf.py") == 2
     assert (value(words, "-m"), value(words, "-md")) == ("target.gguf", "draft.gguf")
@@ -141,7 +141,7 @@ def test_the_program_for_transformers_writes_what_plain_greedy_decoding_writes(c
     assert written[0] == written[1] != ""
 
 
-def test_what_differs_is_said_where_it_matters():
+def test_differences_are_reported_where_they_matter():
     filtered = hub(sampling=SamplingParams(0.8, 40, 0.9, 0.1))
     assert "refuses min-p" in text_of("vllm", filtered)
     assert "min-p (here 0.1) is not applied" in text_of("sglang", filtered).replace("\n#  ", "")
@@ -151,7 +151,7 @@ def test_what_differs_is_said_where_it_matters():
     assert "refuses min-p" not in text_of("vllm", hub())
 
 
-def test_a_pair_that_does_not_pay_is_said_on_top():
+def test_a_pair_that_does_not_pay_is_reported_first():
     choice = hub(measured_speedup=0.83, run_id="r1")
     assert "does not pay here" in choice.verdict
     assert "0.83×" in choice.verdict

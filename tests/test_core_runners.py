@@ -273,7 +273,7 @@ def test_an_error_in_the_layers_says_what_happened(monkeypatch):
     assert runner.length == 3
 
 
-def test_memory_that_runs_out_in_the_layers_is_told_as_such(monkeypatch):
+def test_memory_that_runs_out_in_the_layers_is_reported_as_such(monkeypatch):
     def run_out(*_):
         raise RuntimeError(
             "The following operation failed in the TorchScript interpreter.\nTraceback of TorchScript:\n"
@@ -286,7 +286,7 @@ def test_memory_that_runs_out_in_the_layers_is_told_as_such(monkeypatch):
         runner.forward(IDS[:3], num_logits=1)
 
 
-def test_a_prefill_goes_in_chunks_and_looks_for_a_stop_before_each():
+def test_a_prefill_runs_in_chunks_and_checks_for_a_stop_before_each():
     model = table_model(random_rows(8, 1), 8)
     forwards, looks = [], []
     model.on_forward = lambda runner, ids: forwards.append(len(ids))

@@ -65,7 +65,7 @@ def test_an_empty_folder_and_a_missing_one_hold_no_runs_and_a_file_is_explained(
 
 @pytest.mark.parametrize("torn", [0, 1, 20, 200], ids=lambda torn: f"{torn} bytes of another")
 @pytest.mark.parametrize("keeps", [1, 2, 5, 9], ids=lambda keeps: f"{keeps} lines")
-def test_a_run_without_a_summary_was_cut_off_and_opens_as_far_as_it_came(tmp_path, keep, keeps, torn):
+def test_a_run_without_a_summary_was_cut_off_and_opens_up_to_its_last_step(tmp_path, keep, keeps, torn):
     lines = log_lines()
     keep("x", [*lines[:keeps], lines[keeps][:torn]])
     (run,) = RunStore(tmp_path).runs()

@@ -200,7 +200,7 @@ def in_words(value: float) -> torch.Tensor:
     return (torch.tensor(value, dtype=torch.float64) * 2.0**48).long()
 
 
-def test_unlikely_tokens_of_a_large_vocabulary_are_drawn_as_doubles_draw_them(no_double):
+def test_unlikely_tokens_of_a_large_vocabulary_are_drawn_as_in_float64(no_double):
     # Two in three of the mass on one id, the rest on a quarter of a million that float32 would lose behind it.
     probs = torch.full((262_144,), 1.0 / 3.0 / 262_143)
     probs[7] = 2.0 / 3.0
@@ -231,7 +231,7 @@ def test_draw_inverts_the_cumulated_distribution_and_follows_it(has_double, requ
 
 
 @given(st.floats(0.0, LAST_UNIFORM))
-def test_a_draw_in_words_is_the_draw_to_24_bits_and_below_1(value):
+def test_an_integer_draw_equals_the_draw_to_24_bits_and_is_below_1(value):
     fraction = fractions(in_words(value))
     assert fraction.dtype is torch.float32
     assert 0.0 <= float(fraction) < 1.0
@@ -240,7 +240,7 @@ def test_a_draw_in_words_is_the_draw_to_24_bits_and_below_1(value):
 
 @given(random_blocks)
 @settings(max_examples=150, deadline=None)
-def test_the_verdict_is_that_of_doubles_without_a_look_on_the_way(block):
+def test_the_verdict_equals_that_in_float64_without_reading_values_on_the_host(block):
     tokens, probs, target, seed = block
     num_drafted = len(tokens)
     expected = verify_block(tokens, probs, target, generator=torch.Generator().manual_seed(seed))
@@ -261,12 +261,12 @@ def test_a_certain_rejection_stays_one_where_u_is_0(no_double):
 @pytest.mark.parametrize(
     "step", [verify_step(verify_block), certain_step(verify_block), drafter_step(DraftModelDrafter, verify_block)]
 )
-def test_without_double_a_block_follows_the_target_jointly(no_double, step):
+def test_without_float64_a_block_follows_the_target_jointly(no_double, step):
     assert joint_p_value(step, samples=12_000) > SIGNIFICANCE
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_without_double_a_run_is_that_of_the_processor(temperature, request):
+def test_without_float64_a_run_equals_the_processors(temperature, request):
     target, draft = tiny_model(is_fused=True), tiny_model(seed=1, is_fused=True)
 
     def run() -> Played:

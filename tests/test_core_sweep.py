@@ -92,7 +92,7 @@ def test_models_that_are_not_here_are_reported_before_anything_runs(tmp_path):
 # --- Running ----------------------------------------------------------------------------------------------------
 
 
-def test_a_sweep_tells_its_start_every_run_and_its_end():
+def test_a_sweep_reports_its_start_every_run_and_its_end():
     session = FakeSweepSession()
     events = events_of(plan_of(), session)
     runs = [event for event in events if isinstance(event, RunMeasured)]
@@ -106,7 +106,7 @@ def test_a_sweep_tells_its_start_every_run_and_its_end():
     assert {event.text for event in events if hasattr(event, "text")} == {"Loading T…", "Warming up…", ""}
 
 
-def test_a_speed_is_held_against_the_baseline_nearest_in_time():
+def test_a_speed_is_compared_with_the_baseline_nearest_in_time():
     plan = plan_of(num_draft_tokens=(1,), prompts=(Prompt("one", "x"),), repeats=2)
     baseline, cell = next(plan.baselines()), next(plan.cells())
 
@@ -126,7 +126,7 @@ def test_a_speed_is_held_against_the_baseline_nearest_in_time():
 
 
 @pytest.mark.parametrize("failure", [OutOfMemoryError("It does not fit."), RuntimeError("CUDA error\nand more")])
-def test_a_cell_that_fails_is_reported_and_given_up_and_the_rest_continues(failure):
+def test_a_cell_that_fails_is_reported_and_abandoned_and_the_rest_continues(failure):
     events = events_of(plan_of(repeats=4), FakeSweepSession(on_run=fails_at(2, failure)))
     results = {result.cell.num_draft_tokens: result for result in events[-1].results}
     assert events[-1].is_complete
@@ -230,13 +230,13 @@ def test_a_verdict_says_what_is_fastest_and_how_sure_that_is(speed, facts, words
 @pytest.mark.parametrize(
     ("count", "words"), [(1, "2.00 on this prompt)"), (3, "2.00 on these 3 prompts)"), (6, "to 2.00);")]
 )
-def test_an_interval_over_few_prompts_speaks_of_these_alone(count, words):
+def test_an_interval_over_few_prompts_covers_only_these(count, words):
     prompts = tuple(Prompt(str(index), "any") for index in range(count))
     (verdict,) = swept(lambda request, is_plain: 10.0 if is_plain else 20.0, prompts=prompts)
     assert words in verdict.sentence
 
 
-def test_few_runs_say_nothing_of_chance_and_none_nothing_at_all():
+def test_few_runs_give_no_interval_and_no_runs_no_verdict():
     (verdict,) = swept(lambda request, is_plain: 10.0 if is_plain else 20.0, repeats=1)
     assert verdict.is_sure is None
     assert "too few" in verdict.sentence
@@ -245,7 +245,7 @@ def test_few_runs_say_nothing_of_chance_and_none_nothing_at_all():
     assert is_sentence(verdict.sentence)
 
 
-def test_a_bootstrap_draws_prompts_and_their_repeats_and_bears_gaps():
+def test_a_bootstrap_draws_prompts_and_their_repeats_and_tolerates_gaps():
     alike = {(prompt, repeat): float(prompt) for prompt in range(2) for repeat in range(50)}
     # Of two prompts, a sample holds one alone half the time, however often each was repeated.
     medians = bootstrap_medians(alike)

@@ -159,7 +159,7 @@ def test_runs_that_failed_are_tried_again(out):
         ({"drafters": (DrafterChoice("prompt-lookup"),)}, "the drafters"),
     ],
 )
-def test_another_plan_is_refused_by_what_differs_unless_begun_anew(out, changes, words):
+def test_another_plan_is_refused_with_its_differences_unless_restarted(out, changes, words):
     run(plan_of(), out)
     before = out.read_bytes()
     other = plan_of(**changes)

@@ -126,7 +126,7 @@ def promised(chances, seed, *, real=lambda chance: chance, count=400):
     return steps
 
 
-def test_promises_are_found_kept_by_position_and_by_tenth_or_broken():
+def test_predictions_are_compared_by_position_and_by_tenth():
     found = calibrate(promised((0.25, 0.55, 0.95), 1))
     assert abs(found.z) < 2
     assert [item.title for item in found.positions] == ["1", "2", "3", "4"]
@@ -138,7 +138,7 @@ def test_promises_are_found_kept_by_position_and_by_tenth_or_broken():
     assert calibrate(promised((0.25, 0.55, 0.95), 1, real=lambda chance: chance**2)).z < -4
 
 
-def test_tokens_behind_a_rejection_and_damaged_promises_are_left_out_and_certain_ones_leave_no_doubt():
+def test_tokens_after_a_rejection_and_damaged_predictions_are_left_out():
     step = replace(make_step(3, 1), expected_acceptance=(1.0, 0.0, 0.123))
     found = calibrate([step] * 5)
     assert [(item.title, item.observed) for item in found.bins] == [("0.0–0.1", 0.0), ("0.9–1.0", 1.0)]

@@ -125,7 +125,7 @@ def test_a_residual_that_rounding_leaves_empty_falls_back_to_the_target(uniforms
 
 
 @pytest.mark.parametrize("num_drafted", [0, 1, 5])
-def test_the_number_of_draws_hangs_on_the_length_alone(num_drafted):
+def test_the_number_of_draws_depends_only_on_the_length(num_drafted):
     states = set()
     for target in (one_hot(0), one_hot(1)):  # all accepted, none accepted
         randomness = generator()

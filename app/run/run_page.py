@@ -1,4 +1,4 @@
-"""Bases of the pages that show a run: they draw only while they can be seen, and otherwise remember to."""
+"""Base classes of the pages that show a run. They draw only while visible, and catch up when shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The run's text as tokens: what became of each, and which one is selected."""
+"""The run's text as tokens: the fate of each, and which one is selected."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class Span(NamedTuple):
 
 
 def block(step: Step, number: int) -> tuple[Span, ...]:
-    """A step's tokens: the accepted ones, those drafted in vain, then the one that the target added.
+    """A step's tokens: the accepted ones, the drafted ones that were not accepted, then the one that the target added.
 
     Args:
         number: index in the run's list of steps.

@@ -60,7 +60,7 @@ POPUP_WIDTH = 420
 
 
 class ModelRole(StrEnum):
-    """What a model is chosen as."""
+    """The role that a model is chosen for."""
 
     TARGET = "target"
     DRAFT = "draft"

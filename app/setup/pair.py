@@ -88,7 +88,7 @@ class PairForecast(QObject):
         self._held: tuple[str, int] = ("", 0)
         """A device, and the bytes on it that unloading the loaded models would free."""
         self._loaded: tuple[object, ...] | None = None
-        """What the last started run had in memory."""
+        """What the last run had in memory."""
         self._timer = QTimer(self)
         self._timer.setSingleShot(True)
         self._timer.setInterval(DELAY_MS)

@@ -177,7 +177,7 @@ def study_predictors(steps: Sequence[Step]) -> PredictorStudy | None:
 
 
 def _same_top(p: Array, q: Array, starts: np.ndarray) -> Array:
-    """(n,) 1 where both distributions have the same likeliest token, which is always among the listed."""
+    """(n,) 1 where both distributions have the same most likely token, which is always listed."""
     sizes = np.diff(np.append(starts, len(p)))
     tops = [values == np.repeat(np.maximum.reduceat(values, starts), sizes) for values in (p, q)]
     return np.logical_or.reduceat(tops[0] & tops[1], starts).astype(np.float64)
@@ -197,7 +197,7 @@ def _fit(predictor: Predictor, values: Array, overlap: Array, outcomes: Array) -
 
 
 def rank_correlation(first: Array, second: Array) -> float | None:
-    """Spearman's: Pearson's correlation of the ranks, ties sharing theirs."""
+    """Spearman's: Pearson's correlation of the ranks, tied values share a rank."""
     if len(first) < LEAST_POSITIONS:
         return None
     a, b = (_centred_ranks(values) for values in (first, second))
@@ -213,7 +213,7 @@ def _centred_ranks(values: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """A whole analysis of a run; each part is None where the run lacks what it takes."""
+    """The complete analysis of a run; a part is None if the run lacks the data for it."""
 
     speedup: SpeedupTheory | None
     calibration: Calibration | None

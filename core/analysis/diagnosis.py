@@ -1,4 +1,4 @@
-"""What holds a run's speedup back: the plain step it is compared with, and each limit's price."""
+"""What limits a run's speedup: the plain step it is compared with, and the cost of each limit."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KS = np.arange(MAX_DRAFT_TOKENS + 1, dtype=np.float64)
 
 
 class Limit(StrEnum):
-    """What can hold a run's speedup back."""
+    """What can limit a run's speedup."""
 
     ACCEPTANCE = "acceptance"
     DRAFT = "draft"
@@ -71,8 +71,8 @@ class WhatIf:
 class Diagnosis:
     """A run's summary statistics. Times are means over all steps, in milliseconds; what-ifs, the highest speedup first.
 
-    alpha is accepted / tested tokens, cost is c, verify_cost v(K+1) of the commonest block, speedup tau P / T.
-    overhead_ms is the step less drafting and the forward: filters, verification, bookkeeping.
+    alpha is accepted / tested tokens, cost is c, verify_cost v(K+1) of the most common K, speedup tau P / T.
+    overhead_ms is the step minus drafting and the forward: filters, verification, bookkeeping.
     """
 
     num_steps: int
@@ -116,7 +116,7 @@ class Diagnosis:
 
 
 def plain_step(baseline: Tally, target_step_ms: float | None, summary: Summary | None = None) -> PlainStep | None:
-    """What plain decoding takes: as the baseline ran, else as a forward was timed; None where neither is known.
+    """The time of plain decoding, from the baseline or else from a timed forward; None if neither is known.
 
     The summary has the baseline's speed where its steps are missing, as in a run read from its log.
     """

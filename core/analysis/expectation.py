@@ -86,7 +86,7 @@ def wilson(rate: float, trials: float, z: float = Z95) -> tuple[float, float]:
 class BlockSums:
     """Running sums over drafted blocks: the acceptance rate and its confidence interval at any moment.
 
-    The tokens of a block are not independent: behind a rejection none is accepted. Blocks are the sampling unit, so
+    The tokens of a block are not independent: after a rejection none is accepted. Blocks are the sampling unit, so
     the variance of accepted / drafted is that between blocks (Cochran, Sampling Techniques, section 6.3).
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Near-ties: places in a text where rounding alone may decide which of two tokens comes next.
+"""Near-ties: positions where rounding alone may decide which of two tokens comes next.
 
 Scoring one position and scoring K + 1 at once are the same sums in another order. Their logits differ by about 1e-5 in
 float32 and by up to tenths in bfloat16. Where two tokens are closer than that, plain and speculative decoding may
@@ -34,9 +34,9 @@ def moved_margin(
     check_cancelled: Callable[[], None] = lambda: None,
     scores: Scores = lambda position, logits: logits,
 ) -> tuple[float, float] | None:
-    """The lead of one token over the other behind a text, and how far blocks of K + 1 move it; two forwards a token.
+    """The lead of one token over the other after a text, and how far blocks of K + 1 move it; two forwards a token.
 
-    The text is read one position at a time, and in overlapping blocks, so that the place behind it is scored as each
+    The text is read one position at a time, and in overlapping blocks, so that the position after it is scored as each
     row of a block. None where a third token leads. check_cancelled raises to cancel.
 
     Raises:
@@ -78,7 +78,7 @@ def replay_margin(
     """How far the first of two tokens led the other at one index of a run, its blocks scored again in a fresh cache.
 
     This repeats the run's rounding, which depends on how every earlier position was scored, but none of its mistakes.
-    blocks are (drafted, emitted) of each step up to the index in the text behind the prompt.
+    blocks are (drafted, emitted) of each step up to the index in the text after the prompt.
 
     Raises:
         GenerationError: logits that hold NaN.
@@ -101,7 +101,7 @@ def replay_margin(
 
 @torch.inference_mode()
 def lead(target: LanguageModel, ids: Sequence[int], tokens: tuple[int, int]) -> float:
-    """How far the first of two tokens leads the other behind a text, in logits."""
+    """How far the first of two tokens leads the other after a text, in logits."""
     row = _score(target, target.runner(len(ids)), ids, 1)[0]
     return float(row[tokens[0]] - row[tokens[1]])
 

@@ -26,7 +26,7 @@ MOST_DRAFTS = 8
 
 @dataclass(frozen=True, slots=True)
 class ProbeText:
-    """A text that both models read: a prompt, of which only a continuation counts where there is one.
+    """A text that both models read: a prompt, and a continuation; if there is one, only the continuation counts.
 
     The ids are those of the target, where they are known, as from a log. is_own: the continuation was sampled from the
     target with the probe's own sampling. is_raw: no chat template is applied.
@@ -43,7 +43,7 @@ class ProbeText:
 
 @dataclass(frozen=True, slots=True)
 class ProbeRequest:
-    """A probe's settings. With generate > 0 the target first writes that many tokens, which are then all that counts.
+    """A probe's settings. With generate > 0, the target first writes that many tokens, and only these count.
 
     Raises:
         SettingsError: a value outside its range.

@@ -156,7 +156,7 @@ def survivals(found: Comparison, *, is_own_text: bool) -> Array:
     the end.
 
     is_own_text: over texts drawn from the target's p, the chance that i tokens in a row are accepted is the mean of
-    the product of min(1, q / p), exactly; the last factor's own mean, sum(min(p, q)), stands in for it.
+    the product of min(1, q / p), exactly; the last factor is replaced by its mean, sum(min(p, q)).
 
     else: the product of sum(min(p, q)) along the text, which assumes that the draft is as good after its own tokens.
     """
@@ -311,7 +311,7 @@ class Loader(Protocol):
 
 
 class Passage(NamedTuple):
-    """Ids to read, the index of the first that counts, and whether those that count are the target's own."""
+    """Ids to read, the index of the first that counts, and whether the target wrote those that count."""
 
     ids: list[int]
     first: int
@@ -399,7 +399,7 @@ def _probe_draft(
 def _passages(
     target: LanguageModel, request: ProbeRequest, controls: RunControls, notes: list[str]
 ) -> Generator[StageChanged, None, list[Passage]]:
-    """The texts as ids, continued by the target where that is asked for, cut to the positions wanted."""
+    """The texts as ids, continued by the target on request, cut to the requested positions."""
     found: list[Passage] = []
     left = request.max_positions
     for index, text in enumerate(request.texts):

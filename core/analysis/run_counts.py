@@ -95,7 +95,7 @@ class RunCounts:
 
 
 class Timeline:
-    """Number of tokens that a run had written over time; a step's tokens count when it ends.
+    """Number of tokens generated over time; a step's tokens count when it ends.
 
     Attributes:
         ends_ms: when each step ended.

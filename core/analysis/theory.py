@@ -30,7 +30,7 @@ _MOST_CELLS = 200_000
 """Resamples x steps held at once: 1.6 MB."""
 
 _MOST = 0.9
-"""Share of the steps that must have one K for it to stand for the run."""
+"""Share of the steps that must have one K for it to count as the run's K."""
 
 _DRAFTED, _ACCEPTED, _TESTED, _EMITTED, _DRAFT_MS, _VERIFY_MS, _TOTAL_MS, _IS_TIMED = range(len(COLUMNS))
 
@@ -48,7 +48,7 @@ def resampled(count: int, rng: np.random.Generator, num_resamples: int = NUM_RES
 
 
 def weighted_medians(values: Array, weights: Array) -> Array:
-    """(b,) medians of (n,) values, each counted as often as (b, n) whole weights say; NaN where none counts."""
+    """(b,) medians of (n,) values with (b, n) integer weights; NaN where all weights are 0."""
     order = values.argsort(kind="stable")
     ordered, reached = values[order], weights[:, order].cumsum(1)
     half = reached[:, -1:] / 2
@@ -67,9 +67,9 @@ class SpeedupTheory:
         leviathan: tau / (K c + 1).
         measured_verify: tau / (K c + v(K+1)).
         tokens_by_position: tau(K) from the acceptance observed at each position, instead of alpha^i.
-        usual_k: the commonest K; ran_k: that where nine of ten steps had it, else the mean over the steps.
-        ran_tokens, ran_speedup: what the run reached: tokens a step, and plain time / own time for its tokens.
-        is_plain_measured: whether plain decoding ran too, or one forward, timed before, stands for a plain step.
+        usual_k: the most common K; ran_k: the same if nine of ten steps had it, else the mean over the steps.
+        ran_tokens, ran_speedup: what the run achieved: tokens per step, and plain time / own time for its tokens.
+        is_plain_measured: whether plain decoding ran too; else a forward timed before the run is used.
         share_best, share_wins: shares of the resamples with the same best K, and in which any K beats plain decoding.
     """
 
@@ -107,7 +107,7 @@ def speedup_theory(
 ) -> SpeedupTheory | None:
     """Analyse a run; None where nothing was tested, or there is no plain step to compare with.
 
-    The baseline's steps are resampled along where `plain` was measured on them. No resamples, no intervals.
+    The baseline's steps are resampled too if `plain` was measured on them. Without resamples, no intervals.
     """
     if plain is None or not (plain.forward_ms > 0 and plain.total_ms > 0 and sums.tested and sums.total_ms > 0):
         return None

@@ -33,7 +33,7 @@ _QUICK_LOOK = 32
 
 
 def check_target(target: Any) -> None:
-    """Raises ModelUnreadableError if the target is no Llama that the training forward can compute."""
+    """Raises ModelUnreadableError if the training forward doesn't support the target."""
     config = target.config
     plain = config.model_type == "llama" and not config.attention_bias and not config.mlp_bias
     if not plain or config.rope_parameters["rope_type"] != "default":
@@ -44,7 +44,7 @@ def check_target(target: Any) -> None:
 
 
 def new_student(target: Any, num_layers: int) -> LlamaForCausalLM:
-    """A student whose layers begin as copies of the target's, from the first to the last, evenly spaced."""
+    """A student whose layers start as copies of the target's, evenly spaced from the first to the last."""
     config = copy.deepcopy(target.config)
     config.num_hidden_layers = num_layers
     with torch.device("cpu"):
@@ -109,7 +109,7 @@ def held_out_acceptance(
 ) -> float:
     """Mean sum(min(p, q)) over the answers of the rows that were sampled at this temperature, in float32.
 
-    At temperature 0: the share of positions where both models' likeliest tokens agree.
+    At temperature 0: the share of positions where both models' most likely tokens agree.
     """
     whole = student.get_output_embeddings().weight.float()
     head = whole[vocabulary]

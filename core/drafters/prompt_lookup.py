@@ -39,7 +39,7 @@ class PromptLookupDrafter:
         return chain(torch.tensor(found, dtype=torch.int64), None) if found else empty_draft()
 
     def look_up(self, ids: Sequence[int], num_draft_tokens: int) -> Sequence[int]:
-        """The proposed ids behind a text, which continues the one of the last call; none where nothing matches."""
+        """The proposed ids after a text that continues the last call's text; none if nothing matches."""
         self._index(ids)
         for size in self._sizes:
             begin = self._continuations.get(tuple(ids[-size:])) if len(ids) >= size else None

@@ -79,10 +79,10 @@ def _option(base: str, part: str) -> tuple[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class BenchSettings:
-    """What is compared, and how. Each temperature is a comparison of its own, and one more round does not count.
+    """What is compared, and how. Each temperature is compared separately, after a warm-up round.
 
-    draft_layers makes the draft of the target's own first layers. Every run of a round has a seed of its own, the same
-    for all contenders. only names the contenders; empty for all.
+    draft_layers makes the draft from the target's first layers. Every run of a round has its own seed, the same for
+    all contenders. only names the contenders; empty for all.
 
     Raises:
         SettingsError: a value out of range, or an unknown contender.
@@ -121,7 +121,7 @@ class BenchSettings:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A median, and how far the values lie from it."""
+    """A median, and the spread of the values around it."""
 
     median: float
     quartiles: tuple[float, float]
@@ -130,7 +130,7 @@ class Spread:
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Median, interpolated quartiles, least and greatest.
+    """Median, interpolated quartiles, minimum and maximum.
 
     Raises:
         ValueError: there are none.

@@ -1,4 +1,4 @@
-"""The memory of one contender, measured in a process of its own that loads what it needs and runs it twice."""
+"""The memory of one contender, measured in a separate process that loads what it needs and runs it twice."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def memory_of(name: str, settings: BenchSettings, prompt_ids: Sequence[int]) -> 
     """The memory of one run of a contender, in MB of 10^6 bytes; empty if it could not be measured.
 
     peak_memory_mb is, on CUDA, what torch allocated there; else the process's own memory and the pages of weight files
-    that it reads, less what it was before any model was loaded. needed_memory_mb: both models' weights in the run's
+    that it reads, minus the memory before any model was loaded. needed_memory_mb: both models' weights in the run's
     precision, int8 copies included, and both caches at the run's end.
     """
     question = {"name": name, "settings": asdict(settings), "prompt_ids": list(prompt_ids)}

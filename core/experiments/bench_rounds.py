@@ -73,7 +73,7 @@ def counted(module: Any) -> Iterator[list[int]]:
 
 
 def usual_steps(steps: Sequence[Step]) -> list[Step]:
-    """The steps of the commonest draft length, drafting ones before plain ones, without the last, which may be cut."""
+    """The steps of the most common draft length, preferably above 0, without the last one, which may be cut."""
     lengths = Counter(step.num_draft_tokens for step in steps[:-1])
     usual = max(lengths, key=lambda k: (k > 0, lengths[k], k), default=0)
     return [step for step in steps[:-1] if step.num_draft_tokens == usual]
@@ -149,7 +149,7 @@ class Bench:
     """Measures contenders with one pair, on prompts whose ids are known. absent: who did not run, and why.
 
     Raises:
-        PromptError: a prompt leaves no room for the new tokens and a block behind them.
+        PromptError: a prompt leaves no room for the new tokens and a block after them.
     """
 
     def __init__(
@@ -306,8 +306,8 @@ class Bench:
             if ids is not None:
                 logits = lead(self.pair.target, [*prompt.ids, *right[:at]], (right[at], ids[at]))
                 yield (
-                    f"a different greedy text after {prompt.name!r}, from token {at + 1} of {len(right)}, where the target "
-                    f"prefers its own token by {logits:.2g} in logits"
+                    f"a different greedy text after {prompt.name!r}, from token {at + 1} of {len(right)}, where the "
+                    f"target prefers its own token by {logits:.2g} in logits"
                 )
 
     def document(self, results: Sequence[Record]) -> Record:

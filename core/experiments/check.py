@@ -102,7 +102,7 @@ class DistributionTest:
     """One test of the sampled distribution: of a position of the block, of the bonus token, or of the bias.
 
     statistic is chi-squared, or the square of a standard normal; p_value is how often an exact engine does at least
-    this badly, None where there was too little to test.
+    this badly, None if there were too few samples.
     """
 
     name: str
@@ -116,7 +116,7 @@ class DistributionTest:
 
 @dataclass(frozen=True, slots=True)
 class TokenCount:
-    """How often one token came first, and how often it should have. The last of a list may stand for all others."""
+    """How often one token came first, and how often it should have. The last of a list may combine all others."""
 
     text: str
     observed: int
@@ -125,7 +125,7 @@ class TokenCount:
 
 @dataclass(frozen=True, slots=True)
 class FirstTokens:
-    """The first tokens after one prompt, likeliest first."""
+    """The first tokens after one prompt, most likely first."""
 
     prompt: str
     counts: tuple[TokenCount, ...]
@@ -133,15 +133,15 @@ class FirstTokens:
 
 @dataclass(frozen=True, slots=True)
 class DistributionResult:
-    """The sampled distribution against the target's exact one.
+    """How the sampled distribution compares with the target's exact one.
 
     Attributes:
         bias: share of the draft's own distribution in the samples: 0 is exact, 1 would be the draft alone; None where
             draft and target agree too much to tell.
-        num_impossible: tokens that the target, after the filters, never gives.
+        num_impossible: tokens that the target never produces after the filters.
         rounding: largest total variation between the target's distributions scored in a block and one at a time;
-            most_rounding is what of it is taken for rounding at this precision.
-        first_p_value: of the samples that made it draw fresh ones for `tests`; None where none were needed.
+            most_rounding is the largest that rounding may cause at this precision.
+        first_p_value: of the first samples, if fresh ones were needed for `tests`; else None.
     """
 
     num_blocks: int

@@ -51,7 +51,7 @@ _NO_DRAFT = "There is no draft model; name one with --draft, or use --draft-laye
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The models of a bench. The target's list of ends is empty, so that every text gets its full length."""
+    """The models of a bench. The target has no end tokens, so that every text gets its full length."""
 
     target: LanguageModel
     draft: LanguageModel | None
@@ -61,8 +61,8 @@ class Pair:
 class Timed:
     """One run of a contender, from the prompt's ids to the last new one, in wall-clock seconds.
 
-    num_forwards (of the target, without those that only read the prompt) and longest_draft are None where the contender
-    can't tell; steps are those of Outrider's own engine.
+    num_forwards (of the target, without those that only read the prompt) and longest_draft are None if the contender
+    doesn't report them; steps are those of Outrider's own engine.
     """
 
     ids: tuple[int, ...]
@@ -73,9 +73,9 @@ class Timed:
 
 
 class Contender(Protocol):
-    """An engine that continues a prompt by the number of tokens it was built for.
+    """An engine that continues a prompt by a fixed number of tokens.
 
-    num_draft_tokens is K where it is fixed, 0 where nothing is drafted, None where the engine chooses.
+    num_draft_tokens is K if it is fixed, 0 if nothing is drafted, None if the engine chooses.
     """
 
     name: str

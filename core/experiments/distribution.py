@@ -1,4 +1,4 @@
-"""How a check decides about sampled text: many first blocks against the target's exact distribution.
+"""How a check judges sampled text: it compares many first blocks with the target's exact distribution.
 
 Every token of a block is counted by what came before it in the block, and compared by chi-squared with the target's
 distribution there; a second statistic measures how much of the draft's own distribution shows.
@@ -39,7 +39,7 @@ BEYOND_DOUBT = 1e-9
 LEAST_EXPECTED = 5.0
 """Cells expected less often are joined with others, as usual for chi-squared."""
 LEAST_FOLLOWERS = 12
-"""A prefix of a block seen less often is not tested: hardly a token is expected five times after it."""
+"""A prefix of a block seen less often is not tested: hardly any token is expected five times after it."""
 MOST_CHOSEN = 5
 """The longest first block where the engine chooses K, as `sample_blocks` has room for."""
 MOST_MISSCORED = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.3}
@@ -47,7 +47,7 @@ MOST_MISSCORED = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.3}
 BONUS = MAX_DRAFT_TOKENS + 1
 """Marks the position of a token after a fully accepted draft, wherever that is."""
 PROMPTS = 3
-"""Prompts behind which blocks are sampled: many blocks behind one prompt say more than few behind many."""
+"""Prompts that blocks are sampled after: many blocks after one prompt say more than a few after many."""
 
 _SHARES = (1.0, 0.75, 0.5, 0.3)
 """Shares of a prompt read before a block; at its end the next token is often certain."""
@@ -193,7 +193,7 @@ class _Tally:
 
 
 class TargetDistribution:
-    """The target's distribution after each prefix of a block behind a prompt.
+    """The target's distribution after a prompt and each prefix of a block.
 
     rounding is the largest total variation seen between scoring in a block and token by token, the filters aside.
     """
@@ -219,9 +219,9 @@ class TargetDistribution:
 
     @torch.inference_mode()
     def after(self, block: tuple[int, ...]) -> Tensor:
-        """(V,) float64: what the engine has to draw from behind the prompt and `block`, at most K tokens.
+        """(V,) float64: the distribution to draw from after the prompt and `block`, at most K tokens.
 
-        It is that of a block's scoring, which verification uses; `rounding` notes how far plain decoding's is from it.
+        It is computed by scoring a block, as in verification; `rounding` is how far plain decoding's is from it.
         """
         alone, scored = self._alone(block), self._scored(block)
         plain = SamplingParams(self._sampling.temperature)
@@ -254,7 +254,7 @@ class TargetDistribution:
 
 
 class DraftDistribution:
-    """What a drafter would propose next behind a prompt. The bias is measured against it; chi-squared is not."""
+    """What a drafter would propose next after a prompt. The bias is measured against it; chi-squared is not."""
 
     def __init__(self, context: CheckContext, prompt_ids: tuple[int, ...], capacity: int) -> None:
         self._prompt = list(prompt_ids)
@@ -266,7 +266,7 @@ class DraftDistribution:
 
     @torch.inference_mode()
     def after(self, block: tuple[int, ...]) -> Tensor | None:
-        """(V,) float64 behind the prompt and `block`; None where nothing is proposed."""
+        """(V,) float64 after the prompt and `block`; None where nothing is proposed."""
         # From the prompt on, since a drafter takes what it has read for the beginning of the next context.
         for length in range(len(block) + 1):
             ids = [*self._prompt, *block[:length]]
@@ -317,7 +317,7 @@ def _judged(found: DistributionResult, failed: set[str]) -> DistributionResult:
 
 
 def _choose_prompts(context: CheckContext) -> Generator[CheckProgress, None, tuple[Prompt, ...]]:
-    """The first prompt as it is, and the beginnings of prompts behind which a block tells most."""
+    """The first prompt, and the beginnings of prompts after which a block reveals most."""
     prompts = context.prompts[:_MOST_PROMPTS]
     found: list[tuple[float, Prompt]] = []
     for index, prompt in enumerate(prompts):
@@ -336,7 +336,7 @@ def _choose_prompts(context: CheckContext) -> Generator[CheckProgress, None, tup
 
 
 def _worth(context: CheckContext, prompt: Prompt) -> float:
-    """How often a first drafted token would be rejected, times how often the commonest one is accepted."""
+    """How often a first drafted token would be rejected, times how often the most common one is accepted."""
     controls = context.controls
     target = TargetDistribution(context.target, prompt.ids, 1, controls.sampling, controls.check_cancelled)
     draft_probs = DraftDistribution(context, prompt.ids, len(prompt.ids) + 2).after(())
@@ -351,7 +351,7 @@ def _sampled(
 ) -> Generator[CheckProgress, None, DistributionResult]:
     tally = _Tally()
     asked = context.request.run.draft_length
-    # K = 1 as well: behind a long block the bonus token is too rare to be tested.
+    # K = 1 as well: after a long block the bonus token is too rare to be tested.
     lengths: list[DraftLength] = [asked] if asked == 1 else [asked, 1]
     series = [(prompt, length) for prompt in context.prompts for length in lengths]
     done = 0
@@ -401,7 +401,7 @@ def _draw(
 
 
 def _compare(context: CheckContext, prompt: Prompt, length: DraftLength, followers: Followers, tally: _Tally) -> None:
-    """Compute the exact distributions behind each prefix, and add the tests of them."""
+    """Compute the exact distribution after each prefix, and add its tests."""
     longest, controls = _longest(length), context.controls
     target = TargetDistribution(context.target, prompt.ids, longest, controls.sampling, controls.check_cancelled)
     draft = DraftDistribution(context, prompt.ids, len(prompt.ids) + longest + 2)

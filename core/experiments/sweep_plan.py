@@ -95,13 +95,13 @@ class PlannedRun(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SweepPlan:
-    """All that decides what a sweep measures: a grid of drafters, K and temperatures, on each prompt, several times.
+    """Everything that a sweep measures: a grid of drafters, K and temperatures, on each prompt, several times.
 
     Each temperature has a baseline. seed is that of the order and of the first run; runs of one prompt and repeat
     share a seed across the cells. The other settings are those of `RunRequest`.
 
     Raises:
-        SettingsError: a value out of range, or a grid that holds nothing, or too much.
+        SettingsError: a value out of range, or an empty or too large grid.
     """
 
     target: str
@@ -264,7 +264,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class CellResult:
-    """A cell's results over its prompts and repeats; what no run has is None. measurements include failed runs.
+    """A cell's results over its prompts and repeats; None if no run has the figure. measurements include failed runs.
 
     speedup is tokens per second against the baseline run of the same prompt and temperature that is nearest in time.
     """
@@ -329,7 +329,7 @@ class RunMeasured:
 
 @dataclass(frozen=True, slots=True)
 class FileFailed:
-    """The sweep's file, or a run's log, can't be written. The sweep goes on; lines are kept and tried again."""
+    """The sweep's file, or a run's log, can't be written. The sweep continues; lines are kept and retried."""
 
     sentence: str
 

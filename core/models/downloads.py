@@ -199,7 +199,7 @@ def ask(ref: str) -> Revision:
 
 
 def _own_files(info: Any) -> dict[str, Any]:
-    """The files directly in a model's folder, by name; some systems have other separators than /."""
+    """The files directly in a model's folder, by name; some systems use separators other than /."""
     return {item.rfilename: item for item in info.siblings or () if not set(item.rfilename) & set("/\\:")}
 
 

@@ -53,9 +53,9 @@ class LanguageModel:
     def runner(self, capacity: int, *, drafting: bool = False, quantise: bool = False) -> Runner:
         """A fresh cache of `capacity` positions, and the forward that fills it.
 
-        Drafting, its logits are (n, R), those of `draft_ids` where there are any: a head over the ids that come up
-        often costs less, and a draft may leave out what it likes. A draft may also `quantise`: its products are then
-        in int8 as far as that is faster, which only the fused forward on the CPU knows.
+        Drafting, its logits are (n, R), those of `draft_ids` where there are any: a head over the frequent
+        ids costs less, and a draft may leave out any id. A draft may also `quantise`: its products are then
+        in int8 if that is faster, which only the fused forward on the CPU supports.
 
         Raises:
             OutOfMemoryError: the cache does not fit.
@@ -97,7 +97,7 @@ class LanguageModel:
 
 
 def describe(ref: str, model: Any, tokenizer: Any, device: torch.device, dtype: torch.dtype) -> LanguageModel:
-    """A module that is in place, with what its files say of it; it runs as transformers has it.
+    """A loaded module and what its files say about it; it runs in transformers' own way.
 
     Raises:
         ModelUnreadableError: its list of draft ids is invalid.

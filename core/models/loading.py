@@ -199,7 +199,7 @@ def _tokenizer_json(tokenizer: Any) -> dict[str, Any]:
 
 
 def prepare(ref: str, model: Any, tokenizer: Any, device: torch.device, dtype: torch.dtype) -> LanguageModel:
-    """Check a module that is in place, and choose its fastest exact forward.
+    """Check a loaded module, and choose its fastest exact forward.
 
     Raises:
         ModelUnreadableError: it can't be run with a cache that is rewound.
@@ -215,12 +215,12 @@ def prepare(ref: str, model: Any, tokenizer: Any, device: torch.device, dtype: t
 
 
 def choose_reading(loaded: LanguageModel) -> torch.Tensor:
-    """Set how the module continues a text from its cache: the first way that loses nothing. Most read blocks.
+    """Set how the module continues a text from its cache: the first way that is right. Most read blocks.
 
-    A short text is read whole, and in parts with a rejected block between them.
+    Reads a short text as a whole, and in parts with a rejected block between them.
 
     Returns:
-        The module's logits (n, V) for that text, read whole.
+        The module's logits (n, V) for that text, read as a whole.
 
     Raises:
         ModelUnreadableError: the module can't be run at all.
@@ -312,7 +312,7 @@ def _probe(loaded: LanguageModel) -> torch.Tensor:
 
 
 def _is_alike(logits: torch.Tensor, expected: torch.Tensor, share: float) -> bool:
-    """Whether two (n, V) differ by at most a share of how far the expected ones are spread.
+    """Whether two (n, V) differ by at most a share of the expected values' spread.
 
     The mean counts: in half precision single logits move by several units where kernels round differently.
     """

@@ -1,4 +1,4 @@
-"""Drafts made for one target, which borrow its embedding, output head and tokenizer.
+"""Drafts made for one target, whose embedding, output head and tokenizer they borrow.
 
 The `config.json` of such a draft says so::
 

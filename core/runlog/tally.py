@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 COLUMNS = ("drafted", "accepted", "tested", "emitted", "draft_ms", "verify_ms", "total_ms", "is_timed")
-"""Columns of `Tally.table`. tested: accepted or rejected, not those behind a rejection. is_timed: 1 where the scoring
-time is that of a whole block, which one that the end of the text cut short is not."""
+"""Columns of `Tally.table`. tested: accepted or rejected, not those after a rejection. is_timed: 1 if the scoring
+time is that of a full block, 0 if the end of the text cut the block short."""
 
 
 def num_tested(step: Step) -> int:
-    """Tokens accepted or rejected; those behind a rejection are not tested."""
+    """Tokens accepted or rejected; those after a rejection are not tested."""
     return step.num_accepted + (TokenKind.CORRECTION in step.emitted_kinds)
 
 
@@ -122,7 +122,7 @@ class Tally:
 
     @property
     def usual_length(self) -> int:
-        """The commonest K, the longest of several; 0 where nothing was drafted."""
+        """The most common K, the longest of several; 0 where nothing was drafted."""
         return max(self.verify_by_length, key=lambda k: (len(self.verify_by_length[k]), k), default=0)
 
     def table(self) -> NDArray[np.float64]:

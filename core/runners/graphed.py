@@ -341,7 +341,7 @@ class GraphedRunner:
 
 
 class GraphPool:
-    """A model's `GraphedForwards` that no run uses at the moment: graphs and caches outlive a run."""
+    """A model's idle `GraphedForwards`: graphs and caches outlive a run."""
 
     def __init__(self, capture: Capture) -> None:
         self._capture = capture

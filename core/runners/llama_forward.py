@@ -95,7 +95,7 @@ def forward(
     """ids (n,) -> final states (n, hidden) and the logits (num_logits, V) after the last of them.
 
     Keys and values of all layers are written to the cache from `start` on. mask is (n, n) for a block, (n, L) for a
-    chunk behind others, None for one position or the first chunk.
+    chunk after others, None for one position or the first chunk.
     """
     hidden = functional.embedding(ids, model.embedding)
     count, size = hidden.size(0), cos.size(2)

@@ -75,7 +75,7 @@ def product_of(weights: list[Tensor], *, may_pack: bool = True) -> Product:
 
 
 def _fewest_packed(weight: Tensor) -> int:
-    """From how many rows on products of a weight are faster packed; 0 if never."""
+    """The smallest number of rows for which packed products of a weight are faster; 0 if never."""
     if weight.device.type != "cpu" or weight.dtype not in (torch.float32, torch.bfloat16):
         return 0
     try:

@@ -200,7 +200,7 @@ def long_lines(text: str) -> set[str]:
 
 
 def wanted(path: str) -> bool:
-    """Whether a file of a distribution may be learnt from."""
+    """Whether a file of a distribution may be used for training."""
     is_text = path.endswith(SUFFIXES) and not path.endswith("_pb2.py")
     return is_text and not SKIPPED.search(path) and ".dist-info/" not in path and ".." not in path
 

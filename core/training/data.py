@@ -83,7 +83,7 @@ def read_blocks(stream: Tokens, blocks: Sequence[int], length: int) -> tuple[Ten
 
 
 def block_count(stream: Tokens) -> int:
-    """Whole blocks in a stream, with a token behind each."""
+    """Whole blocks in a stream, each followed by a token."""
     return (len(stream) - 1) // BLOCK
 
 

@@ -48,7 +48,7 @@ def acceptance(
     temperature: float,
     seed: int,
 ) -> dict[str, float]:
-    """Mean sum(min(p, q)) where the target itself wrote, both at this temperature in float32; sd is between prompts."""
+    """Mean sum(min(p, q)) over the target's own text, both at this temperature in float32; sd is between prompts."""
     generator = torch.Generator().manual_seed(seed)
     ids = continuations(target, prompts, new_tokens, torch.full((len(prompts),), temperature), generator, torch.float32)
     sampling, means = SamplingParams(temperature=temperature), list[float]()

@@ -23,7 +23,7 @@ GAP = 2
 
 
 class ReportBar(PaintedWidget):
-    """A title and a value, and a bar of so many pixels below."""
+    """A title and a value, and a bar of a given height below, in pixels."""
 
     def __init__(self, object_name: str, height: int) -> None:
         super().__init__(object_name)

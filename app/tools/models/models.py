@@ -75,7 +75,7 @@ def find_problem(target: str, draft: str) -> str | None:
 
 
 def answer_each(job: Job, items: Sequence[Any], key: Callable[[Any], str], ask: Callable[[Any], Any]) -> dict[str, Any]:
-    """Ask about each item, report the answers in batches, and return the last batch."""
+    """Compute an answer for each item, report the answers in batches, and return the last batch."""
     answers: dict[str, Any] = {}
     reported_at = time.monotonic()
     for item in items:
