@@ -182,7 +182,7 @@ def gumbel_noise(seed: int, position: int, vocab_size: int, device: torch.device
     for shift, factor in _ROUNDS:
         bits = bits.bitwise_xor_(_shifted(bits, shift)).mul_(_signed(factor))
     bits = bits.bitwise_xor_(_shifted(bits, _LAST_SHIFT))
-    # The top 52 bits and a half, so that neither 0 nor 1 comes up, whose noise would be infinite.
+    # The top 52 bits and a half, so that neither 0 nor 1 occurs, whose noise would be infinite.
     uniforms = _shifted(bits, 12).double().add_(0.5).mul_(2.0**-52)
     return uniforms.log_().neg_().log_().neg_().float().to(device)
 

@@ -1,4 +1,4 @@
-"""What every test stands on: a screen that isn't there, user folders of its own, and no thread left behind."""
+"""What every test relies on: an offscreen display, user folders of its own, and no thread left behind."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ class ScriptedDialogs:
 
 @pytest.fixture
 def dialogs():
-    """Dialogs that need nobody."""
+    """Dialogs that answer without a user."""
     return ScriptedDialogs()
 
 

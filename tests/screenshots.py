@@ -117,7 +117,7 @@ def run_once(window: MainWindow) -> None:
 
 
 def select_rejection(window: MainWindow) -> None:
-    """Select the rejected token that the draft held most likely, behind a token that was kept."""
+    """Select the rejected token that the draft held most likely, after a token that was accepted."""
     step = max(window.run_view.steps, key=_shows_much)
     window.selection.select(Place(step.index, step.num_accepted))
 

@@ -49,11 +49,11 @@ def test_two_names_are_draft_and_target_one_is_the_target_and_none_is_the_embedd
 def test_an_exact_pair_ends_with_0_and_its_report_on_standard_output(tables, capsys, tmp_path):
     out = tmp_path / "report.json"
     assert main(["check", "--samples", "300", "-k", "2", "--json", str(out)]) == 0
-    told = capsys.readouterr()
-    assert told.out.startswith("Exact: ")
-    assert "Token 1 of a block" in told.out
-    assert "Bonus token" in told.out
-    assert "Greedy text, prompt 1 of 2" in told.err
+    printed = capsys.readouterr()
+    assert printed.out.startswith("Exact: ")
+    assert "Token 1 of a block" in printed.out
+    assert "Bonus token" in printed.out
+    assert "Greedy text, prompt 1 of 2" in printed.err
     assert json.loads(out.read_text("utf-8"))["verdict"] == "exact"
 
 
@@ -94,7 +94,7 @@ def test_a_check_that_is_stopped_ends_with_130_and_a_model_that_fails_with_1_and
 )
 def test_bad_input_ends_with_2_and_one_sentence(tables, arguments, words, capsys):
     assert main(["check", *arguments]) == 2
-    told = capsys.readouterr()
-    assert words.lower() in told.err.lower()
-    assert told.err.count("\n") == 1
+    printed = capsys.readouterr()
+    assert words.lower() in printed.err.lower()
+    assert printed.err.count("\n") == 1
     assert not tables

@@ -1,4 +1,4 @@
-"""What a pair will need is told before it is loaded, and what the target reads can be seen."""
+"""A pair's needs are shown before it is loaded, and the prompt can be shown as the target reads it."""
 
 from __future__ import annotations
 

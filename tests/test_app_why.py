@@ -1,4 +1,4 @@
-"""The page Why: what it says of a run, when it looks, and what its bars stand for."""
+"""The page Why: what it says about a run, when it updates, and what its bars mean."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def test_a_token_is_expected_to_be_accepted_only_after_accepted_ones():
 FIRST_DRAFT, FIRST_TARGET = (0.6, 0.3, 0.1), (0.2, 0.3, 0.5)
 NEXT_DRAFT = ((0.1, 0.1, 0.8), (0.3, 0.4, 0.3), (0.7, 0.2, 0.1))
 NEXT_TARGET = ((0.8, 0.1, 0.1), (0.3, 0.4, 0.3), (0.5, 0.3, 0.2))
-"""Distributions of two tokens out of three, by the token before. Draft and target agree behind some tokens only."""
+"""Distributions of two tokens out of three, by the token before. Draft and target agree after some tokens only."""
 
 
 def test_the_mean_expectation_is_the_mean_number_of_accepted_tokens():

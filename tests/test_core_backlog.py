@@ -1,4 +1,4 @@
-"""When a run's evidence is worked out: late while nobody looks, at once where somebody does, never too late."""
+"""When a run's evidence is computed: late while it is not shown, at once while it is, never too late."""
 
 import itertools
 import threading
@@ -28,63 +28,63 @@ def kinds(run) -> list[tuple[str, int]]:
 
 
 def test_at_full_speed_it_follows_the_last_step_in_the_steps_order():
-    told = list(events(RunControls(SamplingParams())))
-    num_steps = sum(isinstance(event, Step) for event in told)
-    assert kinds(told) == [(name, index) for name in ("Step", "Inspected") for index in range(num_steps)]
-    assert isinstance(told[-1], Finished)
+    seen = list(events(RunControls(SamplingParams())))
+    num_steps = sum(isinstance(event, Step) for event in seen)
+    assert kinds(seen) == [(name, index) for name in ("Step", "Inspected") for index in range(num_steps)]
+    assert isinstance(seen[-1], Finished)
 
 
 def test_where_somebody_looks_it_comes_before_the_next_step():
     controls = RunControls(SamplingParams())
     controls.set_inspected(True)
-    told = kinds(events(controls))
-    assert told[:4] == [("Step", 0), ("Inspected", 0), ("Step", 1), ("Inspected", 1)]
+    seen = kinds(events(controls))
+    assert seen[:4] == [("Step", 0), ("Inspected", 0), ("Step", 1), ("Inspected", 1)]
 
 
 def test_what_is_left_when_somebody_begins_to_look_comes_in_portions():
     controls = RunControls(SamplingParams())
-    told = []
+    seen = []
     for event in events(controls, 100):
-        told.append(event)
+        seen.append(event)
         if isinstance(event, Step) and event.index == 20:
             controls.set_inspected(True)
-    names = [name for name, _ in kinds(told)]
+    names = [name for name, _ in kinds(seen)]
     portions = [len(list(group)) for name, group in itertools.groupby(names) if name == "Inspected"]
     assert portions[:2] == [core.decode._CATCH_UP] * 2
-    looked_at = [index for name, index in kinds(told) if name == "Inspected"]
+    looked_at = [index for name, index in kinds(seen) if name == "Inspected"]
     assert looked_at == list(range(names.count("Step")))
 
 
 def test_too_much_that_waits_is_looked_at_between_steps(monkeypatch):
     monkeypatch.setattr(core.decode, "EvidenceBacklog", lambda tokenizer: EvidenceBacklog(tokenizer, 1))
-    told = kinds(events(RunControls(SamplingParams())))
-    assert told[:4] == [("Step", 0), ("Inspected", 0), ("Step", 1), ("Inspected", 1)]
+    seen = kinds(events(RunControls(SamplingParams())))
+    assert seen[:4] == [("Step", 0), ("Inspected", 0), ("Step", 1), ("Inspected", 1)]
 
 
 def test_a_run_that_is_held_looks_at_everything_while_it_waits():
     controls = RunControls(SamplingParams())
     run = events(controls)
-    told = list(itertools.takewhile(lambda event: not isinstance(event, Step) or event.index < 3, run))
+    seen = list(itertools.takewhile(lambda event: not isinstance(event, Step) or event.index < 3, run))
     controls.pause()
-    told = [next(run) for _ in range(4)]
-    assert [(type(event), event.index) for event in told] == [(Inspected, index) for index in range(4)]
+    seen = [next(run) for _ in range(4)]
+    assert [(type(event), event.index) for event in seen] == [(Inspected, index) for index in range(4)]
     threading.Timer(0.05, controls.step_once).start()
     assert isinstance(next(run), Drafted)
 
 
 def test_a_run_that_is_stopped_still_tells_what_it_has_kept():
     controls = RunControls(SamplingParams())
-    told = []
+    seen = []
     for event in events(controls):
-        told.append(event)
+        seen.append(event)
         if isinstance(event, Step) and event.index == 4:
             controls.cancel()
-    assert kinds(told) == [(name, index) for name in ("Step", "Inspected") for index in range(5)]
+    assert kinds(seen) == [(name, index) for name in ("Step", "Inspected") for index in range(5)]
 
 
-def collect(run, told: list) -> None:
+def collect(run, seen: list) -> None:
     """What came before an error is kept as well."""
-    told.extend(run)
+    seen.extend(run)
 
 
 def failing_at(monkeypatch, index: int, error: Exception):
@@ -100,10 +100,10 @@ def failing_at(monkeypatch, index: int, error: Exception):
 
 def test_a_run_that_fails_tells_what_was_said_before(monkeypatch):
     failing_at(monkeypatch, 3, GenerationError("NaN"))
-    told = []
+    seen = []
     with pytest.raises(GenerationError):
-        collect(events(RunControls()), told)
-    assert kinds(told) == [(name, index) for name in ("Step", "Inspected") for index in range(3)]
+        collect(events(RunControls()), seen)
+    assert kinds(seen) == [(name, index) for name in ("Step", "Inspected") for index in range(3)]
 
 
 def test_a_device_that_can_not_be_looked_at_any_more_does_not_hide_what_went_wrong(monkeypatch):
@@ -120,10 +120,10 @@ def test_a_device_that_can_not_be_looked_at_any_more_does_not_hide_what_went_wro
 @pytest.mark.parametrize("error", [OutOfMemoryError("full"), RuntimeError("CUDA error: out of memory")])
 def test_where_memory_ran_out_nothing_more_is_looked_at(monkeypatch, error):
     failing_at(monkeypatch, 3, error)
-    told = []
+    seen = []
     with pytest.raises(type(error)):
-        collect(events(RunControls()), told)
-    assert {name for name, _ in kinds(told)} == {"Step"}
+        collect(events(RunControls()), seen)
+    assert {name for name, _ in kinds(seen)} == {"Step"}
 
 
 def test_late_evidence_is_the_same_as_evidence_at_once():

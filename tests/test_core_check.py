@@ -106,7 +106,7 @@ def test_a_broken_verifier_or_drafter_is_not_exact(name, monkeypatch):
 
 
 class Unsure(DraftLengthPolicy):
-    """Blocks grow to 3 tokens as steps are learnt from, and end behind one that is unlikely."""
+    """Blocks grow to 3 tokens as steps are learnt from, and end after one that is unlikely."""
 
     num_learnt = 0
 

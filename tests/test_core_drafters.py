@@ -90,18 +90,18 @@ def test_a_draft_is_a_chain_of_at_most_k_tokens_drawn_from_its_own_distribution(
 @pytest.mark.parametrize("sampling", [SAMPLING, SamplingParams(1.0), SamplingParams(0.0)])
 def test_asked_whether_to_continue_it_drafts_the_same_and_keeps_the_token_it_stops_at(name, sampling):
     whole = propose_from_the_prompt(name, sampling, None)
-    told: list[float] = []
+    asked: list[float] = []
     for most in (1, 3, 9):
-        told.clear()
-        drafted = propose_from_the_prompt(name, sampling, lambda p, most=most: told.append(p) or len(told) < most)
+        asked.clear()
+        drafted = propose_from_the_prompt(name, sampling, lambda p, most=most: asked.append(p) or len(asked) < most)
         assert torch.equal(drafted.tokens, whole.tokens[: len(drafted)])
-        assert len(told) in {0, len(drafted)}, "asked after each token, or never"
-        assert len(drafted) == (min(most, len(whole)) if told else len(whole))
-        assert all(0.0 < p <= 1.0 for p in told)
-        if told:
+        assert len(asked) in {0, len(drafted)}, "asked after each token, or never"
+        assert len(drafted) == (min(most, len(whole)) if asked else len(whole))
+        assert all(0.0 < p <= 1.0 for p in asked)
+        if asked:
             assert torch.equal(drafted.probs, whole.probs[: len(drafted)])
             if not sampling.is_greedy:
-                assert told == drafted.probs.gather(1, drafted.tokens.unsqueeze(1)).squeeze(1).tolist()
+                assert asked == drafted.probs.gather(1, drafted.tokens.unsqueeze(1)).squeeze(1).tolist()
 
 
 def propose_from_the_prompt(name, sampling, keep_drafting):

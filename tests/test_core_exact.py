@@ -72,7 +72,7 @@ VERIFIERS = {
         "weights = target_probs[num_accepted]",
     ),
 }
-"""Of the mutants of the joint test, those that lean towards a draft of any kind."""
+"""Of the mutants of the joint test, those that are biased towards a draft of any kind."""
 
 
 @pytest.mark.parametrize("mutant", VERIFIERS)

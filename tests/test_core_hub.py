@@ -41,11 +41,11 @@ def test_the_cache_is_where_the_hubs_own_tools_look(monkeypatch, variables, expe
     for name, value in variables.items():
         monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name, raising=False)
     assert str(hub.cache_folder()) == expected
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", "import huggingface_hub.constants as c; print(c.HF_HUB_CACHE)"],
         capture_output=True, text=True, timeout=60, env=os.environ,
     )  # fmt: skip
-    assert told.stdout.strip() == expected
+    assert done.stdout.strip() == expected
 
 
 @pytest.mark.parametrize(("value", "offline"), [("1", True), ("on", True), ("TRUE", True), ("0", False), ("", False)])

@@ -144,15 +144,15 @@ def advice(monkeypatch):
 
 def test_the_error_says_what_would_fit(folder, advice):
     need = Need("Big", 1_700_000_000, torch.float32)
-    told = advice(need, "cuda:0", 4 * GB)
-    assert told == "Big needs 7.1 GB at float32, and 4.0 GB is free on cuda:0. Choose bfloat16 (3.7 GB)."
+    message = advice(need, "cuda:0", 4 * GB)
+    assert message == "Big needs 7.1 GB at float32, and 4.0 GB is free on cuda:0. Choose bfloat16 (3.7 GB)."
     assert "float16 (3.7 GB)" in advice(need, "mps", 4 * GB)
     assert advice(need, "cuda:0", 4 * GB, processor=9 * GB).endswith("Choose bfloat16 (3.7 GB) or the CPU.")
     tiny = replace(resolve(str(folder)), title="Tiny")
-    told = advice(need, "cuda:0", 3 * GB, others=(tiny, replace(tiny, title="Drafter", serves="x")))
-    assert "Choose Tiny (" in told
-    assert "Drafter" not in told
-    assert "bfloat16" not in told
+    message = advice(need, "cuda:0", 3 * GB, others=(tiny, replace(tiny, title="Drafter", serves="x")))
+    assert "Choose Tiny (" in message
+    assert "Drafter" not in message
+    assert "bfloat16" not in message
     assert "a smaller model" in advice(need, "cuda:0", 1)
 
 
@@ -220,10 +220,10 @@ def test_the_error_says_which_length_would_fit():
     model = tiny_model()
     # 2 layers of 2 heads of 8, keys and values, in float32.
     assert bytes_per_position(model) == 2 * 2 * 2 * 8 * 4
-    told = run_does_not_fit([model, model], 5_000, 1_000 * 2 * bytes_per_position(model))
-    assert is_sentence(told)
-    assert "about 800 would fit" in told
-    assert "bfloat16 or a smaller model" in told
+    message = run_does_not_fit([model, model], 5_000, 1_000 * 2 * bytes_per_position(model))
+    assert is_sentence(message)
+    assert "about 800 would fit" in message
+    assert "bfloat16 or a smaller model" in message
     assert "would fit" not in run_does_not_fit([model], 5_000, 10**9)
 
 

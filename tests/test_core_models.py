@@ -51,7 +51,7 @@ def folder(tmp_path):
 
 
 def refusal(ref, error=ModelUnreadableError, **settings) -> str:
-    """Loads what can't be loaded, and returns what a person is told."""
+    """Loads what can't be loaded, and returns the error message."""
     with pytest.raises(error) as caught:
         load(str(ref), **{"device": "cpu", **settings})
     assert is_sentence(str(caught.value)), str(caught.value)

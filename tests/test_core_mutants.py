@@ -146,16 +146,16 @@ def test_a_drafter_that_stops_wrongly_is_found(name):
 
 
 def test_one_that_keeps_the_token_that_made_it_stop_passes():
-    told = []
+    confidences = []
 
     def stops(confidence: float) -> bool:
-        told.append(confidence)
+        confidences.append(confidence)
         return stops_at_the_unsure(confidence)
 
     step = drafter_step(core.drafters.draft_model.DraftModelDrafter, verify_block, stops)
     assert joint_p_value(step, samples=10_000) > SIGNIFICANCE
     # Both kinds of block came up.
-    assert 12_000 < len(told) < 18_000
+    assert 12_000 < len(confidences) < 18_000
 
 
 def test_the_draws_of_the_draft_used_again_for_its_test_are_found():

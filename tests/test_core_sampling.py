@@ -281,6 +281,6 @@ def test_without_float64_a_run_equals_the_processors(temperature, request):
     behind = run()
     assert shape(behind) == shape(usual)
     for step in behind.steps:
-        # What is told of a test is what decided it.
+        # What is reported about a test is what decided it.
         tests = zip(step.uniforms, step.acceptance_probs, strict=True)
         assert [u < ratio for u, ratio in tests][: step.num_accepted] == [True] * step.num_accepted

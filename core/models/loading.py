@@ -472,7 +472,7 @@ def _choices(need: Need, device: torch.device, free: int) -> Iterator[str]:
     shorter = Need(need.title, need.num_parameters, _SHORTER.get(device.type, torch.bfloat16))
     if 0 < shorter.total_bytes < need.total_bytes and shorter.total_bytes <= free:
         yield f"{_name(shorter.dtype)} ({bytes_text(shorter.total_bytes)})"
-    # A drafter that borrows its target's tables is no alternative.
+    # A drafter that borrows its target's tables is not an alternative.
     others = [need_of(entry, need.dtype) for entry in local_models() if entry.serves is None]
     room = min(free, need.total_bytes)
     fitting = [o for o in others if o.num_parameters and o.total_bytes <= room and o.title != need.title]
