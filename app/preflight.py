@@ -92,7 +92,7 @@ def find_problem(
         found = _problem_of(name, load, plugins, distribution)
         if found is None:
             return None
-        # Qt tries them in order; the sentence is about the last one, X11, which is the likeliest to be fixable.
+        # Qt tries them in order; the sentence is about the last one, X11, which is the most likely to be fixable.
         problem = found
     return problem
 

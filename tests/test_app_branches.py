@@ -48,7 +48,7 @@ def ids_before(window, place):
     return (*before, *steps[place.step].emitted[: place.slot])
 
 
-def test_a_token_is_drawn_again_with_a_new_seed_behind_what_is_kept(finished, qtbot, session):
+def test_a_token_is_drawn_again_with_a_new_seed_after_the_kept_text(finished, qtbot, session):
     place = Place(3, 0)
     kept, old = ids_before(finished, place), session.requests[0]
     finished.transcript.view.choose(place)

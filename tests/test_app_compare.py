@@ -124,7 +124,7 @@ def cells(page):
     return {table.item(row, 0).text(): table.item(row, 1) for row in range(table.rowCount())}
 
 
-def test_the_page_lists_differences_then_results_and_what_agrees_when_asked(page):
+def test_the_page_lists_differences_then_results_and_shared_settings_on_request(page):
     def sections():
         return [title for title, cell in cells(page).items() if cell is None]
 

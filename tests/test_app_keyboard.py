@@ -103,7 +103,7 @@ def test_tab_goes_from_the_settings_to_the_prompt_and_on_to_the_figures(shown):
     assert places == sorted(places)
 
 
-def test_the_options_of_another_method_come_behind_the_method(shown, qtbot):
+def test_the_options_of_another_method_come_after_the_method(shown, qtbot):
     shown.controls.method.combo.setCurrentIndex(1)
     qtbot.waitUntil(shown.controls.method.options.isVisible)
     begin_at_prompt(shown, qtbot)

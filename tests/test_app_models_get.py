@@ -115,7 +115,7 @@ def test_a_failure_is_a_sentence_in_the_row_and_can_be_resumed(make, hub, qtbot)
 
 
 @pytest.mark.parametrize(("error", "cause"), [(RuntimeError(), "RuntimeError"), (PermissionError(13, "no"), "no")])
-def test_an_odd_failure_is_a_sentence_too(make, hub, qtbot, error, cause):
+def test_an_unexpected_failure_is_a_sentence_too(make, hub, qtbot, error, cause):
     hub.download_error = error
     window, panel = make()
     window.models.downloads.get(NEW)

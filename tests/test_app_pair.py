@@ -118,7 +118,7 @@ def test_a_pair_that_has_run_is_not_asked_about_again(make_window, hub, dialogs,
     assert len(session.requests) == 2
 
 
-def test_a_pair_in_another_precision_than_it_ran_in_is_asked_about(make_window, hub, dialogs, run_to_end, qtbot):
+def test_a_pair_in_a_different_precision_is_confirmed_again(make_window, hub, dialogs, run_to_end, qtbot):
     hub.memory = TOO_MUCH
     dialogs.says_yes = True
     window = make_window()

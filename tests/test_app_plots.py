@@ -100,7 +100,7 @@ def test_the_place_that_is_pointed_at_has_a_readout_and_a_tooltip(page, run):
     assert card._readout.text() == ""
 
 
-def test_nothing_is_drawn_unseen_all_of_it_when_it_is_seen_and_nothing_of_it_in_the_next_run(page, run):
+def test_a_hidden_plot_draws_nothing_until_it_is_shown_and_nothing_old_in_the_next_run(page, run):
     page.hide()
     feed(run, 30)
     page.refresh(has_news=True)
@@ -265,7 +265,7 @@ def test_the_view_follows_until_it_is_moved_by_hand_and_again_after_a_double_cli
     assert plot.getViewBox().viewRange()[0][1] > 240
 
 
-def test_the_baseline_line_stands_at_its_mean_and_inside_the_view(run, plots):
+def test_the_baseline_line_is_at_its_mean_and_inside_the_view(run, plots):
     latency = plots[1]
     append(run, random_steps(10))
     latency.settle(is_over=True)

@@ -178,7 +178,7 @@ def test_the_buttons_and_the_slider_move_the_clock(page, run, qtbot):
     page.clock.pause()
 
 
-def test_a_race_that_is_not_seen_stands_still_is_built_when_it_is_seen_and_ends_with_the_next_run(page, run):
+def test_a_hidden_race_is_paused_and_built_when_shown_and_ends_with_the_next_run(page, run):
     page.hide()
     feed(run)
     page.end()

@@ -89,7 +89,7 @@ def test_steps_are_on_every_panel_while_the_run_is_running(running, qtbot, gated
     assert 0 < window.status.bar.value() < window.status.bar.maximum()
 
 
-def test_stop_ends_the_run_and_keeps_what_came_however_often_it_is_pressed(running, qtbot, session, run_to_end):
+def test_stop_ends_the_run_and_keeps_its_text_however_often_it_is_pressed(running, qtbot, session, run_to_end):
     window = running
     with qtbot.waitSignal(window.live.run_shown):
         window.prompt.stop_button.click()
@@ -151,7 +151,7 @@ def test_a_failure_before_the_start_shows_one_sentence_and_the_next_run_works(wi
     assert window.run_view.summary.finish_reason is FinishReason.LENGTH
 
 
-def test_a_failure_after_the_start_shows_one_sentence_and_keeps_what_came(window, session, run_to_end):
+def test_a_failure_after_the_start_shows_one_sentence_and_keeps_the_text(window, session, run_to_end):
     session.fail_after = (3, "The model returned NaN. Try float32.")
     run_to_end(window)
     assert window.banner.sentence() == "The model returned NaN. Try float32."
@@ -219,7 +219,7 @@ def test_keys_start_and_stop_a_run(make_window, qtbot, gated):
     assert "\n\n\n" not in window.prompt.text()
 
 
-def test_panels_that_nobody_sees_keep_no_step_of_the_run_before(make_window, run_to_end):
+def test_hidden_panels_keep_no_steps_of_the_previous_run(make_window, run_to_end):
     window = make_window(is_shown=True)
     run_to_end(window)
     for page in (window.plots, window.why, window.measurements):

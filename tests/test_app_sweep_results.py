@@ -49,7 +49,7 @@ def test_an_earlier_sweep_is_opened_from_the_list(window, qtbot, opened, tmp_pat
     assert [line.word for line in window.tools.sweep.verdicts.lines] == ["K = 2"]
 
 
-def test_a_torn_line_is_reported_and_what_is_no_sweep_is_a_sentence(window, qtbot, opened, tmp_path):
+def test_a_torn_line_is_reported_and_any_other_file_is_a_sentence(window, qtbot, opened, tmp_path):
     path = keep_sweep(tmp_path / "sweep.jsonl")
     path.write_bytes(path.read_bytes()[:-20])
     sweeps = opened(path)

@@ -306,7 +306,7 @@ def test_a_character_that_tokens_cut_up_is_drawn_as_one(view, stream, name):
         assert whole.charFormat() == first
 
 
-def test_kept_and_forced_text_look_unlike_the_prompt_and_unlike_each_other(view, stream):
+def test_prompt_kept_text_and_forced_text_look_different(view, stream):
     stream.kept, stream.forced = " kept", " forced"
     write(view, stream, [" a", " b", " c"])
     formats = []
@@ -318,7 +318,7 @@ def test_kept_and_forced_text_look_unlike_the_prompt_and_unlike_each_other(view,
     assert view.createMimeDataFromSelection().text() == PROMPT + " kept forced a b c"
 
 
-def test_in_another_theme_a_long_text_stays_at_its_place(view, stream, apply_theme):
+def test_a_long_text_keeps_its_scroll_position_in_another_theme(view, stream, apply_theme):
     for index in range(2000):
         stream.steps.append(
             make_step(index, 4 * index, num_accepted=3, texts=lambda at: ".\n" if at % 12 == 11 else " w")

@@ -38,7 +38,7 @@ def test_a_spread_is_median_quartiles_and_extremes_and_ratios_are_taken_round_by
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 8])
-def test_every_contender_runs_at_every_place_equally_often(count):
+def test_every_contender_runs_in_every_position_equally_often(count):
     turns = [turn_order(count, turn) for turn in range(2 * count)]
     assert all(sorted(turn) == list(range(count)) for turn in turns)
     for place in range(count):

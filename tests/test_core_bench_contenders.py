@@ -33,7 +33,7 @@ def pair():
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("name", REAL)
-def test_every_contender_writes_the_number_of_tokens_asked_for(pair, name, temperature):
+def test_every_contender_writes_the_requested_number_of_tokens(pair, name, temperature):
     contender = build(name, pair, SETTINGS)
     with global_generator_untouched():
         timed = contender.run(PROMPTS[0].ids, temperature=temperature, seed=3)
@@ -44,7 +44,7 @@ def test_every_contender_writes_the_number_of_tokens_asked_for(pair, name, tempe
 
 
 @pytest.mark.parametrize("name", SOME)
-def test_an_end_of_text_ends_no_contender(name):
+def test_an_end_of_text_stops_no_contender(name):
     """Every id ends a text here, in the models' own configurations too."""
     target = language_model(tiny_module("llama", seed=1, eos_token_id=list(range(257))))
     assert target.eos_ids
@@ -127,7 +127,7 @@ def test_contenders_that_do_not_apply_are_absent_with_a_reason_or_an_error_where
         build_all(alone, replace(SETTINGS, only=(PLAIN, ASSISTED)))
 
 
-def test_options_stand_behind_a_method_and_named_contenders_run_in_the_order_given(pair):
+def test_options_follow_a_method_and_named_contenders_run_in_the_given_order(pair):
     assert split_name("prompt-lookup:max-ngram=5:min-ngram=2") == ("prompt-lookup", {"max_ngram": 5, "min_ngram": 2})
     assert set(known_names()) <= set(default_names())
     for name in default_names():

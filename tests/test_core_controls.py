@@ -203,7 +203,7 @@ def run_with(controls, count=40):
     return speculative(*tables(), [0], controls=controls, max_new_tokens=count)
 
 
-def test_a_paused_run_takes_a_step_for_each_that_is_asked_for(paused):
+def test_a_paused_run_takes_each_requested_step(paused):
     controls, run = paused
     assert run.is_silent
     for index in range(3):

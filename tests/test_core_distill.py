@@ -279,7 +279,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_nothing_half_written(target,
     assert load_checkpoint(path, student, optimizers, BORROWED).step == 3
 
 
-def test_a_folder_that_is_no_draft_is_not_replaced(target, tmp_path):
+def test_a_folder_that_is_not_a_draft_is_not_replaced(target, tmp_path):
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "dear.txt").write_text("kept")
     with pytest.raises(SettingsError, match="letters"):

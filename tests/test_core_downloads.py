@@ -77,7 +77,7 @@ def test_weights_in_several_files_come_with_their_index(server):
     assert not (entry.path / "extra.safetensors").exists()
 
 
-def test_where_links_are_not_wanted_the_files_lie_in_the_snapshot(server, monkeypatch):
+def test_without_links_the_files_are_in_the_snapshot(server, monkeypatch):
     monkeypatch.setenv("HF_HUB_DISABLE_SYMLINKS", "1")
     entry = download(REF)
     assert not any(path.is_symlink() for path in entry.path.iterdir())
@@ -290,7 +290,7 @@ def test_a_model_that_is_being_downloaded_is_not_removed(server):
 
 
 @pytest.mark.parametrize("ref", ["folder", "file.gguf", DEFAULT_TARGET])
-def test_what_is_the_users_own_is_not_removed(tmp_path, monkeypatch, ref):
+def test_the_users_own_models_are_not_removed(tmp_path, monkeypatch, ref):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
     (tmp_path / "file.gguf").write_bytes(b"GGUF")
@@ -302,7 +302,7 @@ def test_what_is_the_users_own_is_not_removed(tmp_path, monkeypatch, ref):
 
 
 @pytest.mark.parametrize("ref", ["owner/nothing", "a/b/c", "../x"])
-def test_what_is_not_here_can_not_be_removed(ref):
+def test_a_missing_model_can_not_be_removed(ref):
     with pytest.raises(ModelNotFoundError) as caught:
         plan_removal(ref)
     assert is_sentence(str(caught.value))

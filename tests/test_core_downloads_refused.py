@@ -44,14 +44,14 @@ def test_no_network(home, monkeypatch):
     assert left_behind(home) == []
 
 
-def test_a_connection_that_stays_broken_keeps_what_came(server, monkeypatch):
+def test_a_connection_that_stays_broken_keeps_what_was_received(server, monkeypatch):
     server.break_after[WEIGHTS] = 0
     assert "kept" in refusal(HubUnreachableError)
     assert len(server.sent[WEIGHTS]) == transfer.NUM_RETRIES + 1
     assert "config.json" in [path.name for path in hub.snapshot_folder(REF, "a" * 40).iterdir()]
 
 
-def test_a_hub_that_falls_silent(server, monkeypatch):
+def test_a_hub_that_stops_responding(server, monkeypatch):
     monkeypatch.setattr(transfer, "TIMEOUT_SECONDS", 0.2)
     monkeypatch.setattr(transfer, "NUM_RETRIES", 0)
     server.hold_after[WEIGHTS] = 0
@@ -134,7 +134,7 @@ def test_missing_space_is_reported_before_the_first_byte(server, home, monkeypat
     assert left_behind(home) == []
 
 
-def test_what_is_here_already_needs_no_space(server, monkeypatch):
+def test_a_downloaded_model_needs_no_space(server, monkeypatch):
     kept = interrupt()
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage(10**9, 10**9, 64_000_000 + SIZE - kept))
@@ -170,7 +170,7 @@ def test_a_file_that_another_program_is_fetching(server):
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"[]", b"{}", b"\xff"])
-def test_an_endpoint_that_is_no_hub(server, home, body):
+def test_an_endpoint_that_is_not_a_hub(server, home, body):
     server.body = body
     assert "HF_ENDPOINT" in refusal(DownloadError)
     assert left_behind(home) == []

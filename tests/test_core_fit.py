@@ -84,7 +84,7 @@ def test_too_little_memory_is_the_first_warning(draft, target, monkeypatch):
     assert "is free" in found.warnings[0]
 
 
-def test_a_device_that_is_not_there_is_no_problem_of_the_pair(draft, target):
+def test_a_missing_device_is_not_a_problem_of_the_pair(draft, target):
     found = verdict(draft, target, with_memory=True, device="abacus")
     assert (found.problem, found.memory) == (None, None)
     assert "abacus" in found.warnings[0]
@@ -170,7 +170,7 @@ def test_two_models_take_both_their_weights_and_caches_and_one_twice_only_its_ca
     assert (twice.weights_bytes, twice.cache_bytes) == (alone[0].weights_bytes, 2 * alone[0].cache_bytes)
 
 
-def test_what_loaded_models_would_make_room_with_counts_as_free(saved, monkeypatch):
+def test_memory_that_loaded_models_can_free_counts_as_free(saved, monkeypatch):
     monkeypatch.setattr(memory, "available_bytes", lambda _: 1_000)
     assert forecast([details(saved)], device="cpu", held_bytes=500).available_bytes == 1_500
     needed = forecast([details(saved)], device="cpu").total_bytes

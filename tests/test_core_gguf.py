@@ -206,7 +206,7 @@ def test_the_working_directory_and_files_beside_the_model_have_no_influence(gguf
         pytest.param("os.kill(os.getpid(), signal.SIGSEGV)", 2**33, -11, marks=NO_SIGNALS),
     ],
 )
-def test_a_child_that_goes_wrong_is_ended(tmp_path, monkeypatch, script, memory, code):
+def test_a_failing_child_is_killed(tmp_path, monkeypatch, script, memory, code):
     monkeypatch.setattr(engine, "_STALL_S", 0.5 if code == ChildExit.STALLED else 60)
     with pytest.raises(ChildFailedError) as caught:
         list(supervise(fake(script), environment=os.environ, folder=tmp_path, memory_bytes=memory))

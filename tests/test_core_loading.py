@@ -111,7 +111,7 @@ def test_a_model_too_large_for_one_gpu_is_spread_in_its_order_and_never_to_disk(
     assert all(ranks.count(gpu) * taken < available[gpu] - 500e6 for gpu in (0, 1) if gpu in available)
 
 
-def test_a_spread_model_runs_by_its_modules_and_says_the_same(folder, tmp_path, monkeypatch):
+def test_a_spread_model_runs_through_its_modules_with_the_same_logits(folder, tmp_path, monkeypatch):
     expected = greedy_reference(load(str(folder), "cpu"), PROMPT, 12)
     places = {"model.embed_tokens": "cpu", "model.layers.0": "cpu", "model.layers.1": "disk", "model.norm": "cpu",
               "model.rotary_emb": "cpu", "lm_head": "cpu"}  # fmt: skip

@@ -80,7 +80,7 @@ def test_any_path_will_do(tmp_path, name, monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
-def test_precision_is_what_was_asked_for(saved, dtype):
+def test_precision_is_as_requested(saved, dtype):
     model = load(str(saved), "cpu", dtype)
     assert model.dtype is getattr(torch, dtype)
     assert model.model.dtype is model.dtype
@@ -214,7 +214,7 @@ def test_tokenizers_that_join_differently_differ():
 
 
 @pytest.mark.parametrize("damage", ["config.json", "model.safetensors"])
-def test_a_damaged_embedded_model_is_a_problem_of_its_own_only(tmp_path, monkeypatch, damage):
+def test_a_damaged_embedded_model_affects_no_other(tmp_path, monkeypatch, damage):
     for name in (DEFAULT_TARGET, DEFAULT_DRAFT):
         save_model(tmp_path / name)
     monkeypatch.setattr("core.models.catalogue.EMBEDDED", tmp_path)

@@ -38,7 +38,7 @@ def a_text(count=40, vocab_size=V, seed=0):
 
 @pytest.mark.parametrize("sampling", [WARM, FILTERED, COLD], ids=["warm", "filtered", "cold"])
 @pytest.mark.parametrize("rows", [1, 7, 256])
-def test_each_place_is_what_a_full_computation_gives(sampling, rows):
+def test_each_position_equals_a_full_computation(sampling, rows):
     target, draft = a_pair()
     ids = a_text()
     found = compare_over(target, draft, ids, 5, sampling, most_rows=rows)

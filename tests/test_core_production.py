@@ -92,7 +92,7 @@ def test_llama_cpp_uses_gguf_files_and_converts_others():
 
 
 @pytest.mark.parametrize("name", PROJECTS)
-def test_whatever_a_reference_holds_stays_one_word(name, tmp_path):
+def test_any_reference_stays_one_word(name, tmp_path):
     folder = tmp_path / 'it\'s a "model" $(x) `y`'
     folder.mkdir()
     choice = choose(str(folder), "owner/draft")

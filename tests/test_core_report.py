@@ -97,7 +97,7 @@ def test_nothing_is_fetched_and_nothing_is_run():
 @pytest.mark.parametrize(
     "hostile", [NASTY, "--><!--", "]]>", "&lt;b&gt;", "</title></style></div>", "\x00\x1b[31m\x7f\x85"]
 )
-def test_whatever_a_text_holds_is_text(hostile):
+def test_any_text_is_shown_as_text(hostile):
     log = make_log(prompt=hostile)
     log.run["config"] |= {"target": hostile, "draft": hostile}
     log.steps[0] |= {"emitted_text": hostile, "emitted_texts": [hostile, *log.steps[0]["emitted_texts"][1:]]}
@@ -193,7 +193,7 @@ def test_a_log_that_was_cut_off_gives_a_report_of_what_there_is(tmp_path):
     assert len([item for item in page.named("svg") if item.get("role")]) == 4
 
 
-def test_values_that_are_no_numbers_are_left_out_and_the_rest_is_drawn(tmp_path):
+def test_invalid_values_are_left_out_and_the_rest_is_drawn(tmp_path):
     log = make_log()
     for record in log.steps[::2]:
         record |= {"draft_ms": math.nan, "total_ms": math.inf, "target_probs": None, "uniforms": [math.nan] * 4}

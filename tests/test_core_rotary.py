@@ -64,7 +64,7 @@ def test_a_module_is_left_as_it_was():
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "longrope"])
-def test_loading_compares_texts_beyond_the_boundary_and_else_ends_them_there(kind, monkeypatch, caplog):
+def test_loading_compares_texts_beyond_the_boundary_or_ends_them_there(kind, monkeypatch, caplog):
     model = language_model(module_of("llama", kind))
     choose_reading(model)
     assert model.context_length == LONGEST

@@ -64,7 +64,7 @@ def test_parts_and_rewinds_give_the_logits_of_the_whole(family, is_fused):
 
 @given(st.lists(st.tuples(st.integers(1, 12), st.integers(0, 12)), max_size=8), st.sampled_from([True, False]))
 @settings(max_examples=25, deadline=None)
-def test_any_sequence_of_forwards_and_rewinds_counts_right(plan, is_fused):
+def test_any_sequence_of_forwards_and_rewinds_counts_correctly(plan, is_fused):
     runner, length = runner_of("llama", is_fused), 0
     for count, back in plan:
         rows = runner.forward(IDS[length : length + count], num_logits=1).logits
@@ -79,7 +79,7 @@ def test_any_sequence_of_forwards_and_rewinds_counts_right(plan, is_fused):
 
 @pytest.mark.parametrize(("family", "is_fused"), [("llama", True), ("llama", False), ("gpt2", False)])
 @pytest.mark.parametrize("num_logits", [0, 1, 3, 5])
-def test_as_many_rows_as_were_asked_for_and_hidden_states_on_request(family, is_fused, num_logits):
+def test_the_requested_rows_and_hidden_states_are_returned(family, is_fused, num_logits):
     expected = reference(family, IDS[:5])
     output = runner_of(family, is_fused).forward(IDS[:5], num_logits=num_logits)
     assert output.logits.shape == (num_logits, 257)
@@ -298,7 +298,7 @@ def test_a_prefill_runs_in_chunks_and_checks_for_a_stop_before_each():
     assert forwards[3:] == [2]
 
 
-def test_a_head_is_that_of_the_ids_it_was_asked_for():
+def test_a_head_covers_the_requested_ids():
     weights = tiny_model("llama", is_fused=True).fused_weights
     for number in range(20):  # Tensors that are gone leave their place, and their id, to new ones.
         ids = torch.arange(number, number + 5)

@@ -102,7 +102,7 @@ def test_what_can_not_be_read_is_listed_as_damaged_with_a_sentence(tmp_path, kee
 
 
 @pytest.mark.parametrize("value", [float("nan"), None, "fast", [1]])
-def test_figures_that_are_no_numbers_leave_a_run_in_the_list(tmp_path, keep, value):
+def test_invalid_figures_leave_a_run_in_the_list(tmp_path, keep, value):
     *lines, last = log_lines()
     # A summary that is longer than the piece that is read first.
     odd = {**json.loads(last), "tokens_per_second": value, "num_steps": value, "text": "é" * 300_000}

@@ -129,7 +129,7 @@ def test_damaged_lines_are_left_out_one_by_one(out):
     assert run(plan, out)[-1].is_complete
 
 
-def test_figures_that_are_no_numbers_count_as_missing(out):
+def test_invalid_figures_count_as_missing(out):
     plan = plan_of()
     run(plan, out)
     out.write_text(out.read_text("utf-8").replace('"tokens_per_second": 30.0', '"tokens_per_second": NaN'), "utf-8")

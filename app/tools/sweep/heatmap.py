@@ -33,7 +33,7 @@ def shade(level: float) -> QColor:
 
 
 def paint_cell(painter: QPainter, rect: QRectF, shown: ShownCell) -> None:
-    """Draw a cell at its place."""
+    """Draw a cell in its rectangle."""
     theme, tile, is_failed = current_theme(), rect.adjusted(GAP, GAP, -GAP, -GAP), shown.text == FAILED
     ground, edge = shade(shown.level or 0.0), QPen(Qt.PenStyle.NoPen)
     if is_failed:
