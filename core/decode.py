@@ -328,7 +328,7 @@ class _Run:
         outcome = self._verify(draft, target_probs)
         self._scorer.rewind(position + outcome.num_accepted)
         if output.hidden is not None:
-            self._features = {TargetFeature.HIDDEN_STATES: output.hidden[: outcome.num_accepted + 1]}
+            self._features = {TargetFeature.HIDDEN_STATES: output.hidden[: outcome.num_accepted + 1].clone()}
         if self._drafter is not None and done.wanted:
             self._drafter.observe(outcome)
         clock.stop()

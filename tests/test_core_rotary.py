@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from core.analysis.near_ties import lead, moved_margin, replay_margin
 from core.decode import autoregressive, speculative
 from core.models.loading import choose_reading
 from core.runners import llama, rotary
@@ -79,3 +80,21 @@ def test_loading_compares_texts_beyond_the_boundary_or_ends_them_there(kind, mon
     assert "rotary frequencies change" in caplog.text
     assert rotary.boundary_of(module_of("llama", "yarn")) is None
     assert llama.supports(module_of("llama", kind))
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "longrope"])
+def test_near_ties_are_measured_with_the_frequencies_of_the_run(kind):
+    model = language_model(module_of("llama", kind), is_fused=True)
+    prompt = torch.randint(257, (PROMPTS["below"],), generator=torch.Generator().manual_seed(3)).tolist()
+    capacity = len(prompt) + 60
+    run = play(autoregressive(model, prompt, sampling=SamplingParams(0.0), max_new_tokens=60))
+    blocks = [(step.drafted, step.emitted) for step in run.steps]
+    for at in range(5, 20, 5):
+        tokens = run.ids[at], (run.ids[at] + 1) % 257
+        leads = [
+            lead(model, [*prompt, *run.ids[:at]], tokens, capacity=capacity),
+            replay_margin(model, prompt, blocks, at, tokens, capacity=capacity),
+            moved_margin(model, prompt, run.ids[:at], tokens, 4, capacity=capacity)[0],
+        ]
+        assert leads == pytest.approx([leads[0]] * 3, abs=2e-3)
+        assert leads[0] > 0

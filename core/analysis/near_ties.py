@@ -19,6 +19,9 @@ from core.runners.base import Runner, prefill
 if TYPE_CHECKING:
     from core.models.language_model import LanguageModel
 
+# Each function takes the `capacity` of the run, its longest text in positions: some models' rotary frequencies depend
+# on it, see `core.runners.rotary`.
+
 Scores = Callable[[int, Tensor], Tensor]
 """From a position and logits (..., V) to what the token is the argmax of; Gumbel coupling adds noise."""
 
@@ -31,6 +34,7 @@ def moved_margin(
     tokens: tuple[int, int],
     num_draft_tokens: int,
     *,
+    capacity: int | None = None,
     check_cancelled: Callable[[], None] = lambda: None,
     scores: Scores = lambda position, logits: logits,
 ) -> tuple[float, float] | None:
@@ -44,8 +48,8 @@ def moved_margin(
     """
     ids, end = [*prompt_ids, *text], len(prompt_ids) + len(text)
     # Later positions don't affect earlier ones: the last blocks are filled up.
-    padded = [*ids, *[ids[-1]] * min(num_draft_tokens, target.context_length - len(ids))]
-    single, block = target.runner(len(padded)), target.runner(len(padded))
+    padded = [*ids, *[ids[-1]] * min(num_draft_tokens, (capacity or target.context_length) - len(ids))]
+    single, block = target.runner(capacity or len(padded)), target.runner(capacity or len(padded))
     for runner in (single, block):
         prefill(runner, prompt_ids[:-1], check_cancelled)
     in_blocks: list[Tensor] = []
@@ -72,6 +76,7 @@ def replay_margin(
     index: int,
     tokens: tuple[int, int],
     *,
+    capacity: int | None = None,
     check_cancelled: Callable[[], None] = lambda: None,
     scores: Scores = lambda position, logits: logits,
 ) -> float:
@@ -84,7 +89,7 @@ def replay_margin(
         GenerationError: logits that hold NaN.
     """
     longest = max(len(drafted) for drafted, _ in blocks)
-    runner = target.runner(len(prompt_ids) + index + longest + 2)
+    runner = target.runner(capacity or len(prompt_ids) + index + longest + 2)
     prefill(runner, prompt_ids[:-1], check_cancelled)
     last, num_emitted = prompt_ids[-1], 0
     for drafted, emitted in blocks:
@@ -100,9 +105,9 @@ def replay_margin(
 
 
 @torch.inference_mode()
-def lead(target: LanguageModel, ids: Sequence[int], tokens: tuple[int, int]) -> float:
+def lead(target: LanguageModel, ids: Sequence[int], tokens: tuple[int, int], *, capacity: int | None = None) -> float:
     """How far the first of two tokens leads the other after a text, in logits."""
-    row = _score(target, target.runner(len(ids)), ids, 1)[0]
+    row = _score(target, target.runner(capacity or len(ids)), ids, 1)[0]
     return float(row[tokens[0]] - row[tokens[1]])
 
 

@@ -304,7 +304,8 @@ class Bench:
             shared = [(num_equal(run.ids, right), run.ids) for run in runs]
             at, ids = next(((at, ids) for at, ids in shared if at < min(len(ids), len(right))), (0, None))
             if ids is not None:
-                logits = lead(self.pair.target, [*prompt.ids, *right[:at]], (right[at], ids[at]))
+                tokens, capacity = (right[at], ids[at]), len(prompt.ids) + wanted
+                logits = lead(self.pair.target, [*prompt.ids, *right[:at]], tokens, capacity=capacity)
                 yield (
                     f"a different greedy text after {prompt.name!r}, from token {at + 1} of {len(right)}, where the "
                     f"target prefers its own token by {logits:.2g} in logits"

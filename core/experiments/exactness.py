@@ -192,7 +192,8 @@ def _divergence(
     if all(at < len(text.ids) for text in texts):
         if comparison is Comparison.TRANSFORMERS:
             tokens = texts[0].ids[at], texts[1].ids[at]
-            margin, difference = _measure_against_module(target, (*prompt.ids, *texts[0].ids[:at]), tokens)
+            capacity = min(len(prompt.ids) + context.request.num_tokens, target.context_length)
+            margin, difference = _measure_against_module(target, (*prompt.ids, *texts[0].ids[:at]), tokens, capacity)
         else:
             margin, difference = _measure(context, comparison, prompt, texts, at)
     is_near_tie = (
@@ -209,7 +210,10 @@ def _measure(
 ) -> tuple[float, float]:
     """The lead of the expected token where one position is scored at a time, and how far it moves in blocks."""
     target, tokens = context.target, (texts[0].ids[at], texts[1].ids[at])
-    options: dict[str, Any] = {"check_cancelled": context.controls.check_cancelled}
+    options: dict[str, Any] = {
+        "check_cancelled": context.controls.check_cancelled,
+        "capacity": min(len(prompt.ids) + context.request.num_tokens, target.context_length),
+    }
     if comparison is Comparison.GUMBEL:
         seed, sampling = context.request.run.seed, context.controls.sampling
 
@@ -229,9 +233,11 @@ def _measure(
 
 
 @torch.inference_mode()
-def _measure_against_module(target: LanguageModel, ids: Sequence[int], tokens: tuple[int, int]) -> tuple[float, float]:
+def _measure_against_module(
+    target: LanguageModel, ids: Sequence[int], tokens: tuple[int, int], capacity: int
+) -> tuple[float, float]:
     """The lead of the first token in the transformers module's logits, and how far it differs in ours."""
     inputs = torch.tensor([list(ids)], device=target.device)
     row = target.model(input_ids=inputs).logits[0, -1].float()
     margin = float(row[tokens[0]] - row[tokens[1]])
-    return margin, abs(margin - lead(target, ids, tokens))
+    return margin, abs(margin - lead(target, ids, tokens, capacity=capacity))

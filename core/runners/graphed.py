@@ -34,6 +34,9 @@ _LONGEST_DRAFT = 16
 
 _SMALLEST_BUCKET = 256
 
+_ROUNDING = 1024
+"""Long caches are rounded up to a multiple of this many positions, shorter ones to a power of two."""
+
 
 class Draws(NamedTuple):
     """A kind of draws: at temperature 0 or not, from how many logits, and the ids (R,) of these if not 0, 1, 2…"""
@@ -153,6 +156,7 @@ class GraphedForwards:
     Attributes:
         eager: the fused runner, for prefills and where graphs fail. Its cache has room for padded rows.
         num_captures: graphs captured so far.
+        is_broken: whether a capture failed, so that everything runs without graphs.
     """
 
     def __init__(self, eager: FusedLlamaRunner, capture: Capture) -> None:
@@ -167,7 +171,7 @@ class GraphedForwards:
         self._temperature = torch.ones((), device=device)
         self._step = torch.zeros(1, dtype=torch.int64, device=device)
         self._graphs: dict[Hashable, _Graph] = {}
-        self._is_broken = False
+        self.is_broken = False
 
     def score(self, ids: Tensor) -> tuple[Tensor, Tensor] | None:
         """Append `ids` (n,): final states (n, hidden) and logits (n, V), overwritten by the next call; None if no graph
@@ -254,7 +258,7 @@ class GraphedForwards:
     def _graph(self, key: Hashable, body: Callable[[], Outputs], proposed: Tensor | None = None) -> _Graph | None:
         """The graph for a shape, captured on first use; None if that failed."""
         graph = self._graphs.get(key)
-        if graph is not None or self._is_broken:
+        if graph is not None or self.is_broken:
             return graph
         # What capturing writes to the cache lies beyond the text.
         self._position.fill_(self.eager.length)
@@ -264,7 +268,7 @@ class GraphedForwards:
         except Exception:
             # The driver or allocator can't capture: everything runs without graphs.
             _log.warning("CUDA graphs can't be used, so forwards run without them.", exc_info=True)
-            self._is_broken = True
+            self.is_broken = True
             return None
         self.num_captures += 1
         self._graphs[key] = graph = _Graph(outputs, replay, proposed)
@@ -360,7 +364,8 @@ class GraphPool:
         forwards = next((each for each in idle if each.eager.capacity >= room), None)
         if forwards is None:
             self.clear()  # Too short, or for other frequencies.
-            forwards = GraphedForwards(make(max(_SMALLEST_BUCKET, 1 << (room - 1).bit_length())), self._capture)
+            rounded = max(_SMALLEST_BUCKET, 1 << (room - 1).bit_length())
+            forwards = GraphedForwards(make(min(rounded, -(-room // _ROUNDING) * _ROUNDING)), self._capture)
         else:
             idle.remove(forwards)
             # Graphs read all of a cache: where an earlier run left NaN, a weight of 0 would not remove it.
@@ -368,10 +373,16 @@ class GraphPool:
                 for store in forwards.eager.cache:
                     store.zero_()
         runner = GraphedRunner(forwards, capacity)
-        weakref.finalize(runner, idle.append, forwards)
+        weakref.finalize(runner, _keep, idle, forwards)
         return runner
 
     def clear(self) -> None:
         """Free the memory of all that is idle."""
         for idle in self._idle.values():
             idle.clear()
+
+
+def _keep(idle: list[GraphedForwards], forwards: GraphedForwards) -> None:
+    """Keep what a run no longer uses, unless capturing failed: the next run tries again."""
+    if not forwards.is_broken:
+        idle.append(forwards)
