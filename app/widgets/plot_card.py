@@ -126,7 +126,7 @@ class PlotCard(QWidget):
 
     def _zoom(self, factor: float) -> None:
         box = self.plot.getViewBox()
-        # Like the wheel, signalled first, so that the plot draws what comes into view.
+        # Signalled first, as for the wheel, so that the plot draws the range about to be shown.
         mask = box.state["mouseEnabled"]
         box.sigRangeChangedManually.emit(mask)
         box.scaleBy([factor if is_free else 1.0 for is_free in mask])
