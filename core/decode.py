@@ -267,6 +267,12 @@ class _Run:
         wanted = min(plan.most, self._text.room - 1) if self._drafter is not None else 0
         sampling = self._controls.sampling
         self._controls.check_cancelled()
+        is_over = plan.most > 0 and not plan.is_trial
+        if is_over and isinstance(self._drafter, DraftModelDrafter) and not self._drafter.has_read_all:
+            # As with a fixed K, the draft's reading of the text belongs to the prefill.
+            watch = Stopwatch(self._target.device)
+            self._drafter.read_all(self._ids)
+            self._prefill_ms += watch.lap()
         clock = StepClock(self._target.device)
         clock.start()
         draft = self._draft(wanted, sampling, plan)
@@ -295,7 +301,6 @@ class _Run:
                 gumbel=self._noise,
                 features=self._features,
                 keep_drafting=plan.keep_drafting,
-                is_trial=plan.is_trial,
             )
         )
         # The draft model may be on another GPU than the target.

@@ -251,7 +251,6 @@ class AutoDraftLength:
         self._num_drafted_steps = 0
         self._asked: int | None = None
         self._is_trial = False
-        self._reads_all = self._has_read_all = False
 
     def choose(self) -> int:
         """K for the next step."""
@@ -290,15 +289,11 @@ class AutoDraftLength:
             # With a K set by hand meanwhile, scoring its block is the first estimate.
             self._costs.record(0, step.verify_ms, 0)
             self._balance_ms = _FIRST_ALLOWANCE * step.total_ms
-        # What reading the whole text took is spent: drafting goes on by what later steps take.
-        is_typical = not (self._reads_all and count)
-        self._has_read_all = self._has_read_all or not is_typical
-        if asked and is_typical:
+        if asked:
             self._book(step)
         self._balance_ms += _ALLOWANCE * step.total_ms
         self._balance_ms = min(self._balance_ms, _MOST_SAVED * self._costs.plain_ms)
-        if is_typical:
-            self._costs.record(count, step.total_ms - (0.0 if count else step.draft_ms), self._num_missed)
+        self._costs.record(count, step.total_ms - (0.0 if count else step.draft_ms), self._num_missed)
         if not count:
             if not asked:  # Else the drafter proposed nothing, and may be asked again.
                 self._num_missed += len(step.emitted)
@@ -423,12 +418,10 @@ class DraftLengthPolicy(AutoDraftLength):
         """The next block, for a K or a policy."""
         self._confidences.clear()
         self._is_adaptive = length is LengthPolicy.ADAPTIVE
-        self._reads_all = False
         if not isinstance(length, LengthPolicy):
             return BlockPlan(length)
         self._most = self.choose()
         is_trial = self._num_drafted_steps < _TRIAL_STEPS or self._earned_ms <= 0.0
-        self._reads_all = not is_trial and not self._has_read_all
         if not self._is_adaptive or not self._most:
             return BlockPlan(self._most, is_trial=is_trial)
         if self._has_confidences and not self._is_trial:

@@ -81,7 +81,6 @@ class DraftContext:
         keep_drafting: if not None, a drafter that draws token by token calls it after each token with the draft's
             probability of that token (at temperature 0, its probability at 1). False ends the block after that token.
             A drafter without such probabilities ignores it.
-        is_trial: whether the draft is only tried, so that it needn't read the whole text.
     """
 
     ids: Sequence[int]
@@ -93,7 +92,6 @@ class DraftContext:
     gumbel: Callable[[int], Tensor] | None = None
     features: Mapping[TargetFeature, Tensor] = field(default_factory=dict)
     keep_drafting: Callable[[float], bool] | None = None
-    is_trial: bool = False
 
 
 @dataclass(frozen=True, slots=True)

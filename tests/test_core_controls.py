@@ -147,6 +147,20 @@ def test_a_hopeless_and_costly_draft_is_soon_abandoned(clock):
     assert sum(step.total_ms for step in run.steps) < 1.05 * 10.0 * 400
 
 
+@pytest.mark.parametrize("length", [LengthPolicy.AUTO, LengthPolicy.ADAPTIVE])
+def test_reading_the_whole_text_after_a_trial_belongs_to_the_prefill_as_with_a_fixed_k(clock, length):
+    target, _ = tables()
+    draft = table_model(target.logits_of, 8)
+    clock.charge(target, 10.0)
+    clock.charge(draft, 2.0)
+    run = play(speculative(target, draft, [0, 1] * 20, num_draft_tokens=length, sampling=GREEDY, max_new_tokens=60))
+    assert sum(step.num_draft_tokens > 0 for step in run.steps) > 5
+    # The end of the prompt, then all of it once drafting has saved time.
+    assert run.summary.prefill_ms == pytest.approx(10.0 + 2.0 + 2.0)
+    for step in run.steps:
+        assert step.draft_ms == pytest.approx(2.0 * step.num_draft_tokens)
+
+
 def test_times_are_split_as_they_passed(clock):
     target, _ = tables()
     clock.charge(target, 10.0)

@@ -78,21 +78,6 @@ def test_a_draft_that_took_its_time_to_read_on_is_not_taken_to_be_dear():
     assert statistics.mean(machine.chosen[-20:]) > 3
 
 
-@pytest.mark.parametrize("length", [LengthPolicy.AUTO, LengthPolicy.ADAPTIVE])
-def test_reading_the_whole_text_after_the_trial_does_not_end_the_drafting(length):
-    machine, policy, read_at = Machine(COSTS["embedded"], lambda _: 0.8), DraftLengthPolicy(), None
-    while machine.text < 200:
-        plan = policy.plan(length)
-        if plan.most and not plan.is_trial and read_at is None:
-            read_at = len(machine.chosen)
-            machine.missed = 2000  # Reading them takes ten plain steps.
-        goes_on = plan.keep_drafting or (lambda _: True)
-        ends = (count for count in range(1, plan.most + 1) if not goes_on(0.8))
-        policy.record(machine.step(next(ends, plan.most)))
-    assert read_at is not None
-    assert machine.chosen[read_at:].count(0) <= 1
-
-
 def test_a_length_set_by_hand_is_learnt_from_but_not_held_against_it():
     machine, policy = Machine(COSTS["embedded"], lambda at: 0.0 if at < 60 else 0.9), AutoDraftLength(PLAIN_MS)
     for _ in range(60):

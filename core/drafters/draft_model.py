@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -56,7 +56,7 @@ class DraftModelDrafter:
         self._is_lost = False
 
     def start(self, prompt: Tensor, *, is_trial: bool = False) -> None:
-        """Begin a text; in a trial only the prompt's end is read, until a proposal is no trial any more."""
+        """Begin a text; in a trial only its end is read, until `read_all`."""
         self._runner = self.model.runner(self._capacity, drafting=True, quantise=self._options.int8)
         self._num_skipped = max(0, len(prompt) - _TRIAL_CONTEXT) if is_trial else 0
         prompt = prompt[self._num_skipped :]
@@ -66,13 +66,26 @@ class DraftModelDrafter:
             known = prompt[: min(self._num_committed, self._capacity) - 1].tolist()
             prefill(self._runner, known, self._check_cancelled)
 
+    @property
+    def has_read_all(self) -> bool:
+        """Whether no part of the text was left out."""
+        return not self._num_skipped
+
+    def read_all(self, ids: Sequence[int]) -> None:
+        """End the trial: read the whole text but its last token."""
+        assert self._runner is not None, "read_all() before start()"
+        self._num_skipped = 0
+        self._runner.rewind(0)
+        if not self._lacks(torch.tensor(ids)):
+            prefill(self._runner, ids[: min(len(ids), self._capacity) - 1], self._check_cancelled)
+
     def propose(self, context: DraftContext) -> Draft:
         runner = self._runner
         assert runner is not None, "propose() before start()"
         if self._num_skipped:
             num_unread = len(context.ids) - self._num_skipped - runner.length
-            if not context.is_trial or num_unread > _TRIAL_CONTEXT:
-                self._num_skipped = len(context.ids) - _TRIAL_CONTEXT if context.is_trial else 0
+            if num_unread > _TRIAL_CONTEXT:
+                self._num_skipped = len(context.ids) - _TRIAL_CONTEXT
                 runner.rewind(0)
         ids = context.ids[self._num_skipped :] if self._num_skipped else context.ids
         self._num_committed = len(ids)
